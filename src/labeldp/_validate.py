@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that accept only what is good, so that NaN never passes, with one form of message.
+
+Every message says what was expected, what was given and how to fix it. Call them with a keyword: `positive(epsilon=eps)`.
+"""
+
+import difflib
+import math
+import numbers
+from collections.abc import Iterable
+
+from labeldp.errors import InvalidInput
+
+
+def _single(named: dict[str, object]) -> tuple[str, object]:
+    ((name, value),) = named.items()
+    return name, value
+
+
+def _real(name: str, value: object, expected: str, fix: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise InvalidInput(f"Expected {expected}, got {name}={value!r}. {fix}")
+    return float(value)
+
+
+def positive(*, fix: str = "", **named: object) -> float:
+    """A finite number above 0, as a float."""
+    name, value = _single(named)
+    expected = f"0 < {name} < inf"
+    number = _real(name, value, expected, fix)
+    if not (0 < number < math.inf):
+        raise InvalidInput(f"Expected {expected}, got {name}={value!r}. {fix}".rstrip())
+    return number
+
+
+def epsilon(value: object) -> float:
+    """A legal total budget: a finite number above 0."""
+    return positive(epsilon=value, fix="Pass the total budget, for example epsilon=1.0.")
+
+
+def fraction(*, zero: bool = False, one: bool = False, fix: str = "", **named: object) -> float:
+    """A number between 0 and 1, as a float; the ends only if asked for."""
+    name, value = _single(named)
+    expected = f"0 {'<=' if zero else '<'} {name} {'<=' if one else '<'} 1"
+    number = _real(name, value, expected, fix)
+    if not (0 < number < 1 or (zero and number == 0) or (one and number == 1)):
+        raise InvalidInput(f"Expected {expected}, got {name}={value!r}. {fix}".rstrip())
+    return number
+
+
+def integer(*, low: int, high: int | None = None, fix: str = "", **named: object) -> int:
+    """A whole number in [low, high], as an int."""
+    name, value = _single(named)
+    expected = f"a whole number {name} >= {low}" + ("" if high is None else f" and <= {high}")
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise InvalidInput(f"Expected {expected}, got {name}={value!r}. {fix}".rstrip())
+    number = int(value)
+    if not (number >= low and (high is None or number <= high)):
+        raise InvalidInput(f"Expected {expected}, got {name}={value!r}. {fix}".rstrip())
+    return number
+
+
+def one_of(allowed: Iterable[str], /, *, fix: str = "", **named: object) -> str:
+    """One of the allowed names; a near miss is suggested."""
+    name, value = _single(named)
+    names = list(allowed)
+    if isinstance(value, str) and value in names:
+        return value
+    raise InvalidInput(f"Expected {name} to be one of {', '.join(names)}; got {value!r}.{suggest(value, names)} {fix}".rstrip())
+
+
+def suggest(given: object, known: Iterable[str]) -> str:
+    """' Did you mean ...?' with the nearest known names, or nothing."""
+    near = difflib.get_close_matches(str(given), list(known), n=3, cutoff=0.5)
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can go wrong, as a tree.
+
+LabelDPError
+├── InvalidInput      a value that was passed in is not allowed; also a ValueError
+├── BudgetExceeded    the ledger refused: requested, remaining and where it lies
+├── LedgerError       the ledger cannot be read or written, or its history does not add up
+├── MissingExtra      an optional dependency is needed; names the pip command
+└── ReleaseError      a table could not be read, written or published
+
+LabelDPWarning
+├── DomainLeakWarning    the classes were read off private labels
+├── SeededNoiseWarning   noise from a seed protects nothing
+└── UnrecordedWarning    nothing keeps a record of this spend
+"""
+
+
+class LabelDPError(Exception):
+    """Base of every error that labeldp raises on purpose."""
+
+
+class InvalidInput(LabelDPError, ValueError):
+    """A value that was passed in is not allowed: what was expected, what was given, how to fix it."""
+
+
+class BudgetExceeded(LabelDPError):
+    """The ledger refused a charge: it states the requested and the remaining epsilon, and where it lies."""
+
+
+class LedgerError(LabelDPError):
+    """The ledger cannot be read or written, or its history does not add up."""
+
+
+class MissingExtra(LabelDPError, ImportError):
+    """An optional dependency is missing; the message is the command that installs it."""
+
+
+class ReleaseError(LabelDPError):
+    """A table could not be read, written or published."""
+
+
+class LabelDPWarning(UserWarning):
+    """Base of every warning that labeldp gives."""
+
+
+class DomainLeakWarning(LabelDPWarning):
+    """The list of classes was read off the private labels, which reveals that each of them occurs."""
+
+
+class SeededNoiseWarning(LabelDPWarning):
+    """The noise comes from a seed: whoever knows it can undo the noise."""
+
+
+class UnrecordedWarning(LabelDPWarning):
+    """The spend is not written to a durable ledger, so nothing stops it from being spent again."""

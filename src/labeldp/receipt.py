@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a draw leaves behind as public fact: a receipt for the charge, and what was spent in total."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Proof that a run was charged before anything was drawn.
+
+    Attributes
+    ----------
+    run_id : str
+        128 random bits in hexadecimal, made with the charge; the same id means the same charge.
+    dataset, column : str
+        What was charged; `dataset` is "" where the run has no durable ledger.
+    unit : str
+        What is protected: "row", or the name of the column that names the person.
+    max_rows_per_unit : int
+        Rows of one unit that the charge covers.
+    epsilon, delta : float
+        The unit's total for this run.
+    recorded : bool
+        True if the charge was on disk, in a durable ledger, before the first random word.
+    secure : bool
+        False if the noise came from a seed: then there is no guarantee at all.
+    event : mapping
+        What was done, as JSON data (see `labeldp.privacy.events`).
+    ledger_head : str
+        Head of the ledger's hash chain after this charge; "" without a durable ledger.
+    charged_at : str
+        ISO 8601 time of the charge, UTC.
+    """
+
+    run_id: str
+    dataset: str
+    column: str
+    unit: str
+    max_rows_per_unit: int
+    epsilon: float
+    delta: float = 0.0
+    recorded: bool = False
+    secure: bool = True
+    event: Mapping[str, object] = field(default_factory=dict, compare=False, hash=False)
+    ledger_head: str = ""
+    charged_at: str = ""
+
+    def to_dict(self) -> dict[str, object]:
+        """The receipt as JSON-ready data."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"event": dict(self.event)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, object]) -> "Receipt":
+        """The receipt that `to_dict` wrote; unknown fields are refused by the constructor."""
+        return cls(**dict(data))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class PrivacySpent:
+    """What the labels behind an artefact have spent.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+        Total for one unit, rounded up. Infinite epsilon where the noise came from a seed.
+    unit : str
+        What the total protects: "row", or the column that names the person.
+    recorded : bool
+        True if every charge is in a durable ledger.
+    secure : bool
+        True if every random word came from the operating system's entropy.
+    """
+
+    epsilon: float
+    delta: float
+    unit: str
+    recorded: bool
+    secure: bool
