@@ -1,0 +1,89 @@
+# The two commands: `make demo` and `make test`. Both install what they need into .venv first; a second run starts at once, offline.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+PINS := constraints.txt
+DEV_PINS := constraints-dev.txt
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --no-input --require-virtualenv -qq install
+
+# One thread per process for BLAS and OpenMP: small fits on two threads were measured many times slower than on one.
+export OMP_NUM_THREADS := 1
+export OPENBLAS_NUM_THREADS := 1
+export MKL_NUM_THREADS := 1
+
+# A stamp is named by the checksums of what it was installed from: when the pins change, the next run installs again; else nothing is asked of the network.
+checksum = $(shell cat $(1) | cksum | cut -d' ' -f1)
+STAMPS := $(VENV)/.stamps
+READY := $(STAMPS)/package-$(call checksum,$(PINS) pyproject.toml)
+READY_DEV := $(STAMPS)/dev-$(call checksum,$(PINS) $(DEV_PINS) pyproject.toml)
+LOCK := $(if $(shell command -v flock),flock $(VENV).lock)
+
+.PHONY: help demo test lint format bench test-oldest clean
+
+help:
+	@echo 'make demo         train on two real data sets at eps = 1, 2, 4 and compare with what people do today (writes demo-out/)'
+	@echo 'make test         run the tests (at most 10 minutes on 2 cores)'
+	@echo 'make lint         ruff and mypy'
+	@echo 'make format       let ruff sort imports and format'
+	@echo 'make bench        the speed and accuracy tables in benchmarks/'
+	@echo 'make test-oldest  the tests with the oldest dependencies that pyproject.toml allows, in .venv-oldest'
+	@echo 'make clean        remove .venv, caches and demo-out/'
+
+# Nothing is touched before this has passed.
+define check_python
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo 'labeldp needs Python 3.11 or newer as python3. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)' >&2; exit 2; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo 'Python cannot make virtual environments here. On Debian or Ubuntu: sudo apt install python3-venv' >&2; exit 2; }
+endef
+
+# One at a time, should two makes run at once: the second finds the stamp and has nothing to do.
+define install
+	@$(LOCK) bash -eu -c ' \
+	  [ -e "$@" ] && exit 0; \
+	  echo "Installing into $(VENV) (once, a minute or two) ..."; \
+	  $(PY) -c "" 2>/dev/null || $(PYTHON) -m venv --clear $(VENV); \
+	  $(PIP) $(1); \
+	  $(PIP) --no-deps --no-build-isolation --editable .; \
+	  mkdir -p $(STAMPS); touch $@'
+endef
+
+$(READY):
+	$(check_python)
+	$(call install,-r $(PINS))
+
+$(READY_DEV):
+	$(check_python)
+	$(call install,-r $(PINS) -r $(DEV_PINS))
+
+demo: $(READY)
+	@$(PY) -m labeldp.app.demo
+
+test: $(READY_DEV)
+	@$(PY) -m pytest --numprocesses=auto --maxprocesses=8 --quiet $(TESTS)
+
+lint: $(READY_DEV)
+	@$(PY) -m ruff check --quiet .
+	@$(PY) -m ruff format --check --quiet . || { echo 'Some files are not formatted; run: make format' >&2; exit 1; }
+	@$(PY) -m mypy --no-error-summary
+	@echo 'lint: clean'
+
+format: $(READY_DEV)
+	@$(PY) -m ruff check --fix --quiet . || true
+	@$(PY) -m ruff format --quiet .
+
+bench: $(READY)
+	@for table in speed tabular; do $(PY) benchmarks/$$table.py; done
+
+test-oldest:
+	@$(MAKE) test VENV=.venv-oldest PINS=constraints-oldest.txt
+
+clean:
+	@rm -rf .venv .venv-oldest .venv.lock .venv-oldest.lock demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
