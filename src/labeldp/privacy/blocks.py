@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Row ids as 16-byte blocks, the input of AES: one id, one block, whatever file, order or machine it is read on.
+
+A block is one byte of type tag, twelve of id, three of counter, all little-endian; docs/noise.md is the exact format.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from labeldp.errors import InvalidInput
+from labeldp.privacy.cmac import WORD, cmac
+
+ROW, INTEGER, TEXT, BYTES, COMPOSITE = range(5)
+
+Index = slice | NDArray[np.intp] | NDArray[np.bool_]
+
+
+class Blocks:
+    """The blocks of n rows with counter 0, kept as compactly as their ids.
+
+    `row_blocks` and `id_blocks` make them. `blocks[a:b]`, `blocks[positions]` and `blocks[mask]` are Blocks again; a slice copies
+    nothing.
+    """
+
+    __slots__ = ("_high", "_low", "_signed", "tag")
+
+    def __init__(
+        self, tag: int, low: "NDArray[np.uint64] | range", high: "NDArray[np.uint32] | None" = None, signed: bool = False
+    ) -> None:
+        self.tag = tag
+        self._low = low  # bytes 0..7 of the id; a range stands for row numbers that were never written out
+        self._high = high  # bytes 8..11; None: the sign of `_low` where signed, else 0
+        self._signed = signed
+
+    def __len__(self) -> int:
+        return len(self._low)
+
+    def __repr__(self) -> str:
+        return f"Blocks({len(self)} rows, tag={self.tag})"
+
+    def __getitem__(self, index: Index) -> "Blocks":
+        if isinstance(self._low, range):
+            if isinstance(index, slice) and index.step in (None, 1):
+                return Blocks(self.tag, self._low[index])
+            return Blocks(self.tag, _written_out(self._low)[index])
+        return Blocks(self.tag, self._low[index], None if self._high is None else self._high[index], self._signed)
+
+    def templates(self) -> NDArray[np.uint64]:
+        """The blocks with counter 0: (n, 2) uint64, little-endian; seen as bytes, (n, 16). Cost: 16 bytes a row, so slice first."""
+        out = np.zeros((len(self), 2), WORD)
+        if isinstance(self._low, range) and self._low.stop < 1 << 55:
+            out[:, 0] = np.arange(self._low.start << 8 | self.tag, self._low.stop << 8 | self.tag, 256, np.uint64)
+            return out
+        low = _written_out(self._low)
+        part = low << np.uint64(8)
+        part |= np.uint64(self.tag)
+        out[:, 0] = part  # through a contiguous buffer: arithmetic on every second word is slower
+        np.right_shift(low, np.uint64(56), out=part)
+        out[:, 1] = part
+        if self._high is not None:
+            out[:, 1] |= self._high.astype(np.uint64) << np.uint64(8)
+        elif self._signed:
+            out[low.view(np.int64) < 0, 1] |= np.uint64(0xFFFFFFFF << 8)
+        return out
+
+    def first_repeat(self) -> int | None:
+        """Position of the first row whose id occurred before, or None. Cost: a sort, O(n log n)."""
+        if isinstance(self._low, range):
+            return None
+        low, high = self._low, self._high
+        order = np.argsort(low, kind="stable") if high is None else np.lexsort((low, high))
+        same = low[order[1:]] == low[order[:-1]]
+        if high is not None:
+            same &= high[order[1:]] == high[order[:-1]]
+        return int(order[1:][same].min()) if same.any() else None
+
+
+def _written_out(low: "NDArray[np.uint64] | range") -> NDArray[np.uint64]:
+    return np.arange(low.start, low.stop, dtype=np.uint64) if isinstance(low, range) else low
+
+
+def row_blocks(n: int, start: int = 0) -> Blocks:
+    """Blocks of the row numbers start .. start + n - 1 of one pinned input; nothing is stored for each row."""
+    if not (n >= 0 and 0 <= start <= start + n < 1 << 63):
+        raise InvalidInput(f"Expected n >= 0 rows numbered from start >= 0, below 2^63; got n={n}, start={start}.")
+    return Blocks(ROW, range(start, start + n))
+
+
+def blocks_of(ids: object, tag_key: Callable[[], bytes]) -> Blocks:
+    """Blocks of ids; `tag_key` gives the CMAC key and is called only if they are not integers. See `labeldp.privacy.noise.id_blocks`."""
+    columns = _columns(ids)
+    if columns is not None:
+        return _mac_blocks(COMPOSITE, _joined([_typed(column, f"part {i} of ids") for i, column in enumerate(columns)]), tag_key())
+    tag, values = _typed(ids, "ids")
+    if isinstance(values, np.ndarray):
+        return _integer_blocks(values)
+    return _mac_blocks(tag, values, tag_key())
+
+
+def _integer_blocks(values: NDArray[np.integer]) -> Blocks:
+    # the same number is the same id in every integer type: widened to 64 bits, and the sign carried into the bytes above
+    signed = values.dtype.kind == "i"
+    wide = np.ascontiguousarray(values.astype(np.int64 if signed else np.uint64, copy=False))
+    return Blocks(INTEGER, wide.view(np.uint64), signed=signed)
+
+
+def _mac_blocks(tag: int, values: pa.LargeBinaryArray, key: bytes) -> Blocks:
+    _, places, content = values.buffers()
+    offsets = np.frombuffer(places, np.int64)[values.offset : values.offset + len(values) + 1] if len(values) else np.zeros(1, np.int64)
+    data = np.frombuffer(content, np.uint8) if content is not None and content.size else np.empty(0, np.uint8)
+    macs = cmac(key, data, offsets)
+    return Blocks(tag, np.ascontiguousarray(macs[:, :8]).view(WORD)[:, 0], np.ascontiguousarray(macs[:, 8:12]).view("<u4")[:, 0])
+
+
+def _columns(ids: object) -> list[Any] | None:
+    """The columns of a composite id, or None if `ids` is one column."""
+    if isinstance(ids, np.ndarray) and ids.ndim == 2:
+        return [ids[:, i] for i in range(ids.shape[1])]
+    if hasattr(ids, "columns"):  # a table of Arrow, pandas or polars
+        table = pa.table(ids)
+        return [table.column(i) for i in range(table.num_columns)]
+    if isinstance(ids, (list, tuple)) and ids:
+        if all(isinstance(row, tuple) for row in ids):
+            return _transposed(ids)
+        if all(hasattr(column, "__len__") and not isinstance(column, (str, bytes)) for column in ids):
+            if any(isinstance(column, list) for column in ids):
+                raise InvalidInput("Expected a composite id as a list of tuples (rows) or of arrays (columns), got a list of lists.")
+            return list(ids)
+    return None
+
+
+def _transposed(rows: "list[Any] | tuple[Any, ...]") -> list[Any]:
+    if len({len(row) for row in rows}) != 1 or not len(rows[0]):
+        raise InvalidInput("Expected composite ids of one length, at least 1; got tuples of several lengths, or empty ones.")
+    return [list(part) for part in zip(*rows, strict=True)]
+
+
+def _joined(parts: list[tuple[int, Any]]) -> pa.LargeBinaryArray:
+    """Each row's parts as type (1 byte), length (8 bytes), bytes: no two composites give the same string."""
+    if len({len(values) for _, values in parts}) > 1:
+        raise InvalidInput(f"Expected the columns of a composite id to have equal lengths, got {[len(v) for _, v in parts]}.")
+    pieces = []
+    for tag, values in parts:
+        raw = _integer_bytes(values) if isinstance(values, np.ndarray) else values
+        header = np.zeros((len(raw), 9), np.uint8)
+        header[:, 0] = tag
+        header[:, 1:] = pc.binary_length(raw).to_numpy().astype("<i8").view(np.uint8).reshape(-1, 8)
+        pieces += [_fixed(header), raw]
+    return pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.large_binary()))
+
+
+def _integer_bytes(values: NDArray[np.integer]) -> pa.LargeBinaryArray:
+    """96-bit two's complement, as in a block."""
+    template = _integer_blocks(values).templates().view(np.uint8).reshape(-1, 16)
+    return _fixed(np.ascontiguousarray(template[:, 1:13]))
+
+
+def _fixed(rows: NDArray[np.uint8]) -> pa.LargeBinaryArray:
+    """An (n, w) uint8 array as n binary values of width w."""
+    n, width = rows.shape
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), n, [None, pa.py_buffer(rows.tobytes())]).cast(pa.large_binary())
+
+
+_FIX = "Pass integers, strings or bytes, or several such columns."
+
+
+def _typed(column: Any, name: str) -> tuple[int, Any]:
+    """(INTEGER, (n,) integer array), or (TEXT or BYTES, n large_binary values); refuses everything else."""
+    if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "iu":
+        return INTEGER, column
+    values = _arrow(column, name)
+    if values.null_count:
+        raise InvalidInput(f"Expected every row to have an id, got {values.null_count} nulls in {name}. Fill them or drop the rows.")
+    kind = values.type
+    if pa.types.is_null(kind):  # an empty list has no type
+        return INTEGER, np.empty(0, np.int64)
+    if pa.types.is_integer(kind):
+        return INTEGER, values.to_numpy(zero_copy_only=False)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return TEXT, values.cast(pa.large_string()).cast(pa.large_binary())
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_binary_view(kind):
+        return BYTES, values.cast(pa.large_binary())
+    raise InvalidInput(f"Expected {name} of integers, strings or bytes, got {kind}. {_FIX}")
+
+
+def _arrow(column: Any, name: str) -> pa.Array:
+    if isinstance(column, (list, tuple)) and any(isinstance(value, (bool, np.bool_)) for value in column):
+        raise InvalidInput(f"Expected {name} of integers, strings or bytes, got bool. {_FIX}")
+    try:
+        values = column if isinstance(column, (pa.Array, pa.ChunkedArray)) else _from_python(column)
+        values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, UnicodeError):
+        # the cause is not chained: its message can quote values
+        got = f"a {type(column).__name__} that mixes types or exceeds 64 bits"
+        raise InvalidInput(f"Expected one column of {name}, all of one type, got {got}. {_FIX}") from None
+
+
+def _from_python(column: Any) -> "pa.Array | pa.ChunkedArray":
+    if hasattr(column, "__arrow_c_stream__"):
+        return pa.chunked_array(column)
+    if hasattr(column, "to_numpy") and not hasattr(column, "__arrow_c_array__"):
+        column = column.to_numpy()
+    try:
+        return pa.array(column)
+    except (pa.ArrowInvalid, OverflowError):
+        return pa.array(column, pa.uint64())  # Arrow guesses int64 for a list, also where all of it is unsigned
