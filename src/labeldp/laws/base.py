@@ -9,19 +9,25 @@ randomness: it is handed uniform 64-bit words. Outputs and side are plain arrays
 * `side` is a dict of arrays, first axis n: what the law must know of each row's public prior to read its output.
 """
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import ClassVar, Literal, Protocol, Self
+from typing import ClassVar, Literal, Protocol, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
+from labeldp.errors import InvalidInput
+from labeldp.laws import exact, sets
 
 Array = NDArray[np.generic]
 Side = Mapping[str, Array]
+Floats = NDArray[np.float64]
+
+MAX_CELLS = 10**6  # of a matrix that is built whole
 
 
 class Words(Protocol):
@@ -66,6 +72,25 @@ class Cell:
     relation: str
     probability: Fraction
     outputs: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """Every probability of a law for one row's side: what its matrix is made of.
+
+    Attributes
+    ----------
+    outputs : (n_outputs,) int32 labels, or (n_outputs, K) bool sets
+        The possible outputs, in the order of the matrix's columns.
+    values : tuple of Fraction
+        The distinct probabilities.
+    index : (K, n_outputs) uint8
+        index[y, j] says which of the values P[outputs[j] | y] is.
+    """
+
+    outputs: Array
+    values: tuple[Fraction, ...]
+    index: NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -131,13 +156,186 @@ class Law(ABC):
     def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
         """Type and shape of one row's output (key "output") and of each side array: what a file stores."""
 
-    # What follows from it: members, matrix, outputs, information, event, to_dict (to be completed) -----------------------------------
+    @abstractmethod
+    def table(self, side_row: Side) -> Table:
+        """All outputs and their exact probabilities for one row's side; InvalidInput above 10^6 cells."""
+
+    # What follows from it ---------------------------------------------------------------------------------------------------------
+
+    def members(self, outputs: Array, side: Side) -> NDArray[np.bool_]:
+        """The outputs as sets of classes: (n, K) bool, one-hot for label-valued laws."""
+        if self.kind == "set":
+            return sets.unpack(outputs, self.n_classes)
+        return np.asarray(outputs)[:, None] == np.arange(self.n_classes, dtype=np.int32)
+
+    def matrix(self, prior: ArrayLike | None = None, exact: bool = False) -> Array:
+        """Row y holds P[output | label y] for one row's prior.
+
+        Parameters
+        ----------
+        prior : (K,) weights, optional
+            Uniform if None; only laws that use a prior look at it.
+        exact : bool
+            Fractions (an object array) instead of float64.
+
+        Returns
+        -------
+        (K, n_outputs), columns in the order of `outputs(prior)`. At most 10^6 cells, else InvalidInput.
+        """
+        table = self.table(self.side_row(prior))
+        values = np.empty(len(table.values), dtype=object)
+        values[:] = table.values
+        return np.asarray((values if exact else values.astype(np.float64))[table.index])
+
+    def outputs(self, prior: ArrayLike | None = None) -> Array:
+        """The possible outputs: (n_outputs,) int32 labels, or (n_outputs, K) bool sets."""
+        return self.table(self.side_row(prior)).outputs
+
+    def side_row(self, prior: ArrayLike | None = None) -> dict[str, Array]:
+        """The side of one row with this prior (K,), uniform if None: arrays without the first axis."""
+        row = np.ones(self.n_classes) if prior is None else np.asarray(prior)
+        if row.ndim != 1:
+            raise InvalidInput(f"Expected one prior row of shape ({self.n_classes},), got shape {row.shape}. Pass prior[i].")
+        return {name: value[0] for name, value in self.prepare(row[None]).items()}
+
+    def information(self, prior: ArrayLike | None = None) -> float | Floats:
+        """Mutual information of label and output, in nats, when the label follows the prior.
+
+        Parameters
+        ----------
+        prior : (K,) or (n, K) weights, optional
+            Uniform if None.
+
+        Returns
+        -------
+        float for one prior, (n,) float64 for several. Closed forms where they exist; else from the matrix, so at most 10^6 cells.
+        """
+        rows = np.ones((1, self.n_classes)) if prior is None else np.atleast_2d(np.asarray(prior))
+        side = self.prepare(rows)
+        result = np.empty(len(rows))
+        step = max(1, MAX_CELLS // self.n_classes)
+        for start in range(0, len(rows), step):
+            part = slice(start, start + step)
+            weights = rows[part].astype(np.float64)
+            total = weights.sum(axis=1, keepdims=True)
+            weights = np.where(total > 0, weights, 1.0)
+            weights /= weights.sum(axis=1, keepdims=True)
+            result[part] = self._information(weights, {name: value[part] for name, value in side.items()})
+        return result if prior is not None and np.ndim(prior) == 2 else float(result[0])
+
+    def _information(self, prior: Floats, side: Side) -> Floats:
+        """Of each row: prior (n, K) sums to 1. From the matrix unless a law knows better."""
+        result = np.empty(len(prior))
+        for i, row in enumerate(prior):
+            table = self.table({name: value[i] for name, value in side.items()})
+            values = np.array([float(v) for v in table.values])
+            channel = values[table.index]
+            out = row @ channel
+            terms = np.log(channel, out=np.zeros_like(channel), where=channel > 0) - np.log(out, out=np.zeros_like(out), where=out > 0)
+            result[i] = max(0.0, float(row @ (channel * terms).sum(axis=1)))
+        return result
+
+    def exact_epsilon(self, side_row: Side | None = None) -> float:
+        """The epsilon of the sampler that runs, at any K, rounded up to the next double: never above the claim.
+
+        Parameters
+        ----------
+        side_row : mapping of arrays, optional
+            One row's side. Without it: the one value that holds for every row where the law has no side, else the claim.
+        """
+        if side_row is None:
+            if self.uses_prior:
+                return self.epsilon
+            side_row = self.side_row()
+        ratio = worst_ratio(self.profile(side_row))
+        if ratio is None:
+            return math.inf
+        bound = exact.log_ceil(ratio)
+        return min(bound, self.epsilon) if ratio <= exact.exp_floor(self.epsilon) else bound
+
+    def event(self) -> dict[str, object]:
+        """What was done, as JSON-ready data: the law's fields, and the exact epsilon of one draw."""
+        return self.to_dict() | {"epsilon_exact": self.exact_epsilon()}
 
     def to_dict(self) -> dict[str, object]:
         """The law as JSON-ready data; `law_from_dict` reads it back."""
-        return {"law": self.name} | {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"law": self.name} | {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @classmethod
     def from_fields(cls, data: Mapping[str, object]) -> Self:
         """The law with these fields (lists become tuples)."""
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})  # type: ignore[arg-type]
+
+
+def worst_ratio(cells: Iterable[Cell]) -> Fraction | None:
+    """The largest ratio of two probabilities of one output; None (unbounded) where a zero meets a non-zero."""
+    extremes: dict[str, tuple[Fraction, Fraction]] = {}
+    for cell in cells:
+        low, high = extremes.get(cell.output, (cell.probability, cell.probability))
+        extremes[cell.output] = (min(low, cell.probability), max(high, cell.probability))
+    if any(low == 0 < high for low, high in extremes.values()):
+        return None
+    return max((high / low for low, high in extremes.values() if high), default=Fraction(1))
+
+
+def exact_epsilon(matrix: ArrayLike) -> float:
+    """Epsilon of a mechanism given as its matrix: the largest log-ratio over outputs and pairs of labels, rounded up.
+
+    Parameters
+    ----------
+    matrix : (K, n_outputs) float or Fraction
+        Row y = P[. | y], non-negative. Floats are taken at their exact binary value.
+
+    Returns
+    -------
+    float; inf where an output is possible for one label and not for another.
+
+    Examples
+    --------
+    >>> exact_epsilon([[0.75, 0.25], [0.25, 0.75]])
+    1.09861228866811
+    """
+    values = np.asarray(matrix, dtype=object if _holds_fractions(matrix) else np.float64)
+    if values.ndim != 2 or not values.size or not all(0 <= v < math.inf for v in values.flat):
+        raise InvalidInput(f"Expected a matrix (K, n_outputs) of finite probabilities >= 0, got shape {values.shape}.")
+    low, high = values.min(axis=0), values.max(axis=0)
+    used = high > 0
+    if (low[used] == 0).any():
+        return math.inf
+    ratios = (Fraction(h) / Fraction(v) for h, v in zip(high[used], low[used], strict=True))
+    return exact.log_ceil(max(ratios, default=Fraction(1)))
+
+
+def _holds_fractions(matrix: ArrayLike) -> bool:
+    return any(isinstance(v, Fraction) for v in np.asarray(matrix, dtype=object).flat)
+
+
+LAWS: dict[str, type[Law]] = {}
+AnyLaw = TypeVar("AnyLaw", bound=Law)
+
+
+def register_law(cls: type[AnyLaw]) -> type[AnyLaw]:
+    """Make a law known by its name to files and the command line; usable as a decorator. The name must be free."""
+    if LAWS.setdefault(cls.name, cls) is not cls:
+        raise InvalidInput(f"Expected a new law name, got {cls.name!r}, which {LAWS[cls.name].__name__} has. Rename the law.")
+    return cls
+
+
+def law_names() -> list[str]:
+    """Names of all known laws, in the order of registration."""
+    return list(LAWS)
+
+
+def law_from_dict(data: Mapping[str, object]) -> Law:
+    """The law that `to_dict` (or `event`) described; an unknown name or field is refused."""
+    name = _validate.one_of(LAWS, law=data.get("law"), fix="Register your own law first: ldp.register_law(cls).")
+    cls = LAWS[name]
+    values = {k: v for k, v in data.items() if k not in ("law", "epsilon_exact")}
+    known = {f.name for f in fields(cls)}
+    if extra := sorted(set(values) - known):
+        raise InvalidInput(f"Expected only {', '.join(sorted(known))} for law {name!r}, got also {', '.join(extra)}.")
+    try:
+        return cls.from_fields(values)
+    except TypeError as error:
+        raise InvalidInput(f"Expected the fields {', '.join(sorted(known))} for law {name!r}: {error}.") from error

@@ -54,7 +54,7 @@ class Blocks:
         """The blocks with counter 0: (n, 2) uint64, little-endian; seen as bytes, (n, 16). Cost: 16 bytes a row, so slice first."""
         out = np.zeros((len(self), 2), WORD)
         if isinstance(self._low, range) and self._low.stop < 1 << 55:
-            out[:, 0] = np.arange(self._low.start << 8 | self.tag, self._low.stop << 8 | self.tag, 256, np.uint64)
+            out[:, 0] = np.arange(self._low.start << 8 | self.tag, self._low.stop << 8 | self.tag, 256, dtype=np.uint64)
             return out
         low = _written_out(self._low)
         part = low << np.uint64(8)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Label differential privacy: release noisy labels once, train on them with any tool, and prove what was spent.
+
+    law  --privatize(labels)-->  NoisyLabels  --likelihood (n, K)-->  any learner
+
+Names are imported when they are first used, so that `import labeldp` is instant.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from labeldp import datasets, metrics
+    from labeldp.errors import (
+        BudgetExceeded,
+        DomainLeakWarning,
+        InvalidInput,
+        LabelDPError,
+        LabelDPWarning,
+        LedgerError,
+        MissingExtra,
+        ReleaseError,
+        SeededNoiseWarning,
+        UnrecordedWarning,
+    )
+    from labeldp.evidence import NoisyLabels, concat
+    from labeldp.laws import (
+        AutoLaw,
+        Law,
+        PriorSplit,
+        RandomizedResponse,
+        RRTopK,
+        RRWithPrior,
+        SubsetSelection,
+        exact_epsilon,
+        register_law,
+    )
+    from labeldp.learn import LabelDPClassifier
+    from labeldp.privacy.door import privatize
+    from labeldp.privacy.ledger import Ledger
+    from labeldp.privacy.noise import SeededNoise
+    from labeldp.receipt import PrivacySpent, Receipt
+    from labeldp.tables import ReleaseSpec, release
+
+__version__ = "0.1.0"
+
+_HOME = {
+    **dict.fromkeys(
+        (
+            "BudgetExceeded",
+            "DomainLeakWarning",
+            "InvalidInput",
+            "LabelDPError",
+            "LabelDPWarning",
+            "LedgerError",
+            "MissingExtra",
+            "ReleaseError",
+            "SeededNoiseWarning",
+            "UnrecordedWarning",
+        ),
+        "labeldp.errors",
+    ),
+    **dict.fromkeys(("NoisyLabels", "concat"), "labeldp.evidence"),
+    **dict.fromkeys(
+        ("AutoLaw", "Law", "PriorSplit", "RRTopK", "RRWithPrior", "RandomizedResponse", "SubsetSelection", "exact_epsilon", "register_law"),
+        "labeldp.laws",
+    ),
+    "LabelDPClassifier": "labeldp.learn",
+    "Ledger": "labeldp.privacy.ledger",
+    "PrivacySpent": "labeldp.receipt",
+    "Receipt": "labeldp.receipt",
+    "ReleaseSpec": "labeldp.tables",
+    "SeededNoise": "labeldp.privacy.noise",
+    "privatize": "labeldp.privacy.door",
+    "release": "labeldp.tables",
+}
+_MODULES = {"datasets": "labeldp.datasets", "metrics": "labeldp.protocol.metrics"}
+
+__all__ = [
+    "AutoLaw",
+    "BudgetExceeded",
+    "DomainLeakWarning",
+    "InvalidInput",
+    "LabelDPClassifier",
+    "LabelDPError",
+    "LabelDPWarning",
+    "Law",
+    "Ledger",
+    "LedgerError",
+    "MissingExtra",
+    "NoisyLabels",
+    "PriorSplit",
+    "PrivacySpent",
+    "RRTopK",
+    "RRWithPrior",
+    "RandomizedResponse",
+    "Receipt",
+    "ReleaseError",
+    "ReleaseSpec",
+    "SeededNoise",
+    "SeededNoiseWarning",
+    "SubsetSelection",
+    "UnrecordedWarning",
+    "concat",
+    "datasets",
+    "exact_epsilon",
+    "metrics",
+    "privatize",
+    "register_law",
+    "release",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return import_module(_MODULES[name])
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'labeldp' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Public, unkeyed hashes: ties that nobody can steer by a label, and names for sets of ids and for columns.
+
+Nothing here is secret and nothing here makes noise. Never feed it a raw label.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MIX1, _MIX2, _STEP = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), np.uint64(0x9E3779B97F4A7C15)
+
+
+def digest(facts: Mapping[str, object]) -> str:
+    """SHA-256 of public facts in canonical JSON, hexadecimal."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()).hexdigest()
+
+
+def array_digest(arrays: Mapping[str, NDArray[np.generic]]) -> str:
+    """SHA-256 of public arrays with their names, types and shapes, hexadecimal."""
+    state = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        state.update(f"{name}:{array.dtype.str}:{array.shape};".encode())
+        state.update(array.reshape(-1).view(np.uint8))
+    return state.hexdigest()
+
+
+def public_hash(salt: str, ids: NDArray[np.generic]) -> NDArray[np.uint64]:
+    """A well-mixed uint64 for each id: (n,), the same on every machine.
+
+    Parameters
+    ----------
+    salt : str
+        Public; another salt gives unrelated values.
+    ids : (n,) or (n, columns) array
+        Integers, or strings and bytes (compared without trailing NULs).
+    """
+    state = np.full(len(ids), int.from_bytes(hashlib.sha256(salt.encode()).digest()[:8], "little"), np.uint64)
+    for column in ids.T if ids.ndim == 2 else (ids,):
+        state = _hash_column(state, column)
+    return state
+
+
+def _hash_column(state: NDArray[np.uint64], column: NDArray[np.generic]) -> NDArray[np.uint64]:
+    if column.dtype.kind in "iu":
+        return _mix(state ^ column.astype(np.int64 if column.dtype.kind == "i" else np.uint64).view(np.uint64))
+    text = column.astype(np.str_) if column.dtype.kind == "O" else column
+    encoded = np.char.encode(text, "utf-8") if text.dtype.kind == "U" else text.astype(np.bytes_)
+    state = _mix(state ^ np.char.str_len(encoded).astype(np.uint64))
+    width = -(-max(encoded.dtype.itemsize, 1) // 8) * 8
+    for word in encoded.astype(f"S{width}").view("<u8").reshape(len(column), width // 8).T:
+        # Only NULs left: the id has ended, and a longer neighbour in the array must not change its hash.
+        state = np.where(word == 0, state, _mix(state ^ word.astype(np.uint64)))
+    return state
+
+
+def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finalizer of splitmix64 (Steele, Lea and Flood 2014), a bijection."""
+    state = state + _STEP
+    state = (state ^ (state >> np.uint64(30))) * _MIX1
+    state = (state ^ (state >> np.uint64(27))) * _MIX2
+    return state ^ (state >> np.uint64(31))
+
+
+class SetDigest:
+    """Order-free name of a set of ids, built batch by batch: two 64-bit sums of hashes and a count."""
+
+    def __init__(self) -> None:
+        self._sums = np.zeros(2, np.uint64)
+        self.count = 0
+
+    def update(self, ids: NDArray[np.generic]) -> None:
+        """Add ids: (n,) or (n, columns)."""
+        for i, salt in enumerate(("set/0", "set/1")):
+            self._sums[i] += public_hash(salt, ids).sum(dtype=np.uint64)
+        self.count += len(ids)
+
+    def hexdigest(self) -> str:
+        """48 hexadecimal digits."""
+        return f"{self.count:016x}{int(self._sums[0]):016x}{int(self._sums[1]):016x}"

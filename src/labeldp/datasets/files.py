@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding a data set's files: in the folder LABELDP_DATA, then in the cache, then at their official address; never unchecked."""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from labeldp.errors import ReleaseError
+
+VARIABLE = "LABELDP_DATA"
+
+
+@dataclass(frozen=True)
+class File:
+    """One file: its name, every SHA-256 that is right for it (several where it was packed again; none where none is known), and its address."""
+
+    name: str
+    sha256: tuple[str, ...] = ()
+    url: str | None = None
+
+
+@dataclass(frozen=True)
+class Form:
+    """One form in which a data set comes: all its files are needed."""
+
+    files: tuple[File, ...]
+    reader: str
+
+    @property
+    def downloadable(self) -> bool:
+        """Whether every file has an official address."""
+        return all(file.url for file in self.files)
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept, per user."""
+    return Path(platformdirs.user_cache_dir("labeldp", appauthor=False)) / "data"
+
+
+def roots() -> list[Path]:
+    """The folders that are searched, in order."""
+    given = os.environ.get(VARIABLE)
+    return [*([Path(given).expanduser()] if given else []), cache_folder()]
+
+
+def find(folder: str, forms: tuple[Form, ...]) -> tuple[Form, list[Path]] | None:
+    """The first form that is there in full, with its files, each checked; None where there is none."""
+    for root in roots():
+        for form in forms:
+            for place in (root / folder, root):
+                paths = [place / file.name for file in form.files]
+                if all(path.is_file() for path in paths):
+                    for file, path in zip(form.files, paths, strict=True):
+                        _check(file, path)
+                    return form, paths
+    return None
+
+
+def _check(file: File, path: Path) -> None:
+    if not file.sha256:
+        return
+    with path.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found not in file.sha256:
+        expected = " or ".join(file.sha256)
+        raise ReleaseError(f"Expected SHA-256 {expected} for {path}, got {found}. Delete the file and fetch it again.")
+
+
+def download(name: str, folder: str, forms: tuple[Form, ...]) -> tuple[Form, list[Path]]:
+    """Fetch the first form that has addresses into the cache, checked; without a network, say which files to put where."""
+    form = next(form for form in forms if form.downloadable)
+    try:
+        return form, [_fetch(file, cache_folder() / folder) for file in form.files]
+    except (OSError, ValueError) as problem:  # no network, no such page, wrong checksum, no room on the disk
+        raise ReleaseError(missing_message(name, folder, forms, problem)) from problem
+
+
+def _fetch(file: File, folder: Path) -> Path:
+    import pooch
+
+    from labeldp.datasets.progress import DownloadBar
+
+    pooch.get_logger().setLevel("WARNING")
+    downloader = pooch.HTTPDownloader(progressbar=DownloadBar(file.name))
+    known = f"sha256:{file.sha256[0]}"
+    return Path(pooch.retrieve(str(file.url), known_hash=known, fname=file.name, path=folder, downloader=downloader))
+
+
+def missing_message(name: str, folder: str, forms: tuple[Form, ...], problem: Exception) -> str:
+    """What was looked for, why it could not be fetched, and what to put where."""
+    first, *others = [", ".join(file.name for file in form.files) for form in forms]
+    addresses = [file.url for form in forms if form.downloadable for file in form.files]
+    searched = " and ".join(f"{root / folder}" for root in roots())
+    reason = str(problem).split("\n", 1)[0][:200]
+    lines = [
+        f"Expected the files of {name} in {searched}, found none, and they could not be downloaded ({type(problem).__name__}: {reason}).",
+        f"Put {first} into a folder {folder}/ and set {VARIABLE} to the folder that holds it.",
+        *(f"Instead of these, {other} will do." for other in others),
+        "They come from:",
+        *(f"  {address}" for address in addresses),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Noisy labels: outputs, the laws that made them, and the public side needed to read them.
+
+All that a learner can use of an output is the likelihood vector L[y] = P[output | y], known up to a factor a row. It needs no inverse,
+works where the law is not invertible, and mixes rows of different laws, stages and budgets: likelihoods of independent draws multiply.
+Nothing here can leak: everything is a function of what has already been released.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Never, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from labeldp._hash import public_hash
+from labeldp._rounding import sum_up
+from labeldp.errors import InvalidInput
+from labeldp.laws.base import Array, Law
+from labeldp.receipt import PrivacySpent, Receipt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_CELLS = 1 << 22  # float64 cells in one batch of likelihoods: 32 MiB
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Draws of one law under one receipt.
+
+    Attributes
+    ----------
+    law : Law
+    outputs : (m,) int32 or (m, ceil(K/8)) uint8
+        As the law released them.
+    side : dict of arrays, first axis m
+        What the law must know of each row's prior.
+    rows : (m,) int64, all different
+        Position of each draw in the `NoisyLabels` that holds the block.
+    receipt : Receipt
+    stage : str
+        Name of the round that drew it.
+    """
+
+    law: Law
+    outputs: Array
+    side: Mapping[str, Array]
+    rows: NDArray[np.int64]
+    receipt: Receipt
+    stage: str = ""
+
+    def at(self, index: NDArray[np.integer], rows: NDArray[np.int64]) -> "Block":
+        """The draws at these places, standing at these rows."""
+        return replace(self, outputs=self.outputs[index], side={k: v[index] for k, v in self.side.items()}, rows=rows)
+
+    def batches(self) -> Iterator["Block"]:
+        """The block cut so that (rows, K) float64 stays small."""
+        step = max(1, _CELLS // self.law.n_classes)
+        for start in range(0, len(self.rows), step):
+            yield self.at(np.s_[start : start + step], self.rows[start : start + step])  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NoisyLabels:
+    """Privatized labels of n rows; made by `labeldp.privatize`, not by hand.
+
+    Attributes
+    ----------
+    n_rows : int
+    classes : tuple
+        The K declared class values; code c stands for classes[c].
+    blocks : tuple of Block
+        The draws. A row may be in none (no evidence: all classes equally likely) or in several (independent draws).
+    ids : (n,) or (n, columns) array
+        Id of each row: as given, or the row's position in the table that was privatized.
+    explicit_ids : bool
+        True if the ids were given, so that they name the same row everywhere.
+    """
+
+    n_rows: int
+    classes: tuple[object, ...]
+    blocks: tuple[Block, ...]
+    ids: Array = field(default_factory=lambda: np.empty(0, np.int64))
+    explicit_ids: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != self.n_rows:
+            raise InvalidInput(f"Expected one id a row, got {len(self.ids)} ids for {self.n_rows} rows.")
+        for block in self.blocks:
+            if block.law.n_classes != len(self.classes):
+                raise InvalidInput(f"Expected laws over {len(self.classes)} classes, got {block.law}.")
+
+    # A sequence of rows ---------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+    def __repr__(self) -> str:
+        laws = ", ".join(sorted({str(block.law) for block in self.blocks}))
+        return f"NoisyLabels(n_rows={self.n_rows}, n_classes={self.n_classes}, laws=[{laws}])"
+
+    @property
+    def n_classes(self) -> int:
+        """K."""
+        return len(self.classes)
+
+    @property
+    def shape(self) -> tuple[int]:
+        """(n,): indexed like an array of labels."""
+        return (self.n_rows,)
+
+    @property
+    def ndim(self) -> int:
+        """1."""
+        return 1
+
+    def __array__(self, *_: object, **__: object) -> Never:
+        raise InvalidInput(
+            "NoisyLabels cannot become an array of labels, since a row's output need not be a label. For cross-validation pass a splitter that "
+            "does not look at labels, for example cv=KFold(5): an integer cv stratifies, which would need true labels. For the most likely class "
+            "of each row call .hard(), for likelihoods .likelihood()."
+        )
+
+    def __getitem__(self, rows: object) -> "NoisyLabels":
+        """The rows at these positions (slice, integers or bool mask), in that order; repeats are allowed."""
+        if isinstance(rows, tuple) and len(rows) == 2 and rows[1] is Ellipsis:  # how scikit-learn indexes a one-dimensional array
+            rows = rows[0]
+        wanted = np.atleast_1d(np.arange(self.n_rows)[rows])  # type: ignore[index]
+        return NoisyLabels(len(wanted), self.classes, tuple(self._select(block, wanted) for block in self.blocks), self.ids[wanted], self.explicit_ids)
+
+    def _select(self, block: Block, wanted: NDArray[np.int64]) -> Block:
+        place = np.full(self.n_rows, -1, np.int64)
+        place[block.rows] = np.arange(len(block.rows))
+        found = place[wanted]
+        return block.at(found[found >= 0], np.flatnonzero(found >= 0))
+
+    def combine(self, other: "NoisyLabels") -> "NoisyLabels":
+        """Both draws of each row as evidence: likelihoods multiply, budgets add.
+
+        Raises
+        ------
+        InvalidInput
+            If rows, classes or ids differ, or if a receipt occurs in both: one draw never counts twice.
+        """
+        if len(self) != len(other) or self.classes != other.classes or not np.array_equal(self.ids, other.ids):
+            raise InvalidInput("Expected noisy labels of the same rows: equal length, classes and ids, in the same order.")
+        if {r.run_id for r in self.receipts} & {r.run_id for r in other.receipts}:
+            raise InvalidInput("Expected independent draws, but a receipt occurs in both: the same draw cannot count as evidence twice.")
+        return replace(self, blocks=self.blocks + other.blocks)
+
+    # What was spent ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def receipts(self) -> tuple[Receipt, ...]:
+        """The distinct receipts behind these rows, in order of first use."""
+        return tuple({block.receipt.run_id: block.receipt for block in self.blocks}.values())
+
+    @property
+    def privacy(self) -> PrivacySpent:
+        """What one unit has spent over the distinct receipts: exact per row where given ids prove who was drawn, else their sum."""
+        receipts = self.receipts
+        if not receipts:
+            return PrivacySpent(0.0, 0.0, "row", recorded=True, secure=True)
+        units = {receipt.unit for receipt in receipts}
+        secure = all(receipt.secure for receipt in receipts)
+        epsilon, delta = self._per_row_total() if self._ids_identify_units() else _total(receipts)
+        recorded = all(receipt.recorded for receipt in receipts)
+        return PrivacySpent(epsilon if secure else math.inf, delta if secure else 1.0, " and ".join(sorted(units)), recorded, secure)
+
+    def _ids_identify_units(self) -> bool:
+        return self.explicit_ids and len({(r.dataset, r.column) for r in self.receipts}) == 1 and all(r.unit == "row" for r in self.receipts)
+
+    def _per_row_total(self) -> tuple[float, float]:
+        """The largest total over row ids, each receipt counted once an id."""
+        order = {receipt.run_id: i for i, receipt in enumerate(self.receipts)}
+        _, codes = np.unique(self.ids, axis=0 if self.ids.ndim == 2 else None, return_inverse=True)
+        drawn = np.zeros((codes.max(initial=-1) + 1, len(order)), bool)
+        for block in self.blocks:
+            drawn[codes.reshape(-1)[block.rows], order[block.receipt.run_id]] = True
+        totals = [_total([r for r, used in zip(self.receipts, pattern, strict=True) if used]) for pattern in np.unique(drawn, axis=0)]
+        return max(t[0] for t in totals), max(t[1] for t in totals)
+
+    # Evidence -----------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def evidenced(self) -> NDArray[np.bool_]:
+        """(n,) bool: rows that have at least one draw."""
+        found = np.zeros(self.n_rows, bool)
+        for block in self.blocks:
+            found[block.rows] = True
+        return found
+
+    def log_likelihood(self, rows: object = None, dtype: DTypeLike = "float32") -> NDArray[np.floating]:
+        """ln P[outputs | y] up to a constant a row.
+
+        Parameters
+        ----------
+        rows : slice, integers or bool mask, optional
+            Which rows; all by default. Ask in batches where n x K is large.
+        dtype : numpy float type
+
+        Returns
+        -------
+        (len(rows), K) array, row maximum 0. Cost O(n K) time and memory.
+        """
+        noisy = self if rows is None else self[rows]
+        total = np.zeros((len(noisy), self.n_classes), dtype)
+        for block in noisy.blocks:
+            for part in block.batches():
+                total[part.rows] += part.law.log_likelihood(part.outputs, part.side).astype(dtype)
+        total -= total.max(axis=1, keepdims=True) if self.n_classes else 0
+        return total
+
+    def likelihood(self, rows: object = None, dtype: DTypeLike = "float32") -> NDArray[np.floating]:
+        """P[outputs | y] up to a factor a row: (len(rows), K), row maximum 1."""
+        return np.exp(self.log_likelihood(rows, dtype))
+
+    def posterior(self, prior: ArrayLike | None = None) -> NDArray[np.float64]:
+        """P[y | outputs] under a prior.
+
+        Parameters
+        ----------
+        prior : (n, K) or (K,) array, optional
+            Non-negative weights; uniform if None.
+
+        Returns
+        -------
+        (n, K) float64, rows sum to 1. A row whose prior is zero wherever its likelihood is not gets its likelihood alone.
+        """
+        weights = self.likelihood(dtype="float64")
+        if prior is not None:
+            weighted = weights * _as_prior(prior, self.n_rows, self.n_classes)
+            weights = np.where(weighted.sum(axis=1, keepdims=True) > 0, weighted, weights)
+        return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+    def hard(self, prior: ArrayLike | None = None) -> NDArray[np.generic]:
+        """The most likely class of each row, as class values: (n,).
+
+        Among equally likely classes a public hash of receipt and row id decides, never the order of the classes.
+        """
+        return np.asarray(self.classes)[self.hard_codes(prior)]
+
+    def hard_codes(self, prior: ArrayLike | None = None) -> NDArray[np.int64]:
+        """`hard` as codes 0..K-1: (n,) int64."""
+        codes = np.empty(self.n_rows, np.int64)
+        if prior is None and len(self.blocks) == 1 and self.blocks[0].law.kind == "label" and len(self.blocks[0].rows) == self.n_rows:
+            codes[self.blocks[0].rows] = self.blocks[0].outputs  # a released label is its own most likely class
+            return codes
+        salt = "hard/" + "/".join(receipt.run_id for receipt in self.receipts)
+        weights = None if prior is None else _as_prior(prior, self.n_rows, self.n_classes)
+        step = max(1, _CELLS // self.n_classes)
+        for start in range(0, self.n_rows, step):
+            batch = slice(start, min(start + step, self.n_rows))
+            score = self.log_likelihood(batch, "float64")
+            if weights is not None:
+                with np.errstate(divide="ignore"):
+                    score = score + np.log(weights[batch])
+            best = score == score.max(axis=1, keepdims=True)
+            pick = public_hash(salt, self.ids[batch]) % best.sum(axis=1).astype(np.uint64)
+            codes[batch] = np.argmax(best.cumsum(axis=1) > pick[:, None].astype(np.int64), axis=1)
+        return codes
+
+    def inclusion(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """How often the row's own class, and another one, is in its output: (own, other), each (n,) float64.
+
+        NaN where no draw of the row has an unbiased estimator; the first draw that has one where there are several.
+        """
+        own, other = np.full(self.n_rows, np.nan), np.full(self.n_rows, np.nan)
+        for block in self.blocks:
+            mine, theirs = block.law.inclusion(block.outputs, block.side)
+            new = np.isnan(own[block.rows]) & ~np.isnan(mine)
+            own[block.rows[new]], other[block.rows[new]] = mine[new], theirs[new]
+        return own, other
+
+    def debias(self, losses: ArrayLike) -> NDArray[np.float64]:
+        """Unbiased estimate of each row's loss at its true label.
+
+        Parameters
+        ----------
+        losses : (n, K) float
+            Loss of each row for each possible label; must not depend on the row's own outputs.
+
+        Returns
+        -------
+        (n,) float64 whose expectation over the law is losses[i, true label of i]; draws of one row are averaged.
+        (sum of the losses in the output - other x sum of all) / (own - other): Ghazi et al. 2021, equation 7, for any set-valued law.
+
+        Raises
+        ------
+        InvalidInput
+            If some row has no unbiased estimator: its law is not invertible (RRTop-k with k < K, PriorSplit), or it has no draw.
+        """
+        table = np.asarray(losses, np.float64)
+        if table.shape != (self.n_rows, self.n_classes):
+            raise InvalidInput(f"Expected losses of shape {(self.n_rows, self.n_classes)}, got {table.shape}.")
+        total, draws = np.zeros(self.n_rows), np.zeros(self.n_rows)
+        for part in (part for block in self.blocks for part in block.batches()):
+            own, other = part.law.inclusion(part.outputs, part.side)
+            mine = table[part.rows]
+            inside = np.where(part.law.members(part.outputs, part.side), mine, 0.0).sum(axis=1)
+            estimate = (inside - other * mine.sum(axis=1)) / (own - other)
+            known = np.isfinite(estimate)
+            total[part.rows[known]] += estimate[known]
+            draws[part.rows[known]] += 1
+        self._require_invertible(draws > 0)
+        return total / draws
+
+    def _require_invertible(self, known: NDArray[np.bool_]) -> None:
+        if known.all():
+            return
+        laws = sorted({block.law.name for block in self.blocks}) or ["none"]
+        raise InvalidInput(
+            f"Expected every row to have an unbiased estimator, but {int((~known).sum())} of {self.n_rows} rows have none (laws: {', '.join(laws)}): "
+            "a law that answers within a subset of the classes cannot be inverted. Use rows drawn by 'rr' or 'subset', or learn from likelihoods."
+        )
+
+    # Files ------------------------------------------------------------------------------------------------------------------------
+
+    def to_table(self) -> "pa.Table":
+        """An Arrow table that `from_table` reads back: ids, one evidence column a block, shared facts in the schema's metadata."""
+        from labeldp.evidence_table import to_table
+
+        return to_table(self)
+
+    @classmethod
+    def from_table(cls, table: "pa.Table") -> Self:
+        """The noisy labels that `to_table` wrote."""
+        from labeldp.evidence_table import from_table
+
+        return from_table(cls, table)
+
+    def save(self, path: str | Path) -> None:
+        """Write `to_table()` as a Parquet file."""
+        import pyarrow.parquet as pq
+
+        pq.write_table(self.to_table(), path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read the file that `save` wrote."""
+        import pyarrow.parquet as pq
+
+        return cls.from_table(pq.read_table(path))
+
+
+def concat(parts: Sequence[NoisyLabels]) -> NoisyLabels:
+    """The rows of all parts, one after the other.
+
+    Raises
+    ------
+    InvalidInput
+        If there are none, or their classes differ.
+    """
+    if not parts:
+        raise InvalidInput("Expected at least one NoisyLabels to concatenate, got none.")
+    first = parts[0]
+    if any(part.classes != first.classes for part in parts):
+        raise InvalidInput("Expected the same declared classes in every part; declare the same list when privatizing.")
+    starts = np.cumsum([0, *(len(part) for part in parts)])
+    blocks = [replace(block, rows=block.rows + start) for part, start in zip(parts, starts, strict=False) for block in part.blocks]
+    ids = np.concatenate([part.ids for part in parts])
+    return NoisyLabels(int(starts[-1]), first.classes, _merge(blocks), ids, all(part.explicit_ids for part in parts))
+
+
+def _merge(blocks: Sequence[Block]) -> tuple[Block, ...]:
+    """Blocks of the same law, receipt and stage as one."""
+    groups: dict[tuple[Law, str, str], list[Block]] = {}
+    for block in blocks:
+        groups.setdefault((block.law, block.receipt.run_id, block.stage), []).append(block)
+    return tuple(group[0] if len(group) == 1 else _join(group) for group in groups.values())
+
+
+def _join(group: Sequence[Block]) -> Block:
+    side = {name: np.concatenate([block.side[name] for block in group]) for name in group[0].side}
+    outputs = np.concatenate([block.outputs for block in group])
+    return replace(group[0], outputs=outputs, side=side, rows=np.concatenate([block.rows for block in group]))
+
+
+def _total(receipts: Sequence[Receipt]) -> tuple[float, float]:
+    return sum_up(r.epsilon for r in receipts), sum_up(r.delta for r in receipts)
+
+
+def _as_prior(prior: ArrayLike, n_rows: int, n_classes: int) -> NDArray[np.float64]:
+    array = np.asarray(prior, np.float64)
+    if array.shape not in {(n_rows, n_classes), (n_classes,)} or not np.all((array >= 0) & (array < np.inf)):
+        raise InvalidInput(f"Expected a prior of non-negative numbers, shape {(n_rows, n_classes)} or {(n_classes,)}; got shape {array.shape}.")
+    return np.broadcast_to(array, (n_rows, n_classes))

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Noisy labels as an Arrow table: shared facts in the schema's metadata, each row's evidence in a binary column a block."""
+
+import json
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from labeldp import evidence_format
+from labeldp.errors import InvalidInput
+from labeldp.evidence import Block, NoisyLabels
+from labeldp.laws import law_from_dict
+from labeldp.receipt import Receipt
+
+Kind = TypeVar("Kind", bound=NoisyLabels)
+
+METADATA_KEY = b"labeldp"
+FORMAT = 1
+
+
+def to_table(noisy: NoisyLabels) -> pa.Table:
+    """Columns id (or id_0, id_1, ...) and evidence_0, evidence_1, ...; a row that a block lacks is null there."""
+    columns = {name: pa.array(values) for name, values in _id_columns(noisy)}
+    facts = {"format": FORMAT, "classes": plain(noisy.classes), "explicit_ids": noisy.explicit_ids, "blocks": [block_facts(b) for b in noisy.blocks]}
+    for i, block in enumerate(noisy.blocks):
+        raw = np.zeros((len(noisy), evidence_format.record_type(block.law).itemsize), np.uint8)
+        raw[block.rows] = evidence_format.pack(block.law, block.outputs, block.side)
+        present = np.zeros(len(noisy), bool)
+        present[block.rows] = True
+        columns[f"evidence_{i}"] = evidence_format.to_arrow(raw, present)
+    return pa.table(columns).replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
+
+
+def from_table(kind: type[Kind], table: pa.Table) -> Kind:
+    """Read back what `to_table` made."""
+    facts = read_facts((table.schema.metadata or {}).get(METADATA_KEY))
+    names = [name for name in table.column_names if name == "id" or name.startswith("id_")]
+    columns = [np.asarray(table[name].to_pylist() if pa.types.is_string(table[name].type) else table[name].to_numpy()) for name in names]
+    if not columns:
+        raise InvalidInput("Expected a table written by NoisyLabels.to_table, with a column 'id'.")
+    ids = columns[0] if names == ["id"] else np.column_stack(columns)
+    blocks = tuple(_read_block(table, i, found) for i, found in enumerate(facts["blocks"]))  # type: ignore[arg-type, var-annotated]
+    return kind(table.num_rows, tuple(facts["classes"]), blocks, ids, bool(facts["explicit_ids"]))  # type: ignore[arg-type]
+
+
+def block_facts(block: Block) -> dict[str, object]:
+    """What all rows of a block share, as JSON-ready data."""
+    return {"law": block.law.to_dict(), "receipt": block.receipt.to_dict(), "stage": block.stage}
+
+
+def read_facts(raw: bytes | str | None) -> dict[str, object]:
+    """The shared facts, checked for a format that this version reads."""
+    try:
+        facts = json.loads(raw) if raw else {}
+    except ValueError:
+        facts = {}
+    if facts.get("format") != FORMAT:
+        raise InvalidInput(f"Expected labeldp evidence of format {FORMAT} in the table's metadata, got {facts.get('format', 'none')}.")
+    return dict(facts)
+
+
+def plain(values: tuple[object, ...]) -> list[object]:
+    """Class values as JSON-ready Python values."""
+    return [value.item() if isinstance(value, np.generic) else value for value in values]
+
+
+def _id_columns(noisy: NoisyLabels) -> list[tuple[str, np.ndarray]]:  # type: ignore[type-arg]
+    if noisy.ids.ndim == 1:
+        return [("id", noisy.ids)]
+    return [(f"id_{j}", noisy.ids[:, j]) for j in range(noisy.ids.shape[1])]
+
+
+def _read_block(table: pa.Table, i: int, facts: dict[str, dict[str, object]]) -> Block:
+    law, receipt = law_from_dict(facts["law"]), Receipt.from_dict(facts["receipt"])
+    raw, present = evidence_format.from_arrow(table[f"evidence_{i}"], evidence_format.record_type(law).itemsize)
+    outputs, side = evidence_format.unpack(law, raw)
+    return Block(law, outputs, side, np.flatnonzero(present), receipt, str(facts["stage"]))

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Laws: label-DP mechanisms as frozen values. Pure mathematics on arrays, handed uniform words, with no randomness of their own."""
+
+from labeldp.laws.base import LAWS, Cell, Law, Words, exact_epsilon, law_from_dict, law_names, register_law
+from labeldp.laws.response import RandomizedResponse, RRTopK, RRWithPrior
+
+__all__ = [
+    "LAWS",
+    "Cell",
+    "Law",
+    "RRTopK",
+    "RRWithPrior",
+    "RandomizedResponse",
+    "Words",
+    "exact_epsilon",
+    "law_from_dict",
+    "law_names",
+    "register_law",
+]

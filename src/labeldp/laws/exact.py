@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Certified bounds of e^x and ln x, so that no guarantee rests on a rounded float.
+
+Python's `decimal` rounds exp and ln correctly (to half a unit in the last place), so one step down or up is a strict bound.
+"""
+
+import decimal
+import math
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+
+from labeldp.errors import InvalidInput
+
+WORD = 1 << 64  # one uniform word has this many values; every probability of a sampler is a whole number of them
+LARGEST_EXPONENT = 700.0  # e^700 > 2^1000: no 64-bit sampler can tell a larger epsilon from this one
+_DIGITS = 60
+
+
+def _context(rounding: str) -> decimal.Context:
+    return decimal.Context(prec=_DIGITS, rounding=rounding, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN, traps=[])
+
+
+@lru_cache(maxsize=1024)
+def exp_floor(epsilon: float) -> Fraction:
+    """A number below e^epsilon, by at most one part in 10^58; epsilon above 700 counts as 700, which is only more private.
+
+    Never below 1, so that a law at any positive epsilon is no worse than uniform.
+    """
+    context = _context(decimal.ROUND_HALF_EVEN)
+    below = context.next_minus(context.exp(Decimal(min(epsilon, LARGEST_EXPONENT))))
+    return max(Fraction(1), Fraction(below))
+
+
+@lru_cache(maxsize=1024)
+def exp_ceil(epsilon: float) -> Fraction:
+    """A number above e^epsilon, by at most one part in 10^58. epsilon <= 700, else InvalidInput."""
+    if not epsilon <= LARGEST_EXPONENT:
+        raise InvalidInput(f"Expected epsilon <= {LARGEST_EXPONENT} for an upper bound of e^epsilon, got {epsilon!r}.")
+    context = _context(decimal.ROUND_HALF_EVEN)
+    return Fraction(context.next_plus(context.exp(Decimal(epsilon))))
+
+
+def log_ceil(x: Fraction) -> float:
+    """The smallest double that is certainly >= ln x, for x > 0."""
+    if x == 1:
+        return 0.0
+    up = _context(decimal.ROUND_CEILING)
+    bound = up.next_plus(_context(decimal.ROUND_HALF_EVEN).ln(up.divide(Decimal(x.numerator), Decimal(x.denominator))))
+    nearest = float(bound)
+    return nearest if Decimal(nearest) >= bound else math.nextafter(nearest, math.inf)
+
+
+def log_floor(x: Fraction) -> float:
+    """The largest double that is certainly <= ln x, for x > 0."""
+    return -log_ceil(1 / x)
+
+
+def log_ratio(numerator: int, denominator: int) -> float:
+    """ln(numerator / denominator) to double precision, without loss where the two are close."""
+    if 2 * numerator > denominator and numerator < 2 * denominator:
+        return math.log1p((numerator - denominator) / denominator)
+    return math.log(numerator) - math.log(denominator)
+
+
+def whole_below(x: Fraction) -> int:
+    """Floor of a fraction."""
+    return x.numerator // x.denominator
+
+
+def whole_above(x: Fraction) -> int:
+    """Ceiling of a fraction."""
+    return -(-x.numerator // x.denominator)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Randomized response on a candidate set, exactly, from one uniform 64-bit word a row.
+
+With k candidates and E = e^epsilon rounded down: b = ceil(2^64 / (E + k - 1)) and a = 2^64 - (k - 1) b. A word r < a keeps a label that
+is a candidate; otherwise candidate number floor((r - a) / b) among the other k - 1 is released. A label outside the candidates releases
+candidate j where floor(j 2^64 / k) <= r < floor((j + 1) 2^64 / k). Every probability is a whole number over 2^64 and a / b <= E.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labeldp.errors import InvalidInput
+from labeldp.laws import sets, words
+from labeldp.laws.exact import WORD, exp_floor, whole_above
+
+U64 = NDArray[np.uint64]
+Ints = NDArray[np.int32]
+
+_ROWS = 1 << 14  # rows at a time: six buffers of 64 KiB stay in the cache
+_SINGLE = 1 << 12  # up to this e^epsilon + K, single precision finds the cell with few rows in doubt
+_DOUBLE = 1 << 30  # up to this one, double precision does, and cell numbers fit 32 bits
+
+
+@lru_cache(maxsize=1 << 17)
+def cells(epsilon: float, k: int) -> tuple[int, int]:
+    """(a, b): how many of the 2^64 words keep a candidate, and how many lead to each other candidate.
+
+    InvalidInput where a label outside k candidates would be told from one inside by more than epsilon (k b > 2^64: epsilon < k^2 / 2^64).
+    """
+    b = whole_above(WORD / (exp_floor(epsilon) + k - 1))
+    if k * b > WORD:
+        raise InvalidInput(f"Expected an epsilon that 64-bit words can honour with {k} candidates (about {k * k / WORD:.1g} or more), got {epsilon!r}.")
+    return WORD - (k - 1) * b, b
+
+
+def respond(labels: NDArray[np.integer], r: U64, candidates: sets.Bits, size: Ints, epsilon: float, n_classes: int) -> Ints:
+    """Randomized response of each row on its packed candidate set.
+
+    Both readings of the word, for a label inside and outside the candidates, are made for every row; only `where` looks at the label.
+    """
+    last, step = _tables(epsilon, size, n_classes)
+    inside = sets.contains(candidates, labels, n_classes)
+    y = labels.astype(np.int32, copy=False)
+    keep = r <= last[size]
+    other = np.where(keep, np.uint64(0), (r - last[size] - np.uint64(1)) // step[size]).astype(np.int32)
+    outer = words.equal_cell(r, size.astype(np.uint64))
+    below, above, cell = sets.select(candidates, other, other + 1, outer)
+    flipped = np.where(below < y, below, above)
+    return np.where(inside, np.where(keep, y, flipped), cell).astype(np.int32, copy=False)
+
+
+def _tables(epsilon: float, size: Ints, n_classes: int) -> tuple[U64, U64]:
+    """By number of candidates: the last word that keeps (a - 1), and b; filled only for the sizes that occur."""
+    last, step = np.zeros(n_classes + 1, dtype=np.uint64), np.ones(n_classes + 1, dtype=np.uint64)
+    for k in np.flatnonzero(np.bincount(size)):
+        a, b = cells(epsilon, int(k))
+        last[k], step[k] = a - 1, b
+    return last, step
+
+
+def respond_to_all(labels: NDArray[np.integer], r: U64, epsilon: float, n_classes: int) -> Ints:
+    """Randomized response with every class a candidate: the same map of words to outputs, in few passes over cache-sized chunks.
+
+    Counted from the top, r' = 2^64 - 1 - r lies in cell q = floor(r' / b), and the other class is number K - 2 - q; q > K - 2 keeps. q is
+    found in floating point from the upper half of the word with certified bounds below and above; the few rows where the bounds
+    disagree are divided in integers. Which rows those are depends on the words alone.
+    """
+    a, b = cells(epsilon, n_classes)
+    out = np.empty(len(r), dtype=np.int32)
+    total = WORD / b  # e^epsilon + K - 1: how many cells q can name
+    if n_classes < 2 or total > _DOUBLE:
+        for start in range(0, len(r), _ROWS):
+            part = slice(start, start + _ROWS)
+            out[part] = _by_division(labels[part], r[part], a, b)
+        return out
+    finder = _Finder(b, n_classes, np.float32 if total < _SINGLE else np.float64)
+    for start in range(0, len(r), _ROWS):
+        part = slice(start, start + _ROWS)
+        finder.run(labels[part], r[part], out[part])
+    return out
+
+
+def _by_division(labels: NDArray[np.integer], r: U64, a: int, b: int) -> Ints:
+    """The definition: one integer division a row."""
+    keep = r <= np.uint64(a - 1)
+    other = np.where(keep, np.uint64(0), (r - np.uint64(a - 1) - np.uint64(1)) // np.uint64(b)).astype(np.int32)
+    y = labels.astype(np.int32, copy=False)
+    return np.where(keep, y, other + (other >= y))
+
+
+class _Finder:
+    """Buffers and constants of `respond_to_all` for one law."""
+
+    def __init__(self, b: int, n_classes: int, dtype: type[np.float32] | type[np.float64]) -> None:
+        self.b, self.k = b, n_classes
+        scale = 2.0**32 / b  # cells per unit of the upper half
+        self.scale = dtype(scale)
+        # x = (v - 2^31) scale + offset, v the upper half of r'. The error: the lower half is worth < scale; the conversion, the product,
+        # both constants and the sum are each off by at most half an ulp of the largest x: below 4 ulp together. Doubled for good measure.
+        reach = WORD / b + 1
+        slack = 8 * float(np.finfo(dtype).eps) * reach
+        self.low = dtype(2.0**31 * scale - slack)
+        self.gap = dtype(scale + 2 * slack)
+        self.x = np.empty(_ROWS, dtype=dtype)
+        self.v, self.q, self.q2 = (np.empty(_ROWS, dtype=np.int32) for _ in range(3))
+        self.flag = np.empty(_ROWS, dtype=np.bool_)
+
+    def run(self, labels: NDArray[np.integer], r: U64, out: Ints) -> None:
+        n = len(r)
+        x, v, q, q2, flag = self.x[:n], self.v[:n], self.q[:n], self.q2[:n], self.flag[:n]
+        upper = r.view(np.int32)[1::2] if _LITTLE else r.view(np.int32)[::2]
+        np.bitwise_xor(upper, np.int32(0x7FFFFFFF), out=v)  # the upper half of r', minus 2^31
+        np.multiply(v, self.scale, out=x, casting="same_kind") if x.dtype == np.float64 else self._single(v, x)
+        np.add(x, self.low, out=x)
+        np.copyto(q, x, casting="unsafe")  # x > -1, so cutting off is rounding down
+        np.add(x, self.gap, out=x)
+        np.copyto(q2, x, casting="unsafe")
+        np.not_equal(q, q2, out=flag)
+        if flag.any():
+            rows = np.flatnonzero(flag)
+            q[rows] = (~r[rows] // np.uint64(self.b)).astype(np.int32)
+        y = labels.astype(np.int32, copy=False)
+        np.subtract(np.int32(self.k - 2), q, out=q)
+        np.less(q, np.int32(0), out=flag)
+        np.greater_equal(q, y, out=q2.view(np.bool_)[:n])
+        np.add(q, q2.view(np.int8)[:n], out=out)
+        np.copyto(out, y, where=flag)
+
+    def _single(self, v: Ints, x: NDArray[np.floating]) -> None:
+        np.copyto(x, v, casting="unsafe")
+        np.multiply(x, self.scale, out=x)
+
+
+_LITTLE = bool(np.little_endian)

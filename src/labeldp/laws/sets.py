@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sets of classes as packed bits: class c is bit c % 8 of byte c // 8; bits past K are zero.
+
+Nothing here indexes memory by a class that could be a private label: `contains` and `single` compare against every byte of the row.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bits = NDArray[np.uint8]
+_BYTES = 1 << 18  # bytes of packed rows that are worked on at a time
+
+
+def n_bytes(n_classes: int) -> int:
+    """Bytes of a packed set."""
+    return -(-n_classes // 8)
+
+
+def pack(mask: NDArray[np.bool_]) -> Bits:
+    """(n, K) bool to (n, ceil(K/8)) uint8."""
+    return np.packbits(mask, axis=1, bitorder="little")
+
+
+def unpack(packed: NDArray[np.generic], n_classes: int) -> NDArray[np.bool_]:
+    """(n, ceil(K/8)) uint8 to (n, K) bool."""
+    return np.unpackbits(packed.astype(np.uint8, copy=False), axis=1, count=n_classes, bitorder="little").view(np.bool_)
+
+
+def full(n_classes: int) -> Bits:
+    """The set of all classes, one packed row."""
+    return pack(np.ones((1, n_classes), dtype=np.bool_))[0]
+
+
+def popcount(packed: Bits) -> NDArray[np.int64]:
+    """Size of each row's set."""
+    return np.bitwise_count(packed).sum(axis=1, dtype=np.int64)
+
+
+def single(labels: NDArray[np.integer], n_classes: int) -> Bits:
+    """The set that holds the label alone: (n, ceil(K/8))."""
+    size = n_bytes(n_classes)
+    index = labels.astype(np.int32, copy=False)
+    bit = np.left_shift(np.uint8(1), (index & 7).astype(np.uint8))
+    hit = (index >> 3)[:, None] == np.arange(size, dtype=np.int32)
+    return hit.view(np.uint8) * bit[:, None]
+
+
+def contains(packed: Bits, labels: NDArray[np.integer], n_classes: int) -> NDArray[np.bool_]:
+    """Whether each row's set holds the row's label: (n,). Cost: a few passes over the packed bytes, whatever the label."""
+    found = np.empty(len(labels), dtype=np.bool_)
+    for rows in row_slices(len(labels), packed.shape[1]):
+        found[rows] = (single(labels[rows], n_classes) & packed[rows]).any(axis=1)
+    return found
+
+
+def row_slices(n_rows: int, width: int) -> list[slice]:
+    """Slices of rows that keep a few packed arrays of this width in the cache."""
+    step = max(1, _BYTES // max(1, width))
+    return [slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
+
+
+def _byte_select() -> NDArray[np.uint8]:
+    """[byte, j] = position of the j-th set bit of the byte (8 where there is none)."""
+    table = np.full((256, 9), 8, dtype=np.uint8)
+    for byte in range(256):
+        positions = [bit for bit in range(8) if byte >> bit & 1]
+        table[byte, : len(positions)] = positions
+    return table
+
+
+_SELECT = _byte_select()
+
+
+def select(packed: Bits, *indices: NDArray[np.integer]) -> tuple[NDArray[np.int32], ...]:
+    """The j-th class of each row's set, counted from 0, for each array of j given: int32 (n,); meaningless where the set is smaller."""
+    out = tuple(np.empty(len(packed), dtype=np.int32) for _ in indices)
+    last = packed.shape[1] - 1
+    for rows in row_slices(len(packed), 4 * packed.shape[1]):
+        part = packed[rows]
+        ends = np.cumsum(np.bitwise_count(part), axis=1, dtype=np.int32)
+        every = np.arange(len(part))
+        for result, index in zip(out, indices, strict=True):
+            wanted = index[rows].astype(np.int32)
+            byte = np.minimum((ends <= wanted[:, None]).sum(axis=1), last)
+            value = part[every, byte]
+            within = wanted - ends[every, byte] + np.bitwise_count(value)
+            result[rows] = 8 * byte + _SELECT[value, np.clip(within, 0, 8)]
+    return out

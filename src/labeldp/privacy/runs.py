@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run from charge to settling: what makes it the same run, its private folder, and how a crashed one is picked up again.
+
+A run's folder holds its secret and its pin (a keyed digest of the labelled input) until it settles, and the public results of every
+step, so that a repeat reads them instead of drawing again. The folder exists before the charge; nothing is drawn before the charge.
+"""
+
+import hashlib
+import io
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labeldp._hash import digest
+from labeldp.errors import InvalidInput, LabelDPError, LedgerError
+from labeldp.evidence import NoisyLabels
+from labeldp.privacy import noise as noise_source
+from labeldp.privacy.ledger import Ledger, RunRecord
+from labeldp.privacy.noise import SeededNoise
+from labeldp.receipt import Receipt
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """The public facts that make two requests the same request.
+
+    Attributes
+    ----------
+    dataset, column, unit : str
+        What is charged and what is protected ("row", or the name of the unit's column).
+    max_rows_per_unit : int
+    epsilon, delta : float
+        The unit's total.
+    laws : mapping
+        The laws and how the rows are divided among them, as JSON-ready data.
+    classes, prior : str
+        Digests of the declared classes and of the public prior ("" for none).
+    rows : str
+        Digest of the explicit ids, or of the public columns; "" if neither is known.
+    """
+
+    dataset: str
+    column: str
+    unit: str
+    max_rows_per_unit: int
+    epsilon: float
+    laws: Mapping[str, object]
+    classes: str
+    prior: str = ""
+    rows: str = ""
+    delta: float = 0.0
+
+    @property
+    def identity(self) -> str:
+        """Digest of all of it: requests with equal identity are repeats of each other."""
+        return digest(asdict(self))
+
+    @property
+    def event(self) -> dict[str, object]:
+        """What is done, as the ledger keeps it."""
+        return {
+            "event": "label-draw",
+            "laws": dict(self.laws),
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "unit": self.unit,
+            "max_rows_per_unit": self.max_rows_per_unit,
+        }
+
+
+class RunStore:
+    """The private folder of one run; every file appears whole or not at all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file, readable by its owner only, and wait until it is on disk."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = self.folder / f".{name}.{os.getpid()}.part"
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self.folder / name)
+        sync_folder(self.folder)
+
+    def read(self, name: str) -> bytes | None:
+        """The file's bytes, or None if there is no such file."""
+        try:
+            return (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def forget_secret(self) -> None:
+        """Destroy secret and pin: the noise can never be computed again."""
+        for name in ("secret", "pin"):
+            path = self.folder / name
+            if path.exists():
+                path.write_bytes(os.urandom(path.stat().st_size))
+                path.unlink()
+
+    def save_array(self, name: str, array: NDArray[np.generic]) -> None:
+        """Keep a public array."""
+        self.write(f"{name}.npy", _npy(array))
+
+    def load_array(self, name: str) -> NDArray[np.generic] | None:
+        """The kept array, or None."""
+        path = self.folder / f"{name}.npy"
+        return np.asarray(np.load(path, allow_pickle=False)) if path.exists() else None
+
+    def save_side(self, stage: str, side: Mapping[str, NDArray[np.generic]]) -> None:
+        """Keep what a stage's law decided from its prior, before anything is drawn."""
+        for name, array in side.items():
+            self.save_array(f"{stage}.side.{name}", array)
+        self.write(f"{stage}.side", ",".join(sorted(side)).encode())
+
+    def load_side(self, stage: str) -> dict[str, NDArray[np.generic]] | None:
+        """The kept side, or None."""
+        names = self.read(f"{stage}.side")
+        if names is None:
+            return None
+        side = {name: self.load_array(f"{stage}.side.{name}") for name in names.decode().split(",") if name}
+        return {name: array for name, array in side.items() if array is not None}
+
+    def save_noisy(self, stage: str, noisy: NoisyLabels) -> None:
+        """Keep a stage's outputs."""
+        part = self.folder / f".{stage}.parquet.{os.getpid()}.part"
+        noisy.save(part)
+        sync_file(part)
+        part.replace(self.folder / f"{stage}.parquet")
+        sync_folder(self.folder)
+
+    def load_noisy(self, stage: str) -> NoisyLabels | None:
+        """A stage's outputs, or None."""
+        path = self.folder / f"{stage}.parquet"
+        return NoisyLabels.load(path) if path.exists() else None
+
+    def digest(self) -> str:
+        """Digest of the stored outputs."""
+        state = hashlib.sha256()
+        for path in sorted(self.folder.glob("*.parquet")):
+            state.update(path.name.encode())
+            state.update(path.read_bytes())
+        return state.hexdigest()
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A run that may draw, or one that has settled. Not shown or stored: it holds the secret."""
+
+    receipt: Receipt
+    secret: bytes | None
+    store: RunStore | None
+    settled: RunRecord | None = None
+
+    def __repr__(self) -> str:
+        return f"Begun({self.receipt!r})"
+
+
+PinOf = Callable[[bytes, str], str]
+
+
+def begin(
+    plan: RunPlan,
+    ledger: Ledger | None,
+    noise: SeededNoise | None,
+    *,
+    redraw: bool,
+    pin_of: PinOf,
+    names_rows: bool,
+    fresh: tuple[str, bytes] | None = None,
+) -> Begun:
+    """Charge a run, pick up a crashed one, or find the settled one that this request repeats.
+
+    Parameters
+    ----------
+    plan : RunPlan
+    ledger : Ledger or None
+        None: nothing is recorded, a fresh secret.
+    noise : SeededNoise or None
+        Only without a ledger.
+    redraw : bool
+        A new, charged draw even if the same request has settled.
+    pin_of : function of (secret, run id)
+        The keyed digest of the labelled input under that run's secret.
+    names_rows : bool
+        The plan says which rows it is about, by ids or by a digest of the public columns.
+    fresh : (run id, secret), optional
+        For a new charge, where the caller had to choose them beforehand.
+    """
+    if ledger is None:
+        return _unrecorded(plan, noise)
+    if noise is not None:
+        raise InvalidInput("Expected noise=None with a ledger: seeded noise protects nothing, so there is nothing to record. Drop one of the two.")
+    found = ledger.find(plan.dataset, plan.column, plan.identity)
+    if found is not None and found.state == "charged":
+        resumed = _resume(found, ledger, pin_of)
+        if resumed is not None:
+            return resumed
+    if found is not None and found.state == "settled" and names_rows and not redraw:
+        store = RunStore(ledger.run_dir(found.run_id))
+        store.forget_secret()  # in case the process died right after settling
+        return Begun(found.receipt, None, store, found)
+    if not redraw and not names_rows:
+        _refuse_unnamed_repeat(plan, ledger)
+    return _charge(plan, ledger, pin_of, *(fresh or (noise_source.new_run_id(), noise_source.new_secret())))
+
+
+def _unrecorded(plan: RunPlan, noise: SeededNoise | None) -> Begun:
+    run_id = noise_source.new_run_id() if noise is None else noise.run_id({"identity": plan.identity})
+    receipt = Receipt(
+        run_id, plan.dataset, plan.column, plan.unit, plan.max_rows_per_unit, plan.epsilon, plan.delta, False, noise is None, plan.event
+    )
+    return Begun(receipt, noise_source.new_secret() if noise is None else noise.secret(), None)
+
+
+def _charge(plan: RunPlan, ledger: Ledger, pin_of: PinOf, run_id: str, secret: bytes) -> Begun:
+    store = RunStore(ledger.run_dir(run_id))
+    try:
+        store.write("secret", secret)
+        store.write("pin", pin_of(secret, run_id).encode())
+        receipt = ledger.charge(
+            dataset=plan.dataset,
+            column=plan.column,
+            unit=plan.unit,
+            max_rows_per_unit=plan.max_rows_per_unit,
+            epsilon=plan.epsilon,
+            delta=plan.delta,
+            event=plan.event,
+            identity=plan.identity,
+            run_id=run_id,
+        )
+    except OSError as error:
+        shutil.rmtree(store.folder, ignore_errors=True)
+        raise LedgerError(f"Expected to write the run's private folder {store.folder}, got: {error.strerror}. Nothing was charged.") from None
+    except LabelDPError:
+        shutil.rmtree(store.folder, ignore_errors=True)
+        raise
+    return Begun(receipt, secret, store)
+
+
+def _resume(found: RunRecord, ledger: Ledger, pin_of: PinOf) -> Begun | None:
+    """The crashed run, if its secret is still there and the labelled input is the one it was charged for."""
+    store = RunStore(ledger.run_dir(found.run_id))
+    secret, pin = store.read("secret"), store.read("pin")
+    if secret is None or pin is None or pin_of(secret, found.run_id).encode() != pin:
+        return None
+    return Begun(found.receipt, secret, store)
+
+
+def _refuse_unnamed_repeat(plan: RunPlan, ledger: Ledger) -> None:
+    if any(record.state == "settled" for record in ledger.runs(plan.dataset, plan.column)):
+        raise LedgerError(
+            f"Expected to know whether these rows are new: {plan.dataset!r}, column {plan.column!r} was released before, and neither row ids nor "
+            "public columns were given. Pass ids=, so that a repeat is recognised, or ask for a new, charged draw with redraw=True."
+        )
+
+
+def sync_file(path: Path) -> None:
+    """Wait until a file's content is on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until a folder's entries are on disk."""
+    sync_file(path)
+
+
+def _npy(array: NDArray[np.generic]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()

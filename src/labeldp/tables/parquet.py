@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parquet: the Arrow schema stays, the label's column chunks are written anew, and no metadata of the input is carried over."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from labeldp.errors import InvalidInput
+from labeldp.tables.digest import ArrowDigest
+from labeldp.tables.labels import LabelCodec
+from labeldp.tables.table import BATCH_BYTES, EVIDENCE, Batch, HashedFile
+
+METADATA_KEY = b"labeldp"
+GROUP_BYTES, GROUP_ROWS = 1 << 25, 1 << 20
+READ_BUFFER = 1 << 20
+
+
+class ParquetSource:
+    """A Parquet file, read a batch at a time.
+
+    Row groups are not prefetched, and column chunks are read through a buffer, so that memory does not grow with the file.
+    """
+
+    text = False
+
+    def __init__(self, path: Path):
+        self.path = path
+        with self._open() as file:
+            self.schema = _public_schema(file.schema_arrow)
+            self.rows = file.metadata.num_rows
+            self._settings = _writer_settings(file.metadata, self.schema)
+            self._row_bytes = max(_row_bytes(file.metadata), 1)
+        self.names = tuple(self.schema.names)
+        if len(set(self.names)) < len(self.names):
+            raise InvalidInput(f"Expected distinct column names, got one twice in {path.name}. Rename it.")
+        self._codec: LabelCodec | None = None
+        self._evidence_bytes = 0
+
+    def _open(self) -> pq.ParquetFile:
+        try:
+            return pq.ParquetFile(self.path, pre_buffer=False, buffer_size=READ_BUFFER)
+        except pa.ArrowInvalid:
+            raise InvalidInput(f"Expected a Parquet file, got something else or a truncated one: {self.path.name}. Write it again.") from None
+
+    def type_of(self, name: str) -> pa.DataType:
+        """A column's Arrow type."""
+        return self.schema.field(name).type
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator["ParquetBatch"]:
+        """The rows in order, about 8 MiB at a time."""
+        size = int(np.clip(BATCH_BYTES // self._row_bytes, 64, 1 << 18))
+        with self._open() as file:
+            try:
+                for batch in file.iter_batches(size, columns=None if columns is None else list(columns)):
+                    yield ParquetBatch(self, batch)
+            except (pa.ArrowInvalid, OSError) as error:
+                raise _damaged(self.path, error) from None
+
+    def public_digest(self, label: str) -> "ParquetDigest":
+        """Digest of every column but the label."""
+        return ParquetDigest(self.schema, tuple(n for n in self.names if n != label))
+
+    def plan(self, codec: LabelCodec, evidence_bytes: int) -> None:
+        """Label by this codec; a binary column after it if there is evidence."""
+        self._codec, self._evidence_bytes = codec, evidence_bytes
+
+    def rewrite(self, batch: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
+        """The batch with these labels and, right after the label, their evidence."""
+        assert self._codec is not None
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True)) | {self._codec.column: self._codec.decode(codes)}
+        if evidence is not None:
+            columns[self._codec.column + EVIDENCE] = _binary(evidence)
+        schema = self._output_schema()
+        return pa.record_batch([columns[name] for name in schema.names], schema=schema)
+
+    def _output_schema(self) -> pa.Schema:
+        assert self._codec is not None
+        place = self.names.index(self._codec.column)
+        # A fresh field: the input's may carry metadata about the raw column, or promise that there are no nulls.
+        fresh = pa.field(self._codec.column, self._codec.column_type, nullable=self.schema.field(place).nullable)
+        schema = self.schema.set(place, fresh)
+        return schema.insert(place + 1, pa.field(self._codec.column + EVIDENCE, pa.binary(), nullable=False)) if self._evidence_bytes else schema
+
+    def sink(self, path: Path, facts: str) -> "ParquetSink":
+        """A new Parquet file with the input's compression, whose schema metadata holds the shared facts."""
+        assert self._codec is not None
+        schema = self._output_schema().with_metadata({METADATA_KEY: facts.encode()})
+        settings = self._settings | {"use_dictionary": [*self._settings["use_dictionary"], self._codec.column]}  # type: ignore[misc]
+        return ParquetSink(path, schema, settings)
+
+
+class ParquetBatch:
+    """Consecutive rows of a Parquet file."""
+
+    def __init__(self, source: ParquetSource, batch: pa.RecordBatch):
+        self._source, self.batch = source, batch
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the Arrow columns."""
+        return int(self.batch.nbytes)
+
+    def column(self, name: str) -> pa.Array:
+        """One column."""
+        return self.batch.column(name)
+
+    def release(self, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None, kept: NDArray[np.bool_] | None) -> pa.RecordBatch:
+        """The kept rows with other labels."""
+        rows = self.batch if kept is None or kept.all() else self.batch.filter(pa.array(kept))
+        return self._source.rewrite(rows, codes, evidence)
+
+
+class ParquetDigest(ArrowDigest):
+    """Digest of the public columns of a Parquet file."""
+
+    def update(self, batch: Batch) -> None:  # type: ignore[override]
+        """Add a batch."""
+        super().update({name: batch.column(name) for name in self._columns})
+
+
+class ParquetSink:
+    """A Parquet file being written, in row groups of bounded size."""
+
+    def __init__(self, path: Path, schema: pa.Schema, settings: dict[str, object]):
+        self._file = HashedFile(path)
+        self._writer = pq.ParquetWriter(self._file, schema, **settings)
+        self._schema = schema
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Append rows; a full row group goes to disk."""
+        self._waiting.append(rows.replace_schema_metadata(self._schema.metadata))
+        self._rows += rows.num_rows
+        self._bytes += rows.nbytes
+        if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema), row_group_size=max(self._rows, 1))
+        self._waiting, self._rows, self._bytes = [], 0, 0
+
+    def close(self) -> str:
+        """Finish the file; SHA-256 of its bytes."""
+        self._flush()
+        self._writer.close()
+        return self._file.finish()
+
+
+def read_facts(path: Path) -> str | None:
+    """The JSON that a released Parquet file carries; None if it is not one."""
+    found = (ParquetSource(path)._open().schema_arrow.metadata or {}).get(METADATA_KEY)
+    return None if found is None else found.decode()
+
+
+def _binary(evidence: NDArray[np.uint8]) -> pa.Array:
+    n, width = evidence.shape
+    offsets = np.arange(0, (n + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(evidence))])
+
+
+def _public_schema(schema: pa.Schema) -> pa.Schema:
+    """Without the file's own metadata (pandas and others list what columns hold)."""
+    return schema.remove_metadata()
+
+
+def _row_bytes(metadata: pq.FileMetaData) -> int:
+    total = sum(metadata.row_group(i).total_byte_size for i in range(min(metadata.num_row_groups, 8)))
+    rows = sum(metadata.row_group(i).num_rows for i in range(min(metadata.num_row_groups, 8)))
+    # Dictionary encoding makes files smaller than memory: count at least 4 bytes a column.
+    return int(max(total // max(rows, 1), 4 * metadata.num_columns))
+
+
+def _writer_settings(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, object]:
+    """The input's compression; dictionaries for text, and for numbers where they made the input smaller."""
+    if not metadata.num_row_groups:
+        return {"compression": "snappy", "use_dictionary": []}
+    group = metadata.row_group(0)
+    columns = [group.column(i) for i in range(metadata.num_columns)]
+    codec = {c.path_in_schema: c.compression.lower().replace("uncompressed", "none") for c in columns}
+    worth = [c.path_in_schema for c in columns if _dictionary_pays(c)]
+    return {"compression": codec, "use_dictionary": worth}
+
+
+def _dictionary_pays(column: pq.ColumnChunkMetaData) -> bool:
+    width = {"BOOLEAN": 0, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}.get(column.physical_type)
+    if width is None:
+        return True
+    return bool(column.total_uncompressed_size < 0.75 * width * column.num_values)
+
+
+def _damaged(path: Path, error: Exception) -> InvalidInput:
+    return InvalidInput(f"Expected a whole Parquet file, got a damaged one: {path.name} ({type(error).__name__} while reading). Write it again.")

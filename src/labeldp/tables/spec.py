@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a table release is, as a frozen value that can be logged and put into a manifest."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from labeldp import _validate
+from labeldp.errors import InvalidInput
+from labeldp.laws import Law
+
+LAWS = ("rr", "rr-top-k", "rr-with-prior", "subset", "split", "auto")
+WITH_PRIOR = ("rr-top-k", "rr-with-prior", "split", "auto")
+
+
+@dataclass(frozen=True)
+class ReleaseSpec:
+    """What to release: which column is private, at what cost, by which law.
+
+    Parameters
+    ----------
+    label : str
+        The private column. Every other column is taken to be public.
+    classes : sequence of values, or None
+        The declared classes, in the order of their codes; None as a member declares that the label may be null. None instead of the
+        sequence reads them off the private column, which reveals that each occurs: a warning, and the manifest says so.
+    epsilon : float
+        Total budget of one unit, 0 < epsilon < inf.
+    law : str, Law or None
+        "rr", "rr-top-k:K", "rr-with-prior", "subset", "subset:SIZE", "split", "auto", or a law (its epsilon must be `epsilon`).
+        None: "rr", or "rr-with-prior" where a prior is given; both release plain labels that any trainer can use.
+    id : str, sequence of str, or None
+        Columns that name a row, unique and never null. None: the row's position in the file names it.
+    unit : str or None
+        Column that names the person; None: each row is a unit of its own.
+    max_rows_per_unit : int
+        Rows of one unit that are released; others are dropped. Each row's law runs at epsilon divided by this, rounded down.
+    prior : sequence of str, or None
+        K numeric columns, in the order of `classes`: public weights of each class, never computed from these labels.
+    dataset : str or None
+        Name in the ledger. None: the file's name without its ending. Rows released before under another name must be released
+        under that name again, or their spend is not seen.
+    order : {"shuffle", "keep"}
+        "keep" is the user's statement that the order of the rows, and where the file lies, say nothing about the labels.
+    strict : bool
+        Refuse whatever would only be warned about (inferred classes).
+
+    Guarantee
+    ---------
+    The released file is epsilon-label-DP with respect to the label of one row, or all labels of one unit.
+    """
+
+    label: str
+    classes: Sequence[object] | None
+    epsilon: float
+    law: str | Law | None = None
+    id: str | Sequence[str] | None = None
+    unit: str | None = None
+    max_rows_per_unit: int = 1
+    prior: Sequence[str] | None = None
+    dataset: str | None = None
+    order: Literal["shuffle", "keep"] = "shuffle"
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        _named(label=self.label)
+        put(self, "epsilon", _validate.epsilon(self.epsilon))
+        put(self, "max_rows_per_unit", _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1))
+        put(self, "classes", None if self.classes is None else _distinct(self.classes))
+        put(self, "id", _columns("id", self.id))
+        put(self, "prior", _columns("prior", self.prior) or None)
+        _validate.one_of(("shuffle", "keep"), order=self.order)
+        if self.unit is not None:
+            _named(unit=self.unit)
+        if self.max_rows_per_unit > 1 and self.unit is None:
+            raise InvalidInput("Expected unit= with max_rows_per_unit > 1, got none. Name the column that says whose row it is.")
+        if self.strict and self.classes is None:
+            raise InvalidInput("Expected declared classes, got none. Pass classes=; a strict release never reads them off private labels.")
+        self._check_roles()
+        self._check_law()
+
+    def _check_roles(self) -> None:
+        for role, names in {"id": self.ids, "unit": (self.unit,), "prior": self.prior or ()}.items():
+            if self.label in names:
+                raise InvalidInput(f"Expected {role} to name public columns, got the label column {self.label!r}. Leave it out.")
+        if self.prior and self.classes is not None and len(self.prior) != len(self.classes):
+            raise InvalidInput(
+                f"Expected one prior column a class ({len(self.classes)}), got {len(self.prior)}. List them in the order of the classes."
+            )
+
+    def _check_law(self) -> None:
+        if isinstance(self.law, Law):
+            if self.law.epsilon != self.epsilon:
+                raise InvalidInput(f"Expected the law's epsilon to be {self.epsilon!r}, got {self.law.epsilon!r}. Give both the same.")
+        else:
+            parse_law(self.law_name)
+        if self.prior and not self._takes_prior():
+            raise InvalidInput(f"Expected a law that uses the prior, got {self.law_name!r}. Take rr-with-prior, or leave the prior out.")
+
+    def _takes_prior(self) -> bool:
+        # A set-valued law releases its heaviest member as the label, so a prior serves it too.
+        name = parse_law(self.law_name)[0] if not isinstance(self.law, Law) else self.law.name
+        return name != "rr"
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The id columns; empty where rows are named by position."""
+        return tuple(self.id or ())
+
+    @property
+    def law_name(self) -> str:
+        """The law as text, defaults resolved."""
+        if isinstance(self.law, Law):
+            return self.law.name
+        return self.law or ("rr-with-prior" if self.prior else "rr")
+
+    @property
+    def unit_name(self) -> str:
+        """What is protected: "row", or the unit's column."""
+        return self.unit or "row"
+
+    def to_dict(self) -> dict[str, object]:
+        """The spec as JSON-ready data."""
+        data = {f.name: getattr(self, f.name) for f in fields(self)}
+        return data | {"law": self.law.to_dict() if isinstance(self.law, Law) else self.law_name, "id": list(self.ids) or None}
+
+
+def parse_law(text: str) -> tuple[str, int | None]:
+    """("rr-top-k", 3) from "rr-top-k:3"; the number is the law's parameter, None where the text has none."""
+    name, colon, number = text.partition(":")
+    _validate.one_of(LAWS, law=name)
+    if colon and (name not in ("rr-top-k", "subset") or not number.isdecimal() or int(number) < 1):
+        raise InvalidInput(f"Expected rr-top-k:K or subset:SIZE with a whole number, got law={text!r}. Leave the colon out for other laws.")
+    if name == "rr-top-k" and not colon:
+        raise InvalidInput("Expected rr-top-k:K, got law='rr-top-k'. Say how many candidates, for example rr-top-k:3.")
+    return name, int(number) if colon else None
+
+
+def _named(**named: object) -> None:
+    ((role, value),) = named.items()
+    if not isinstance(value, str) or not value:
+        raise InvalidInput(f"Expected {role} to be a column's name, got {value!r}. Pass a string.")
+
+
+def _distinct(classes: Sequence[object]) -> tuple[object, ...]:
+    if isinstance(classes, (str, bytes)):
+        raise InvalidInput("Expected classes to be a sequence of values, got one string. Write classes=['no', 'yes'].")
+    values = tuple(v.item() if hasattr(v, "item") else v for v in classes)
+    if len(values) < 2:
+        raise InvalidInput(f"Expected at least 2 classes, got {len(values)}. One class needs no privacy.")
+    if len(set(values)) < len(values):
+        raise InvalidInput(f"Expected distinct classes, got {len(values) - len(set(values))} repeated. List each one once.")
+    return values
+
+
+def _columns(role: str, names: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    listed = (names,) if isinstance(names, str) else tuple(names)
+    for name in listed:
+        _named(**{role: name})
+    if len(set(listed)) < len(listed):
+        raise InvalidInput(f"Expected distinct columns for {role}, got one twice in {list(listed)}. List each one once.")
+    return listed

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a table format offers to a release: batches to read twice, and a sink to write once."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from labeldp import _validate
+from labeldp.errors import InvalidInput
+from labeldp.tables.labels import LabelCodec
+
+EVIDENCE = "__evidence"
+BATCH_BYTES = 1 << 23
+
+
+class Batch(Protocol):
+    """Consecutive rows of a table."""
+
+    def __len__(self) -> int:
+        """Rows."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory the rows take."""
+        ...
+
+    def column(self, name: str) -> pa.Array:
+        """One column; text where the format is text."""
+        ...
+
+    def release(self, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None, kept: NDArray[np.bool_] | None) -> pa.RecordBatch:
+        """The rows as they are written, with another label (codes of the kept rows), evidence bytes, and only the kept rows."""
+        ...
+
+
+class Digest(Protocol):
+    """Names what the public columns hold, whatever the batches were."""
+
+    def update(self, batch: Batch) -> None:
+        """Add a batch."""
+        ...
+
+    def hexdigest(self) -> str:
+        """SHA-256, hexadecimal."""
+        ...
+
+
+class Sink(Protocol):
+    """A file being written."""
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Append rows that `Batch.release` made."""
+        ...
+
+    def close(self) -> str:
+        """Finish the file, on disk when this returns; SHA-256 of its bytes."""
+        ...
+
+
+class Source(Protocol):
+    """A table file that can be read more than once."""
+
+    path: Path
+    names: tuple[str, ...]
+    text: bool  # every value is text, as in CSV
+
+    def type_of(self, name: str) -> pa.DataType:
+        """A column's type."""
+        ...
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Batch]:
+        """The rows in order; only these columns can be asked for."""
+        ...
+
+    def public_digest(self, label: str) -> Digest:
+        """A digest of every column but the label."""
+        ...
+
+    def plan(self, codec: LabelCodec, evidence_bytes: int) -> None:
+        """Say what `Batch.release` writes: the label by this codec, and evidence of this width (0: none)."""
+        ...
+
+    def sink(self, path: Path, facts: str) -> Sink:
+        """A new file of the same format; `facts` is JSON that the file carries if the format can."""
+        ...
+
+
+def check_columns(source: Source, names: Sequence[str]) -> None:
+    """Every named column exists, or the nearest names are suggested."""
+    for name in names:
+        if name not in source.names:
+            listed = ", ".join(source.names[:20]) + (" ..." if len(source.names) > 20 else "")
+            raise InvalidInput(
+                f"Expected a column that {source.path.name} has, got {name!r}.{_validate.suggest(name, source.names)} Its columns: {listed}."
+            )
+
+
+class HashedFile:
+    """A new binary file whose SHA-256 is known when it is closed; what it holds is on disk by then."""
+
+    def __init__(self, path: Path):
+        self._file: BinaryIO = path.open("xb")
+        self._state = hashlib.sha256()
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append."""
+        self._state.update(data)
+        return self._file.write(data)
+
+    def finish(self) -> str:
+        """Flush to disk, close, and return the digest."""
+        import os
+
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return self._state.hexdigest()
+
+    @property
+    def closed(self) -> bool:
+        """For pyarrow."""
+        return self._file.closed
+
+    def flush(self) -> None:
+        """For pyarrow."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """For pyarrow, which must not close it before `finish`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._file.close()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
