@@ -25,7 +25,8 @@ class DataSet:
         The name it was loaded by.
     X_train, X_test : ndarray
         Images: (n, height, width) or (n, height, width, 3) uint8. Tables: (n, d) float64, a categorical column as the position of its
-        value in `categories`, NaN where a value is missing. A set without an official split has all its rows in `X_train` and an `X_test` of 0 rows.
+        value in `categories`, NaN where a value is missing. A set without an official split has all its rows in `X_train`, and 0 rows in
+        `X_test`.
     y_train, y_test : (n,) int64
         Labels, as positions in `classes`.
     classes : tuple of str

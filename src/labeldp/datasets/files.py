@@ -15,7 +15,7 @@ VARIABLE = "LABELDP_DATA"
 
 @dataclass(frozen=True)
 class File:
-    """One file: its name, every SHA-256 that is right for it (several where it was packed again; none where none is known), and its address."""
+    """One file: its name, every SHA-256 that is right for it (several if it was packed again, none if none is known), and its address."""
 
     name: str
     sha256: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class File:
 
 @dataclass(frozen=True)
 class Form:
-    """One form in which a data set comes: all its files are needed."""
+    """One form in which a data set comes: all its files are needed. The best form stands first."""
 
     files: tuple[File, ...]
     reader: str
@@ -48,14 +48,13 @@ def roots() -> list[Path]:
 
 def find(folder: str, forms: tuple[Form, ...]) -> tuple[Form, list[Path]] | None:
     """The first form that is there in full, with its files, each checked; None where there is none."""
-    for root in roots():
-        for form in forms:
-            for place in (root / folder, root):
-                paths = [place / file.name for file in form.files]
-                if all(path.is_file() for path in paths):
-                    for file, path in zip(form.files, paths, strict=True):
-                        _check(file, path)
-                    return form, paths
+    for form in forms:
+        for root in roots():
+            paths = [root / folder / file.name for file in form.files]
+            if all(path.is_file() for path in paths):
+                for file, path in zip(form.files, paths, strict=True):
+                    _check(file, path)
+                return form, paths
     return None
 
 
@@ -84,9 +83,12 @@ def _fetch(file: File, folder: Path) -> Path:
     from labeldp.datasets.progress import DownloadBar
 
     pooch.get_logger().setLevel("WARNING")
-    downloader = pooch.HTTPDownloader(progressbar=DownloadBar(file.name))
-    known = f"sha256:{file.sha256[0]}"
-    return Path(pooch.retrieve(str(file.url), known_hash=known, fname=file.name, path=folder, downloader=downloader))
+    bar = DownloadBar(file.name)
+    downloader = pooch.HTTPDownloader(progressbar=bar, timeout=30)
+    try:
+        return Path(pooch.retrieve(str(file.url), f"sha256:{file.sha256[0]}", fname=file.name, path=folder, downloader=downloader))
+    finally:
+        bar.close()
 
 
 def missing_message(name: str, folder: str, forms: tuple[Form, ...], problem: Exception) -> str:

@@ -67,7 +67,9 @@ def read_cifar_binary(archive: Path, *, label_bytes: int) -> Split:
             if member.isfile() and name.endswith(".bin"):
                 records = np.frombuffer(_member(tar, member), np.uint8).reshape(-1, label_bytes + 3072)
                 parts["test" if name.startswith("test") else "train"].append((name, records))
-    return _split(archive, {part: [(name, r[:, label_bytes:], r[:, label_bytes - 1]) for name, r in found] for part, found in parts.items()})
+    return _split(
+        archive, {part: [(name, r[:, label_bytes:], r[:, label_bytes - 1]) for name, r in found] for part, found in parts.items()}
+    )
 
 
 def read_cifar_python(archive: Path, *, key: bytes) -> Split:

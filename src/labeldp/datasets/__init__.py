@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Public data sets for examples, tests and benchmarks: `load("fashion_mnist")`.
+
+Two are embedded in scikit-learn (digits, breast_cancer). The others are looked up in the folder that the environment variable LABELDP_DATA
+names, then in a cache folder, then downloaded from their official address; every file is checked against its SHA-256.
+"""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labeldp import _validate
+from labeldp.datasets import images, tables
+from labeldp.datasets.base import DataSet
+from labeldp.datasets.catalogue import ENTRIES, Entry
+from labeldp.datasets.files import Form, download, find
+from labeldp.errors import LabelDPWarning
+
+__all__ = ["DataSet", "load", "names", "where"]
+
+_EMBEDDED = ("breast_cancer", "digits")
+
+
+def names() -> list[str]:
+    """The names that `load` takes, sorted."""
+    return sorted([*_EMBEDDED, *ENTRIES])
+
+
+def where(name: str) -> list[Path] | None:
+    """The files that `load(name)` would read, checked; None if it would have to download them. An embedded set has no files: an empty list.
+
+    Parameters
+    ----------
+    name : str
+        One of `names()`.
+
+    Cost: one pass over the files for their checksums.
+    """
+    _validate.one_of(names(), name=name)
+    if name in _EMBEDDED:
+        return []
+    found = find(ENTRIES[name].folder, ENTRIES[name].forms)
+    return None if found is None else found[1]
+
+
+def load(name: str) -> DataSet:
+    """A data set by name, from this machine if it is here, else downloaded and kept.
+
+    Parameters
+    ----------
+    name : str
+        One of `names()`.
+
+    Returns
+    -------
+    DataSet
+        Features and labels of both parts; see `DataSet` for shapes.
+
+    Guarantee: none is needed, these data are public. Source: see each set's `description`. Cost: one read of the files.
+
+    Examples
+    --------
+    >>> from labeldp import datasets
+    >>> digits = datasets.load("digits")
+    >>> digits.X_train.shape, digits.n_classes
+    ((1797, 64), 10)
+    """
+    _validate.one_of(names(), name=name)
+    if name in _EMBEDDED:
+        return _embedded(name)
+    entry = ENTRIES[name]
+    form, paths = find(entry.folder, entry.forms) or download(name, entry.folder, entry.forms)
+    return _READERS[form.reader](name, entry, form, paths)
+
+
+def _embedded(name: str) -> DataSet:
+    from sklearn import datasets as embedded
+
+    bunch: Any = embedded.load_digits() if name == "digits" else embedded.load_breast_cancer()
+    X, y = bunch.data.astype(np.float64), bunch.target.astype(np.int64)
+    text = {
+        "digits": "Digits: 1,797 grey images 8 x 8 of handwritten digits as 64 columns 0..16, 10 classes. Alpaydin and Kaynak, UCI, 1998.",
+        "breast_cancer": "Breast cancer Wisconsin: 569 tumours, 30 columns; malignant or benign. Wolberg, Street and Mangasarian, 1995.",
+    }[name]
+    classes = tuple(str(value) for value in bunch.target_names)
+    return DataSet(name, X, y, X[:0], y[:0], classes, f"{text} No official split.", tuple(map(str, bunch.feature_names)))
+
+
+def _image_set(split: images.Split, name: str, entry: Entry, classes: tuple[str, ...] = ()) -> DataSet:
+    return DataSet(name, *split, classes or entry.classes, entry.description)
+
+
+def _npz(name: str, entry: Entry, form: Form, paths: list[Path]) -> DataSet:
+    if len(form.files) == 2:
+        warnings.warn(
+            f"Only the 10,000 test images of KMNIST are in {paths[0].parent}; the train part is empty. Split them yourself, "
+            "and say so in results: it is not the KMNIST benchmark.",
+            LabelDPWarning,
+            stacklevel=3,
+        )
+    return _image_set(images.read_npz_set(paths), name, entry)
+
+
+def _table(read: Callable[[list[Path]], tuple[Any, Any, dict[str, tuple[str, ...]]]], columns: tuple[str, ...]) -> "_Reader":
+    def reader(name: str, entry: Entry, form: Form, paths: list[Path]) -> DataSet:
+        X, y, categories = read(paths)
+        return DataSet(name, X, y, X[:0], y[:0], entry.classes, entry.description, columns, categories)
+
+    return reader
+
+
+def _adult(name: str, entry: Entry, form: Form, paths: list[Path]) -> DataSet:
+    X, y, X_test, y_test, categories = tables.read_adult(paths)
+    return DataSet(name, X, y, X_test, y_test, entry.classes, entry.description, tables.ADULT_COLUMNS, categories)
+
+
+def _cifar100(read: Callable[[Path], images.Split]) -> "_Reader":
+    return lambda name, entry, form, paths: _image_set(read(paths[0]), name, entry, images.read_fine_names(paths[0]))
+
+
+_Reader = Callable[[str, Entry, Form, list[Path]], DataSet]
+_READERS: dict[str, _Reader] = {
+    "idx": lambda name, entry, form, paths: _image_set(images.read_idx_set(paths), name, entry),
+    "npz": _npz,
+    "cifar10-binary": lambda name, entry, form, paths: _image_set(images.read_cifar_binary(paths[0], label_bytes=1), name, entry),
+    "cifar10-python": lambda name, entry, form, paths: _image_set(images.read_cifar_python(paths[0], key=b"labels"), name, entry),
+    "cifar10-sheets": lambda name, entry, form, paths: _image_set(images.read_cifar_sheets(paths), name, entry),
+    "cifar100-binary": _cifar100(lambda path: images.read_cifar_binary(path, label_bytes=2)),
+    "cifar100-python": _cifar100(lambda path: images.read_cifar_python(path, key=b"fine_labels")),
+    "ratings-zip": _table(tables.read_ratings_zip, tables.RATING_COLUMNS),
+    "ratings-npz": _table(tables.read_ratings_npz, tables.RATING_COLUMNS),
+    "credit": _table(tables.read_credit, tables.CREDIT_COLUMNS),
+    "adult": _adult,
+}
