@@ -3,14 +3,17 @@
 
 from labeldp.laws.base import LAWS, Cell, Law, Words, exact_epsilon, law_from_dict, law_names, register_law
 from labeldp.laws.response import RandomizedResponse, RRTopK, RRWithPrior
+from labeldp.laws.subset import PriorSplit, SubsetSelection
 
 __all__ = [
     "LAWS",
     "Cell",
     "Law",
+    "PriorSplit",
     "RRTopK",
     "RRWithPrior",
     "RandomizedResponse",
+    "SubsetSelection",
     "Words",
     "exact_epsilon",
     "law_from_dict",

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import ClassVar, Literal, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,7 +23,7 @@ from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.laws import exact, sets
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]  # a side array's type is the law's to say: see layout
 Side = Mapping[str, Array]
 Floats = NDArray[np.float64]
 
@@ -166,7 +166,7 @@ class Law(ABC):
         """The outputs as sets of classes: (n, K) bool, one-hot for label-valued laws."""
         if self.kind == "set":
             return sets.unpack(outputs, self.n_classes)
-        return np.asarray(outputs)[:, None] == np.arange(self.n_classes, dtype=np.int32)
+        return np.asarray(np.asarray(outputs)[:, None] == np.arange(self.n_classes, dtype=np.int32))
 
     def matrix(self, prior: ArrayLike | None = None, exact: bool = False) -> Array:
         """Row y holds P[output | label y] for one row's prior.

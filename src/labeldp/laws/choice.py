@@ -26,7 +26,7 @@ def best_threshold(weights: Floats, epsilon: float) -> tuple[Floats, Sizes]:
     weights : (n, K) whole numbers as float64, row maximum 2^32 - 1.
     """
     gain = float(exp_floor(epsilon)) - 1.0
-    n, k = weights.shape
+    k = weights.shape[1]
     bound = np.maximum(TOP / (gain + 1.0), weights.sum(axis=1) / (gain + k))
     np.minimum(bound, TOP - 0.5, out=bound)
     inside = weights > bound[:, None]

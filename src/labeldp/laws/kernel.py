@@ -31,7 +31,8 @@ def cells(epsilon: float, k: int) -> tuple[int, int]:
     """
     b = whole_above(WORD / (exp_floor(epsilon) + k - 1))
     if k * b > WORD:
-        raise InvalidInput(f"Expected an epsilon that 64-bit words can honour with {k} candidates (about {k * k / WORD:.1g} or more), got {epsilon!r}.")
+        least = f"about {k * k / WORD:.1g} or more"
+        raise InvalidInput(f"Expected an epsilon that 64-bit words can honour with {k} candidates ({least}), got {epsilon!r}.")
     return WORD - (k - 1) * b, b
 
 

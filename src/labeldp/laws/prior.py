@@ -6,13 +6,14 @@ their sums (K x 2^32 < 2^53 up to two million classes) are exact there, in whate
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
 TOP = float(2**32 - 1)  # the quantised prior of every row's heaviest class

@@ -57,7 +57,7 @@ def response_information(epsilon: float, prior: Floats, inside: NDArray[np.bool_
     c = 1.0 / size[:, None]
     out = within * a + (mass - within) * b + (1.0 - mass) * c
     terms = sum(w * p * np.log1p((p - out) / out) for w, p in ((within, a), (mass - within, b), (1.0 - mass, c)))
-    return np.maximum(0.0, np.where(inside, terms, 0.0).sum(axis=1))
+    return np.asarray(np.maximum(0.0, np.where(inside, terms, 0.0).sum(axis=1)))
 
 
 @register_law
@@ -217,8 +217,9 @@ class RRWithPrior(_OnCandidates):
 
     Notes
     -----
-    k maximises e^eps / (e^eps + k - 1) x (sum of the k largest priors): no eps-DP law has a larger P[output = label] (Theorem 3). Classes of
-    equal prior enter together, and only if that is strictly better. Output and side as RRTopK. Source: Ghazi et al. 2021, Algorithm 2.
+    k maximises e^eps / (e^eps + k - 1) x (sum of the k largest priors): no eps-DP law has a larger P[output = label] (Theorem 3).
+    Classes of equal prior enter together, and only if that is strictly better. Output and side as RRTopK. Source: Ghazi et al. 2021,
+    Algorithm 2.
     Cost: one word a row; a handful of O(K) passes for the choice (see `labeldp.laws.choice`).
     """
 

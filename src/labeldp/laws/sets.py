@@ -21,9 +21,10 @@ def pack(mask: NDArray[np.bool_]) -> Bits:
     return np.packbits(mask, axis=1, bitorder="little")
 
 
-def unpack(packed: NDArray[np.generic], n_classes: int) -> NDArray[np.bool_]:
+def unpack(packed: Bits, n_classes: int) -> NDArray[np.bool_]:
     """(n, ceil(K/8)) uint8 to (n, K) bool."""
-    return np.unpackbits(packed.astype(np.uint8, copy=False), axis=1, count=n_classes, bitorder="little").view(np.bool_)
+    bits = np.unpackbits(packed.astype(np.uint8, copy=False), axis=1, count=n_classes, bitorder="little")
+    return bits.view(np.bool_)
 
 
 def full(n_classes: int) -> Bits:
@@ -33,7 +34,7 @@ def full(n_classes: int) -> Bits:
 
 def popcount(packed: Bits) -> NDArray[np.int64]:
     """Size of each row's set."""
-    return np.bitwise_count(packed).sum(axis=1, dtype=np.int64)
+    return np.asarray(np.bitwise_count(packed).sum(axis=1, dtype=np.int64))
 
 
 def single(labels: NDArray[np.integer], n_classes: int) -> Bits:
@@ -42,7 +43,7 @@ def single(labels: NDArray[np.integer], n_classes: int) -> Bits:
     index = labels.astype(np.int32, copy=False)
     bit = np.left_shift(np.uint8(1), (index & 7).astype(np.uint8))
     hit = (index >> 3)[:, None] == np.arange(size, dtype=np.int32)
-    return hit.view(np.uint8) * bit[:, None]
+    return np.asarray(hit.view(np.uint8) * bit[:, None])
 
 
 def contains(packed: Bits, labels: NDArray[np.integer], n_classes: int) -> NDArray[np.bool_]:
