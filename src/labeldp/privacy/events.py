@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was done to labels, as frozen data, and what it costs.
+
+JSON form: an object whose "event" names the kind, with one member for each field. Compatibility promise: what one release writes, every
+later release reads with the same meaning; later releases may add kinds and fields. An unknown kind or field is refused, never skipped,
+so that an old reader cannot report too small a cost.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from fractions import Fraction
+from typing import ClassVar
+
+from labeldp import _validate
+from labeldp.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class LabelDraw:
+    """Each label of some rows went through a law once.
+
+    Parameters
+    ----------
+    law : mapping
+        The law as JSON data (`Law.to_dict()`), or the laws of a run and how its rows are divided among them.
+    epsilon, delta : float
+        What it costs one unit in total.
+    unit : str
+        "row", or the name of the column that names the person.
+    max_rows_per_unit : int
+        Rows that one unit has at most.
+    """
+
+    kind: ClassVar[str] = "label-draw"
+
+    law: Mapping[str, object] = field(hash=False)
+    epsilon: float
+    delta: float = 0.0
+    unit: str = "row"
+    max_rows_per_unit: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.law, Mapping):
+            raise InvalidInput(f"Expected the law as a mapping, got {type(self.law).__name__}. Pass law.to_dict().")
+        if not (isinstance(self.unit, str) and self.unit):
+            raise InvalidInput(f"Expected unit to be 'row' or a column's name, got unit={self.unit!r}.")
+        object.__setattr__(self, "law", dict(self.law))
+        object.__setattr__(self, "epsilon", _validate.epsilon(self.epsilon))
+        object.__setattr__(self, "delta", _validate.fraction(delta=self.delta, zero=True))
+        object.__setattr__(self, "max_rows_per_unit", _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1))
+
+    def to_dict(self) -> dict[str, object]:
+        """The event as JSON-ready data."""
+        return {"event": self.kind} | {f.name: getattr(self, f.name) for f in fields(self)} | {"law": dict(self.law)}
+
+
+@dataclass(frozen=True)
+class _Composed:
+    """Several events of one unit."""
+
+    kind: ClassVar[str]
+
+    events: "tuple[Event, ...]"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "events", tuple(self.events))
+        units = sorted({event.unit for event in self.events})
+        if len(units) != 1:
+            raise InvalidInput(f"Expected one or more events of one unit, got {len(self.events)} of units {units}. Report units apart.")
+
+    @property
+    def unit(self) -> str:
+        """What every event protects."""
+        return self.events[0].unit
+
+    def to_dict(self) -> dict[str, object]:
+        """The events as JSON-ready data."""
+        return {"event": self.kind, "events": [event.to_dict() for event in self.events]}
+
+
+@dataclass(frozen=True)
+class Sequential(_Composed):
+    """Events that may all have touched the same unit: their costs add."""
+
+    kind: ClassVar[str] = "sequential"
+
+    @property
+    def epsilon(self) -> float:
+        """Sum, rounded up."""
+        return compose_sequential([event.epsilon for event in self.events])
+
+    @property
+    def delta(self) -> float:
+        """Sum, rounded up."""
+        return compose_sequential([event.delta for event in self.events])
+
+
+@dataclass(frozen=True)
+class Parallel(_Composed):
+    """Events that touched disjoint units, as ids or a keyed partition prove: the dearest counts."""
+
+    kind: ClassVar[str] = "parallel"
+
+    @property
+    def epsilon(self) -> float:
+        """Maximum."""
+        return max(event.epsilon for event in self.events)
+
+    @property
+    def delta(self) -> float:
+        """Maximum."""
+        return max(event.delta for event in self.events)
+
+
+Event = LabelDraw | Sequential | Parallel
+
+
+def from_dict(data: object) -> Event:
+    """The event that `to_dict` wrote; an unknown kind or field is refused and named."""
+    if not isinstance(data, Mapping):
+        raise InvalidInput(f"Expected an event as a mapping, got {type(data).__name__}. Pass event.to_dict().")
+    kind, facts = data.get("event"), {name: value for name, value in data.items() if name != "event"}
+    if not (isinstance(kind, str) and kind in _READERS):
+        raise InvalidInput(f"Expected an event of kind {', '.join(_READERS)}; got {kind!r}. A newer labeldp may know it.")
+    try:
+        return _READERS[kind](facts)
+    except TypeError:
+        given = ", ".join(map(str, facts))
+        raise InvalidInput(f"Expected the fields of a {kind!r} event, got {given}. A newer labeldp may know them.") from None
+
+
+def _composed(cls: type[Sequential] | type[Parallel]) -> Callable[[dict[str, object]], Event]:
+    def read(facts: dict[str, object]) -> Event:
+        events = facts.pop("events", None)
+        if facts or not isinstance(events, (list, tuple)):
+            raise TypeError
+        return cls(tuple(from_dict(event) for event in events))
+
+    return read
+
+
+_READERS: dict[str, Callable[[dict[str, object]], Event]] = {
+    LabelDraw.kind: lambda facts: LabelDraw(**facts),  # type: ignore[arg-type]  # the constructor checks each
+    Sequential.kind: _composed(Sequential),
+    Parallel.kind: _composed(Parallel),
+}
+
+
+def compose_sequential(epsilons: Sequence[float]) -> float:
+    """The sum of costs of one unit: added exactly, rounded up to a float."""
+    return ceil_float(sum((Fraction(epsilon) for epsilon in epsilons), Fraction(0)))
+
+
+def per_row_epsilon(epsilon: float, max_rows_per_unit: int) -> float:
+    """Each row's epsilon if a unit of `max_rows_per_unit` rows may spend `epsilon`: rounded down, so that the rows never exceed it."""
+    total, rows = _validate.epsilon(epsilon), _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
+    share = floor_float(Fraction(total) / rows)
+    return _validate.positive(per_row_epsilon=share, fix="The budget is too small to divide; lower max_rows_per_unit.")
+
+
+def ceil_float(exact: Fraction) -> float:
+    """The smallest float that is at least `exact`; infinity above them all."""
+    try:
+        near = float(exact)
+    except OverflowError:
+        return math.inf
+    return near if Fraction(near) >= exact else math.nextafter(near, math.inf)
+
+
+def floor_float(exact: Fraction) -> float:
+    """The largest float that is at most `exact` (`exact` in the range of floats)."""
+    near = float(exact)
+    return near if Fraction(near) <= exact else math.nextafter(near, -math.inf)
