@@ -15,8 +15,11 @@ def exact(value: float) -> Fraction:
 
 
 def float_up(value: Fraction) -> float:
-    """The least float that is not below `value`."""
-    near = float(value)
+    """The least float that is not below `value`; infinity above them all."""
+    try:
+        near = float(value)
+    except OverflowError:
+        return math.inf
     return near if exact(near) >= value else math.nextafter(near, math.inf)
 
 

@@ -6,13 +6,13 @@ later release reads with the same meaning; later releases may add kinds and fiel
 so that an old reader cannot report too small a cost.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import ClassVar
 
 from labeldp import _validate
+from labeldp._rounding import exact, float_down, sum_up
 from labeldp.errors import InvalidInput
 
 
@@ -147,28 +147,14 @@ _READERS: dict[str, Callable[[dict[str, object]], Event]] = {
 }
 
 
-def compose_sequential(epsilons: Sequence[float]) -> float:
-    """The sum of costs of one unit: added exactly, rounded up to a float."""
-    return ceil_float(sum((Fraction(epsilon) for epsilon in epsilons), Fraction(0)))
+def compose_sequential(epsilons: Iterable[float]) -> float:
+    """The sum of costs of one unit: added exactly as the decimal numbers that they are written as, rounded up to a float."""
+    return sum_up(epsilons)
 
 
 def per_row_epsilon(epsilon: float, max_rows_per_unit: int) -> float:
     """Each row's epsilon if a unit of `max_rows_per_unit` rows may spend `epsilon`: rounded down, so that the rows never exceed it."""
     total, rows = _validate.epsilon(epsilon), _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
-    share = floor_float(Fraction(total) / rows)
+    # as a float and as a decimal: whichever is smaller
+    share = float_down(min(Fraction(total), exact(total)) / rows)
     return _validate.positive(per_row_epsilon=share, fix="The budget is too small to divide; lower max_rows_per_unit.")
-
-
-def ceil_float(exact: Fraction) -> float:
-    """The smallest float that is at least `exact`; infinity above them all."""
-    try:
-        near = float(exact)
-    except OverflowError:
-        return math.inf
-    return near if Fraction(near) >= exact else math.nextafter(near, math.inf)
-
-
-def floor_float(exact: Fraction) -> float:
-    """The largest float that is at most `exact` (`exact` in the range of floats)."""
-    near = float(exact)
-    return near if Fraction(near) <= exact else math.nextafter(near, -math.inf)

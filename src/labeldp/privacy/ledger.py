@@ -18,9 +18,10 @@ from sqlite3 import Connection
 import platformdirs
 
 from labeldp import _validate
+from labeldp._rounding import exact, float_up
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError
 from labeldp.privacy import events, ledger_store
-from labeldp.privacy.ledger_entries import Account, RunRecord, account_of, decimal, problems, rounded_down, rounded_up, text
+from labeldp.privacy.ledger_entries import Account, RunRecord, account_of, problems, rounded_down, text
 from labeldp.receipt import Receipt
 
 __all__ = ["Ledger", "RunRecord", "default_ledger"]
@@ -145,16 +146,16 @@ class Ledger:
             )
 
     def _check_budget(self, connection: Connection, account: Account, dataset: str, column: str, epsilon: float) -> None:
-        stored, asked = account.budget, None if self.budget is None else decimal(self.budget)
+        stored, asked = account.budget, None if self.budget is None else exact(self.budget)
         if stored is not None and asked is not None and stored != asked:
             raise LedgerError(
                 f"Expected budget {rounded_down(stored)!r} for dataset {dataset!r}, column {column!r}, as kept in {self._path}; got "
                 f"budget={self.budget!r}. Drop it, or change the kept one with set_budget({dataset!r}, {column!r}, {self.budget!r})."
             )
-        budget = stored if stored is not None else asked if asked is not None else decimal(epsilon)
+        budget = stored if stored is not None else asked if asked is not None else exact(epsilon)
         left = budget - account.spent
-        if not decimal(epsilon) <= left:
-            needed = rounded_up(account.spent + decimal(epsilon))
+        if not exact(epsilon) <= left:
+            needed = float_up(account.spent + exact(epsilon))
             raise BudgetExceeded(
                 f"Expected epsilon <= {rounded_down(max(left, Fraction(0)))!r}, which remains of budget {rounded_down(budget)!r} for "
                 f"dataset {dataset!r}, column {column!r} in {self._path}; got epsilon={epsilon!r}. Nothing was charged. Ask for less, or "
@@ -199,12 +200,12 @@ class Ledger:
 
     def spent(self, dataset: str, column: str) -> float:
         """Epsilon spent on a (dataset, column): the sum over all its runs, whatever became of them; added exactly, rounded up."""
-        return rounded_up(self._read(dataset, column).spent)
+        return float_up(self._read(dataset, column).spent)
 
     def remaining(self, dataset: str, column: str) -> float:
         """Epsilon that is left, rounded down, at least 0; infinite where neither a charge nor `budget` has set a budget."""
         account = self._read(dataset, column)
-        budget = account.budget if account.budget is not None else None if self.budget is None else decimal(self.budget)
+        budget = account.budget if account.budget is not None else None if self.budget is None else exact(self.budget)
         return float("inf") if budget is None else rounded_down(max(budget - account.spent, Fraction(0)))
 
     def budget_of(self, dataset: str, column: str) -> float | None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
+from labeldp._rounding import exact
 from labeldp.errors import LedgerError
 from labeldp.receipt import Receipt
 
@@ -75,27 +76,13 @@ class Account:
     @property
     def spent(self) -> Fraction:
         """Of one unit that is in every run: exact."""
-        return sum((decimal(run.epsilon) for run in self.runs.values()), Fraction(0))
+        return sum((exact(run.epsilon) for run in self.runs.values()), Fraction(0))
 
 
-def decimal(epsilon: float) -> Fraction:
-    """The decimal number that a float is written as."""
-    return Fraction(repr(float(epsilon)))
-
-
-def rounded_up(exact: Fraction) -> float:
-    """The smallest float whose decimal text is at least `exact`."""
-    try:
-        near = float(exact)
-    except OverflowError:
-        return math.inf
-    return near if decimal(near) >= exact else math.nextafter(near, math.inf)
-
-
-def rounded_down(exact: Fraction) -> float:
-    """The largest float whose decimal text is at most `exact`."""
-    near = float(exact)
-    return near if decimal(near) <= exact else math.nextafter(near, -math.inf)
+def rounded_down(value: Fraction) -> float:
+    """The largest float whose decimal text is at most `value`."""
+    near = float(value)
+    return near if exact(near) <= value else math.nextafter(near, -math.inf)
 
 
 def text(body: Mapping[str, object]) -> str:

@@ -65,7 +65,7 @@ class RunPlan:
         """What is done, as the ledger keeps it."""
         return {
             "event": "label-draw",
-            "laws": dict(self.laws),
+            "law": dict(self.laws),
             "epsilon": self.epsilon,
             "delta": self.delta,
             "unit": self.unit,
