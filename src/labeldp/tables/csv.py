@@ -37,6 +37,7 @@ class CsvSource:
         self._header = _read_header(path)
         self.header, self.names = self._parse_header()
         self._line_end = b"\r\n" if self._header.endswith(b"\r\n") else b"\n"
+        self.extent = path.stat().st_size - len(self._header)
         self._codec: LabelCodec | None = None
         self._evidence = False
 
@@ -125,6 +126,11 @@ class CsvBatch:
     def nbytes(self) -> int:
         """Bytes of text and of offsets."""
         return len(self.records.data) + 8 * len(self)
+
+    @property
+    def extent(self) -> int:
+        """Bytes of text."""
+        return len(self.records.data)
 
     def column(self, name: str) -> pa.Array:
         """One column's fields, unquoted."""

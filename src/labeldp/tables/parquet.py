@@ -31,7 +31,7 @@ class ParquetSource:
         self.path = path
         with self._open() as file:
             self.schema = _public_schema(file.schema_arrow)
-            self.rows = file.metadata.num_rows
+            self.extent = file.metadata.num_rows
             self._settings = _writer_settings(file.metadata, self.schema)
             self._row_bytes = max(_row_bytes(file.metadata), 1)
         self.names = tuple(self.schema.names)
@@ -106,6 +106,11 @@ class ParquetBatch:
     def nbytes(self) -> int:
         """Bytes of the Arrow columns."""
         return int(self.batch.nbytes)
+
+    @property
+    def extent(self) -> int:
+        """Rows."""
+        return len(self)
 
     def column(self, name: str) -> pa.Array:
         """One column."""

@@ -31,6 +31,11 @@ class Batch(Protocol):
         """About how much memory the rows take."""
         ...
 
+    @property
+    def extent(self) -> int:
+        """How much of the table the rows are, in the units of `Source.extent`."""
+        ...
+
     def column(self, name: str) -> pa.Array:
         """One column; text where the format is text."""
         ...
@@ -70,6 +75,7 @@ class Source(Protocol):
     path: Path
     names: tuple[str, ...]
     text: bool  # every value is text, as in CSV
+    extent: int  # how much there is to read, for progress bars
 
     def type_of(self, name: str) -> pa.DataType:
         """A column's type."""

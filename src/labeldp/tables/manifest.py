@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manifest beside a released table: what was released, at what cost, and how to read it. Public facts only."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from labeldp.errors import InvalidInput
+from labeldp.evidence_table import FORMAT, plain
+from labeldp.laws import Law
+from labeldp.receipt import Receipt
+from labeldp.tables.passes import Written, evidence_bytes
+from labeldp.tables.spec import ReleaseSpec
+from labeldp.tables.table import EVIDENCE
+
+
+def manifest_path(out: Path) -> Path:
+    """OUT.manifest.json."""
+    return out.with_name(out.name + ".manifest.json")
+
+
+@dataclass(frozen=True)
+class Released:
+    """What a release is made of, for its manifest."""
+
+    spec: ReleaseSpec
+    dataset: str
+    classes: tuple[object, ...]
+    law: Law
+    receipt: Receipt
+
+
+def shared_facts(made: Released) -> dict[str, object]:
+    """What all rows share and a reader of the table needs."""
+    return {
+        "format": FORMAT,
+        "kind": "release",
+        "label": made.spec.label,
+        "classes": plain(made.classes),
+        "evidence": made.spec.label + EVIDENCE if evidence_bytes(made.law) else None,
+        "id": list(made.spec.ids) or None,
+        "law": made.law.to_dict(),
+        "receipt": made.receipt.to_dict(),
+        "stage": "release",
+    }
+
+
+def manifest(made: Released, written: Written, public_digest: str) -> dict[str, object]:
+    """The manifest as JSON-ready data, the unit first."""
+    spec, receipt = made.spec, made.receipt
+    guarantee = {
+        "unit": receipt.unit,
+        "max_rows_per_unit": receipt.max_rows_per_unit,
+        "epsilon": receipt.epsilon,
+        "delta": receipt.delta,
+        "epsilon_per_row": made.law.epsilon,
+    }
+    facts = shared_facts(made) | {
+        "dataset": made.dataset,
+        "dataset_from": "given" if spec.dataset else "name of the input file",
+        "classes_inferred": spec.classes is None,
+        "order": "keyed permutation" if spec.order == "shuffle" else "kept: stated to be public",
+        "prior": list(spec.prior) if spec.prior else None,
+        "rows": written.rows,
+        "rows_over_the_cap": written.dropped,
+        "digests": {"output": f"sha256:{written.digest}", "public_columns": f"sha256:{public_digest}"},
+    }
+    if not receipt.secure:
+        return {"insecure": True} | facts
+    return {"guarantee": guarantee, "insecure": False} | facts
+
+
+def to_json(facts: Mapping[str, object], *, indent: int | None = 2) -> str:
+    """JSON text; numbers that JSON lacks are refused."""
+    return json.dumps(facts, indent=indent, allow_nan=False, ensure_ascii=False)
+
+
+def read_manifest(out: Path) -> dict[str, object] | None:
+    """The manifest beside a table, or None if there is none.
+
+    Raises
+    ------
+    InvalidInput
+        It is there but is not a manifest of this format.
+    """
+    path = manifest_path(out)
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        facts = None
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT or facts.get("kind") != "release":
+        raise InvalidInput(f"Expected a manifest of format {FORMAT}, got something else in {path.name}. Restore it from where the table came from.")
+    return facts
+
+
+def run_id_of(facts: Mapping[str, object]) -> str:
+    """The run that made the table."""
+    receipt = facts.get("receipt")
+    return str(receipt["run_id"]) if isinstance(receipt, Mapping) and "run_id" in receipt else ""
