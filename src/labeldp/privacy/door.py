@@ -132,6 +132,8 @@ def law_per_row(law: Law, max_rows_per_unit: int) -> Law:
 def _classes_for(labels: ArrayLike, classes: Sequence[object] | None, n_classes: int) -> tuple[object, ...]:
     if classes is not None:
         return declare(classes, n_classes)
+    if not len(as_array(labels)):
+        raise InvalidInput("Expected at least one label, got none.")
     if as_array(labels).dtype.kind in "iu":
         return tuple(range(n_classes))
     return declare(infer_classes(labels), n_classes)
@@ -210,11 +212,11 @@ class Run:
         -------
         NoisyLabels of m rows.
         """
+        self._check_law(law)
+        _check_prior_use(law, prior)
         stored = self._stored(stage, rows)
         if stored is not None:
             return stored
-        self._check_law(law)
-        _check_prior_use(law, prior)
         side = self._begun.store.load_side(stage) if self._begun.store else None
         if side is None:  # what was decided before a crash stands: a model's prior need not come out the same twice
             side = prepare_side(law_per_row(law, self.receipt.max_rows_per_unit), prior, len(rows))

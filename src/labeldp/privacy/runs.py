@@ -20,6 +20,7 @@ from labeldp._hash import digest
 from labeldp.errors import InvalidInput, LabelDPError, LedgerError
 from labeldp.evidence import NoisyLabels
 from labeldp.privacy import noise as noise_source
+from labeldp.privacy.events import LabelDraw
 from labeldp.privacy.ledger import Ledger, RunRecord
 from labeldp.privacy.noise import SeededNoise
 from labeldp.receipt import Receipt
@@ -63,14 +64,7 @@ class RunPlan:
     @property
     def event(self) -> dict[str, object]:
         """What is done, as the ledger keeps it."""
-        return {
-            "event": "label-draw",
-            "law": dict(self.laws),
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "unit": self.unit,
-            "max_rows_per_unit": self.max_rows_per_unit,
-        }
+        return LabelDraw(self.laws, self.epsilon, self.delta, self.unit, self.max_rows_per_unit).to_dict()
 
 
 class RunStore:
@@ -203,12 +197,17 @@ def begin(
         resumed = _resume(found, ledger, pin_of)
         if resumed is not None:
             return resumed
-    if found is not None and found.state == "settled" and names_rows and not redraw:
-        store = RunStore(ledger.run_dir(found.run_id))
+    settled = [run for run in ledger.runs(plan.dataset, plan.column) if run.state == "settled"]
+    repeated = [run for run in settled if run.identity == plan.identity]
+    if repeated and names_rows and not redraw:
+        store = RunStore(ledger.run_dir(repeated[-1].run_id))
         store.forget_secret()  # in case the process died right after settling
-        return Begun(found.receipt, None, store, found)
-    if not redraw and not names_rows:
-        _refuse_unnamed_repeat(plan, ledger)
+        return Begun(repeated[-1].receipt, None, store, repeated[-1])
+    if settled and not redraw and not names_rows:
+        raise LedgerError(
+            f"Expected to know whether these rows are new: {plan.dataset!r}, column {plan.column!r} was released before, and neither row ids nor "
+            "public columns were given. Pass ids=, so that a repeat is recognised, or ask for a new, charged draw with redraw=True."
+        )
     return _charge(plan, ledger, pin_of, *(fresh or (noise_source.new_run_id(), noise_source.new_secret())))
 
 
@@ -252,14 +251,6 @@ def _resume(found: RunRecord, ledger: Ledger, pin_of: PinOf) -> Begun | None:
     if secret is None or pin is None or pin_of(secret, found.run_id).encode() != pin:
         return None
     return Begun(found.receipt, secret, store)
-
-
-def _refuse_unnamed_repeat(plan: RunPlan, ledger: Ledger) -> None:
-    if any(record.state == "settled" for record in ledger.runs(plan.dataset, plan.column)):
-        raise LedgerError(
-            f"Expected to know whether these rows are new: {plan.dataset!r}, column {plan.column!r} was released before, and neither row ids nor "
-            "public columns were given. Pass ids=, so that a repeat is recognised, or ask for a new, charged draw with redraw=True."
-        )
 
 
 def sync_file(path: Path) -> None:

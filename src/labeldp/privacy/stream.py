@@ -17,6 +17,7 @@ from labeldp._hash import SetDigest, digest
 from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.laws.base import Array, Law
+from labeldp.privacy.blocks import ROW
 from labeldp.privacy.door import keep_within_cap, law_per_row
 from labeldp.privacy.draw import draw
 from labeldp.privacy.encode import declare
@@ -179,7 +180,7 @@ class StreamRun:
     def order_words(self, noisy: NoisyLabels) -> NDArray[np.uint64]:
         """A secret random word for each drawn row, to order the output by: (n,) uint64, the same whatever order the rows come in."""
         chosen = self._live()
-        blocks = id_blocks(noisy.ids, chosen.ids_key) if noisy.explicit_ids else row_blocks(self._pinned_rows)[noisy.ids]
+        blocks = id_blocks(noisy.ids, chosen.ids_key) if noisy.explicit_ids else Blocks(ROW, noisy.ids.astype(np.uint64))
         return RowWords(self._key(chosen, "order"), blocks).take(0)
 
     def check_pin(self) -> None:

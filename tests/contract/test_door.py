@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The door: checks everything, charges, draws each row once, and never draws a settled release again."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import labeldp as ldp
+from labeldp.privacy.door import keep_within_cap, open_run
+
+RR = ldp.RandomizedResponse(5, 1.0)
+LABELS = np.random.default_rng(0).integers(5, size=1000)
+IDS = np.random.default_rng(1).permutation(10**6)[:1000]
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return ldp.Ledger(tmp_path / "ledger.sqlite", budget=3.0)
+
+
+def outputs(noisy):
+    return noisy.hard_codes()
+
+
+def test_the_same_request_gives_the_stored_outputs_in_any_order(ledger):
+    first = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
+    order = np.random.default_rng(2).permutation(1000)
+    again = ldp.privatize(LABELS[order], RR, dataset="d", ids=IDS[order], ledger=ledger)
+    np.testing.assert_array_equal(outputs(again), outputs(first)[order])
+    assert again.receipts == first.receipts
+    assert ledger.spent("d", "label") == 1.0
+    assert first.privacy == ldp.PrivacySpent(1.0, 0.0, "row", recorded=True, secure=True)
+
+
+def test_a_settled_release_keeps_its_outputs_even_if_labels_were_corrected(ledger):
+    first = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
+    again = ldp.privatize((LABELS + 1) % 5, RR, dataset="d", ids=IDS, ledger=ledger)
+    np.testing.assert_array_equal(outputs(again), outputs(first))
+
+
+def test_another_law_prior_or_row_set_is_a_new_charge(ledger):
+    law = ldp.RRWithPrior(5, 1.0)
+    prior = np.random.default_rng(3).dirichlet(np.ones(5), 1000)
+    runs = {
+        ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger).receipts[0].run_id,
+        ldp.privatize(LABELS, law, dataset="d", ids=IDS, prior=prior, ledger=ledger).receipts[0].run_id,
+        ldp.privatize(LABELS, law, dataset="d", ids=IDS, prior=prior, ledger=ledger).receipts[0].run_id,
+        ldp.privatize(LABELS, law, dataset="d", ids=IDS, prior=prior[::-1], ledger=ledger).receipts[0].run_id,
+    }
+    assert len(runs) == 3 and ledger.spent("d", "label") == 3.0
+    with pytest.raises(ldp.BudgetExceeded, match="1"):
+        ldp.privatize(LABELS, ldp.SubsetSelection(5, 1.0), dataset="d", ids=IDS, ledger=ledger)
+
+
+def test_a_redraw_is_asked_for_charged_and_shares_no_word(ledger):
+    first = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
+    again = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger, redraw=True)
+    assert ledger.spent("d", "label") == 2.0
+    kept_first, kept_again = outputs(first) == LABELS, outputs(again) == LABELS
+    # independent draws: both kept with p^2; equal words would make the two events the same. 6 standard deviations.
+    p = np.e / (np.e + 4)
+    assert abs((kept_first & kept_again).mean() - p * p) < 6 * np.sqrt(p * p * (1 - p * p) / 1000)
+
+
+def test_without_ids_a_settled_column_is_refused(ledger):
+    ldp.privatize(LABELS, RR, dataset="d", ledger=ledger)
+    with pytest.raises(ldp.LedgerError, match="ids="):
+        ldp.privatize(LABELS, RR, dataset="d", ledger=ledger)
+    ldp.privatize(LABELS, RR, dataset="d", ledger=ledger, redraw=True)
+    assert ledger.spent("d", "label") == 2.0
+
+
+def test_lost_outputs_are_refused_not_drawn_again(ledger):
+    first = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
+    (ledger.run_dir(first.receipts[0].run_id) / "release.parquet").unlink()
+    with pytest.raises(ldp.LedgerError, match="redraw"):
+        ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
+    assert ledger.spent("d", "label") == 1.0
+
+
+def test_settling_destroys_the_secret(ledger):
+    noisy = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
+    names = {path.name for path in ledger.run_dir(noisy.receipts[0].run_id).iterdir()}
+    assert not names & {"secret", "pin"} and "release.parquet" in names
+
+
+class Stop(Exception):
+    """Raised in the middle of a run."""
+
+
+def crashed_run(ledger, labels=LABELS):
+    """A run that was charged, drew its first stage, and died before the second."""
+    run = open_run(labels, classes=range(5), epsilon=1.0, laws={"n": 2}, dataset="d", ids=IDS, ledger=ledger)
+    with pytest.raises(Stop), run:
+        part = run.partition([0.5, 0.5])
+        noisy = run.privatize(np.flatnonzero(part == 0), RR, stage="first")
+        raise Stop
+    return run, part, noisy
+
+
+def finish(ledger, labels=LABELS):
+    with open_run(labels, classes=range(5), epsilon=1.0, laws={"n": 2}, dataset="d", ids=IDS, ledger=ledger) as run:
+        part = run.partition([0.5, 0.5])
+        prior = np.random.default_rng(4).dirichlet(np.ones(5), (part == 1).sum())
+        first = run.privatize(np.flatnonzero(part == 0), RR, stage="first")
+        return run, part, first, run.privatize(np.flatnonzero(part == 1), ldp.RRWithPrior(5, 1.0), prior, stage="second")
+
+
+def test_a_crashed_fit_is_picked_up_with_the_same_partition_and_outputs(ledger):
+    crashed, part, noisy = crashed_run(ledger)
+    run, part_again, first, second = finish(ledger)
+    assert run.receipt.run_id == crashed.receipt.run_id and ledger.spent("d", "label") == 1.0
+    np.testing.assert_array_equal(part_again, part)
+    np.testing.assert_array_equal(outputs(first), outputs(noisy))
+    *_, second_again = finish(ledger)
+    np.testing.assert_array_equal(second_again.log_likelihood(), second.log_likelihood())
+    assert ledger.spent("d", "label") == 1.0
+    assert ldp.concat([first, second]).privacy.epsilon == 1.0
+
+
+def test_a_crashed_run_whose_labels_changed_is_a_new_charge_under_new_words(ledger):
+    crashed, *_ = crashed_run(ledger)
+    changed = LABELS.copy()
+    changed[17] = (changed[17] + 1) % 5
+    run, *_ = finish(ledger, changed)
+    assert run.receipt.run_id != crashed.receipt.run_id and ledger.spent("d", "label") == 2.0
+
+
+def test_a_resumed_stage_reads_the_stored_side_not_a_new_prior(ledger):
+    """A model's prior may come out differently the second time; what was decided before the crash stands."""
+
+    def attempt(prior, die):
+        law = ldp.RRWithPrior(5, 1.0)
+        with open_run(LABELS, classes=range(5), epsilon=1.0, laws={"n": 1}, dataset="d", ids=IDS, ledger=ledger) as run:
+            noisy = run.privatize(np.arange(1000), law, prior, stage="only")
+            if die:
+                (ledger.run_dir(run.receipt.run_id) / "only.parquet").unlink()  # as if it died before the outputs were kept
+                raise Stop
+            return noisy
+
+    rng = np.random.default_rng(6)
+    prior = rng.dirichlet(np.ones(5), 1000)
+    with pytest.raises(Stop):
+        attempt(prior, die=True)
+    noisy = attempt(rng.dirichlet(np.ones(5), 1000), die=False)
+    np.testing.assert_array_equal(noisy.blocks[0].side["candidates"], ldp.RRWithPrior(5, 1.0).prepare(prior)["candidates"])
+    assert ledger.spent("d", "label") == 1.0
+
+
+def test_the_partition_ignores_labels_and_seeds():
+    parts = []
+    for labels in (LABELS, np.zeros(1000, int)):
+        run = open_run(labels, classes=range(5), epsilon=1.0, laws={}, noise=ldp.SeededNoise(3))
+        parts.append(run.partition([0.3, 0.7]))
+    np.testing.assert_array_equal(*parts)
+    fresh = [open_run(LABELS, classes=range(5), epsilon=1.0, laws={}).partition([0.3, 0.7]) for _ in range(2)]
+    assert (fresh[0] != fresh[1]).any()
+
+
+def test_no_row_is_drawn_twice_in_a_run():
+    run = open_run(LABELS, classes=range(5), epsilon=1.0, laws={}, noise=ldp.SeededNoise(0))
+    run.privatize(np.arange(10), RR, stage="a")
+    with pytest.raises(ldp.InvalidInput, match="not drawn yet"):
+        run.privatize(np.arange(9, 20), RR, stage="b")
+    with pytest.raises(ldp.InvalidInput, match="not drawn yet"):
+        run.privatize(np.array([30, 30]), RR, stage="c")
+    with pytest.raises(ldp.InvalidInput, match="name of its own"):
+        run.privatize(np.arange(50, 60), RR, stage="a")
+
+
+def test_a_run_refuses_laws_beyond_its_charge():
+    run = open_run(LABELS, classes=range(5), epsilon=1.0, laws={}, noise=ldp.SeededNoise(0))
+    with pytest.raises(ldp.InvalidInput, match=r"epsilon=1\.0"):
+        run.privatize(np.arange(10), ldp.RandomizedResponse(5, 1.5))
+    with pytest.raises(ldp.InvalidInput, match="5 classes"):
+        run.privatize(np.arange(10), ldp.RandomizedResponse(4, 1.0))
+
+
+def test_a_unit_shares_its_epsilon_over_its_rows_and_further_rows_get_none(ledger):
+    unit = np.repeat(np.arange(200), 5)
+    noisy = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, unit=unit, max_rows_per_unit=2, ledger=ledger)
+    assert len(noisy) == 1000 and noisy.evidenced.reshape(200, 5).sum(axis=1).tolist() == [2] * 200
+    assert noisy.blocks[0].law == dataclasses.replace(RR, epsilon=0.5)
+    assert noisy.privacy.epsilon == 1.0 and noisy.privacy.unit == "unit"
+    np.testing.assert_array_equal(noisy.likelihood(~noisy.evidenced), 1)
+
+
+def test_the_cap_keeps_the_smallest_words_of_each_unit():
+    unit, words = np.array(["a", "b", "a", "a", "b"]), np.array([5, 9, 1, 3, 2], np.uint64)
+    assert keep_within_cap(unit, words, 2).tolist() == [False, True, True, True, True]
+    assert keep_within_cap(unit, words, 1).tolist() == [False, False, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": [0, 1, 7]}, "row 2"),
+        ({"labels": [0, 1, -1]}, "row 2"),
+        ({"labels": []}, "at least one"),
+        ({"labels": [[0, 1], [1, 0]]}, "one-dimensional"),
+        ({"ids": [1, 2, 1]}, "row 2"),
+        ({"ids": [1, 2]}, "3 rows"),
+        ({"ids": [1.5, 2.5, 3.5]}, "integers, strings or bytes"),
+        ({"max_rows_per_unit": 2}, "unit="),
+        ({"unit": [1, 1]}, "3 rows"),
+        ({"unit": [1, 1, 2], "max_rows_per_unit": 0}, "max_rows_per_unit"),
+        ({"classes": ["a", "b"]}, "5 classes"),
+        ({"classes": [0, 1, 2, 3, 3]}, "different"),
+        ({"classes": [0, 1, 2, 3, None]}, "missing"),
+        ({"classes": [0, 1, 2, 3, float("nan")]}, "missing"),
+        ({"prior": np.ones((3, 5))}, "no prior"),
+        ({"dataset": None}, "dataset="),
+        ({"noise": ldp.SeededNoise(0)}, "noise=None"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else None,
+)
+def test_bad_input_is_refused_before_anything_is_charged(ledger, change, message):
+    request = {"labels": [0, 1, 2], "law": RR, "dataset": "d", "ledger": ledger} | change
+    with pytest.raises(ldp.InvalidInput, match=message):
+        ldp.privatize(**request)
+    assert ledger.runs("d", "label") == []
+
+
+@pytest.mark.parametrize("prior", [np.full((3, 5), np.nan), -np.ones((3, 5)), np.ones((3, 4)), np.ones((2, 5)), np.full((3, 5), np.inf)])
+def test_bad_priors_are_refused_before_anything_is_charged(ledger, prior):
+    with pytest.raises(ldp.InvalidInput, match="prior"):
+        ldp.privatize([0, 1, 2], ldp.RRWithPrior(5, 1.0), dataset="d", prior=prior, ledger=ledger)
+    with pytest.raises(ldp.InvalidInput, match="prior"):
+        ldp.privatize([0, 1, 2], ldp.RRWithPrior(5, 1.0), dataset="d", prior=iter([prior]), ledger=ledger)
+    assert ledger.runs("d", "label") == []
+
+
+def test_a_prior_may_come_as_array_function_or_batches():
+    law, prior = ldp.AutoLaw(5, 1.0), np.random.default_rng(7).dirichlet(np.ones(5), 1000)
+    forms = [prior, lambda rows: prior[rows], iter(np.array_split(prior, 7))]
+    drawn = [ldp.privatize(LABELS, law, prior=form, noise=ldp.SeededNoise(1)) for form in forms]
+    for noisy in drawn[1:]:
+        np.testing.assert_array_equal(noisy.log_likelihood(), drawn[0].log_likelihood())
+
+
+def test_messages_never_show_a_label():
+    for labels in (["sentinel-7f3a", "a"], np.array(["a", "sentinel-7f3a"]), np.array(["a", None, "sentinel-7f3a"], object)):
+        with pytest.raises(ldp.InvalidInput) as caught:
+            ldp.privatize(labels, ldp.RandomizedResponse(2, 1.0), classes=["a", "b"])
+        assert "sentinel" not in str(caught.value) and "row" in str(caught.value)
+
+
+def test_classes_read_off_the_labels_are_warned_about():
+    with pytest.warns(ldp.DomainLeakWarning, match="Declare"):
+        noisy = ldp.privatize(["b", "a"], ldp.RandomizedResponse(2, 1.0), noise=ldp.SeededNoise(0))
+    assert noisy.classes == ("a", "b")
+
+
+def test_a_run_never_pickles_its_labels_and_secret():
+    import pickle
+
+    run = open_run(LABELS, classes=range(5), epsilon=1.0, laws={}, noise=ldp.SeededNoise(0))
+    with pytest.raises(TypeError, match="secret"):
+        pickle.dumps(run)
+
+
+def test_an_unwritable_ledger_means_no_draw(tmp_path):
+    (tmp_path / "folder").write_text("in the way")
+    with pytest.raises(ldp.LedgerError):
+        ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ldp.Ledger(tmp_path / "folder" / "ledger.sqlite"))
+
+
+KILLED = """
+import sys, numpy as np, labeldp as ldp
+ledger = ldp.Ledger(sys.argv[1])
+ids = np.arange(400_000)
+print("ready", flush=True)
+ldp.privatize(ids % 50, ldp.SubsetSelection(50, 1.0), dataset="d", ids=ids, ledger=ledger)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
+def test_a_killed_draw_is_charged_once_and_repeats_the_same_words(tmp_path):
+    ledger = ldp.Ledger(tmp_path / "ledger.sqlite")
+    child = subprocess.Popen([sys.executable, "-c", KILLED, str(ledger.location)], stdout=subprocess.PIPE, env=os.environ.copy())
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and child.poll() is None and not _charged(ledger):
+        time.sleep(0.005)
+    child.kill()
+    child.communicate()
+    (record,) = ledger.runs("d", "label")
+    assert record.state == "charged"
+    ids = np.arange(400_000)
+    noisy = ldp.privatize(ids % 50, ldp.SubsetSelection(50, 1.0), dataset="d", ids=ids, ledger=ledger)
+    assert noisy.receipts[0].run_id == record.run_id and len(ledger.runs("d", "label")) == 1
+    assert ledger.spent("d", "label") == 1.0
+
+
+def _charged(ledger):
+    return os.path.exists(ledger.location) and bool(ledger.runs("d", "label"))
