@@ -12,6 +12,7 @@ import json
 import math
 import numbers
 import os
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -167,7 +168,7 @@ def _plain(value: object, name: str) -> object:
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, (float, np.floating)) and math.isfinite(value):
-        return {"float64": np.float64(value).astype(">f8").tobytes().hex()}
+        return {"float64": struct.pack(">d", float(value)).hex()}
     if isinstance(value, Mapping):
         bad = [key for key in value if not (isinstance(key, str) and key.isascii() and key != "float64")]
         if bad:
