@@ -65,7 +65,7 @@ def _natural(value: str) -> tuple[int, str]:
 
 
 def read_adult(paths: Sequence[Path]) -> tuple[Matrix, Labels, Matrix, Labels, Categories]:
-    """The UCI files adult.data and adult.test, plain or xz; the test file's first line and the full stops after its labels are taken off."""
+    """The UCI files adult.data and adult.test, plain or xz; the test file's comment line and the labels' full stops are taken off."""
     train, test = (_adult_rows(path) for path in paths)
     matrix, categories = encode([row[:-1] for row in train + test], ADULT_COLUMNS, ADULT_CATEGORICAL)
     labels = np.array([ADULT_CLASSES.index(row[-1]) for row in train + test], np.int64)

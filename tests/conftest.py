@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every test shares: one thread per process, a ledger of its own, and Hypothesis without deadlines."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("labeldp", deadline=None, derandomize=bool(os.environ.get("CI")), suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("labeldp")
+
+
+@pytest.fixture(autouse=True)
+def own_ledger(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A default ledger in a folder of this test, so that no test spends from, or writes to, the user's own."""
+    path = tmp_path_factory.mktemp("ledger") / "ledger.db"
+    monkeypatch.setenv("LABELDP_LEDGER", str(path))
+    return path

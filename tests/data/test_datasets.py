@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data sets: each one that is on this machine is read whole; official formats are read from tiny files; what is missing is explained."""
+
+import gzip
+import hashlib
+import io
+import lzma
+import os
+import pickle
+import struct
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labeldp import datasets
+from labeldp.datasets import catalogue, files, images, tables
+from labeldp.errors import InvalidInput, LabelDPWarning, MissingExtra, ReleaseError
+
+# Data may lie in LABELDP_DATA or in a folder shared/data beside the checkout.
+GIVEN = os.environ.get("LABELDP_DATA") or str(Path(__file__).resolve().parents[3] / "shared" / "data")
+
+SHAPES = {  # train and test features, class counts of both
+    "adult": ((32561, 14), (16281, 14), [24720, 7841], [12435, 3846]),
+    "breast_cancer": ((569, 30), (0, 30), [212, 357], [0, 0]),
+    "cifar10": ((50000, 32, 32, 3), (10000, 32, 32, 3), [5000] * 10, [1000] * 10),
+    "cifar100": ((50000, 32, 32, 3), (10000, 32, 32, 3), [500] * 100, [100] * 100),
+    "credit_default": ((30000, 23), (0, 23), [23364, 6636], [0, 0]),
+    "digits": ((1797, 64), (0, 64), [178, 182, 177, 183, 181, 182, 181, 179, 174, 180], [0] * 10),
+    "fashion_mnist": ((60000, 28, 28), (10000, 28, 28), [6000] * 10, [1000] * 10),
+    "kmnist": ((60000, 28, 28), (10000, 28, 28), [6000] * 10, [1000] * 10),
+    "mnist": (
+        (60000, 28, 28),
+        (10000, 28, 28),
+        [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
+        [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
+    ),
+    "movielens_1m": ((1000209, 5), (0, 5), [56174, 107557, 261197, 348971, 226310], [0] * 5),
+}
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No data anywhere, and a network that refuses."""
+    monkeypatch.setattr(files, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.delenv("LABELDP_DATA", raising=False)
+    for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_a_data_set_on_this_machine_is_read_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELDP_DATA", GIVEN)
+    paths = datasets.where(name)
+    if paths is None:
+        pytest.skip(f"{name} is neither in LABELDP_DATA nor in {GIVEN} nor in the cache")
+    train, test, train_counts, test_counts = SHAPES[name]
+    if name == "kmnist" and len(paths) == 2:
+        train, train_counts = (0, 28, 28), [0] * 10
+        with pytest.warns(LabelDPWarning, match="Only the 10,000 test images"):
+            data = datasets.load(name)
+    else:
+        data = datasets.load(name)
+    assert (data.X_train.shape, data.X_test.shape) == (train, test)
+    assert np.bincount(data.y_train, minlength=data.n_classes).tolist() == train_counts
+    assert np.bincount(data.y_test, minlength=data.n_classes).tolist() == test_counts
+    assert len(set(data.classes)) == data.n_classes == len(train_counts)
+    assert data.X_train.dtype == (np.float64 if data.columns else np.uint8)
+    assert len(data.columns) in (0, data.X_train.shape[1])
+    assert data.all_rows()[0].shape[0] == train[0] + test[0]
+
+
+def test_every_name_is_tested_and_described() -> None:
+    assert datasets.names() == sorted(SHAPES)
+    for entry in catalogue.ENTRIES.values():
+        assert entry.description
+        assert sum(form.downloadable for form in entry.forms) >= 1
+        for file in next(form for form in entry.forms if form.downloadable).files:
+            assert len(file.sha256[0]) == 64, f"a download must be checked: {file.name}"
+
+
+def test_adult_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELDP_DATA", GIVEN)
+    if datasets.where("adult") is None:
+        pytest.skip("adult is not on this machine")
+    table = datasets.load("adult").to_table("train", label="income")
+    first = table.slice(0, 1).to_pylist()[0]
+    assert (first["age"], first["workclass"], first["native-country"], first["income"]) == (39, "State-gov", "United-States", "<=50K")
+    assert table["workclass"].null_count == 1836  # the published number of "?"
+    assert str(table.schema.field("age").type) == "int64"
+
+
+def test_images_are_no_table() -> None:
+    picture = np.zeros((1, 2, 2), np.uint8)
+    data = datasets.DataSet("tiny", picture, np.zeros(1, np.int64), picture[:0], np.zeros(0, np.int64), ("a", "b"), "a test")
+    with pytest.raises(InvalidInput, match="Expected a data set with columns"):
+        data.to_table()
+
+
+# Without data, without a network.
+
+
+def test_without_a_network_the_message_says_which_files_go_where(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert datasets.where("cifar10") is None
+    monkeypatch.setenv("LABELDP_DATA", str(empty_cache / "mine"))
+    with pytest.raises(ReleaseError) as caught:
+        datasets.load("cifar10")
+    text = str(caught.value)
+    assert str(empty_cache / "mine" / "cifar10") in text
+    assert "Put cifar-10-binary.tar.gz into a folder cifar10/ and set LABELDP_DATA" in text
+    assert "Instead of these, cifar-10-python.tar.gz will do." in text
+    assert "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz" in text
+    assert "ProxyError" in text
+
+
+def test_a_wrong_name_is_met_with_the_nearest() -> None:
+    with pytest.raises(InvalidInput, match="Did you mean 'fashion_mnist'"):
+        datasets.load("fashion-mnist")
+
+
+def test_a_damaged_file_is_refused(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELDP_DATA", str(empty_cache))
+    folder = empty_cache / "credit-default"
+    folder.mkdir()
+    (folder / "data.csv").write_text("ID,X1,Y\n1,2,3\n")
+    with pytest.raises(ReleaseError, match=r"Expected SHA-256 45bcf4df.*Delete the file and fetch it again"):
+        datasets.load("credit_default")
+
+
+def test_a_whole_form_is_found_before_a_partial_one(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test images alone in LABELDP_DATA do not hide the whole set in the cache."""
+    whole = files.Form((files.File("train"), files.File("test")), "whole")
+    part = files.Form((files.File("test"),), "part")
+    monkeypatch.setenv("LABELDP_DATA", str(empty_cache / "mine"))
+    for place, names in ((empty_cache / "mine", ["test"]), (empty_cache / "cache", ["train", "test"])):
+        (place / "set").mkdir(parents=True)
+        for name in names:
+            (place / "set" / name).write_text("x")
+    found = files.find("set", (whole, part))
+    assert found is not None
+    assert found[0] is whole
+    assert found[1][0].parent == empty_cache / "cache" / "set"
+
+
+def test_a_file_with_several_right_digests_passes_with_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "cache_folder", lambda: tmp_path)
+    monkeypatch.delenv("LABELDP_DATA", raising=False)
+    digests = tuple(hashlib.sha256(text).hexdigest() for text in (b"one", b"two"))
+    form = files.Form((files.File("f", digests),), "any")
+    (tmp_path / "set").mkdir()
+    for text in (b"one", b"two"):
+        (tmp_path / "set" / "f").write_bytes(text)
+        assert files.find("set", (form,)) is not None
+    (tmp_path / "set" / "f").write_bytes(b"three")
+    with pytest.raises(ReleaseError, match="Expected SHA-256"):
+        files.find("set", (form,))
+
+
+# Official formats, from tiny files.
+
+
+def write_idx(path: Path, array: np.ndarray) -> Path:
+    data = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.astype(np.uint8).tobytes()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_idx(tmp_path: Path, suffix: str) -> None:
+    pictures = np.arange(2 * 3 * 4).reshape(2, 3, 4)
+    labels = np.array([7, 1])
+    paths = [write_idx(tmp_path / f"{i}{suffix}", array) for i, array in enumerate([pictures, labels, pictures[:1], labels[:1]])]
+    X, y, X_test, y_test = images.read_idx_set(paths)
+    assert np.array_equal(X, pictures)
+    assert y.tolist() == [7, 1]
+    assert (X_test.shape, y_test.tolist()) == ((1, 3, 4), [7])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [(b"", "idx file"), (b"\x00\x00\x0d\x01\x00\x00\x00\x01x", "idx file"), (b"\x00\x00\x08\x01\x00\x00\x00\x05abc", "5 bytes")],
+)
+def test_a_broken_idx_file_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
+    (tmp_path / "broken").write_bytes(data)
+    with pytest.raises(ReleaseError, match=message):
+        images.read_idx(tmp_path / "broken")
+
+
+def pack(path: Path, members: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def planes(n: int, start: int = 0) -> np.ndarray:
+    return ((np.arange(n * 3072).reshape(n, 3072) + start) % 251).astype(np.uint8)
+
+
+def as_pixels(flat: np.ndarray) -> np.ndarray:
+    return np.stack([row.reshape(3, 32, 32).transpose(1, 2, 0) for row in flat])
+
+
+def test_cifar10_archives(tmp_path: Path) -> None:
+    batches = {f"data_batch_{i}": (planes(2, i), [i, 9 - i]) for i in (2, 1)} | {"test_batch": (planes(1, 9), [4])}
+    binary = {
+        f"cifar-10-batches-bin/{name}.bin": b"".join(bytes([y]) + x.tobytes() for x, y in zip(X, labels, strict=True))
+        for name, (X, labels) in batches.items()
+    }
+    pickled = {
+        f"cifar-10-batches-py/{name}": pickle.dumps({b"data": X, b"labels": labels}, protocol=2) for name, (X, labels) in batches.items()
+    }
+    junk = {"cifar-10-batches-py/readme.html": b"<html>", "cifar-10-batches-bin/batches.meta.txt": b"airplane\n"}
+    for split in (
+        images.read_cifar_binary(pack(tmp_path / "b.tar.gz", {**binary, **junk}), label_bytes=1),
+        images.read_cifar_python(pack(tmp_path / "p.tar.gz", {**pickled, **junk}), key=b"labels"),
+    ):
+        X, y, X_test, y_test = split
+        assert y.tolist() == [1, 8, 2, 7]  # batch 1 first, whatever the archive's order
+        assert np.array_equal(X, np.concatenate([as_pixels(planes(2, 1)), as_pixels(planes(2, 2))]))
+        assert np.array_equal(X_test, as_pixels(planes(1, 9)))
+        assert y_test.tolist() == [4]
+
+
+def test_cifar100_archives(tmp_path: Path) -> None:
+    parts = {"train": (planes(2), [3, 99], [0, 1]), "test": (planes(1, 5), [42], [2])}
+    binary = {
+        f"cifar-100-binary/{name}.bin": b"".join(bytes([c, f]) + x.tobytes() for x, f, c in zip(X, fine, coarse, strict=True))
+        for name, (X, fine, coarse) in parts.items()
+    }
+    binary["cifar-100-binary/fine_label_names.txt"] = b"apple\nbear\n"
+    pickled = {
+        f"cifar-100-python/{name}": pickle.dumps({b"data": X, b"fine_labels": fine, b"coarse_labels": coarse}, protocol=2)
+        for name, (X, fine, coarse) in parts.items()
+    }
+    pickled["cifar-100-python/meta"] = pickle.dumps({b"fine_label_names": [b"apple", b"bear"]}, protocol=2)
+    a, b = pack(tmp_path / "b.tar.gz", binary), pack(tmp_path / "p.tar.gz", pickled)
+    for archive, split in ((a, images.read_cifar_binary(a, label_bytes=2)), (b, images.read_cifar_python(b, key=b"fine_labels"))):
+        X, y, X_test, y_test = split
+        assert (y.tolist(), y_test.tolist()) == ([3, 99], [42])
+        assert np.array_equal(X, as_pixels(planes(2)))
+        assert np.array_equal(X_test, as_pixels(planes(1, 5)))
+        assert images.read_fine_names(archive) == ("apple", "bear")
+
+
+class Evil:
+    """Pickled, this asks the reader to run a command."""
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
+        return os.system, ("true",)
+
+
+def test_a_pickle_that_asks_for_more_than_arrays_is_refused(tmp_path: Path) -> None:
+    archive = pack(tmp_path / "p.tar.gz", {"x/train": pickle.dumps({b"data": Evil()})})
+    with pytest.raises(ReleaseError, match="Expected only arrays"):
+        images.read_cifar_python(archive, key=b"fine_labels")
+
+
+def test_cifar_without_batches_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ReleaseError, match="Expected train and test batches"):
+        images.read_cifar_binary(pack(tmp_path / "b.tar.gz", {"x/readme": b""}), label_bytes=1)
+
+
+def test_sheets_without_pillow_name_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'labeldp\[images\]'"):
+        images.read_cifar_sheets([tmp_path / "sheet.webp", tmp_path / "labels.npz"])
+
+
+ADULT = (
+    "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, United-States, <=50K\n"
+    "52, ?, 209642, HS-grad, 9, Married-civ-spouse, ?, Husband, White, Male, 0, 0, 45, ?, >50K\n\n"
+)
+ADULT_TEST = (
+    "|1x3 Cross validator\n"
+    "25, Private, 226802, 11th, 7, Never-married, Machine-op-inspct, Own-child, Black, Male, 0, 0, 40, United-States, <=50K.\n\n"
+)
+
+
+@pytest.mark.parametrize("suffix", ["", ".xz"])
+def test_adult(tmp_path: Path, suffix: str) -> None:
+    paths = [tmp_path / f"adult.data{suffix}", tmp_path / f"adult.test{suffix}"]
+    for path, text in zip(paths, (ADULT, ADULT_TEST), strict=True):
+        path.write_bytes(lzma.compress(text.encode()) if suffix else text.encode())
+    X, y, X_test, y_test, categories = tables.read_adult(paths)
+    assert (y.tolist(), y_test.tolist()) == ([0, 1], [0])
+    assert X[:, 0].tolist() == [39, 52]
+    assert categories["workclass"] == ("Private", "State-gov")
+    assert X_test[0, 1] == 0
+    assert np.isnan(X[1, [1, 6, 13]]).all()
+    assert not np.isnan(X[0]).any()
+
+
+def test_adult_without_rows_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "adult.data").write_text("<html>not found</html>")
+    with pytest.raises(ReleaseError, match="Expected lines of 15 fields"):
+        tables.read_adult([tmp_path / "adult.data", tmp_path / "adult.data"])
+
+
+@pytest.mark.parametrize("header", [("ID", *tables.CREDIT_COLUMNS, "class"), ("ID", *(f"X{i}" for i in range(1, 24)), "Y")])
+def test_credit(tmp_path: Path, header: tuple[str, ...]) -> None:
+    row = [1, 20000, 2, 10, 1, 24, *range(2, -4, -1), *range(12), 1]
+    other = [2, 120000, 1, 2, 1, 26, *range(2, -4, -1), *range(12), 0]
+    (tmp_path / "data.csv").write_text("\n".join(",".join(map(str, line)) for line in (header, row, other)) + "\n")
+    X, y, categories = tables.read_credit([tmp_path / "data.csv"])
+    assert y.tolist() == [1, 0]
+    assert X[:, 0].tolist() == [20000, 120000]
+    assert categories["EDUCATION"] == ("2", "10")  # numbers in the order of numbers
+    assert X[:, 2].tolist() == [1, 0]
+    assert X[0, -1] == 11
+
+
+USERS = "1::F::1::10::48067\n2::M::56::16::70072\n"
+
+
+def test_movielens(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "ml-1m.zip", "w") as archive:
+        archive.writestr("ml-1m/ratings.dat", "1::1193::5::978300760\n2::661::3::978302109\n")
+        archive.writestr("ml-1m/users.dat", USERS)
+    with gzip.open(tmp_path / "users.dat.gz", "wt", encoding="latin-1") as stream:
+        stream.write(USERS)
+    np.savez(
+        tmp_path / "ratings.npz",
+        user=np.array([1, 2], np.uint16),
+        movie=np.array([1193, 661], np.uint16),
+        rating=np.array([5, 3], np.uint8),
+    )
+    official = tables.read_ratings_zip([tmp_path / "ml-1m.zip"])
+    packed = tables.read_ratings_npz([tmp_path / "ratings.npz", tmp_path / "users.dat.gz"])
+    for X, y, categories in (official, packed):
+        assert y.tolist() == [4, 2]
+        assert categories == {"gender": ("F", "M"), "occupation": ("10", "16")}
+        assert X.tolist() == [[1, 1193, 0, 1, 0], [2, 661, 1, 56, 1]]
+
+
+def test_movielens_without_users_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "ml-1m.zip", "w") as archive:
+        archive.writestr("ml-1m/ratings.dat", "1::1193::5::978300760\n")
+    with pytest.raises(ReleaseError, match=r"users\.dat"):
+        tables.read_ratings_zip([tmp_path / "ml-1m.zip"])

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users see: the names, their documentation, how fast the package imports, and what is in the wheel."""
+
+import inspect
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import labeldp
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMES = [name for name in labeldp.__all__ if name not in ("datasets", "metrics")]
+HEAVY = ("numpy", "scipy", "sklearn", "pyarrow", "cryptography", "typer", "rich", "skops", "pooch", "pandas", "torch")
+ARRAYS = ("NDArray", "ArrayLike", "ndarray")
+
+
+def test_names_are_sorted_few_and_all_there() -> None:
+    assert list(labeldp.__all__) == sorted(set(labeldp.__all__))
+    assert len(labeldp.__all__) <= 40
+    assert set(labeldp.__all__) <= set(dir(labeldp))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = labeldp.nonsense
+
+
+def documented(thing: Any) -> list[tuple[str, Any]]:
+    """A public object and, for a class, the public methods and properties that it defines itself."""
+    found = [(thing.__name__, thing)]
+    if inspect.isclass(thing) and not issubclass(thing, BaseException):
+        for name, member in vars(thing).items():
+            target = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            if not name.startswith("_") and inspect.isfunction(target):
+                found.append((f"{thing.__name__}.{name}", target))
+    return found
+
+
+def own_doc(thing: Any) -> str:
+    """A class's or function's docstring; what a dataclass makes up from its fields does not count."""
+    text = inspect.getdoc(thing) or ""
+    made_up = inspect.isclass(thing) and text.startswith(f"{thing.__name__}(")
+    return "" if made_up else text
+
+
+def takes_arrays(function: Any) -> list[str]:
+    """The arguments of a function that its annotations call arrays."""
+    annotations = getattr(function, "__annotations__", {})
+    return [name for name, note in annotations.items() if name != "return" and any(word in str(note) for word in ARRAYS)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_public_names_are_documented(name: str) -> None:
+    missing = [label for label, thing in documented(getattr(labeldp, name)) if not own_doc(thing)]
+    assert not missing, f"no docstring: {missing}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arguments_are_described(name: str) -> None:
+    """What a public function or class takes stands in a numpydoc section, and arrays are given with their shapes."""
+    thing = getattr(labeldp, name)
+    if inspect.isclass(thing) and (issubclass(thing, BaseException) or not inspect.signature(thing).parameters):
+        return
+    text = own_doc(thing)
+    sections = any(f"{section}\n{'-' * len(section)}" in text for section in ("Parameters", "Attributes"))
+    assert sections, f"{name}: no numpydoc section Parameters or Attributes"
+    for label, member in documented(thing):
+        arrays = takes_arrays(member)
+        shaped = any(shape in own_doc(member) for shape in ("(n", "(m", "(K"))
+        assert shaped or not arrays, f"{label}: no shape for {arrays}"
+
+
+def test_importing_is_light() -> None:
+    """`import labeldp` and listing its names load none of the libraries it stands on."""
+    program = "import sys, labeldp; dir(labeldp); print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "labeldp" in loaded
+    assert not set(HEAVY) & set(loaded)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from this source without a network."""
+    out = tmp_path_factory.mktemp("wheel")
+    build = f"from hatchling.build import build_wheel; build_wheel({str(out)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=ROOT, check=True, capture_output=True)
+    (path,) = out.glob("labeldp-*.whl")
+    return path
+
+
+def test_the_wheel_holds_the_package_and_its_types(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        metadata = archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
+    sources = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "labeldp").rglob("*.py")}
+    packed = {name for name in names if name.endswith(".py")}
+    assert packed == sources
+    assert "labeldp/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert f"Version: {labeldp.__version__}\n" in metadata
+
+
+def test_the_command_is_installed(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        entry = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
+        assert "labeldp = labeldp.cli:main" in archive.read(entry).decode()
