@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Laws: label-DP mechanisms as frozen values. Pure mathematics on arrays, handed uniform words, with no randomness of their own."""
 
+from labeldp.laws.auto import AutoLaw
 from labeldp.laws.base import LAWS, Cell, Law, Words, exact_epsilon, law_from_dict, law_names, register_law
 from labeldp.laws.response import RandomizedResponse, RRTopK, RRWithPrior
 from labeldp.laws.subset import PriorSplit, SubsetSelection
 
 __all__ = [
     "LAWS",
+    "AutoLaw",
     "Cell",
     "Law",
     "PriorSplit",
@@ -20,3 +22,6 @@ __all__ = [
     "law_names",
     "register_law",
 ]
+
+for _law in (RandomizedResponse, RRTopK, RRWithPrior, SubsetSelection, PriorSplit, AutoLaw):
+    register_law(_law)

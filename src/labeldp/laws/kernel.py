@@ -109,7 +109,7 @@ class _Finder:
         self.flag = np.empty(_ROWS, dtype=np.bool_)
 
     def run(self, labels: NDArray[np.integer], r: U64, out: Ints) -> None:
-        n = len(r)
+        n, r = len(r), np.ascontiguousarray(r)
         x, v, q, q2, flag = self.x[:n], self.v[:n], self.q[:n], self.q2[:n], self.flag[:n]
         upper = r.view(np.int32)[1::2] if _LITTLE else r.view(np.int32)[::2]
         np.bitwise_xor(upper, np.int32(0x7FFFFFFF), out=v)  # the upper half of r', minus 2^31

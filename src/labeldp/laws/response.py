@@ -16,7 +16,7 @@ from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.laws import choice, kernel, sets
 from labeldp.laws import prior as priors
-from labeldp.laws.base import MAX_CELLS, Array, Cell, Floats, Law, Side, Table, Words, register_law
+from labeldp.laws.base import MAX_CELLS, Array, Cell, Floats, Law, Side, Table, Words
 from labeldp.laws.exact import WORD, log_ratio
 
 _NAN = float("nan")
@@ -60,7 +60,6 @@ def response_information(epsilon: float, prior: Floats, inside: NDArray[np.bool_
     return np.asarray(np.maximum(0.0, np.where(inside, terms, 0.0).sum(axis=1)))
 
 
-@register_law
 @dataclass(frozen=True)
 class RandomizedResponse(Law):
     """Keep the label with probability e^eps / (e^eps + K - 1), else release one of the other classes, all equally likely.
@@ -162,7 +161,6 @@ class _OnCandidates(Law):
         return {name: value for name, value in self.layout().items() if name != "output"}
 
 
-@register_law
 @dataclass(frozen=True)
 class RRTopK(_OnCandidates):
     """Randomized response on the k heaviest classes of the row's prior; a label outside them releases one of the k uniformly.
@@ -201,7 +199,6 @@ class RRTopK(_OnCandidates):
         return {"candidates": sets.pack(priors.heaviest(weights, size, edge)), "size": size}
 
 
-@register_law
 @dataclass(frozen=True)
 class RRWithPrior(_OnCandidates):
     """RRTopK with k chosen per row so that P[output = label] under the prior is largest.

@@ -18,13 +18,15 @@ def n_bytes(n_classes: int) -> int:
 
 def pack(mask: NDArray[np.bool_]) -> Bits:
     """(n, K) bool to (n, ceil(K/8)) uint8."""
-    return np.packbits(mask, axis=1, bitorder="little")
+    bits: Bits = np.packbits(mask, axis=1, bitorder="little")
+    return bits
 
 
 def unpack(packed: Bits, n_classes: int) -> NDArray[np.bool_]:
     """(n, ceil(K/8)) uint8 to (n, K) bool."""
-    bits = np.unpackbits(packed.astype(np.uint8, copy=False), axis=1, count=n_classes, bitorder="little")
-    return bits.view(np.bool_)
+    bits: Bits = np.unpackbits(packed.astype(np.uint8, copy=False), axis=1, count=n_classes, bitorder="little")
+    mask: NDArray[np.bool_] = bits.view(np.bool_)
+    return mask
 
 
 def full(n_classes: int) -> Bits:

@@ -20,7 +20,7 @@ from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.laws import prior as priors
 from labeldp.laws import sampling, sets
-from labeldp.laws.base import MAX_CELLS, Array, Cell, Floats, Law, Side, Table, Words, register_law
+from labeldp.laws.base import MAX_CELLS, Array, Cell, Floats, Law, Side, Table, Words
 from labeldp.laws.exact import WORD, exp_floor, log_ratio, whole_below
 
 _NAN = float("nan")
@@ -59,7 +59,6 @@ def best_size(epsilon: float, n_classes: int) -> int:
     return low
 
 
-@register_law
 @dataclass(frozen=True)
 class SubsetSelection(Law):
     """Release a set of d classes that is e^eps times as likely, set for set, if it holds the label.
@@ -166,7 +165,6 @@ def _complete(labels: NDArray[np.integer], inside: NDArray[np.bool_], drawn: Arr
     return sets.pack(dense) | sets.single(labels, n_classes) * inside[:, None]
 
 
-@register_law
 @dataclass(frozen=True)
 class PriorSplit(Law):
     """One bit, answered truthfully with probability e^eps / (e^eps + 1): is the label in the likelier half of the classes?
@@ -233,9 +231,13 @@ class PriorSplit(Law):
         return split_information(mass, self.epsilon)
 
 
-def half(weights: Floats) -> NDArray[np.bool_]:
-    """The prefix of the classes by (weight descending, index ascending) with mass nearest one half: (n, K) bool, both sides non-empty."""
-    ordered = -np.sort(-weights, axis=1)
+def half(weights: Floats, ordered: Floats | None = None) -> NDArray[np.bool_]:
+    """The prefix of the classes by (weight descending, index ascending) with mass nearest one half: (n, K) bool, both sides non-empty.
+
+    ordered : (n, K), the weights of each row sorted descending, where that is known already.
+    """
+    if ordered is None:
+        ordered = np.sort(weights, axis=1)[:, ::-1]
     mass = np.cumsum(ordered, axis=1)
     off = np.abs(2.0 * mass[:, :-1] - mass[:, -1:])  # whole numbers below 2^53: exact
     size = off.argmin(axis=1) + 1
