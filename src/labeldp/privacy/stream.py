@@ -90,7 +90,7 @@ class StreamRun:
         self._facts = dict(facts or {})
         self._candidates = [self._candidate(new_secret(), new_run_id()), *self._crashed()]
         self._id_set, self._repeats, self._rows = SetDigest(), RepeatFinder(), 0
-        self._side_digest, self._unit_codes = hashlib.sha256(), list[NDArray[np.uint64]]()
+        self._side_digest, self._unit_codes = _SideDigest(), list[NDArray[np.uint64]]()
         self._pinned_rows = 0
         self._chosen: _Candidate | None = None
         self._receipt: Receipt | None = None
@@ -120,7 +120,7 @@ class StreamRun:
             self._note_ids(ids, start)
         if units is not None:
             self._unit_codes.append(id_blocks(np.asarray(units), self._candidates[0].ids_key).templates()[:, 0].copy())
-        self._note_side(self._prepare(prior, len(codes)), self._side_digest)
+        self._side_digest.update(self._prepare(prior, len(codes)))
 
     def lookup(self, public_digest: str = "") -> RunRecord | None:
         """The charged or settled run that this input would repeat, after the first pass; charges nothing.
@@ -163,7 +163,7 @@ class StreamRun:
         blocks = _blocks(len(codes), start, ids, chosen.ids_key)
         self._pin_again.update(blocks, codes)
         side = self._prepare(prior, len(codes))
-        self._note_side(side, self._side_digest)
+        self._side_digest.update(side)
         kept = np.ones(len(codes), bool) if self._kept is None else self._kept[start : start + len(codes)]
         names = np.arange(start, start + len(codes)) if ids is None else np.asarray(ids)
         if not kept.all():
@@ -234,7 +234,7 @@ class StreamRun:
     def _begin_second_pass(self) -> None:
         chosen = self._live()
         self._pin_again = Pin(self._key(chosen, "pin"))
-        self._side_digest, self._rows = hashlib.sha256(), 0
+        self._side_digest, self._rows = _SideDigest(), 0
         self._draw_key = self._key(chosen, "draw", law=self.law.to_dict(), prior=self._prior_digest, stage="release")
 
     def _live(self) -> _Candidate:
@@ -254,10 +254,19 @@ class StreamRun:
             return {}
         return self.law.prepare(np.broadcast_to(1.0, (n_rows, self.law.n_classes)) if prior is None else prior)
 
-    @staticmethod
-    def _note_side(side: Mapping[str, Array], state: "hashlib._Hash") -> None:
-        for name in sorted(side):
-            state.update(np.ascontiguousarray(side[name]).reshape(-1).view(np.uint8))
+
+class _SideDigest:
+    """Digest of the side of all rows in order, whatever the batches."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, hashlib._Hash] = {}
+
+    def update(self, side: Mapping[str, Array]) -> None:
+        for name, values in side.items():
+            self._states.setdefault(name, hashlib.sha256()).update(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+
+    def hexdigest(self) -> str:
+        return digest({name: state.hexdigest() for name, state in self._states.items()})
 
 
 def _blocks(n: int, start: int, ids: ArrayLike | None, key: Key) -> Blocks:

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The streaming door: two passes over the same input, one charge, and the same outputs whatever the batches are."""
+
+import numpy as np
+import pytest
+
+import labeldp as ldp
+from labeldp.privacy.noise import derive_key, id_blocks, new_secret
+from labeldp.privacy.repeats import RepeatFinder
+from labeldp.privacy.stream import StreamRun
+
+LABELS = np.random.default_rng(0).integers(6, size=5000).astype(np.int32)
+IDS = np.random.default_rng(1).permutation(10**6)[:5000]
+PRIOR = np.random.default_rng(2).dirichlet(np.ones(6), 5000)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return ldp.Ledger(tmp_path / "ledger.sqlite", budget=10.0)
+
+
+def start(ledger, law, batches, labels=LABELS, ids=None, units=None, prior=None, public="", **options):
+    run = StreamRun(law, classes=range(6), dataset="d", column="y", ledger=ledger, **options)
+    for rows in np.array_split(np.arange(5000), batches):
+        given = {"ids": ids, "units": units, "prior": prior}
+        run.pin(labels[rows], **{name: None if array is None else array[rows] for name, array in given.items()})
+    run.charge(public)
+    return run
+
+
+def finish(run, batches, labels=LABELS, ids=None, prior=None):
+    parts = []
+    for rows in np.array_split(np.arange(5000), batches):
+        noisy, kept = run.draw(labels[rows], ids=None if ids is None else ids[rows], prior=None if prior is None else prior[rows])
+        parts.append((noisy, rows[kept], run.order_words(noisy)))
+    return parts
+
+
+def drawn(parts):
+    return np.concatenate([noisy.log_likelihood() for noisy, *_ in parts])
+
+
+@pytest.mark.parametrize("law", [ldp.RandomizedResponse(6, 1.0), ldp.SubsetSelection(6, 1.0), ldp.RRWithPrior(6, 1.0)], ids=lambda law: law.name)
+def test_batches_do_not_matter_to_a_picked_up_run(ledger, law):
+    prior = PRIOR if law.uses_prior else None
+    crashed = start(ledger, law, 7, ids=IDS, prior=prior)
+    first = finish(crashed, 7, ids=IDS, prior=prior)
+    run = start(ledger, law, 3, ids=IDS, prior=prior)
+    assert run.receipt.run_id == crashed.receipt.run_id and len(ledger.runs("d", "y")) == 1
+    again = finish(run, 11, ids=IDS, prior=prior)
+    run.check_pin()
+    run.settle("sha256:0")
+    np.testing.assert_array_equal(drawn(again), drawn(first))
+    np.testing.assert_array_equal(np.concatenate([w for *_, w in again]), np.concatenate([w for *_, w in first]))
+    settled = start(ledger, law, 2, ids=IDS, prior=prior)
+    assert settled.settled is not None and settled.settled.artefact == "sha256:0" and ledger.spent("d", "y") == 1.0
+    with pytest.raises(ldp.LedgerError, match="settled"):
+        settled.draw(LABELS[:5])
+
+
+def test_row_numbers_serve_where_there_are_no_ids(ledger):
+    law = ldp.RandomizedResponse(6, 1.0)
+    crashed = start(ledger, law, 4, public="columns")
+    first = finish(crashed, 4)
+    again = finish(start(ledger, law, 9, public="columns"), 2)
+    np.testing.assert_array_equal(drawn(again), drawn(first))
+
+
+def test_changed_labels_are_a_new_charge_under_new_words(ledger):
+    law = ldp.RandomizedResponse(6, 1.0)
+    crashed = start(ledger, law, 4, ids=IDS)
+    changed = LABELS.copy()
+    changed[0] = (changed[0] + 1) % 6
+    run = start(ledger, law, 4, labels=changed, ids=IDS)
+    assert run.receipt.run_id != crashed.receipt.run_id and ledger.spent("d", "y") == 2.0
+
+
+def test_an_input_that_changes_between_the_passes_is_not_published(ledger):
+    run = start(ledger, ldp.RandomizedResponse(6, 1.0), 4, ids=IDS)
+    changed = LABELS.copy()
+    changed[4999] = (changed[4999] + 1) % 6
+    finish(run, 4, labels=changed, ids=IDS)
+    with pytest.raises(ldp.ReleaseError, match="changed"):
+        run.check_pin()
+
+
+def test_a_prior_that_changes_between_the_passes_is_not_published(ledger):
+    run = start(ledger, ldp.RRTopK(6, 1.0, k=2), 4, ids=IDS, prior=PRIOR)
+    finish(run, 4, ids=IDS, prior=PRIOR[::-1])
+    with pytest.raises(ldp.ReleaseError, match="changed"):
+        run.check_pin()
+
+
+def test_units_are_capped_over_all_batches(ledger):
+    units = np.random.default_rng(3).integers(800, size=5000)
+    run = start(ledger, ldp.RandomizedResponse(6, 1.0), 7, ids=IDS, units=units, unit_name="person", max_rows_per_unit=2)
+    kept = np.concatenate([rows for _, rows, _ in finish(run, 5, ids=IDS)])
+    counts = np.bincount(units[kept], minlength=800)
+    np.testing.assert_array_equal(counts, np.minimum(np.bincount(units, minlength=800), 2))
+    assert run.n_kept == len(kept) and run.law.epsilon == 0.5 and run.receipt.epsilon == 1.0 and run.receipt.unit == "person"
+
+
+def test_nothing_is_drawn_before_the_charge(ledger):
+    run = StreamRun(ldp.RandomizedResponse(6, 1.0), classes=range(6), dataset="d", column="y", ledger=ledger)
+    run.pin(LABELS)
+    with pytest.raises(ldp.LedgerError, match="charge"):
+        run.draw(LABELS)
+    assert ledger.runs() == []
+
+
+def test_lookup_charges_nothing(ledger):
+    run = StreamRun(ldp.RandomizedResponse(6, 1.0), classes=range(6), dataset="d", column="y", ledger=ledger)
+    run.pin(LABELS, ids=IDS)
+    assert run.lookup() is None and ledger.runs() == []
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [np.arange(5000), np.random.default_rng(4).integers(-(2**62), 2**62, size=5000), np.array([f"u{i}" for i in range(5000)])],
+    ids=["dense", "scattered", "text"],
+)
+@pytest.mark.parametrize("where", [(0, 1), (10, 4999), None])
+def test_repeated_ids_are_found_wherever_they_are(ledger, ids, where):
+    ids = ids.copy()
+    if where is None:
+        assert start(ledger, ldp.RandomizedResponse(6, 1.0), 7, ids=ids).receipt
+        return
+    ids[where[1]] = ids[where[0]]
+    with pytest.raises(ldp.InvalidInput, match="different ids"):
+        start(ledger, ldp.RandomizedResponse(6, 1.0), 7, ids=ids)
+    assert ledger.runs() == []
+
+
+def test_scattered_integers_spill_to_disk_and_leave_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    import tempfile
+
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    key = derive_key(new_secret(), purpose="ids", facts={})
+    rng = np.random.default_rng(5)
+    batches = [rng.integers(-(2**62), 2**62, size=20_000) for _ in range(4)]
+    for extra, expected in (([], False), ([batches[0][:1]], True)):
+        finder = RepeatFinder()
+        found = any([finder.add(id_blocks(batch, key), batch) for batch in [*batches, *extra]])
+        assert list(tmp_path.iterdir())  # more pages than rows allow: on disk
+        assert (finder.any() or found) is expected
+        assert not list(tmp_path.iterdir())
