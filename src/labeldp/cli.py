@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: arguments in, one call of `labeldp.app`, a few lines or JSON out. No logic of its own.
+
+Exit codes: 0 ok, 1 internal error, 2 usage, 3 budget, 4 data, 5 files or ledger, 6 missing extra, 7 checked and failed, 130 interrupted.
+Results go to stdout; messages, warnings and progress go to stderr.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+from typer.core import TyperGroup
+
+from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPError, LabelDPWarning, LedgerError, MissingExtra, ReleaseError
+
+CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (BudgetExceeded, 3),
+    (LedgerError, 5),
+    (ReleaseError, 5),
+    (MissingExtra, 6),
+    (InvalidInput, 4),
+    (OSError, 5),
+    (KeyboardInterrupt, 130),
+)
+CHECK_FAILED = 7
+
+Made = TypeVar("Made")
+
+
+class _Commands(TyperGroup):
+    """Turns every error into one message and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command."""
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            try:
+                return super().invoke(ctx)
+            except (Exception, KeyboardInterrupt) as error:
+                if hasattr(error, "exit_code") or isinstance(error, typer.Abort):
+                    raise  # typer's own: usage errors and exits
+                raise typer.Exit(_report(error, as_json=bool(ctx.meta.get("labeldp.json")))) from None
+
+
+def _report(error: BaseException, *, as_json: bool) -> int:
+    code = next((code for kind, code in CODES if isinstance(error, kind)), 1)
+    if isinstance(error, LabelDPError):
+        message = str(error)
+    elif isinstance(error, KeyboardInterrupt):
+        message = "Interrupted. Nothing is under the final name; the same command picks up where a charge was made."
+    elif isinstance(error, OSError):
+        message = f"{error.strerror or type(error).__name__}: {error.filename or ''}".rstrip(": ")
+    else:
+        # The text of an unforeseen error may quote data, so only its kind and its place are shown.
+        message = f"Internal error ({type(error).__name__}). Set LABELDP_DEBUG=1 to see where, and please report it."
+        if os.environ.get("LABELDP_DEBUG"):
+            typer.echo("".join(traceback.format_tb(error.__traceback__)), err=True)
+    if as_json:
+        typer.echo(json.dumps({"error": type(error).__name__, "message": message, "exit_code": code}))
+    else:
+        typer.echo(f"error: {message}", err=True)
+    return code
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    if issubclass(category, LabelDPWarning):
+        typer.echo(f"warning: {message}", err=True)
+
+
+def _usage(make: Callable[[], Made]) -> Made:
+    """A value made of options: what is wrong with it is a usage error."""
+    try:
+        return make()
+    except InvalidInput as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _remember_json(ctx: typer.Context, value: bool) -> bool:
+    ctx.meta["labeldp.json"] = value
+    return value
+
+
+def _version(value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        typer.echo(version("labeldp"))
+        raise typer.Exit()
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, help="Label differential privacy: release tables, train models, know the cost.")
+ledger_app = typer.Typer(cls=_Commands, no_args_is_help=True, help="What was spent: history, budgets, and whether the record is whole.")
+app.add_typer(ledger_app, name="ledger")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.", callback=_remember_json, is_eager=True)]
+LedgerPath = Annotated[Path | None, typer.Option("--ledger", help="Ledger file. Default: your own (labeldp ledger where).")]
+Budget = Annotated[float | None, typer.Option(help="Total budget of this (dataset, column), if it has none yet.")]
+Label = Annotated[str, typer.Option(help="The private column.")]
+Classes = Annotated[str | None, typer.Option(help="Declared classes: A,B,C.")]
+ClassesFile = Annotated[Path | None, typer.Option(help="Declared classes, one a line.")]
+NullClass = Annotated[bool, typer.Option("--null-class", help="A missing label is a class of its own, after the others.")]
+Ids = Annotated[list[str] | None, typer.Option("--id", help="Column that names a row; repeat it for several.")]
+Unit = Annotated[str | None, typer.Option(help="Column that names the person; epsilon covers all their rows.")]
+MaxRows = Annotated[int, typer.Option("--max-rows-per-unit", help="Rows of one person that are used.")]
+Dataset = Annotated[str | None, typer.Option(help="Name in the ledger. Default: the input file's name without its ending.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse to read classes off the private column.")]
+
+
+@app.callback()
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False) -> None:
+    pass
+
+
+@app.command()
+def release(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="Parquet or CSV.")],
+    label: Label,
+    epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit.")],
+    out: Annotated[Path, typer.Option(help="Output, of the same format; a manifest is written beside it.")],
+    classes: Classes = None,
+    classes_file: ClassesFile = None,
+    null_class: NullClass = False,
+    id: Ids = None,
+    unit: Unit = None,
+    max_rows_per_unit: MaxRows = 1,
+    law: Annotated[str | None, typer.Option(help="rr, rr-top-k:K, rr-with-prior, subset[:SIZE], split or auto. Default: rr, or rr-with-prior with --prior.")] = None,
+    prior: Annotated[str | None, typer.Option(help="Public columns with a weight for each class: A,B,C.")] = None,
+    order: Annotated[str, typer.Option(help="shuffle, or keep: you state that order and layout are public.")] = "shuffle",
+    dataset: Dataset = None,
+    ledger: LedgerPath = None,
+    budget: Budget = None,
+    redraw: Annotated[bool, typer.Option("--redraw", help="Draw again what was released before; charged again.")] = False,
+    strict: Strict = False,
+    as_json: Json = False,
+) -> None:
+    """Release a table whose label column is private; every other column passes unchanged."""
+    from labeldp.app.ledger import ledger_at
+    from labeldp.app.release import release as run
+    from labeldp.tables.spec import ReleaseSpec
+
+    listed = _classes(classes, classes_file, null_class)
+    spec = _usage(
+        lambda: ReleaseSpec(
+            label, listed, epsilon, law, id or None, unit, max_rows_per_unit, _split(prior), dataset, order, strict  # type: ignore[arg-type]
+        )
+    )
+    record = _usage(lambda: ledger_at(ledger, budget))
+    with _progress(as_json) as progress:
+        done = run(source, out, spec, record, redraw=redraw, progress=progress)
+    if as_json:
+        _print_json({"path": str(done.path), "manifest": str(done.manifest_path), "repeated": done.repeated, "receipt": done.receipt.to_dict()})
+        return
+    who = "row" if done.receipt.unit == "row" else f"{done.receipt.unit} (at most {done.receipt.max_rows_per_unit} rows each)"
+    what = "Already released; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {done.receipt.epsilon:g}."
+    typer.echo(f"{done.path}: {done.manifest['rows']:,} rows; column {label!r} is {done.receipt.epsilon:g}-label-DP for each {who}.")
+    typer.echo(f"{what} Dataset {done.receipt.dataset!r} in {record.location}. Manifest: {done.manifest_path}")
+
+
+def _classes(listed: str | None, file: Path | None, null_class: bool) -> list[object] | None:
+    if listed is not None and file is not None:
+        raise typer.BadParameter("Expected --classes or --classes-file, got both. Leave one out.")
+    if listed is None and file is None:
+        if null_class:
+            raise typer.BadParameter("Expected --null-class beside declared classes, got none. Add --classes.")
+        return None
+    names = _split(listed) if file is None else _lines(file)
+    return [*(names or ()), *([None] if null_class else [])]
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise InvalidInput(f"Expected text in UTF-8, one class a line, got other bytes in {file}.") from None
+
+
+def _split(listed: str | None) -> list[str] | None:
+    return None if listed is None else [name.strip() for name in listed.split(",")]
+
+
+@app.command()
+def plan(
+    classes: Annotated[int, typer.Option(help="Number of classes.")],
+    epsilon: Annotated[str, typer.Option(help="Budgets to compare: E[,E...].")],
+    rows: Annotated[int | None, typer.Option(help="Rows of the table.")] = None,
+    max_rows_per_unit: MaxRows = 1,
+    as_json: Json = False,
+) -> None:
+    """What each law gives at each budget, before anything is spent."""
+    from labeldp.app.plan import plan as make
+
+    budgets = _usage(lambda: _numbers(epsilon))
+    made = _usage(lambda: make(classes, budgets, rows=rows, max_rows_per_unit=max_rows_per_unit))
+    if as_json:
+        _print_json(made.to_dict())
+    else:
+        typer.echo(made.to_text())
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidInput(f"Expected numbers separated by commas, got {text!r}. For example 0.5,1,2.") from None
+
+
+@ledger_app.command("where")
+def ledger_where(ledger: LedgerPath = None, as_json: Json = False) -> None:
+    """Where the ledger lies."""
+    from labeldp.app.ledger import ledger_at
+
+    place = Path(ledger_at(ledger).location)
+    _answer(as_json, {"ledger": str(place), "exists": place.exists()}, str(place))
+
+
+@ledger_app.command("history")
+def ledger_history(ledger: LedgerPath = None, as_json: Json = False) -> None:
+    """Every charge, settlement and budget, in order."""
+    from labeldp.app.ledger import history_text, ledger_at
+
+    entries = ledger_at(ledger).history()
+    _answer(as_json, {"entries": entries}, history_text(entries))
+
+
+@ledger_app.command("spent")
+def ledger_spent(dataset: Annotated[str | None, typer.Option()] = None, label: Annotated[str | None, typer.Option()] = None, ledger: LedgerPath = None, as_json: Json = False) -> None:
+    """Spent, budget and what remains, for each dataset and column."""
+    from labeldp.app.ledger import accounts, accounts_text, ledger_at
+
+    found = accounts(ledger_at(ledger), dataset, label)
+    _answer(as_json, {"accounts": found}, accounts_text(found))
+
+
+@ledger_app.command("budget")
+def ledger_budget(dataset: Annotated[str, typer.Option()], label: Annotated[str, typer.Option()], ledger: LedgerPath = None, as_json: Json = False) -> None:
+    """The budget of one dataset and column."""
+    from labeldp.app.ledger import ledger_at
+
+    found = ledger_at(ledger).budget_of(dataset, label)
+    _answer(as_json, {"dataset": dataset, "column": label, "budget": found}, "none yet" if found is None else f"{found:g}")
+
+
+@ledger_app.command("set-budget")
+def ledger_set_budget(dataset: Annotated[str, typer.Option()], label: Annotated[str, typer.Option()], budget: Annotated[float, typer.Option()], ledger: LedgerPath = None, as_json: Json = False) -> None:
+    """Allow more, or less, for one dataset and column; the change stays in the history."""
+    from labeldp.app.ledger import ledger_at
+
+    record = ledger_at(ledger)
+    _usage(lambda: record.set_budget(dataset, label, budget))
+    left = record.remaining(dataset, label)
+    _answer(as_json, {"dataset": dataset, "column": label, "budget": budget, "remaining": left}, f"budget {budget:g}, remaining {left:g}")
+
+
+@ledger_app.command("verify")
+def ledger_verify(
+    manifests: Annotated[list[Path] | None, typer.Argument(help="Manifests whose receipts the ledger must hold.")] = None,
+    ledger: LedgerPath = None,
+    as_json: Json = False,
+) -> None:
+    """Is the history whole, and does it hold these receipts? Exit code 7 if not."""
+    from labeldp.app.ledger import ledger_at, receipts_of
+
+    problems = ledger_at(ledger).verify(receipts_of(manifests or []))
+    _answer(as_json, {"whole": not problems, "problems": problems}, "\n".join(problems) or "The history is whole.")
+    if problems:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _answer(as_json: bool, facts: dict[str, object], text: str) -> None:
+    if as_json:
+        _print_json(facts)
+    else:
+        typer.echo(text)
+
+
+def _print_json(facts: object) -> None:
+    typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+
+
+@contextlib.contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar on stderr for people; nothing where stderr is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda phase, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description:>8}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(phase: str, done: int, total: int) -> None:
+            if phase not in tasks:
+                tasks[phase] = bars.add_task(phase, total=total)
+            bars.update(tasks[phase], completed=done, total=total)
+
+        yield show
+
+
+def main() -> NoReturn:
+    """Entry point of the command `labeldp`."""
+    app()
+    raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    main()
