@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""README and docs tell the truth: their Python examples and their commands run, in order, and their links lead somewhere."""
+
+import doctest
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def blocks(page: Path, language: str) -> list[tuple[int, str]]:
+    """The fenced blocks of a page in one language, with the line each starts on."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        (text[: match.start()].count("\n") + 2, match.group(1))
+        for match in re.finditer(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python blocks share one namespace a page and run in an empty folder; so do the page's `labeldp` commands, after them."""
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "example"}
+    parser, problems = doctest.DocTestParser(), []
+    for line, code in blocks(page, "python"):
+        if ">>>" not in code:
+            exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
+            continue
+        test = parser.get_doctest(code, namespace, page.name, str(page), line - 1)
+        runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
+        runner.run(test, out=problems.append, clear_globs=False)
+        namespace.update(test.globs)
+    assert not problems, "".join(problems)
+    for line, text in blocks(page, "console"):
+        for command in re.findall(r"^\$ (labeldp .*)$", text.replace("\\\n", " "), re.MULTILINE):
+            done = subprocess.run(
+                ["bash", "-c", command.replace("labeldp", f"{sys.executable} -m labeldp.cli", 1)],
+                capture_output=True,
+                text=True,
+                stdin=subprocess.DEVNULL,
+            )
+            assert done.returncode == 0, f"{page.name}:{line}: {command}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8"))
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert not missing
+
+
+def test_errata_name_tests_that_exist() -> None:
+    """Every test that a page names is there."""
+    named = {match for page in PAGES for match in re.findall(r"`(tests/[\w/]+\.py)(?:::\w+)?`", page.read_text(encoding="utf-8"))}
+    assert not [path for path in named if not (ROOT / path).exists()]
+    for page in PAGES:
+        for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8")):
+            assert re.search(rf"def {name}\b", (ROOT / path).read_text(encoding="utf-8")), f"{page.name} names {path}::{name}"
