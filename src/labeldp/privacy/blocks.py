@@ -29,9 +29,7 @@ class Blocks:
 
     __slots__ = ("_high", "_low", "_signed", "tag")
 
-    def __init__(
-        self, tag: int, low: "NDArray[np.uint64] | range", high: "NDArray[np.uint32] | None" = None, signed: bool = False
-    ) -> None:
+    def __init__(self, tag: int, low: "NDArray[np.uint64] | range", high: "NDArray[np.uint32] | None" = None, signed: bool = False) -> None:
         self.tag = tag
         self._low = low  # bytes 0..7 of the id; a range stands for row numbers that were never written out
         self._high = high  # bytes 8..11; None: the sign of `_low` where signed, else 0
