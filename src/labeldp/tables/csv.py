@@ -212,6 +212,4 @@ def _read_header(path: Path) -> bytes:
                 raise InvalidInput(f"Expected a header line, got more than {HEADER_LIMIT >> 20} MiB without one in {path.name}. Is a quote left open?")
     if not header.strip():
         raise InvalidInput(f"Expected a header line and rows, got an empty file: {path.name}.")
-    if b"\r" in header.rstrip(b"\r\n") and b'"' not in header:
-        raise InvalidInput(f"Expected lines that end in a line feed, got bare carriage returns in {path.name}. Save it with Unix or Windows line ends.")
     return header if header.endswith(b"\n") else header + b"\n"

@@ -2,7 +2,7 @@
 """CSV as bytes: where records and fields begin and end, found with array operations, so that every field passes as it was written.
 
 The dialect is RFC 4180: a field that starts with a quote ends with one, and a quote inside it is doubled. Records end in a line feed or
-in carriage return + line feed, mixed at will. A quote inside an unquoted field is refused, since readers disagree about it.
+in carriage return + line feed, mixed at will. A quote or a bare carriage return in an unquoted field is refused: readers disagree on it.
 """
 
 from collections.abc import Iterator
@@ -137,12 +137,19 @@ class Splitter:
         """Positions of delimiters and line feeds outside quotes; whether the last quoted field is closed."""
         marks = np.flatnonzero((data == self._delimiter) | (data == LINE_FEED))
         quotes = np.flatnonzero(data == QUOTE)
+        self._check_returns(data, quotes)
         if not len(quotes):
             return marks, True
         inside = np.searchsorted(quotes, marks) % 2 == 1
         whole = len(quotes) % 2 == 0
         self._check_quotes(data, quotes)
         return marks[~inside], whole
+
+    def _check_returns(self, data: NDArray[np.uint8], quotes: NDArray[np.int64]) -> None:
+        returns = np.flatnonzero(data[:-1] == RETURN)
+        bare = returns[data[returns + 1] != LINE_FEED]
+        if (np.searchsorted(quotes, bare) % 2 == 0).any():
+            raise InvalidInput(f"Expected carriage returns only before line feeds or in quotes, got a bare one after row {self._rows}. Quote the field.")
 
     def _check_quotes(self, data: NDArray[np.uint8], quotes: NDArray[np.int64]) -> None:
         opening, closing = quotes[0::2], quotes[1::2]

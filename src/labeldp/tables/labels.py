@@ -101,7 +101,8 @@ class LabelCodec:
         self.classes = tuple(classes)
         self.column = column
         self.column_type = column_type
-        self._values = pa.array(list(self.classes), type=value_type(column_type))
+        kind = value_type(column_type)
+        self._values = pa.array(list(self.classes), type=pa.large_string() if _is_text(kind) else kind)
         if pa.types.is_dictionary(column_type):
             room = np.iinfo(column_type.index_type.to_pandas_dtype()).max
             if len(self.classes) - 1 > room:
@@ -115,7 +116,7 @@ class LabelCodec:
         if pa.types.is_dictionary(labels.type):
             found = pc.take(self._find(labels.dictionary), labels.indices)
             if labels.indices.null_count and None in self.classes:
-                found = pc.if_else(labels.indices.is_null(), self.classes.index(None), found)
+                found = pc.if_else(labels.indices.is_null(), pa.scalar(self.classes.index(None), pa.int32()), found)
         else:
             found = self._find(labels)
         if found.null_count:
@@ -130,7 +131,7 @@ class LabelCodec:
                 return pa.array(raw.astype(np.int32, copy=False))
         if pa.types.is_floating(labels.type):
             labels = pc.add(labels, pa.scalar(0.0, labels.type))  # -0.0 is 0.0
-        return pc.index_in(labels, value_set=self._values)
+        return pc.index_in(labels if labels.type == self._values.type else labels.cast(self._values.type), value_set=self._values)
 
     @cached_property
     def _plain_codes(self) -> bool:
@@ -147,13 +148,17 @@ class LabelCodec:
     def decode(self, codes: NDArray[np.integer]) -> pa.Array:
         """The column of these codes, in the column's type; a dictionary lists the declared classes and nothing else."""
         if not pa.types.is_dictionary(self.column_type):
-            return self._values.take(pa.array(codes))
+            return _cast(self._values.take(pa.array(codes)), self.column_type)
         # The null class has no entry in the dictionary: its rows are null.
         present = [c is not None for c in self.classes]
         place = np.cumsum(present) - 1
         nulls = None if all(present) else ~np.array(present)[codes]
         indices = pa.array(place[codes], type=self.column_type.index_type, mask=nulls)
-        return pa.DictionaryArray.from_arrays(indices, self._values.drop_null(), ordered=self.column_type.ordered)
+        return pa.DictionaryArray.from_arrays(indices, _cast(self._values.drop_null(), self.column_type.value_type), ordered=self.column_type.ordered)
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    return array if array.type == kind else array.cast(kind)
 
 
 def distinct_labels(arrays: Iterable[pa.Array], *, limit: int = 100_000) -> tuple[object, ...]:
