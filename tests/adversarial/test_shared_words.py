@@ -136,3 +136,29 @@ def test_the_shared_word_walk_sees_every_output() -> None:
 def test_an_epsilon_one_float_away_is_another_law() -> None:
     near = replace(LAW, epsilon=math.nextafter(LAW.epsilon, 2))
     assert not np.isin(words_of(FACTS), words_of(FACTS | {"law": near.to_dict()})).any()
+
+
+def test_the_door_never_derives_one_key_for_two_draws(tmp_path, monkeypatch) -> None:
+    """The four situations again, through the public door and one ledger: every draw has a key of its own."""
+    import labeldp as ldp
+    from labeldp.privacy.door import open_run
+
+    drawn: list[bytes] = []
+    make = noise.Key.__init__
+
+    def record(self, purpose, material):
+        make(self, purpose, material)
+        if purpose == "draw":
+            drawn.append(material)
+
+    monkeypatch.setattr(noise.Key, "__init__", record)
+    ledger = ldp.Ledger(tmp_path / "ledger.sqlite", budget=100.0)
+    labels, ids = np.zeros(20, int), np.arange(20)
+    for law, changed, dataset, redraw in ((LAW, 0, "d", False), (OTHER_LAW, 0, "d", False), (LAW, 1, "d", True), (LAW, 0, "e", False)):
+        labels[0] = changed
+        ldp.privatize(labels, law, classes=range(K), dataset=dataset, ids=ids, ledger=ledger, redraw=redraw)
+    with open_run(labels, classes=range(K), epsilon=1.0, laws={"law": LAW.to_dict()}, dataset="fit", ids=ids, ledger=ledger) as run:
+        parts = run.partition([0.5, 0.5])
+        for part, stage in enumerate(("validation", "stage 1")):
+            run.privatize(np.flatnonzero(parts == part), LAW, stage=stage)
+    assert len(drawn) == len(set(drawn)) == 6
