@@ -294,7 +294,7 @@ def exact_epsilon(matrix: ArrayLike) -> float:
     Examples
     --------
     >>> exact_epsilon([[0.75, 0.25], [0.25, 0.75]])
-    1.09861228866811
+    1.0986122886681098
     """
     values = np.asarray(matrix, dtype=object if _holds_fractions(matrix) else np.float64)
     if values.ndim != 2 or not values.size or not all(0 <= v < math.inf for v in values.flat):

@@ -10,6 +10,9 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from labeldp.errors import InvalidInput
 
 WORD = 1 << 64  # one uniform word has this many values; every probability of a sampler is a whole number of them
@@ -61,6 +64,12 @@ def log_ratio(numerator: int, denominator: int) -> float:
     if 2 * numerator > denominator and numerator < 2 * denominator:
         return math.log1p((numerator - denominator) / denominator)
     return math.log(numerator) - math.log(denominator)
+
+
+def log_quotient(p: float | NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
+    """ln(p / q) of positive numbers, without loss where the two are close."""
+    off = (p - q) / q
+    return np.where(np.abs(off) < 0.5, np.log1p(np.clip(off, -0.5, None)), np.log(p) - np.log(q))
 
 
 def whole_below(x: Fraction) -> int:

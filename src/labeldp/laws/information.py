@@ -93,8 +93,8 @@ def subset_scores(ordered: Floats, epsilon: float, size: int) -> Floats:
     """Nats of subset selection: (n,); -inf at size 1, which is randomized response itself.
 
     With R the sampler's ratio and A a uniform subset of `size` classes, X = 1 + (R - 1) p(A):
-    I = (R ln R size / K - E[X ln X]) / E[X]. Patterns of the heaviest classes are enumerated; given one, p of the others in A has the mean
-    and variance of a sample without replacement.
+    I = (R ln R size / K - E[X ln X]) / E[X]. Patterns of the heaviest classes are enumerated; given one, X has the mean and variance of a
+    sample without replacement from the others, and E[X ln X] is that of a log-normal with these two (to second order, of any law).
     """
     k = ordered.shape[1]
     if size == 1:
@@ -108,6 +108,6 @@ def subset_scores(ordered: Floats, epsilon: float, size: int) -> Floats:
     variance = tail.var(axis=1, keepdims=True) if rest else np.zeros((len(ordered), 1))
     middle = 1.0 + (ratio - 1.0) * (ordered[:, :h] @ patterns.T + mean * others)
     spread = (ratio - 1.0) ** 2 * variance * (others * (rest - others) / max(rest - 1, 1))
-    expected = (middle * np.log(middle) + spread / (2.0 * middle)) @ chance
+    expected = (middle * (np.log(middle) + 0.5 * np.log1p(spread / (middle * middle)))) @ chance
     share = size / k
     return np.asarray((ratio * np.log(ratio) * share - expected) / (1.0 + (ratio - 1.0) * share))

@@ -17,7 +17,7 @@ from labeldp.errors import InvalidInput
 from labeldp.laws import choice, kernel, sets
 from labeldp.laws import prior as priors
 from labeldp.laws.base import MAX_CELLS, Array, Cell, Floats, Law, Side, Table, Words
-from labeldp.laws.exact import WORD, log_ratio
+from labeldp.laws.exact import WORD, log_quotient, log_ratio
 
 _NAN = float("nan")
 
@@ -56,7 +56,7 @@ def response_information(epsilon: float, prior: Floats, inside: NDArray[np.bool_
     mass = within.sum(axis=1, keepdims=True)
     c = 1.0 / size[:, None]
     out = within * a + (mass - within) * b + (1.0 - mass) * c
-    terms = sum(w * p * np.log1p((p - out) / out) for w, p in ((within, a), (mass - within, b), (1.0 - mass, c)))
+    terms = sum(w * p * log_quotient(p, out) for w, p in ((within, a), (mass - within, b), (1.0 - mass, c)))
     return np.asarray(np.maximum(0.0, np.where(inside, terms, 0.0).sum(axis=1)))
 
 

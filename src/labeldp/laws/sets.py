@@ -31,7 +31,7 @@ def unpack(packed: Bits, n_classes: int) -> NDArray[np.bool_]:
 
 def full(n_classes: int) -> Bits:
     """The set of all classes, one packed row."""
-    return pack(np.ones((1, n_classes), dtype=np.bool_))[0]
+    return pack(np.ones((1, n_classes), dtype=np.bool_)).reshape(-1)
 
 
 def popcount(packed: Bits) -> NDArray[np.int64]:

@@ -21,7 +21,7 @@ from labeldp.errors import InvalidInput
 from labeldp.laws import prior as priors
 from labeldp.laws import sampling, sets
 from labeldp.laws.base import MAX_CELLS, Array, Cell, Floats, Law, Side, Table, Words
-from labeldp.laws.exact import WORD, exp_floor, log_ratio, whole_below
+from labeldp.laws.exact import WORD, exp_floor, log_quotient, log_ratio, whole_below
 
 _NAN = float("nan")
 
@@ -253,9 +253,8 @@ def split_sample(labels: NDArray[np.integer], r: NDArray[np.uint64], split: sets
 
 def split_information(mass: Floats, epsilon: float) -> Floats:
     """Nats of one keyed bit about a set of this prior mass."""
-    truth = inside_words(epsilon, 2, 1) / WORD
-    lie = 1.0 - truth
-    yes = mass * truth + (1.0 - mass) * lie
-    no = 1.0 - yes
-    terms = [(mass, truth, yes), (1.0 - mass, lie, yes), (mass, lie, no), (1.0 - mass, truth, no)]
-    return np.asarray(np.maximum(0.0, np.sum([w * p * np.log1p((p - out) / out) if p else 0.0 * w for w, p, out in terms], axis=0)))
+    m = inside_words(epsilon, 2, 1)
+    truth, lie = m / WORD, (WORD - m) / WORD
+    yes, no = mass * truth + (1.0 - mass) * lie, mass * lie + (1.0 - mass) * truth
+    cases = ((mass, truth, yes), (1.0 - mass, lie, yes), (mass, lie, no), (1.0 - mass, truth, no))
+    return np.asarray(np.maximum(0.0, sum(w * p * log_quotient(p, out) for w, p, out in cases)))

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract that any law must pass, as one function: `check_law(law)`.
+
+Write a law, give it small n_classes, call `check_law` in a test. It compares what the law says of itself (profile, table, likelihood,
+inclusion) with the sampler that runs, in exact arithmetic where the sampler's words can be enumerated, statistically elsewhere.
+"""
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labeldp.laws.base import Array, Law, Side, law_from_dict, worst_ratio
+from labeldp.laws.exact import WORD, exp_floor
+
+FALSE_ALARM = 1e-6  # chance that one chi-square test here fails a law that is right; words are fixed, so a law passes always or never
+_DRAWS = 20_000  # per label
+_MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+@dataclass
+class CounterWords:
+    """A counter stream of words from a public hash, for tests only: it protects nothing.
+
+    Attributes
+    ----------
+    rows : (n,) int64
+        Row numbers: equal numbers have equal words.
+    seed : int
+        Another seed is another, independent stream.
+    fixed : mapping of counter to (n,) uint64
+        Words to hand out instead of the hash.
+    asked : list
+        Every (counter, rows) that was asked for, in order; shared with the chunks that `select` cut off.
+    """
+
+    rows: NDArray[np.int64]
+    seed: int = 0
+    fixed: dict[int, NDArray[np.uint64]] = field(default_factory=dict)
+    asked: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, counter: int, rows: NDArray[np.intp] | None = None) -> NDArray[np.uint64]:
+        """Word number `counter` of the rows at these positions."""
+        which = self.rows if rows is None else self.rows[rows]
+        self.asked.append((counter, tuple(which.tolist())))
+        if counter in self.fixed:
+            return self.fixed[counter].copy() if rows is None else self.fixed[counter][rows]
+        return _hash(which, counter, self.seed)
+
+    def select(self, rows: NDArray[np.intp]) -> "CounterWords":
+        """The streams of the rows at these positions."""
+        fixed = {counter: value[rows] for counter, value in self.fixed.items()}
+        return CounterWords(self.rows[rows], self.seed, fixed, self.asked)
+
+
+def _hash(rows: NDArray[np.int64], counter: int, seed: int) -> NDArray[np.uint64]:
+    """SplitMix64 over (row, counter, seed)."""
+    offset = np.uint64((counter * 0xD1B54A32D192ED03 + seed * 0x8CB92BA72F3D8DD7 + 0x9E3779B97F4A7C15) % WORD)
+    state = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + offset
+    for _ in range(2):
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(_MIX[0])
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(_MIX[1])
+        state ^= state >> np.uint64(31)
+    return state
+
+
+def check_law(law: Law, priors: Sequence[Sequence[float]] | None = None) -> None:
+    """Raise AssertionError, naming what is wrong, unless the law keeps the contract.
+
+    Parameters
+    ----------
+    law : Law
+        With a matrix of at most a few thousand cells (K up to about 8), so that everything can be enumerated.
+    priors : rows of K weights, optional
+        Tried one after another; the default holds a uniform, a peaked, a graded, a tied and a partly-zero one.
+
+    Notes
+    -----
+    Checked, per prior: exact epsilon <= claim (against a certified lower bound of e^eps); probabilities sum to exactly 1; table and
+    profile agree; the sampler's word intervals have exactly the claimed measure; samples fit the matrix (chi-square, false alarm 1e-6);
+    likelihoods are proportional to matrix columns; inclusion gives exactly unbiased estimates; prepare is deterministic and fits the
+    layout; the law survives JSON; labels never change the words asked for.
+    """
+    _check_value(law)
+    for prior in _default_priors(law.n_classes) if priors is None else priors:
+        row = np.asarray(prior, dtype=np.float64)
+        side = _check_prepare(law, row)
+        _check_privacy(law, side)
+        _check_table(law, side)
+        _check_word_measure(law, side)
+        _check_samples(law, side)
+        _check_likelihood(law, side)
+        _check_inclusion(law, side)
+        _check_words(law, side)
+
+
+def _default_priors(k: int) -> list[list[float]]:
+    graded = [0.5**i for i in range(k)]
+    return [[1.0] * k, [0.97] + [0.03 / (k - 1)] * (k - 1), graded[::-1], [1.0, 1.0] + [0.25] * (k - 2), [1.0] * (k - 1) + [0.0]]
+
+
+def _check_value(law: Law) -> None:
+    data = json.loads(json.dumps(law.to_dict()))
+    assert law_from_dict(data) == law, "to_dict does not survive JSON: law_from_dict gives another law"
+    assert replace(law, epsilon=law.epsilon / 2).epsilon == law.epsilon / 2, "dataclasses.replace(law, epsilon=...) must give that epsilon"
+    assert hash(law) == hash(law_from_dict(data)), "equal laws must have equal hashes"
+
+
+def _check_prepare(law: Law, prior: NDArray[np.float64]) -> dict[str, Array]:
+    """One row's side; one row, many equal rows and a stride-0 view must agree."""
+    side = law.prepare(prior[None])
+    layout = {name: value for name, value in law.layout().items() if name != "output"}
+    assert side.keys() == layout.keys(), f"prepare gives {sorted(side)}, layout promises {sorted(layout)}"
+    for batch in (np.tile(prior, (5, 1)), np.broadcast_to(prior, (5, law.n_classes)), 3.0 * prior[None]):
+        again = law.prepare(batch)
+        for name, (dtype, shape) in layout.items():
+            assert again[name].dtype == dtype and again[name].shape == (len(batch), *shape), f"side {name!r} does not fit the layout"
+            assert (again[name] == side[name][0]).all(), f"side {name!r} differs between equal priors"
+    return {name: value[0] for name, value in side.items()}
+
+
+def _check_privacy(law: Law, side: Side) -> None:
+    cells = law.profile(side)
+    ratio = worst_ratio(cells)
+    assert ratio is not None, "an output is possible for one label and impossible for another"
+    assert ratio <= exp_floor(law.epsilon), f"exact epsilon {law.exact_epsilon(side)} is above the claim {law.epsilon}"
+    assert law.exact_epsilon(side) <= law.epsilon
+    assert law.exact_epsilon() <= law.epsilon
+    for label in {cell.label for cell in cells}:
+        total = sum(cell.probability * cell.outputs for cell in cells if cell.label == label)
+        assert total == 1, f"probabilities of a {label!r} label sum to {total}, not 1"
+
+
+def _exact_matrix(law: Law, side: Side) -> NDArray[np.object_]:
+    table = law.table(side)
+    values = np.empty(len(table.values), dtype=object)
+    values[:] = table.values
+    return values[table.index]
+
+
+def _check_table(law: Law, side: Side) -> None:
+    matrix = _exact_matrix(law, side)
+    assert (matrix.sum(axis=1) == 1).all(), "rows of the exact matrix do not sum to 1"
+    low, high = matrix.min(axis=0), matrix.max(axis=0)
+    assert all(h <= exp_floor(law.epsilon) * v for h, v in zip(high, low, strict=True)), "the matrix exceeds epsilon"
+    claimed = {cell.probability for cell in law.profile(side)}
+    assert set(matrix.flat) <= claimed, "the matrix holds a probability that the profile does not"
+
+
+def _column_of(law: Law, side: Side) -> Callable[[Array], NDArray[np.int64]]:
+    """A function from outputs to column numbers of the matrix; an output that is not a column fails."""
+    table = law.table(side)
+    keys = table.outputs if law.kind == "label" else np.packbits(table.outputs, axis=1, bitorder="little")
+    known = {key.tobytes(): j for j, key in enumerate(keys)}
+
+    def find(outputs: Array) -> NDArray[np.int64]:
+        columns = [known.get(output.tobytes(), -1) for output in outputs]
+        assert min(columns) >= 0, "the sampler released an output that the table does not hold"
+        return np.array(columns, dtype=np.int64)
+
+    return find
+
+
+def _draw(law: Law, side: Side, label: int, words: CounterWords) -> Array:
+    n = len(words)
+    rows = {name: np.broadcast_to(value, (n, *np.shape(value))) for name, value in side.items()}
+    outputs = law.sample(np.full(n, label, dtype=np.int32), words, rows)
+    dtype, shape = law.layout()["output"]
+    assert outputs.dtype == dtype and outputs.shape == (n, *shape), "outputs do not fit the layout"
+    return outputs
+
+
+def _check_word_measure(law: Law, side: Side) -> None:
+    """The measure of first words that lead to each output is exactly the claimed probability.
+
+    Where other words matter too, what is measured is whether the output holds the label.
+    """
+    find, matrix, table = _column_of(law, side), _exact_matrix(law, side), law.table(side)
+    one_word = _uses_one_word(law, side)
+    for label in range(law.n_classes):
+        holds = table.outputs[:, label] if law.kind == "set" else table.outputs == label
+
+        def code(words: list[int], label: int = label, holds: Array = holds) -> list[int]:
+            fixed = {0: np.array(words, dtype=np.uint64)}
+            columns = find(_draw(law, side, label, CounterWords(np.zeros(len(words), dtype=np.int64), fixed=fixed)))
+            return [int(v) for v in (columns if one_word else holds[columns])]
+
+        measured = _measure(code)
+        for value in range(matrix.shape[1] if one_word else 2):
+            claim = matrix[label, value] if one_word else sum(matrix[label][holds == bool(value)], Fraction(0))
+            assert Fraction(measured.get(value, 0), WORD) == claim, (
+                f"label {label}: words give {measured.get(value, 0)} / 2^64, not {claim}"
+            )
+
+
+def _uses_one_word(law: Law, side: Side) -> bool:
+    words = CounterWords(np.arange(4, dtype=np.int64))
+    _draw(law, side, 0, words)
+    return {counter for counter, _ in words.asked} == {0}
+
+
+def _measure(code: Callable[[list[int]], list[int]]) -> dict[int, int]:
+    """How many of the 2^64 first words have each code, given that each code's words are an interval or two."""
+    marks = sorted({0, WORD - 1} | {i << 58 for i in range(64)} | {WORD - (1 << i) for i in range(64)})
+    spans = [(lo, hi, a, b) for (lo, a), (hi, b) in _pairs(marks, code(marks))]
+    counts: dict[int, int] = {}
+    while spans:
+        done = [s for s in spans if s[2] == s[3] or s[1] - s[0] == 1]
+        for lo, hi, a, _ in done:
+            counts[a] = counts.get(a, 0) + hi - lo
+        spans = [s for s in spans if not (s[2] == s[3] or s[1] - s[0] == 1)]
+        if spans:
+            middles = [(lo + hi) // 2 for lo, hi, _, _ in spans]
+            found = code(middles)
+            spans = [part for (lo, hi, a, b), m, c in zip(spans, middles, found, strict=True) for part in ((lo, m, a, c), (m, hi, c, b))]
+    last = code([WORD - 1])[0]
+    counts[last] = counts.get(last, 0) + 1
+    return counts
+
+
+def _pairs(marks: list[int], codes: list[int]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    both = list(zip(marks, codes, strict=True))
+    return list(itertools.pairwise(both))
+
+
+def _check_samples(law: Law, side: Side) -> None:
+    """Chi-square of samples against the matrix; rare outputs are pooled."""
+    from scipy.stats import chi2
+
+    find, matrix = _column_of(law, side), _exact_matrix(law, side).astype(np.float64)
+    for label in range(law.n_classes):
+        words = CounterWords(np.arange(_DRAWS, dtype=np.int64), seed=label + 1)
+        counts = np.bincount(find(_draw(law, side, label, words)), minlength=matrix.shape[1])
+        expected = _DRAWS * matrix[label]
+        rare = expected < 10
+        pooled = np.append(counts[~rare], counts[rare].sum()), np.append(expected[~rare], expected[rare].sum())
+        keep = pooled[1] > 0
+        observed, wanted = pooled[0][keep], pooled[1][keep]
+        statistic = float(((observed - wanted) ** 2 / wanted).sum())
+        limit = float(chi2.isf(FALSE_ALARM, max(1, len(wanted) - 1)))
+        small = wanted.min() < 10  # a pool of a few expected draws is no chi-square: allow it a Poisson tail
+        assert statistic <= limit * (3 if small else 1), (
+            f"label {label}: samples do not fit the matrix (chi-square {statistic:.1f} > {limit:.1f})"
+        )
+
+
+def _outputs_in_columns(law: Law, side: Side) -> Array:
+    outputs = law.table(side).outputs
+    return outputs if law.kind == "label" else np.packbits(outputs, axis=1, bitorder="little")
+
+
+def _check_likelihood(law: Law, side: Side) -> None:
+    matrix = _exact_matrix(law, side).astype(np.float64)
+    outputs = _outputs_in_columns(law, side)
+    rows = {name: np.broadcast_to(value, (len(outputs), *np.shape(value))) for name, value in side.items()}
+    found = law.log_likelihood(outputs, rows)
+    assert found.shape == (len(outputs), law.n_classes) and found.dtype == np.float64, "log_likelihood must be (n, K) float64"
+    assert (found.max(axis=1) == 0).all(), "the row maximum of log_likelihood must be 0"
+    wanted = np.log(matrix.T) - np.log(matrix.T).max(axis=1, keepdims=True)
+    assert np.allclose(found, wanted, rtol=1e-9, atol=1e-12), "log_likelihood is not proportional to the matrix's columns"
+    members = law.table(side).outputs
+    shown = law.members(outputs, rows)
+    assert (shown == (members if law.kind == "set" else members[:, None] == np.arange(law.n_classes))).all(), (
+        "members disagrees with the outputs"
+    )
+
+
+def _check_inclusion(law: Law, side: Side) -> None:
+    """(own, other) are the exact inclusion probabilities, so (1{y in output} - other) / (own - other) is exactly unbiased."""
+    matrix, outputs = _exact_matrix(law, side), _outputs_in_columns(law, side)
+    rows = {name: np.broadcast_to(value, (len(outputs), *np.shape(value))) for name, value in side.items()}
+    own, other = law.inclusion(outputs, rows)
+    members = law.members(outputs, rows)
+    k = law.n_classes
+    chance = np.array([[sum(matrix[y][members[:, c]], Fraction(0)) for c in range(k)] for y in range(k)], dtype=object)
+    same, different = {chance[c, c] for c in range(k)}, {chance[y, c] for y in range(k) for c in range(k) if y != c}
+    if np.isnan(own).all() and np.isnan(other).all():
+        assert len(same) > 1 or len(different) > 1 or same == different, "inclusion is NaN, but this row has an unbiased estimator"
+        return
+    assert len(same) == 1 and len(different) == 1, "inclusion gives numbers, but it depends on more than label and class being equal"
+    p, q = same.pop(), different.pop()
+    assert (own == float(p)).all() and (other == float(q)).all(), f"inclusion is not ({float(p)}, {float(q)})"
+    for y in range(k):
+        for c in range(k):
+            estimate = sum((matrix[y, j] * ((int(members[j, c]) - q) / (p - q)) for j in range(len(outputs))), Fraction(0))
+            assert estimate == (y == c), "the estimator built from inclusion is biased"
+
+
+def _check_words(law: Law, side: Side) -> None:
+    """Whatever the labels, the same words are asked for in the same order, and equal words give equal outputs."""
+    asked = []
+    for label in range(law.n_classes):
+        words = CounterWords(np.arange(300, dtype=np.int64), seed=99)
+        first = _draw(law, side, label, words)
+        again = _draw(law, side, label, CounterWords(np.arange(300, dtype=np.int64), seed=99))
+        assert (first == again).all(), "the same words gave other outputs"
+        asked.append(words.asked)
+    assert all(a == asked[0] for a in asked), "which words are asked for depends on the label"

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which candidates and splits are chosen: against brute force over subsets, and against the linear program of the optimality theorem."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from labeldp.laws import PriorSplit, RRTopK, RRWithPrior, choice
+from labeldp.laws.exact import exp_floor
+from labeldp.laws.prior import quantise
+
+WEIGHTS = st.integers(0, 6).map(float) | st.floats(0, 1)
+PRIORS = st.integers(2, 12).flatmap(lambda k: st.lists(WEIGHTS, min_size=k, max_size=k))
+
+
+@given(PRIORS, st.floats(1e-6, 20))
+@settings(max_examples=150)
+def test_no_subset_of_classes_is_better(prior: list[float], epsilon: float) -> None:
+    """In exact integers; and of subsets that are as good, none is smaller (within what a double can tell)."""
+    weights = [int(w) for w in quantise(np.array([prior]))[0]]
+    gain = exp_floor(epsilon)
+    chosen = RRWithPrior(len(prior), epsilon).outputs(prior).tolist()
+    reached = sum(weights[y] for y in chosen) / (gain + len(chosen) - 1)
+    for k in range(1, len(prior) + 1):
+        best = max(sum(s) for s in combinations(weights, k)) / (gain + k - 1)
+        assert best <= reached * (1 + 4e-16)
+        if k < len(chosen):
+            assert best < reached * (1 + 4e-16)
+
+
+@given(PRIORS, st.floats(1e-3, 20))
+@settings(max_examples=100)
+def test_classes_of_equal_prior_enter_together(prior: list[float], epsilon: float) -> None:
+    weights = quantise(np.array([prior]))[0]
+    inside = np.zeros(len(prior), dtype=bool)
+    inside[RRWithPrior(len(prior), epsilon).outputs(prior)] = True
+    assert not set(weights[inside]) & set(weights[~inside])
+    assert weights[inside].min() > weights[~inside].max(initial=-1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_private_matrix_is_better(seed: int) -> None:
+    """Theorem 3: maximise sum_y p_y T[y, y] over all eps-DP matrices T."""
+    rng = np.random.default_rng(seed)
+    k, epsilon = int(rng.integers(2, 6)), float(rng.uniform(0.1, 4))
+    prior = rng.dirichlet(np.full(k, 0.7))
+    rows = []
+    for z in range(k):
+        for y in range(k):
+            for other in range(k):
+                if other != y:
+                    row = np.zeros((k, k))
+                    row[y, z], row[other, z] = 1.0, -np.exp(epsilon)
+                    rows.append(row.ravel())
+    sums = np.kron(np.eye(k), np.ones(k))
+    best = linprog(-np.diag(prior).ravel(), A_ub=np.array(rows), b_ub=np.zeros(len(rows)), A_eq=sums, b_eq=np.ones(k), bounds=(0, 1))
+    law = RRWithPrior(k, epsilon)
+    matrix = law.matrix(prior)
+    assert sum(prior[y] * matrix[y, j] for j, y in enumerate(law.outputs(prior))) == pytest.approx(-best.fun, abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda r: np.exp(3 * r.normal(size=(40, 500))),
+        lambda r: np.abs(r.normal(size=(40, 500))),
+        lambda r: r.integers(0, 4, (40, 500)) + 0.0,
+    ],
+)
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 5.0, 50.0])
+def test_both_routes_agree(make, epsilon: float) -> None:
+    """The iteration and a scan of all prefixes of the sorted prior give the same sets."""
+    weights = quantise(make(np.random.default_rng(1)))
+    threshold, size = choice.best_threshold(weights, epsilon)
+    assert ((weights > threshold[:, None]).sum(axis=1) == size).all()
+    ordered = -np.sort(-weights, axis=1)
+    ratio = np.cumsum(ordered, axis=1) / (float(exp_floor(epsilon)) - 1 + np.arange(1, 501))
+    assert np.allclose(ratio[np.arange(40), size - 1], ratio.max(axis=1), rtol=1e-15)
+
+
+def test_uniform_prior_gives_randomized_response() -> None:
+    for k in (2, 3, 10, 1000):
+        for epsilon in (1e-6, 0.5, 30.0):
+            assert int(RRWithPrior(k, epsilon).side_row()["size"]) == k
+
+
+@given(PRIORS)
+def test_split_is_the_prefix_nearest_one_half(prior: list[float]) -> None:
+    weights = [int(w) for w in quantise(np.array([prior]))[0]]
+    order = sorted(range(len(prior)), key=lambda c: (-weights[c], c))
+    off = [abs(2 * sum(weights[c] for c in order[:k]) - sum(weights)) for k in range(1, len(prior))]
+    first = PriorSplit(len(prior), 1.0).outputs(prior)[0]
+    assert np.flatnonzero(first).tolist() == sorted(order[: off.index(min(off)) + 1])
+
+
+@given(PRIORS, st.data())
+def test_top_k_cuts_ties_by_index(prior: list[float], data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, len(prior)))
+    weights = quantise(np.array([prior]))[0]
+    order = sorted(range(len(prior)), key=lambda c: (-weights[c], c))
+    assert RRTopK(len(prior), 1.0, k).outputs(prior).tolist() == sorted(order[:k])

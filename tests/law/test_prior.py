@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Priors on the integer grid, and packed sets."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labeldp.errors import InvalidInput
+from labeldp.laws import LAWS, AutoLaw, PriorSplit, RRTopK, RRWithPrior, sets
+from labeldp.laws.prior import TOP, as_prior, quantise
+
+LAWS_WITH_PRIOR = [RRTopK(4, 1.0, 2), RRWithPrior(4, 1.0), PriorSplit(4, 1.0), AutoLaw(4, 1.0)]
+
+
+@given(st.lists(st.floats(0, 1e300), min_size=2, max_size=8))
+def test_the_grid(row: list[float]) -> None:
+    weights = quantise(np.array([row]))[0]
+    assert weights.max() == TOP
+    assert (weights == np.rint(weights)).all()
+    top = max(row)
+    if top > 0:
+        assert np.abs(weights - np.array(row) / top * TOP).max() <= 0.51
+    else:
+        assert (weights == TOP).all()
+
+
+@pytest.mark.parametrize("tiny", [5e-324, 1e-310, 1e-280])
+def test_tiny_weights_keep_their_ratios(tiny: float) -> None:
+    assert quantise(np.array([[tiny, 0.0, tiny]]))[0].tolist() == [TOP, 0.0, TOP]
+
+
+def test_scale_and_type_do_not_matter() -> None:
+    prior = np.array([[1, 2, 4, 8], [0, 0, 0, 0]])
+    for other in (prior * 0.125, prior.astype(np.float32), prior.astype(np.uint8), np.asfortranarray(prior)):
+        assert (quantise(other) == quantise(prior)).all()
+    assert quantise(prior)[1].tolist() == [TOP] * 4
+
+
+@pytest.mark.parametrize("law", LAWS_WITH_PRIOR, ids=lambda law: law.name)
+@pytest.mark.parametrize("bad", [np.nan, -1e-9, np.inf, -np.inf])
+def test_bad_numbers_are_refused(law, bad: float) -> None:
+    prior = np.ones((3, 4))
+    prior[1, 2] = bad
+    with pytest.raises(InvalidInput, match="row 1"):
+        law.prepare(prior)
+
+
+@pytest.mark.parametrize("cls", LAWS.values(), ids=lambda cls: cls.name)
+def test_bad_shapes_are_refused(cls: type) -> None:
+    law = cls(4, 1.0, 2) if cls is RRTopK else cls(4, 1.0)
+    for bad in (np.ones((3, 5)), np.ones(4), np.ones((2, 4, 1)), np.array([["a"] * 4])):
+        with pytest.raises(InvalidInput):
+            law.prepare(bad)
+
+
+@pytest.mark.parametrize("law", LAWS_WITH_PRIOR, ids=lambda law: law.name)
+def test_priors_are_neither_changed_nor_copied_whole(law) -> None:
+    prior = np.random.default_rng(0).random((50, 4))
+    before = prior.copy()
+    prior.flags.writeable = False
+    side = law.prepare(prior)
+    assert (prior == before).all()
+    assert all((value[30:40] == law.prepare(prior[30:40])[name]).all() for name, value in side.items())
+    assert as_prior(prior, 4) is prior
+    shared = law.prepare(np.broadcast_to(prior[3], (10**6, 4)))
+    assert all(value.strides[0] == 0 and (value[0] == side[name][3]).all() for name, value in shared.items())
+    assert all(len(value) == 0 for value in law.prepare(np.empty((0, 4))).values())
+
+
+@given(st.integers(1, 200), st.data())
+def test_packed_sets(k: int, data: st.DataObject) -> None:
+    members = sorted(data.draw(st.sets(st.integers(0, k - 1), min_size=1)))
+    mask = np.zeros((3, k), dtype=bool)
+    mask[:, members] = True
+    packed = sets.pack(mask)
+    assert packed.shape == (3, sets.n_bytes(k))
+    assert (sets.unpack(packed, k) == mask).all()
+    assert (sets.popcount(packed) == len(members)).all()
+    j = data.draw(st.integers(0, len(members) - 1))
+    (found,) = sets.select(packed, np.full(3, j))
+    assert (found == members[j]).all()
+    label = data.draw(st.integers(0, k - 1))
+    assert (sets.contains(packed, np.full(3, label), k) == (label in members)).all()
+    assert (sets.unpack(sets.single(np.full(3, label), k), k) == (np.arange(k) == label)).all()
+    assert (sets.unpack(sets.full(k)[None], k)).all()
