@@ -25,7 +25,7 @@ def array_digest(arrays: Mapping[str, NDArray[np.generic]]) -> str:
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         state.update(f"{name}:{array.dtype.str}:{array.shape};".encode())
-        state.update(array.reshape(-1).view(np.uint8))
+        state.update(array.data if array.size else b"")
     return state.hexdigest()
 
 
@@ -87,8 +87,7 @@ def public_hash(salt: str, ids: NDArray[np.generic]) -> NDArray[np.uint64]:
 def _hash_column(state: NDArray[np.uint64], column: NDArray[np.generic]) -> NDArray[np.uint64]:
     if column.dtype.kind in "iu":
         return _mix(state ^ column.astype(np.int64 if column.dtype.kind == "i" else np.uint64).view(np.uint64))
-    text = column.astype(np.str_) if column.dtype.kind == "O" else column
-    encoded = np.char.encode(text, "utf-8") if text.dtype.kind == "U" else text.astype(np.bytes_)
+    encoded = column.astype(np.bytes_) if column.dtype.kind == "S" else np.char.encode(column.astype(np.str_), "utf-8")
     state = _mix(state ^ np.char.str_len(encoded).astype(np.uint64))
     width = -(-max(encoded.dtype.itemsize, 1) // 8) * 8
     for word in encoded.astype(f"S{width}").view("<u8").reshape(len(column), width // 8).T:

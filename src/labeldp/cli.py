@@ -12,12 +12,14 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from typer.core import TyperGroup
 
+from labeldp import _validate
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPError, LabelDPWarning, LedgerError, MissingExtra, ReleaseError
 
 CODES: tuple[tuple[type[BaseException], int], ...] = (
@@ -34,12 +36,20 @@ CHECK_FAILED = 7
 Made = TypeVar("Made")
 
 
+class Order(StrEnum):
+    """Order of the rows in the output."""
+
+    shuffle = "shuffle"
+    keep = "keep"
+
+
 class _Commands(TyperGroup):
     """Turns every error into one message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
         with warnings.catch_warnings():
+            warnings.simplefilter("always", LabelDPWarning)
             warnings.showwarning = _show_warning
             try:
                 return super().invoke(ctx)
@@ -89,13 +99,21 @@ def _remember_json(ctx: typer.Context, value: bool) -> bool:
 
 def _version(value: bool) -> None:
     if value:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        typer.echo(version("labeldp"))
+        try:
+            typer.echo(version("labeldp"))
+        except PackageNotFoundError:  # run from the source tree
+            typer.echo("unknown: labeldp is not installed")
         raise typer.Exit()
 
 
-app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, help="Label differential privacy: release tables, train models, know the cost.")
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Label differential privacy: release tables, train models, know the cost.",
+)
 ledger_app = typer.Typer(cls=_Commands, no_args_is_help=True, help="What was spent: history, budgets, and whether the record is whole.")
 app.add_typer(ledger_app, name="ledger")
 
@@ -130,9 +148,12 @@ def release(
     id: Ids = None,
     unit: Unit = None,
     max_rows_per_unit: MaxRows = 1,
-    law: Annotated[str | None, typer.Option(help="rr, rr-top-k:K, rr-with-prior, subset[:SIZE], split or auto. Default: rr, or rr-with-prior with --prior.")] = None,
+    law: Annotated[
+        str | None,
+        typer.Option(help="rr, rr-top-k:K, rr-with-prior, subset[:SIZE], split or auto. Default: rr, or rr-with-prior with --prior."),
+    ] = None,
     prior: Annotated[str | None, typer.Option(help="Public columns with a weight for each class: A,B,C.")] = None,
-    order: Annotated[str, typer.Option(help="shuffle, or keep: you state that order and layout are public.")] = "shuffle",
+    order: Annotated[Order, typer.Option(help="keep: you state that order and layout are public.")] = Order.shuffle,
     dataset: Dataset = None,
     ledger: LedgerPath = None,
     budget: Budget = None,
@@ -148,14 +169,26 @@ def release(
     listed = _classes(classes, classes_file, null_class)
     spec = _usage(
         lambda: ReleaseSpec(
-            label, listed, epsilon, law, id or None, unit, max_rows_per_unit, _split(prior), dataset, order, strict  # type: ignore[arg-type]
+            label,
+            listed,
+            epsilon,
+            law,
+            id or None,
+            unit,
+            max_rows_per_unit,
+            _split(prior),
+            dataset,
+            order,
+            strict,
         )
     )
     record = _usage(lambda: ledger_at(ledger, budget))
     with _progress(as_json) as progress:
         done = run(source, out, spec, record, redraw=redraw, progress=progress)
     if as_json:
-        _print_json({"path": str(done.path), "manifest": str(done.manifest_path), "repeated": done.repeated, "receipt": done.receipt.to_dict()})
+        _print_json(
+            {"path": str(done.path), "manifest": str(done.manifest_path), "repeated": done.repeated, "receipt": done.receipt.to_dict()}
+        )
         return
     who = "row" if done.receipt.unit == "row" else f"{done.receipt.unit} (at most {done.receipt.max_rows_per_unit} rows each)"
     what = "Already released; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {done.receipt.epsilon:g}."
@@ -230,7 +263,12 @@ def ledger_history(ledger: LedgerPath = None, as_json: Json = False) -> None:
 
 
 @ledger_app.command("spent")
-def ledger_spent(dataset: Annotated[str | None, typer.Option()] = None, label: Annotated[str | None, typer.Option()] = None, ledger: LedgerPath = None, as_json: Json = False) -> None:
+def ledger_spent(
+    dataset: Annotated[str | None, typer.Option()] = None,
+    label: Annotated[str | None, typer.Option()] = None,
+    ledger: LedgerPath = None,
+    as_json: Json = False,
+) -> None:
     """Spent, budget and what remains, for each dataset and column."""
     from labeldp.app.ledger import accounts, accounts_text, ledger_at
 
@@ -239,7 +277,9 @@ def ledger_spent(dataset: Annotated[str | None, typer.Option()] = None, label: A
 
 
 @ledger_app.command("budget")
-def ledger_budget(dataset: Annotated[str, typer.Option()], label: Annotated[str, typer.Option()], ledger: LedgerPath = None, as_json: Json = False) -> None:
+def ledger_budget(
+    dataset: Annotated[str, typer.Option()], label: Annotated[str, typer.Option()], ledger: LedgerPath = None, as_json: Json = False
+) -> None:
     """The budget of one dataset and column."""
     from labeldp.app.ledger import ledger_at
 
@@ -248,7 +288,13 @@ def ledger_budget(dataset: Annotated[str, typer.Option()], label: Annotated[str,
 
 
 @ledger_app.command("set-budget")
-def ledger_set_budget(dataset: Annotated[str, typer.Option()], label: Annotated[str, typer.Option()], budget: Annotated[float, typer.Option()], ledger: LedgerPath = None, as_json: Json = False) -> None:
+def ledger_set_budget(
+    dataset: Annotated[str, typer.Option()],
+    label: Annotated[str, typer.Option()],
+    budget: Annotated[float, typer.Option()],
+    ledger: LedgerPath = None,
+    as_json: Json = False,
+) -> None:
     """Allow more, or less, for one dataset and column; the change stays in the history."""
     from labeldp.app.ledger import ledger_at
 
@@ -271,6 +317,21 @@ def ledger_verify(
     _answer(as_json, {"whole": not problems, "problems": problems}, "\n".join(problems) or "The history is whole.")
     if problems:
         raise typer.Exit(CHECK_FAILED)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for summary.md and summary.json.")] = Path("demo-out"),
+    seeds: Annotated[int, typer.Option(help="Noise seeds and splits to average over.")] = 5,
+    workers: Annotated[int, typer.Option(help="Processes of one thread each.")] = 2,
+    as_json: Json = False,
+) -> None:
+    """Two real data sets at three budgets: what labeldp gains."""
+    from labeldp.app.demo import run
+
+    _usage(lambda: (_validate.integer(seeds=seeds, low=1), _validate.integer(workers=workers, low=1)))
+    result = run(out, seeds=seeds, workers=workers)
+    _answer(as_json, result, (out / "summary.md").read_text(encoding="utf-8"))
 
 
 def _answer(as_json: bool, facts: dict[str, object], text: str) -> None:

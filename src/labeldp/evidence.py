@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Never, Self
+from typing import TYPE_CHECKING, Any, Never, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -52,7 +52,7 @@ class Block:
     receipt: Receipt
     stage: str = ""
 
-    def at(self, index: NDArray[np.integer], rows: NDArray[np.int64]) -> "Block":
+    def at(self, index: slice | NDArray[np.integer], rows: NDArray[np.int64]) -> "Block":
         """The draws at these places, standing at these rows."""
         return replace(self, outputs=self.outputs[index], side={k: v[index] for k, v in self.side.items()}, rows=rows)
 
@@ -60,7 +60,7 @@ class Block:
         """The block cut so that (rows, K) float64 stays small."""
         step = max(1, _CELLS // self.law.n_classes)
         for start in range(0, len(self.rows), step):
-            yield self.at(np.s_[start : start + step], self.rows[start : start + step])  # type: ignore[arg-type]
+            yield self.at(slice(start, start + step), self.rows[start : start + step])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -119,17 +119,18 @@ class NoisyLabels:
 
     def __array__(self, *_: object, **__: object) -> Never:
         raise InvalidInput(
-            "NoisyLabels cannot become an array of labels, since a row's output need not be a label. For cross-validation pass a splitter that "
-            "does not look at labels, for example cv=KFold(5): an integer cv stratifies, which would need true labels. For the most likely class "
-            "of each row call .hard(), for likelihoods .likelihood()."
+            "NoisyLabels cannot become an array of labels, since a row's output need not be a label. For cross-validation pass a splitter "
+            "that does not look at labels, for example cv=KFold(5): an integer cv stratifies, which would need true labels. For the most "
+            "likely class of each row call .hard(), for likelihoods .likelihood()."
         )
 
-    def __getitem__(self, rows: object) -> "NoisyLabels":
+    def __getitem__(self, rows: Any) -> "NoisyLabels":
         """The rows at these positions (slice, integers or bool mask), in that order; repeats are allowed."""
         if isinstance(rows, tuple) and len(rows) == 2 and rows[1] is Ellipsis:  # how scikit-learn indexes a one-dimensional array
             rows = rows[0]
-        wanted = np.atleast_1d(np.arange(self.n_rows)[rows])  # type: ignore[index]
-        return NoisyLabels(len(wanted), self.classes, tuple(self._select(block, wanted) for block in self.blocks), self.ids[wanted], self.explicit_ids)
+        wanted = np.atleast_1d(np.arange(self.n_rows)[rows])
+        blocks = tuple(self._select(block, wanted) for block in self.blocks)
+        return NoisyLabels(len(wanted), self.classes, blocks, self.ids[wanted], self.explicit_ids)
 
     def _select(self, block: Block, wanted: NDArray[np.int64]) -> Block:
         place = np.full(self.n_rows, -1, np.int64)
@@ -171,7 +172,8 @@ class NoisyLabels:
         return PrivacySpent(epsilon if secure else math.inf, delta if secure else 1.0, " and ".join(sorted(units)), recorded, secure)
 
     def _ids_identify_units(self) -> bool:
-        return self.explicit_ids and len({(r.dataset, r.column) for r in self.receipts}) == 1 and all(r.unit == "row" for r in self.receipts)
+        columns = {(receipt.dataset, receipt.column) for receipt in self.receipts}
+        return self.explicit_ids and len(columns) == 1 and all(receipt.unit == "row" for receipt in self.receipts)
 
     def _per_row_total(self) -> tuple[float, float]:
         """The largest total over row ids, each receipt counted once an id."""
@@ -193,7 +195,7 @@ class NoisyLabels:
             found[block.rows] = True
         return found
 
-    def log_likelihood(self, rows: object = None, dtype: DTypeLike = "float32") -> NDArray[np.floating]:
+    def log_likelihood(self, rows: Any = None, dtype: DTypeLike = "float32") -> NDArray[np.floating]:
         """ln P[outputs | y] up to a constant a row.
 
         Parameters
@@ -214,9 +216,10 @@ class NoisyLabels:
         total -= total.max(axis=1, keepdims=True) if self.n_classes else 0
         return total
 
-    def likelihood(self, rows: object = None, dtype: DTypeLike = "float32") -> NDArray[np.floating]:
+    def likelihood(self, rows: Any = None, dtype: DTypeLike = "float32") -> NDArray[np.floating]:
         """P[outputs | y] up to a factor a row: (len(rows), K), row maximum 1."""
-        return np.exp(self.log_likelihood(rows, dtype))
+        found: NDArray[np.floating] = np.exp(self.log_likelihood(rows, dtype))
+        return found
 
     def posterior(self, prior: ArrayLike | None = None) -> NDArray[np.float64]:
         """P[y | outputs] under a prior.
@@ -286,7 +289,7 @@ class NoisyLabels:
         Returns
         -------
         (n,) float64 whose expectation over the law is losses[i, true label of i]; draws of one row are averaged.
-        (sum of the losses in the output - other x sum of all) / (own - other): Ghazi et al. 2021, equation 7, for any set-valued law.
+        (sum of the losses in the output - other x sum of all) / (own - other): Ghazi et al. 2021, equation 7, for sets too.
 
         Raises
         ------
@@ -311,9 +314,9 @@ class NoisyLabels:
     def _require_invertible(self, known: NDArray[np.bool_]) -> None:
         if known.all():
             return
-        laws = sorted({block.law.name for block in self.blocks}) or ["none"]
+        laws = ", ".join(sorted({block.law.name for block in self.blocks})) or "none"
         raise InvalidInput(
-            f"Expected every row to have an unbiased estimator, but {int((~known).sum())} of {self.n_rows} rows have none (laws: {', '.join(laws)}): "
+            f"Expected every row to have an unbiased estimator, but {int((~known).sum())} of {self.n_rows} rows have none (laws: {laws}): "
             "a law that answers within a subset of the classes cannot be inverted. Use rows drawn by 'rr' or 'subset', or learn from likelihoods."
         )
 
@@ -386,5 +389,6 @@ def _total(receipts: Sequence[Receipt]) -> tuple[float, float]:
 def _as_prior(prior: ArrayLike, n_rows: int, n_classes: int) -> NDArray[np.float64]:
     array = np.asarray(prior, np.float64)
     if array.shape not in {(n_rows, n_classes), (n_classes,)} or not np.all((array >= 0) & (array < np.inf)):
-        raise InvalidInput(f"Expected a prior of non-negative numbers, shape {(n_rows, n_classes)} or {(n_classes,)}; got shape {array.shape}.")
+        shapes = f"{(n_rows, n_classes)} or {(n_classes,)}"
+        raise InvalidInput(f"Expected a prior of finite, non-negative numbers of shape {shapes}, got shape {array.shape}.")
     return np.broadcast_to(array, (n_rows, n_classes))

@@ -55,11 +55,11 @@ def from_arrow(column: "pa.Array | pa.ChunkedArray", width: int) -> tuple[NDArra
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    present = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False) if isinstance(column, pa.Array) else pc.is_valid(column).to_numpy())
+    present = np.asarray(pc.is_valid(column))
     found = column.drop_null().cast(pa.binary())
     chunks = found.chunks if isinstance(found, pa.ChunkedArray) else [found]
     parts = [_chunk_bytes(chunk, width) for chunk in chunks if len(chunk)]
-    return (np.concatenate(parts) if parts else np.empty((0, width), np.uint8)), present.astype(bool)
+    return (np.concatenate(parts) if parts else np.empty((0, width), np.uint8)), present
 
 
 def _chunk_bytes(chunk: "pa.Array", width: int) -> NDArray[np.uint8]:

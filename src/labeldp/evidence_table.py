@@ -2,7 +2,7 @@
 """Noisy labels as an Arrow table: shared facts in the schema's metadata, each row's evidence in a binary column a block."""
 
 import json
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,7 @@ from labeldp import evidence_format
 from labeldp.errors import InvalidInput
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.laws import law_from_dict
+from labeldp.laws.base import Array
 from labeldp.receipt import Receipt
 
 Kind = TypeVar("Kind", bound=NoisyLabels)
@@ -22,7 +23,8 @@ FORMAT = 1
 def to_table(noisy: NoisyLabels) -> pa.Table:
     """Columns id (or id_0, id_1, ...) and evidence_0, evidence_1, ...; a row that a block lacks is null there."""
     columns = {name: pa.array(values) for name, values in _id_columns(noisy)}
-    facts = {"format": FORMAT, "classes": plain(noisy.classes), "explicit_ids": noisy.explicit_ids, "blocks": [block_facts(b) for b in noisy.blocks]}
+    blocks = [block_facts(block) for block in noisy.blocks]
+    facts = {"format": FORMAT, "classes": plain(noisy.classes), "explicit_ids": noisy.explicit_ids, "blocks": blocks}
     for i, block in enumerate(noisy.blocks):
         raw = np.zeros((len(noisy), evidence_format.record_type(block.law).itemsize), np.uint8)
         raw[block.rows] = evidence_format.pack(block.law, block.outputs, block.side)
@@ -40,8 +42,8 @@ def from_table(kind: type[Kind], table: pa.Table) -> Kind:
     if not columns:
         raise InvalidInput("Expected a table written by NoisyLabels.to_table, with a column 'id'.")
     ids = columns[0] if names == ["id"] else np.column_stack(columns)
-    blocks = tuple(_read_block(table, i, found) for i, found in enumerate(facts["blocks"]))  # type: ignore[arg-type, var-annotated]
-    return kind(table.num_rows, tuple(facts["classes"]), blocks, ids, bool(facts["explicit_ids"]))  # type: ignore[arg-type]
+    blocks = tuple(_read_block(table, i, found) for i, found in enumerate(facts["blocks"]))
+    return kind(table.num_rows, tuple(facts["classes"]), blocks, ids, bool(facts["explicit_ids"]))
 
 
 def block_facts(block: Block) -> dict[str, object]:
@@ -49,7 +51,7 @@ def block_facts(block: Block) -> dict[str, object]:
     return {"law": block.law.to_dict(), "receipt": block.receipt.to_dict(), "stage": block.stage}
 
 
-def read_facts(raw: bytes | str | None) -> dict[str, object]:
+def read_facts(raw: bytes | str | None) -> dict[str, Any]:
     """The shared facts, checked for a format that this version reads."""
     try:
         facts = json.loads(raw) if raw else {}
@@ -65,7 +67,7 @@ def plain(values: tuple[object, ...]) -> list[object]:
     return [value.item() if isinstance(value, np.generic) else value for value in values]
 
 
-def _id_columns(noisy: NoisyLabels) -> list[tuple[str, np.ndarray]]:  # type: ignore[type-arg]
+def _id_columns(noisy: NoisyLabels) -> list[tuple[str, Array]]:
     if noisy.ids.ndim == 1:
         return [("id", noisy.ids)]
     return [(f"id_{j}", noisy.ids[:, j]) for j in range(noisy.ids.shape[1])]

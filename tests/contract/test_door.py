@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import labeldp as ldp
-from labeldp.privacy.door import keep_within_cap, open_run
+from labeldp.privacy.door import open_run
+from labeldp.privacy.run import keep_within_cap
 
 RR = ldp.RandomizedResponse(5, 1.0)
 LABELS = np.random.default_rng(0).integers(5, size=1000)

@@ -40,7 +40,9 @@ def drawn(parts):
     return np.concatenate([noisy.log_likelihood() for noisy, *_ in parts])
 
 
-@pytest.mark.parametrize("law", [ldp.RandomizedResponse(6, 1.0), ldp.SubsetSelection(6, 1.0), ldp.RRWithPrior(6, 1.0)], ids=lambda law: law.name)
+@pytest.mark.parametrize(
+    "law", [ldp.RandomizedResponse(6, 1.0), ldp.SubsetSelection(6, 1.0), ldp.RRWithPrior(6, 1.0)], ids=lambda law: law.name
+)
 def test_batches_do_not_matter_to_a_picked_up_run(ledger, law):
     prior = PRIOR if law.uses_prior else None
     crashed = start(ledger, law, 7, ids=IDS, prior=prior)

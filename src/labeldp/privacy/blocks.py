@@ -17,6 +17,9 @@ from labeldp.privacy.cmac import WORD, cmac
 
 ROW, INTEGER, TEXT, BYTES, COMPOSITE = range(5)
 
+_EIGHT = np.uint64(8)
+_ID_BITS = np.uint64((1 << 40) - 1)  # of a block's second half: byte 8 of the block to byte 12
+
 Index = slice | NDArray[np.intp] | NDArray[np.bool_]
 
 
@@ -48,22 +51,29 @@ class Blocks:
             return Blocks(self.tag, _written_out(self._low)[index])
         return Blocks(self.tag, self._low[index], None if self._high is None else self._high[index], self._signed)
 
-    def templates(self) -> NDArray[np.uint64]:
-        """The blocks with counter 0: (n, 2) uint64, little-endian; seen as bytes, (n, 16). Cost: 16 bytes a row, so slice first."""
-        out = np.zeros((len(self), 2), WORD)
+    def templates(self, into: "NDArray[np.uint64] | None" = None) -> NDArray[np.uint64]:
+        """The blocks with counter 0: (n, 2) uint64, little-endian; seen as bytes, (n, 16). Cost: 16 bytes a row, so slice first.
+
+        into : (n or more, 2) uint64, optional
+            Space to write them to.
+        """
+        out = np.empty((len(self), 2), WORD) if into is None else into[: len(self)]
         if isinstance(self._low, range) and self._low.stop < 1 << 55:
             out[:, 0] = np.arange(self._low.start << 8 | self.tag, self._low.stop << 8 | self.tag, 256, dtype=np.uint64)
+            out[:, 1] = 0
             return out
         low = _written_out(self._low)
-        part = low << np.uint64(8)
+        part = np.left_shift(low, _EIGHT)
         part |= np.uint64(self.tag)
         out[:, 0] = part  # through a contiguous buffer: arithmetic on every second word is slower
-        np.right_shift(low, np.uint64(56), out=part)
-        out[:, 1] = part
+        if self._signed:  # an arithmetic shift carries the sign up; it may fill the id, not the counter
+            np.right_shift(low.view(np.int64), np.int64(56), out=part.view(np.int64))
+            part &= _ID_BITS
+        else:
+            np.right_shift(low, np.uint64(56), out=part)
         if self._high is not None:
-            out[:, 1] |= self._high.astype(np.uint64) << np.uint64(8)
-        elif self._signed:
-            out[low.view(np.int64) < 0, 1] |= np.uint64(0xFFFFFFFF << 8)
+            part |= self._high.astype(np.uint64) << _EIGHT
+        out[:, 1] = part
         return out
 
     def first_repeat(self) -> int | None:

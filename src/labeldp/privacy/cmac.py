@@ -17,9 +17,14 @@ def encryptor(key: bytes) -> CipherContext:
     return Cipher(algorithms.AES(key), modes.ECB()).encryptor()
 
 
-def encrypt(context: CipherContext, blocks: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """AES of each row of a C-contiguous (n, 2) array, byte order little-endian; (n, 2) of the same."""
-    out = np.empty(blocks.nbytes + 15, np.uint8)  # update_into asks for 15 spare bytes
+def space_for(n: int) -> NDArray[np.uint8]:
+    """Space for the encryption of n blocks; AES asks for 15 spare bytes behind them."""
+    return np.empty(16 * n + 15, np.uint8)
+
+
+def encrypt(context: CipherContext, blocks: NDArray[np.uint64], into: NDArray[np.uint8] | None = None) -> NDArray[np.uint64]:
+    """AES of each row of a C-contiguous (n, 2) array, byte order little-endian; (n, 2) of the same, in the space given or a new one."""
+    out = space_for(len(blocks)) if into is None else into
     context.update_into(blocks.view(np.uint8).reshape(-1).data, out.data)
     return out[: blocks.nbytes].view(WORD).reshape(-1, 2)
 

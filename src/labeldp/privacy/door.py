@@ -6,25 +6,21 @@ What comes out is `NoisyLabels`, which cannot leak. Whatever happens after it (t
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import SetDigest, array_digest, digest
-from labeldp.errors import InvalidInput, LedgerError, SeededNoiseWarning, UnrecordedWarning
-from labeldp.evidence import Block, NoisyLabels
-from labeldp.laws.base import Array, Law
-from labeldp.privacy import noise as noise_source
-from labeldp.privacy.draw import Prior, draw, prepare_side
+from labeldp.errors import InvalidInput, SeededNoiseWarning, UnrecordedWarning
+from labeldp.evidence import NoisyLabels
+from labeldp.laws.base import Law
+from labeldp.privacy.custody import RunPlan, begin
+from labeldp.privacy.draw import Prior, prepare_side
 from labeldp.privacy.encode import as_array, declare, encode, infer_classes
-from labeldp.privacy.events import per_row_epsilon
 from labeldp.privacy.ledger import Ledger
-from labeldp.privacy.noise import Blocks, Key, Pin, SeededNoise, derive_key, id_blocks, row_blocks
-from labeldp.privacy.runs import Begun, RunPlan, begin
-from labeldp.receipt import Receipt
+from labeldp.privacy.noise import Pin, SeededNoise, derive_key, new_secret
+from labeldp.privacy.run import Frame, Run, check_prior_use, law_per_row
 
 
 def privatize(
@@ -102,7 +98,7 @@ def privatize(
     """
     declared = _classes_for(labels, classes, law.n_classes)
     codes = encode(labels, declared)
-    _check_prior_use(law, prior)
+    check_prior_use(law, prior)
     side = prepare_side(law_per_row(law, max_rows_per_unit), prior, len(codes))
     run = _open(
         codes,
@@ -123,12 +119,6 @@ def privatize(
         return run.draw_with_side(np.arange(len(codes)), law, side, stage or "release")
 
 
-def law_per_row(law: Law, max_rows_per_unit: int) -> Law:
-    """The law of one row when a unit's total is shared by m rows."""
-    m = _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
-    return law if m == 1 else replace(law, epsilon=per_row_epsilon(law.epsilon, m))
-
-
 def _classes_for(labels: ArrayLike, classes: Sequence[object] | None, n_classes: int) -> tuple[object, ...]:
     if classes is not None:
         return declare(classes, n_classes)
@@ -137,201 +127,6 @@ def _classes_for(labels: ArrayLike, classes: Sequence[object] | None, n_classes:
     if as_array(labels).dtype.kind in "iu":
         return tuple(range(n_classes))
     return declare(infer_classes(labels), n_classes)
-
-
-def _check_prior_use(law: Law, prior: Prior) -> None:
-    if prior is not None and not law.uses_prior:
-        raise InvalidInput(f"Expected no prior with {law}, which does not read it. Use RRWithPrior, PriorSplit or AutoLaw, or drop prior=.")
-
-
-class Run:
-    """One charge and the draws that it covers, of disjoint rows; made by `open_run`.
-
-    A context manager: leaving it settles the run, an exception leaves it charged, to be picked up by the same request.
-    """
-
-    def __init__(self, begun: Begun, codes: NDArray[np.int32], frame: "Frame") -> None:
-        self._begun = begun
-        self._codes = codes
-        self._frame = frame
-        self._drawn = np.zeros(len(codes), bool)
-        self._stages: set[str] = set()
-        self._blocks = None if begun.secret is None else frame.blocks(begun.secret, begun.receipt.run_id)
-        self._kept = self._keep_within_cap()
-
-    def __repr__(self) -> str:
-        return f"Run({self.receipt!r})"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("A run holds raw labels and a secret, so it is never pickled. Pass its NoisyLabels on instead.")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if error is None:
-            self.settle()
-
-    @property
-    def receipt(self) -> Receipt:
-        """The charge."""
-        return self._begun.receipt
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of the table, drawn or not."""
-        return len(self._codes)
-
-    @property
-    def kept(self) -> NDArray[np.bool_]:
-        """(n,) bool: rows within their unit's cap."""
-        return self._kept
-
-    def partition(self, fractions: Sequence[float]) -> NDArray[np.int16]:
-        """Number of the part that each row is in: (n,) int16, by secret key, independent of labels and of every seed."""
-        stored = self._begun.store.load_array("partition") if self._begun.store else None
-        if stored is not None:
-            return stored.astype(np.int16)
-        parts = noise_source.partition(self._key("partition"), self._live_blocks(), fractions)
-        if self._begun.store:
-            self._begun.store.save_array("partition", parts)
-        return parts
-
-    def privatize(self, rows: NDArray[np.integer], law: Law, prior: Prior = None, stage: str = "release") -> NoisyLabels:
-        """Draw these rows, each at most once in a run; `law.epsilon` is the unit's total.
-
-        Parameters
-        ----------
-        rows : (m,) int positions
-        law : Law
-        prior : as in `privatize`, for these m rows
-        stage : str
-            Different for each call of a run; a repeat of the run returns what was stored under it.
-
-        Returns
-        -------
-        NoisyLabels of m rows.
-        """
-        self._check_law(law)
-        _check_prior_use(law, prior)
-        stored = self._stored(stage, rows)
-        if stored is not None:
-            return stored
-        side = self._begun.store.load_side(stage) if self._begun.store else None
-        if side is None:  # what was decided before a crash stands: a model's prior need not come out the same twice
-            side = prepare_side(law_per_row(law, self.receipt.max_rows_per_unit), prior, len(rows))
-        return self._draw(rows, law, side, stage)
-
-    def draw_with_side(self, rows: NDArray[np.integer], law: Law, side: Mapping[str, Array], stage: str) -> NoisyLabels:
-        """Like `privatize`, with the side that the law has already prepared."""
-        stored = self._stored(stage, rows)
-        return self._draw(rows, law, side, stage) if stored is None else stored
-
-    def settle(self) -> None:
-        """Mark the run as finished and destroy its secret: its outputs stand, and cannot be computed again."""
-        if self._begun.store is None or self._begun.settled or self._frame.ledger is None:
-            return
-        self._frame.ledger.settle(self.receipt.run_id, self._begun.store.digest())
-        self._begun.store.forget_secret()
-
-    def _draw(self, rows: NDArray[np.integer], law: Law, side: Mapping[str, Array], stage: str) -> NoisyLabels:
-        rows = np.asarray(rows, np.int64)
-        if self._drawn[rows].any() or len(np.unique(rows)) != len(rows):
-            raise InvalidInput(f"Expected rows that this run has not drawn yet, got {int(self._drawn[rows].sum())} drawn ones in stage {stage!r}.")
-        if self._begun.store:
-            self._begun.store.save_side(stage, side)
-        self._drawn[rows] = True
-        inside = np.flatnonzero(self._kept[rows])
-        chosen, used = rows[inside], law_per_row(law, self.receipt.max_rows_per_unit)
-        part = {name: values[inside] for name, values in side.items()} if len(inside) < len(rows) else side
-        key = self._key("draw", law=used.to_dict(), prior=array_digest(side) if side else "", stage=stage)
-        everything = len(chosen) == self.n_rows and np.array_equal(chosen, np.arange(self.n_rows))
-        blocks = self._live_blocks() if everything else self._live_blocks()[chosen]
-        outputs = draw(used, self._codes[chosen], key, blocks, part)
-        block = Block(used, outputs, dict(part), inside, self.receipt, stage)
-        noisy = NoisyLabels(len(rows), self._frame.classes, (block,), self._frame.ids[rows], self._frame.explicit_ids)
-        if self._begun.store:
-            self._begun.store.save_noisy(stage, noisy)
-        return noisy
-
-    def _stored(self, stage: str, rows: NDArray[np.integer]) -> NoisyLabels | None:
-        if stage in self._stages:
-            raise InvalidInput(f"Expected a name of its own for each stage of a run, got {stage!r} again.")
-        self._stages.add(stage)
-        noisy = self._begun.store.load_noisy(stage) if self._begun.store else None
-        if noisy is None and self._begun.settled:
-            raise LedgerError(
-                f"Expected the stored outputs of run {self.receipt.run_id} (settled {self._begun.settled.settled_at}) in "
-                f"{self._begun.store.folder if self._begun.store else 'its folder'}, but stage {stage!r} is gone. Restore it, or ask for a new, "
-                "charged draw with redraw=True."
-            )
-        if noisy is None:
-            return None
-        self._drawn[rows] = True
-        noisy = replace(noisy, blocks=tuple(replace(block, receipt=self.receipt) for block in noisy.blocks))
-        return _reorder(noisy, self._frame.ids[rows])
-
-    def _keep_within_cap(self) -> NDArray[np.bool_]:
-        stored = self._begun.store.load_array("kept") if self._begun.store else None
-        if stored is not None:
-            return stored.astype(bool)
-        if self._frame.unit is None:
-            return np.ones(self.n_rows, bool)
-        words = noise_source.RowWords(self._key("unit-cap"), self._live_blocks()).take(0)
-        kept = keep_within_cap(self._frame.unit, words, self.receipt.max_rows_per_unit)
-        if self._begun.store:
-            self._begun.store.save_array("kept", kept)
-        return kept
-
-    def _live_blocks(self) -> Blocks:
-        if self._blocks is None:
-            raise LedgerError(f"Expected a run that may still draw, but run {self.receipt.run_id} has settled. Ask for a new one with redraw=True.")
-        return self._blocks
-
-    def _key(self, purpose: str, **facts: object) -> Key:
-        if self._begun.secret is None:
-            raise LedgerError(f"Expected a run that may still draw, but run {self.receipt.run_id} has settled. Ask for a new one with redraw=True.")
-        return derive_key(self._begun.secret, purpose=purpose, facts=self._frame.facts(self.receipt.run_id) | facts)
-
-    def _check_law(self, law: Law) -> None:
-        if law.n_classes != len(self._frame.classes):
-            raise InvalidInput(f"Expected a law over {len(self._frame.classes)} classes, got {law}.")
-        if not law.epsilon <= self.receipt.epsilon:
-            raise InvalidInput(f"Expected a law within the run's epsilon={self.receipt.epsilon}, got {law}.")
-
-
-class Frame:
-    """What a run needs to know of its rows besides their labels: all public."""
-
-    def __init__(self, plan: RunPlan, classes: tuple[object, ...], n_rows: int, ids: ArrayLike | None, unit: ArrayLike | None, ledger: Ledger | None) -> None:
-        self.plan = plan
-        self.classes = classes
-        self.explicit_ids = ids is not None
-        self.ids = np.arange(n_rows) if ids is None else np.asarray(ids)
-        self.unit = None if unit is None else np.asarray(unit)
-        self.ledger = ledger
-
-    def facts(self, run_id: str) -> dict[str, object]:
-        """What enters every key of the run."""
-        plan = self.plan
-        return {
-            "run_id": run_id,
-            "dataset": plan.dataset,
-            "column": plan.column,
-            "unit": plan.unit,
-            "max_rows_per_unit": plan.max_rows_per_unit,
-            "classes": plan.classes,
-        }
-
-    def blocks(self, secret: bytes, run_id: str) -> Blocks:
-        """Each row's name as a block."""
-        if not self.explicit_ids:
-            return row_blocks(len(self.ids))
-        blocks = id_blocks(self.ids, derive_key(secret, purpose="ids", facts=self.facts(run_id)))
-        repeat = blocks.first_repeat()
-        if repeat is not None:
-            raise InvalidInput(f"Expected different ids, but the id of row {repeat} occurred before. Each row needs an id of its own.")
-        return blocks
 
 
 def open_run(
@@ -436,33 +231,10 @@ def _open(
         pin.update(frame.blocks(secret, run_id), codes)
         return pin.hexdigest()
 
-    frame.blocks(noise_source.new_secret(), "check") if ids is not None else None  # refuse repeated ids before the charge
+    if ids is not None:
+        frame.blocks(new_secret(), "check")  # refuses repeated ids before the charge
     begun = begin(plan, ledger, noise, redraw=redraw, pin_of=pin_of, names_rows=bool(plan.rows))
     return Run(begun, codes, frame)
-
-
-def keep_within_cap(unit: NDArray[np.generic], words: NDArray[np.uint64], cap: int) -> NDArray[np.bool_]:
-    """(n,) bool: the `cap` rows of each unit with the smallest words."""
-    _, codes = np.unique(unit, return_inverse=True)
-    order = np.lexsort((words, codes))
-    first = np.r_[0, np.flatnonzero(np.diff(codes[order])) + 1] if len(codes) else np.empty(0, np.int64)
-    place = np.arange(len(codes)) - np.repeat(first, np.diff(np.r_[first, len(codes)]))
-    kept = np.empty(len(codes), bool)
-    kept[order] = place < cap
-    return kept
-
-
-def _reorder(noisy: NoisyLabels, ids: Array) -> NoisyLabels:
-    """Stored noisy labels in the order of these ids."""
-    if np.array_equal(noisy.ids, ids):
-        return noisy
-    _, inverse = np.unique(np.concatenate([noisy.ids, ids]), axis=0 if ids.ndim == 2 else None, return_inverse=True)
-    place = np.full(inverse.max() + 1, -1)
-    place[inverse.reshape(-1)[: len(noisy)]] = np.arange(len(noisy))
-    found = place[inverse.reshape(-1)[len(noisy) :]]
-    if np.any(found < 0):
-        raise LedgerError("Expected the same rows as in the settled run, but some ids have no stored output.")
-    return noisy[found]
 
 
 def _check_rows(codes: NDArray[np.int32], ids: ArrayLike | None, unit: ArrayLike | None, cap: int) -> None:
@@ -472,7 +244,9 @@ def _check_rows(codes: NDArray[np.int32], ids: ArrayLike | None, unit: ArrayLike
         if values is not None and len(np.asarray(values)) != len(codes):
             raise InvalidInput(f"Expected {name} of {len(codes)} rows, got {len(np.asarray(values))}.")
     if unit is None and cap != 1:
-        raise InvalidInput(f"Expected unit= with max_rows_per_unit={cap!r}: who each row is about. Without it each row is protected by itself.")
+        raise InvalidInput(
+            f"Expected unit= with max_rows_per_unit={cap!r}: who each row is about. Without it each row is protected by itself."
+        )
 
 
 def _rows_digest(ids: ArrayLike | None, unit: ArrayLike | None, public_digest: str) -> str:
@@ -488,7 +262,9 @@ _warned: set[str] = set()
 
 def _warn_once(ledger: Ledger | None, noise: SeededNoise | None) -> None:
     if noise is not None:
-        warnings.warn("The noise comes from a seed: nothing is protected. For tests and public data only.", SeededNoiseWarning, stacklevel=4)
+        warnings.warn(
+            "The noise comes from a seed: nothing is protected. For tests and public data only.", SeededNoiseWarning, stacklevel=4
+        )
     elif ledger is None and "unrecorded" not in _warned:
         _warned.add("unrecorded")
         warnings.warn(
@@ -497,4 +273,3 @@ def _warn_once(ledger: Ledger | None, noise: SeededNoise | None) -> None:
             UnrecordedWarning,
             stacklevel=4,
         )
-

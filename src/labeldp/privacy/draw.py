@@ -51,7 +51,9 @@ def _batches(prior: Prior, n_rows: int, n_classes: int) -> Iterator[NDArray[np.g
     else:
         array = np.asarray(prior)
         if array.shape != (n_rows, n_classes):
-            raise InvalidInput(f"Expected a prior of shape {(n_rows, n_classes)}, got {array.shape}: one row of class weights for each row.")
+            raise InvalidInput(
+                f"Expected a prior of shape {(n_rows, n_classes)}, got {array.shape}: one row of class weights for each row."
+            )
         yield from (array[start : start + step] for start in range(0, n_rows, step))
 
 

@@ -19,7 +19,7 @@ def declare(classes: Sequence[object] | NDArray[np.generic], n_classes: int | No
         Otherwise, or if their number is not `n_classes`.
     """
     values = tuple(value.item() if isinstance(value, np.generic) else value for value in classes)
-    if any(value is None or value != value for value in values):  # noqa: PLR0124 - NaN is the value that differs from itself
+    if any(value is None or value != value for value in values):  # NaN differs from itself
         raise InvalidInput("Expected classes without missing values; name a class for them and fill them in.")
     if len(set(values)) != len(values):
         raise InvalidInput(f"Expected different classes, got {len(values)} of which {len(set(values))} are different.")
@@ -70,16 +70,12 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> NDArray[np.int32]:
 
 def as_array(labels: ArrayLike) -> NDArray[np.generic]:
     """Labels as a one-dimensional NumPy array; columns of data frames and of Arrow tables are fine."""
-    array = labels.to_numpy(zero_copy_only=False) if _is_arrow_array(labels) else np.asarray(labels)
+    array = np.asarray(labels)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
         raise InvalidInput(f"Expected a one-dimensional column of labels, got shape {array.shape}.")
     return np.asarray(array)
-
-
-def _is_arrow_array(labels: object) -> bool:
-    return type(labels).__module__.startswith("pyarrow") and not hasattr(labels, "chunks")
 
 
 def _by_search(array: NDArray[np.generic], classes: Sequence[object]) -> NDArray[np.int32]:

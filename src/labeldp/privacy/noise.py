@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.privacy.blocks import Blocks, blocks_of, row_blocks
-from labeldp.privacy.cmac import CHUNK, WORD, encrypt, encryptor
+from labeldp.privacy.cmac import CHUNK, WORD, encrypt, encryptor, space_for
 
 __all__ = [
     "CHUNK",
@@ -45,6 +45,7 @@ __all__ = [
     "partition",
     "public_hash",
     "row_blocks",
+    "word_chunks",
 ]
 
 FORMAT: Final = 1
@@ -207,8 +208,8 @@ def id_blocks(ids: object, key: Key) -> Blocks:
 class RowWords:
     """The words of a chunk of rows under one key: implements `labeldp.laws.base.Words`.
 
-    Words 2c and 2c + 1 of a row are the two halves of AES(block with counter c). Make one for each chunk of about `CHUNK` rows:
-    `RowWords(key, blocks[a:b])`. The arrays it returns are read-only.
+    Words 2c and 2c + 1 of a row are the two halves of AES(block with counter c). The arrays it returns are read-only. For more than
+    about `CHUNK` rows use `word_chunks`.
 
     Parameters
     ----------
@@ -218,12 +219,15 @@ class RowWords:
         The rows.
     """
 
-    __slots__ = ("_cache", "_context", "_templates")
+    __slots__ = ("_cache", "_context", "_room", "_templates")
 
     def __init__(self, key: Key, blocks: Blocks) -> None:
-        self._context = encryptor(key.material("RowWords"))
-        self._templates = blocks.templates()
+        self._start(encryptor(key.material("RowWords")), blocks.templates(), None)
+
+    def _start(self, context: CipherContext, templates: NDArray[np.uint64], room: NDArray[np.uint8] | None) -> "RowWords":
+        self._context, self._templates, self._room = context, templates, room
         self._cache: tuple[int, NDArray[np.intp] | None, NDArray[np.uint64]] | None = None
+        return self
 
     def __len__(self) -> int:
         return len(self._templates)
@@ -239,9 +243,7 @@ class RowWords:
 
     def select(self, rows: NDArray[np.intp]) -> "RowWords":
         """The streams of the rows at these positions, as a chunk of its own."""
-        chosen = object.__new__(RowWords)
-        chosen._context, chosen._templates, chosen._cache = self._context, self._templates[rows], None
-        return chosen
+        return object.__new__(RowWords)._start(self._context, self._templates[rows], None)
 
     def _pair(self, block: int, rows: NDArray[np.intp] | None) -> NDArray[np.uint64]:
         """Both words of a block, (n, 2). The last block is kept: laws take word 2c and then 2c + 1."""
@@ -251,23 +253,42 @@ class RowWords:
                 return words if rows is None else words[rows]
             if rows is not None and np.array_equal(kept, rows):
                 return words
-        templates = self._templates if rows is None else self._templates[rows]
-        words = _words(self._context, templates, block)
+        # the lent space holds the first block only: what was returned for one counter stays as it is when the next is taken
+        room, self._room = (self._room, None) if rows is None else (None, self._room)
+        words = _words(self._context, self._templates if rows is None else self._templates[rows], block, room)
         self._cache = (block, None if rows is None else np.array(rows), words)
         return words
 
 
-def _words(context: CipherContext, templates: NDArray[np.uint64], counter: int = 0) -> NDArray[np.uint64]:
+def word_chunks(key: Key, blocks: Blocks) -> Iterator[tuple[slice, RowWords]]:
+    """The words of any number of rows, a cache-sized chunk at a time: (which rows, their words).
+
+    Arrays taken from one chunk's words are overwritten by the next chunk, so that the same memory stays in the processor's cache.
+    """
+    context = encryptor(key.material("RowWords"))
+    templates, space = np.empty((min(CHUNK, len(blocks)), 2), WORD), space_for(min(CHUNK, len(blocks)))
+    for rows in _chunks(len(blocks)):
+        yield rows, object.__new__(RowWords)._start(context, blocks[rows].templates(templates), space)
+
+
+def _words(
+    context: CipherContext, templates: NDArray[np.uint64], counter: int = 0, into: NDArray[np.uint8] | None = None
+) -> NDArray[np.uint64]:
     """AES of the templates with this counter in bytes 13 to 15: (n, 2) uint64."""
     if counter:
         templates = templates | np.array([0, counter << 40], WORD)
-    return encrypt(context, templates)
+    return encrypt(context, templates, into)
 
 
-def _chunks(blocks: Blocks) -> Iterator[tuple[slice, NDArray[np.uint64]]]:
-    for start in range(0, len(blocks), CHUNK):
-        rows = slice(start, min(start + CHUNK, len(blocks)))
-        yield rows, blocks[rows].templates()
+def _chunks(n: int) -> Iterator[slice]:
+    return (slice(start, min(start + CHUNK, n)) for start in range(0, n, CHUNK))
+
+
+def _first_words(context: CipherContext, blocks: Blocks) -> Iterator[tuple[slice, NDArray[np.uint64]]]:
+    """AES of every block with counter 0, a chunk at a time: (which rows, (m, 2) uint64)."""
+    templates, space = np.empty((min(CHUNK, len(blocks)), 2), WORD), space_for(min(CHUNK, len(blocks)))
+    for rows in _chunks(len(blocks)):
+        yield rows, encrypt(context, blocks[rows].templates(templates), space)
 
 
 def partition(key: Key, blocks: Blocks, fractions: Sequence[float]) -> NDArray[np.int16]:
@@ -292,8 +313,8 @@ def partition(key: Key, blocks: Blocks, fractions: Sequence[float]) -> NDArray[n
         raise InvalidInput(f"Expected fractions that sum to 1, got {list(fractions)!r}. Divide them by their sum.")
     edges = [min(math.floor(sum(shares[: i + 1], Fraction(0)) * 2**64), 2**64 - 1) for i in range(len(shares) - 1)]
     context, out = encryptor(key.material("partition")), np.empty(len(blocks), np.int16)
-    for rows, templates in _chunks(blocks):
-        out[rows] = np.searchsorted(np.array(edges, np.uint64), _words(context, templates)[:, 0], side="right")
+    for rows, words in _first_words(context, blocks):
+        out[rows] = np.searchsorted(np.array(edges, np.uint64), words[:, 0], side="right")
     return out
 
 
@@ -304,8 +325,8 @@ def public_hash(run_id: str, blocks: Blocks) -> NDArray[np.uint64]:
     """
     context = encryptor(hashlib.sha256(run_id.encode()).digest()[:_KEY_BYTES])
     out = np.empty(len(blocks), np.uint64)
-    for rows, templates in _chunks(blocks):
-        out[rows] = _words(context, templates)[:, 0]
+    for rows, words in _first_words(context, blocks):
+        out[rows] = words[:, 0]
     return out
 
 
@@ -335,8 +356,7 @@ class Pin:
         """Add rows: n blocks and their (n,) class codes."""
         if len(blocks) != len(codes):
             raise InvalidInput(f"Expected one code for each of {len(blocks)} rows, got {len(codes)}.")
-        for rows, templates in _chunks(blocks):
-            state = _words(self._context, templates)
+        for rows, state in _first_words(self._context, blocks):
             state[:, 0] ^= np.asarray(codes[rows], np.int64).view(np.uint64)
             self._sums += encrypt(self._context, state).sum(axis=0, dtype=np.uint64)
         self.count += len(blocks)

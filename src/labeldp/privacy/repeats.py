@@ -41,7 +41,9 @@ class RepeatFinder:
     def any(self) -> bool:
         """True if some id came twice. Ends the search: temporary files are gone afterwards."""
         try:
-            return self._folder is not None and any(_has_repeat(np.fromfile(path, np.uint64).reshape(-1, 2)) for path in self._folder.iterdir())
+            return self._folder is not None and any(
+                _has_repeat(np.fromfile(path, np.uint64).reshape(-1, 2)) for path in self._folder.iterdir()
+            )
         finally:
             self.close()
 

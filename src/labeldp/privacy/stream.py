@@ -18,13 +18,13 @@ from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.laws.base import Array, Law
 from labeldp.privacy.blocks import ROW
-from labeldp.privacy.door import keep_within_cap, law_per_row
+from labeldp.privacy.custody import RunPlan, RunStore, begin
 from labeldp.privacy.draw import draw
 from labeldp.privacy.encode import declare
 from labeldp.privacy.ledger import Ledger, RunRecord
 from labeldp.privacy.noise import Blocks, Key, Pin, RowWords, derive_key, id_blocks, new_run_id, new_secret, row_blocks
 from labeldp.privacy.repeats import RepeatFinder
-from labeldp.privacy.runs import RunPlan, RunStore, begin
+from labeldp.privacy.run import keep_within_cap, law_per_row
 from labeldp.receipt import Receipt
 
 _CRASHED_RUNS_TRIED = 3
@@ -108,7 +108,9 @@ class StreamRun:
 
     # First pass ---------------------------------------------------------------------------------------------------------------------
 
-    def pin(self, codes: NDArray[np.int32], *, ids: ArrayLike | None = None, units: ArrayLike | None = None, prior: Array | None = None) -> None:
+    def pin(
+        self, codes: NDArray[np.int32], *, ids: ArrayLike | None = None, units: ArrayLike | None = None, prior: Array | None = None
+    ) -> None:
         """Take note of a batch: (n,) codes, (n,) ids, (n,) units, (n, K) prior, as `draw` will be given them."""
         start, self._rows = self._rows, self._rows + len(codes)
         for candidate in self._candidates:
@@ -142,12 +144,15 @@ class StreamRun:
             return known[secret].pin.hexdigest() if secret in known else ""
 
         fresh = self._candidates[0]
-        begun = begin(plan, self._ledger, None, redraw=self._redraw, pin_of=pin_of, names_rows=bool(plan.rows), fresh=(fresh.run_id, fresh.secret))
+        begun = begin(
+            plan, self._ledger, None, redraw=self._redraw, pin_of=pin_of, names_rows=bool(plan.rows), fresh=(fresh.run_id, fresh.secret)
+        )
         self._receipt, self.settled = begun.receipt, begun.settled
         if begun.secret is not None:
             self._chosen = known[begun.secret]
             if self._unit_codes:
-                self._kept = keep_within_cap(np.concatenate(self._unit_codes), np.concatenate(self._chosen.cap_words), begun.receipt.max_rows_per_unit)
+                words = np.concatenate(self._chosen.cap_words)
+                self._kept = keep_within_cap(np.concatenate(self._unit_codes), words, begun.receipt.max_rows_per_unit)
             self._begin_second_pass()
         self._candidates, self._unit_codes = [], []
         return begun.receipt
@@ -221,7 +226,7 @@ class StreamRun:
 
     def _crashed(self) -> list[_Candidate]:
         """Runs of this column that were charged and never settled, newest first."""
-        found = []
+        found: list[_Candidate] = []
         for record in reversed(self._ledger.runs(str(self._public["dataset"]), str(self._public["column"]))):
             secret = RunStore(self._ledger.run_dir(record.run_id)).read("secret") if record.state == "charged" else None
             if secret is not None and len(found) < _CRASHED_RUNS_TRIED:
@@ -263,7 +268,7 @@ class _SideDigest:
 
     def update(self, side: Mapping[str, Array]) -> None:
         for name, values in side.items():
-            self._states.setdefault(name, hashlib.sha256()).update(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+            self._states.setdefault(name, hashlib.sha256()).update(np.ascontiguousarray(values).tobytes())
 
     def hexdigest(self) -> str:
         return digest({name: state.hexdigest() for name, state in self._states.items()})

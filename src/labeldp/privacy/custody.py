@@ -191,7 +191,9 @@ def begin(
     if ledger is None:
         return _unrecorded(plan, noise)
     if noise is not None:
-        raise InvalidInput("Expected noise=None with a ledger: seeded noise protects nothing, so there is nothing to record. Drop one of the two.")
+        raise InvalidInput(
+            "Expected noise=None with a ledger: seeded noise protects nothing, so there is nothing to record. Drop one of the two."
+        )
     found = ledger.find(plan.dataset, plan.column, plan.identity)
     if found is not None and found.state == "charged":
         resumed = _resume(found, ledger, pin_of)
@@ -205,8 +207,8 @@ def begin(
         return Begun(repeated[-1].receipt, None, store, repeated[-1])
     if settled and not redraw and not names_rows:
         raise LedgerError(
-            f"Expected to know whether these rows are new: {plan.dataset!r}, column {plan.column!r} was released before, and neither row ids nor "
-            "public columns were given. Pass ids=, so that a repeat is recognised, or ask for a new, charged draw with redraw=True."
+            f"Expected to know whether these rows are new: {plan.dataset!r}, column {plan.column!r} was released before, and neither row ids "
+            "nor public columns were given. Pass ids=, so that a repeat is recognised, or ask for a new, charged draw with redraw=True."
         )
     return _charge(plan, ledger, pin_of, *(fresh or (noise_source.new_run_id(), noise_source.new_secret())))
 
@@ -237,7 +239,9 @@ def _charge(plan: RunPlan, ledger: Ledger, pin_of: PinOf, run_id: str, secret: b
         )
     except OSError as error:
         shutil.rmtree(store.folder, ignore_errors=True)
-        raise LedgerError(f"Expected to write the run's private folder {store.folder}, got: {error.strerror}. Nothing was charged.") from None
+        raise LedgerError(
+            f"Expected to write the run's private folder {store.folder}, got: {error.strerror}. Nothing was charged."
+        ) from None
     except LabelDPError:
         shutil.rmtree(store.folder, ignore_errors=True)
         raise
