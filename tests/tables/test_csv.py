@@ -37,15 +37,18 @@ def read_all(data: bytes, chunk: int, monkeypatch: pytest.MonkeyPatch) -> list[l
     return rows
 
 
-@given(TABLES, st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]), st.sampled_from(["\n", "\r\n"]), st.sampled_from([3, 7, 1 << 20]), st.booleans())
+@given(
+    TABLES,
+    st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+    st.sampled_from(["\n", "\r\n"]),
+    st.sampled_from([3, 7, 1 << 20]),
+    st.booleans(),
+)
 def test_fields_are_those_that_python_reads(rows: list[list[str]], quoting: int, line_end: str, chunk: int, ended: bool) -> None:
     data = written(rows, quoting, line_end)
     data = data if ended else data[: -len(line_end)]
     expected = list(csv.reader(io.StringIO(data.decode(), newline="")))
-    if len(rows[0]) > 1:
-        expected = [row for row in expected if row]
-    else:
-        expected = [row or [""] for row in expected]
+    expected = [row for row in expected if row] if len(rows[0]) > 1 else [row or [""] for row in expected]
     with pytest.MonkeyPatch.context() as patch:
         assert read_all(data, chunk, patch) == expected
 
@@ -61,8 +64,10 @@ def test_only_the_label_field_changes(rows: list[list[str]], quoting: int, place
     source.plan(LabelCodec(("yes", 'no, "really"'), f"c{place}", pa.string()), 0)
     codes = np.arange(len(records)) % 2
     out = b"".join(source.rewrite(records, codes, None).to_pylist())
-    new = [row[:place] + [("yes", 'no, "really"')[code]] + row[place + 1 :] for row, code in zip(rows, codes, strict=True)]
-    assert list(csv.reader(io.StringIO(out.decode(), newline=""))) == list(csv.reader(io.StringIO(written(new, quoting, "\n").decode(), newline="")))
+    new = [[*row[:place], ("yes", 'no, "really"')[code], *row[place + 1 :]] for row, code in zip(rows, codes, strict=True)]
+    assert list(csv.reader(io.StringIO(out.decode(), newline=""))) == list(
+        csv.reader(io.StringIO(written(new, quoting, "\n").decode(), newline=""))
+    )
     around = records.pieces(place).to_pylist()
     cursor = 0
     for before, _, after in zip(around[0::3], around[1::3], around[2::3], strict=True):

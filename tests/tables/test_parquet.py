@@ -49,7 +49,9 @@ def test_other_columns_keep_value_and_type(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "i.parquet")
     out = released(tmp_path / "i.parquet", tmp_path / "o.parquet", "y", ["A", "B"], [1, 1, 0])
     assert out.schema.equals(WIDE.schema, check_metadata=False)
-    assert out.drop_columns(["y"]).equals(WIDE.drop_columns(["y"])) or str(out.drop_columns(["y"]).to_pylist()) == str(WIDE.drop_columns(["y"]).to_pylist())
+    assert out.drop_columns(["y"]).equals(WIDE.drop_columns(["y"])) or str(out.drop_columns(["y"]).to_pylist()) == str(
+        WIDE.drop_columns(["y"]).to_pylist()
+    )
     assert out["y"].to_pylist() == ["B", "B", "A"]
     assert read_facts(tmp_path / "o.parquet") == '{"k": 1}'
     assert b"pandas" not in (out.schema.metadata or {})
@@ -103,7 +105,15 @@ def test_bad_labels_are_refused_by_row_and_never_shown(labels: list[str | None],
 
 @pytest.mark.parametrize(
     ("classes", "kind"),
-    [(["a"], pa.int32()), ([1.5], pa.int32()), ([300], pa.int8()), ([True], pa.int32()), (["x"], pa.bool_()), (["nan"], pa.float64()), (["1", 1], pa.int64())],
+    [
+        (["a"], pa.int32()),
+        ([1.5], pa.int32()),
+        ([300], pa.int8()),
+        ([True], pa.int32()),
+        (["x"], pa.bool_()),
+        (["nan"], pa.float64()),
+        (["1", 1], pa.int64()),
+    ],
 )
 def test_classes_of_another_type_are_refused(classes: list[object], kind: pa.DataType) -> None:
     with pytest.raises(InvalidInput, match="classes"):

@@ -17,8 +17,8 @@ from pathlib import Path
 from labeldp import _validate
 from labeldp.errors import DomainLeakWarning, InvalidInput, ReleaseError
 from labeldp.laws import Law, law_from_dict
+from labeldp.privacy.custody import RunStore
 from labeldp.privacy.ledger import Ledger, RunRecord, default_ledger
-from labeldp.privacy.runs import RunStore
 from labeldp.privacy.stream import StreamRun
 from labeldp.receipt import Receipt
 from labeldp.tables.formats import check_same_format, open_table
@@ -108,6 +108,7 @@ class _Task:
         _check_layout(source, spec)
         self.table = open_table(source)
         check_same_format(source, out)
+        check_columns(self.table, [spec.label, *spec.ids, *([spec.unit] if spec.unit else []), *(spec.prior or ())])
         self._check_output(source)
         self.codec = _codec(self.table, spec)
         _check_layout(source, spec, self.codec.classes)
@@ -142,7 +143,10 @@ class _Task:
         made = Released(self.spec, self.dataset, self.codec.classes, run.law, receipt)
         self.table.plan(self.codec, evidence_bytes(run.law))
         sink = self.table.sink(folder / self.out.name, to_json(shared_facts(made), indent=None))
-        written = passes.draw(sink, folder, pinned, digest if self.spec.ids else None)
+        try:
+            written = passes.draw(sink, folder, pinned, digest if self.spec.ids else None)
+        finally:
+            sink.abort()
         return self._publish(run, made, written, digest.hexdigest(), folder)
 
     def _publish(self, run: StreamRun, made: Released, written: Written, public_digest: str, folder: Path) -> Release:
@@ -181,7 +185,9 @@ class _Task:
             raise self._taken()
 
     def _taken(self) -> ReleaseError:
-        return ReleaseError(f"Expected a new name for the output, got {self.out}, which holds something else. Remove it, or choose another name.")
+        return ReleaseError(
+            f"Expected a new name for the output, got {self.out}, which holds something else. Remove it, or choose another name."
+        )
 
     def _repeat(self, receipt: Receipt, artefact: str | None, folder: Path) -> Release:
         """The settled release: as it stands, or copied from where it was first written."""
@@ -222,7 +228,9 @@ def build_law(spec: ReleaseSpec, n_classes: int) -> Law:
     """The law that the spec names, over this many classes."""
     if isinstance(spec.law, Law):
         if spec.law.n_classes != n_classes:
-            raise InvalidInput(f"Expected a law over the {n_classes} classes, got one over {spec.law.n_classes}. Build it with n_classes={n_classes}.")
+            raise InvalidInput(
+                f"Expected a law over the {n_classes} classes, got one over {spec.law.n_classes}. Build it with n_classes={n_classes}."
+            )
         return spec.law
     name, number = parse_law(spec.law_name)
     extra = {} if number is None else {"k" if name == "rr-top-k" else "size": number}
@@ -230,8 +238,7 @@ def build_law(spec: ReleaseSpec, n_classes: int) -> Law:
 
 
 def _codec(table: Source, spec: ReleaseSpec) -> LabelCodec:
-    """Checks the columns and reads the classes as values of the label's type."""
-    check_columns(table, [spec.label, *spec.ids, *([spec.unit] if spec.unit else []), *(spec.prior or ())])
+    """The declared classes, or those in the column, as values of the label's type."""
     if spec.label + EVIDENCE in table.names:
         raise InvalidInput(f"Expected a table with raw labels, got one with a column {spec.label + EVIDENCE!r}. It was released already.")
     kind = table.type_of(spec.label)
@@ -239,7 +246,9 @@ def _codec(table: Source, spec: ReleaseSpec) -> LabelCodec:
     declared = spec.classes
     if declared is None:
         warnings.warn(
-            "The classes are read off the private labels, which reveals that each of them occurs. Declare them: classes=[...].", DomainLeakWarning, stacklevel=4
+            "The classes are read off the private labels, which reveals that each of them occurs. Declare them: classes=[...].",
+            DomainLeakWarning,
+            stacklevel=4,
         )
         found = distinct_labels(batch.column(spec.label) for batch in table.batches([spec.label]))
         declared = tuple(c for c in found if not (table.text and c == ""))
@@ -254,7 +263,9 @@ def _check_layout(source: Path, spec: ReleaseSpec, classes: tuple[object, ...] =
         return
     parts = [*source.parts, source.stem]
     if any(re.match(re.escape(spec.label) + r"=", part) for part in parts):
-        raise InvalidInput(f"Expected the label as a column of the file, got {spec.label!r} as a part of the path. Merge the parts into one file first.")
+        raise InvalidInput(
+            f"Expected the label as a column of the file, got {spec.label!r} as a part of the path. Merge the parts into one file first."
+        )
     texts = {str(c) for c in classes if c is not None and str(c)}
     if texts & set(parts):
         raise InvalidInput(

@@ -138,7 +138,9 @@ class CsvBatch:
         try:
             return raw.cast(pa.large_string())
         except pa.ArrowInvalid:
-            raise InvalidInput(f"Expected text in UTF-8 in column {name!r}, got other bytes after row {self._start}. Save the file as UTF-8.") from None
+            raise InvalidInput(
+                f"Expected text in UTF-8 in column {name!r}, got other bytes after row {self._start}. Save the file as UTF-8."
+            ) from None
 
     def release(self, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None, kept: NDArray[np.bool_] | None) -> pa.RecordBatch:
         """The records with other labels, as one binary column."""
@@ -190,6 +192,10 @@ class CsvSink:
         """Finish the file; SHA-256 of its bytes."""
         return self._file.finish()
 
+    def abort(self) -> None:
+        """Let go of an unfinished file."""
+        self._file.abandon()
+
 
 def _base64(evidence: NDArray[np.uint8]) -> pa.Array:
     """(n,) large_binary: base64url without padding, all rows in one call (every row has the same width)."""
@@ -209,7 +215,9 @@ def _read_header(path: Path) -> bytes:
             if header.count(b'"') % 2 == 0 and header.strip(b"\r\n" + BYTE_ORDER_MARK):
                 break
             if len(header) > HEADER_LIMIT:
-                raise InvalidInput(f"Expected a header line, got more than {HEADER_LIMIT >> 20} MiB without one in {path.name}. Is a quote left open?")
+                raise InvalidInput(
+                    f"Expected a header line, got more than {HEADER_LIMIT >> 20} MiB without one in {path.name}. Is a quote left open?"
+                )
     if not header.strip():
         raise InvalidInput(f"Expected a header line and rows, got an empty file: {path.name}.")
     return header if header.endswith(b"\n") else header + b"\n"

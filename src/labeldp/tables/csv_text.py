@@ -115,7 +115,9 @@ class Splitter:
                 yield records
             rest = block[used:]
             if len(rest) > LONGEST_RECORD:
-                raise InvalidInput(f"Expected records below {LONGEST_RECORD >> 20} MiB, got a longer one after row {self._rows}. Is a quote left open?")
+                raise InvalidInput(
+                    f"Expected records below {LONGEST_RECORD >> 20} MiB, got a longer one after row {self._rows}. Is a quote left open?"
+                )
         if rest:
             records, _ = self._records(rest + self._line_end, last=True)
             if records is not None:
@@ -149,7 +151,9 @@ class Splitter:
         returns = np.flatnonzero(data[:-1] == RETURN)
         bare = returns[data[returns + 1] != LINE_FEED]
         if (np.searchsorted(quotes, bare) % 2 == 0).any():
-            raise InvalidInput(f"Expected carriage returns only before line feeds or in quotes, got a bare one after row {self._rows}. Quote the field.")
+            raise InvalidInput(
+                f"Expected carriage returns only before line feeds or in quotes, got a bare one after row {self._rows}. Quote the field."
+            )
 
     def _check_quotes(self, data: NDArray[np.uint8], quotes: NDArray[np.int64]) -> None:
         opening, closing = quotes[0::2], quotes[1::2]

@@ -43,7 +43,7 @@ class _ColumnDigest:
     def update(self, array: pa.Array) -> None:
         array = _unwrapped(array)
         if array.null_count:
-            self._nulls.update(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).astype("<i8") + self._rows)
+            self._nulls.update((np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)) + self._rows).astype("<i8").data)
         self._rows += len(array)
         self._feed(array)
 
@@ -65,8 +65,12 @@ class _ColumnDigest:
             self._values.update(json.dumps(array.to_pylist(), default=str).encode())
 
     def _feed_text(self, array: pa.Array) -> None:
-        offsets = np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array) + 1] if len(array) else np.zeros(1, np.int64)
-        self._lengths.update(np.diff(offsets))
+        offsets = (
+            np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array) + 1]
+            if len(array)
+            else np.zeros(1, np.int64)
+        )
+        self._lengths.update(np.diff(offsets).data)
         if offsets[-1] > offsets[0]:
             self._values.update(memoryview(array.buffers()[2])[offsets[0] : offsets[-1]])
 

@@ -35,7 +35,9 @@ def released_facts(path: Path) -> Mapping[str, object] | None:
     source = open_table(path)
     facts = read_manifest(path) or _embedded(source)
     if facts is None and any(name.endswith(EVIDENCE) for name in source.names):
-        raise InvalidInput(f"Expected the manifest of a released table, got none: {manifest_path(path).name}. Put it beside {path.name} again.")
+        raise InvalidInput(
+            f"Expected the manifest of a released table, got none: {manifest_path(path).name}. Put it beside {path.name} again."
+        )
     return facts
 
 
@@ -93,14 +95,18 @@ def _names_of(batch: Batch, ids: list[str], start: int) -> NDArray[np.generic]:
     return np.arange(start, start + len(batch)) if found is None else found
 
 
-def _outputs(law: Law, codec: LabelCodec, labels: pa.Array, evidence: pa.Array | None, start: int) -> tuple[NDArray[np.generic], dict[str, NDArray[np.generic]]]:
+def _outputs(
+    law: Law, codec: LabelCodec, labels: pa.Array, evidence: pa.Array | None, start: int
+) -> tuple[NDArray[np.generic], dict[str, NDArray[np.generic]]]:
     if evidence is None:
         return codec.encode(labels, start), {}
     width = evidence_format.record_type(law).itemsize
     raw = evidence if not (pa.types.is_string(evidence.type) or pa.types.is_large_string(evidence.type)) else _from_base64(evidence)
     bytes_, present = evidence_format.from_arrow(raw, width)
     if not present.all():
-        raise InvalidInput(f"Expected evidence in every row of a released table, got none in row {start + int(np.argmin(present))}. The file is damaged.")
+        raise InvalidInput(
+            f"Expected evidence in every row of a released table, got none in row {start + int(np.argmin(present))}. The file is damaged."
+        )
     return evidence_format.unpack(law, bytes_)
 
 

@@ -42,7 +42,9 @@ def open_table(path: Path) -> Source:
 def check_same_format(source: Path, out: Path) -> None:
     """A release keeps the format: the output's ending must name it."""
     if _kind(source) is not _kind(out) or (source.suffix.lower() == ".tsv") != (out.suffix.lower() == ".tsv"):
-        raise InvalidInput(f"Expected an output of the input's format, got {out.name} for {source.name}. End it in {source.suffix.lower()}.")
+        raise InvalidInput(
+            f"Expected an output of the input's format, got {out.name} for {source.name}. End it in {source.suffix.lower()}."
+        )
 
 
 def _kind(path: Path) -> type[CsvSource] | type[ParquetSource]:

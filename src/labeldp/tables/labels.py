@@ -3,6 +3,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,9 @@ def check_type(column: str, column_type: pa.DataType) -> None:
     kind, types = value_type(column_type), pa.types
     good = types.is_integer(kind) or types.is_boolean(kind) or types.is_float32(kind) or types.is_float64(kind) or _is_text(kind)
     if not good:
-        raise InvalidInput(f"Expected a label column of whole numbers, text, booleans or floats, got {column!r} of type {column_type}. Cast it.")
+        raise InvalidInput(
+            f"Expected a label column of whole numbers, text, booleans or floats, got {column!r} of type {column_type}. Cast it."
+        )
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -37,6 +40,7 @@ def parse_classes(classes: Sequence[object], column: str, column_type: pa.DataTy
     In a text table (CSV) every class is text, and a null class is the empty field.
     """
     kind = value_type(column_type)
+    values: tuple[object, ...]
     if text_table:
         values = tuple("" if c is None else _text(c) for c in classes)
     else:
@@ -57,7 +61,9 @@ def _parse(value: object, kind: pa.DataType, column: str) -> object:
         parsed: object = _truth(value) if pa.types.is_boolean(kind) else _number(value, kind)
         pa.scalar(parsed, kind)  # in range of the type
     except (ValueError, TypeError, OverflowError, pa.ArrowInvalid):
-        raise InvalidInput(f"Expected classes of type {kind}, as column {column!r} has, got {value!r}. Declare values of that type.") from None
+        raise InvalidInput(
+            f"Expected classes of type {kind}, as column {column!r} has, got {value!r}. Declare values of that type."
+        ) from None
     return parsed
 
 
@@ -106,7 +112,9 @@ class LabelCodec:
         if pa.types.is_dictionary(column_type):
             room = np.iinfo(column_type.index_type.to_pandas_dtype()).max
             if len(self.classes) - 1 > room:
-                raise InvalidInput(f"Expected at most {room + 1} classes in column {column!r} of type {column_type}, got {len(classes)}. Cast it.")
+                raise InvalidInput(
+                    f"Expected at most {room + 1} classes in column {column!r} of type {column_type}, got {len(classes)}. Cast it."
+                )
 
     def encode(self, labels: pa.Array, start_row: int = 0) -> NDArray[np.int32]:
         """Class codes of some labels: (n,) int32. `start_row` is the first one's row number, for messages.
@@ -142,7 +150,9 @@ class LabelCodec:
         row = f"row {start_row + at} (the first is row 0)"
         value = labels[at].as_py()
         if value is None or value == "":
-            raise InvalidInput(f"Expected a label in every row of column {self.column!r}, got none in {row}. Drop such rows, or declare the null class.")
+            raise InvalidInput(
+                f"Expected a label in every row of column {self.column!r}, got none in {row}. Drop such rows, or declare the null class."
+            )
         raise InvalidInput(f"Expected a declared class in column {self.column!r}, got another value in {row}. Declare it, or mend the row.")
 
     def decode(self, codes: NDArray[np.integer]) -> pa.Array:
@@ -154,7 +164,9 @@ class LabelCodec:
         place = np.cumsum(present) - 1
         nulls = None if all(present) else ~np.array(present)[codes]
         indices = pa.array(place[codes], type=self.column_type.index_type, mask=nulls)
-        return pa.DictionaryArray.from_arrays(indices, _cast(self._values.drop_null(), self.column_type.value_type), ordered=self.column_type.ordered)
+        return pa.DictionaryArray.from_arrays(
+            indices, _cast(self._values.drop_null(), self.column_type.value_type), ordered=self.column_type.ordered
+        )
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -173,9 +185,8 @@ def distinct_labels(arrays: Iterable[pa.Array], *, limit: int = 100_000) -> tupl
     for array in arrays:
         seen.update(pc.unique(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array).to_pylist())
         if len(seen) > limit:
-            raise InvalidInput(f"Expected at most {limit} distinct labels, got more. Is this the label column? Declare the classes if it is.")
-    return tuple(sorted((v for v in seen if v is not None and v == v), key=_sortable))
-
-
-def _sortable(value: object) -> object:
-    return value
+            raise InvalidInput(
+                f"Expected at most {limit} distinct labels, got more. Is this the label column? Declare the classes if it is."
+            )
+    present: list[Any] = [v for v in seen if v is not None and v == v]
+    return tuple(sorted(present))

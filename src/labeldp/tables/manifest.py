@@ -92,7 +92,9 @@ def read_manifest(out: Path) -> dict[str, object] | None:
     except (OSError, ValueError):
         facts = None
     if not isinstance(facts, dict) or facts.get("format") != FORMAT or facts.get("kind") != "release":
-        raise InvalidInput(f"Expected a manifest of format {FORMAT}, got something else in {path.name}. Restore it from where the table came from.")
+        raise InvalidInput(
+            f"Expected a manifest of format {FORMAT}, got something else in {path.name}. Restore it from where the table came from."
+        )
     return facts
 
 

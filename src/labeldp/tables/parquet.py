@@ -44,7 +44,9 @@ class ParquetSource:
         try:
             return pq.ParquetFile(self.path, pre_buffer=False, buffer_size=READ_BUFFER)
         except pa.ArrowInvalid:
-            raise InvalidInput(f"Expected a Parquet file, got something else or a truncated one: {self.path.name}. Write it again.") from None
+            raise InvalidInput(
+                f"Expected a Parquet file, got something else or a truncated one: {self.path.name}. Write it again."
+            ) from None
 
     def type_of(self, name: str) -> pa.DataType:
         """A column's Arrow type."""
@@ -83,7 +85,11 @@ class ParquetSource:
         # A fresh field: the input's may carry metadata about the raw column, or promise that there are no nulls.
         fresh = pa.field(self._codec.column, self._codec.column_type, nullable=self.schema.field(place).nullable)
         schema = self.schema.set(place, fresh)
-        return schema.insert(place + 1, pa.field(self._codec.column + EVIDENCE, pa.binary(), nullable=False)) if self._evidence_bytes else schema
+        return (
+            schema.insert(place + 1, pa.field(self._codec.column + EVIDENCE, pa.binary(), nullable=False))
+            if self._evidence_bytes
+            else schema
+        )
 
     def sink(self, path: Path, facts: str) -> "ParquetSink":
         """A new Parquet file with the input's compression, whose schema metadata holds the shared facts."""
@@ -159,6 +165,11 @@ class ParquetSink:
         self._writer.close()
         return self._file.finish()
 
+    def abort(self) -> None:
+        """Let go of an unfinished file."""
+        self._writer.close()
+        self._file.abandon()
+
 
 def read_facts(path: Path) -> str | None:
     """The JSON that a released Parquet file carries; None if it is not one."""
@@ -203,4 +214,6 @@ def _dictionary_pays(column: pq.ColumnChunkMetaData) -> bool:
 
 
 def _damaged(path: Path, error: Exception) -> InvalidInput:
-    return InvalidInput(f"Expected a whole Parquet file, got a damaged one: {path.name} ({type(error).__name__} while reading). Write it again.")
+    return InvalidInput(
+        f"Expected a whole Parquet file, got a damaged one: {path.name} ({type(error).__name__} while reading). Write it again."
+    )

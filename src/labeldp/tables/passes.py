@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two passes over a table: the first pins what will be drawn, the second draws and writes it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,7 +128,7 @@ class Passes:
         codes = self._codec.encode(batch.column(self._spec.label), start)
         return _Facts(codes, row_ids(batch, self._spec.ids), _prior(batch, self._spec.prior))
 
-    def _units(self, batch: Batch) -> object:
+    def _units(self, batch: Batch) -> NDArray[np.generic] | None:
         return None if self._spec.unit is None else _id_column(batch, self._spec.unit)
 
 
@@ -144,7 +144,7 @@ def _written(noisy: NoisyLabels, prior: NDArray[np.float64] | None) -> tuple[NDA
     (block,) = noisy.blocks
     codes = block.outputs if block.law.kind == "label" else noisy.hard_codes(prior)
     raw = evidence_format.pack(block.law, block.outputs, block.side) if needs_evidence(block.law) else None
-    return codes, raw  # type: ignore[return-value]
+    return codes, raw
 
 
 def row_ids(batch: Batch, names: tuple[str, ...]) -> NDArray[np.generic] | None:
@@ -161,7 +161,9 @@ def _id_column(batch: Batch, name: str) -> NDArray[np.generic]:
     column = batch.column(name)
     column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     kind = pa.types
-    good = kind.is_integer(column.type) or kind.is_string(column.type) or kind.is_large_string(column.type) or kind.is_string_view(column.type)
+    good = (
+        kind.is_integer(column.type) or kind.is_string(column.type) or kind.is_large_string(column.type) or kind.is_string_view(column.type)
+    )
     if not good:
         raise InvalidInput(f"Expected ids and units of whole numbers or text, got column {name!r} of type {column.type}. Cast it.")
     if column.null_count or (not kind.is_integer(column.type) and pc.any(pc.equal(pc.utf8_length(column), 0)).as_py()):
@@ -170,7 +172,7 @@ def _id_column(batch: Batch, name: str) -> NDArray[np.generic]:
     return np.asarray(values if values.dtype.kind in "iu" else values.astype(np.str_))
 
 
-def _prior(batch: Batch, names: tuple[str, ...] | None) -> NDArray[np.float64] | None:
+def _prior(batch: Batch, names: Sequence[str] | None) -> NDArray[np.float64] | None:
     if not names:
         return None
     return np.column_stack([_number_column(batch, name) for name in names])
@@ -180,4 +182,6 @@ def _number_column(batch: Batch, name: str) -> NDArray[np.float64]:
     try:
         return np.asarray(pc.cast(batch.column(name), pa.float64()).to_numpy(zero_copy_only=False), np.float64)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise InvalidInput(f"Expected numbers in the prior's column {name!r}, got something else. Each row needs a weight for every class.") from None
+        raise InvalidInput(
+            f"Expected numbers in the prior's column {name!r}, got something else. Each row needs a weight for every class."
+        ) from None

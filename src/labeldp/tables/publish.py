@@ -28,7 +28,9 @@ def workplace(out: Path) -> Iterator[Path]:
         folder.mkdir(mode=0o700, exist_ok=True)
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise ReleaseError(f"Expected a folder to write {out.name} to, got {out.parent} ({error.strerror}). Create it, or mend its permissions.") from None
+        raise ReleaseError(
+            f"Expected a folder to write {out.name} to, got {out.parent} ({error.strerror}). Create it, or mend its permissions."
+        ) from None
     try:
         _lock(lock, out)
         for stale in folder.iterdir():

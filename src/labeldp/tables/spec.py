@@ -3,7 +3,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
@@ -59,7 +58,7 @@ class ReleaseSpec:
     max_rows_per_unit: int = 1
     prior: Sequence[str] | None = None
     dataset: str | None = None
-    order: Literal["shuffle", "keep"] = "shuffle"
+    order: str = "shuffle"
     strict: bool = False
 
     def __post_init__(self) -> None:

@@ -2,10 +2,10 @@
 """What a table format offers to a release: batches to read twice, and a sink to write once."""
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Protocol, Self
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -68,6 +68,10 @@ class Sink(Protocol):
         """Finish the file, on disk when this returns; SHA-256 of its bytes."""
         ...
 
+    def abort(self) -> None:
+        """Let go of an unfinished file; no effect after `close`."""
+        ...
+
 
 class Source(Protocol):
     """A table file that can be read more than once."""
@@ -122,8 +126,6 @@ class HashedFile:
 
     def finish(self) -> str:
         """Flush to disk, close, and return the digest."""
-        import os
-
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -141,10 +143,8 @@ class HashedFile:
     def close(self) -> None:
         """For pyarrow, which must not close it before `finish`."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def abandon(self) -> None:
+        """Close without waiting for the disk."""
         self._file.close()
 
 

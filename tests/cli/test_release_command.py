@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`labeldp release` as a person meets it: one message, the right exit code, nothing half done, and never a raw label."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from labeldp.cli import app
+from labeldp.privacy.ledger import Ledger, default_ledger
+
+SENTINEL = "SENTINEL-4711"
+
+
+def run(*args: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(a) for a in args])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    assert "Traceback" not in result.output
+    assert SENTINEL not in result.output
+    return result.exit_code, result.stdout, result.stderr
+
+
+def people(path: Path, n: int = 400, bad: str | None = None) -> Path:
+    rng = np.random.default_rng(5)
+    labels = np.array(["ill", "well"])[rng.integers(0, 2, n)].tolist()
+    if bad is not None:
+        labels[n // 2] = bad
+    table = pa.table({"patient": np.arange(n), "age": rng.integers(20, 90, n), "status": labels})
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        path.write_text("patient,age,status\n" + "".join(f"{a},{b},{c}\n" for a, b, c in zip(*table.to_pydict().values(), strict=True)))
+    return path
+
+
+def command(source: Path, out: Path, *more: object) -> tuple[object, ...]:
+    return ("release", source, "--label", "status", "--epsilon", "1", "--classes", "ill,well", "--out", out, *more)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_release_and_its_repeat(tmp_path: Path, ending: str) -> None:
+    source, out = people(tmp_path / f"in.{ending}"), tmp_path / f"out.{ending}"
+    code, said, _ = run(*command(source, out, "--id", "patient"))
+    assert code == 0
+    assert "1-label-DP for each row" in said
+    raw = out.read_bytes()
+    code, said, _ = run(*command(source, out, "--id", "patient", "--json"))
+    assert code == 0
+    facts = json.loads(said)
+    assert facts["repeated"] is True
+    assert facts["receipt"]["epsilon"] == 1.0
+    assert out.read_bytes() == raw
+    assert default_ledger().spent("in", "status") == 1.0
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([source.name, out.name, out.name + ".manifest.json"])
+    code, said, _ = run("ledger", "verify", str(out) + ".manifest.json")
+    assert (code, said.strip()) == (0, "The history is whole.")
+
+
+def test_budget_is_code_3_and_redraw_needs_it(tmp_path: Path) -> None:
+    source = people(tmp_path / "in.csv")
+    assert run(*command(source, tmp_path / "a.csv"))[0] == 0
+    code, _, said = run(*command(source, tmp_path / "b.csv", "--redraw"))
+    assert code == 3
+    assert "remain" in said
+    assert not (tmp_path / "b.csv").exists()
+    assert run("ledger", "set-budget", "--dataset", "in", "--label", "status", "--budget", "2")[0] == 0
+    assert run(*command(source, tmp_path / "b.csv", "--redraw"))[0] == 0
+    assert default_ledger().spent("in", "status") == 2.0
+
+
+def test_ledger_and_budget_options(tmp_path: Path) -> None:
+    place = tmp_path / "deep" / "ledger.db"
+    assert run(*command(people(tmp_path / "in.csv"), tmp_path / "a.csv", "--ledger", place, "--budget", "3"))[0] == 0
+    code, said, _ = run("ledger", "spent", "--ledger", place, "--json")
+    account = {"dataset": "in", "column": "status", "unit": "row", "spent": 1.0, "budget": 3.0, "remaining": 2.0}
+    assert (code, json.loads(said)) == (0, {"accounts": [account]})
+    assert run("ledger", "budget", "--dataset", "in", "--label", "status", "--ledger", place)[1].strip() == "3"
+    code, said, _ = run("ledger", "history", "--ledger", place, "--json")
+    assert [entry["kind"] for entry in json.loads(said)["entries"]] == ["open", "budget", "charge", "settle"]
+    assert "charge" in run("ledger", "history", "--ledger", place)[1]
+    assert run("ledger", "where", "--ledger", place)[1].strip() == str(place)
+    assert default_ledger().runs() == []
+
+
+def test_a_tampered_ledger_is_code_7(tmp_path: Path) -> None:
+    import sqlite3
+
+    place = tmp_path / "ledger.db"
+    assert run(*command(people(tmp_path / "in.csv"), tmp_path / "a.csv", "--ledger", place))[0] == 0
+    with sqlite3.connect(place) as connection:
+        (table,) = next(iter(connection.execute("select name from sqlite_master where type='table' and sql like '%body%'")))
+        for (trigger,) in connection.execute("select name from sqlite_master where type='trigger'").fetchall():
+            connection.execute(f"drop trigger {trigger}")
+        connection.execute(f"update {table} set body = replace(body, '1.0', '0.5')")
+    connection.close()
+    code, said, _ = run("ledger", "verify", "--ledger", place, "--json")
+    assert code == 7
+    assert json.loads(said)["whole"] is False
+
+
+@pytest.mark.parametrize("epsilon", ["0", "-1", "nan", "inf", "one"])
+def test_illegal_epsilon_is_usage(tmp_path: Path, epsilon: str) -> None:
+    source = people(tmp_path / "in.csv")
+    args = list(command(source, tmp_path / "o.csv"))
+    args[args.index("--epsilon") + 1] = epsilon
+    code, _, said = run(*args)
+    assert code == 2
+    assert "epsilon" in said
+    assert default_ledger().runs() == []
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--law", "rrr"), "rr"),
+        (("--classes-file", "x"), "both"),
+        (("--order", "sorted"), "keep"),
+        (("--max-rows-per-unit", "2"), "unit"),
+        (("--prior", "age"), "prior"),
+        (("--nonsense",), "nonsense"),
+        (("--budget", "nan"), "budget"),
+    ],
+)
+def test_wrong_options_are_usage(tmp_path: Path, more: tuple[str, ...], said: str) -> None:
+    code, _, message = run(*command(people(tmp_path / "in.csv"), tmp_path / "o.csv", *more))
+    assert code == 2
+    assert said in message
+
+
+def test_undeclared_class_is_named_by_row_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    for ending in ("csv", "parquet"):
+        source = people(tmp_path / f"in.{ending}", bad=SENTINEL)
+        code, _, said = run(*command(source, tmp_path / f"o.{ending}"))
+        assert code == 4
+        assert "row 200 " in said
+        code, said, _ = run(*command(source, tmp_path / f"o.{ending}", "--json"))
+        assert json.loads(said)["exit_code"] == code == 4
+    assert SENTINEL not in caplog.text
+    assert default_ledger().runs() == []
+    assert not any(p.name.startswith(("o.", ".o")) for p in tmp_path.iterdir())
+
+
+def test_a_missing_column_suggests_the_nearest(tmp_path: Path) -> None:
+    source = people(tmp_path / "in.csv")
+    code, _, said = run("release", source, "--label", "staus", "--epsilon", "1", "--classes", "a,b", "--out", tmp_path / "o.csv")
+    assert code == 4
+    assert "'status'" in said
+    code, _, said = run(*command(source, tmp_path / "o.csv", "--id", "patien"))
+    assert code == 4
+    assert "'patient'" in said
+
+
+def test_repeated_and_empty_ids_are_data_errors(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("patient,status\n1,ill\n2,well\n1,ill\n")
+    assert run(*command(tmp_path / "in.csv", tmp_path / "o.csv", "--id", "patient"))[0] == 4
+    (tmp_path / "in.csv").write_text("patient,status\n1,ill\n,well\n")
+    assert run(*command(tmp_path / "in.csv", tmp_path / "o.csv", "--id", "patient"))[0] == 4
+    (tmp_path / "in.csv").write_text("patient,status\n1,ill\n2,\n")
+    code, _, said = run(*command(tmp_path / "in.csv", tmp_path / "o.csv"))
+    assert code == 4
+    assert "row 1 " in said
+    assert default_ledger().runs() == []
+
+
+def test_malformed_inputs_are_data_errors(tmp_path: Path) -> None:
+    whole = people(tmp_path / "whole.parquet").read_bytes()
+    for name, content in {
+        "cut.parquet": whole[: len(whole) // 2],
+        "empty.parquet": b"",
+        "empty.csv": b"",
+        "head.csv": b"patient,status\n",
+        "x.txt": b"a",
+    }.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        code, _, said = run(*command(path, tmp_path / f"o{path.suffix}"))
+        assert (name, code) == (name, 4)
+        assert said.startswith("error: Expected")
+    assert not any(p.name.startswith(("o.", ".o")) for p in tmp_path.iterdir())
+
+
+def test_places_that_cannot_be_used_are_code_5(tmp_path: Path) -> None:
+    source = people(tmp_path / "in.csv")
+    (tmp_path / "mine.csv").write_text("keep me")
+    cases = {
+        "missing folder": (source, tmp_path / "none" / "o.csv"),
+        "missing input": (tmp_path / "none.csv", tmp_path / "o.csv"),
+        "same file": (source, source),
+        "taken": (source, tmp_path / "mine.csv"),
+        "folder": (tmp_path, tmp_path / "o.csv"),
+    }
+    for name, (given, out) in cases.items():
+        code = run(*command(given, out))[0]
+        assert (name, code) == (name, 4 if name == "folder" else 5)
+    assert (tmp_path / "mine.csv").read_text() == "keep me"
+    (tmp_path / "ledger.db").write_text("this is no ledger")
+    assert run(*command(source, tmp_path / "o.csv", "--ledger", tmp_path / "ledger.db"))[0] == 5
+    assert not (tmp_path / "o.csv").exists()
+    assert default_ledger().runs() == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_an_unwritable_folder_is_code_5(tmp_path: Path) -> None:
+    source = people(tmp_path / "in.csv")
+    (tmp_path / "locked").mkdir(mode=0o500)
+    assert run(*command(source, tmp_path / "locked" / "o.csv"))[0] == 5
+
+
+def test_classes_from_a_file_and_inferred(tmp_path: Path) -> None:
+    source = people(tmp_path / "in.csv")
+    (tmp_path / "classes").write_text("ill\nwell\n")
+    base = ("release", source, "--label", "status", "--epsilon", "1")
+    assert run(*base, "--classes-file", tmp_path / "classes", "--out", tmp_path / "a.csv")[0] == 0
+    assert run(*base, "--out", tmp_path / "b.csv", "--strict")[0] == 2
+    code, _, said = run(*base, "--out", tmp_path / "b.csv", "--dataset", "other")
+    assert code == 0
+    assert said.count("warning: The classes are read off") == 1
+    assert run(*base, "--classes-file", tmp_path / "none", "--out", tmp_path / "c.csv")[0] == 5
+
+
+def test_version_and_help() -> None:
+    assert run("--version")[1].strip()
+    assert "release" in run("--help")[1]
+
+
+# A process killed at any point ----------------------------------------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+from labeldp.app import release as module
+from labeldp.privacy.ledger import Ledger
+from labeldp.tables.spec import ReleaseSpec
+
+source, out, ledger, where = sys.argv[1:]
+die = lambda: os.kill(os.getpid(), signal.SIGKILL)
+calls = 0
+def publish(made, final, real=module.publish):
+    global calls
+    calls += 1
+    if where == f"before publish {calls}":
+        die()
+    real(made, final)
+    if where == f"after publish {calls}":
+        die()
+module.publish = publish
+def progress(phase, done, total):
+    if where == phase:
+        die()
+spec = ReleaseSpec("status", ["ill", "well"], 1.0, id="patient" if "ids" in out else None)
+module.release(source, out, spec, Ledger(ledger), progress=progress)
+"""
+
+
+@pytest.mark.parametrize("name", ["out.csv", "ids.parquet"])
+@pytest.mark.parametrize("where", ["check", "draw", "write", "before publish 1", "after publish 1", "after publish 2"])
+def test_killed_anywhere_then_run_again(tmp_path: Path, where: str, name: str) -> None:
+    out, place = tmp_path / name, tmp_path / "private" / "ledger.db"
+    source = people(tmp_path / f"in{out.suffix}")
+    died = subprocess.run([sys.executable, "-c", KILLED, source, out, place, where], capture_output=True, timeout=60)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert out.exists() == (where == "after publish 2")
+    charged = Ledger(place).runs()
+    assert len(charged) == (0 if where == "check" else 1)
+    before = out.read_bytes() if out.exists() else None
+    code, _, said = run(*command(source, out, "--ledger", place, *(["--id", "patient"] if "ids" in name else [])))
+    assert code == 0, said
+    (record,) = Ledger(place).runs()
+    assert record.state == "settled"
+    assert record.run_id == (charged or [record])[0].run_id
+    assert Ledger(place).spent("in", "status") == 1.0
+    assert before is None or out.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([source.name, out.name, out.name + ".manifest.json", "private"])
+
+
+def test_the_command_itself(tmp_path: Path) -> None:
+    source = people(tmp_path / "in.csv")
+    args = [sys.executable, "-m", "labeldp.cli", *map(str, command(source, tmp_path / "o.csv"))]
+    done = subprocess.run(args, capture_output=True, text=True, timeout=60, env=os.environ | {"LABELDP_LEDGER": str(tmp_path / "l.db")})
+    assert (done.returncode, done.stderr) == (0, "")
+    args[args.index("--label") + 1] = "ages"
+    args[args.index(str(tmp_path / "o.csv"))] = str(tmp_path / "o2.csv")
+    failed = subprocess.run(args, capture_output=True, text=True, timeout=60)
+    assert failed.returncode == 4
+    assert failed.stderr.startswith("error: Expected")
+    assert failed.stdout == ""
+
+
+def test_an_interrupt_is_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from labeldp.app import release as module
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "publish", interrupted)
+    code, _, said = run(*command(people(tmp_path / "in.csv"), tmp_path / "o.csv"))
+    assert code == 130
+    assert "Interrupted" in said
+    assert not any(p.name.startswith(("o.", ".o")) for p in tmp_path.iterdir())
+
+
+def test_an_unforeseen_error_is_1_and_quotes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from labeldp.app import release as module
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError(SENTINEL)
+
+    monkeypatch.setattr(module, "publish", broken)
+    monkeypatch.setenv("LABELDP_DEBUG", "1")
+    result = CliRunner().invoke(app, [str(a) for a in command(people(tmp_path / "in.csv"), tmp_path / "o.csv")])
+    assert result.exit_code == 1
+    assert "RuntimeError" in result.output
+    assert SENTINEL not in result.output

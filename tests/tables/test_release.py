@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A release end to end, from Python: what comes out, what it cost, what a repeat does."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc_csv
+import pyarrow.parquet as pq
+import pytest
+
+from labeldp.app.release import release
+from labeldp.errors import BudgetExceeded, DomainLeakWarning, InvalidInput, ReleaseError
+from labeldp.laws import law_from_dict
+from labeldp.privacy.ledger import Ledger
+from labeldp.tables.evidence import read_noisy
+from labeldp.tables.spec import ReleaseSpec
+
+N, K = 6000, 4
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "private" / "ledger.db")
+
+
+def data(n: int = N, seed: int = 0) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    label = rng.integers(0, K, n).astype(np.int32)
+    weights = rng.random((n, K)) + 0.1
+    columns: dict[str, Any] = {
+        "id": np.arange(n)[::-1] * 7,
+        "who": [f"p{i // 3}" for i in range(n)],
+        "y": label,
+        "x": rng.standard_normal(n),
+    }
+    return pa.table(columns | {f"p{c}": weights[:, c] for c in range(K)})
+
+
+def write(table: pa.Table, path: Path) -> Path:
+    (pq.write_table if path.suffix == ".parquet" else pc_csv.write_csv)(table, path)
+    return path
+
+
+def read(path: Path) -> pa.Table:
+    return pq.read_table(path) if path.suffix == ".parquet" else pc_csv.read_csv(path)
+
+
+def spec(**changes: Any) -> ReleaseSpec:
+    return ReleaseSpec(**({"label": "y", "classes": range(K), "epsilon": 1.0} | changes))
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+@pytest.mark.parametrize("id_column", [None, "id"])
+def test_label_is_randomized_and_the_rest_is_the_same(tmp_path: Path, ledger: Ledger, ending: str, id_column: str | None) -> None:
+    table = data()
+    done = release(write(table, tmp_path / f"in.{ending}"), tmp_path / f"out.{ending}", spec(id=id_column, epsilon=2.0), ledger)
+    out = read(done.path)
+    assert out.column_names == table.column_names
+    assert ending == "csv" or out.schema.equals(table.schema)
+    assert out["id"].to_pylist() != table["id"].to_pylist()
+    both = out.sort_by("id").to_pydict(), table.sort_by("id").to_pydict()
+    for name in set(table.column_names) - {"y"}:
+        assert both[0][name] == both[1][name]
+    kept = np.mean(np.array(both[0]["y"]) == np.array(both[1]["y"]))
+    expected = np.exp(2) / (np.exp(2) + K - 1)
+    assert abs(kept - expected) < 4.9 * np.sqrt(expected * (1 - expected) / N)  # false alarm 1e-6
+    assert ledger.spent("in", "y") == 2.0
+    assert done.manifest["receipt"]["recorded"] is True  # type: ignore[index]
+
+
+def test_order_keep_keeps_order(tmp_path: Path, ledger: Ledger) -> None:
+    table = data()
+    done = release(write(table, tmp_path / "in.parquet"), tmp_path / "o.parquet", spec(order="keep"), ledger)
+    assert read(done.path)["id"].equals(table["id"])
+    assert "public" in str(done.manifest["order"])
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+@pytest.mark.parametrize(
+    ("law", "prior"),
+    [
+        (None, False),
+        ("rr-top-k:2", True),
+        (None, True),
+        ("subset", False),
+        ("subset:2", True),
+        ("split", True),
+        ("auto", True),
+        ("auto", False),
+    ],
+)
+def test_every_law_reads_back_as_evidence(tmp_path: Path, ledger: Ledger, ending: str, law: str | None, prior: bool) -> None:
+    table = data(1500)
+    names = [f"p{c}" for c in range(K)] if prior else None
+    made = spec(law=law, prior=names, id="id", epsilon=1.5)
+    done = release(write(table, tmp_path / f"in.{ending}"), tmp_path / f"out.{ending}", made, ledger)
+    noisy = read_noisy(done.path, "y")
+    out = read(done.path)
+    assert len(noisy) == 1500
+    assert (noisy.ids.astype(int) == out["id"].to_numpy()).all()
+    assert noisy.privacy.epsilon == 1.5
+    weights = np.column_stack([out[name].to_numpy() for name in names]) if names else None
+    block = noisy.blocks[0]
+    codes = noisy.hard_codes(weights) if block.law.kind == "set" else block.outputs
+    assert (codes == out["y"].to_numpy()).all()
+    true = dict(zip(table["id"].to_pylist(), table["y"].to_pylist(), strict=True))
+    truth = np.array([true[i] for i in out["id"].to_pylist()])
+    likelihood = noisy.likelihood(dtype="float64")
+    assert likelihood[np.arange(1500), truth].mean() > likelihood.mean() + 0.05
+    assert ("y__evidence" in out.column_names) == (done.manifest["evidence"] is not None)
+
+
+def test_parquet_needs_no_manifest_and_csv_does(tmp_path: Path, ledger: Ledger) -> None:
+    for ending in ("parquet", "csv"):
+        made = spec(law="subset", dataset=ending)
+        done = release(write(data(300), tmp_path / f"in.{ending}"), tmp_path / f"o.{ending}", made, ledger)
+        done.manifest_path.unlink()
+    assert len(read_noisy(tmp_path / "o.parquet")) == 300
+    with pytest.raises(InvalidInput, match="manifest"):
+        read_noisy(tmp_path / "o.csv")
+
+
+def test_a_repeat_gives_the_stored_table_and_costs_nothing(tmp_path: Path, ledger: Ledger) -> None:
+    source = write(data(), tmp_path / "in.parquet")
+    first = release(source, tmp_path / "o.parquet", spec(), ledger)
+    raw = first.path.read_bytes()
+    again = release(source, tmp_path / "o.parquet", spec(), ledger)
+    assert again.repeated
+    assert again.receipt == first.receipt
+    assert first.path.read_bytes() == raw
+    elsewhere = release(source, tmp_path / "other.parquet", spec(), ledger)
+    assert elsewhere.repeated
+    assert (tmp_path / "other.parquet").read_bytes() == raw
+    assert json.loads(elsewhere.manifest_path.read_text()) == json.loads(first.manifest_path.read_text())
+    assert ledger.spent("in", "y") == 1.0
+    assert len(ledger.runs()) == 1
+
+
+def test_a_repeat_without_the_stored_table_is_refused(tmp_path: Path, ledger: Ledger) -> None:
+    source = write(data(), tmp_path / "in.parquet")
+    done = release(source, tmp_path / "o.parquet", spec(), ledger)
+    done.path.unlink()
+    with pytest.raises(ReleaseError, match="redraw"):
+        release(source, tmp_path / "o.parquet", spec(), ledger)
+    assert not done.path.exists()
+
+
+def test_ids_recognise_a_repeat_in_another_order(tmp_path: Path, ledger: Ledger) -> None:
+    table = data()
+    done = release(write(table, tmp_path / "in.parquet"), tmp_path / "o.parquet", spec(id="id", dataset="d"), ledger)
+    reordered = table.take(pa.array(np.random.default_rng(3).permutation(N)))
+    again = release(write(reordered, tmp_path / "in2.parquet"), tmp_path / "o2.parquet", spec(id="id", dataset="d"), ledger)
+    assert again.repeated
+    assert again.path.read_bytes() == done.path.read_bytes()
+
+
+def test_a_redraw_is_charged_and_differs(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.db", budget=2.0)
+    source = write(data(), tmp_path / "in.parquet")
+    first = release(source, tmp_path / "o.parquet", spec(id="id"), ledger)
+    with pytest.raises(ReleaseError, match="another name"):
+        release(source, tmp_path / "o.parquet", spec(id="id"), ledger, redraw=True)
+    second = release(source, tmp_path / "o2.parquet", spec(id="id"), ledger, redraw=True)
+    assert second.receipt.run_id != first.receipt.run_id
+    assert ledger.spent("in", "y") == 2.0
+    labels = [read(done.path).sort_by("id")["y"].to_numpy() for done in (first, second)]
+    assert 0.2 < np.mean(labels[0] != labels[1]) < 0.9
+    with pytest.raises(BudgetExceeded):
+        release(source, tmp_path / "o3.parquet", spec(id="id"), ledger, redraw=True)
+    assert not (tmp_path / "o3.parquet").exists()
+
+
+def test_units_are_capped_and_share_epsilon(tmp_path: Path, ledger: Ledger) -> None:
+    table = data()
+    done = release(
+        write(table, tmp_path / "in.csv"), tmp_path / "o.csv", spec(unit="who", max_rows_per_unit=2, id="id", law="subset"), ledger
+    )
+    out = read(done.path)
+    assert out.num_rows == N * 2 // 3
+    assert max(np.unique(np.array(out["who"].to_pylist()), return_counts=True)[1]) == 2
+    assert done.manifest["rows_over_the_cap"] == N // 3
+    assert done.manifest["guarantee"] == {"unit": "who", "max_rows_per_unit": 2, "epsilon": 1.0, "delta": 0.0, "epsilon_per_row": 0.5}
+    assert read_noisy(done.path).blocks[0].law.epsilon == 0.5
+    both = dict(zip(table["id"].to_pylist(), table["x"].to_pylist(), strict=True))
+    assert all(both[i] == x for i, x in zip(out["id"].to_pylist(), out["x"].to_pylist(), strict=True))
+
+
+def test_inferred_classes_warn_and_are_recorded(tmp_path: Path, ledger: Ledger) -> None:
+    source = write(data(300), tmp_path / "in.csv")
+    with pytest.warns(DomainLeakWarning):
+        done = release(source, tmp_path / "o.csv", spec(classes=None), ledger)
+    assert done.manifest["classes_inferred"] is True
+    assert done.manifest["classes"] == ["0", "1", "2", "3"]
+    with pytest.raises(InvalidInput, match="strict"):
+        spec(classes=None, strict=True)
+
+
+def test_null_labels_are_a_class_if_declared(tmp_path: Path, ledger: Ledger) -> None:
+    table = pa.table({"y": ["a", None, "b"] * 300, "x": range(900)})
+    for ending in ("parquet", "csv"):
+        source = write(table, tmp_path / f"in.{ending}")
+        with pytest.raises(InvalidInput, match="row 1 "):
+            release(source, tmp_path / f"o.{ending}", spec(classes=["a", "b"], dataset=ending), ledger)
+        done = release(source, tmp_path / f"o.{ending}", spec(classes=["a", "b", None], dataset=ending), ledger)
+        assert set(
+            pq.read_table(done.path)["y"].to_pylist()
+            if ending == "parquet"
+            else pc_csv.read_csv(done.path, convert_options=pc_csv.ConvertOptions(strings_can_be_null=True))["y"].to_pylist()
+        ) == {"a", "b", None}
+    assert len(ledger.runs()) == 2
+
+
+def test_a_law_as_a_value(tmp_path: Path, ledger: Ledger) -> None:
+    law = law_from_dict({"law": "subset", "n_classes": K, "epsilon": 1.0, "size": 2})
+    done = release(write(data(300), tmp_path / "in.parquet"), tmp_path / "o.parquet", spec(law=law), ledger)
+    assert read_noisy(done.path).blocks[0].law == law
+    with pytest.raises(InvalidInput, match="classes"):
+        release(tmp_path / "in.parquet", tmp_path / "o2.parquet", spec(law=law, classes=range(5), dataset="b"), ledger)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epsilon": float("nan")},
+        {"epsilon": float("inf")},
+        {"epsilon": 0},
+        {"epsilon": -1.0},
+        {"epsilon": True},
+        {"classes": ["a"]},
+        {"classes": ["a", "a"]},
+        {"classes": "ab"},
+        {"label": ""},
+        {"law": "nope"},
+        {"law": "rr-top-k"},
+        {"law": "rr:3"},
+        {"law": "subset:0"},
+        {"law": "rr", "prior": ["p0", "p1", "p2", "p3"]},
+        {"prior": ["p0", "p1"]},
+        {"id": "y"},
+        {"unit": "y"},
+        {"id": ["a", "a"]},
+        {"max_rows_per_unit": 2},
+        {"max_rows_per_unit": 0, "unit": "who"},
+        {"order": "sorted"},
+    ],
+)
+def test_illegal_specs_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        spec(**changes)
+
+
+@pytest.mark.parametrize("folder", ["y=3", "2", "y="])
+def test_paths_that_name_the_label_are_refused(tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    write(data(300), tmp_path / folder / "in.parquet")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match="path"):
+        release(Path(folder) / "in.parquet", "o.parquet", spec(), ledger)
+    assert release(Path(folder) / "in.parquet", "o.parquet", spec(order="keep"), ledger).path.exists()
+
+
+@pytest.mark.parametrize("change", ["label", "public"])
+def test_an_input_that_changes_between_passes_is_not_published(tmp_path: Path, ledger: Ledger, change: str) -> None:
+    source = write(data(), tmp_path / "in.csv")
+
+    def tamper(phase: str, done: int, total: int) -> None:
+        if phase == "check" and done == total:
+            lines = source.read_text().splitlines(keepends=True)
+            row = lines[5].split(",")
+            row[2] = str((int(row[2]) + 1) % K)
+            lines[5] = ",".join(row)
+            source.write_text("".join(lines) if change == "label" else "".join(lines[:-1]))
+
+    with pytest.raises(ReleaseError, match="changed"):
+        release(source, tmp_path / "o.csv", spec(), ledger, progress=tamper)
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(("o.", ".o"))] == []
+    assert ledger.runs()[0].state == "charged"
+
+
+def test_progress_reaches_its_end(tmp_path: Path, ledger: Ledger) -> None:
+    seen: dict[str, tuple[int, int]] = {}
+    release(write(data(), tmp_path / "in.csv"), tmp_path / "o.csv", spec(), ledger, progress=lambda p, d, n: seen.update({p: (d, n)}))
+    assert set(seen) == {"check", "draw", "write"}
+    assert all(done == total for done, total in seen.values())
+
+
+def test_released_tables_are_not_released_again(tmp_path: Path, ledger: Ledger) -> None:
+    done = release(write(data(300), tmp_path / "in.parquet"), tmp_path / "o.parquet", spec(law="subset"), ledger)
+    with pytest.raises(InvalidInput, match="released already"):
+        release(done.path, tmp_path / "o2.parquet", spec(law="subset"), ledger)
