@@ -82,7 +82,7 @@ bench: $(READY)
 	@for table in speed tabular; do $(PY) benchmarks/$$table.py; done
 
 test-oldest:
-	@$(MAKE) test VENV=.venv-oldest PINS=constraints-oldest.txt
+	@$(MAKE) test VENV=.venv-oldest PINS=constraints-oldest.txt DEV_PINS=/dev/null
 
 clean:
 	@rm -rf .venv .venv-oldest .venv.lock .venv-oldest.lock demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -222,7 +222,7 @@ def test_run_dir_is_beside_the_ledger(ledger: Ledger) -> None:
         {"event": LabelDraw({}, 1.5).to_dict()},
         {"event": LabelDraw({}, 1.0, delta=0.5).to_dict()},
         {"event": LabelDraw({}, 1.0, unit="user").to_dict()},
-        {"event": LabelDraw({"x": object()}, 1.0).to_dict()},
+        {"event": LabelDraw({"x": object}, 1.0).to_dict()},
         {"event": LabelDraw({"x": math.nan}, 1.0).to_dict()},
     ],
     ids=repr,
