@@ -427,3 +427,29 @@ def test_public_hash_is_of_run_and_row() -> None:
     one, two = noise.public_hash("a" * 32, noise.row_blocks(40_000)), noise.public_hash("b" * 32, noise.row_blocks(40_000))
     assert len(np.unique(np.concatenate([one, two]))) == 80_000
     np.testing.assert_array_equal(noise.public_hash("a" * 32, noise.row_blocks(40_000)[39_000:]), one[39_000:])
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        noise.row_blocks(70_000, 5),
+        noise.row_blocks(40_000, 2**55 - 20_000),
+        noise.id_blocks(np.r_[np.arange(40_000), -np.arange(1, 40_000)], IDS_KEY),
+        noise.id_blocks(np.arange(40_000, dtype=np.uint64) + np.uint64(2**63), IDS_KEY),
+        noise.id_blocks([f"row {i}" for i in range(33_000)], IDS_KEY),
+        noise.row_blocks(0),
+    ],
+    ids=repr,
+)
+def test_words_in_chunks_are_the_words(made: noise.Blocks) -> None:
+    """Space is used again from chunk to chunk; nothing of one chunk may show in the next, nor one counter in another."""
+    whole, seen = noise.RowWords(DRAW_KEY, made), np.zeros(len(made), bool)
+    for rows, words in noise.word_chunks(DRAW_KEY, made):
+        part = np.arange(0, len(words), 7)
+        first, some, later = words.take(0), words.take(3, part), words.take(2)
+        np.testing.assert_array_equal(first, whole.take(0)[rows])
+        np.testing.assert_array_equal(some, whole.take(3)[rows][part])
+        np.testing.assert_array_equal(later, whole.take(2)[rows])
+        np.testing.assert_array_equal(words.take(1), whole.take(1)[rows])
+        seen[rows] = True
+    assert seen.all()

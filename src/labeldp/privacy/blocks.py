@@ -17,8 +17,8 @@ from labeldp.privacy.cmac import WORD, cmac
 
 ROW, INTEGER, TEXT, BYTES, COMPOSITE = range(5)
 
-_EIGHT = np.uint64(8)
-_ID_BITS = np.uint64((1 << 40) - 1)  # of a block's second half: byte 8 of the block to byte 12
+_BLOCK = np.dtype({"names": ["tag", "low", "high"], "formats": ["u1", "<u8", "<u4"], "offsets": [0, 1, 9], "itemsize": 16})
+"""A block as fields; the counter, bytes 13 to 15, is left out."""
 
 Index = slice | NDArray[np.intp] | NDArray[np.bool_]
 
@@ -35,7 +35,7 @@ class Blocks:
     def __init__(self, tag: int, low: "NDArray[np.uint64] | range", high: "NDArray[np.uint32] | None" = None, signed: bool = False) -> None:
         self.tag = tag
         self._low = low  # bytes 0..7 of the id; a range stands for row numbers that were never written out
-        self._high = high  # bytes 8..11; None: the sign of `_low` where signed, else 0
+        self._high = high  # bytes 8..11; None: the sign of `_low` where some are negative, else 0
         self._signed = signed
 
     def __len__(self) -> int:
@@ -55,25 +55,18 @@ class Blocks:
         """The blocks with counter 0: (n, 2) uint64, little-endian; seen as bytes, (n, 16). Cost: 16 bytes a row, so slice first.
 
         into : (n or more, 2) uint64, optional
-            Space to write them to.
+            Templates of another slice of the same blocks, to be overwritten: what all rows share is there already.
         """
-        out = np.empty((len(self), 2), WORD) if into is None else into[: len(self)]
-        if isinstance(self._low, range) and self._low.stop < 1 << 55:
-            out[:, 0] = np.arange(self._low.start << 8 | self.tag, self._low.stop << 8 | self.tag, 256, dtype=np.uint64)
-            out[:, 1] = 0
-            return out
+        out = np.zeros((len(self), 2), WORD) if into is None else into[: len(self)]
+        fields = out.reshape(-1).view(_BLOCK)
+        if into is None:
+            fields["tag"] = self.tag
         low = _written_out(self._low)
-        part = np.left_shift(low, _EIGHT)
-        part |= np.uint64(self.tag)
-        out[:, 0] = part  # through a contiguous buffer: arithmetic on every second word is slower
-        if self._signed:  # an arithmetic shift carries the sign up; it may fill the id, not the counter
-            np.right_shift(low.view(np.int64), np.int64(56), out=part.view(np.int64))
-            part &= _ID_BITS
-        else:
-            np.right_shift(low, np.uint64(56), out=part)
+        fields["low"] = low
         if self._high is not None:
-            part |= self._high.astype(np.uint64) << _EIGHT
-        out[:, 1] = part
+            fields["high"] = self._high
+        elif self._signed:
+            fields["high"] = (low.view(np.int64) >> np.int64(63)).view(np.uint64)  # the sign, carried into the bytes above
         return out
 
     def first_repeat(self) -> int | None:
@@ -114,7 +107,7 @@ def _integer_blocks(values: NDArray[np.integer]) -> Blocks:
     # the same number is the same id in every integer type: widened to 64 bits, and the sign carried into the bytes above
     signed = values.dtype.kind == "i"
     wide = np.ascontiguousarray(values.astype(np.int64 if signed else np.uint64, copy=False))
-    return Blocks(INTEGER, wide.view(np.uint64), signed=signed)
+    return Blocks(INTEGER, wide.view(np.uint64), signed=bool(signed and len(wide) and wide.min() < 0))
 
 
 def _mac_blocks(tag: int, values: pa.LargeBinaryArray, key: bytes) -> Blocks:

@@ -266,7 +266,7 @@ def word_chunks(key: Key, blocks: Blocks) -> Iterator[tuple[slice, RowWords]]:
     Arrays taken from one chunk's words are overwritten by the next chunk, so that the same memory stays in the processor's cache.
     """
     context = encryptor(key.material("RowWords"))
-    templates, space = np.empty((min(CHUNK, len(blocks)), 2), WORD), space_for(min(CHUNK, len(blocks)))
+    templates, space = blocks[:CHUNK].templates(), space_for(min(CHUNK, len(blocks)))
     for rows in _chunks(len(blocks)):
         yield rows, object.__new__(RowWords)._start(context, blocks[rows].templates(templates), space)
 
@@ -286,7 +286,7 @@ def _chunks(n: int) -> Iterator[slice]:
 
 def _first_words(context: CipherContext, blocks: Blocks) -> Iterator[tuple[slice, NDArray[np.uint64]]]:
     """AES of every block with counter 0, a chunk at a time: (which rows, (m, 2) uint64)."""
-    templates, space = np.empty((min(CHUNK, len(blocks)), 2), WORD), space_for(min(CHUNK, len(blocks)))
+    templates, space = blocks[:CHUNK].templates(), space_for(min(CHUNK, len(blocks)))
     for rows in _chunks(len(blocks)):
         yield rows, encrypt(context, blocks[rows].templates(templates), space)
 
