@@ -219,6 +219,60 @@ def _split(listed: str | None) -> list[str] | None:
 
 
 @app.command()
+def train(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="Parquet or CSV, with raw labels or as labeldp release wrote it.")],
+    label: Label,
+    out: Annotated[Path, typer.Option(help="New folder for the model.")],
+    epsilon: Annotated[float | None, typer.Option(help="Total budget of one row or unit; none for a released table.")] = None,
+    classes: Classes = None,
+    classes_file: ClassesFile = None,
+    null_class: NullClass = False,
+    id: Ids = None,
+    unit: Unit = None,
+    max_rows_per_unit: MaxRows = 1,
+    law: Annotated[str, typer.Option(help="rr, rr-with-prior, subset, split or auto.")] = "auto",
+    stages: Annotated[int, typer.Option(help="Rounds; each one's model is the next one's prior.")] = 2,
+    seed: Annotated[int, typer.Option(help="Of the training; the noise never depends on it.")] = 0,
+    dataset: Dataset = None,
+    ledger: LedgerPath = None,
+    budget: Budget = None,
+    strict: Strict = False,
+    as_json: Json = False,
+) -> None:
+    """Train a classifier on private labels; numbers, categories and gaps are fine."""
+    from labeldp.app.ledger import ledger_at
+    from labeldp.app.train import TrainSpec
+    from labeldp.app.train import train as run
+
+    listed = _classes(classes, classes_file, null_class)
+    spec = _usage(lambda: TrainSpec(label, epsilon, listed, id or None, unit, max_rows_per_unit, law, stages, dataset, strict, seed))
+    record = _usage(lambda: ledger_at(ledger, budget))
+    with _progress(as_json) as progress:
+        done = run(source, out, spec, record, progress)
+    cost = done.facts["guarantee"]
+    accuracy = done.facts["estimated_accuracy"]
+    said = "" if accuracy is None else f" Estimated accuracy {accuracy['value']:.3f} ({accuracy['low']:.3f} to {accuracy['high']:.3f})."
+    text = f"{done.path}: a model of {done.facts['rows']:,} rows, {cost['epsilon']:g}-label-DP for each {cost['unit']}.{said}"
+    _answer(as_json, {"path": str(done.path)} | dict(done.facts), text)
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that labeldp train wrote.")],
+    source: Annotated[Path, typer.Argument(metavar="IN", help="Parquet or CSV.")],
+    out: Annotated[Path, typer.Option(help="Parquet or CSV: a class and its probabilities for each row.")],
+    trust: Annotated[list[str] | None, typer.Option(help="Type in the model's file to build although it is unknown.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Predict with a trained model."""
+    from labeldp.app.predict import predict as run
+
+    with _progress(as_json) as progress:
+        done = run(model, source, out, trust or (), progress)
+    _answer(as_json, {"path": str(done.path), "rows": done.rows}, f"{done.path}: {done.rows:,} rows.")
+
+
+@app.command()
 def plan(
     classes: Annotated[int, typer.Option(help="Number of classes.")],
     epsilon: Annotated[str, typer.Option(help="Budgets to compare: E[,E...].")],

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -238,23 +238,26 @@ def build_law(spec: ReleaseSpec, n_classes: int) -> Law:
 
 
 def _codec(table: Source, spec: ReleaseSpec) -> LabelCodec:
-    """The declared classes, or those in the column, as values of the label's type."""
     if spec.label + EVIDENCE in table.names:
         raise InvalidInput(f"Expected a table with raw labels, got one with a column {spec.label + EVIDENCE!r}. It was released already.")
-    kind = table.type_of(spec.label)
-    check_type(spec.label, kind)
-    declared = spec.classes
-    if declared is None:
+    check_type(spec.label, table.type_of(spec.label))
+    return declared_codec(table, spec.label, spec.classes)
+
+
+def declared_codec(table: Source, label: str, classes: Sequence[object] | None) -> LabelCodec:
+    """The declared classes as values of the label's type; None reads them off the column, with a warning."""
+    kind = table.type_of(label)
+    if classes is None:
         warnings.warn(
             "The classes are read off the private labels, which reveals that each of them occurs. Declare them: classes=[...].",
             DomainLeakWarning,
             stacklevel=4,
         )
-        found = distinct_labels(batch.column(spec.label) for batch in table.batches([spec.label]))
-        declared = tuple(c for c in found if not (table.text and c == ""))
-        if len(declared) < 2:
-            raise InvalidInput(f"Expected at least 2 distinct labels in column {spec.label!r}, got {len(declared)}. Declare the classes.")
-    return LabelCodec(parse_classes(declared, spec.label, kind, text_table=table.text), spec.label, kind)
+        found = distinct_labels(batch.column(label) for batch in table.batches([label]))
+        classes = tuple(c for c in found if not (table.text and c == ""))
+        if len(classes) < 2:
+            raise InvalidInput(f"Expected at least 2 distinct labels in column {label!r}, got {len(classes)}. Declare the classes.")
+    return LabelCodec(parse_classes(classes, label, kind, text_table=table.text), label, kind)
 
 
 def _check_layout(source: Path, spec: ReleaseSpec, classes: tuple[object, ...] = ()) -> None:

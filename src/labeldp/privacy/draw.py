@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp.errors import InvalidInput
 from labeldp.laws.base import Array, Law
-from labeldp.privacy.noise import CHUNK, Blocks, Key, RowWords
+from labeldp.privacy.noise import Blocks, Key, word_chunks
 
 Prior = ArrayLike | Callable[[NDArray[np.int64]], ArrayLike] | Iterable[ArrayLike] | None
 """(n, K) weights; or a function of row positions that gives (m, K); or batches of rows in order; None for uniform."""
@@ -66,7 +66,6 @@ def draw(law: Law, codes: NDArray[np.int32], key: Key, blocks: Blocks, side: Map
     """
     kind, shape = law.layout()["output"]
     outputs = np.empty((len(codes), *shape), kind)
-    for start in range(0, len(codes), CHUNK):
-        chunk = slice(start, start + CHUNK)
-        outputs[chunk] = law.sample(codes[chunk], RowWords(key, blocks[chunk]), {name: values[chunk] for name, values in side.items()})
+    for chunk, words in word_chunks(key, blocks):
+        outputs[chunk] = law.sample(codes[chunk], words, {name: values[chunk] for name, values in side.items()})
     return outputs

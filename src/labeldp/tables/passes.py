@@ -129,7 +129,7 @@ class Passes:
         return _Facts(codes, row_ids(batch, self._spec.ids), _prior(batch, self._spec.prior))
 
     def _units(self, batch: Batch) -> NDArray[np.generic] | None:
-        return None if self._spec.unit is None else _id_column(batch, self._spec.unit)
+        return None if self._spec.unit is None else id_column(batch, self._spec.unit)
 
 
 @dataclass(frozen=True)
@@ -151,13 +151,14 @@ def row_ids(batch: Batch, names: tuple[str, ...]) -> NDArray[np.generic] | None:
     """(n,) ids of the rows, (n, columns) of text for several columns, or None where no column names them."""
     if not names:
         return None
-    columns = [_id_column(batch, name) for name in names]
+    columns = [id_column(batch, name) for name in names]
     if len(columns) == 1:
         return columns[0]
     return np.column_stack([column.astype(np.str_) for column in columns])
 
 
-def _id_column(batch: Batch, name: str) -> NDArray[np.generic]:
+def id_column(batch: Batch, name: str) -> NDArray[np.generic]:
+    """(n,) whole numbers or text that name rows or units; never empty."""
     column = batch.column(name)
     column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     kind = pa.types

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`labeldp predict`: a model's folder and a table in, a class and a probability for each class out, in bounded memory."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from labeldp.app.model_store import StoredModel, load_model
+from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.tables.formats import FORMATS, open_table
+from labeldp.tables.parquet import ParquetSource
+from labeldp.tables.passes import Progress, silent
+from labeldp.tables.publish import publish, workplace
+from labeldp.tables.table import Batch, Source, check_columns
+
+PREDICTION, PROBABILITY = "prediction", "probability_"
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Where the predictions are, and of how many rows."""
+
+    path: Path
+    rows: int
+
+
+def predict(model: str | Path, source: str | Path, out: str | Path, trust: Collection[str] = (), progress: Progress = silent) -> Predicted:
+    """Predict every row of a table.
+
+    Parameters
+    ----------
+    model : str or Path
+        A folder that `train` wrote.
+    source, out : str or Path
+        Parquet or CSV, either. `out` has a row for each row of `source`, in its order: the id columns of the training, as far as
+        they are there, `prediction`, and `probability_CLASS` for each class.
+    trust : collection of str
+        Types in the model's file to build although labeldp does not know them.
+    """
+    stored, table, target = load_model(Path(model), trust), open_table(Path(source)), Path(out)
+    check_columns(table, stored.features.names)
+    if FORMATS.get(target.suffix.lower()) is None:
+        raise InvalidInput(f"Expected an output that ends in {', '.join(FORMATS)}; got {target.name}.")
+    if target.exists():
+        raise ReleaseError(f"Expected a new name for the output, got {target}, which exists. Remove it, or choose another name.")
+    with workplace(target) as folder:
+        rows = _write(_predictions(stored, table, progress), folder / target.name, table)
+        publish(folder / target.name, target)
+    return Predicted(target, rows)
+
+
+def _predictions(stored: StoredModel, table: Source, progress: Progress) -> Iterator[pa.RecordBatch]:
+    ids = [name for name in stored.facts.get("ids", []) if name in table.names]
+    classes = pa.array(list(stored.classes))
+    done = 0
+    for batch in table.batches(list(dict.fromkeys([*stored.features.names, *ids]))):
+        yield _predicted(stored, batch, ids, classes)
+        done += batch.extent
+        progress("predict", done, table.extent)
+
+
+def _predicted(stored: StoredModel, batch: Batch, ids: list[str], classes: pa.Array) -> pa.RecordBatch:
+    found = stored.estimator.predict_proba(stored.features.matrix(batch))
+    # A class that never had the most weight may be unknown to the estimator: its probability is 0.
+    chances = np.zeros((len(batch), len(stored.classes)))
+    chances[:, np.asarray(stored.estimator.classes_, np.int64)] = found
+    columns = {name: batch.column(name) for name in ids}
+    columns[PREDICTION] = classes.take(pa.array(chances.argmax(axis=1)))
+    for code, value in enumerate(stored.classes):
+        columns[f"{PROBABILITY}{'' if value is None else value}"] = pa.array(chances[:, code])
+    return pa.record_batch(columns)
+
+
+def _write(batches: Iterator[pa.RecordBatch], path: Path, table: Source) -> int:
+    rows, first = 0, next(batches, None)
+    if first is None:
+        raise InvalidInput(f"Expected rows to predict, got none in {table.path.name}.")
+    with _writer(path, first.schema) as writer:
+        writer.write_batch(first)
+        rows += first.num_rows
+        for batch in batches:
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    return rows
+
+
+def _writer(path: Path, schema: pa.Schema) -> "pq.ParquetWriter | pyarrow.csv.CSVWriter":
+    if FORMATS[path.suffix.lower()] is ParquetSource:
+        return pq.ParquetWriter(path, schema)
+    return pyarrow.csv.CSVWriter(
+        path, schema, write_options=pyarrow.csv.WriteOptions(delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+    )
