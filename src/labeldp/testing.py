@@ -121,7 +121,7 @@ def _check_prepare(law: Law, prior: NDArray[np.float64]) -> dict[str, Array]:
     for batch in (np.tile(prior, (5, 1)), np.broadcast_to(prior, (5, law.n_classes)), 3.0 * prior[None]):
         again = law.prepare(batch)
         for name, (dtype, shape) in layout.items():
-            assert again[name].dtype == dtype and again[name].shape == (len(batch), *shape), f"side {name!r} does not fit the layout"
+            assert (again[name].dtype, again[name].shape) == (dtype, (len(batch), *shape)), f"side {name!r} does not fit the layout"
             assert (again[name] == side[name][0]).all(), f"side {name!r} differs between equal priors"
     return {name: value[0] for name, value in side.items()}
 
@@ -173,7 +173,7 @@ def _draw(law: Law, side: Side, label: int, words: CounterWords) -> Array:
     rows = {name: np.broadcast_to(value, (n, *np.shape(value))) for name, value in side.items()}
     outputs = law.sample(np.full(n, label, dtype=np.int32), words, rows)
     dtype, shape = law.layout()["output"]
-    assert outputs.dtype == dtype and outputs.shape == (n, *shape), "outputs do not fit the layout"
+    assert (outputs.dtype, outputs.shape) == (dtype, (n, *shape)), "outputs do not fit the layout"
     return outputs
 
 
@@ -261,7 +261,7 @@ def _check_likelihood(law: Law, side: Side) -> None:
     outputs = _outputs_in_columns(law, side)
     rows = {name: np.broadcast_to(value, (len(outputs), *np.shape(value))) for name, value in side.items()}
     found = law.log_likelihood(outputs, rows)
-    assert found.shape == (len(outputs), law.n_classes) and found.dtype == np.float64, "log_likelihood must be (n, K) float64"
+    assert (found.dtype, found.shape) == (np.float64, (len(outputs), law.n_classes)), "log_likelihood must be (n, K) float64"
     assert (found.max(axis=1) == 0).all(), "the row maximum of log_likelihood must be 0"
     wanted = np.log(matrix.T) - np.log(matrix.T).max(axis=1, keepdims=True)
     assert np.allclose(found, wanted, rtol=1e-9, atol=1e-12), "log_likelihood is not proportional to the matrix's columns"
@@ -284,9 +284,9 @@ def _check_inclusion(law: Law, side: Side) -> None:
     if np.isnan(own).all() and np.isnan(other).all():
         assert len(same) > 1 or len(different) > 1 or same == different, "inclusion is NaN, but this row has an unbiased estimator"
         return
-    assert len(same) == 1 and len(different) == 1, "inclusion gives numbers, but it depends on more than label and class being equal"
+    assert (len(same), len(different)) == (1, 1), "inclusion gives numbers, but it depends on more than label and class being equal"
     p, q = same.pop(), different.pop()
-    assert (own == float(p)).all() and (other == float(q)).all(), f"inclusion is not ({float(p)}, {float(q)})"
+    assert ((own == float(p)) & (other == float(q))).all(), f"inclusion is not ({float(p)}, {float(q)})"
     for y in range(k):
         for c in range(k):
             estimate = sum((matrix[y, j] * ((int(members[j, c]) - q) / (p - q)) for j in range(len(outputs))), Fraction(0))

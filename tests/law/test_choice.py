@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from labeldp.laws import PriorSplit, RRTopK, RRWithPrior, choice
+from labeldp.laws import PriorSplit, RRTopK, RRWithPrior
 from labeldp.laws.exact import exp_floor
 from labeldp.laws.prior import quantise
 
@@ -72,14 +72,20 @@ def test_no_private_matrix_is_better(seed: int) -> None:
     ],
 )
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 5.0, 50.0])
-def test_both_routes_agree(make, epsilon: float) -> None:
-    """The iteration and a scan of all prefixes of the sorted prior give the same sets."""
-    weights = quantise(make(np.random.default_rng(1)))
-    threshold, size = choice.best_threshold(weights, epsilon)
-    assert ((weights > threshold[:, None]).sum(axis=1) == size).all()
+def test_sets_are_those_of_the_sorted_prior(make, epsilon: float) -> None:
+    """The iteration, by folded maxima and survivors, and a scan of all prefixes of the sorted prior give the same sets."""
+    prior = make(np.random.default_rng(1))
+    weights = quantise(prior)
+    side = RRWithPrior(500, epsilon).prepare(prior)
     ordered = -np.sort(-weights, axis=1)
     ratio = np.cumsum(ordered, axis=1) / (float(exp_floor(epsilon)) - 1 + np.arange(1, 501))
-    assert np.allclose(ratio[np.arange(40), size - 1], ratio.max(axis=1), rtol=1e-15)
+    every = np.arange(40)
+    assert np.allclose(ratio[every, side["size"] - 1], ratio.max(axis=1), rtol=1e-15)
+    inside = np.unpackbits(side["candidates"], axis=1, count=500, bitorder="little").astype(bool)
+    assert (inside == (weights >= ordered[every, side["size"] - 1][:, None])).all()
+    single = RRWithPrior(500, epsilon).prepare(prior.astype(np.float32))
+    exact = RRWithPrior(500, epsilon).prepare(prior.astype(np.float32).astype(np.float64))
+    assert all((single[name] == exact[name]).all() for name in single)
 
 
 def test_uniform_prior_gives_randomized_response() -> None:

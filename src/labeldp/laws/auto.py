@@ -56,8 +56,8 @@ class AutoLaw(Law):
         like = {name: value for name, value in self.layout().items() if name != "output"}
         return priors.by_chunks(prior, self.n_classes, like, self._decide)
 
-    def _decide(self, weights: Floats) -> dict[str, Array]:
-        k = self.n_classes
+    def _decide(self, prior: Array) -> dict[str, Array]:
+        k, weights = self.n_classes, priors.quantise(prior)
         sorted_weights = np.sort(weights, axis=1)[:, ::-1]
         total = weights.sum(axis=1, keepdims=True)
         ordered = sorted_weights * ((1.0 - _MIXED) / total) + _MIXED / k

@@ -95,43 +95,44 @@ class _Finder:
     """Buffers and constants of `respond_to_all` for one law."""
 
     def __init__(self, b: int, n_classes: int, dtype: type[np.float32] | type[np.float64]) -> None:
-        self.b, self.k = b, n_classes
         scale = 2.0**32 / b  # cells per unit of the upper half
-        self.scale = dtype(scale)
-        # x = (v - 2^31) scale + offset, v the upper half of r'. The error: the lower half is worth < scale; the conversion, the product,
-        # both constants and the sum are each off by at most half an ulp of the largest x: below 4 ulp together. Doubled for good measure.
-        reach = WORD / b + 1
-        slack = 8 * float(np.finfo(dtype).eps) * reach
-        self.low = dtype(2.0**31 * scale - slack)
-        self.gap = dtype(scale + 2 * slack)
+        # x = (v + 2^31) scale, v the upper half of r' minus 2^31. The lower half is worth less than `scale`; the conversion, the product,
+        # both constants and the sums are each off by at most half an ulp of the largest x: below 4 ulp together, doubled for good measure.
+        slack = 8 * float(np.finfo(dtype).eps) * (WORD / b + 1)
+        self.b, self.k = np.uint64(b), n_classes
+        self.scale, self.low, self.gap = dtype(scale), dtype(2.0**31 * scale - slack), dtype(scale + 2 * slack)
         self.x = np.empty(_ROWS, dtype=dtype)
-        self.v, self.q, self.q2 = (np.empty(_ROWS, dtype=np.int32) for _ in range(3))
-        self.flag = np.empty(_ROWS, dtype=np.bool_)
+        self.cell, self.other = np.empty(_ROWS, dtype=np.int32), np.empty(_ROWS, dtype=np.int32)
+        self.doubt = np.empty(_ROWS, dtype=np.bool_)
 
     def run(self, labels: NDArray[np.integer], r: U64, out: Ints) -> None:
-        n, r = len(r), np.ascontiguousarray(r)
-        x, v, q, q2, flag = self.x[:n], self.v[:n], self.q[:n], self.q2[:n], self.flag[:n]
-        upper = r.view(np.int32)[1::2] if _LITTLE else r.view(np.int32)[::2]
-        np.bitwise_xor(upper, np.int32(0x7FFFFFFF), out=v)  # the upper half of r', minus 2^31
-        np.multiply(v, self.scale, out=x, casting="same_kind") if x.dtype == np.float64 else self._single(v, x)
+        """Fill `out` for at most _ROWS rows."""
+        n = len(r)
+        q, other = self.cell[:n], self.other[:n]
+        self._find(r, q, other)
+        y = labels.astype(np.int32, copy=False)
+        np.add(y, q, out=other)
+        np.subtract(other, np.int32(self.k - 1), out=other)
+        np.right_shift(other, np.int32(31), out=other)  # -1 where the other class, K - 2 - q, is y or above, else 0
+        np.subtract(np.int32(self.k - 2), q, out=q)
+        np.subtract(q, other, out=out)
+        np.right_shift(q, np.int32(31), out=q)  # -1 where the label is kept, else 0
+        np.bitwise_xor(out, y, out=other)
+        np.bitwise_and(other, q, out=other)
+        np.bitwise_xor(out, other, out=out)  # a choice without a branch
+
+    def _find(self, r: U64, q: Ints, scratch: Ints) -> None:
+        """The cell of each word, counted from the top."""
+        x, doubt = self.x[: len(r)], self.doubt[: len(r)]
+        upper = r.view(np.int32)[1::2] if np.little_endian else r.view(np.int32)[::2]
+        np.bitwise_xor(upper, np.int32(0x7FFFFFFF), out=q)
+        np.copyto(x, q, casting="unsafe")
+        np.multiply(x, self.scale, out=x)
         np.add(x, self.low, out=x)
         np.copyto(q, x, casting="unsafe")  # x > -1, so cutting off is rounding down
         np.add(x, self.gap, out=x)
-        np.copyto(q2, x, casting="unsafe")
-        np.not_equal(q, q2, out=flag)
-        if flag.any():
-            rows = np.flatnonzero(flag)
-            q[rows] = (~r[rows] // np.uint64(self.b)).astype(np.int32)
-        y = labels.astype(np.int32, copy=False)
-        np.subtract(np.int32(self.k - 2), q, out=q)
-        np.less(q, np.int32(0), out=flag)
-        np.greater_equal(q, y, out=q2.view(np.bool_)[:n])
-        np.add(q, q2.view(np.int8)[:n], out=out)
-        np.copyto(out, y, where=flag)
-
-    def _single(self, v: Ints, x: NDArray[np.floating]) -> None:
-        np.copyto(x, v, casting="unsafe")
-        np.multiply(x, self.scale, out=x)
-
-
-_LITTLE = bool(np.little_endian)
+        np.copyto(scratch, x, casting="unsafe")
+        np.not_equal(q, scratch, out=doubt)
+        if doubt.any():
+            rows = np.flatnonzero(doubt)
+            q[rows] = (~r[rows] // self.b).astype(np.int32)

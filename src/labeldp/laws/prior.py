@@ -17,8 +17,9 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
 TOP = float(2**32 - 1)  # the quantised prior of every row's heaviest class
-_CELLS = 1 << 16  # a chunk of 2^16 doubles is 512 KiB: it stays in the cache from the first pass to the last
+_CELLS, _FEW_CELLS = 1 << 18, 1 << 17  # doubles of a chunk (2 MiB), and of one with at most 32 classes, which takes more passes
 _TINY = 2.0**-900
+_FOLDED = 16
 
 
 def as_prior(prior: object, n_classes: int) -> Array:
@@ -31,59 +32,81 @@ def as_prior(prior: object, n_classes: int) -> Array:
     return array
 
 
-def quantise(prior: Array, weight: Floats | None = None) -> Floats:
-    """Whole numbers 0 .. 2^32 - 1 proportional to each row, as float64 (n, K); a row of zeros becomes uniform.
+def checked(prior: Array, weight: Floats | None = None) -> tuple[Array, Floats, Floats]:
+    """(values, scale, columns): rint(values x scale) are the whole numbers; values is the prior itself where nothing had to change.
 
     Parameters
     ----------
     prior : (n, K) numbers
-        Finite and non-negative, else InvalidInput.
+        Finite and non-negative, else InvalidInput. n >= 1.
     weight : (K,) float64, optional
         Multiplies every row first.
+
+    Returns
+    -------
+    values : (n, K) float32 or float64; a row of zeros has become ones
+    scale : (n,) float64, (2^32 - 1) / row maximum
+    columns : (at most 16, or K up to 32; n) float64, maxima of `values` over disjoint groups of classes that cover them all
     """
-    scaled = np.array(prior, dtype=np.float64, order="C")
+    values = prior if prior.dtype in (np.float32, np.float64) else prior.astype(np.float64)
     if weight is not None:
-        scaled *= weight
-    if scaled.size == 0:
-        return scaled
-    top = scaled.max(axis=1, keepdims=True)
-    if not (scaled.min() >= 0 and top.max() < np.inf):
-        bad = np.flatnonzero(~((scaled >= 0) & (scaled < np.inf)).all(axis=1))[0]
+        values = values * weight
+    columns = _fold(values).T.astype(np.float64, order="C")
+    top = columns.max(axis=0)
+    if not (values.min() >= 0 and top.max() < np.inf):
+        bad = np.flatnonzero(~((values >= 0) & (values < np.inf)).all(axis=1))[0]
         raise InvalidInput(f"Expected a finite prior >= 0 everywhere; row {bad} of this batch is not. Clip it, or pass uniform weights.")
     if not top.min() > _TINY:
-        scaled[top[:, 0] == 0] = 1.0
-        tiny = top[:, 0] <= _TINY
-        scaled[tiny] *= np.where(top[tiny] == 0, 1.0, 2.0**900)  # exact, and keeps the division below from overflowing
-        top = scaled.max(axis=1, keepdims=True)
-    scaled *= TOP / top
+        values = values.astype(np.float64)
+        values[top == 0] = 1.0
+        values[(top > 0) & (top <= _TINY)] *= 2.0**900  # exact, and keeps the scale below from overflowing
+        return checked(values)
+    return values, TOP / top, columns
+
+
+def _fold(values: Array) -> Array:
+    """(n, at most 16) maxima over disjoint groups of classes, by repeated halving; up to 32 classes are left as they are."""
+    width = max(_FOLDED, values.shape[1] * (values.shape[1] <= 2 * _FOLDED))
+    while values.shape[1] > width:
+        rest = values.shape[1] // 2
+        half = values.shape[1] - rest
+        folded = np.empty((len(values), half), dtype=values.dtype)
+        np.maximum(values[:, :rest], values[:, half:], out=folded[:, :rest])
+        folded[:, rest:] = values[:, rest:half]
+        values = folded
+    return values
+
+
+def quantise(prior: Array, weight: Floats | None = None) -> Floats:
+    """Whole numbers 0 .. 2^32 - 1 proportional to each row, as float64 (n, K); a row of zeros becomes uniform. See `checked`."""
+    if len(prior) == 0:
+        return np.empty(prior.shape)
+    values, scale, _ = checked(prior, weight)
+    scaled = np.multiply(values, scale[:, None], dtype=np.float64)
     return np.rint(scaled, out=scaled)
 
 
-def chunks(n_rows: int, n_classes: int, cells: int = _CELLS) -> Iterator[slice]:
+def chunks(n_rows: int, n_classes: int) -> Iterator[slice]:
     """Slices of rows whose (rows, K) doubles fit the cache."""
-    step = max(1, cells // n_classes)
+    step = max(1, (_FEW_CELLS if n_classes <= 2 * _FOLDED else _CELLS) // n_classes)
     for start in range(0, n_rows, step):
         yield slice(start, min(start + step, n_rows))
 
 
 def by_chunks(
-    prior: object,
-    n_classes: int,
-    like: dict[str, tuple[np.dtype, tuple[int, ...]]],
-    decide: Callable[[Floats], dict[str, Array]],
-    weight: Floats | None = None,
+    prior: object, n_classes: int, like: dict[str, tuple[np.dtype, tuple[int, ...]]], decide: Callable[[Array], dict[str, Array]]
 ) -> dict[str, Array]:
-    """Side arrays from `decide` applied to quantised chunks; where all rows are one row (stride 0), decided once and broadcast.
+    """Side arrays from `decide` applied to chunks of the prior; where all rows are one row (stride 0), decided once and broadcast.
 
-    `like` gives type and shape of one row of each side array. Memory: the side, plus a few chunks of 512 KiB.
+    `like` gives type and shape of one row of each side array. Memory: the side, plus a few chunks of 2 MiB.
     """
     array = as_prior(prior, n_classes)
     if array.strides[0] == 0 and len(array) > 1:
-        one = decide(quantise(array[:1], weight))
+        one = decide(array[:1])
         return {name: np.broadcast_to(value[0], (len(array), *value.shape[1:])) for name, value in one.items()}
     side: dict[str, Array] = {name: np.empty((len(array), *shape), dtype) for name, (dtype, shape) in like.items()}
     for rows in chunks(len(array), n_classes):
-        for name, value in decide(quantise(array[rows], weight)).items():
+        for name, value in decide(array[rows]).items():
             side[name][rows] = value
     return side
 

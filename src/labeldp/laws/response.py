@@ -193,7 +193,8 @@ class RRTopK(_OnCandidates):
     def prepare(self, prior: Array) -> dict[str, Array]:
         return priors.by_chunks(prior, self.n_classes, self._side_layout(), self._decide)
 
-    def _decide(self, weights: Floats) -> dict[str, Array]:
+    def _decide(self, prior: Array) -> dict[str, Array]:
+        weights = priors.quantise(prior)
         size = np.full(len(weights), self.k, dtype=np.int32)
         edge = np.partition(weights, self.n_classes - self.k, axis=1)[:, self.n_classes - self.k]
         return {"candidates": sets.pack(priors.heaviest(weights, size, edge)), "size": size}
@@ -234,9 +235,9 @@ class RRWithPrior(_OnCandidates):
             object.__setattr__(self, "class_weight", weight)
 
     def prepare(self, prior: Array) -> dict[str, Array]:
-        weight = None if self.class_weight is None else np.array(self.class_weight)
-        return priors.by_chunks(prior, self.n_classes, self._side_layout(), self._decide, weight)
+        return priors.by_chunks(prior, self.n_classes, self._side_layout(), self._decide)
 
-    def _decide(self, weights: Floats) -> dict[str, Array]:
-        edge, size = choice.best_threshold(weights, self.epsilon)
-        return {"candidates": sets.pack(weights > edge[:, None]), "size": size}
+    def _decide(self, prior: Array) -> dict[str, Array]:
+        weight = None if self.class_weight is None else np.array(self.class_weight)
+        candidates, size = choice.best_candidates(prior, self.epsilon, weight)
+        return {"candidates": candidates, "size": size}

@@ -22,6 +22,14 @@ def pack(mask: NDArray[np.bool_]) -> Bits:
     return bits
 
 
+def pack_columns(mask: NDArray[np.bool_]) -> Bits:
+    """(K, n) bool, a class a row, to (n, ceil(K/8)) uint8: quicker than `pack` for a few classes."""
+    out = np.zeros((mask.shape[1], n_bytes(len(mask))), dtype=np.uint8)
+    for c, row in enumerate(mask.view(np.uint8)):
+        out[:, c // 8] |= row << np.uint8(c % 8)
+    return out
+
+
 def unpack(packed: Bits, n_classes: int) -> NDArray[np.bool_]:
     """(n, ceil(K/8)) uint8 to (n, K) bool."""
     bits: Bits = np.unpackbits(packed.astype(np.uint8, copy=False), axis=1, count=n_classes, bitorder="little")

@@ -194,8 +194,8 @@ class PriorSplit(Law):
     def prepare(self, prior: Array) -> dict[str, Array]:
         return priors.by_chunks(prior, self.n_classes, {"split": self.layout()["split"]}, self._decide)
 
-    def _decide(self, weights: Floats) -> dict[str, Array]:
-        return {"split": sets.pack(half(weights))}
+    def _decide(self, prior: Array) -> dict[str, Array]:
+        return {"split": sets.pack(half(priors.quantise(prior)))}
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> sets.Bits:
         return split_sample(labels, words.take(0), side["split"], self.epsilon, self.n_classes)
