@@ -2,7 +2,6 @@
 """What every test shares: one thread per process, a ledger of its own, and Hypothesis without deadlines."""
 
 import os
-import re
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -14,11 +13,6 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("labeldp", deadline=None, derandomize=bool(os.environ.get("CI")), suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("labeldp")
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """The name of a test is the same in every process: parts that are shown by their address lose it."""
-    item._nodeid = re.sub(r" at 0x[0-9a-f]+", "", item.nodeid)
 
 
 @pytest.fixture(autouse=True)
