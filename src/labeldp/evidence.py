@@ -9,6 +9,7 @@ Nothing here can leak: everything is a function of what has already been release
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, Self
 
@@ -128,15 +129,33 @@ class NoisyLabels:
         """The rows at these positions (slice, integers or bool mask), in that order; repeats are allowed."""
         if isinstance(rows, tuple) and len(rows) == 2 and rows[1] is Ellipsis:  # how scikit-learn indexes a one-dimensional array
             rows = rows[0]
-        wanted = np.atleast_1d(np.arange(self.n_rows)[rows])
-        blocks = tuple(self._select(block, wanted) for block in self.blocks)
+        wanted = self._positions(rows)
+        found = [place[wanted] for place in self._places]
+        blocks = tuple(block.at(at[at >= 0], np.flatnonzero(at >= 0)) for block, at in zip(self.blocks, found, strict=True))
         return NoisyLabels(len(wanted), self.classes, blocks, self.ids[wanted], self.explicit_ids)
 
-    def _select(self, block: Block, wanted: NDArray[np.int64]) -> Block:
-        place = np.full(self.n_rows, -1, np.int64)
-        place[block.rows] = np.arange(len(block.rows))
-        found = place[wanted]
-        return block.at(found[found >= 0], np.flatnonzero(found >= 0))
+    def _positions(self, rows: Any) -> NDArray[np.int64]:
+        if isinstance(rows, slice):
+            return np.arange(*rows.indices(self.n_rows))
+        wanted = np.atleast_1d(np.asarray(rows))
+        if wanted.dtype.kind == "b":
+            return np.flatnonzero(wanted) if len(wanted) == self.n_rows else np.arange(self.n_rows)[wanted]  # numpy's own error
+        if wanted.dtype.kind not in "iu" and wanted.size:
+            raise InvalidInput(f"Expected positions of rows as a slice, integers or a bool mask, got an array of {wanted.dtype}.")
+        wanted = wanted.astype(np.int64)
+        if wanted.size and not (-self.n_rows <= wanted.min() and wanted.max() < self.n_rows):
+            raise IndexError(f"Expected positions of {self.n_rows} rows, got {wanted.min()} to {wanted.max()}.")
+        return np.where(wanted < 0, wanted + self.n_rows, wanted)
+
+    @cached_property
+    def _places(self) -> tuple[NDArray[np.int64], ...]:
+        """For each block: where in it each row's draw is, -1 for rows without one."""
+        places = []
+        for block in self.blocks:
+            place = np.full(self.n_rows, -1, np.int64)
+            place[block.rows] = np.arange(len(block.rows))
+            places.append(place)
+        return tuple(places)
 
     def combine(self, other: "NoisyLabels") -> "NoisyLabels":
         """Both draws of each row as evidence: likelihoods multiply, budgets add.
@@ -317,7 +336,8 @@ class NoisyLabels:
         laws = ", ".join(sorted({block.law.name for block in self.blocks})) or "none"
         raise InvalidInput(
             f"Expected every row to have an unbiased estimator, but {int((~known).sum())} of {self.n_rows} rows have none (laws: {laws}): "
-            "a law that answers within a subset of the classes cannot be inverted. Use rows drawn by 'rr' or 'subset', or learn from likelihoods."
+            "a law that answers within a subset of the classes cannot be inverted. Use rows drawn by 'rr' or 'subset', or learn from "
+            "likelihoods."
         )
 
     # Files ------------------------------------------------------------------------------------------------------------------------
