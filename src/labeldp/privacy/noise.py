@@ -42,6 +42,7 @@ __all__ = [
     "id_blocks",
     "new_run_id",
     "new_secret",
+    "one_word",
     "partition",
     "public_hash",
     "row_blocks",
@@ -208,8 +209,8 @@ def id_blocks(ids: object, key: Key) -> Blocks:
 class RowWords:
     """The words of a chunk of rows under one key: implements `labeldp.laws.base.Words`.
 
-    Words 2c and 2c + 1 of a row are the two halves of AES(block with counter c). The arrays it returns are read-only. For more than
-    about `CHUNK` rows use `word_chunks`.
+    Words 2c and 2c + 1 of a row are the two halves of AES(block with counter c). For more than about `CHUNK` rows use
+    `word_chunks`.
 
     Parameters
     ----------
@@ -219,13 +220,13 @@ class RowWords:
         The rows.
     """
 
-    __slots__ = ("_cache", "_context", "_room", "_templates")
+    __slots__ = ("_cache", "_context", "_space", "_templates")
 
     def __init__(self, key: Key, blocks: Blocks) -> None:
         self._start(encryptor(key.material("RowWords")), blocks.templates(), None)
 
-    def _start(self, context: CipherContext, templates: NDArray[np.uint64], room: NDArray[np.uint8] | None) -> "RowWords":
-        self._context, self._templates, self._room = context, templates, room
+    def _start(self, context: CipherContext, templates: NDArray[np.uint64], space: NDArray[np.uint8] | None) -> "RowWords":
+        self._context, self._templates, self._space = context, templates, space
         self._cache: tuple[int, NDArray[np.intp] | None, NDArray[np.uint64]] | None = None
         return self
 
@@ -233,13 +234,11 @@ class RowWords:
         return len(self._templates)
 
     def take(self, counter: int, rows: NDArray[np.intp] | None = None) -> NDArray[np.uint64]:
-        """Word number `counter` of every row, or of the rows at these positions: (len(rows),) uint64, read-only."""
+        """Word number `counter` of every row, or of the rows at these positions: (len(rows),) uint64, the caller's own."""
         if not 0 <= counter < _MAX_COUNTER:
             raise InvalidInput(f"Expected 0 <= counter < 2^25, got counter={counter}. No law needs so many words of one row.")
         block, half = divmod(counter, 2)
-        words = self._pair(block, rows)[:, half]
-        words.flags.writeable = False
-        return words
+        return self._pair(block, rows)[:, half].copy()
 
     def select(self, rows: NDArray[np.intp]) -> "RowWords":
         """The streams of the rows at these positions, as a chunk of its own."""
@@ -253,9 +252,8 @@ class RowWords:
                 return words if rows is None else words[rows]
             if rows is not None and np.array_equal(kept, rows):
                 return words
-        # the lent space holds the first block only: what was returned for one counter stays as it is when the next is taken
-        room, self._room = (self._room, None) if rows is None else (None, self._room)
-        words = _words(self._context, self._templates if rows is None else self._templates[rows], block, room)
+        templates, space = (self._templates, self._space) if rows is None else (self._templates[rows], None)
+        words = _words(self._context, templates, block, space)
         self._cache = (block, None if rows is None else np.array(rows), words)
         return words
 
@@ -263,7 +261,7 @@ class RowWords:
 def word_chunks(key: Key, blocks: Blocks) -> Iterator[tuple[slice, RowWords]]:
     """The words of any number of rows, a cache-sized chunk at a time: (which rows, their words).
 
-    Arrays taken from one chunk's words are overwritten by the next chunk, so that the same memory stays in the processor's cache.
+    The chunks share memory, which so stays in the processor's cache: use one chunk's words before the next; what was taken stays.
     """
     context = encryptor(key.material("RowWords"))
     templates, space = blocks[:CHUNK].templates(), space_for(min(CHUNK, len(blocks)))
@@ -289,6 +287,14 @@ def _first_words(context: CipherContext, blocks: Blocks) -> Iterator[tuple[slice
     templates, space = blocks[:CHUNK].templates(), space_for(min(CHUNK, len(blocks)))
     for rows in _chunks(len(blocks)):
         yield rows, encrypt(context, blocks[rows].templates(templates), space)
+
+
+def one_word(key: Key, blocks: Blocks) -> NDArray[np.uint64]:
+    """Word 0 of every row, for orders and choices that need one: (n,) uint64. As `RowWords(key, blocks).take(0)`, in less memory."""
+    out = np.empty(len(blocks), np.uint64)
+    for rows, words in word_chunks(key, blocks):
+        out[rows] = words.take(0)
+    return out
 
 
 def partition(key: Key, blocks: Blocks, fractions: Sequence[float]) -> NDArray[np.int16]:

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speed of keyed, exact randomized response against NumPy's generator with floats, and against two floors. One thread.
+
+    python benchmarks/speed_noise.py [--labels 50000000] [--repeats 5] [--out FILE]
+
+Every round runs every method once, in turn, so that the load of the machine falls on all of them; medians of the rounds and of the
+ratios within a round. The float formulation is what people write today: it is neither keyed, nor exact, nor repeatable row by row.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import cryptography
+import numpy as np
+from numpy.typing import NDArray
+
+import labeldp
+from labeldp.laws import RandomizedResponse
+from labeldp.privacy import noise
+from labeldp.privacy.cmac import CHUNK, encrypt, encryptor, space_for
+from labeldp.privacy.draw import draw
+
+N_CLASSES, EPSILON = 1000, 2.0
+Labels = NDArray[np.int32]
+
+
+def keyed(labels: Labels, blocks: noise.Blocks, key: noise.Key, law: RandomizedResponse) -> Labels:
+    """labeldp: blocks of the rows, AES, exact cells."""
+    return np.asarray(draw(law, labels, key, blocks, {}))
+
+
+def generator_float(labels: Labels, generator: np.random.Generator, keep: float) -> Labels:
+    """Keep with probability e^eps / (e^eps + K - 1), else one of the other K - 1 classes: whole arrays."""
+    other = generator.integers(0, N_CLASSES - 1, size=len(labels), dtype=np.int32)
+    other += other >= labels
+    return np.where(generator.random(len(labels)) < keep, labels, other)
+
+
+def generator_chunked(labels: Labels, generator: np.random.Generator, keep: float) -> Labels:
+    """The same in cache-sized chunks."""
+    out = np.empty_like(labels)
+    for start in range(0, len(labels), CHUNK):
+        out[start : start + CHUNK] = generator_float(labels[start : start + CHUNK], generator, keep)
+    return out
+
+
+def aes_floor(n: int, key: noise.Key) -> None:
+    """AES of one block a row that lies ready in the cache, and nothing else."""
+    context, templates, space = encryptor(key.material("RowWords")), noise.row_blocks(CHUNK).templates(), space_for(CHUNK)
+    for _ in range(0, n, CHUNK):
+        encrypt(context, templates, space)
+
+
+def words_only(blocks: noise.Blocks, key: noise.Key) -> None:
+    """Blocks and AES: the first word of every row."""
+    for _, words in noise.word_chunks(key, blocks):
+        words.take(0)
+
+
+def measure(methods: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each method in each round, after one round that is not counted."""
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    for _ in range(repeats + 1):
+        for name, method in methods.items():
+            start = time.perf_counter()
+            method()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: values[1:] for name, values in seconds.items()}
+
+
+def run(n: int, repeats: int) -> dict[str, object]:
+    """The result as JSON data."""
+    labels = np.random.default_rng(0).integers(0, N_CLASSES, n, dtype=np.int32)
+    ids = np.random.default_rng(1).permutation(n)
+    facts = dict.fromkeys(noise.DRAW_FACTS)
+    key = noise.derive_key(noise.SeededNoise(0).secret(), purpose="draw", facts=facts)
+    by_id = noise.id_blocks(ids, noise.derive_key(noise.SeededNoise(0).secret(), purpose="ids", facts={}))
+    law, by_row = RandomizedResponse(N_CLASSES, EPSILON), noise.row_blocks(n)
+    keep = float(np.exp(EPSILON) / (np.exp(EPSILON) + N_CLASSES - 1))
+    generator, out = np.random.default_rng(2), np.empty_like(labels)
+    seconds = measure(
+        {
+            "labeldp by row id": lambda: keyed(labels, by_id, key, law),
+            "labeldp by row number": lambda: keyed(labels, by_row, key, law),
+            "generator, float, whole array": lambda: generator_float(labels, generator, keep),
+            "generator, float, chunked": lambda: generator_chunked(labels, generator, keep),
+            "blocks and AES": lambda: words_only(by_id, key),
+            "AES floor": lambda: aes_floor(n, key),
+            "copy floor": lambda: np.copyto(out, labels),
+        },
+        repeats,
+    )
+    ours = seconds["labeldp by row id"]
+    return {
+        "what": f"randomized response, {n} int32 labels, K = {N_CLASSES}, epsilon = {EPSILON}, one thread",
+        "machine": machine(),
+        "rounds": repeats,
+        "million labels a second, median": {name: round(n / 1e6 / statistics.median(values), 1) for name, values in seconds.items()},
+        "labeldp by row id, times as fast as, median of rounds": {
+            name: round(statistics.median(b / a for a, b in zip(ours, values, strict=True)), 3) for name, values in seconds.items()
+        },
+        "targets": {"generator, float, whole array": 1.3, "generator, float, chunked": 1.0},
+        "seconds": {name: [round(value, 4) for value in values] for name, values in seconds.items()},
+    }
+
+
+def machine() -> dict[str, object]:
+    """What it ran on."""
+    info = Path("/proc/cpuinfo")
+    names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    return {
+        "processor": names[0] if names else platform.processor(),
+        "cores": os.cpu_count(),
+        "load": [round(value, 2) for value in os.getloadavg()],
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "cryptography": cryptography.__version__,
+        "labeldp": getattr(labeldp, "__version__", ""),
+    }
+
+
+def main() -> None:
+    """Parse, run, print, and keep."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--labels", type=int, default=50_000_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    result = json.dumps(run(given.labels, given.repeats), indent=2)
+    print(result)
+    if given.out:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(result + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
