@@ -45,9 +45,13 @@ def own_doc(thing: Any) -> str:
 
 
 def takes_arrays(function: Any) -> list[str]:
-    """The arguments of a function that its annotations call arrays."""
-    annotations = getattr(function, "__annotations__", {})
-    return [name for name, note in annotations.items() if name != "return" and any(word in str(note) for word in ARRAYS)]
+    """The arguments of a function that its annotations call arrays; mappings of arrays are described where they are made."""
+    annotations = {name: str(note) for name, note in getattr(function, "__annotations__", {}).items() if name != "return"}
+    return [
+        name
+        for name, note in annotations.items()
+        if any(word in note for word in ARRAYS) and "Mapping[" not in note and "dict[" not in note
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)
