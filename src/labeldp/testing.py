@@ -261,7 +261,7 @@ def _check_likelihood(law: Law, side: Side) -> None:
     outputs = _outputs_in_columns(law, side)
     rows = {name: np.broadcast_to(value, (len(outputs), *np.shape(value))) for name, value in side.items()}
     found = law.log_likelihood(outputs, rows)
-    assert (found.dtype, found.shape) == (np.float64, (len(outputs), law.n_classes)), "log_likelihood must be (n, K) float64"
+    assert (found.dtype, found.shape) == (np.dtype(np.float64), (len(outputs), law.n_classes)), "log_likelihood must be (n, K) float64"
     assert (found.max(axis=1) == 0).all(), "the row maximum of log_likelihood must be 0"
     wanted = np.log(matrix.T) - np.log(matrix.T).max(axis=1, keepdims=True)
     assert np.allclose(found, wanted, rtol=1e-9, atol=1e-12), "log_likelihood is not proportional to the matrix's columns"

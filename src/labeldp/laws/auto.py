@@ -17,6 +17,7 @@ from labeldp.laws.subset import PriorSplit, SubsetSelection, half, split_informa
 
 RR, TOP_K, SPLIT, SUBSET = range(4)  # the order of preference among equal scores, and the stored codes
 _MIXED = 0.05  # share of the uniform distribution in the prior that scores are taken under
+_ROWS = 1024  # scored at a time: 64 patterns of as many rows fit the cache
 _PER_NAT = 2.0**20  # scores are compared on this grid
 
 
@@ -54,7 +55,7 @@ class AutoLaw(Law):
 
     def prepare(self, prior: Array) -> dict[str, Array]:
         like = {name: value for name, value in self.layout().items() if name != "output"}
-        return priors.by_chunks(prior, self.n_classes, like, self._decide)
+        return priors.by_chunks(prior, self.n_classes, like, self._decide, most=_ROWS)
 
     def _decide(self, prior: Array) -> dict[str, Array]:
         k, weights = self.n_classes, priors.quantise(prior)

@@ -4,7 +4,8 @@
 Dinkelbach's iteration for fractional programs: from a lower bound lambda of the optimum, lambda <- f(p > lambda). lambda only grows and
 the set only shrinks; a handful of steps reach the optimum, at which a class is in if and only if p > lambda: classes of equal prior enter
 together, and only if that is strictly better. f of any set is a lower bound, so the iteration first runs on the maxima of at most 16
-disjoint groups of classes (of all classes up to 32): all but the candidates and a few more then fall in one pass over the row, and only these are quantised.
+disjoint groups of classes (up to 32 classes: on all of them). All but the candidates and a few more then fall in one pass over the row,
+and only these are quantised.
 
 Every number is an IEEE double: p whole numbers (see `labeldp.laws.prior`), so that sums are exact in any order; E the certified lower
 bound of e^epsilon, rounded to a double; one division and one comparison p > lambda a step. The result is a function of the row alone and

@@ -86,15 +86,20 @@ def quantise(prior: Array, weight: Floats | None = None) -> Floats:
     return np.rint(scaled, out=scaled)
 
 
-def chunks(n_rows: int, n_classes: int) -> Iterator[slice]:
-    """Slices of rows whose (rows, K) doubles fit the cache."""
+def chunks(n_rows: int, n_classes: int, most: int | None = None) -> Iterator[slice]:
+    """Slices of rows whose (rows, K) doubles fit the cache, of at most `most` rows."""
     step = max(1, (_FEW_CELLS if n_classes <= 2 * _FOLDED else _CELLS) // n_classes)
+    step = step if most is None else min(step, most)
     for start in range(0, n_rows, step):
         yield slice(start, min(start + step, n_rows))
 
 
 def by_chunks(
-    prior: object, n_classes: int, like: dict[str, tuple[np.dtype, tuple[int, ...]]], decide: Callable[[Array], dict[str, Array]]
+    prior: object,
+    n_classes: int,
+    like: dict[str, tuple[np.dtype, tuple[int, ...]]],
+    decide: Callable[[Array], dict[str, Array]],
+    most: int | None = None,
 ) -> dict[str, Array]:
     """Side arrays from `decide` applied to chunks of the prior; where all rows are one row (stride 0), decided once and broadcast.
 
@@ -105,7 +110,7 @@ def by_chunks(
         one = decide(array[:1])
         return {name: np.broadcast_to(value[0], (len(array), *value.shape[1:])) for name, value in one.items()}
     side: dict[str, Array] = {name: np.empty((len(array), *shape), dtype) for name, (dtype, shape) in like.items()}
-    for rows in chunks(len(array), n_classes):
+    for rows in chunks(len(array), n_classes, most):
         for name, value in decide(array[rows]).items():
             side[name][rows] = value
     return side

@@ -58,6 +58,11 @@ def single(labels: NDArray[np.integer], n_classes: int) -> Bits:
 
 def contains(packed: Bits, labels: NDArray[np.integer], n_classes: int) -> NDArray[np.bool_]:
     """Whether each row's set holds the row's label: (n,). Cost: a few passes over the packed bytes, whatever the label."""
+    if packed.shape[1] <= 8:  # one machine word holds the set: shift it by the label
+        word = np.zeros((len(labels), 8), dtype=np.uint8)
+        word[:, : packed.shape[1]] = packed
+        shifted = word.view("<u8")[:, 0] >> labels.astype(np.uint64)
+        return np.asarray((shifted & np.uint64(1)).astype(np.bool_))
     found = np.empty(len(labels), dtype=np.bool_)
     for rows in row_slices(len(labels), packed.shape[1]):
         found[rows] = (single(labels[rows], n_classes) & packed[rows]).any(axis=1)
