@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learning from noisy labels with NumPy and scikit-learn."""
+
+from labeldp.learn.classifier import LabelDPClassifier
+from labeldp.learn.learners import LearnOptions
+from labeldp.learn.softmax import SoftmaxRegression
+
+__all__ = ["LabelDPClassifier", "LearnOptions", "SoftmaxRegression"]

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LabelDPClassifier: any scikit-learn classifier, trained on private labels."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.metrics import accuracy_score
+from sklearn.utils import assert_all_finite, check_random_state, column_or_1d, get_tags
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from labeldp import _validate
+from labeldp._hash import array_digest
+from labeldp.errors import InvalidInput
+from labeldp.evidence import NoisyLabels
+from labeldp.laws import LAWS, Law
+from labeldp.learn.features import check_features, features_digest
+from labeldp.learn.learners import Learner, LearnOptions, make_learner
+from labeldp.learn.model import Floats, Model, seeded, take
+from labeldp.privacy.door import open_run
+from labeldp.privacy.run import Run
+from labeldp.privacy.encode import declare, infer_classes
+from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.noise import SeededNoise
+from labeldp.protocol import metrics
+from labeldp.protocol.stages import Rows, Stage, StagePlan, plan_stages, run_stages
+
+HeldOut = tuple[Rows, NoisyLabels]
+
+
+class LabelDPClassifier(ClassifierMixin, BaseEstimator):
+    """Train any scikit-learn classifier or pipeline under label differential privacy.
+
+    Parameters
+    ----------
+    estimator : classifier or pipeline, optional
+        Histogram gradient boosting if None. Cloned; trained on class codes 0..K-1.
+    epsilon : float
+        Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
+    n_stages : int
+        Stages of training; each stage's model is the prior with which the next part of the rows is privatized (LP-MST). One stage is
+        used where a prior could not help: two classes with law="auto", or a law that ignores priors.
+    stage_sizes : sequence of floats, optional
+        Share of the rows in each stage; equal by default.
+    law : "auto", a law's name, or a Law
+        "auto" draws each row with the most informative law. A Law instance must have this epsilon. The paper's LP-1ST and LP-2ST are
+        `law="rr-with-prior", correction="none", validation_fraction=0` with n_stages=1 and 2.
+    correction : {"auto", "likelihood", "em", "debias", "none"}
+        How the noise is accounted for: the exact likelihood (an estimator with `fit_likelihood`, or LogisticRegression, which becomes
+        the equal SoftmaxRegression with a penalty chosen on held-out noisy rows), expectation-maximisation with sample weights (any
+        estimator), the law undone on predictions, or not at all. "auto": likelihood where possible, else em.
+    prior : (n, K) array or function of X, optional
+        Public class weights for the first stage; they must not depend on these labels.
+    classes : sequence of K values, optional
+        The public list of classes. None reads them off the labels, with a warning, since that reveals that each occurs.
+    validation_fraction : float in [0, 1)
+        Rows held out to choose and measure the model by their noisy labels; then learned from too (see `options`). None are held out
+        where they would be fewer than 20.
+    dataset, column : str
+        What a durable ledger charges.
+    max_rows_per_unit : int
+        Rows of one unit that are used, where `fit` gets `unit`.
+    ledger : Ledger, optional
+        Durable record of the spend. A fit that is repeated on the same rows then returns the stored outputs at no further cost.
+    noise : SeededNoise, optional
+        For tests and benchmarks on public data only.
+    random_state : int, RandomState or None
+        Drives training only, never the noise or who is in which stage.
+    options : LearnOptions, optional
+        Rounds of EM, row budget, prior temperature, top-k filter, consensus retraining, refit.
+
+    Attributes
+    ----------
+    classes_ : (K,) array
+    estimator_ : fitted estimator (of class codes)
+    noisy_labels_ : NoisyLabels of all rows, in the order of X
+    privacy_ : PrivacySpent
+    stages_ : tuple of Stage
+    estimated_accuracy_ : Estimate or None
+        True-label accuracy on held-out noisy rows, measured before the final refit; None without held-out rows.
+    n_features_in_, feature_names_in_
+
+    Notes
+    -----
+    Guarantee: epsilon-label-DP of everything the fit leaves behind: labels pass the door once, and all else (stages, choice of model,
+    `estimated_accuracy_`) is post-processing of what it released. Features are not protected. Cost: a few fits of the estimator.
+
+    Examples
+    --------
+    >>> import labeldp as ldp
+    >>> from sklearn.datasets import make_blobs
+    >>> X, y = make_blobs(600, centers=3, random_state=0, cluster_std=0.5)
+    >>> model = ldp.LabelDPClassifier(epsilon=2.0, classes=[0, 1, 2], noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
+    """
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        epsilon: float = 1.0,
+        n_stages: int = 2,
+        stage_sizes: Sequence[float] | None = None,
+        law: str | Law = "auto",
+        correction: str = "auto",
+        prior: ArrayLike | Callable[[Any], ArrayLike] | None = None,
+        classes: Sequence[object] | None = None,
+        validation_fraction: float = 0.1,
+        dataset: str | None = None,
+        column: str = "label",
+        max_rows_per_unit: int = 1,
+        ledger: Ledger | None = None,
+        noise: SeededNoise | None = None,
+        random_state: Any = None,
+        options: LearnOptions | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.epsilon = epsilon
+        self.n_stages = n_stages
+        self.stage_sizes = stage_sizes
+        self.law = law
+        self.correction = correction
+        self.prior = prior
+        self.classes = classes
+        self.validation_fraction = validation_fraction
+        self.dataset = dataset
+        self.column = column
+        self.max_rows_per_unit = max_rows_per_unit
+        self.ledger = ledger
+        self.noise = noise
+        self.random_state = random_state
+        self.options = options
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inner = get_tags(self._base()).input_tags
+        tags.input_tags.sparse, tags.input_tags.allow_nan = inner.sparse, inner.allow_nan
+        return tags
+
+    # Fitting ----------------------------------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any, *, ids: ArrayLike | None = None, unit: ArrayLike | None = None) -> Self:
+        """Privatize the labels and learn from them, or learn from noisy labels.
+
+        Parameters
+        ----------
+        X : (n, n_features) array, sparse matrix or data frame; public
+        y : (n,) raw labels, which are charged, or NoisyLabels, which cost nothing
+        ids : (n,) or (n, columns) array, optional
+            Public ids of the rows; their positions by default.
+        unit : (n,) array, optional
+            Who each row is about.
+        """
+        options = self.options or LearnOptions()
+        random_state = check_random_state(self.random_state)
+        estimator = seeded(self._base(), random_state if self.random_state is not None else None)
+        learner = make_learner(estimator, self.correction, options, random_state)
+        X = self._checked(X, y)
+        if isinstance(y, NoisyLabels):
+            if ids is not None or unit is not None:
+                raise InvalidInput("Expected ids and unit only with raw labels; NoisyLabels carry their own.")
+            return self._fit_noisy(X, y, learner, options, random_state)
+        return self._fit_raw(X, y, ids, unit, learner, options)
+
+    def _fit_raw(self, X: Any, y: Any, ids: ArrayLike | None, unit: ArrayLike | None, learner: Learner, options: LearnOptions) -> Self:
+        labels = _checked_labels(y, len_of(X))
+        classes = infer_classes(labels) if self.classes is None else declare(self.classes)
+        law = self._resolved_law(len(classes))
+        plan = plan_stages(
+            law,
+            n_stages=self.n_stages,
+            sizes=None if self.stage_sizes is None else tuple(self.stage_sizes),
+            validation_fraction=self.validation_fraction,
+            n_rows=len_of(X),
+        )
+        first = self._first_prior(X, law)
+        with self._open(X, labels, classes, plan, first, ids, unit) as run:
+            staged = run_stages(
+                run,
+                plan,
+                fit=lambda rows, noisy, model, held_out: _learn(learner, X, rows, noisy, model, held_out),
+                prior_of=lambda model, rows: model.predict_proba(take(X, rows)) ** (1.0 / options.temperature),
+                first_prior=None if first is None else lambda rows: first[rows],
+            )
+        return self._finish(X, staged.noisy, staged.model, staged.validation, staged.stages, learner, options)
+
+    def _fit_noisy(self, X: Any, noisy: NoisyLabels, learner: Learner, options: LearnOptions, random_state: np.random.RandomState) -> Self:
+        if self.classes is not None and declare(self.classes) != noisy.classes:
+            raise InvalidInput(f"Expected noisy labels of the {len(tuple(self.classes))} declared classes, got other ones. Drop classes=.")
+        usable = np.flatnonzero(noisy.evidenced)
+        if not len(usable):
+            raise InvalidInput("Expected noisy labels with evidence for at least one row, got none.")
+        held_out = _hold_out(noisy, self.validation_fraction, random_state)
+        training = np.setdiff1d(usable, held_out)
+        model = _learn(learner, X, training, noisy[training], None, (held_out, noisy[held_out]) if len(held_out) else None)
+        return self._finish(X, noisy, model, held_out, (), learner, options)
+
+    def _finish(
+        self, X: Any, noisy: NoisyLabels, model: Model, held_out: Rows, stages: tuple[Stage, ...], learner: Learner, options: LearnOptions
+    ) -> Self:
+        self.classes_ = np.asarray(noisy.classes)
+        held_out = held_out[noisy.evidenced[held_out]]
+        self.estimated_accuracy_ = None
+        if len(held_out):
+            predicted = self.classes_[model.predict_proba(take(X, held_out)).argmax(axis=1)]
+            self.estimated_accuracy_ = metrics.accuracy(noisy[held_out], predicted)
+            if options.refit:
+                usable = np.flatnonzero(noisy.evidenced)
+                model = learner.refit(take(X, usable), noisy[usable], model)
+        self._model, self.estimator_ = model, model.estimator
+        self.noisy_labels_, self.privacy_, self.stages_ = noisy, noisy.privacy, stages
+        return self
+
+    def _open(
+        self,
+        X: Any,
+        labels: Any,
+        classes: tuple[object, ...],
+        plan: StagePlan,
+        first: Floats | None,
+        ids: ArrayLike | None,
+        unit: ArrayLike | None,
+    ) -> Run:
+        named = self.ledger is not None or self.noise is not None
+        return open_run(
+            labels,
+            classes=classes,
+            epsilon=self.epsilon,
+            laws=plan.to_dict(),
+            dataset=self.dataset,
+            column=self.column,
+            ids=ids,
+            public_digest=features_digest(X) if named and ids is None else "",
+            unit=unit,
+            max_rows_per_unit=self.max_rows_per_unit,
+            prior_digest="" if first is None else array_digest({"prior": first}),
+            ledger=self.ledger,
+            noise=self.noise,
+        )
+
+    # What was asked for -----------------------------------------------------------------------------------------------------------
+
+    def _base(self) -> Any:
+        """The estimator, or the default: shallow trees with large leaves, which tolerate noise and few rows."""
+        if self.estimator is not None:
+            return self.estimator
+        return HistGradientBoostingClassifier(max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False)
+
+    def _checked(self, X: Any, y: Any) -> Any:
+        if y is None:
+            raise InvalidInput("This LabelDPClassifier requires y to be passed, but the target y is None.")
+        checked = check_features(X, self._base())
+        validate_data(self, X, skip_check_array=True)
+        if isinstance(y, NoisyLabels) and len(y) != len_of(checked):
+            raise InvalidInput(f"Expected noisy labels of {len_of(checked)} rows, as many as X has, got {len(y)}.")
+        return checked
+
+    def _resolved_law(self, n_classes: int) -> Law:
+        epsilon = _validate.epsilon(self.epsilon)
+        if isinstance(self.law, Law):
+            if self.law.n_classes != n_classes or self.law.epsilon != epsilon:
+                raise InvalidInput(f"Expected a law over {n_classes} classes with epsilon={epsilon}, got {self.law}. Make the two agree.")
+            return self.law
+        name = _validate.one_of(LAWS, law=self.law, fix="Or pass a Law.")
+        try:
+            return LAWS[name](n_classes, epsilon)
+        except TypeError:
+            fix = f"Pass law={LAWS[name].__name__}(...)."
+            raise InvalidInput(f"Expected a Law instance for {name!r}, which has parameters of its own. {fix}") from None
+
+    def _first_prior(self, X: Any, law: Law) -> Floats | None:
+        if self.prior is None:
+            return None
+        if not law.uses_prior:
+            raise InvalidInput(f"Expected no prior with {law}, which does not read it. Use law='auto', or drop prior=.")
+        weights = np.asarray(self.prior(X) if callable(self.prior) else self.prior, np.float64)
+        if weights.shape != (len_of(X), law.n_classes):
+            raise InvalidInput(f"Expected a prior of shape {(len_of(X), law.n_classes)}, got {weights.shape}.")
+        return weights
+
+    # Predicting -------------------------------------------------------------------------------------------------------------------
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Probabilities of the true label: (n, K) float64, columns in the order of `classes_`."""
+        check_is_fitted(self)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        return self._model.predict_proba(check_features(X, self._base()))
+
+    def predict(self, X: Any) -> NDArray[np.generic]:
+        """The most likely class of each row: (n,) class values."""
+        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)]) if hasattr(self, "classes_") else self.predict_proba(X)
+
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
+        """Accuracy: unbiased through the law for NoisyLabels, plain for public true labels."""
+        if isinstance(y, NoisyLabels):
+            if sample_weight is not None:
+                raise InvalidInput("Expected no sample_weight with NoisyLabels.")
+            return metrics.accuracy(y, self.predict(X)).value
+        return float(accuracy_score(y, self.predict(X), sample_weight=sample_weight))
+
+
+def len_of(X: Any) -> int:
+    """Rows of an array, sparse matrix or data frame."""
+    return int(X.shape[0])
+
+
+def _checked_labels(y: Any, n_rows: int) -> Any:
+    """Raw labels, one a row, of a kind that can be classes; no message shows a label."""
+    labels = column_or_1d(y, warn=True)
+    if len(labels) != n_rows:
+        raise InvalidInput(f"Found input variables with inconsistent numbers of samples: X has {n_rows} rows, y has {len(labels)}.")
+    if n_rows < 2:
+        raise InvalidInput(f"Expected at least 2 rows, got n_samples={n_rows}.")
+    if labels.dtype.kind == "f":
+        assert_all_finite(labels, input_name="y")
+    check_classification_targets(labels)
+    return labels
+
+
+def _learn(learner: Learner, X: Any, rows: Rows, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
+    """Learn from the rows that have evidence: those over a unit's cap have none."""
+    found = np.flatnonzero(noisy.evidenced)
+    if not len(found):
+        raise InvalidInput("Expected at least one row with evidence to learn from. Give more rows.")
+    kept = None
+    if held_out is not None:
+        seen = np.flatnonzero(held_out[1].evidenced)
+        kept = (take(X, held_out[0][seen]), held_out[1][seen]) if len(seen) else None
+    return learner.fit(take(X, rows[found]), noisy[found], start, kept)
+
+
+def _hold_out(noisy: NoisyLabels, fraction: float, random_state: np.random.RandomState) -> Rows:
+    """Random rows among those with an unbiased estimator; none if they would be too few to tell anything."""
+    share = _validate.fraction(validation_fraction=fraction, zero=True)
+    able = np.flatnonzero(np.isfinite(noisy.inclusion()[0]))
+    count = int(min(share * len(noisy), 0.5 * len(able)))
+    return np.sort(random_state.permutation(able)[:count]) if count >= 20 else np.empty(0, np.int64)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Feature tables as users have them: the checks that come before a charge, and a digest that names the rows."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_array, get_tags
+
+from labeldp._hash import array_digest
+from labeldp.learn.model import Estimator
+
+
+def check_features(X: Any, estimator: Estimator) -> Any:
+    """X as it goes to the estimator: data frames and object arrays pass as they are, numbers are checked for what it refuses."""
+    if hasattr(X, "iloc") or (isinstance(X, np.ndarray) and X.dtype.kind in "OUS" and X.ndim == 2):
+        return X
+    tags = get_tags(estimator).input_tags
+    return check_array(
+        X,
+        accept_sparse=["csr", "csc"] if tags.sparse else False,
+        ensure_all_finite="allow-nan" if tags.allow_nan else True,
+        dtype=None if getattr(X, "dtype", np.dtype(object)).kind != "O" else "numeric",
+        estimator="LabelDPClassifier",
+        input_name="X",
+    )
+
+
+def features_digest(X: Any) -> str:
+    """SHA-256 of the public columns, so that a repeat of a fit is recognised."""
+    if hasattr(X, "iloc"):
+        return array_digest({f"{number}:{name}": _plain(X.iloc[:, number].to_numpy()) for number, name in enumerate(X.columns)})
+    if hasattr(X, "tocsr"):
+        rows = X.tocsr(copy=True)
+        rows.sort_indices()
+        return array_digest({"data": rows.data, "indices": rows.indices.astype(np.int64), "indptr": rows.indptr.astype(np.int64)})
+    return array_digest({"X": _plain(np.asarray(X))})
+
+
+def _plain(values: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Objects as text, so that bytes stand for values and not for addresses."""
+    return values.astype(np.str_) if values.dtype.kind == "O" else values

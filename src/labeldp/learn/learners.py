@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The corrections: four ways from noisy labels to a model of the true label, behind one interface."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labeldp import _validate
+from labeldp.errors import InvalidInput
+from labeldp.evidence import NoisyLabels
+from labeldp.learn.em import em_fit, m_step, posterior
+from labeldp.learn.likelihood import exact_fit, exact_learner, exact_refit
+from labeldp.learn.linear import common_channel, linear_round, members
+from labeldp.learn.model import Estimator, Model, fit_codes, take
+
+HeldOut = tuple[object, NoisyLabels]
+
+CORRECTIONS = ("auto", "likelihood", "em", "debias", "none")
+
+
+@dataclass(frozen=True)
+class LearnOptions:
+    """What can be set about learning beyond the correction; the defaults suit most data.
+
+    Attributes
+    ----------
+    em_rounds : int
+        Most rounds of expectation-maximisation a stage; each is kept only if the held-out noisy labels become more likely.
+    row_budget : int
+        Most rows of one weighted fit; beyond it classes are sampled from each row's posterior.
+    temperature : float
+        Of the model that becomes the next stage's prior: below 1 sharpens it, above 1 flattens it.
+    top_k_filter : int or None
+        Drop rows of earlier stages whose output misses the model's k likeliest classes (Ghazi et al. 2021, section 4).
+    consensus_rounds : int
+        Rounds of retraining on the rows whose noisy label agrees with the model's prediction (Das et al. 2025).
+    refit : bool
+        Learn from the held-out rows too once the model is chosen; `estimated_accuracy_` is measured before that.
+    """
+
+    em_rounds: int = 2
+    row_budget: int = 1_000_000
+    temperature: float = 1.0
+    top_k_filter: int | None = None
+    consensus_rounds: int = 0
+    refit: bool = True
+
+    def __post_init__(self) -> None:
+        _validate.integer(em_rounds=self.em_rounds, low=0)
+        _validate.integer(row_budget=self.row_budget, low=1)
+        _validate.positive(temperature=self.temperature)
+        _validate.integer(consensus_rounds=self.consensus_rounds, low=0)
+        if self.top_k_filter is not None:
+            _validate.integer(top_k_filter=self.top_k_filter, low=1, fix="None keeps all rows.")
+
+
+class Learner(Protocol):
+    """One correction with its estimator."""
+
+    def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
+        """Learn from n rows; `start` is the model of the stage before."""
+        ...
+
+    def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
+        """Learn again, now from all rows, the way that led to the chosen model."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class HardLearner:
+    """Correction "none": the most likely class of each output, taken as the truth."""
+
+    estimator: Estimator
+
+    def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
+        return Model(fit_codes(self.estimator, X, np.arange(len(noisy)), noisy.hard_codes()), noisy.n_classes)
+
+    def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
+        return self.fit(X, noisy, model, None)
+
+
+@dataclass(frozen=True, eq=False)
+class DebiasLearner:
+    """Correction "debias": the inverse of the law, applied to the predictions.
+
+    The debiased loss (Ghazi et al. 2021, equation 7) gives each class the weight (1{class in output} - other) / (own - other), which is
+    negative outside the output; hardly any estimator takes negative weights, and with them losses have no lower bound. The same inverse
+    is therefore taken where it is harmless: the estimator learns the members of the outputs, and its predictions are inverted.
+    """
+
+    estimator: Estimator
+    options: LearnOptions
+    random_state: np.random.RandomState
+
+    def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
+        model = linear_round(self.estimator, X, noisy, self.options.row_budget, self.random_state)
+        if model is None:
+            laws = sorted({str(block.law) for block in noisy.blocks})
+            raise InvalidInput(
+                f"Expected one invertible law for all rows with correction='debias', got {', '.join(laws)} with priors that differ by row. "
+                "Use law='rr' or 'subset', n_stages=1, or correction='em'."
+            )
+        return model
+
+    def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
+        return self.fit(X, noisy, model, None) if common_channel(noisy) else model
+
+
+@dataclass(frozen=True, eq=False)
+class EMLearner:
+    """Correction "em": any estimator, by posterior weights."""
+
+    estimator: Estimator
+    options: LearnOptions
+    random_state: np.random.RandomState
+
+    def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
+        return em_fit(
+            self.estimator,
+            X,
+            noisy,
+            start=start,
+            held_out=held_out,
+            rounds=self.options.em_rounds if held_out else min(1, self.options.em_rounds),
+            row_budget=self.options.row_budget,
+            random_state=self.random_state,
+        )
+
+    def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
+        budget = self.options.row_budget
+        if common_channel(noisy):
+            return em_fit(
+                self.estimator, X, noisy, start=None, held_out=None, rounds=model.rounds, row_budget=budget, random_state=self.random_state
+            )
+        weights = posterior(model.predict_proba(X), noisy.likelihood(dtype="float64"))
+        return m_step(self.estimator, X, weights, model.rounds + 1, budget, self.random_state)
+
+
+@dataclass(frozen=True, eq=False)
+class ExactLearner:
+    """Correction "likelihood": the exact loss, for an estimator that has `fit_likelihood`."""
+
+    estimator: Estimator
+
+    def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
+        return exact_fit(self.estimator, X, noisy)
+
+    def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
+        return exact_refit(model, X, noisy)
+
+
+@dataclass(frozen=True, eq=False)
+class FilteringLearner:
+    """Another learner, with rows left out: the paper's top-k filter and consensus retraining."""
+
+    inner: Learner
+    estimator: Estimator
+    options: LearnOptions
+
+    def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
+        kept = self._in_top_k(X, noisy, start)
+        model = self.inner.fit(take(X, kept), noisy[kept], start, held_out)
+        return self._agree(X, noisy, model)
+
+    def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
+        kept = self._in_top_k(X, noisy, model)
+        return self._agree(X, noisy, self.inner.refit(take(X, kept), noisy[kept], model))
+
+    def _in_top_k(self, X: object, noisy: NoisyLabels, start: Model | None) -> NDArray[np.int64]:
+        k = self.options.top_k_filter
+        if k is None or start is None or k >= noisy.n_classes:
+            return np.arange(len(noisy))
+        proba = start.predict_proba(X)
+        likely = proba >= -np.partition(-proba, k - 1, axis=1)[:, k - 1 : k]
+        kept = np.flatnonzero((members(noisy) & likely).any(axis=1))
+        return kept if len(kept) else np.arange(len(noisy))
+
+    def _agree(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
+        for _ in range(self.options.consensus_rounds):
+            predicted = model.predict_proba(X).argmax(axis=1)
+            kept = np.flatnonzero(noisy.log_likelihood()[np.arange(len(noisy)), predicted] == 0)
+            if len(kept):
+                model = Model(fit_codes(self.estimator, X, kept, predicted[kept]), noisy.n_classes)
+        return model
+
+
+def make_learner(estimator: Estimator, correction: str, options: LearnOptions, random_state: np.random.RandomState) -> Learner:
+    """The learner for this correction; "auto" is "likelihood" where the estimator can take it, else "em"."""
+    wanted = _validate.one_of(CORRECTIONS, correction=correction)
+    exact = exact_learner(estimator) if wanted in ("auto", "likelihood") else None
+    inner: Learner
+    if exact is not None:
+        inner = ExactLearner(exact)
+    elif wanted == "likelihood":
+        raise InvalidInput(
+            f"Expected an estimator that can take likelihoods with correction='likelihood', got {type(estimator).__name__}: its last step "
+            "needs a method fit_likelihood(X, log_likelihood), or to be a plain LogisticRegression. Use correction='em' for any estimator."
+        )
+    elif wanted == "none":
+        inner = HardLearner(estimator)
+    elif wanted == "debias":
+        inner = DebiasLearner(estimator, options, random_state)
+    else:
+        inner = EMLearner(estimator, options, random_state)
+    return FilteringLearner(inner, estimator, options) if options.top_k_filter or options.consensus_rounds else inner

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact maximum likelihood, for estimators that can take it."""
+
+import copy
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline
+
+from labeldp.evidence import NoisyLabels
+from labeldp.learn.model import Estimator, Model
+from labeldp.learn.softmax import SoftmaxRegression
+
+PENALTIES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)  # the C to choose from, as shares of the user's
+
+
+def exact_learner(estimator: Estimator) -> Estimator | None:
+    """The estimator, or its equal, with a method `fit_likelihood(X, log_likelihood)` at its end; None if there is none.
+
+    An estimator or a pipeline's last step that has the method is used as it is. A LogisticRegression with the plain L2 penalty becomes a
+    `SoftmaxRegression`: the same model, which may choose a stronger penalty than C (up to 1000 times) by the likelihood of held-out rows.
+    """
+    if isinstance(estimator, Pipeline):
+        last = exact_learner(estimator.steps[-1][1])
+        return None if last is None else Pipeline([*estimator.steps[:-1], (estimator.steps[-1][0], last)])
+    if hasattr(estimator, "fit_likelihood"):
+        return clone(estimator)
+    if type(estimator) is LogisticRegression and _is_plain(estimator):
+        strengths = tuple(share * estimator.C for share in PENALTIES)
+        return SoftmaxRegression(
+            C=strengths,
+            intercept_C=0.1,
+            fit_intercept=estimator.fit_intercept,
+            max_iter=max(20, estimator.max_iter),
+            warm_start=estimator.warm_start,
+            random_state=estimator.random_state,
+        )
+    return None
+
+
+# Parameters of LogisticRegression that leave the model that it looks for as it is, or that SoftmaxRegression has too.
+_FREE = frozenset("C fit_intercept max_iter warm_start random_state solver tol verbose n_jobs multi_class intercept_scaling dual".split())
+_SAME = frozenset({("penalty", "l2"), ("l1_ratio", 0), ("l1_ratio", None)})
+
+
+def _is_plain(regression: LogisticRegression) -> bool:
+    """Nothing is set that SoftmaxRegression has no equal for."""
+    defaults = LogisticRegression().get_params()
+    given = {name: value for name, value in regression.get_params().items() if name not in _FREE}
+    return 0 < regression.C < np.inf and all(value is None or value == defaults[n] or (n, value) in _SAME for n, value in given.items())
+
+
+def exact_fit(learner: Estimator, X: object, noisy: NoisyLabels) -> Model:
+    """Fit a clone of what `exact_learner` returned on the likelihoods of n rows."""
+    table = noisy.log_likelihood(dtype="float64")
+    return Model(_fit_last(clone(learner), X, table, noisy.hard_codes()), noisy.n_classes)
+
+
+def _fit_last(learner: Estimator, X: object, table: object, codes: object) -> Estimator:
+    if not isinstance(learner, Pipeline):
+        return learner.fit_likelihood(X, table)
+    *before, (name, last) = learner.steps
+    if not before:
+        return Pipeline([(name, _fit_last(last, X, table, codes))])
+    head = Pipeline(before)
+    return Pipeline([*head.steps, (name, _fit_last(last, head.fit_transform(X, codes), table, codes))])
+
+
+def exact_refit(model: Model, X: object, noisy: NoisyLabels) -> Model:
+    """The model after more rows: transformers stay as they are, a SoftmaxRegression keeps its penalty and goes on from where it is."""
+    learner = copy.deepcopy(model.estimator)
+    last, features = learner, X
+    while isinstance(last, Pipeline):
+        features = last[:-1].transform(features) if len(last.steps) > 1 else features
+        last = last.steps[-1][1]
+    if not isinstance(last, SoftmaxRegression):
+        return exact_fit(learner, X, noisy)
+    given = {name: getattr(last, name) for name in ("C", "warm_start")}
+    last.set_params(C=last.C_, warm_start=True).fit_likelihood(features, noisy.log_likelihood(dtype="float64")).set_params(**given)
+    return Model(learner, model.n_classes)
