@@ -51,7 +51,7 @@ define install
 	  $(PY) -c "" 2>/dev/null || $(PYTHON) -m venv --clear $(VENV); \
 	  $(PIP) $(1); \
 	  $(PIP) --no-deps --no-build-isolation --editable .; \
-	  mkdir -p $(STAMPS); touch $@'
+	  mkdir -p $(STAMPS); touch $@ $(READY)'
 endef
 
 $(READY):

@@ -47,9 +47,8 @@ MODULES = {module_name(path): path for path in FILES}
 
 
 def group_of(module: str) -> str:
-    """The part of the package that a module belongs to; evidence_format and evidence_table belong to evidence."""
-    part = module.split(".")[1] if "." in module else ""
-    return "evidence" if part.startswith("evidence") else part
+    """The part of the package that a module belongs to."""
+    return module.split(".")[1] if "." in module else ""
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[str, int]]:

@@ -11,7 +11,7 @@ import pytest
 from labeldp.errors import ReleaseError
 from labeldp.tables import shuffle as shuffle_module
 from labeldp.tables.publish import publish, workplace
-from labeldp.tables.shuffle import Shuffle
+from labeldp.tables.shuffle import Shuffle, order_of
 
 
 @pytest.mark.parametrize("total_bytes", [0, 1 << 24, 5 << 24, 1 << 40])
@@ -27,6 +27,19 @@ def test_rows_come_out_sorted_by_word(tmp_path: Path, total_bytes: int) -> None:
     assert out["s"].to_pylist() == [f"r{i}" for i in np.argsort(words)]
     assert out.column_names == ["i", "s"]
     assert not list(tmp_path.iterdir())
+
+
+def test_order_of_is_a_sort_also_where_words_are_nearly_equal() -> None:
+    rng = np.random.default_rng(2)
+    for words in (
+        rng.integers(0, 1 << 64, 3000, np.uint64),
+        rng.integers(0, 9, 500, np.uint64),
+        np.zeros(1, np.uint64),
+        np.zeros(0, np.uint64),
+    ):
+        np.testing.assert_array_equal(order_of(words), np.argsort(words, kind="stable"))
+    same_prefix = rng.integers(0, 1 << 60, 3000, np.uint64) | np.uint64(5 << 60)
+    np.testing.assert_array_equal(order_of(same_prefix, 4), np.argsort(same_prefix))
 
 
 def test_buckets_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

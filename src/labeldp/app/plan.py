@@ -151,4 +151,7 @@ def _reason(epsilon: float, best: Law, response: Law) -> str:
     gain = _bits(best) / _bits(response)
     if best is response or gain < 1.01:
         return f"epsilon {epsilon:g}: rr, since no other law tells more; any trainer can use its labels."
-    return f"epsilon {epsilon:g}: {best.name} tells {gain:.2f} times as much a row as rr. Take it if labeldp trains on the table; take rr if other trainers will."
+    return (
+        f"epsilon {epsilon:g}: {best.name} tells {gain:.2f} times as much a row as rr. "
+        "Take it if labeldp trains on the table; take rr if other trainers will."
+    )

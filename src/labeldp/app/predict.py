@@ -77,15 +77,15 @@ def _predicted(stored: StoredModel, batch: Batch, ids: list[str], classes: pa.Ar
 
 
 def _write(batches: Iterator[pa.RecordBatch], path: Path, table: Source) -> int:
-    rows, first = 0, next(batches, None)
+    first = next(batches, None)
     if first is None:
         raise InvalidInput(f"Expected rows to predict, got none in {table.path.name}.")
     with _writer(path, first.schema) as writer:
         writer.write_batch(first)
-        rows += first.num_rows
+        rows = int(first.num_rows)
         for batch in batches:
             writer.write_batch(batch)
-            rows += batch.num_rows
+            rows += int(batch.num_rows)
     return rows
 
 

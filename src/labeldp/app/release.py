@@ -197,8 +197,8 @@ class _Task:
         found = next((p for p in places if p.is_file() and f"sha256:{file_digest(p)}" == artefact), None)
         if facts is None or found is None:
             raise ReleaseError(
-                f"Expected the table that this release wrote to {places[-1]}, but it is gone or was changed. It was settled and is never computed "
-                "again. Restore it, or ask for a new draw with redraw (--redraw), which is charged."
+                f"Expected the table that this release wrote to {places[-1]}, but it is gone or was changed. It was settled and is never "
+                "computed again. Restore it, or ask for a new draw with redraw (--redraw), which is charged."
             )
         if found != self.out:
             if self.out.exists():

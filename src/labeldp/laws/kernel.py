@@ -18,7 +18,7 @@ from labeldp.laws.exact import WORD, exp_floor, whole_above
 U64 = NDArray[np.uint64]
 Ints = NDArray[np.int32]
 
-_ROWS = 1 << 14  # rows at a time: six buffers of 64 KiB stay in the cache
+_ROWS = 1 << 15  # rows at a time: a few buffers of 128 KiB
 _SINGLE = 1 << 12  # up to this e^epsilon + K, single precision finds the cell with few rows in doubt
 _DOUBLE = 1 << 30  # up to this one, double precision does, and cell numbers fit 32 bits
 

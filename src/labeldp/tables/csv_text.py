@@ -191,8 +191,8 @@ class Splitter:
         counts = np.diff(np.flatnonzero(feeds), prepend=-1)
         bad = int(np.flatnonzero(counts != self._fields)[0])
         raise InvalidInput(
-            f"Expected {self._fields} fields in every record, as the header has, got {int(counts[bad])} in row {self._rows + bad} (the first is row 0). "
-            "Mend the row; a field that holds the delimiter must be quoted."
+            f"Expected {self._fields} fields in every record, as the header has, got {int(counts[bad])} in row {self._rows + bad} "
+            "(the first is row 0). Mend the row; a field that holds the delimiter must be quoted."
         )
 
 

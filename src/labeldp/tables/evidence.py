@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labeldp import evidence_format
 from labeldp.errors import InvalidInput
 from labeldp.evidence import Block, NoisyLabels
-from labeldp.evidence_table import FORMAT
+from labeldp.evidence import format as evidence_format
+from labeldp.evidence.table import FORMAT
 from labeldp.laws import Law, law_from_dict
 from labeldp.receipt import Receipt
 from labeldp.tables.formats import open_table

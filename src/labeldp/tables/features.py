@@ -149,7 +149,7 @@ def _count(counts: dict[str, int], column: pa.Array) -> None:
 def _codes(column: pa.Array, feature: Feature) -> NDArray[np.float64]:
     text = _text(column)
     found = pc.fill_null(pc.index_in(text, value_set=pa.array(feature.categories, pa.large_string())), len(feature.categories))
-    codes = found.to_numpy(zero_copy_only=False).astype(np.float64)
+    codes: NDArray[np.float64] = found.to_numpy(zero_copy_only=False).astype(np.float64)
     codes[text.is_null().to_numpy(zero_copy_only=False)] = np.nan
     return codes
 

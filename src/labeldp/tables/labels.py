@@ -157,6 +157,8 @@ class LabelCodec:
 
     def decode(self, codes: NDArray[np.integer]) -> pa.Array:
         """The column of these codes, in the column's type; a dictionary lists the declared classes and nothing else."""
+        if self._plain_codes and self.column_type == pa.int32() and codes.dtype == np.int32:
+            return pa.array(codes)
         if not pa.types.is_dictionary(self.column_type):
             return _cast(self._values.take(pa.array(codes)), self.column_type)
         # The null class has no entry in the dictionary: its rows are null.

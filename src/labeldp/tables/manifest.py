@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labeldp.errors import InvalidInput
-from labeldp.evidence_table import FORMAT, plain
+from labeldp.evidence.table import FORMAT, plain
 from labeldp.laws import Law
 from labeldp.receipt import Receipt
 from labeldp.tables.passes import Written, evidence_bytes

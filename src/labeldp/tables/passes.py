@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labeldp import evidence_format
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
+from labeldp.evidence import format as evidence_format
 from labeldp.laws import Law
 from labeldp.privacy.stream import StreamRun
+from labeldp.tables.ahead import ahead
 from labeldp.tables.labels import LabelCodec
 from labeldp.tables.shuffle import Shuffle
 from labeldp.tables.spec import ReleaseSpec
@@ -108,14 +109,14 @@ class Passes:
 
     def _gather(self, shuffle: Shuffle, sink: Sink, rows: int) -> None:
         done = 0
-        for released in shuffle.gather():
+        for released in ahead(shuffle.gather()):
             sink.write(released)
             done += released.num_rows
             self._progress("write", done, rows)
 
     def _batches(self, phase: str, wanted: list[str] | None) -> Iterator[Batch]:
         done = 0
-        for batch in self._source.batches(wanted):
+        for batch in ahead(self._source.batches(wanted)):
             yield batch
             done += batch.extent
             self._progress(phase, done, self._source.extent)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 BUCKET_BYTES = 1 << 24
@@ -46,7 +47,7 @@ class Shuffle:
             self._writers[0].write_batch(worded)
             return
         bucket = (words >> np.uint64(64 - self._bits)).astype(np.uint16)
-        grouped = worded.take(pa.array(np.argsort(bucket, kind="stable")))
+        grouped = pc.take(worded, pa.array(np.argsort(bucket, kind="stable")), boundscheck=False)
         edges = np.concatenate([[0], np.cumsum(np.bincount(bucket, minlength=len(self._paths)))])
         for writer, start, stop in zip(self._writers, edges[:-1], edges[1:], strict=True):
             if stop > start:
@@ -63,16 +64,30 @@ class Shuffle:
             writer.close()
             file.close()
         for path in self._paths if self._writers else ():
-            yield from _sorted_bucket(path)
+            yield from _sorted_bucket(path, self._bits)
             path.unlink()
-            pa.default_memory_pool().release_unused()
 
 
-def _sorted_bucket(path: Path) -> Iterator[pa.RecordBatch]:
+def _sorted_bucket(path: Path, bits: int) -> Iterator[pa.RecordBatch]:
     with pa.OSFile(str(path), "rb") as file, pa.ipc.open_stream(file) as stream:
         table = stream.read_all()
     if not table.num_rows:
         return
-    # Equal words, once in 2^64/n^2 tables, keep their input order.
-    order = np.argsort(table.column(WORD).to_numpy(), kind="stable")
-    yield from table.drop_columns([WORD]).unify_dictionaries().combine_chunks().take(pa.array(order)).to_batches()
+    order = order_of(table.column(WORD).to_numpy(), bits)
+    rows = table.drop_columns([WORD]).unify_dictionaries().combine_chunks()
+    yield from pc.take(rows, pa.array(order), boundscheck=False).to_batches()
+
+
+def order_of(words: NDArray[np.uint64], bits: int = 0) -> NDArray[np.int64]:
+    """Positions that sort words whose first `bits` bits are equal: (n,) int64.
+
+    The position takes the place of each word's last bits, so that one plain sort does, many times faster than an argsort; where two
+    words then look equal, the whole words decide.
+    """
+    width = np.uint64(max(len(words) - 1, 1).bit_length())
+    keys = ((words << np.uint64(bits)) >> width << width) | np.arange(len(words), dtype=np.uint64)
+    keys.sort()
+    leading = keys >> width
+    if (leading[1:] == leading[:-1]).any():
+        return np.argsort(words, kind="stable")
+    return (keys & ((np.uint64(1) << width) - np.uint64(1))).view(np.int64)

@@ -108,7 +108,8 @@ def check_columns(source: Source, names: Sequence[str]) -> None:
         if name not in source.names:
             listed = ", ".join(source.names[:20]) + (" ..." if len(source.names) > 20 else "")
             raise InvalidInput(
-                f"Expected a column that {source.path.name} has, got {name!r}.{_validate.suggest(name, source.names)} Its columns: {listed}."
+                f"Expected a column that {source.path.name} has, got {name!r}."
+                f"{_validate.suggest(name, source.names)} Its columns: {listed}."
             )
 
 

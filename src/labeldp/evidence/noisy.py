@@ -7,7 +7,7 @@ Nothing here can leak: everything is a function of what has already been release
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,49 +19,12 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from labeldp._hash import public_hash
 from labeldp._rounding import sum_up
 from labeldp.errors import InvalidInput
-from labeldp.laws.base import Array, Law
+from labeldp.evidence.block import CELLS, Block, merge
+from labeldp.laws.base import Array
 from labeldp.receipt import PrivacySpent, Receipt
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_CELLS = 1 << 22  # float64 cells in one batch of likelihoods: 32 MiB
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """Draws of one law under one receipt.
-
-    Attributes
-    ----------
-    law : Law
-    outputs : (m,) int32 or (m, ceil(K/8)) uint8
-        As the law released them.
-    side : dict of arrays, first axis m
-        What the law must know of each row's prior.
-    rows : (m,) int64, all different
-        Position of each draw in the `NoisyLabels` that holds the block.
-    receipt : Receipt
-    stage : str
-        Name of the round that drew it.
-    """
-
-    law: Law
-    outputs: Array
-    side: Mapping[str, Array]
-    rows: NDArray[np.int64]
-    receipt: Receipt
-    stage: str = ""
-
-    def at(self, index: slice | NDArray[np.integer], rows: NDArray[np.int64]) -> "Block":
-        """The draws at these places, standing at these rows."""
-        return replace(self, outputs=self.outputs[index], side={k: v[index] for k, v in self.side.items()}, rows=rows)
-
-    def batches(self) -> Iterator["Block"]:
-        """The block cut so that (rows, K) float64 stays small."""
-        step = max(1, _CELLS // self.law.n_classes)
-        for start in range(0, len(self.rows), step):
-            yield self.at(slice(start, start + step), self.rows[start : start + step])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -273,7 +236,7 @@ class NoisyLabels:
             return codes
         salt = "hard/" + "/".join(receipt.run_id for receipt in self.receipts)
         weights = None if prior is None else _as_prior(prior, self.n_rows, self.n_classes)
-        step = max(1, _CELLS // self.n_classes)
+        step = max(1, CELLS // self.n_classes)
         for start in range(0, self.n_rows, step):
             batch = slice(start, min(start + step, self.n_rows))
             score = self.log_likelihood(batch, "float64")
@@ -344,16 +307,16 @@ class NoisyLabels:
 
     def to_table(self) -> "pa.Table":
         """An Arrow table that `from_table` reads back: ids, one evidence column a block, shared facts in the schema's metadata."""
-        from labeldp.evidence_table import to_table
+        from labeldp.evidence import table
 
-        return to_table(self)
+        return table.write(self.ids, self.explicit_ids, self.classes, self.blocks)
 
     @classmethod
     def from_table(cls, table: "pa.Table") -> Self:
         """The noisy labels that `to_table` wrote."""
-        from labeldp.evidence_table import from_table
+        from labeldp.evidence import table as stored
 
-        return from_table(cls, table)
+        return cls(*stored.read(table))
 
     def save(self, path: str | Path) -> None:
         """Write `to_table()` as a Parquet file."""
@@ -385,21 +348,7 @@ def concat(parts: Sequence[NoisyLabels]) -> NoisyLabels:
     starts = np.cumsum([0, *(len(part) for part in parts)])
     blocks = [replace(block, rows=block.rows + start) for part, start in zip(parts, starts, strict=False) for block in part.blocks]
     ids = np.concatenate([part.ids for part in parts])
-    return NoisyLabels(int(starts[-1]), first.classes, _merge(blocks), ids, all(part.explicit_ids for part in parts))
-
-
-def _merge(blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """Blocks of the same law, receipt and stage as one."""
-    groups: dict[tuple[Law, str, str], list[Block]] = {}
-    for block in blocks:
-        groups.setdefault((block.law, block.receipt.run_id, block.stage), []).append(block)
-    return tuple(group[0] if len(group) == 1 else _join(group) for group in groups.values())
-
-
-def _join(group: Sequence[Block]) -> Block:
-    side = {name: np.concatenate([block.side[name] for block in group]) for name in group[0].side}
-    outputs = np.concatenate([block.outputs for block in group])
-    return replace(group[0], outputs=outputs, side=side, rows=np.concatenate([block.rows for block in group]))
+    return NoisyLabels(int(starts[-1]), first.classes, merge(blocks), ids, all(part.explicit_ids for part in parts))
 
 
 def _total(receipts: Sequence[Receipt]) -> tuple[float, float]:

@@ -2,40 +2,43 @@
 """Noisy labels as an Arrow table: shared facts in the schema's metadata, each row's evidence in a binary column a block."""
 
 import json
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from labeldp import evidence_format
 from labeldp.errors import InvalidInput
-from labeldp.evidence import Block, NoisyLabels
+from labeldp.evidence.block import Block
+from labeldp.evidence.format import from_arrow, pack, record_type, to_arrow, unpack
 from labeldp.laws import law_from_dict
 from labeldp.laws.base import Array
 from labeldp.receipt import Receipt
-
-Kind = TypeVar("Kind", bound=NoisyLabels)
 
 METADATA_KEY = b"labeldp"
 FORMAT = 1
 
 
-def to_table(noisy: NoisyLabels) -> pa.Table:
+Parts = tuple[int, tuple[object, ...], tuple[Block, ...], Array, bool]
+"""Number of rows, classes, blocks, ids, and whether the ids were given: what a NoisyLabels is made of."""
+
+
+def write(ids: Array, explicit_ids: bool, classes: tuple[object, ...], blocks: Sequence[Block]) -> pa.Table:
     """Columns id (or id_0, id_1, ...) and evidence_0, evidence_1, ...; a row that a block lacks is null there."""
-    columns = {name: pa.array(values) for name, values in _id_columns(noisy)}
-    blocks = [block_facts(block) for block in noisy.blocks]
-    facts = {"format": FORMAT, "classes": plain(noisy.classes), "explicit_ids": noisy.explicit_ids, "blocks": blocks}
-    for i, block in enumerate(noisy.blocks):
-        raw = np.zeros((len(noisy), evidence_format.record_type(block.law).itemsize), np.uint8)
-        raw[block.rows] = evidence_format.pack(block.law, block.outputs, block.side)
-        present = np.zeros(len(noisy), bool)
+    columns = {name: pa.array(values) for name, values in _id_columns(ids)}
+    found = [block_facts(block) for block in blocks]
+    facts = {"format": FORMAT, "classes": plain(classes), "explicit_ids": explicit_ids, "blocks": found}
+    for i, block in enumerate(blocks):
+        raw = np.zeros((len(ids), record_type(block.law).itemsize), np.uint8)
+        raw[block.rows] = pack(block.law, block.outputs, block.side)
+        present = np.zeros(len(ids), bool)
         present[block.rows] = True
-        columns[f"evidence_{i}"] = evidence_format.to_arrow(raw, present)
+        columns[f"evidence_{i}"] = to_arrow(raw, present)
     return pa.table(columns).replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
 
 
-def from_table(kind: type[Kind], table: pa.Table) -> Kind:
-    """Read back what `to_table` made."""
+def read(table: pa.Table) -> Parts:
+    """What `write` wrote."""
     facts = read_facts((table.schema.metadata or {}).get(METADATA_KEY))
     names = [name for name in table.column_names if name == "id" or name.startswith("id_")]
     columns = [np.asarray(table[name].to_pylist() if pa.types.is_string(table[name].type) else table[name].to_numpy()) for name in names]
@@ -43,7 +46,7 @@ def from_table(kind: type[Kind], table: pa.Table) -> Kind:
         raise InvalidInput("Expected a table written by NoisyLabels.to_table, with a column 'id'.")
     ids = columns[0] if names == ["id"] else np.column_stack(columns)
     blocks = tuple(_read_block(table, i, found) for i, found in enumerate(facts["blocks"]))
-    return kind(table.num_rows, tuple(facts["classes"]), blocks, ids, bool(facts["explicit_ids"]))
+    return table.num_rows, tuple(facts["classes"]), blocks, ids, bool(facts["explicit_ids"])
 
 
 def block_facts(block: Block) -> dict[str, object]:
@@ -67,14 +70,12 @@ def plain(values: tuple[object, ...]) -> list[object]:
     return [value.item() if isinstance(value, np.generic) else value for value in values]
 
 
-def _id_columns(noisy: NoisyLabels) -> list[tuple[str, Array]]:
-    if noisy.ids.ndim == 1:
-        return [("id", noisy.ids)]
-    return [(f"id_{j}", noisy.ids[:, j]) for j in range(noisy.ids.shape[1])]
+def _id_columns(ids: Array) -> list[tuple[str, Array]]:
+    return [("id", ids)] if ids.ndim == 1 else [(f"id_{j}", ids[:, j]) for j in range(ids.shape[1])]
 
 
 def _read_block(table: pa.Table, i: int, facts: dict[str, dict[str, object]]) -> Block:
     law, receipt = law_from_dict(facts["law"]), Receipt.from_dict(facts["receipt"])
-    raw, present = evidence_format.from_arrow(table[f"evidence_{i}"], evidence_format.record_type(law).itemsize)
-    outputs, side = evidence_format.unpack(law, raw)
+    raw, present = from_arrow(table[f"evidence_{i}"], record_type(law).itemsize)
+    outputs, side = unpack(law, raw)
     return Block(law, outputs, side, np.flatnonzero(present), receipt, str(facts["stage"]))

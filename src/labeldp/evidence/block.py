@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws of one law under one receipt: what noisy labels are made of."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labeldp.laws.base import Array, Law
+from labeldp.receipt import Receipt
+
+CELLS = 1 << 22  # float64 cells in one batch of likelihoods: 32 MiB
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Draws of one law under one receipt.
+
+    Attributes
+    ----------
+    law : Law
+    outputs : (m,) int32 or (m, ceil(K/8)) uint8
+        As the law released them.
+    side : dict of arrays, first axis m
+        What the law must know of each row's prior.
+    rows : (m,) int64, all different
+        Position of each draw in the `NoisyLabels` that holds the block.
+    receipt : Receipt
+    stage : str
+        Name of the round that drew it.
+    """
+
+    law: Law
+    outputs: Array
+    side: Mapping[str, Array]
+    rows: NDArray[np.int64]
+    receipt: Receipt
+    stage: str = ""
+
+    def at(self, index: slice | NDArray[np.integer], rows: NDArray[np.int64]) -> "Block":
+        """The draws at these places, standing at these rows."""
+        return replace(self, outputs=self.outputs[index], side={k: v[index] for k, v in self.side.items()}, rows=rows)
+
+    def batches(self) -> Iterator["Block"]:
+        """The block cut so that (rows, K) float64 stays small."""
+        step = max(1, CELLS // self.law.n_classes)
+        for start in range(0, len(self.rows), step):
+            yield self.at(slice(start, start + step), self.rows[start : start + step])
+
+
+def merge(blocks: Sequence[Block]) -> tuple[Block, ...]:
+    """Blocks of the same law, receipt and stage as one."""
+    groups: dict[tuple[Law, str, str], list[Block]] = {}
+    for block in blocks:
+        groups.setdefault((block.law, block.receipt.run_id, block.stage), []).append(block)
+    return tuple(group[0] if len(group) == 1 else _join(group) for group in groups.values())
+
+
+def _join(group: Sequence[Block]) -> Block:
+    side = {name: np.concatenate([block.side[name] for block in group]) for name in group[0].side}
+    outputs = np.concatenate([block.outputs for block in group])
+    return replace(group[0], outputs=outputs, side=side, rows=np.concatenate([block.rows for block in group]))
