@@ -208,7 +208,8 @@ def begin(
     if settled and not redraw and not names_rows:
         raise LedgerError(
             f"Expected to know whether these rows are new: {plan.dataset!r}, column {plan.column!r} was released before, and neither "
-            "row ids nor public columns were given. Pass ids=, so that a repeat is recognised, or ask for a new, charged draw with redraw=True."
+            "row ids nor public columns were given. Pass ids=, so that a repeat is recognised, or ask for a new, charged draw with "
+            "redraw=True."
         )
     return _charge(plan, ledger, pin_of, *(fresh or (noise_source.new_run_id(), noise_source.new_secret())))
 

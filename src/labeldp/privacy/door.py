@@ -231,8 +231,7 @@ def _open(
         pin.update(frame.blocks(secret, run_id), codes)
         return pin.hexdigest()
 
-    if ids is not None:
-        frame.blocks(new_secret(), "check")  # refuses repeated ids before the charge
+    frame.check(new_secret())
     begun = begin(plan, ledger, noise, redraw=redraw, pin_of=pin_of, names_rows=bool(plan.rows))
     return Run(begun, codes, frame)
 
@@ -254,7 +253,13 @@ def _rows_digest(ids: ArrayLike | None, unit: ArrayLike | None, public_digest: s
         return public_digest
     named = SetDigest()
     named.update(np.asarray(ids))
-    return named.hexdigest() + ("" if unit is None else array_digest({"unit": np.sort(np.asarray(unit).astype(np.str_))}))
+    return named.hexdigest() + ("" if unit is None else _unit_digest(unit))
+
+
+def _unit_digest(unit: ArrayLike) -> str:
+    named = SetDigest()
+    named.update(np.asarray(unit))
+    return named.hexdigest()
 
 
 _warned: set[str] = set()

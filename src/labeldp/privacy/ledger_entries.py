@@ -127,7 +127,7 @@ def _apply(account: Account, row: Row) -> None:
 
 def _charged(body: Mapping[str, Any], head: str) -> RunRecord:
     facts = {name: body[name] for name in ("run_id", "dataset", "column", "unit", "max_rows_per_unit", "event")}
-    spend = {"epsilon": float(body["epsilon"]), "delta": float(body["delta"])}
+    spend: dict[str, Any] = {"epsilon": float(body["epsilon"]), "delta": float(body["delta"])}
     receipt = Receipt(**facts, **spend, recorded=True, ledger_head=head, charged_at=body["at"])
     return RunRecord(
         **facts,
@@ -150,7 +150,9 @@ def _close(account: Account, body: Mapping[str, Any], state: State, artefact: st
 def problems(rows: Iterable[Row], receipts: Iterable[Receipt]) -> list[str]:
     """What does not add up in a history, and which receipts are not part of it; empty if nothing."""
     found: list[str] = []
-    previous, charges, accounts = GENESIS, {}, {}
+    previous = GENESIS
+    charges: dict[str, Any] = {}
+    accounts: dict[tuple[str, str], Account] = {}
     for expected, row in enumerate(rows, start=1):
         seq, before, body, head = row
         if seq != expected or before != previous:
@@ -200,6 +202,6 @@ def _receipt_problem(receipt: Receipt, charges: Mapping[str, Mapping[str, Any]])
     if charge is None:
         return [f"The receipt of run {receipt.run_id} is not in this history: the ledger was cut, rewritten, or is another one."]
     facts = {name: getattr(receipt, name) for name in ("run_id", "dataset", "column", "unit", "max_rows_per_unit")}
-    spend = {"epsilon": repr(float(receipt.epsilon)), "delta": repr(float(receipt.delta))}
+    spend: dict[str, Any] = {"epsilon": repr(float(receipt.epsilon)), "delta": repr(float(receipt.delta))}
     wrong = [name for name, value in (facts | spend).items() if charge.get(name) != value]
     return [f"The receipt of run {receipt.run_id} does not say what was charged: {', '.join(wrong)} differ."] if wrong else []

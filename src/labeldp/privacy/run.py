@@ -38,8 +38,9 @@ class Frame:
         self.classes = classes
         self.explicit_ids = ids is not None
         self.ids = np.arange(n_rows) if ids is None else np.asarray(ids)
-        self.unit = None if unit is None else np.asarray(unit)
         self.ledger = ledger
+        self._given_ids = ids  # as an array, 1 and "1" could become one id
+        self._unit = unit
 
     def facts(self, run_id: str) -> dict[str, object]:
         """What enters every key of the run."""
@@ -57,11 +58,28 @@ class Frame:
         """Each row's name as a block."""
         if not self.explicit_ids:
             return row_blocks(len(self.ids))
-        blocks = id_blocks(self.ids, derive_key(secret, purpose="ids", facts=self.facts(run_id)))
+        blocks = id_blocks(self._given_ids, self._ids_key(secret, run_id))
         repeat = blocks.first_repeat()
         if repeat is not None:
             raise InvalidInput(f"Expected different ids, but the id of row {repeat} occurred before. Each row needs an id of its own.")
         return blocks
+
+    def check(self, secret: bytes) -> None:
+        """Refuse ids and units that cannot name rows, before anything is charged; any secret serves."""
+        self.blocks(secret, "check")
+        self.unit_codes(secret, "check")
+        if self.explicit_ids and self.ids.dtype.kind in "USO" and len(np.unique(self.ids.astype(np.str_), axis=0)) < len(self.ids):
+            raise InvalidInput("Expected ids that stay different as text of one type, without trailing NULs; rename some.")
+
+    def unit_codes(self, secret: bytes, run_id: str) -> NDArray[np.int64] | None:
+        """Number of each row's unit: (n,), or None where each row is its own unit."""
+        if self._unit is None:
+            return None
+        templates = id_blocks(self._unit, self._ids_key(secret, run_id)).templates()
+        return np.unique(templates, axis=0, return_inverse=True)[1].reshape(-1)
+
+    def _ids_key(self, secret: bytes, run_id: str) -> Key:
+        return derive_key(secret, purpose="ids", facts=self.facts(run_id))
 
 
 class Run:
@@ -196,10 +214,11 @@ class Run:
         stored = self._begun.store.load_array("kept") if self._begun.store else None
         if stored is not None:
             return stored.astype(bool)
-        if self._frame.unit is None:
+        units = None if self._begun.secret is None else self._frame.unit_codes(self._begun.secret, self.receipt.run_id)
+        if units is None:
             return np.ones(self.n_rows, bool)
-        words = noise_source.RowWords(self._key("unit-cap"), self._live_blocks()).take(0)
-        kept = keep_within_cap(self._frame.unit, words, self.receipt.max_rows_per_unit)
+        words = noise_source.one_word(self._key("unit-cap"), self._live_blocks())
+        kept = keep_within_cap(units, words, self.receipt.max_rows_per_unit)
         if self._begun.store:
             self._begun.store.save_array("kept", kept)
         return kept

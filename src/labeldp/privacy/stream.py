@@ -22,7 +22,7 @@ from labeldp.privacy.custody import RunPlan, RunStore, begin
 from labeldp.privacy.draw import draw
 from labeldp.privacy.encode import declare
 from labeldp.privacy.ledger import Ledger, RunRecord
-from labeldp.privacy.noise import Blocks, Key, Pin, RowWords, derive_key, id_blocks, new_run_id, new_secret, row_blocks
+from labeldp.privacy.noise import Blocks, Key, Pin, derive_key, id_blocks, new_run_id, new_secret, one_word, row_blocks
 from labeldp.privacy.repeats import RepeatFinder
 from labeldp.privacy.run import keep_within_cap, law_per_row
 from labeldp.receipt import Receipt
@@ -117,11 +117,11 @@ class StreamRun:
             blocks = _blocks(len(codes), start, ids, candidate.ids_key)
             candidate.pin.update(blocks, codes)
             if units is not None:
-                candidate.cap_words.append(RowWords(self._key(candidate, "unit-cap"), blocks).take(0))
+                candidate.cap_words.append(one_word(self._key(candidate, "unit-cap"), blocks))
         if ids is not None:
             self._note_ids(ids, start)
         if units is not None:
-            self._unit_codes.append(id_blocks(np.asarray(units), self._candidates[0].ids_key).templates()[:, 0].copy())
+            self._unit_codes.append(id_blocks(units, self._candidates[0].ids_key).templates()[:, 0].copy())
         self._side_digest.update(self._prepare(prior, len(codes)))
 
     def lookup(self, public_digest: str = "") -> RunRecord | None:
@@ -186,7 +186,7 @@ class StreamRun:
         """A secret random word for each drawn row, to order the output by: (n,) uint64, the same whatever order the rows come in."""
         chosen = self._live()
         blocks = id_blocks(noisy.ids, chosen.ids_key) if noisy.explicit_ids else Blocks(ROW, noisy.ids.astype(np.uint64))
-        return RowWords(self._key(chosen, "order"), blocks).take(0)
+        return one_word(self._key(chosen, "order"), blocks)
 
     def check_pin(self) -> None:
         """Refuse to publish if the second pass did not read what the first one did."""
