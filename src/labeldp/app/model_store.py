@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.learn.model import Model
 from labeldp.tables.features import Features
 from labeldp.tables.publish import sync_folder, workplace
 
@@ -30,7 +31,8 @@ class StoredModel:
 
     Attributes
     ----------
-    estimator : fitted scikit-learn classifier over class codes
+    model : Model
+        Predicts the probabilities of class codes.
     features : Features
     classes : tuple
         Class values by code.
@@ -38,7 +40,7 @@ class StoredModel:
         model.json.
     """
 
-    estimator: Any
+    model: Model
     features: Features
     classes: tuple[object, ...]
     facts: Mapping[str, Any]
@@ -103,7 +105,9 @@ def load_model(folder: Path, trust: Collection[str] = ()) -> StoredModel:
         asked = " ".join(f"--trust {name}" for name in unknown)
         raise InvalidInput(f"Expected a model of known types, got also {', '.join(unknown)}. If you trust who made the file, add {asked}.")
     estimator = io.loads(raw, trusted=sorted({*SAFE, *trust}))
-    return StoredModel(estimator, Features.from_dict(facts["features"]), tuple(facts["classes"]), facts)
+    channel = facts.get("channel")
+    model = Model(estimator, len(facts["classes"]), None if channel is None else (float(channel[0]), float(channel[1])))
+    return StoredModel(model, Features.from_dict(facts["features"]), tuple(facts["classes"]), facts)
 
 
 def _facts(folder: Path) -> dict[str, Any]:

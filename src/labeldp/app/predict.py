@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -65,10 +64,7 @@ def _predictions(stored: StoredModel, table: Source, progress: Progress) -> Iter
 
 
 def _predicted(stored: StoredModel, batch: Batch, ids: list[str], classes: pa.Array) -> pa.RecordBatch:
-    found = stored.estimator.predict_proba(stored.features.matrix(batch))
-    # A class that never had the most weight may be unknown to the estimator: its probability is 0.
-    chances = np.zeros((len(batch), len(stored.classes)))
-    chances[:, np.asarray(stored.estimator.classes_, np.int64)] = found
+    chances = stored.model.predict_proba(stored.features.matrix(batch))
     columns = {name: batch.column(name) for name in ids}
     columns[PREDICTION] = classes.take(pa.array(chances.argmax(axis=1)))
     for code, value in enumerate(stored.classes):

@@ -147,16 +147,14 @@ class _Task:
 
     def fit(self, progress: Progress) -> tuple[Any, NoisyLabels]:
         """The fitted classifier over class codes, and its noisy labels."""
-        from sklearn.ensemble import HistGradientBoostingClassifier
-
         from labeldp.learn import LabelDPClassifier
 
         spec, rows = self._spec, self._read(progress)
-        paid = (
+        paid: dict[str, Any] = (
             {} if self._released is not None else {"dataset": spec.dataset or self._path.stem, "column": spec.label, "ledger": self._ledger}
         )
         model = LabelDPClassifier(
-            HistGradientBoostingClassifier(categorical_features=self._features.categorical or None, random_state=spec.random_state),
+            self._estimator(),
             epsilon=spec.epsilon or 1.0,
             law=spec.law,
             n_stages=spec.n_stages,
@@ -169,8 +167,21 @@ class _Task:
             noisy = read_noisy(self._path, spec.label)
             model.fit(rows.matrix, replace(noisy, classes=tuple(range(noisy.n_classes))))
         else:
-            model.fit(rows.matrix, rows.codes, ids=rows.ids, unit=rows.units)
+            model.fit(rows.matrix, rows.codes, ids=rows.ids, unit=None if rows.units is None else _Column(rows.units, str(spec.unit)))
         return model, model.noisy_labels_
+
+    def _estimator(self) -> Any:
+        """The classifier's own default, told which columns are categories."""
+        from sklearn.ensemble import HistGradientBoostingClassifier
+
+        categories = self._features.categorical or None
+        return HistGradientBoostingClassifier(
+            max_leaf_nodes=15,
+            l2_regularization=1.0,
+            early_stopping=False,
+            categorical_features=categories,
+            random_state=self._spec.random_state,
+        )
 
     def _read(self, progress: Progress) -> "_Rows":
         matrices, codes, ids, units, start, done = [], [], [], [], 0, 0
@@ -202,10 +213,29 @@ class _Task:
             "trained_on": "released table" if self._released is not None else "raw labels",
             "rows": len(noisy),
             "estimated_accuracy": None if accuracy is None else {"value": accuracy.value, "low": accuracy.low, "high": accuracy.high},
+            "channel": model._model.channel,
             "ids": list(self._spec.ids),
             "features": self._features.to_dict(),
             "receipts": [receipt.to_dict() for receipt in noisy.receipts],
         }
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column with its name, which the ledger keeps as the unit's."""
+
+    values: NDArray[np.generic]
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def to_numpy(self) -> NDArray[np.generic]:
+        """The values."""
+        return self.values
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.generic]:
+        return np.asarray(self.values, dtype)
 
 
 @dataclass(frozen=True)
