@@ -22,14 +22,16 @@ from labeldp.learn.features import check_features, features_digest
 from labeldp.learn.learners import Learner, LearnOptions, make_learner
 from labeldp.learn.model import Floats, Model, seeded, take
 from labeldp.privacy.door import open_run
-from labeldp.privacy.run import Run
 from labeldp.privacy.encode import declare, infer_classes
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise
+from labeldp.privacy.run import Run
 from labeldp.protocol import metrics
 from labeldp.protocol.stages import Rows, Stage, StagePlan, plan_stages, run_stages
 
 HeldOut = tuple[Rows, NoisyLabels]
+
+_FEW_ROWS = 2000
 
 
 class LabelDPClassifier(ClassifierMixin, BaseEstimator):
@@ -158,9 +160,9 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         """
         options = self.options or LearnOptions()
         random_state = check_random_state(self.random_state)
-        estimator = seeded(self._base(), random_state if self.random_state is not None else None)
-        learner = make_learner(estimator, self.correction, options, random_state)
         X = self._checked(X, y)
+        estimator = seeded(self._base(len_of(X)), random_state if self.random_state is not None else None)
+        learner = make_learner(estimator, self.correction, options, random_state)
         if isinstance(y, NoisyLabels):
             if ids is not None or unit is not None:
                 raise InvalidInput("Expected ids and unit only with raw labels; NoisyLabels carry their own.")
@@ -237,6 +239,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
             ids=ids,
             public_digest=features_digest(X) if named and ids is None else "",
             unit=unit,
+            unit_name=str(getattr(unit, "name", None) or "unit"),  # a column of a data frame has a name
             max_rows_per_unit=self.max_rows_per_unit,
             prior_digest="" if first is None else array_digest({"prior": first}),
             ledger=self.ledger,
@@ -245,10 +248,12 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
 
     # What was asked for -----------------------------------------------------------------------------------------------------------
 
-    def _base(self) -> Any:
-        """The estimator, or the default: shallow trees with large leaves, which tolerate noise and few rows."""
+    def _base(self, n_rows: int = _FEW_ROWS) -> Any:
+        """The estimator, or the default: boosted shallow trees; few rows of noisy labels bear only a few small ones with large leaves."""
         if self.estimator is not None:
             return self.estimator
+        if n_rows < _FEW_ROWS:
+            return HistGradientBoostingClassifier(max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False)
         return HistGradientBoostingClassifier(max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False)
 
     def _checked(self, X: Any, y: Any) -> Any:
@@ -288,12 +293,14 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> Floats:
         """Probabilities of the true label: (n, K) float64, columns in the order of `classes_`."""
         check_is_fitted(self)
+        checked = check_features(X, self._base())
         validate_data(self, X, reset=False, skip_check_array=True)
-        return self._model.predict_proba(check_features(X, self._base()))
+        return self._model.predict_proba(checked)
 
     def predict(self, X: Any) -> NDArray[np.generic]:
         """The most likely class of each row: (n,) class values."""
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)]) if hasattr(self, "classes_") else self.predict_proba(X)
+        proba = self.predict_proba(X)
+        return np.asarray(self.classes_[proba.argmax(axis=1)])
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """Accuracy: unbiased through the law for NoisyLabels, plain for public true labels."""

@@ -67,9 +67,7 @@ def posterior(belief: Floats, likelihood: NDArray[np.floating]) -> Floats:
     return np.asarray(joint / joint.sum(axis=1, keepdims=True))
 
 
-def m_step(
-    estimator: Estimator, X: object, weights: Floats, number: int, row_budget: int, random_state: np.random.RandomState
-) -> Model:
+def m_step(estimator: Estimator, X: object, weights: Floats, number: int, row_budget: int, random_state: np.random.RandomState) -> Model:
     """Fit a clone to posterior weights (n, K)."""
     n, k = weights.shape
     if weight_keyword(estimator) is None:

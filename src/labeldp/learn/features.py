@@ -28,13 +28,12 @@ def check_features(X: Any, estimator: Estimator) -> Any:
 
 def features_digest(X: Any) -> str:
     """SHA-256 of the public columns, so that a repeat of a fit is recognised."""
-    if hasattr(X, "iloc"):
-        return array_digest({f"{number}:{name}": _plain(X.iloc[:, number].to_numpy()) for number, name in enumerate(X.columns)})
     if hasattr(X, "tocsr"):
         rows = X.tocsr(copy=True)
         rows.sort_indices()
         return array_digest({"data": rows.data, "indices": rows.indices.astype(np.int64), "indptr": rows.indptr.astype(np.int64)})
-    return array_digest({"X": _plain(np.asarray(X))})
+    columns = [X.iloc[:, j].to_numpy() for j in range(X.shape[1])] if hasattr(X, "iloc") else np.asarray(X).T
+    return array_digest({str(j): _plain(column) for j, column in enumerate(columns)})
 
 
 def _plain(values: NDArray[np.generic]) -> NDArray[np.generic]:

@@ -40,7 +40,22 @@ def exact_learner(estimator: Estimator) -> Estimator | None:
 
 
 # Parameters of LogisticRegression that leave the model that it looks for as it is, or that SoftmaxRegression has too.
-_FREE = frozenset("C fit_intercept max_iter warm_start random_state solver tol verbose n_jobs multi_class intercept_scaling dual".split())
+_FREE = frozenset(
+    [
+        "C",
+        "fit_intercept",
+        "max_iter",
+        "warm_start",
+        "random_state",
+        "solver",
+        "tol",
+        "verbose",
+        "n_jobs",
+        "multi_class",
+        "intercept_scaling",
+        "dual",
+    ]
+)
 _SAME = frozenset({("penalty", "l2"), ("l1_ratio", 0), ("l1_ratio", None)})
 
 

@@ -105,5 +105,3 @@ def seeded(estimator: Estimator, random_state: np.random.RandomState | None) -> 
     params = copy.get_params().items()
     free = sorted(name for name, value in params if value is None and f"__{name}".endswith("__random_state"))
     return copy.set_params(**{name: int(random_state.randint(np.iinfo(np.int32).max)) for name in free})
-
-

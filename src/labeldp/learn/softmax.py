@@ -124,6 +124,8 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         weight = np.ones(X.shape[0]) if sample_weight is None else np.asarray(sample_weight, np.float64)
         if weight.shape != (X.shape[0],) or not np.all((weight >= 0) & (weight < np.inf)):
             raise InvalidInput(f"Expected sample_weight of shape ({X.shape[0]},), all >= 0 and finite; got shape {weight.shape}.")
+        if not weight.any():
+            raise InvalidInput("Expected some sample_weight above zero, got all of them zero.")
         strengths = sorted(_validate.positive(C=c) for c in np.atleast_1d(np.asarray(self.C, np.float64)).tolist())
         start = np.zeros((table.shape[1], X.shape[1] + 1))
         if self.warm_start and getattr(self, "coef_", np.empty(0)).shape == (start.shape[0], start.shape[1] - 1):
@@ -171,8 +173,8 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
 
     def _scores(self, X: ArrayLike) -> Floats:
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return np.asarray(X @ self.coef_.T + self.intercept_)
+        features: Floats = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        return np.asarray(features @ self.coef_.T + self.intercept_)
 
     def predict_proba(self, X: ArrayLike) -> Floats:
         """Probabilities of the true label: (n, K), rows sum to 1."""
@@ -180,7 +182,8 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: ArrayLike) -> NDArray[np.generic]:
         """The most likely class: (n,) class values."""
-        return np.asarray(self.classes_[self._scores(X).argmax(axis=1)])
+        scores = self._scores(X)
+        return np.asarray(self.classes_[scores.argmax(axis=1)])
 
 
 def _objective(X: Floats, table: Floats, weight: Floats, penalty: Floats, intercept: bool) -> Callable[[Floats], tuple[float, Floats]]:

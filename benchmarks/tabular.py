@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accuracy on tables and pixels: labeldp's defaults against what people do today, the published recipes and no privacy.
+
+    python benchmarks/tabular.py [--data adult,credit_default,digits,fashion_mnist] [--epsilon 0.5,1,2,4] [--seeds 10] [--jobs 2] [--report]
+
+Every run that is started is kept in results/tabular.json; a run that is there and finished is not repeated, so the command can be stopped
+and started again. `--report` only prints the table and the tests. Labels are public here, so the noise is seeded, paired over seeds.
+
+The recipes below are frozen. Estimators are scikit-learn's with its own settings, the same for every method; nothing was tuned per cell,
+and what labeldp's defaults choose they choose on noisy validation. Test labels are used for the numbers in the table alone.
+"""
+
+import argparse
+import json
+import os
+import platform
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(threads, "1")
+
+import numpy as np
+import sklearn
+from scipy import stats
+from sklearn.base import clone
+from sklearn.decomposition import PCA
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import labeldp as ldp
+
+RESULTS = Path(os.environ.get("TABULAR_RESULTS", Path(__file__).parent / "results" / "tabular.json"))
+EPSILONS = (0.5, 1.0, 2.0, 4.0)
+NON_PRIVATE_SEEDS = 3
+
+# Recipes ------------------------------------------------------------------------------------------------------------------------------
+
+
+def trees(dataset):
+    return HistGradientBoostingClassifier(categorical_features=list(dataset.categorical))
+
+
+def linear(dataset):
+    return make_pipeline(StandardScaler(), LogisticRegression())
+
+
+def pixels(dataset):
+    return make_pipeline(PCA(60, random_state=0), StandardScaler(), LogisticRegression())
+
+
+ESTIMATORS: dict[str, Callable] = {"adult": trees, "credit_default": trees, "digits": linear, "fashion_mnist": pixels}
+
+METHODS: dict[str, dict[str, object]] = {
+    "randomized response": {"law": "rr", "correction": "none", "n_stages": 1, "validation_fraction": 0.0},
+    "LP-1ST": {"law": "rr-with-prior", "correction": "none", "n_stages": 1, "validation_fraction": 0.0},
+    "LP-2ST": {"law": "rr-with-prior", "correction": "none", "n_stages": 2, "validation_fraction": 0.0},
+    "labeldp": {},
+    "non-private": {},
+}
+
+
+@cache
+def parts(name):
+    """Train and test parts; sets without an official split are split once, at random, two thirds to one third."""
+    dataset = ldp.datasets.load(name)
+    X, y, X_test, y_test = dataset.X_train, dataset.y_train, dataset.X_test, dataset.y_test
+    if not len(y_test):
+        order = np.random.default_rng(0).permutation(len(y))
+        train, test = order[: 2 * len(y) // 3], order[2 * len(y) // 3 :]
+        X, y, X_test, y_test = X[train], y[train], X[test], y[test]
+    if X.ndim > 2:
+        X, X_test = (part.reshape(len(part), -1) / np.float32(255) for part in (X, X_test))
+    return dataset, X, y, X_test, y_test
+
+
+def fitted(name, method, epsilon, seed):
+    dataset, X, y, _, _ = parts(name)
+    estimator = ESTIMATORS[name](dataset)
+    if method == "non-private":
+        params = estimator.get_params()
+        names = [p for p, value in params.items() if f"__{p}".endswith("__random_state") and value is None]
+        return clone(estimator).set_params(**dict.fromkeys(names, seed)).fit(X, y)
+    model = ldp.LabelDPClassifier(
+        estimator, epsilon=epsilon, classes=range(dataset.n_classes), noise=ldp.SeededNoise(seed), random_state=seed, **METHODS[method]
+    )
+    return model.fit(X, y)
+
+
+def measure(run):
+    """One run: fits, and adds what was measured on true test labels."""
+    warnings.simplefilter("ignore")
+    start = time.perf_counter()
+    model = fitted(run["data"], run["method"], run["epsilon"], run["seed"])
+    seconds = time.perf_counter() - start
+    _, _, _, X_test, y_test = parts(run["data"])
+    proba = model.predict_proba(X_test)
+    found = {
+        "accuracy": float(np.mean(proba.argmax(axis=1) == y_test)),
+        "log_loss": float(-np.log(np.maximum(proba[np.arange(len(y_test)), y_test], 1e-15)).mean()),
+        "seconds": round(seconds, 2),
+        "finished": now(),
+    }
+    if run["method"] == "labeldp":
+        estimate = model.estimated_accuracy_
+        found["estimated_accuracy"] = None if estimate is None else [estimate.value, estimate.low, estimate.high]
+    return run | found
+
+
+# Runs -----------------------------------------------------------------------------------------------------------------------------------
+
+
+def now():
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def key(run):
+    return run["data"], run["method"], run["epsilon"], run["seed"]
+
+
+def wanted(names, epsilons, seeds) -> Iterator[dict]:
+    for name in names:
+        for seed in range(seeds):
+            for epsilon in epsilons:
+                for method in METHODS:
+                    if method == "non-private":
+                        if seed < NON_PRIVATE_SEEDS and epsilon == epsilons[0]:
+                            yield {"data": name, "method": method, "epsilon": None, "seed": seed}
+                    else:
+                        yield {"data": name, "method": method, "epsilon": epsilon, "seed": seed}
+
+
+def settings(run):
+    dataset = parts(run["data"])[0]
+    return {"estimator": str(ESTIMATORS[run["data"]](dataset)), "settings": METHODS[run["method"]], "started": now(), "machine": machine()}
+
+
+@cache
+def machine():
+    return {
+        "cpu": next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.processor()),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scikit-learn": sklearn.__version__,
+        "labeldp": ldp.__version__,
+    }
+
+
+def load_runs():
+    return json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else []
+
+
+def save_runs(runs):
+    RESULTS.parent.mkdir(exist_ok=True)
+    part = RESULTS.with_suffix(".part")
+    part.write_text(json.dumps({"runs": runs}, indent=1) + "\n")
+    part.replace(RESULTS)
+
+
+def run_all(names, epsilons, seeds, jobs):
+    runs = load_runs()
+    done = {key(run) for run in runs if "finished" in run}
+    todo = [run for run in wanted(names, epsilons, seeds) if key(run) not in done]
+    with ProcessPoolExecutor(jobs) as pool:
+        pending: dict[Future, int] = {}
+        for number, run in enumerate(todo):
+            runs.append(run | settings(run))
+            save_runs(runs)
+            pending[pool.submit(measure, runs[-1])] = len(runs) - 1
+            if len(pending) >= jobs or number == len(todo) - 1:
+                collect(pending, runs, everything=number == len(todo) - 1)
+                print(f"\r{number + 1}/{len(todo)} runs started", end="", flush=True)
+    print()
+
+
+def collect(pending, runs, everything):
+    while pending:
+        for future in wait(pending, return_when=FIRST_COMPLETED).done:
+            place = pending.pop(future)
+            try:
+                runs[place] = future.result()
+            except Exception as error:  # kept with its run: one failure must not hide the others
+                runs[place] = runs[place] | {"error": f"{type(error).__name__}: {error}"}
+                print(f"\n{key(runs[place])}: {runs[place]['error']}")
+            save_runs(runs)
+        if not everything:
+            return
+
+
+# Report ---------------------------------------------------------------------------------------------------------------------------------
+
+
+def values(runs, name, method, epsilon, field):
+    return {run["seed"]: run[field] for run in runs if key(run)[:3] == (name, method, epsilon) and "finished" in run}
+
+
+def paired(runs, name, epsilon, method, field):
+    """labeldp minus another method, over the seeds that both have."""
+    ours, theirs = (values(runs, name, m, epsilon, field) for m in ("labeldp", method))
+    return np.array([ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())])
+
+
+def verdict(runs, name, epsilon, n_classes):
+    """The two tests of a cell against randomized response."""
+    bound = np.mean(list(values(runs, name, "non-private", None, "accuracy").values()) or [np.nan])
+    trails = bound - np.mean(list(values(runs, name, "randomized response", epsilon, "accuracy").values())) > 0.01
+    accuracy, loss = (paired(runs, name, epsilon, "randomized response", field) for field in ("accuracy", "log_loss"))
+    if len(accuracy) < 2:
+        return "too few seeds"
+    if n_classes > 2 and trails:
+        p = stats.ttest_1samp(accuracy, 0, alternative="greater").pvalue
+        first = f"accuracy {100 * accuracy.mean():+.2f} points, p = {p:.1e}: {'better' if p < 0.01 else 'NOT SHOWN'}"
+    else:
+        low = accuracy.mean() - stats.t.ppf(0.975, len(accuracy) - 1) * accuracy.std(ddof=1) / np.sqrt(len(accuracy))
+        first = f"accuracy {100 * accuracy.mean():+.2f} points, 95 % interval from {100 * low:+.2f}: {'fine' if low > -0.005 else 'WORSE'}"
+    p = stats.ttest_1samp(loss, 0, alternative="less").pvalue
+    second = f"log-loss {loss.mean():+.3f}, p = {p:.1e}" + (f": {'better' if p < 0.01 else 'NOT SHOWN'}" if trails else "")
+    return f"{first}; {second}"
+
+
+def report(names, epsilons):
+    runs = load_runs()
+    for name in names:
+        n_classes = ldp.datasets.load(name).n_classes
+        print(f"\n{name} ({n_classes} classes): accuracy in % and log-loss on true test labels, mean +- standard deviation over seeds")
+        for epsilon in epsilons:
+            for method in METHODS:
+                at = None if method == "non-private" else epsilon
+                acc, loss, seconds = (
+                    np.array(list(values(runs, name, method, at, f).values())) for f in ("accuracy", "log_loss", "seconds")
+                )
+                if len(acc):
+                    numbers = f"{100 * acc.mean():6.2f} +- {100 * acc.std():4.2f}   {loss.mean():6.3f} +- {loss.std():5.3f}"
+                    print(f"  eps {epsilon:<4} {method:20} {numbers}   {len(acc):3} runs, {np.median(seconds):5.1f} s each")
+            print(f"    labeldp - randomized response: {verdict(runs, name, epsilon, n_classes)}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", default=",".join(ESTIMATORS))
+    parser.add_argument("--epsilon", default=",".join(map(str, EPSILONS)))
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--report", action="store_true")
+    args = parser.parse_args()
+    names, epsilons = args.data.split(","), tuple(float(e) for e in args.epsilon.split(","))
+    if not args.report:
+        run_all(names, epsilons, args.seeds, args.jobs)
+    report(names, epsilons)
+
+
+if __name__ == "__main__":
+    main()

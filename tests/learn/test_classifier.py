@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LabelDPClassifier end to end: what it learns, what it spends, and what it refuses."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import make_blobs
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import labeldp as ldp
+from labeldp.learn import LearnOptions
+
+pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning", "ignore::labeldp.errors.UnrecordedWarning")
+K = 5
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_blobs(2000, centers=K, random_state=0, cluster_std=0.8, center_box=(-5, 5))
+
+
+def classifier(estimator=None, **settings):
+    defaults = {"epsilon": 1.0, "classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0}
+    return ldp.LabelDPClassifier(GaussianNB() if estimator is None else estimator, **defaults | settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"n_stages": 1},
+        {"n_stages": 3, "stage_sizes": (2, 1, 1)},
+        {"law": "subset", "correction": "debias"},
+        {"law": "rr", "correction": "em", "validation_fraction": 0},
+        {"law": "split", "correction": "em"},
+        {"law": "rr-with-prior"},
+        {"estimator": make_pipeline(StandardScaler(), LogisticRegression())},
+        {"estimator": LogisticRegression(), "correction": "likelihood", "n_stages": 1},
+        {"options": LearnOptions(consensus_rounds=1)},
+        {"options": LearnOptions(top_k_filter=3, temperature=0.5, refit=False)},
+    ],
+    ids=str,
+)
+def test_every_way_of_learning_finds_the_classes(data, settings):
+    X, y = data
+    model = classifier(**settings).fit(X, y)
+    assert model.score(X, y) > 0.9
+    proba = model.predict_proba(X)
+    assert proba.shape == (len(X), K)
+    assert np.allclose(proba.sum(axis=1), 1)
+    assert len(model.noisy_labels_) == len(X)
+    assert model.noisy_labels_.evidenced.all()
+    assert len({receipt.run_id for receipt in model.noisy_labels_.receipts}) == 1  # one run, one charge
+    if settings.get("validation_fraction") == 0:
+        assert model.estimated_accuracy_ is None
+    else:
+        assert model.estimated_accuracy_.low < model.score(X, y) + 0.05
+
+
+def test_the_published_recipes_are_one_line(data):
+    X, y = data
+    first = classifier(law="rr-with-prior", correction="none", n_stages=1, validation_fraction=0).fit(X, y)
+    second = classifier(law="rr-with-prior", correction="none", n_stages=2, validation_fraction=0).fit(X, y)
+    assert [stage.name for stage in second.stages_] == ["stage-1", "stage-2"]
+    assert {block.law for block in first.noisy_labels_.blocks} == {ldp.RRWithPrior(K, 1.0)}
+    assert (second.noisy_labels_.hard() == y).mean() > (first.noisy_labels_.hard() == y).mean() + 0.1  # what the prior is for
+
+
+def test_two_classes_use_one_stage(data):
+    X, y = data
+    assert len(classifier(classes=[0, 1]).fit(X, (y > 2).astype(int)).stages_) == 1
+
+
+def test_random_state_never_drives_noise_or_partition(data):
+    X, y = data
+    first, second = (classifier(random_state=seed).fit(X, y).noisy_labels_ for seed in (0, 1))
+    assert np.array_equal(first.likelihood()[first.blocks[0].rows], second.likelihood()[second.blocks[0].rows])
+    assert [block.rows.tolist() for block in first.blocks] == [block.rows.tolist() for block in second.blocks]
+    fresh = [classifier(noise=None, random_state=0).fit(X, y).noisy_labels_.blocks[0].rows.tolist() for _ in range(2)]
+    assert fresh[0] != fresh[1]
+
+
+def test_noisy_labels_cost_nothing_and_score_without_truth(data):
+    X, y = data
+    noisy = ldp.privatize(y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(1))
+    model = classifier().fit(X[:1500], noisy[:1500])
+    assert model.privacy_ == noisy.privacy
+    assert model.stages_ == ()
+    assert abs(model.score(X[1500:], noisy[1500:]) - model.score(X[1500:], y[1500:])) < 0.1
+
+
+def test_grid_search_on_noisy_labels(data):
+    X, y = data
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(K, 2.0), noise=ldp.SeededNoise(1))
+    grid = {"estimator__var_smoothing": [1e-9, 100.0]}
+    for scoring in (None, ldp.metrics.accuracy_scorer, ldp.metrics.log_loss_scorer, ldp.metrics.likelihood_scorer):
+        search = GridSearchCV(classifier(), grid, scoring=scoring, cv=KFold(3), error_score="raise").fit(X, noisy)
+        assert search.best_params_ == {"estimator__var_smoothing": 1e-9}
+    with pytest.raises(ldp.InvalidInput, match="stratifies"):
+        GridSearchCV(classifier(), grid, cv=3).fit(X, noisy)
+
+
+def test_a_repeated_fit_is_not_charged_again(data, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    model = classifier(noise=None, ledger=ledger, dataset="people")
+    first = model.fit(X, y)
+    outputs, spent = first.noisy_labels_.likelihood(), ledger.spent("people", "label")
+    second = clone(model).fit(X, y)
+    assert np.array_equal(outputs, second.noisy_labels_.likelihood())
+    assert ledger.spent("people", "label") == spent == 1.0
+    assert second.privacy_.recorded
+    with pytest.raises(ldp.BudgetExceeded):
+        clone(model).set_params(epsilon=0.5).fit(X, y)
+
+
+def test_a_unit_is_capped_and_the_total_is_epsilon(data):
+    X, y = data
+    model = classifier(max_rows_per_unit=2, epsilon=4.0).fit(X, y, unit=np.arange(len(y)) // 4)
+    assert model.noisy_labels_.evidenced.sum() == len(y) // 2
+    assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {2.0}
+    assert model.noisy_labels_.receipts[0].epsilon == 4.0
+    assert model.score(X, y) > 0.9
+
+
+def test_priors_are_used_by_the_first_stage(data):
+    X, y = data
+    sharp = np.full((len(y), K), 0.01)
+    sharp[np.arange(len(y)), (y + (np.arange(len(y)) % 2)) % K] = 1.0
+    given = classifier(law="rr-with-prior", n_stages=1, prior=sharp, validation_fraction=0).fit(X, y)
+    called = classifier(law="rr-with-prior", n_stages=1, prior=lambda X: sharp, validation_fraction=0).fit(X, y)
+    assert np.array_equal(given.noisy_labels_.hard(), called.noisy_labels_.hard())
+    assert 0.4 < (given.noisy_labels_.hard() == y).mean() < 0.65  # a prior this sharp leaves one candidate
+    with pytest.raises(ldp.InvalidInput, match="does not read it"):
+        classifier(law="rr", prior=sharp).fit(X, y)
+    with pytest.raises(ldp.InvalidInput, match="shape"):
+        classifier(prior=sharp[:, :2]).fit(X, y)
+
+
+def test_named_classes_and_data_frames(data):
+    pandas = pytest.importorskip("pandas")
+    X, y = data
+    names = np.array(["ant", "bee", "cat", "dog", "eel"])
+    frame = pandas.DataFrame(X, columns=["a", "b"])
+    model = classifier(classes=names.tolist()).fit(frame, pandas.Series(names[y]))
+    assert model.feature_names_in_.tolist() == ["a", "b"]
+    assert (model.predict(frame) == names[y]).mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epsilon": float("nan")}, "epsilon"),
+        ({"law": "rr-top-k"}, "Law instance"),
+        ({"law": "roulette"}, "law"),
+        ({"law": ldp.RandomizedResponse(K, 3.0)}, "agree"),
+        ({"correction": "likelihood"}, "fit_likelihood"),
+        ({"correction": "magic"}, "correction"),
+        ({"correction": "debias"}, "invertible"),
+        ({"n_stages": 0}, "n_stages"),
+        ({"stage_sizes": (1,)}, "stage_sizes"),
+        ({"stage_sizes": (1, float("nan"))}, "stage_sizes"),
+        ({"validation_fraction": 1.0}, "validation_fraction"),
+        ({"classes": range(K - 1)}, "row"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(data, settings, message):
+    X, y = data
+    with pytest.raises(ldp.InvalidInput, match=message):
+        classifier(**settings).fit(X, y)
+
+
+def test_no_message_shows_a_label(data):
+    X, _ = data
+    with pytest.raises(ldp.InvalidInput) as error:
+        classifier().fit(X, np.full(len(X), "sentinel-label"))
+    assert "sentinel" not in str(error.value)
+
+
+def test_classes_read_off_labels_warn(data):
+    X, y = data
+    with pytest.warns(ldp.DomainLeakWarning):
+        classifier(classes=None).fit(X, y)
