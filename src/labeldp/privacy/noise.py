@@ -228,7 +228,8 @@ class Pin:
             raise InvalidInput(f"Expected one code for each of {len(blocks)} rows, got {len(codes)}.")
         for rows, state in _first_words(self._context, blocks):
             state[:, 0] ^= np.asarray(codes[rows], np.int64).view(np.uint64)
-            self._sums += encrypt(self._context, state).sum(axis=0, dtype=np.uint64)
+            words = encrypt(self._context, state)
+            self._sums += np.array([words[:, 0].sum(), words[:, 1].sum()])  # many times faster than sum(axis=0) of two columns
         self.count += len(blocks)
 
     def hexdigest(self) -> str:
