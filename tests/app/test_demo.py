@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo runs as it is, with one seed, and its summary says what the runs say."""
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+
+from labeldp.app import demo
+from labeldp.errors import InvalidInput
+
+
+def test_the_demo_writes_what_it_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main(["--out", str(tmp_path / "out"), "--seeds", "1", "--workers", "2"]) == 0
+    result = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert len(result["runs"]) == result["fits"] == len(demo.TASKS) * (1 + 3 * len(demo.EPSILONS))
+    assert result["insecure"]
+    page = (tmp_path / "out" / "summary.md").read_text()
+    printed = capsys.readouterr().out
+    assert len(page.splitlines()) < 60  # one page
+    for row in result["rows"]:
+        runs = [r for r in result["runs"] if r["task"] == row["task"]]
+        for method in demo.METHODS:
+            epsilon = None if method == "no privacy" else row["epsilon"]
+            scores = [100 * r["accuracy"] for r in runs if (r["method"], r["epsilon"]) == (method, epsilon)]
+            assert statistics.mean(scores) == pytest.approx(row[method]["mean"])
+            assert f"{row[method]['mean']:.1f}" in page
+            assert f"{row[method]['mean']:.1f}" in printed
+        # Far above guessing at each budget, and never above 100 %.
+        assert 100 / (10 if row["task"] == "digits" else 2) < row["two stages"]["mean"] <= 100
+
+
+def test_a_job_can_be_repeated() -> None:
+    job = demo.Job("breast_cancer", "one stage", 2.0, 3)
+    assert demo.run_job(job).accuracy == demo.run_job(job).accuracy
+
+
+@pytest.mark.parametrize("option", ["seeds", "workers"])
+def test_nothing_runs_without_seeds_or_workers(option: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=option):
+        demo.run(tmp_path / "out", **{option: 0})
+    assert not (tmp_path / "out").exists()
