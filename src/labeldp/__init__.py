@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from labeldp import datasets, metrics
+    from labeldp import datasets
+    from labeldp.app.release import release
     from labeldp.errors import (
         BudgetExceeded,
         DomainLeakWarning,
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
     from labeldp.privacy.door import privatize
     from labeldp.privacy.ledger import Ledger
     from labeldp.privacy.noise import SeededNoise
+    from labeldp.protocol import metrics
     from labeldp.receipt import PrivacySpent, Receipt
-    from labeldp.tables import ReleaseSpec, release
+    from labeldp.tables.spec import ReleaseSpec
 
 __version__ = "0.1.0"
 
@@ -69,10 +71,10 @@ _HOME = {
     "Ledger": "labeldp.privacy.ledger",
     "PrivacySpent": "labeldp.receipt",
     "Receipt": "labeldp.receipt",
-    "ReleaseSpec": "labeldp.tables",
+    "ReleaseSpec": "labeldp.tables.spec",
     "SeededNoise": "labeldp.privacy.noise",
     "privatize": "labeldp.privacy.door",
-    "release": "labeldp.tables",
+    "release": "labeldp.app.release",
 }
 _MODULES = {"datasets": "labeldp.datasets", "metrics": "labeldp.protocol.metrics"}
 

@@ -376,7 +376,7 @@ def ledger_verify(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for summary.md and summary.json.")] = Path("demo-out"),
-    seeds: Annotated[int, typer.Option(help="Noise seeds and splits to average over.")] = 5,
+    seeds: Annotated[int, typer.Option(help="Noise seeds and splits to average over.")] = 8,
     workers: Annotated[int, typer.Option(help="Processes of one thread each.")] = 2,
     as_json: Json = False,
 ) -> None:

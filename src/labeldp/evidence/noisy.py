@@ -335,6 +335,11 @@ class NoisyLabels:
 def concat(parts: Sequence[NoisyLabels]) -> NoisyLabels:
     """The rows of all parts, one after the other.
 
+    Parameters
+    ----------
+    parts : sequence of NoisyLabels
+        At least one, all with the same declared classes.
+
     Raises
     ------
     InvalidInput

@@ -316,7 +316,13 @@ AnyLaw = TypeVar("AnyLaw", bound=Law)
 
 
 def register_law(cls: type[AnyLaw]) -> type[AnyLaw]:
-    """Make a law known by its name to files and the command line; usable as a decorator. The name must be free."""
+    """Make a law known by its name to files and the command line; usable as a decorator.
+
+    Parameters
+    ----------
+    cls : subclass of Law
+        Its `name` must be free.
+    """
     if LAWS.setdefault(cls.name, cls) is not cls:
         raise InvalidInput(f"Expected a new law name, got {cls.name!r}, which {LAWS[cls.name].__name__} has. Rename the law.")
     return cls
