@@ -23,7 +23,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarni
 
 
 def blobs(n=600, k=3, seed=0, spread=1.0):
-    return make_blobs(n, centers=k, random_state=seed, cluster_std=spread, center_box=(-4, 4))
+    angle = 2 * np.pi * np.arange(k) / k
+    return make_blobs(n, centers=4 * np.column_stack([np.cos(angle), np.sin(angle)]), random_state=seed, cluster_std=spread)
 
 
 def noisy_of(y, law, seed=0):

@@ -11,7 +11,7 @@ import labeldp as ldp
 from labeldp.learn import SoftmaxRegression
 
 FRESH = "each fit draws fresh noise"
-FRESH_NOISE_CHECKS = ("check_fit_idempotent", "check_supervised_y_2d", "check_classifier_data_not_an_array", "check_pipeline_consistency")
+FRESH_NOISE_CHECKS = ("check_fit_idempotent", "check_supervised_y_2d", "check_classifier_data_not_an_array")
 
 
 def fails_by_fresh_noise(estimator):

@@ -33,8 +33,9 @@ def em_fit(
     start : Model, optional
         Where to start if no common channel allows a linear round.
     held_out : (X, NoisyLabels), optional
-        A round is kept only if these rows become more likely, and the first that is not ends it. Without them, the number of rounds
-        is `rounds`: a strong learner fits the posteriors of its own training rows, so keep it small.
+        A round is kept only if these rows become more likely (the first one also where they cannot tell), and the first that is not
+        ends it. Without them, the number of rounds is `rounds`: a strong learner fits the posteriors of its own training rows, so keep
+        it small.
     rounds : int
     row_budget : int
         Most rows of one fit.
@@ -45,18 +46,26 @@ def em_fit(
     Model. Cost: at most 1 + rounds fits, each on up to min(row_budget, n x classes left in 99 % of the posterior) rows.
     """
     likelihood = noisy.likelihood(dtype="float64")
-    model = linear_round(estimator, X, noisy, row_budget, random_state)
-    score = -np.inf if model is None or held_out is None else model.log_evidence(*held_out)
-    model = model or start
+    model = linear_round(estimator, X, noisy, row_budget, random_state) or start
     for number in range(1, max(rounds, 0 if model else 1) + 1):
         belief = np.ones(likelihood.shape) if model is None else model.predict_proba(X)
         candidate = m_step(estimator, X, posterior(belief, likelihood), number, row_budget, random_state)
-        new_score = candidate.log_evidence(*held_out) if held_out is not None else np.inf
-        if not new_score > score:
+        if held_out is not None and model is not None and not _keeps(candidate, model, held_out, lenient=number == 1):
             break
-        model, score = candidate, new_score if held_out is not None else -np.inf
+        model = candidate
     assert model is not None
     return model
+
+
+def _keeps(candidate: Model, model: Model, held_out: tuple[object, NoisyLabels], *, lenient: bool) -> bool:
+    """Held-out rows became likelier; or, leniently, not less likely by more than two standard errors.
+
+    Few very noisy rows can hardly tell models apart. The first round takes most of the variance of the linear round away, so the doubt is
+    in its favour; further rounds must show that they help.
+    """
+    gain = candidate.log_evidence(*held_out) - model.log_evidence(*held_out)
+    slack = 2 * float(gain.std()) / np.sqrt(len(gain)) if lenient else 0.0
+    return bool(gain.mean() > -slack)
 
 
 def posterior(belief: Floats, likelihood: NDArray[np.floating]) -> Floats:

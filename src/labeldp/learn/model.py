@@ -12,7 +12,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 
 from labeldp.evidence import NoisyLabels
-from labeldp.protocol.metrics import mean_log_evidence
+from labeldp.protocol.metrics import log_evidence
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -58,9 +58,9 @@ class Model:
         table[:, np.asarray(self.estimator.classes_, np.int64)] = found
         return table
 
-    def log_evidence(self, X: object, noisy: NoisyLabels) -> float:
-        """Mean log-probability of what was released for these rows: what models are chosen by."""
-        return mean_log_evidence(noisy, self.predict_proba(X))
+    def log_evidence(self, X: object, noisy: NoisyLabels) -> Floats:
+        """Log-probability of what was released for each row, up to a constant a row: what models are chosen by."""
+        return log_evidence(noisy, self.predict_proba(X))
 
 
 def fit_codes(estimator: Estimator, X: object, rows: Codes, codes: Codes, weights: Floats | None = None) -> Estimator:

@@ -178,13 +178,13 @@ def likelihood_scorer(estimator: _Classifier, X: object, noisy: NoisyLabels) -> 
 
     Works for every law, invertible or not, and varies less than the unbiased scores: the first choice for tuning.
     """
-    return mean_log_evidence(noisy, np.asarray(estimator.predict_proba(X)))
+    return float(log_evidence(noisy, estimator.predict_proba(X)).mean())
 
 
-def mean_log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> float:
-    """Mean over rows of ln sum_y proba[i, y] L[i, y], up to a constant that the model cannot change; nan for no rows."""
+def log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> Floats:
+    """ln sum_y proba[i, y] L[i, y] of each row, up to a constant that the model cannot change: (n,) float64."""
     evidence = (_probabilities(noisy, proba) * noisy.likelihood(dtype="float64")).sum(axis=1)
-    return float(np.log(np.maximum(evidence, 1e-300)).mean()) if len(evidence) else float("nan")
+    return np.asarray(np.log(np.maximum(evidence, 1e-300)))
 
 
 def _codes(noisy: NoisyLabels, predictions: ArrayLike) -> NDArray[np.int32]:
