@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speed and memory, one command: `python benchmarks/speed.py [--quick]` prints the table and keeps benchmarks/results/speed.json.
+
+Every figure is a ratio within one run, against what people write in NumPy or against a floor, and the median of several rounds. The parts
+run one after the other, each in a process of its own: keyed randomized response (speed_noise.py), the choice of candidates
+(speed_laws.py), a release of a Parquet table (speed_release.py), and the memory of a million rows with a thousand classes.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from conditions import machine
+
+HERE = Path(__file__).parent
+RESULT = HERE / "results" / "speed.json"
+FULL = {"noise": ["--labels", "50000000", "--repeats", "7"], "laws": ["--repeats", "5"], "release": ["--rows", "20000000"]}
+QUICK = {
+    "noise": ["--labels", "2000000", "--repeats", "3"],
+    "laws": ["--rows", "500000", "--cells", "1000000", "--repeats", "3"],
+    "release": ["--rows", "1000000", "--repeats", "1"],
+}
+
+
+def memory(rows: int, n_classes: int) -> dict[str, object]:
+    """Peak memory of drawing rows whose prior comes in batches, beyond what the labels and the outputs need; in this process."""
+    from labeldp import AutoLaw, SeededNoise, privatize
+
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, n_classes, rows, dtype=np.int32)
+    scores = rng.normal(size=(997, n_classes))
+    law = AutoLaw(n_classes, 1.0)
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, time.perf_counter()
+    noisy = privatize(labels, law, prior=lambda positions: np.exp(2 * scores[positions % 997]), noise=SeededNoise(0))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    kept = sum(array.nbytes for block in noisy.blocks for array in (block.outputs, *block.side.values())) / 2**20
+    return {
+        "what": f"privatize of {rows} rows, K = {n_classes}, law auto, prior from a function",
+        "seconds": round(time.perf_counter() - start, 1),
+        "mb_before": round(before),
+        "mb_peak": round(peak),
+        "mb_of_outputs_and_side": round(kept),
+        "mb_beyond": round(peak - before),
+    }
+
+
+def part(script: str, arguments: list[str]) -> dict[str, object]:
+    """One part's JSON."""
+    env = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    print(f"... {script} {' '.join(arguments)}", file=sys.stderr, flush=True)
+    done = subprocess.run([sys.executable, str(HERE / script), *arguments], capture_output=True, text=True, check=True, env=env)
+    return dict(json.loads(done.stdout))
+
+
+def lines(result: dict) -> list[tuple[str, float, str]]:
+    """(what, measured, target) for each target."""
+    rows = []
+    faster = result["noise"]["labeldp by row id, times as fast as, median of rounds"]
+    for name, target in result["noise"]["targets"].items():
+        rows.append((f"keyed randomized response against {name}", faster[name], f">= {target}"))
+    targets = {("peaked", 100): 2.0, ("peaked", 1000): 5.0, ("peaked", 100_000): 10.0}
+    for case in result["laws"]["rr_with_prior"]:
+        target = targets.get((case["prior"], case["n_classes"]), 0.9)
+        what = f"RRWithPrior choice and draw, {case['prior']} priors, K = {case['n_classes']}, against sorting"
+        rows.append((what, round(case["choice_and_draw_ratio"], 2), f">= {target}"))
+    bars, release = result["release"]["bars"], result["release"]["results"]
+    for task in ("keep", "shuffle"):
+        rows.append((f"release, order {task}, time against reading and writing", release[task]["ratio"], f"<= {bars[task]}"))
+    rows.append(("release, peak memory in MB", max(release[task]["peak_mb"] for task in ("keep", "shuffle")), f"<= {bars['peak_mb']}"))
+    rows.append((result["memory"]["what"] + ", MB beyond the caller's", result["memory"]["mb_beyond"], "a few hundred"))
+    return rows
+
+
+def main() -> None:
+    """Run the parts, print the table, keep the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs; keeps nothing")
+    parser.add_argument("--memory", nargs=2, type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.memory:
+        print(json.dumps(memory(*options.memory)))
+        return
+    sizes = QUICK if options.quick else FULL
+    result: dict = {"machine": machine()}
+    result |= {name: part(f"speed_{name}.py", sizes[name]) for name in sizes}
+    result["memory"] = part("speed.py", ["--memory", "20000" if options.quick else "1000000", "1000"])
+    result["targets"] = [{"what": what, "measured": measured, "target": target} for what, measured, target in lines(result)]
+    for row in result["targets"]:
+        print(f"{row['measured']:>10}  {row['target']:<14} {row['what']}")
+    if not options.quick:
+        RESULT.parent.mkdir(exist_ok=True)
+        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
