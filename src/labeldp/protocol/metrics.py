@@ -178,7 +178,12 @@ def likelihood_scorer(estimator: _Classifier, X: object, noisy: NoisyLabels) -> 
 
     Works for every law, invertible or not, and varies less than the unbiased scores: the first choice for tuning.
     """
-    return float(log_evidence(noisy, estimator.predict_proba(X)).mean())
+    return mean_log_evidence(noisy, estimator.predict_proba(X))
+
+
+def mean_log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> float:
+    """Mean of `log_evidence` over the rows."""
+    return float(log_evidence(noisy, proba).mean())
 
 
 def log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> Floats:
