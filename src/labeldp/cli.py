@@ -19,7 +19,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from labeldp import _validate
+from labeldp import __version__, _validate
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPError, LabelDPWarning, LedgerError, MissingExtra, ReleaseError
 
 CODES: tuple[tuple[type[BaseException], int], ...] = (
@@ -99,12 +99,7 @@ def _remember_json(ctx: typer.Context, value: bool) -> bool:
 
 def _version(value: bool) -> None:
     if value:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            typer.echo(version("labeldp"))
-        except PackageNotFoundError:  # run from the source tree
-            typer.echo("unknown: labeldp is not installed")
+        typer.echo(__version__)
         raise typer.Exit()
 
 

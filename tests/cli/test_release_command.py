@@ -256,8 +256,10 @@ module.publish = publish
 def progress(phase, done, total):
     if where == phase:
         die()
+redraw = where.startswith("redraw ")
+where = where.removeprefix("redraw ")
 spec = ReleaseSpec("status", ["ill", "well"], 1.0, id="patient" if "ids" in out else None)
-module.release(source, out, spec, Ledger(ledger), progress=progress)
+module.release(source, out, spec, Ledger(ledger), redraw=redraw, progress=progress)
 """
 
 
@@ -280,6 +282,21 @@ def test_killed_anywhere_then_run_again(tmp_path: Path, where: str, name: str) -
     assert Ledger(place).spent("in", "status") == 1.0
     assert before is None or out.read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([source.name, out.name, out.name + ".manifest.json", "private"])
+
+
+@pytest.mark.parametrize("where", ["draw", "before publish 2", "after publish 2"])
+def test_a_redraw_that_was_killed_is_picked_up(tmp_path: Path, where: str) -> None:
+    place, source = tmp_path / "ledger.db", people(tmp_path / "in.csv")
+    first, second = tmp_path / "first.csv", tmp_path / "second.csv"
+    assert run(*command(source, first, "--ledger", place, "--budget", "2"))[0] == 0
+    died = subprocess.run([sys.executable, "-c", KILLED, source, second, place, f"redraw {where}"], capture_output=True, timeout=60)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    raw = first.read_bytes()
+    assert run(*command(source, first, "--ledger", place))[0] == 5  # the unfinished draw is the next one to finish, not over this file
+    assert first.read_bytes() == raw
+    assert run(*command(source, second, "--ledger", place, "--redraw"))[0] == 0
+    assert [record.state for record in Ledger(place).runs()] == ["settled", "settled"]
+    assert Ledger(place).spent("in", "status") == 2.0
 
 
 def test_the_command_itself(tmp_path: Path) -> None:

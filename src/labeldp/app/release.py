@@ -63,7 +63,7 @@ def release(
     engine: str = "local",
     *,
     redraw: bool = False,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> Release:
     """Release a table whose label column is private.
 
@@ -94,7 +94,7 @@ def release(
     file, but for a byte a row with integer ids and 20 bytes a row with capped units.
     """
     _validate.one_of(("local",), engine=engine)
-    task = _Task(Path(source), Path(out), spec, ledger or default_ledger(), redraw, progress)
+    task = _Task(Path(source), Path(out), spec, ledger or default_ledger(), redraw, progress or silent)
     with workplace(task.out) as folder:
         return task.run(folder)
 
@@ -140,6 +140,8 @@ class _Task:
         receipt = run.charge(rows)
         if run.settled is not None:
             return self._repeat(receipt, run.settled.artefact, folder)
+        if self.out.exists() and run_id_of(read_manifest(self.out) or {}) != receipt.run_id:
+            raise self._taken()  # by an earlier draw, while a later one was never finished
         made = Released(self.spec, self.dataset, self.codec.classes, run.law, receipt)
         self.table.plan(self.codec, evidence_bytes(run.law))
         sink = self.table.sink(folder / self.out.name, to_json(shared_facts(made), indent=None))
@@ -175,13 +177,18 @@ class _Task:
         if os.path.samefile(source, self.out):
             raise ReleaseError(f"Expected another file for the output, got the input {self.out}. It would be overwritten.")
         facts = read_manifest(self.out)
-        known = {record.run_id for record in self.ledger.runs(self.dataset, self.spec.label)}
-        if self.redraw or facts is None or run_id_of(facts) not in known:
+        # A new draw may only take the place of one that died just before it settled.
+        runs = [r for r in self.ledger.runs(self.dataset, self.spec.label) if not self.redraw or r.state == "charged"]
+        if facts is None or run_id_of(facts) not in {record.run_id for record in runs}:
             raise self._taken()
 
     def _check_owner(self, known: RunRecord | None) -> None:
         """Before anything is charged: an existing output belongs to the run that this request repeats."""
-        if self.out.exists() and (known is None or run_id_of(read_manifest(self.out) or {}) != known.run_id):
+        if not self.out.exists():
+            return
+        runs = self.ledger.runs(self.dataset, self.spec.label)
+        same = {record.run_id for record in runs if known is not None and record.identity == known.identity}
+        if run_id_of(read_manifest(self.out) or {}) not in same:
             raise self._taken()
 
     def _taken(self) -> ReleaseError:

@@ -123,11 +123,6 @@ class CsvBatch:
         return len(self.records)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of text and of offsets."""
-        return len(self.records.data) + 8 * len(self)
-
-    @property
     def extent(self) -> int:
         """Bytes of text."""
         return len(self.records.data)

@@ -109,11 +109,6 @@ class ParquetBatch:
         return int(self.batch.num_rows)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the Arrow columns."""
-        return int(self.batch.nbytes)
-
-    @property
     def extent(self) -> int:
         """Rows."""
         return len(self)

@@ -30,14 +30,6 @@ def silent(phase: str, done: int, total: int) -> None:
 
 
 @dataclass(frozen=True)
-class Pinned:
-    """What the first pass learnt: rows, and about how many bytes of memory they take."""
-
-    rows: int
-    nbytes: int
-
-
-@dataclass(frozen=True)
 class Written:
     """What the second pass wrote: rows, rows left out by the cap, and the file's SHA-256."""
 
@@ -72,40 +64,47 @@ class Passes:
     def __init__(self, source: Source, spec: ReleaseSpec, codec: LabelCodec, run: StreamRun, progress: Progress = silent):
         self._source, self._spec, self._codec, self._run, self._progress = source, spec, codec, run, progress
 
-    def pin(self, digest: Digest | None) -> Pinned:
-        """First pass: check every row and pin it. `digest` gets every column; None: only the columns that matter are read."""
-        rows = nbytes = 0
+    def pin(self, digest: Digest | None) -> int:
+        """First pass: check every row and pin it; how many there are. `digest` gets all columns; without it, fewer are read."""
+        rows = 0
         wanted = None if digest is not None else [self._spec.label, *self._public_columns()]
-        for batch in self._batches("check", wanted):
+        for batch in self._batches("check", ahead(self._source.batches(wanted))):
             facts = self._facts(batch, rows)
             self._run.pin(facts.codes, ids=facts.ids, units=self._units(batch), prior=facts.prior)
             if digest is not None:
                 digest.update(batch)
-            rows, nbytes = rows + len(batch), nbytes + batch.nbytes
+            rows += len(batch)
         if not rows:
             raise InvalidInput(f"Expected rows, got none in {self._source.path.name}: only a header or a schema.")
-        return Pinned(rows, nbytes)
+        return rows
 
-    def draw(self, sink: Sink, folder: Path, pinned: Pinned, digest: Digest | None) -> Written:
+    def draw(self, sink: Sink, folder: Path, pinned: int, digest: Digest | None) -> Written:
         """Second pass: draw every row and write it; by way of a shuffle unless the order is public."""
-        shuffle = Shuffle(folder, pinned.nbytes) if self._spec.order == "shuffle" else None
-        rows = kept_rows = 0
-        for batch in self._batches("draw", None):
+        shuffle = Shuffle(folder, pinned) if self._spec.order == "shuffle" else None
+        rows = 0
+        for released, words in ahead(self._drawn(digest)):
+            rows += released.num_rows
+            if shuffle is None:
+                sink.write(released)
+            else:
+                shuffle.scatter(released, words)
+        self._run.check_pin()
+        if shuffle is not None:
+            self._gather(shuffle, sink, rows)
+        return Written(rows, pinned - rows, sink.close())
+
+    def _drawn(self, digest: Digest | None) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint64]]]:
+        """Every batch as it is written, and the words to order its rows by."""
+        rows = 0
+        for batch in self._batches("draw", self._source.batches()):
             facts = self._facts(batch, rows)
             noisy, kept = self._run.draw(facts.codes, ids=facts.ids, prior=facts.prior)
             if digest is not None:
                 digest.update(batch)
             prior = facts.prior if facts.prior is None else facts.prior[kept]
-            released = batch.release(*_written(noisy, prior), kept)
-            if shuffle is None:
-                sink.write(released)
-            else:
-                shuffle.scatter(released, self._run.order_words(noisy))
-            rows, kept_rows = rows + len(batch), kept_rows + len(noisy)
-        self._run.check_pin()
-        if shuffle is not None:
-            self._gather(shuffle, sink, kept_rows)
-        return Written(kept_rows, rows - kept_rows, sink.close())
+            words = self._run.order_words(noisy) if self._spec.order == "shuffle" else np.empty(0, np.uint64)
+            yield batch.release(*_written(noisy, prior), kept), words
+            rows += len(batch)
 
     def _gather(self, shuffle: Shuffle, sink: Sink, rows: int) -> None:
         done = 0
@@ -114,9 +113,9 @@ class Passes:
             done += released.num_rows
             self._progress("write", done, rows)
 
-    def _batches(self, phase: str, wanted: list[str] | None) -> Iterator[Batch]:
+    def _batches(self, phase: str, batches: Iterator[Batch]) -> Iterator[Batch]:
         done = 0
-        for batch in ahead(self._source.batches(wanted)):
+        for batch in batches:
             yield batch
             done += batch.extent
             self._progress(phase, done, self._source.extent)

@@ -25,16 +25,16 @@ class Shuffle:
     ----------
     folder : Path
         Private, on a disk with room for the decoded rows; bucket files are deleted as they are read.
-    total_bytes : int
-        About how much all rows take; sets how many buckets there are.
+    total_rows : int
+        How many rows will come; with the width of the first ones it sets how many buckets there are.
 
     Cost: each row is written and read once, O(n log n) comparisons within buckets; memory about 5 buckets of 16 MiB, while the table
     is below 8 GiB, and 1/100 of the table above that.
     """
 
-    def __init__(self, folder: Path, total_bytes: int):
-        self._bits = min(max(int(np.ceil(np.log2(max(total_bytes, 1) / BUCKET_BYTES))), 0), MAX_BITS)
-        self._paths = [folder / f"bucket-{i:03d}.arrow" for i in range(1 << self._bits)]
+    def __init__(self, folder: Path, total_rows: int):
+        self._folder, self._rows, self._bits = folder, total_rows, 0
+        self._paths: list[Path] = []
         self._files: list[pa.OSFile] = []
         self._writers: list[pa.RecordBatchStreamWriter] = []
 
@@ -42,7 +42,7 @@ class Shuffle:
         """Put rows into their buckets. words: (n,) uniform uint64."""
         worded = rows.append_column(WORD, pa.array(words))
         if not self._writers:
-            self._open(worded.schema)
+            self._open(worded)
         if not self._bits:
             self._writers[0].write_batch(worded)
             return
@@ -53,17 +53,20 @@ class Shuffle:
             if stop > start:
                 writer.write_batch(grouped.slice(start, stop - start))
 
-    def _open(self, schema: pa.Schema) -> None:
+    def _open(self, first: pa.RecordBatch) -> None:
+        total = self._rows * first.nbytes / max(len(first), 1)
+        self._bits = min(max(int(np.ceil(np.log2(max(total, 1) / BUCKET_BYTES))), 0), MAX_BITS)
+        self._paths = [self._folder / f"bucket-{i:03d}.arrow" for i in range(1 << self._bits)]
         for path in self._paths:
             self._files.append(pa.OSFile(str(path), "wb"))
-            self._writers.append(pa.ipc.new_stream(self._files[-1], schema))
+            self._writers.append(pa.ipc.new_stream(self._files[-1], first.schema))
 
     def gather(self) -> Iterator[pa.RecordBatch]:
         """All rows in the order of their words; each bucket's file is deleted once read."""
         for writer, file in zip(self._writers, self._files, strict=True):
             writer.close()
             file.close()
-        for path in self._paths if self._writers else ():
+        for path in self._paths:
             yield from _sorted_bucket(path, self._bits)
             path.unlink()
 

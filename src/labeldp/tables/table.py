@@ -27,11 +27,6 @@ class Batch(Protocol):
         ...
 
     @property
-    def nbytes(self) -> int:
-        """About how much memory the rows take."""
-        ...
-
-    @property
     def extent(self) -> int:
         """How much of the table the rows are, in the units of `Source.extent`."""
         ...
