@@ -33,9 +33,9 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     C : float or sequence of floats
-        Inverse of the penalty's strength, as in LogisticRegression. Of several, the one whose model gives held-out rows the largest
-        likelihood: noise leaves so little evidence in a row that a much stronger penalty than usual is often best. They are fitted from
-        the smallest on, each from the solution of the one before.
+        Inverse of the penalty's strength, as in LogisticRegression. Of several, their mean weighted by the likelihood of held-out rows,
+        with a mild preference for a tenth of the largest: noise leaves so little evidence in a row that a much stronger penalty than
+        usual is often best, and so little to choose it by. They are fitted from the smallest on, each from the solution before.
     intercept_C : float
         The same for the intercepts; inf leaves them free, as LogisticRegression does. Very noisy rows say little of the frequency of
         the classes, and a finite value keeps a class from vanishing.
@@ -143,8 +143,8 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         return self
 
     def _choose(self, X: Floats, table: Floats, weight: Floats, start: Floats, strengths: list[float]) -> float:
-        """The strength with the largest likelihood of held-out rows: three folds, or one where rows are many; a weaker penalty than the
-        best so far is tried twice.
+        """The mean of log C under weights from the likelihood of held-out rows (three folds, or one where rows are many) and a normal
+        distribution around a tenth of the largest, half a decade wide. Two worse strengths in a row end the search.
 
         C is the variance that coefficients have beforehand, which does not depend on the number of rows: a sample is enough to find it.
         """
@@ -160,7 +160,9 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
             )
             if len(scores) > 2 and max(scores) > max(scores[-2:]):
                 break
-        return strengths[int(np.argmax(scores))]
+        decades = np.log10(strengths[: len(scores)]) - np.log10(strengths[-1] / 10)
+        belief = softmax(np.asarray(scores) - 2 * decades**2)
+        return float(strengths[-1] / 10 * 10 ** (belief @ decades))
 
     def _solve(self, X: Floats, table: Floats, weight: Floats, start: Floats, strength: float, max_iter: int) -> tuple[Floats, int]:
         """Coefficients and intercepts (K, n_features + 1) from this start, and the iterations taken."""
