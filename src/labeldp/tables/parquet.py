@@ -16,7 +16,8 @@ from labeldp.tables.table import BATCH_BYTES, EVIDENCE, Batch, HashedFile
 
 METADATA_KEY = b"labeldp"
 GROUP_BYTES, GROUP_ROWS = 1 << 25, 1 << 20
-READ_BUFFER = 1 << 20
+READ_BUFFER, BUFFERS = 1 << 20, 1 << 26  # of one column chunk; of all of them
+PROBE = 1024
 
 
 class ParquetSource:
@@ -33,7 +34,7 @@ class ParquetSource:
             self.schema = _public_schema(file.schema_arrow)
             self.extent = file.metadata.num_rows
             self._settings = _writer_settings(file.metadata, self.schema)
-            self._row_bytes = max(_row_bytes(file.metadata), 1)
+            self._row_bytes = 0
         self.names = tuple(self.schema.names)
         if len(set(self.names)) < len(self.names):
             raise InvalidInput(f"Expected distinct column names, got one twice in {path.name}. Rename it.")
@@ -42,7 +43,9 @@ class ParquetSource:
 
     def _open(self) -> pq.ParquetFile:
         try:
-            return pq.ParquetFile(self.path, pre_buffer=False, buffer_size=READ_BUFFER)
+            metadata = pq.read_metadata(self.path)
+            buffer = int(np.clip(BUFFERS // max(metadata.num_columns, 1), 1 << 13, READ_BUFFER))
+            return pq.ParquetFile(self.path, metadata=metadata, pre_buffer=False, buffer_size=buffer)
         except pa.ArrowInvalid:
             raise InvalidInput(
                 f"Expected a Parquet file, got something else or a truncated one: {self.path.name}. Write it again."
@@ -54,13 +57,21 @@ class ParquetSource:
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator["ParquetBatch"]:
         """The rows in order, about 8 MiB at a time."""
-        size = int(np.clip(BATCH_BYTES // self._row_bytes, 64, 1 << 18))
         with self._open() as file:
             try:
+                size = int(np.clip(BATCH_BYTES // self._bytes_of_a_row(), 64, 1 << 18))
                 for batch in file.iter_batches(size, columns=None if columns is None else list(columns)):
                     yield ParquetBatch(self, batch)
             except (pa.ArrowInvalid, OSError) as error:
                 raise _damaged(self.path, error) from None
+
+    def _bytes_of_a_row(self) -> int:
+        """In memory, as the first rows take: what is encoded in the file can be many times smaller."""
+        if not self._row_bytes:
+            with self._open() as file:
+                first = next(file.iter_batches(PROBE), None)
+            self._row_bytes = max(first.nbytes // len(first), 1) if first is not None and len(first) else 1
+        return self._row_bytes
 
     def public_digest(self, label: str) -> "ParquetDigest":
         """Digest of every column but the label."""
@@ -181,13 +192,6 @@ def _binary(evidence: NDArray[np.uint8]) -> pa.Array:
 def _public_schema(schema: pa.Schema) -> pa.Schema:
     """Without the file's own metadata (pandas and others list what columns hold)."""
     return schema.remove_metadata()
-
-
-def _row_bytes(metadata: pq.FileMetaData) -> int:
-    total = sum(metadata.row_group(i).total_byte_size for i in range(min(metadata.num_row_groups, 8)))
-    rows = sum(metadata.row_group(i).num_rows for i in range(min(metadata.num_row_groups, 8)))
-    # Dictionary encoding makes files smaller than memory: count at least 4 bytes a column.
-    return int(max(total // max(rows, 1), 4 * metadata.num_columns))
 
 
 def _writer_settings(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, object]:
