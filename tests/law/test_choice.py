@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from labeldp.laws import PriorSplit, RRTopK, RRWithPrior
+from labeldp.errors import InvalidInput
+from labeldp.laws import PriorSplit, RRTopK, RRWithPrior, sets
 from labeldp.laws.exact import exp_floor
 from labeldp.laws.prior import quantise
+from labeldp.testing import CounterWords
 
 WEIGHTS = st.integers(0, 6).map(float) | st.floats(0, 1)
 PRIORS = st.integers(2, 12).flatmap(lambda k: st.lists(WEIGHTS, min_size=k, max_size=k))
@@ -86,6 +88,26 @@ def test_sets_are_those_of_the_sorted_prior(make, epsilon: float) -> None:
     single = RRWithPrior(500, epsilon).prepare(prior.astype(np.float32))
     exact = RRWithPrior(500, epsilon).prepare(prior.astype(np.float32).astype(np.float64))
     assert all((single[name] == exact[name]).all() for name in single)
+
+
+@pytest.mark.parametrize("scale", [1e-45, 1e-44, 1e-42, 1e-38, 1e-31])
+def test_tiny_single_precision_weights_have_the_sets_of_the_same_weights_in_double(scale: float) -> None:
+    """Below the normal range a float32 bound rounds up to the weights themselves, and the heaviest class would be left out."""
+    prior = np.random.default_rng(5).random((50, 100)).astype(np.float32)
+    prior[20] *= np.float32(scale)
+    prior[20, 7] = scale
+    for epsilon in (1e-3, 1.0, 5.0):
+        side, exact = RRWithPrior(100, epsilon).prepare(prior), RRWithPrior(100, epsilon).prepare(prior.astype(np.float64))
+        np.testing.assert_array_equal(side["candidates"], exact["candidates"])
+        np.testing.assert_array_equal(sets.popcount(side["candidates"]), side["size"])
+
+
+def test_a_side_whose_size_is_not_its_set_is_refused() -> None:
+    law, words = RRWithPrior(5, 1.0), CounterWords(np.arange(2))
+    side = law.prepare(np.array([[4.0, 3, 2, 1, 0], [4, 3, 2, 1, 0]]))
+    for harm in ({"size": side["size"] + np.array([0, 1], np.int32)}, {"candidates": side["candidates"] * np.uint8(0), "size": side["size"] * 0}):
+        with pytest.raises(InvalidInput, match="candidates"):
+            law.sample(np.array([0, 1]), words, side | harm)
 
 
 def test_uniform_prior_gives_randomized_response() -> None:

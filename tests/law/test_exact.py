@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labeldp.errors import InvalidInput
+from labeldp.laws import Law, RandomizedResponse, SubsetSelection
+from labeldp.laws.base import worst_ratio
 from labeldp.laws.exact import exp_ceil, exp_floor, log_ceil, log_floor, log_ratio
 
 EPSILONS = st.floats(1e-9, 700)
 
 
-def true_exp(x: float) -> Fraction:
+def true_exp(x: float | Decimal) -> Fraction:
     with localcontext() as context:
         context.prec, context.Emax = 120, 10**6
         return Fraction(Decimal(x).exp())
@@ -23,9 +25,14 @@ def true_exp(x: float) -> Fraction:
 
 @given(EPSILONS)
 def test_exp_is_bracketed_tightly(x: float) -> None:
-    truth = true_exp(x)
-    assert exp_floor(x) < truth < exp_ceil(x)
-    assert exp_ceil(x) - exp_floor(x) < truth / 10**57
+    claimed, truth = true_exp(min(Decimal(x), Decimal(repr(x)))), true_exp(x)
+    assert claimed * (1 - Fraction(1, 10**57)) < exp_floor(x) < claimed <= truth < exp_ceil(x) < truth * (1 + Fraction(1, 10**57))
+
+
+@pytest.mark.parametrize("law", [RandomizedResponse(2, 0.1), RandomizedResponse(10, 0.3), SubsetSelection(12, 0.1)])
+def test_a_claim_of_a_tenth_holds_as_one_tenth(law: Law) -> None:
+    """The float 0.1 is above one tenth, by more than 64-bit words can tell apart; ledgers add up tenths."""
+    assert worst_ratio(law.profile({})) < true_exp(Decimal(repr(law.epsilon)))
 
 
 @given(st.fractions(Fraction(1, 10**6), 10**6))

@@ -28,10 +28,12 @@ def _context(rounding: str) -> decimal.Context:
 def exp_floor(epsilon: float) -> Fraction:
     """A number below e^epsilon, by at most one part in 10^58; epsilon above 700 counts as 700, which is only more private.
 
-    Never below 1, so that a law at any positive epsilon is no worse than uniform.
+    epsilon is a binary number, and the decimal number that is shown and that ledgers add up: the smaller of the two is taken, so that a
+    claim of 0.1 holds as one tenth. Never below 1, so that a law at any positive epsilon is no worse than uniform.
     """
     context = _context(decimal.ROUND_HALF_EVEN)
-    below = context.next_minus(context.exp(Decimal(min(epsilon, LARGEST_EXPONENT))))
+    claimed = min(float(epsilon), LARGEST_EXPONENT)
+    below = context.next_minus(context.exp(min(Decimal(claimed), Decimal(repr(claimed)))))
     return max(Fraction(1), Fraction(below))
 
 

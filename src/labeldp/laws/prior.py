@@ -18,7 +18,8 @@ Floats = NDArray[np.float64]
 
 TOP = float(2**32 - 1)  # the quantised prior of every row's heaviest class
 _CELLS, _FEW_CELLS = 1 << 18, 1 << 17  # doubles of a chunk (2 MiB), and of one with at most 32 classes, which takes more passes
-_TINY = 2.0**-900
+_TINY = {np.dtype(np.float32): 2.0**-100, np.dtype(np.float64): 2.0**-900}  # below, 2^-32 of the maximum is no longer exact
+_LIFT = 2.0**900
 _FOLDED = 16
 
 
@@ -56,10 +57,10 @@ def checked(prior: Array, weight: Floats | None = None) -> tuple[Array, Floats, 
     if not (values.min() >= 0 and top.max() < np.inf):
         bad = np.flatnonzero(~((values >= 0) & (values < np.inf)).all(axis=1))[0]
         raise InvalidInput(f"Expected a finite prior >= 0 everywhere; row {bad} of this batch is not. Clip it, or pass uniform weights.")
-    if not top.min() > _TINY:
+    if not top.min() > _TINY[values.dtype]:
         values = values.astype(np.float64)
         values[top == 0] = 1.0
-        values[(top > 0) & (top <= _TINY)] *= 2.0**900  # exact, and keeps the scale below from overflowing
+        values[(top > 0) & (top <= 1.0 / _LIFT)] *= _LIFT  # exact, and keeps the scale below from overflowing
         return checked(values)
     return values, TOP / top, columns
 

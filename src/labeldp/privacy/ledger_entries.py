@@ -4,8 +4,8 @@
 An entry is canonical JSON with a number, a kind ("open", "budget", "charge", "settle", "abandon"), a time and the kind's facts. Its
 hash covers its text and the hash of the entry before, so that the last hash, the head, stands for the whole history.
 
-Epsilon is kept as the shortest decimal text of its float and added as that decimal number: three charges of 0.1 are exactly 0.3. The
-float differs from the decimal by less than one part in 2^53, which is the whole tolerance; comparisons with a budget have none.
+Epsilon is kept as the shortest decimal text of its float and added as that decimal number: three charges of 0.1 are exactly 0.3. Laws
+keep to the float and to the decimal (`labeldp.laws.exact.exp_floor`), so the sums are exact; comparisons with a budget have no tolerance.
 """
 
 import hashlib
