@@ -41,11 +41,12 @@ def generate(path: Path, rows: int) -> None:
 
 def floor(source: Path, out: Path) -> None:
     """Read and write with pyarrow alone: the reader's and the writer's settings, batches and row groups of a release, and no more."""
-    from labeldp.tables.parquet import GROUP_ROWS, READ_BUFFER
+    from labeldp.tables.parquet import GROUP_ROWS, read_buffer
 
     waiting: list[pa.RecordBatch] = []
+    buffer = read_buffer(pq.read_metadata(source))
     with (
-        pq.ParquetFile(source, pre_buffer=False, buffer_size=READ_BUFFER) as table,
+        pq.ParquetFile(source, pre_buffer=False, buffer_size=buffer) as table,
         pq.ParquetWriter(out, SCHEMA, use_dictionary=["label"]) as writer,
     ):
         for batch in table.iter_batches(1 << 18):

@@ -44,8 +44,7 @@ class ParquetSource:
     def _open(self) -> pq.ParquetFile:
         try:
             metadata = pq.read_metadata(self.path)
-            buffer = int(np.clip(BUFFERS // max(metadata.num_columns, 1), 1 << 13, READ_BUFFER))
-            return pq.ParquetFile(self.path, metadata=metadata, pre_buffer=False, buffer_size=buffer)
+            return pq.ParquetFile(self.path, metadata=metadata, pre_buffer=False, buffer_size=read_buffer(metadata))
         except pa.ArrowInvalid:
             raise InvalidInput(
                 f"Expected a Parquet file, got something else or a truncated one: {self.path.name}. Write it again."
@@ -181,6 +180,12 @@ def read_facts(path: Path) -> str | None:
     """The JSON that a released Parquet file carries; None if it is not one."""
     found = (ParquetSource(path)._open().schema_arrow.metadata or {}).get(METADATA_KEY)
     return None if found is None else found.decode()
+
+
+def read_buffer(metadata: pq.FileMetaData) -> int:
+    """Bytes to read ahead in each column chunk; 0 reads a chunk whole, which is faster where row groups are small."""
+    largest = max((metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)), default=0)
+    return 0 if largest <= BUFFERS else int(np.clip(BUFFERS // max(metadata.num_columns, 1), 1 << 13, READ_BUFFER))
 
 
 def _binary(evidence: NDArray[np.uint8]) -> pa.Array:
