@@ -178,6 +178,15 @@ def test_what_is_refused(data, settings, message):
         classifier(**settings).fit(X, y)
 
 
+def test_what_is_refused_is_not_charged(data, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    for settings in ({"correction": "debias"}, {"law": "split", "correction": "debias", "n_stages": 1}, {"classes": range(K - 1)}):
+        with pytest.raises(ldp.InvalidInput):
+            classifier(noise=None, ledger=ledger, dataset="people", **settings).fit(X, y)
+    assert ledger.spent("people", "label") == 0
+
+
 def test_no_message_shows_a_label(data):
     X, _ = data
     with pytest.raises(ldp.InvalidInput) as error:

@@ -181,6 +181,11 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
             n_rows=len_of(X),
         )
         first = self._first_prior(X, law)
+        if self.correction == "debias" and not (plan.invertible and first is None):
+            raise InvalidInput(
+                f"Expected one invertible law for all rows with correction='debias', got {law} in {plan.n_stages} stages. Use law='rr' or "
+                "'subset', n_stages=1 without a prior, or correction='em'."
+            )
         with self._open(X, labels, classes, plan, first, ids, unit) as run:
             staged = run_stages(
                 run,

@@ -70,6 +70,14 @@ class StagePlan:
         stages = tuple((1.0 - self.validation_fraction) * size for size in self.sizes)
         return (self.validation_fraction, *stages) if self.validation_fraction else stages
 
+    @property
+    def invertible(self) -> bool:
+        """True if every row has an unbiased estimator as long as the first prior is uniform."""
+        side = self.law.prepare(np.ones((1, self.law.n_classes)))
+        kind, shape = self.law.layout()["output"]
+        own, _ = self.law.inclusion(np.zeros((1, *shape), kind), side)
+        return bool(np.isfinite(own[0])) and (self.n_stages == 1 or not self.law.uses_prior)
+
     def to_dict(self) -> dict[str, object]:
         """The plan as JSON-ready data, for the charge."""
         return {"law": self.law.to_dict(), "sizes": list(self.sizes), "validation_fraction": self.validation_fraction}
