@@ -68,8 +68,8 @@ class _Feed:
         """Nothing to close."""
 
 
-def public_hash(salt: str, ids: NDArray[np.generic]) -> NDArray[np.uint64]:
-    """A well-mixed uint64 for each id: (n,), the same on every machine.
+def public_hash(salt: str, *ids: NDArray[np.generic]) -> NDArray[np.uint64]:
+    """A well-mixed uint64 for each id, or for each row of several of them: (n,), the same on every machine.
 
     Parameters
     ----------
@@ -78,8 +78,8 @@ def public_hash(salt: str, ids: NDArray[np.generic]) -> NDArray[np.uint64]:
     ids : (n,) or (n, columns) array
         Integers, or strings and bytes (compared without trailing NULs).
     """
-    state = np.full(len(ids), int.from_bytes(hashlib.sha256(salt.encode()).digest()[:8], "little"), np.uint64)
-    for column in ids.T if ids.ndim == 2 else (ids,):
+    state = np.full(len(ids[0]), int.from_bytes(hashlib.sha256(salt.encode()).digest()[:8], "little"), np.uint64)
+    for column in (column for part in ids for column in (part.T if part.ndim == 2 else (part,))):
         state = _hash_column(state, column)
     return state
 
@@ -111,11 +111,11 @@ class SetDigest:
         self._sums = np.zeros(2, np.uint64)
         self.count = 0
 
-    def update(self, ids: NDArray[np.generic]) -> None:
-        """Add ids: (n,) or (n, columns)."""
+    def update(self, *ids: NDArray[np.generic]) -> None:
+        """Add ids: (n,) or (n, columns); or rows of several such arrays, which belong together."""
         for i, salt in enumerate(("set/0", "set/1")):
-            self._sums[i : i + 1] += public_hash(salt, ids).sum(dtype=np.uint64)  # a slice: arrays wrap around silently
-        self.count += len(ids)
+            self._sums[i : i + 1] += public_hash(salt, *ids).sum(dtype=np.uint64)  # a slice: arrays wrap around silently
+        self.count += len(ids[0])
 
     def hexdigest(self) -> str:
         """48 hexadecimal digits."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The door: checks everything, charges, draws each row once, and never draws a settled release again."""
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -304,3 +305,135 @@ def test_a_killed_draw_is_charged_once_and_repeats_the_same_words(tmp_path):
 
 def _charged(ledger):
     return os.path.exists(ledger.location) and bool(ledger.runs("d", "label"))
+
+
+# Picked up again, in another order or beside another process ------------------------------------------------------------------------
+
+
+def units_of(ids):
+    """Two rows a unit, by id: the same assignment whatever the order."""
+    return np.argsort(np.argsort(ids)) // 2
+
+
+def capped(ledger, order, units, die):
+    law = ldp.RandomizedResponse(5, 1.0)
+    run = open_run(
+        LABELS[order], classes=range(5), epsilon=1.0, laws={"n": 1}, dataset="d", ids=IDS[order], unit=units[order], ledger=ledger
+    )
+    with pytest.raises(Stop) if die else contextlib.nullcontext(), run:
+        if die:
+            raise Stop
+        return run, run.privatize(np.arange(1000), law, stage="only")
+    return run, None
+
+
+def test_a_capped_run_picked_up_in_another_order_keeps_the_same_rows_of_each_unit(ledger):
+    order = np.random.default_rng(8).permutation(1000)
+    units = units_of(IDS)
+    crashed, _ = capped(ledger, np.arange(1000), units, die=True)
+    run, noisy = capped(ledger, order, units, die=False)
+    assert run.receipt.run_id == crashed.receipt.run_id
+    assert np.bincount(units[order][noisy.evidenced]).max() == 1  # two rows of one person would spend twice the charge
+    np.testing.assert_array_equal(run.kept, crashed.kept[order])
+
+
+def test_rows_of_other_people_are_another_request(ledger):
+    units = units_of(IDS)
+    crashed, _ = capped(ledger, np.arange(1000), units, die=True)
+    run, _ = capped(ledger, np.arange(1000), np.roll(units, 1), die=False)  # the same people, with other rows
+    assert run.receipt.run_id != crashed.receipt.run_id and ledger.spent("d", "label") == 2.0
+
+
+def test_a_fit_is_repeated_and_picked_up_in_any_order(ledger):
+    order = np.random.default_rng(9).permutation(1000)
+
+    def fit(order, die=False):
+        with open_run(LABELS[order], classes=range(5), epsilon=1.0, laws={"n": 2}, dataset="d", ids=IDS[order], ledger=ledger) as run:
+            part = run.partition([0.5, 0.5])
+            first = run.privatize(np.flatnonzero(part == 0), RR, stage="first")
+            rows = np.flatnonzero(part == 1)
+            prior = np.eye(5)[IDS[order][rows] % 5] + 0.1  # a function of the row
+            second = run.privatize(rows, ldp.RRWithPrior(5, 1.0), prior, stage="second")
+            if die:
+                (ledger.run_dir(run.receipt.run_id) / "second.parquet").unlink()
+                raise Stop
+            return part, {**dict(zip(first.ids, outputs(first), strict=True)), **dict(zip(second.ids, outputs(second), strict=True))}
+
+    with pytest.raises(Stop):
+        fit(np.arange(1000), die=True)
+    part, drawn = fit(order)
+    part_again, again = fit(np.arange(1000))
+    assert drawn == again and ledger.spent("d", "label") == 1.0
+    np.testing.assert_array_equal(part, part_again[order])
+
+
+def test_rows_that_a_crashed_attempt_drew_belong_to_their_stage(ledger):
+    """Under another stage they would be drawn again, with independent words, at no charge."""
+    crashed_run(ledger)
+    run = open_run(LABELS, classes=range(5), epsilon=1.0, laws={"n": 2}, dataset="d", ids=IDS, ledger=ledger)
+    with pytest.raises(ldp.InvalidInput, match="drawn"):
+        run.privatize(np.arange(1000), RR, stage="another")
+
+
+def test_two_attempts_at_once_draw_with_one_side(ledger):
+    """The same fit in two processes, whose models differ: with a side each, every row would be drawn twice under one charge."""
+    rng = np.random.default_rng(10)
+    law = ldp.RRWithPrior(5, 1.0)
+
+    def begun():
+        return open_run(LABELS, classes=range(5), epsilon=1.0, laws={"n": 1}, dataset="d", ids=IDS, ledger=ledger)
+
+    one, other = begun(), begun()
+    assert one.receipt.run_id == other.receipt.run_id
+
+    def prior_of_the_slower(rows):
+        drawn.append(one.privatize(np.arange(1000), law, rng.dirichlet(np.ones(5), 1000), stage="only"))  # while this one is asked
+        return rng.dirichlet(np.ones(5), len(rows))
+
+    drawn = []
+    drawn.append(other.privatize(np.arange(1000), law, prior_of_the_slower, stage="only"))
+    np.testing.assert_array_equal(drawn[0].blocks[0].side["candidates"], drawn[1].blocks[0].side["candidates"])
+    np.testing.assert_array_equal(outputs(drawn[0]), outputs(drawn[1]))
+    one.settle()
+    other.settle()
+    assert ledger.spent("d", "label") == 1.0
+
+
+def test_the_secret_of_a_run_that_was_given_up_is_destroyed(ledger):
+    crashed, *_ = crashed_run(ledger)
+    folder = ledger.run_dir(crashed.receipt.run_id)
+    assert (folder / "secret").exists()
+    ledger.abandon(crashed.receipt.run_id, "wrong file")
+    finish(ledger)
+    assert not (folder / "secret").exists() and not (folder / "pin").exists()
+
+
+def test_only_the_owner_can_read_what_a_run_keeps(ledger):
+    crashed, *_ = crashed_run(ledger)
+    folder = ledger.run_dir(crashed.receipt.run_id)
+    assert folder.stat().st_mode & 0o077 == 0
+    assert all((folder / name).stat().st_mode & 0o077 == 0 for name in ("secret", "pin"))
+
+
+@pytest.mark.parametrize("stage", ["../x", "a/b", "", ".hidden", "a\x00b", "x" * 65])
+def test_stages_that_name_no_file_are_refused_before_the_charge(ledger, stage):
+    with pytest.raises(ldp.InvalidInput, match="stage"):
+        ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger, stage=stage)
+    assert ledger.spent("d", "label") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        (np.array([b"secret", "sécret".encode()]), ["a", "b"]),
+        (np.array([1, 2], "datetime64[s]"), [0, 1]),
+        (np.ma.masked_array([0, 1], [True, False]), [0, 1]),
+    ],
+)
+def test_labels_of_another_kind_are_refused_without_showing_one(labels, classes):
+    with pytest.raises(ldp.InvalidInput) as caught:
+        ldp.privatize(labels, ldp.RandomizedResponse(2, 1.0), classes=classes)
+    chain, text = caught.value, ""
+    while chain is not None:
+        text, chain = text + repr(chain), chain.__context__
+    assert "cret" not in text and "\\xc3" not in text

@@ -167,6 +167,11 @@ def test_spend_in_three_overlapping_runs_is_the_largest_total_of_a_row():
         assert ldp.concat(list(order)).privacy.epsilon == 6.0
 
 
+def test_no_rows_have_spent_nothing():
+    noisy = ldp.privatize([0, 1, 2], ldp.RandomizedResponse(3, 1.0), ids=["a", "b", "c"])
+    assert noisy[[]].privacy.epsilon == 0.0 and noisy[:1].privacy.epsilon == 1.0
+
+
 def test_seeded_noise_has_no_guarantee():
     privacy = draw(LAWS[0]).privacy
     assert privacy.epsilon == math.inf and not privacy.secure and not privacy.recorded

@@ -105,7 +105,10 @@ def test_tiny_single_precision_weights_have_the_sets_of_the_same_weights_in_doub
 def test_a_side_whose_size_is_not_its_set_is_refused() -> None:
     law, words = RRWithPrior(5, 1.0), CounterWords(np.arange(2))
     side = law.prepare(np.array([[4.0, 3, 2, 1, 0], [4, 3, 2, 1, 0]]))
-    for harm in ({"size": side["size"] + np.array([0, 1], np.int32)}, {"candidates": side["candidates"] * np.uint8(0), "size": side["size"] * 0}):
+    for harm in (
+        {"size": side["size"] + np.array([0, 1], np.int32)},
+        {"candidates": side["candidates"] * np.uint8(0), "size": side["size"] * 0},
+    ):
         with pytest.raises(InvalidInput, match="candidates"):
             law.sample(np.array([0, 1]), words, side | harm)
 

@@ -165,7 +165,7 @@ class NoisyLabels:
         for block in self.blocks:
             drawn[codes.reshape(-1)[block.rows], order[block.receipt.run_id]] = True
         totals = [_total([r for r, used in zip(self.receipts, pattern, strict=True) if used]) for pattern in np.unique(drawn, axis=0)]
-        return max(t[0] for t in totals), max(t[1] for t in totals)
+        return max((t[0] for t in totals), default=0.0), max((t[1] for t in totals), default=0.0)
 
     # Evidence -----------------------------------------------------------------------------------------------------------------------
 

@@ -42,7 +42,9 @@ def respond(labels: NDArray[np.integer], r: U64, candidates: sets.Bits, size: In
     Both readings of the word, for a label inside and outside the candidates, are made for every row; only `where` looks at the label.
     """
     if not (size.min(initial=1) >= 1 and np.array_equal(sets.popcount(candidates), size)):
-        raise InvalidInput("Expected as many candidates as the side says, at least one in every row; the side was changed. Prepare it again.")
+        raise InvalidInput(
+            "Expected as many candidates as the side says, at least one in every row; the side was changed. Prepare it again."
+        )
     last, step = _tables(epsilon, size, n_classes)
     inside = sets.contains(candidates, labels, n_classes)
     y = labels.astype(np.int32, copy=False)

@@ -5,6 +5,7 @@ A run's folder holds its secret and its pin (a keyed digest of the labelled inpu
 step, so that a repeat reads them instead of drawing again. The folder exists before the charge; nothing is drawn before the charge.
 """
 
+import contextlib
 import hashlib
 import io
 import os
@@ -43,6 +44,8 @@ class RunPlan:
         Digests of the declared classes and of the public prior ("" for none).
     rows : str
         Digest of the explicit ids, or of the public columns; "" if neither is known.
+    units : str
+        Digest of which row is about whom; "" where each row is its own unit.
     """
 
     dataset: str
@@ -54,6 +57,7 @@ class RunPlan:
     classes: str
     prior: str = ""
     rows: str = ""
+    units: str = ""
     delta: float = 0.0
 
     @property
@@ -76,13 +80,19 @@ class RunStore:
     def write(self, name: str, data: bytes) -> None:
         """Write a file, readable by its owner only, and wait until it is on disk."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = self.folder / f".{name}.{os.getpid()}.part"
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        self._written(name, data).replace(self.folder / name)
+        sync_folder(self.folder)
+
+    def _written(self, name: str, data: bytes) -> Path:
+        part = self._part(name)
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        part.replace(self.folder / name)
-        sync_folder(self.folder)
+        return part
+
+    def _part(self, name: str) -> Path:
+        return self.folder / f".{name}.{os.getpid()}.{os.urandom(4).hex()}.part"
 
     def read(self, name: str) -> bytes | None:
         """The file's bytes, or None if there is no such file."""
@@ -95,8 +105,11 @@ class RunStore:
         """Destroy secret and pin: the noise can never be computed again."""
         for name in ("secret", "pin"):
             path = self.folder / name
-            if path.exists():
-                path.write_bytes(os.urandom(path.stat().st_size))
+            with contextlib.suppress(FileNotFoundError):  # another process may be doing the same
+                with path.open("r+b") as file:
+                    file.write(os.urandom(path.stat().st_size))
+                    file.flush()
+                    os.fsync(file.fileno())
                 path.unlink()
 
     def save_array(self, name: str, array: NDArray[np.generic]) -> None:
@@ -108,23 +121,35 @@ class RunStore:
         path = self.folder / f"{name}.npy"
         return np.asarray(np.load(path, allow_pickle=False)) if path.exists() else None
 
-    def save_side(self, stage: str, side: Mapping[str, NDArray[np.generic]]) -> None:
-        """Keep what a stage's law decided from its prior, before anything is drawn."""
-        for name, array in side.items():
-            self.save_array(f"{stage}.side.{name}", array)
-        self.write(f"{stage}.side", ",".join(sorted(side)).encode())
+    def keep_side(self, stage: str, side: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+        """Keep what a stage's law decided from its prior, before anything is drawn; what is kept already stands, and is returned.
+
+        Two processes in the same run so draw with one side, and not each row twice.
+        """
+        buffer = io.BytesIO()
+        np.savez(buffer, **side)  # type: ignore[arg-type]
+        part = self._written(f"{stage}.side.npz", buffer.getvalue())
+        with contextlib.suppress(FileExistsError):
+            os.link(part, self.folder / f"{stage}.side.npz")
+        part.unlink()
+        sync_folder(self.folder)
+        return self.load_side(stage) or {}
 
     def load_side(self, stage: str) -> dict[str, NDArray[np.generic]] | None:
         """The kept side, or None."""
-        names = self.read(f"{stage}.side")
-        if names is None:
+        data = self.read(f"{stage}.side.npz")
+        if data is None:
             return None
-        side = {name: self.load_array(f"{stage}.side.{name}") for name in names.decode().split(",") if name}
-        return {name: array for name, array in side.items() if array is not None}
+        with np.load(io.BytesIO(data), allow_pickle=False) as side:
+            return {name: side[name] for name in side.files}
+
+    def stages(self) -> list[str]:
+        """Names of the stages whose outputs are kept."""
+        return sorted(path.name.removesuffix(".parquet") for path in self.folder.glob("*.parquet"))
 
     def save_noisy(self, stage: str, noisy: NoisyLabels) -> None:
         """Keep a stage's outputs."""
-        part = self.folder / f".{stage}.parquet.{os.getpid()}.part"
+        part = self._part(f"{stage}.parquet")
         noisy.save(part)
         sync_file(part)
         part.replace(self.folder / f"{stage}.parquet")
@@ -199,12 +224,13 @@ def begin(
         resumed = _resume(found, ledger, pin_of)
         if resumed is not None:
             return resumed
-    settled = [run for run in ledger.runs(plan.dataset, plan.column) if run.state == "settled"]
+    closed = [run for run in ledger.runs(plan.dataset, plan.column) if run.state != "charged"]
+    for run in closed:
+        RunStore(ledger.run_dir(run.run_id)).forget_secret()  # where a process died right after settling, or the run was given up
+    settled = [run for run in closed if run.state == "settled"]
     repeated = [run for run in settled if run.identity == plan.identity]
     if repeated and names_rows and not redraw:
-        store = RunStore(ledger.run_dir(repeated[-1].run_id))
-        store.forget_secret()  # in case the process died right after settling
-        return Begun(repeated[-1].receipt, None, store, repeated[-1])
+        return Begun(repeated[-1].receipt, None, RunStore(ledger.run_dir(repeated[-1].run_id)), repeated[-1])
     if settled and not redraw and not names_rows:
         raise LedgerError(
             f"Expected to know whether these rows are new: {plan.dataset!r}, column {plan.column!r} was released before, and neither "

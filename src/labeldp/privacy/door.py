@@ -20,7 +20,7 @@ from labeldp.privacy.draw import Prior, prepare_side
 from labeldp.privacy.encode import as_array, declare, encode, infer_classes
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import Pin, SeededNoise, derive_key, new_secret
-from labeldp.privacy.run import Frame, Run, check_prior_use, law_per_row
+from labeldp.privacy.run import Frame, Run, check_prior_use, check_stage, law_per_row
 
 
 def privatize(
@@ -99,12 +99,13 @@ def privatize(
     declared = _classes_for(labels, classes, law.n_classes)
     codes = encode(labels, declared)
     check_prior_use(law, prior)
+    name = check_stage("release" if stage is None else stage)
     side = prepare_side(law_per_row(law, max_rows_per_unit), prior, len(codes))
     run = _open(
         codes,
         declared,
         epsilon=law.epsilon,
-        laws={"law": law.to_dict(), "stage": stage or "release"},
+        laws={"law": law.to_dict(), "stage": name},
         dataset=dataset,
         column=column,
         ids=ids,
@@ -116,7 +117,7 @@ def privatize(
         redraw=redraw,
     )
     with run:
-        return run.draw_with_side(np.arange(len(codes)), law, side, stage or "release")
+        return run.draw_with_side(np.arange(len(codes)), law, side, name)
 
 
 def _classes_for(labels: ArrayLike, classes: Sequence[object] | None, n_classes: int) -> tuple[object, ...]:
@@ -222,7 +223,8 @@ def _open(
         laws=laws,
         classes=digest({"classes": list(map(repr, declared))}),
         prior=prior_digest,
-        rows=_rows_digest(ids, unit, public_digest),
+        rows=public_digest if ids is None else _set_digest(ids),
+        units="" if unit is None else _set_digest(np.arange(len(codes)) if ids is None else ids, unit),
     )
     frame = Frame(plan, declared, len(codes), ids, unit, ledger)
 
@@ -248,17 +250,9 @@ def _check_rows(codes: NDArray[np.int32], ids: ArrayLike | None, unit: ArrayLike
         )
 
 
-def _rows_digest(ids: ArrayLike | None, unit: ArrayLike | None, public_digest: str) -> str:
-    if ids is None:
-        return public_digest
+def _set_digest(*columns: ArrayLike) -> str:
     named = SetDigest()
-    named.update(np.asarray(ids))
-    return named.hexdigest() + ("" if unit is None else _unit_digest(unit))
-
-
-def _unit_digest(unit: ArrayLike) -> str:
-    named = SetDigest()
-    named.update(np.asarray(unit))
+    named.update(*map(np.asarray, columns))
     return named.hexdigest()
 
 

@@ -70,6 +70,8 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> NDArray[np.int32]:
 
 def as_array(labels: ArrayLike) -> NDArray[np.generic]:
     """Labels as a one-dimensional NumPy array; columns of data frames and of Arrow tables are fine."""
+    if np.ma.is_masked(labels):
+        raise InvalidInput("Expected a label in every row, got masked ones. Give missing labels a class of their own, or drop such rows.")
     array = np.asarray(labels)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -80,7 +82,7 @@ def as_array(labels: ArrayLike) -> NDArray[np.generic]:
 
 def _by_search(array: NDArray[np.generic], classes: Sequence[object]) -> NDArray[np.int32]:
     known = np.asarray(classes)
-    if known.dtype.kind == "O" or (known.dtype.kind in "US") != (array.dtype.kind in "US"):
+    if not (known.dtype.kind == array.dtype.kind or {known.dtype.kind, array.dtype.kind} <= set("biuf")):
         return _by_table(array.astype(object), classes)
     order = np.argsort(known)
     place = np.minimum(np.searchsorted(known[order], array), len(known) - 1)

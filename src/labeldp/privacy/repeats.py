@@ -30,11 +30,9 @@ class RepeatFinder:
     def add(self, blocks: Blocks, integers: NDArray[np.integer] | None = None) -> bool:
         """Add ids by their blocks, and as integers where they are; True if one of them is already known to be a repeat."""
         self._rows += len(blocks)
-        if integers is not None and self._pages is not None:
-            if len(self._pages) * _PAGE <= self._rows + _SPARE_PAGES * _PAGE:
-                return self._flag(integers)
-            self._spill_pages()
-        self._pages = None
+        if integers is not None and self._pages is not None and len(self._pages) * _PAGE <= self._rows + _SPARE_PAGES * _PAGE:
+            return self._flag(integers)
+        self._spill_pages()
         self._spill(blocks.templates())
         return False
 
@@ -69,7 +67,7 @@ class RepeatFinder:
         return False
 
     def _spill_pages(self) -> None:
-        """Integers turned out to be scattered: write the flagged ones out as blocks."""
+        """Integers turned out to be scattered, or other ids follow them: write the flagged ones out as blocks."""
         from labeldp.privacy.blocks import blocks_of
 
         for number, page in (self._pages or {}).items():

@@ -78,6 +78,14 @@ class Frame:
         templates = id_blocks(self._unit, self._ids_key(secret, run_id)).templates()
         return np.unique(templates, axis=0, return_inverse=True)[1].reshape(-1)
 
+    def by_id(self, rows: NDArray[np.integer]) -> NDArray[np.intp]:
+        """Places among these rows in the order of their ids: how a run keeps what it knows of each row, whatever order the table is in."""
+        if not self.explicit_ids:
+            return np.arange(len(rows))
+        ids = self.ids[rows]
+        ids = ids.astype(np.str_) if ids.dtype.kind == "O" else ids
+        return np.argsort(ids, kind="stable") if ids.ndim == 1 else np.lexsort(ids.T)
+
     def _ids_key(self, secret: bytes, run_id: str) -> Key:
         return derive_key(secret, purpose="ids", facts=self.facts(run_id))
 
@@ -92,9 +100,9 @@ class Run:
         self._begun = begun
         self._codes = codes
         self._frame = frame
-        self._drawn = np.zeros(len(codes), bool)
         self._stages: set[str] = set()
         self._blocks = None if begun.secret is None else frame.blocks(begun.secret, begun.receipt.run_id)
+        self._drawn = self._drawn_before()
         self._kept = self._keep_within_cap()
 
     def __repr__(self) -> str:
@@ -127,12 +135,11 @@ class Run:
 
     def partition(self, fractions: Sequence[float]) -> NDArray[np.int16]:
         """Number of the part that each row is in: (n,) int16, by secret key, independent of labels and of every seed."""
-        stored = self._begun.store.load_array("partition") if self._begun.store else None
+        stored = self._load_by_id("partition")
         if stored is not None:
             return stored.astype(np.int16)
         parts = noise_source.partition(self._key("partition"), self._live_blocks(), fractions)
-        if self._begun.store:
-            self._begun.store.save_array("partition", parts)
+        self._save_by_id("partition", parts)
         return parts
 
     def privatize(self, rows: NDArray[np.integer], law: Law, prior: Prior = None, stage: str = "release") -> NoisyLabels:
@@ -155,9 +162,9 @@ class Run:
         stored = self._stored(stage, rows)
         if stored is not None:
             return stored
-        side = self._begun.store.load_side(stage) if self._begun.store else None
-        if side is None:  # what was decided before a crash stands: a model's prior need not come out the same twice
-            side = prepare_side(law_per_row(law, self.receipt.max_rows_per_unit), prior, len(rows))
+        kept = self._begun.store.load_side(stage) if self._begun.store else None
+        # what was decided before a crash stands: a model's prior need not come out the same twice
+        side = prepare_side(law_per_row(law, self.receipt.max_rows_per_unit), prior, len(rows)) if kept is None else {}
         return self._draw(rows, law, side, stage)
 
     def draw_with_side(self, rows: NDArray[np.integer], law: Law, side: Mapping[str, Array], stage: str) -> NoisyLabels:
@@ -177,13 +184,12 @@ class Run:
         if self._drawn[rows].any() or len(np.unique(rows)) != len(rows):
             again = int(self._drawn[rows].sum())
             raise InvalidInput(f"Expected rows that this run has not drawn yet, got {again} drawn ones in stage {stage!r}.")
-        if self._begun.store:
-            self._begun.store.save_side(stage, side)
+        side, prior = self._keep_side(rows, side, stage)
         self._drawn[rows] = True
         inside = np.flatnonzero(self._kept[rows])
         chosen, used = rows[inside], law_per_row(law, self.receipt.max_rows_per_unit)
         part = {name: values[inside] for name, values in side.items()} if len(inside) < len(rows) else side
-        key = self._key("draw", law=used.to_dict(), prior=array_digest(side) if side else "", stage=stage)
+        key = self._key("draw", law=used.to_dict(), prior=prior, stage=stage)
         everything = len(chosen) == self.n_rows and np.array_equal(chosen, np.arange(self.n_rows))
         blocks = self._live_blocks() if everything else self._live_blocks()[chosen.astype(np.intp)]
         outputs = draw(used, self._codes[chosen], key, blocks, part)
@@ -193,8 +199,43 @@ class Run:
             self._begun.store.save_noisy(stage, noisy)
         return noisy
 
+    def _keep_side(self, rows: NDArray[np.integer], side: Mapping[str, Array], stage: str) -> tuple[Mapping[str, Array], str]:
+        """The side to draw with, and its digest: the one kept by an earlier attempt or another process in this run, if there is one."""
+        store = self._begun.store
+        if store is None or not (side or store.load_side(stage)):
+            return side, array_digest(side) if side else ""
+        order = self._frame.by_id(rows)
+        kept = store.keep_side(stage, {name: values[order] for name, values in side.items()})
+        if any(len(values) != len(rows) for values in kept.values()):
+            raise LedgerError(f"Expected the rows that stage {stage!r} of run {self.receipt.run_id} began with, got other ones.")
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return {name: values[back] for name, values in kept.items()}, array_digest(kept)
+
+    def _drawn_before(self) -> NDArray[np.bool_]:
+        """(n,) bool: rows whose outputs an earlier attempt at this run has kept; no other stage may draw them again."""
+        drawn = np.zeros(self.n_rows, bool)
+        store = self._begun.store
+        for stage in store.stages() if store is not None and self._begun.secret is not None else ():
+            noisy = store.load_noisy(stage) if store is not None else None
+            drawn |= False if noisy is None else _places(noisy.ids, self._frame.ids) >= 0
+        return drawn
+
+    def _save_by_id(self, name: str, array: NDArray[np.generic]) -> None:
+        if self._begun.store:
+            self._begun.store.save_array(name, array[self._frame.by_id(np.arange(self.n_rows))])
+
+    def _load_by_id(self, name: str) -> NDArray[np.generic] | None:
+        """A kept array with a value for each row of the table, in the table's present order."""
+        stored = self._begun.store.load_array(name) if self._begun.store else None
+        if stored is None:
+            return None
+        array = np.empty_like(stored)
+        array[self._frame.by_id(np.arange(self.n_rows))] = stored
+        return array
+
     def _stored(self, stage: str, rows: NDArray[np.integer]) -> NoisyLabels | None:
-        if stage in self._stages:
+        if check_stage(stage) in self._stages:
             raise InvalidInput(f"Expected a name of its own for each stage of a run, got {stage!r} again.")
         self._stages.add(stage)
         noisy = self._begun.store.load_noisy(stage) if self._begun.store else None
@@ -211,7 +252,7 @@ class Run:
         return _reorder(noisy, self._frame.ids[rows])
 
     def _keep_within_cap(self) -> NDArray[np.bool_]:
-        stored = self._begun.store.load_array("kept") if self._begun.store else None
+        stored = self._load_by_id("kept")
         if stored is not None:
             return stored.astype(bool)
         units = None if self._begun.secret is None else self._frame.unit_codes(self._begun.secret, self.receipt.run_id)
@@ -219,8 +260,7 @@ class Run:
             return np.ones(self.n_rows, bool)
         words = noise_source.one_word(self._key("unit-cap"), self._live_blocks())
         kept = keep_within_cap(units, words, self.receipt.max_rows_per_unit)
-        if self._begun.store:
-            self._begun.store.save_array("kept", kept)
+        self._save_by_id("kept", kept)
         return kept
 
     def _live_blocks(self) -> Blocks:
@@ -252,6 +292,13 @@ def law_per_row(law: Law, max_rows_per_unit: int) -> Law:
     return law if m == 1 else replace(law, epsilon=per_row_epsilon(law.epsilon, m))
 
 
+def check_stage(stage: str) -> str:
+    """The name of a stage, which names files of the run too."""
+    if not (isinstance(stage, str) and 0 < len(stage) <= 64 and stage.isprintable() and stage[0] != "." and not set(stage) & set("/\\:")):
+        raise InvalidInput(f"Expected a stage named by 1 to 64 characters, without slashes or a leading dot; got {stage!r}.")
+    return stage
+
+
 def check_prior_use(law: Law, prior: Prior) -> None:
     """Refuse a prior that the law would silently ignore."""
     if prior is not None and not law.uses_prior:
@@ -273,10 +320,18 @@ def _reorder(noisy: NoisyLabels, ids: Array) -> NoisyLabels:
     """Stored noisy labels in the order of these ids."""
     if np.array_equal(noisy.ids, ids):
         return noisy
-    _, inverse = np.unique(np.concatenate([noisy.ids, ids]), axis=0 if ids.ndim == 2 else None, return_inverse=True)
-    place = np.full(inverse.max() + 1, -1)
-    place[inverse.reshape(-1)[: len(noisy)]] = np.arange(len(noisy))
-    found = place[inverse.reshape(-1)[len(noisy) :]]
+    found = _places(noisy.ids, ids)
     if np.any(found < 0):
         raise LedgerError("Expected the same rows as in the settled run, but some ids have no stored output.")
     return noisy[found]
+
+
+def _places(known: Array, ids: Array) -> NDArray[np.int64]:
+    """Where each of these ids stands among the known ones: (n,), -1 for those that do not."""
+    if ids.ndim == 2 and "O" in known.dtype.kind + ids.dtype.kind:
+        known, ids = known.astype(np.str_), ids.astype(np.str_)
+    _, inverse = np.unique(np.concatenate([known, ids]), axis=0 if ids.ndim == 2 else None, return_inverse=True)
+    codes = inverse.reshape(-1)
+    place = np.full(codes.max(initial=-1) + 1, -1)
+    place[codes[: len(known)]] = np.arange(len(known))
+    return place[codes[len(known) :]]

@@ -89,7 +89,7 @@ class StreamRun:
         }
         self._facts = dict(facts or {})
         self._candidates = [self._candidate(new_secret(), new_run_id()), *self._crashed()]
-        self._id_set, self._repeats, self._rows = SetDigest(), RepeatFinder(), 0
+        self._id_set, self._unit_set, self._repeats, self._rows = SetDigest(), SetDigest(), RepeatFinder(), 0
         self._side_digest, self._unit_codes = _SideDigest(), list[NDArray[np.uint64]]()
         self._pinned_rows = 0
         self._chosen: _Candidate | None = None
@@ -121,6 +121,7 @@ class StreamRun:
         if ids is not None:
             self._note_ids(ids, start)
         if units is not None:
+            self._unit_set.update(np.arange(start, self._rows) if ids is None else np.asarray(ids), np.asarray(units))
             self._unit_codes.append(id_blocks(units, self._candidates[0].ids_key).templates()[:, 0].copy())
         self._side_digest.update(self._prepare(prior, len(codes)))
 
@@ -217,6 +218,7 @@ class StreamRun:
             laws={"law": self._total.to_dict(), "stage": "release"} | self._facts,
             prior=self._prior_digest,
             rows=self._id_set.hexdigest() if self._id_set.count else public_digest,
+            units=self._unit_set.hexdigest() if self._unit_set.count else "",
         )
 
     def _candidate(self, secret: bytes, run_id: str) -> _Candidate:
