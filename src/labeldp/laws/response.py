@@ -55,8 +55,9 @@ def response_information(epsilon: float, prior: Floats, inside: NDArray[np.bool_
     within = np.where(inside, prior, 0.0)
     mass = within.sum(axis=1, keepdims=True)
     c = 1.0 / size[:, None]
-    out = within * a + (mass - within) * b + (1.0 - mass) * c
-    terms = sum(w * p * log_quotient(p, out) for w, p in ((within, a), (mass - within, b), (1.0 - mass, c)))
+    beside, outside = np.maximum(mass - within, 0.0), np.maximum(1.0 - mass, 0.0)  # sums may round to just below 0
+    out = within * a + beside * b + outside * c
+    terms = sum(w * p * log_quotient(p, out) for w, p in ((within, a), (beside, b), (outside, c)))
     return np.asarray(np.maximum(0.0, np.where(inside, terms, 0.0).sum(axis=1)))
 
 
