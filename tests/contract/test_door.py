@@ -86,6 +86,14 @@ def test_lost_outputs_are_refused_not_drawn_again(ledger):
     assert ledger.spent("d", "label") == 1.0
 
 
+def test_changed_outputs_are_not_passed_off_as_the_settled_ones(ledger):
+    first = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
+    first.blocks[0].outputs[:] = LABELS
+    first.save(ledger.run_dir(first.receipts[0].run_id) / "release.parquet")
+    with pytest.raises(ldp.LedgerError, match="changed"):
+        ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
+
+
 def test_settling_destroys_the_secret(ledger):
     noisy = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
     names = {path.name for path in ledger.run_dir(noisy.receipts[0].run_id).iterdir()}
@@ -408,10 +416,15 @@ def test_the_secret_of_a_run_that_was_given_up_is_destroyed(ledger):
     assert not (folder / "secret").exists() and not (folder / "pin").exists()
 
 
-def test_only_the_owner_can_read_what_a_run_keeps(ledger):
-    crashed, *_ = crashed_run(ledger)
+def test_only_the_owner_can_read_what_a_run_keeps(tmp_path):
+    before = os.umask(0)
+    try:
+        ledger = ldp.Ledger(tmp_path / "new" / "ledger.sqlite", budget=3.0)
+        crashed, *_ = crashed_run(ledger)
+    finally:
+        os.umask(before)
     folder = ledger.run_dir(crashed.receipt.run_id)
-    assert folder.stat().st_mode & 0o077 == 0
+    assert all(each.stat().st_mode & 0o077 == 0 for each in (folder, folder.parent, folder.parent.parent))
     assert all((folder / name).stat().st_mode & 0o077 == 0 for name in ("secret", "pin"))
 
 

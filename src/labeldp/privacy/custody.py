@@ -79,7 +79,7 @@ class RunStore:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file, readable by its owner only, and wait until it is on disk."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(self.folder)
         self._written(name, data).replace(self.folder / name)
         sync_folder(self.folder)
 
@@ -282,6 +282,13 @@ def _resume(found: RunRecord, ledger: Ledger, pin_of: PinOf) -> Begun | None:
     if secret is None or pin is None or pin_of(secret, found.run_id).encode() != pin:
         return None
     return Begun(found.receipt, secret, store)
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder, and whatever folders it lacks above it, for the owner only; on disk when this returns."""
+    for folder in reversed([each for each in (path, *path.parents) if not each.exists()]):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(folder.parent)
 
 
 def sync_file(path: Path) -> None:

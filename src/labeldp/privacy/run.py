@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import NoReturn, Self
 
 import numpy as np
@@ -212,6 +213,12 @@ class Run:
         back[order] = np.arange(len(order))
         return {name: values[back] for name, values in kept.items()}, array_digest(kept)
 
+    @cached_property
+    def _intact(self) -> bool:
+        """True if a settled run's stored outputs are those that it settled with."""
+        store, settled = self._begun.store, self._begun.settled
+        return store is not None and settled is not None and store.digest() == settled.artefact
+
     def _drawn_before(self) -> NDArray[np.bool_]:
         """(n,) bool: rows whose outputs an earlier attempt at this run has kept; no other stage may draw them again."""
         drawn = np.zeros(self.n_rows, bool)
@@ -239,11 +246,11 @@ class Run:
             raise InvalidInput(f"Expected a name of its own for each stage of a run, got {stage!r} again.")
         self._stages.add(stage)
         noisy = self._begun.store.load_noisy(stage) if self._begun.store else None
-        if noisy is None and self._begun.settled:
+        if self._begun.settled and (noisy is None or not self._intact):
             folder = self._begun.store.folder if self._begun.store else "its folder"
             raise LedgerError(
                 f"Expected the stored outputs of run {self.receipt.run_id} (settled {self._begun.settled.settled_at}) in {folder}, but "
-                f"stage {stage!r} is gone. Restore it, or ask for a new, charged draw with redraw=True."
+                f"stage {stage!r} is gone, or was changed. Restore it, or ask for a new, charged draw with redraw=True."
             )
         if noisy is None:
             return None
