@@ -26,6 +26,15 @@ def test_different_ids_and_salts_hash_apart():
     assert len(np.unique(public_hash("s", np.arange(-500, 500)))) == 1000
 
 
+def test_a_set_digest_of_pairs_sees_who_belongs_to_whom():
+    ids, units, found = np.arange(6), np.array(["a", "a", "b", "b", "c", "c"]), []
+    for order, whose in ((np.arange(6), units), (np.arange(6)[::-1], units), (np.arange(6), np.roll(units, 1))):
+        digest = SetDigest()
+        digest.update(ids[order], whose[order])
+        found.append(digest.hexdigest())
+    assert found[0] == found[1] != found[2]
+
+
 def test_a_set_digest_ignores_order_and_batches():
     ids = np.random.default_rng(0).permutation(1000)
     digests = set()

@@ -102,6 +102,31 @@ def test_units_are_capped_over_all_batches(ledger):
     assert run.n_kept == len(kept) and run.law.epsilon == 0.5 and run.receipt.epsilon == 1.0 and run.receipt.unit == "person"
 
 
+def test_rows_of_other_people_are_another_request(ledger):
+    units = np.arange(5000) // 2
+    facts = {"ids": IDS, "unit_name": "person"}
+    crashed = start(ledger, ldp.RandomizedResponse(6, 1.0), 7, units=units, **facts)
+    again = start(ledger, ldp.RandomizedResponse(6, 1.0), 3, units=units, **facts)
+    other = start(ledger, ldp.RandomizedResponse(6, 1.0), 7, units=np.roll(units, 1), **facts)
+    assert again.receipt.run_id == crashed.receipt.run_id != other.receipt.run_id
+
+
+def test_capped_rows_in_another_order_in_the_second_pass_are_not_drawn(ledger):
+    """The pin knows no order, but who is within the cap is known by position."""
+    run = start(ledger, ldp.RandomizedResponse(6, 1.0), 7, ids=IDS, units=np.arange(5000) // 2, unit_name="person")
+    with pytest.raises(ldp.ReleaseError, match="changed while it was read"):
+        finish(run, 7, labels=LABELS[::-1], ids=IDS[::-1])
+
+
+def test_ids_of_two_kinds_are_all_searched_for_repeats():
+    key = derive_key(new_secret(), purpose="ids", facts={})
+    finder = RepeatFinder()
+    assert not finder.add(id_blocks(np.arange(5), key), np.arange(5))
+    assert not finder.add(id_blocks(["a", "b"], key))
+    finder.add(id_blocks(np.array([3]), key), np.array([3]))
+    assert finder.any()
+
+
 def test_nothing_is_drawn_before_the_charge(ledger):
     run = StreamRun(ldp.RandomizedResponse(6, 1.0), classes=range(6), dataset="d", column="y", ledger=ledger)
     run.pin(LABELS)

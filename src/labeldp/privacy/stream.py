@@ -152,8 +152,8 @@ class StreamRun:
         if begun.secret is not None:
             self._chosen = known[begun.secret]
             if self._unit_codes:
-                words = np.concatenate(self._chosen.cap_words)
-                self._kept = keep_within_cap(np.concatenate(self._unit_codes), words, begun.receipt.max_rows_per_unit)
+                self._cap_words = np.concatenate(self._chosen.cap_words)
+                self._kept = keep_within_cap(np.concatenate(self._unit_codes), self._cap_words, begun.receipt.max_rows_per_unit)
             self._begin_second_pass()
         self._candidates, self._unit_codes = [], []
         return begun.receipt
@@ -170,7 +170,7 @@ class StreamRun:
         self._pin_again.update(blocks, codes)
         side = self._prepare(prior, len(codes))
         self._side_digest.update(side)
-        kept = np.ones(len(codes), bool) if self._kept is None else self._kept[start : start + len(codes)]
+        kept = self._kept_of(start, blocks)
         names = np.arange(start, start + len(codes)) if ids is None else np.asarray(ids)
         if not kept.all():
             codes, blocks, names, side = codes[kept], blocks[kept], names[kept], {name: values[kept] for name, values in side.items()}
@@ -193,10 +193,7 @@ class StreamRun:
         """Refuse to publish if the second pass did not read what the first one did."""
         changed = self._pin_again.hexdigest() != self._live().pin.hexdigest()
         if changed or (self._total.uses_prior and self._side_digest.hexdigest() != self._prior_digest):
-            raise ReleaseError(
-                "Expected the same input in both passes, but it changed while it was read. Nothing was published; the charge stands. "
-                "Release a file that nobody writes to."
-            )
+            raise _changed()
 
     def settle(self, artefact: str) -> None:
         """Record the digest of the published output and destroy the secret."""
@@ -238,6 +235,15 @@ class StreamRun:
     def _key(self, candidate: _Candidate, purpose: str, **facts: object) -> Key:
         return derive_key(candidate.secret, purpose=purpose, facts=self._public | {"run_id": candidate.run_id} | facts)
 
+    def _kept_of(self, start: int, blocks: Blocks) -> NDArray[np.bool_]:
+        """(n,) bool: which of these rows are within their unit's cap; they must stand where they stood in the first pass."""
+        if self._kept is None:
+            return np.ones(len(blocks), bool)
+        rows = slice(start, start + len(blocks))
+        if not np.array_equal(one_word(self._key(self._live(), "unit-cap"), blocks), self._cap_words[rows]):
+            raise _changed()  # which the pin does not see: it knows no order
+        return self._kept[rows]
+
     def _begin_second_pass(self) -> None:
         chosen = self._live()
         self._pin_again = Pin(self._key(chosen, "pin"))
@@ -274,6 +280,13 @@ class _SideDigest:
 
     def hexdigest(self) -> str:
         return digest({name: state.hexdigest() for name, state in self._states.items()})
+
+
+def _changed() -> ReleaseError:
+    return ReleaseError(
+        "Expected the same input in both passes, but it changed while it was read. Nothing was published; the charge stands. "
+        "Release a file that nobody writes to."
+    )
 
 
 def _blocks(n: int, start: int, ids: ArrayLike | None, key: Key) -> Blocks:
