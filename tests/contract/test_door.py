@@ -269,6 +269,7 @@ def test_classes_read_off_the_labels_are_warned_about():
     with pytest.warns(ldp.DomainLeakWarning, match="Declare"):
         noisy = ldp.privatize(["b", "a"], ldp.RandomizedResponse(2, 1.0), noise=ldp.SeededNoise(0))
     assert noisy.classes == ("a", "b")
+    assert noisy.receipts[0].event["law"]["classes_inferred"] is True
 
 
 def test_a_run_never_pickles_its_labels_and_secret():

@@ -198,3 +198,21 @@ def test_classes_read_off_labels_warn(data):
     X, y = data
     with pytest.warns(ldp.DomainLeakWarning):
         classifier(classes=None).fit(X, y)
+
+
+def test_no_warning_depends_on_the_labels(data, recwarn):
+    X, *_ = data
+    many = [str(i) for i in range(len(X))]  # as many classes as rows: scikit-learn would warn about these raw labels
+    with pytest.raises(ldp.InvalidInput, match="row 0"):
+        classifier(classes=["a", "b"]).fit(X, many)
+    assert not [w for w in recwarn if "unique classes" in str(w.message)]
+
+
+@pytest.mark.parametrize("labels", [["a", None, "b"], ["a", 1, "b"]])
+def test_mixed_and_missing_labels_are_refused_in_words(data, labels):
+    X, *_ = data
+    y = np.array((labels * len(X))[: len(X)], dtype=object)
+    with pytest.raises(ldp.InvalidInput):
+        classifier(classes=["a", "b"]).fit(X, y)
+    with pytest.raises(ldp.InvalidInput, match="one type"):
+        classifier(classes=None).fit(X, y)

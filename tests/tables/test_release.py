@@ -291,3 +291,37 @@ def test_released_tables_are_not_released_again(tmp_path: Path, ledger: Ledger) 
     done = release(write(data(300), tmp_path / "in.parquet"), tmp_path / "o.parquet", spec(law="subset"), ledger)
     with pytest.raises(InvalidInput, match="released already"):
         release(done.path, tmp_path / "o2.parquet", spec(law="subset"), ledger)
+
+
+def test_row_groups_do_not_tell_how_long_raw_labels_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from labeldp.tables import parquet
+
+    monkeypatch.setattr(parquet, "BATCH_BYTES", 1 << 14)
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 1 << 14)
+    layouts = []
+    for number, name in enumerate(("x", "y" * 80)):  # the rarer of the two classes is short or long
+        labels = np.where(np.arange(N) % 50 == 0, "x" if name == "x" else "y" * 80, name)
+        table = data().set_column(data().schema.get_field_index("y"), "y", pa.array(labels))
+        out = tmp_path / f"out{number}.parquet"
+        classes = ("x", "y" * 80)
+        release(
+            write(table, tmp_path / f"in{number}.parquet"),
+            out,
+            spec(classes=classes, epsilon=1e-6, order="keep"),
+            Ledger(tmp_path / f"{number}.db"),
+        )
+        metadata = pq.ParquetFile(out).metadata
+        layouts.append(metadata.num_row_groups)
+    assert abs(layouts[0] - layouts[1]) <= 0.2 * layouts[0]  # what is left is the noisy labels' own width
+
+
+@pytest.mark.parametrize("bad", [float("nan"), -1.0, float("inf")])
+def test_a_bad_prior_is_refused_before_the_charge_even_where_it_is_not_read(tmp_path: Path, ledger: Ledger, bad: float) -> None:
+    table = data()
+    weights = np.ones(N)
+    weights[-1] = bad
+    table = table.set_column(table.schema.get_field_index("p3"), "p3", pa.array(weights))
+    prior = tuple(f"p{c}" for c in range(K))
+    with pytest.raises(InvalidInput, match="weights >= 0"):
+        release(write(table, tmp_path / "in.parquet"), tmp_path / "out.parquet", spec(law="subset", prior=prior), ledger)
+    assert ledger.runs() == []

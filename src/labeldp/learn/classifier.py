@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """LabelDPClassifier: any scikit-learn classifier, trained on private labels."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -170,7 +171,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         return self._fit_raw(X, y, ids, unit, learner, options)
 
     def _fit_raw(self, X: Any, y: Any, ids: ArrayLike | None, unit: ArrayLike | None, learner: Learner, options: LearnOptions) -> Self:
-        labels = _checked_labels(y, len_of(X))
+        labels = _checked_labels(y, len_of(X), declared=self.classes is not None)
         classes = infer_classes(labels) if self.classes is None else declare(self.classes)
         law = self._resolved_law(len(classes))
         plan = plan_stages(
@@ -238,7 +239,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
             labels,
             classes=classes,
             epsilon=self.epsilon,
-            laws=plan.to_dict(),
+            laws=plan.to_dict() | ({"classes_inferred": True} if self.classes is None else {}),
             dataset=self.dataset,
             column=self.column,
             ids=ids,
@@ -321,8 +322,8 @@ def len_of(X: Any) -> int:
     return int(X.shape[0])
 
 
-def _checked_labels(y: Any, n_rows: int) -> Any:
-    """Raw labels, one a row, of a kind that can be classes; no message shows a label."""
+def _checked_labels(y: Any, n_rows: int, declared: bool) -> Any:
+    """Raw labels, one a row, of a kind that can be classes; no message shows a label, and no warning depends on them."""
     labels = column_or_1d(y, warn=True)
     if len(labels) != n_rows:
         raise InvalidInput(f"Found input variables with inconsistent numbers of samples: X has {n_rows} rows, y has {len(labels)}.")
@@ -330,7 +331,13 @@ def _checked_labels(y: Any, n_rows: int) -> Any:
         raise InvalidInput(f"Expected at least 2 rows, got n_samples={n_rows}.")
     if labels.dtype.kind == "f":
         assert_all_finite(labels, input_name="y")
-    check_classification_targets(labels)
+    if not declared:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # it warns by how many labels are different
+                check_classification_targets(labels)
+        except TypeError:
+            raise InvalidInput("Expected labels of one type, none missing, got several types. Convert them, or declare classes=.") from None
     return labels
 
 

@@ -96,7 +96,7 @@ def privatize(
     >>> noisy.likelihood().shape
     (3, 4)
     """
-    declared = _classes_for(labels, classes, law.n_classes)
+    declared, inferred = _classes_for(labels, classes, law.n_classes)
     codes = encode(labels, declared)
     check_prior_use(law, prior)
     name = check_stage("release" if stage is None else stage)
@@ -105,7 +105,7 @@ def privatize(
         codes,
         declared,
         epsilon=law.epsilon,
-        laws={"law": law.to_dict(), "stage": name},
+        laws={"law": law.to_dict(), "stage": name} | ({"classes_inferred": True} if inferred else {}),
         dataset=dataset,
         column=column,
         ids=ids,
@@ -120,14 +120,15 @@ def privatize(
         return run.draw_with_side(np.arange(len(codes)), law, side, name)
 
 
-def _classes_for(labels: ArrayLike, classes: Sequence[object] | None, n_classes: int) -> tuple[object, ...]:
+def _classes_for(labels: ArrayLike, classes: Sequence[object] | None, n_classes: int) -> tuple[tuple[object, ...], bool]:
+    """The classes, and whether they were read off the labels."""
     if classes is not None:
-        return declare(classes, n_classes)
+        return declare(classes, n_classes), False
     if not len(as_array(labels)):
         raise InvalidInput("Expected at least one label, got none.")
     if as_array(labels).dtype.kind in "iu":
-        return tuple(range(n_classes))
-    return declare(infer_classes(labels), n_classes)
+        return tuple(range(n_classes)), False
+    return declare(infer_classes(labels), n_classes), True
 
 
 def open_run(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A label column's values as class codes, and back in the same type."""
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
@@ -176,7 +177,7 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def distinct_labels(arrays: Iterable[pa.Array], *, limit: int = 100_000) -> tuple[object, ...]:
-    """The distinct labels of a column, sorted, without null and NaN: what inferring classes reveals.
+    """The distinct labels of a column, sorted, without null, NaN and infinities: what inferring classes reveals.
 
     Raises
     ------
@@ -190,5 +191,5 @@ def distinct_labels(arrays: Iterable[pa.Array], *, limit: int = 100_000) -> tupl
             raise InvalidInput(
                 f"Expected at most {limit} distinct labels, got more. Is this the label column? Declare the classes if it is."
             )
-    present: list[Any] = [v for v in seen if v is not None and v == v]
+    present: list[Any] = [v for v in seen if v is not None and not (isinstance(v, float) and not math.isfinite(v))]
     return tuple(sorted(present))

@@ -18,6 +18,7 @@ METADATA_KEY = b"labeldp"
 GROUP_BYTES, GROUP_ROWS = 1 << 25, 1 << 20
 READ_BUFFER, BUFFERS = 1 << 20, 1 << 26  # of one column chunk; of all of them
 PROBE = 1024
+LABEL_BYTES = 8
 
 
 class ParquetSource:
@@ -65,11 +66,15 @@ class ParquetSource:
                 raise _damaged(self.path, error) from None
 
     def _bytes_of_a_row(self) -> int:
-        """In memory, as the first rows take: what is encoded in the file can be many times smaller."""
+        """In memory, as the first rows take: what is encoded in the file can be many times smaller.
+
+        The label counts as LABEL_BYTES whatever it is: batches become row groups, and their sizes must tell nothing of raw labels.
+        """
         if not self._row_bytes:
+            public = [name for name in self.names if self._codec is None or name != self._codec.column]
             with self._open() as file:
-                first = next(file.iter_batches(PROBE), None)
-            self._row_bytes = max(first.nbytes // len(first), 1) if first is not None and len(first) else 1
+                first = next(file.iter_batches(PROBE, columns=public), None)
+            self._row_bytes = LABEL_BYTES + (first.nbytes // len(first) if first is not None and len(first) else 0)
         return self._row_bytes
 
     def public_digest(self, label: str) -> "ParquetDigest":
@@ -78,7 +83,7 @@ class ParquetSource:
 
     def plan(self, codec: LabelCodec, evidence_bytes: int) -> None:
         """Label by this codec; a binary column after it if there is evidence."""
-        self._codec, self._evidence_bytes = codec, evidence_bytes
+        self._codec, self._evidence_bytes, self._row_bytes = codec, evidence_bytes, 0
 
     def rewrite(self, batch: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
         """The batch with these labels and, right after the label, their evidence."""

@@ -2,7 +2,7 @@
 """The two passes over a table: the first pins what will be drawn, the second draws and writes it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -102,8 +102,8 @@ class Passes:
             if digest is not None:
                 digest.update(batch)
             prior = facts.prior if facts.prior is None else facts.prior[kept]
-            words = self._run.order_words(noisy) if self._spec.order == "shuffle" else np.empty(0, np.uint64)
-            yield batch.release(*_written(noisy, prior), kept), words
+            words = self._run.order_words(noisy)
+            yield batch.release(*_written(noisy, prior, words), kept), words
             rows += len(batch)
 
     def _gather(self, shuffle: Shuffle, sink: Sink, rows: int) -> None:
@@ -139,10 +139,16 @@ class _Facts:
     prior: NDArray[np.float64] | None
 
 
-def _written(noisy: NoisyLabels, prior: NDArray[np.float64] | None) -> tuple[NDArray[np.integer], NDArray[np.uint8] | None]:
-    """Codes of the released labels, and evidence bytes where the law needs them."""
+def _written(
+    noisy: NoisyLabels, prior: NDArray[np.float64] | None, words: NDArray[np.uint64]
+) -> tuple[NDArray[np.integer], NDArray[np.uint8] | None]:
+    """Codes of the released labels, and evidence bytes where the law needs them.
+
+    Without an id column ties are broken by secret words: a row's place in the input, which the public could hash too, is not released.
+    """
     (block,) = noisy.blocks
-    codes = block.outputs if block.law.kind == "label" else noisy.hard_codes(prior)
+    named = noisy if noisy.explicit_ids else replace(noisy, ids=words)
+    codes = block.outputs if block.law.kind == "label" else named.hard_codes(prior)
     raw = evidence_format.pack(block.law, block.outputs, block.side) if needs_evidence(block.law) else None
     return codes, raw
 
@@ -176,7 +182,10 @@ def id_column(batch: Batch, name: str) -> NDArray[np.generic]:
 def _prior(batch: Batch, names: Sequence[str] | None) -> NDArray[np.float64] | None:
     if not names:
         return None
-    return np.column_stack([_number_column(batch, name) for name in names])
+    weights = np.column_stack([_number_column(batch, name) for name in names])
+    if not np.all((weights >= 0) & (weights < np.inf)):  # before the charge, also where the law ignores the prior
+        raise InvalidInput(f"Expected finite weights >= 0 in the prior's columns {', '.join(names)}, got others. Mend those rows.")
+    return weights
 
 
 def _number_column(batch: Batch, name: str) -> NDArray[np.float64]:
