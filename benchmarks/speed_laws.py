@@ -9,14 +9,12 @@ Both sides of a ratio run alternately in one process, on one thread; medians. Ba
 
 import argparse
 import json
-import os
-import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 
 import numpy as np
+from conditions import machine
 from numpy.typing import NDArray
 
 from labeldp.laws import RandomizedResponse, RRWithPrior, kernel
@@ -168,12 +166,7 @@ def main() -> None:
     options = parser.parse_args()
     sizes = (10, 100, 1000, 100_000)
     result = {
-        "machine": {
-            "cpu": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "numpy": np.__version__,
-            "python": sys.version.split()[0],
-        },
+        "machine": machine(),
         "epsilon": EPSILON,
         "rr_with_prior": [prior_case(make, max(20, options.cells // k), k, options.repeats) for make in (peaked, flat) for k in sizes],
         "randomized_response": [response_case(options.rows, k, options.repeats) for k in (2, 10, 1000, 100_000)],

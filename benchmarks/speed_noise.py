@@ -9,18 +9,15 @@ ratios within a round. The float formulation is what people write today: it is n
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import cryptography
 import numpy as np
+from conditions import machine
 from numpy.typing import NDArray
 
-import labeldp
 from labeldp.laws import RandomizedResponse
 from labeldp.privacy import noise
 from labeldp.privacy.cmac import CHUNK, encrypt, encryptor, space_for
@@ -107,22 +104,6 @@ def run(n: int, repeats: int) -> dict[str, object]:
         },
         "targets": {"generator, float, whole array": 1.3, "generator, float, chunked": 1.0},
         "seconds": {name: [round(value, 4) for value in values] for name, values in seconds.items()},
-    }
-
-
-def machine() -> dict[str, object]:
-    """What it ran on."""
-    info = Path("/proc/cpuinfo")
-    names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
-    return {
-        "processor": names[0] if names else platform.processor(),
-        "cores": os.cpu_count(),
-        "load": [round(value, 2) for value in os.getloadavg()],
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "cryptography": cryptography.__version__,
-        "labeldp": getattr(labeldp, "__version__", ""),
     }
 
 

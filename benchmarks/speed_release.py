@@ -9,19 +9,18 @@ and the largest peak of resident memory. Bars: keep <= 2 x the floor, shuffle <=
 import argparse
 import json
 import os
-import platform
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from conditions import machine
 
 CLASSES = 1000
 SCHEMA = pa.schema([("row_id", pa.int64()), ("label", pa.int32())] + [(f"x{i}", pa.float32()) for i in range(4)])
@@ -133,15 +132,7 @@ def summary(rows: int, runs: dict[str, list[dict[str, float]]]) -> dict[str, obj
             "million_rows_per_second": round(rows / statistics.median(run["seconds"] for run in found) / 1e6, 2),
             "peak_mb": round(max(run["peak_mb"] for run in found)),
         }
-    conditions = {
-        "rows": rows,
-        "repeats": len(runs["floor"]),
-        "cores": os.cpu_count(),
-        "load_1min": round(os.getloadavg()[0], 1),
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("numpy", "pyarrow", "cryptography")},
-    }
+    conditions = {"rows": rows, "repeats": len(runs["floor"]), "machine": machine()}
     return {"bars": BARS, "results": results, "conditions": conditions, "runs": runs}
 
 

@@ -17,6 +17,7 @@ TREES = {path: ast.parse(path.read_text(encoding="utf-8"), str(path)) for path i
 LAYERS = {
     "errors": 0,
     "_validate": 1,
+    "_files": 1,
     "_hash": 1,
     "_rounding": 1,
     "receipt": 2,
@@ -34,7 +35,7 @@ LAYERS = {
     "report": 9,
     "cli": 9,
 }
-HELPERS = {"_validate", "_hash", "_rounding"}  # one group: small helpers that may use each other
+HELPERS = {"_validate", "_files", "_hash", "_rounding"}  # one group: small helpers that may use each other
 MINIMUM_TESTS = 1200
 
 

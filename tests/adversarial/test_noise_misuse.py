@@ -425,12 +425,6 @@ def test_pin_wants_a_code_for_each_row() -> None:
         noise.Pin(noise.derive_key(SECRET, purpose="pin", facts={})).update(noise.row_blocks(2), np.zeros(3, int))
 
 
-def test_public_hash_is_of_run_and_row() -> None:
-    one, two = noise.public_hash("a" * 32, noise.row_blocks(40_000)), noise.public_hash("b" * 32, noise.row_blocks(40_000))
-    assert len(np.unique(np.concatenate([one, two]))) == 80_000
-    np.testing.assert_array_equal(noise.public_hash("a" * 32, noise.row_blocks(40_000)[39_000:]), one[39_000:])
-
-
 @pytest.mark.parametrize(
     "made",
     [

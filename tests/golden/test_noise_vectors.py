@@ -141,14 +141,6 @@ def test_partition() -> None:
     assert noise.partition(made_key("partition"), noise.row_blocks(len(rows)), vector["fractions"]).tolist() == vector["parts"]
 
 
-def test_public_hash() -> None:
-    vector = VECTORS["public_hash"]
-    key = hashlib.sha256(vector["run_id"].encode()).digest()[:16]
-    assert f"{reference_word(key, reference_block({'row': vector['row']}, b''), 0):016x}" == vector["hash"]
-    (made,) = noise.public_hash(vector["run_id"], noise.row_blocks(1, vector["row"]))
-    assert f"{int(made):016x}" == vector["hash"]
-
-
 def test_pin() -> None:
     vector = VECTORS["pin"]
     key, sums = bytes.fromhex(VECTORS["keys"]["pin"]["key"]), [0, 0]

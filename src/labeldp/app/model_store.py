@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labeldp._files import sync
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.learn.model import Model
 from labeldp.tables.features import Features
-from labeldp.tables.publish import sync_folder, workplace
+from labeldp.tables.publish import workplace
 
 FORMAT = 1
 MODEL, FACTS = "model.skops", "model.json"
@@ -65,9 +66,9 @@ def save_model(out: Path, estimator: Any, facts: Mapping[str, object]) -> None:
             made / FACTS,
             json.dumps({"format": FORMAT, "kind": "model"} | dict(facts), indent=2, ensure_ascii=False, allow_nan=False).encode(),
         )
-        sync_folder(made)
+        sync(made)
         os.replace(made, out)
-        sync_folder(out.parent)
+        sync(out.parent)
 
 
 def _write(path: Path, data: bytes) -> None:

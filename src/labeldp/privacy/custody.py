@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from labeldp._files import sync
 from labeldp._hash import digest
 from labeldp.errors import InvalidInput, LabelDPError, LedgerError
 from labeldp.evidence import NoisyLabels
@@ -81,7 +82,7 @@ class RunStore:
         """Write a file, readable by its owner only, and wait until it is on disk."""
         private_folder(self.folder)
         self._written(name, data).replace(self.folder / name)
-        sync_folder(self.folder)
+        sync(self.folder)
 
     def _written(self, name: str, data: bytes) -> Path:
         part = self._part(name)
@@ -132,7 +133,7 @@ class RunStore:
         with contextlib.suppress(FileExistsError):
             os.link(part, self.folder / f"{stage}.side.npz")
         part.unlink()
-        sync_folder(self.folder)
+        sync(self.folder)
         return self.load_side(stage) or {}
 
     def load_side(self, stage: str) -> dict[str, NDArray[np.generic]] | None:
@@ -151,9 +152,9 @@ class RunStore:
         """Keep a stage's outputs."""
         part = self._part(f"{stage}.parquet")
         noisy.save(part)
-        sync_file(part)
+        sync(part)
         part.replace(self.folder / f"{stage}.parquet")
-        sync_folder(self.folder)
+        sync(self.folder)
 
     def load_noisy(self, stage: str) -> NoisyLabels | None:
         """A stage's outputs, or None."""
@@ -288,21 +289,7 @@ def private_folder(path: Path) -> None:
     """Make a folder, and whatever folders it lacks above it, for the owner only; on disk when this returns."""
     for folder in reversed([each for each in (path, *path.parents) if not each.exists()]):
         folder.mkdir(mode=0o700, exist_ok=True)
-        sync_folder(folder.parent)
-
-
-def sync_file(path: Path) -> None:
-    """Wait until a file's content is on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until a folder's entries are on disk."""
-    sync_file(path)
+        sync(folder.parent)
 
 
 def _npy(array: NDArray[np.generic]) -> bytes:

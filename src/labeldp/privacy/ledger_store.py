@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from labeldp._files import sync
 from labeldp.errors import LedgerError
 from labeldp.privacy.ledger_entries import GENESIS, Row, entry_hash, text
 
@@ -140,15 +141,7 @@ def _create(path: Path, opening: Mapping[str, object]) -> None:
             append(connection, opening)
         with contextlib.suppress(FileExistsError):
             os.link(part, path)
-        _sync_folder(path.parent)
+        sync(path.parent)
     finally:
         for name in (part, *(part.with_name(part.name + end) for end in ("-wal", "-shm"))):
             name.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

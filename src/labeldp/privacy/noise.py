@@ -6,7 +6,6 @@ block. So a word is never used twice, and the same draw asked for again gives th
 exact format, with test vectors.
 """
 
-import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -20,7 +19,7 @@ from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.privacy.blocks import Blocks, blocks_of, row_blocks
 from labeldp.privacy.cmac import CHUNK, WORD, encrypt, encryptor, space_for
-from labeldp.privacy.keys import DRAW_FACTS, FORMAT, KEY_BYTES, Key, SeededNoise, derive_key, new_run_id, new_secret
+from labeldp.privacy.keys import DRAW_FACTS, FORMAT, Key, SeededNoise, derive_key, new_run_id, new_secret
 
 __all__ = [
     "CHUNK",
@@ -37,7 +36,6 @@ __all__ = [
     "new_secret",
     "one_word",
     "partition",
-    "public_hash",
     "row_blocks",
     "word_chunks",
 ]
@@ -185,18 +183,6 @@ def partition(key: Key, blocks: Blocks, fractions: Sequence[float]) -> NDArray[n
     context, out = encryptor(key.material("partition")), np.empty(len(blocks), np.int16)
     for rows, words in _first_words(context, blocks):
         out[rows] = np.searchsorted(np.array(edges, np.uint64), words[:, 0], side="right")
-    return out
-
-
-def public_hash(run_id: str, blocks: Blocks) -> NDArray[np.uint64]:
-    """A number for each row that anyone who has its block can compute, to break ties without favouring a class: (n,) uint64.
-
-    It is not secret and never used as noise: AES under the first 16 bytes of SHA-256(run id).
-    """
-    context = encryptor(hashlib.sha256(run_id.encode()).digest()[:KEY_BYTES])
-    out = np.empty(len(blocks), np.uint64)
-    for rows, words in _first_words(context, blocks):
-        out[rows] = words[:, 0]
     return out
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from labeldp._files import sync
 from labeldp.errors import ReleaseError
 
 LOCK = "lock"
@@ -67,15 +68,4 @@ def publish(made: Path, final: Path) -> None:
     with made.open("rb") as stream:
         os.fsync(stream.fileno())
     os.replace(made, final)
-    sync_folder(final.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names in a folder durable (where the system can)."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(final.parent)
