@@ -92,7 +92,7 @@ def main() -> None:
     result["memory"] = part("speed.py", ["--memory", "20000" if options.quick else "1000000", "1000"])
     result["targets"] = [{"what": what, "measured": measured, "target": target} for what, measured, target in lines(result)]
     for row in result["targets"]:
-        print(f"{row['measured']:>10}  {row['target']:<14} {row['what']}")
+        print(f"| {row['what']} | {row['measured']} | {row['target']} |")
     if not options.quick:
         RESULT.parent.mkdir(exist_ok=True)
         RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -247,14 +247,36 @@ def report(names, epsilons):
             print(f"    labeldp - randomized response: {verdict(runs, name, epsilon, n_classes)}")
 
 
+def cell(runs, name, method, epsilon, field, scale, digits):
+    found = np.array(list(values(runs, name, method, None if method == "non-private" else epsilon, field).values()))
+    return f"{scale * found.mean():.{digits}f} ± {scale * found.std(ddof=1):.{digits}f}" if len(found) > 1 else ""
+
+
+def markdown(runs, epsilons=EPSILONS, methods=tuple(METHODS), fields=("accuracy", "log_loss")):
+    """The table as Markdown: mean and standard deviation over the seeds."""
+    lines = []
+    for field in fields:
+        scale, digits, title = (100, 1, "accuracy, %") if field == "accuracy" else (1, 3, "log-loss")
+        lines += ["", f"| {title} | eps | " + " | ".join(methods) + " |", "|---|---|" + "---|" * len(methods)]
+        for name in ESTIMATORS:
+            for epsilon in epsilons:
+                cells = " | ".join(cell(runs, name, method, epsilon, field, scale, digits) for method in methods)
+                lines.append(f"| {name} | {epsilon:g} | {cells} |")
+    return "\n".join(lines[1:])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", default=",".join(ESTIMATORS))
     parser.add_argument("--epsilon", default=",".join(map(str, EPSILONS)))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--report", action="store_true")
+    parser.add_argument("--report", action="store_true", help="only print the table and the tests")
+    parser.add_argument("--markdown", action="store_true", help="only print the table, as in README.md beside this file")
     args = parser.parse_args()
+    if args.markdown:
+        print(markdown(load_runs()))
+        return
     names, epsilons = args.data.split(","), tuple(float(e) for e in args.epsilon.split(","))
     if not args.report:
         run_all(names, epsilons, args.seeds, args.jobs)

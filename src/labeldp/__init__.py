@@ -118,7 +118,9 @@ def __getattr__(name: str) -> object:
         return import_module(_MODULES[name])
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'labeldp' has no attribute {name!r}")
+    from labeldp._validate import suggest
+
+    raise AttributeError(f"module 'labeldp' has no attribute {name!r}.{suggest(name, __all__)}")
 
 
 def __dir__() -> list[str]:

@@ -159,6 +159,8 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         unit : (n,) array, optional
             Who each row is about.
         """
+        if not hasattr(self._base(), "fit"):
+            raise InvalidInput(f"Expected a scikit-learn classifier or pipeline, got estimator of type {type(self.estimator).__name__}.")
         options = self.options or LearnOptions()
         random_state = check_random_state(self.random_state)
         X = self._checked(X, y)
