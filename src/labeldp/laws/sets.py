@@ -44,6 +44,8 @@ def full(n_classes: int) -> Bits:
 
 def popcount(packed: Bits) -> NDArray[np.int64]:
     """Size of each row's set."""
+    if packed.shape[1] <= 8:
+        return np.bitwise_count(_word(packed)).astype(np.int64)
     return np.asarray(np.bitwise_count(packed).sum(axis=1, dtype=np.int64))
 
 
@@ -59,14 +61,19 @@ def single(labels: NDArray[np.integer], n_classes: int) -> Bits:
 def contains(packed: Bits, labels: NDArray[np.integer], n_classes: int) -> NDArray[np.bool_]:
     """Whether each row's set holds the row's label: (n,). Cost: a few passes over the packed bytes, whatever the label."""
     if packed.shape[1] <= 8:  # one machine word holds the set: shift it by the label
-        word = np.zeros((len(labels), 8), dtype=np.uint8)
-        word[:, : packed.shape[1]] = packed
-        shifted = word.view("<u8")[:, 0] >> labels.astype(np.uint64)
+        shifted = _word(packed) >> labels.astype(np.uint64)
         return np.asarray((shifted & np.uint64(1)).astype(np.bool_))
     found = np.empty(len(labels), dtype=np.bool_)
     for rows in row_slices(len(labels), packed.shape[1]):
         found[rows] = (single(labels[rows], n_classes) & packed[rows]).any(axis=1)
     return found
+
+
+def _word(packed: Bits) -> NDArray[np.uint64]:
+    """At most 8 bytes a row as one machine word: (n,)."""
+    word = np.zeros((len(packed), 8), dtype=np.uint8)
+    word[:, : packed.shape[1]] = packed
+    return np.asarray(word.view("<u8")[:, 0], dtype=np.uint64)
 
 
 def row_slices(n_rows: int, width: int) -> list[slice]:
@@ -87,6 +94,16 @@ def _byte_select() -> NDArray[np.uint8]:
 _SELECT = _byte_select()
 
 
+def _bytes_passed(ends: NDArray[np.int32], wanted: NDArray[np.int32]) -> NDArray[np.int64]:
+    """How many bytes of each row end before its wanted bit; a byte at a time where rows are short."""
+    if ends.shape[1] > 8:
+        return np.asarray((ends <= wanted[:, None]).sum(axis=1))
+    passed = np.zeros(len(ends), dtype=np.int64)
+    for column in ends.T:
+        passed += column <= wanted
+    return passed
+
+
 def select(packed: Bits, *indices: NDArray[np.integer]) -> tuple[NDArray[np.int32], ...]:
     """The j-th class of each row's set, counted from 0, for each array of j given: int32 (n,); meaningless where the set is smaller."""
     out = tuple(np.empty(len(packed), dtype=np.int32) for _ in indices)
@@ -97,7 +114,7 @@ def select(packed: Bits, *indices: NDArray[np.integer]) -> tuple[NDArray[np.int3
         every = np.arange(len(part))
         for result, index in zip(out, indices, strict=True):
             wanted = index[rows].astype(np.int32)
-            byte = np.minimum((ends <= wanted[:, None]).sum(axis=1), last)
+            byte = np.minimum(_bytes_passed(ends, wanted), last)
             value = part[every, byte]
             within = wanted - ends[every, byte] + np.bitwise_count(value)
             result[rows] = 8 * byte + _SELECT[value, np.clip(within, 0, 8)]
