@@ -96,3 +96,15 @@ def test_memory_is_bounded() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 60 * 2**20
+
+
+@pytest.mark.parametrize("n_classes", [3, 4, 6, 10, 26, 100])
+@pytest.mark.parametrize("epsilon", [0.01, 0.1, 0.5, 1.0, 4.0])
+def test_classes_of_equal_prior_are_never_told_apart_by_their_index(n_classes: int, epsilon: float) -> None:
+    """A split by index would be the same for all rows of a uniform prior, and nothing could tell the classes within a half apart."""
+    law = AutoLaw(n_classes, epsilon)
+    side = law.prepare(np.ones((1, n_classes)))
+    assert side["choice"][0] != 2
+    prior = np.ones((1, n_classes))
+    prior[0, 0] = n_classes  # a split of the first class from the rest is one by the prior
+    assert law.prepare(prior)["choice"][0] in range(4)

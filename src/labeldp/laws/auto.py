@@ -35,7 +35,8 @@ class AutoLaw(Law):
     Notes
     -----
     Scores are nats between label and output under the prior mixed with 5 % uniform (see `labeldp.laws.information`), rounded to a grid of
-    2^-20 nats; of equal ones the first of rr, rr-top-k, split, subset, and the smallest k. Output: packed sets, (n, ceil(K/8)) uint8, a
+    2^-20 nats; of equal ones the first of rr, rr-top-k, split, subset, and the smallest k. A split that would part classes of equal prior
+    is not used. Output: packed sets, (n, ceil(K/8)) uint8, a
     label as a set of one. Side: choice (n,) uint8 (0 rr, 1 rr-top-k, 2 split, 3 subset), size (n,) int32, set (n, ceil(K/8)) uint8
     packed: the candidates or the split. Cost: one sort of the prior a row, and the chosen law's words.
     """
@@ -72,6 +73,9 @@ class AutoLaw(Law):
         table[:, RR], table[:, TOP_K] = scores[:, -1], scores[every, best]
         in_split, number = (weights * split).sum(axis=1) / total[:, 0], split.sum(axis=1)
         table[:, SPLIT] = _on_grid(split_information((1.0 - _MIXED) * in_split + _MIXED * number / k, self.epsilon))
+        # A cut between equal weights would be by class index: the same one for all such rows, which could never tell the classes on one
+        # side of it apart. Such rows are left to the laws that treat equal classes alike.
+        table[sorted_weights[every, number - 1] == sorted_weights[every, number], SPLIT] = -1.0
         table[:, SUBSET] = _on_grid(information.subset_scores(ordered, self.epsilon, subset))
         choice = table.argmax(axis=1).astype(np.uint8)
         size = np.select([choice == RR, choice == TOP_K, choice == SPLIT], [k, tries[best], number], subset).astype(np.int32)

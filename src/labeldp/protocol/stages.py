@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels, concat
-from labeldp.laws import AutoLaw, Law, RandomizedResponse
+from labeldp.laws import AutoLaw, Law, PriorSplit, RandomizedResponse, SubsetSelection
 from labeldp.privacy.draw import Prior
 
 Model = TypeVar("Model")
@@ -41,7 +41,7 @@ class StagePlan:
     Attributes
     ----------
     law : Law
-        Of every stage.
+        Of every stage (see `law_of`).
     sizes : tuple of float
         Share of the training rows in each stage; sums to 1.
     validation_fraction : float
@@ -62,7 +62,11 @@ class StagePlan:
         """An invertible law: the stages' own if it ignores priors, else one that releases the same kind of output."""
         if not self.law.uses_prior:
             return self.law
-        return (RandomizedResponse if self.law.kind == "label" else AutoLaw)(self.law.n_classes, self.law.epsilon)
+        return (RandomizedResponse if self.law.kind == "label" else SubsetSelection)(self.law.n_classes, self.law.epsilon)
+
+    def law_of(self, stage: int, has_prior: bool) -> Law:
+        """The law of a stage, counted from 0. A split without a prior would be by class index: the first stage selects subsets instead."""
+        return self.validation_law if isinstance(self.law, PriorSplit) and stage == 0 and not has_prior else self.law
 
     @property
     def fractions(self) -> tuple[float, ...]:
@@ -174,8 +178,9 @@ def run_stages(
         if not len(rows):
             continue
         name = f"stage-{number + 1}"
-        drawn.append((rows, run.privatize(rows, plan.law, _prior(plan.law, rows, model, prior_of, first_prior), name)))
-        done.append(Stage(name, plan.law, len(rows)))
+        law = plan.law_of(number, first_prior is not None)
+        drawn.append((rows, run.privatize(rows, law, _prior(law, rows, model, prior_of, first_prior), name)))
+        done.append(Stage(name, law, len(rows)))
         everything = np.concatenate([r for r, _ in drawn])
         model = fit(everything, concat([noisy for _, noisy in drawn]), model, held_out)
     if model is None:

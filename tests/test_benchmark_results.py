@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures in the documents are those of the kept results: the tables are made again from the JSON and compared."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+@pytest.fixture
+def tabular(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    for name in ("tabular", "conditions"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import tabular
+
+    return tabular
+
+
+def test_tables_in_the_documents_are_the_kept_results(tabular):
+    runs = json.loads((RESULTS / "tabular.json").read_text(encoding="utf-8"))["runs"]
+    assert tabular.markdown(runs) in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    methods = ("randomized response", "RR, tuned C", "LP-2ST", "labeldp", "non-private")
+    assert tabular.markdown(runs, (1.0,), methods) in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_run_that_was_started_is_finished_and_says_how(tabular):
+    runs = json.loads((RESULTS / "tabular.json").read_text(encoding="utf-8"))["runs"]
+    assert {tabular.key(run) for run in runs} == {tabular.key(run) for run in tabular.wanted(tabular.ESTIMATORS, tabular.EPSILONS, 10)}
+    assert all("finished" in run and "error" not in run and run["machine"]["versions"] and run["estimator"] for run in runs)
+
+
+def test_speed_targets_are_listed_with_what_was_measured():
+    kept = json.loads((RESULTS / "speed.json").read_text(encoding="utf-8"))
+    page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    for row in kept["targets"]:
+        assert f"| {row['what']} | {row['measured']} | {row['target']} |" in page
