@@ -41,6 +41,7 @@ def memory(rows: int, n_classes: int) -> dict[str, object]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     kept = sum(array.nbytes for block in noisy.blocks for array in (block.outputs, *block.side.values())) / 2**20
     return {
+        "machine": machine(),
         "what": f"privatize of {rows} rows, K = {n_classes}, law auto, prior from a function",
         "seconds": round(time.perf_counter() - start, 1),
         "mb_before": round(before),
@@ -81,15 +82,17 @@ def main() -> None:
     """Run the parts, print the table, keep the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs; keeps nothing")
+    parser.add_argument("--only", choices=[*FULL, "memory"], help="measure this part again; the others stay as they are kept")
     parser.add_argument("--memory", nargs=2, type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.memory:
         print(json.dumps(memory(*options.memory)))
         return
     sizes = QUICK if options.quick else FULL
-    result: dict = {"machine": machine()}
-    result |= {name: part(f"speed_{name}.py", sizes[name]) for name in sizes}
-    result["memory"] = part("speed.py", ["--memory", "20000" if options.quick else "1000000", "1000"])
+    result: dict = json.loads(RESULT.read_text(encoding="utf-8")) if options.only else {}
+    result |= {name: part(f"speed_{name}.py", sizes[name]) for name in sizes if options.only in (None, name)}
+    if options.only in (None, "memory"):
+        result["memory"] = part("speed.py", ["--memory", "20000" if options.quick else "1000000", "1000"])
     result["targets"] = [{"what": what, "measured": measured, "target": target} for what, measured, target in lines(result)]
     for row in result["targets"]:
         print(f"| {row['what']} | {row['measured']} | {row['target']} |")
