@@ -244,3 +244,8 @@ def test_the_whole_suite_was_collected(request: pytest.FixtureRequest) -> None:
     if chosen or config.option.keyword or config.option.markexpr:
         pytest.skip("only part of the suite was asked for")
     assert len(request.session.items) >= MINIMUM_TESTS
+
+
+def test_the_package_holds_nothing_but_source() -> None:
+    strangers = [path for path in SOURCE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc") and path.name != "py.typed"]
+    assert not strangers, strangers

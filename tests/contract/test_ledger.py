@@ -62,7 +62,7 @@ def test_refusal_says_what_remains_where_and_what_to_do(ledger: Ledger) -> None:
 def test_first_charge_without_a_budget_sets_it_and_says_so(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
     assert ledger.budget_of("clicks", "label") is None
     assert ledger.remaining("clicks", "label") == math.inf
-    with caplog.at_level(logging.INFO, "labeldp"):
+    with caplog.at_level(logging.WARNING, "labeldp"):
         charge(ledger, 0.7)
     assert "budget of dataset 'clicks', column 'label' is now 0.7 (first charge)" in caplog.text
     assert (ledger.budget_of("clicks", "label"), ledger.remaining("clicks", "label")) == (0.7, 0.0)

@@ -166,7 +166,9 @@ class Ledger:
             amount = repr(rounded_down(budget))
             facts = {"kind": "budget", "dataset": dataset, "column": column, "budget": amount, "why": why, "at": _now()}
             ledger_store.append(connection, facts)
-            _log.info("ledger %s: budget of dataset %r, column %r is now %s (%s)", self._path, dataset, column, amount, why)
+            level = logging.INFO if asked is not None else logging.WARNING  # nobody chose this one, so it is said aloud
+            text = "The budget of dataset %r, column %r is now %s (%s), kept in %s. `labeldp ledger set-budget` or set_budget changes it."
+            _log.log(level, text, dataset, column, amount, why, self._path)
 
     def _close(self, run_id: str, kind: str, facts: dict[str, object]) -> None:
         state = {"settle": "settled", "abandon": "abandoned"}[kind]
