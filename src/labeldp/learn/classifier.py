@@ -311,7 +311,15 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         return np.asarray(self.classes_[proba.argmax(axis=1)])
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
-        """Accuracy: unbiased through the law for NoisyLabels, plain for public true labels."""
+        """Accuracy on true labels.
+
+        Parameters
+        ----------
+        X : (n, n_features) array, sparse matrix or data frame
+        y : NoisyLabels of n rows that the model did not learn from: unbiased through the law; or (n,) public true labels: plain
+        sample_weight : (n,) array, optional
+            With public labels only.
+        """
         if isinstance(y, NoisyLabels):
             if sample_weight is not None:
                 raise InvalidInput("Expected no sample_weight with NoisyLabels.")
