@@ -2,6 +2,7 @@
 """The estimators keep scikit-learn's contract."""
 
 import pytest
+import sklearn
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -14,9 +15,17 @@ FRESH = "each fit draws fresh noise"
 FRESH_NOISE_CHECKS = ("check_fit_idempotent", "check_supervised_y_2d", "check_classifier_data_not_an_array")
 
 
+# check_classifiers_train wants 0.83 on 300 rows, whose labels at epsilon = 1 allow 0.82 to 0.93 by the seed. The trees of scikit-learn 1.8
+# reach 0.823 with seed 0, those of 1.9 reach 0.837.
+OLD_TREES = {} if sklearn.__version__ >= "1.9" else {"check_classifiers_train": "300 rows at epsilon = 1 and this seed"}
+
+
 def fails_by_fresh_noise(estimator):
-    seeded = isinstance(estimator, SoftmaxRegression) or estimator.noise is not None
-    return {} if seeded else dict.fromkeys(FRESH_NOISE_CHECKS, FRESH)
+    if isinstance(estimator, SoftmaxRegression):
+        return {}
+    if estimator.noise is not None:
+        return OLD_TREES if estimator.estimator is None else {}
+    return dict.fromkeys(FRESH_NOISE_CHECKS, FRESH)
 
 
 @pytest.mark.filterwarnings("ignore")
