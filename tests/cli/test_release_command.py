@@ -13,20 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.cli.commands import SENTINEL, run
 from typer.testing import CliRunner
 
 from labeldp.cli import app
 from labeldp.privacy.ledger import Ledger, default_ledger
-
-SENTINEL = "SENTINEL-4711"
-
-
-def run(*args: object) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [str(a) for a in args])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
-    assert "Traceback" not in result.output
-    assert SENTINEL not in result.output
-    return result.exit_code, result.stdout, result.stderr
 
 
 def people(path: Path, n: int = 400, bad: str | None = None) -> Path:

@@ -11,23 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sklearn.linear_model import LogisticRegression
-from typer.testing import CliRunner
+from tests.cli.commands import SENTINEL, run
 
 from labeldp.app.model_store import load_model, save_model
-from labeldp.cli import app
 from labeldp.errors import InvalidInput
 from labeldp.privacy.ledger import default_ledger
 
 N = 1200
-SENTINEL = "SENTINEL-4711"
-
-
-def run(*args: object) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [str(a) for a in args])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
-    assert "Traceback" not in result.output
-    assert SENTINEL not in result.output
-    return result.exit_code, result.stdout, result.stderr
 
 
 def shop(n: int = N, seed: int = 0) -> dict[str, list[Any]]:
