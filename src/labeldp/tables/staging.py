@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A release of many files: written in a private folder, and under their final names only when all are there."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from labeldp._files import sync
+from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.tables.place import Place
+
+JOURNAL, MANIFEST = "_publishing.json", "_manifest.json"
+FINAL = re.compile(r"part-\d{5,}\.\w+")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A finished file in staging, as whoever wrote it says.
+
+    Attributes
+    ----------
+    name : str
+        In staging.
+    rows, size : int
+    sha256 : str
+        Hexadecimal.
+    """
+
+    name: str
+    rows: int
+    size: int
+    sha256: str
+
+
+def part_name(number: int, suffix: str = ".parquet") -> str:
+    """part-00000.parquet."""
+    return f"part-{number:05d}{suffix}"
+
+
+@dataclass(frozen=True)
+class Staging:
+    """The private folder of one run's files, until they are published or given up.
+
+    Where folders can be renamed it stands beside the output, hidden, and becomes the output in one step. In an object store it is
+    below the output; files are moved out of it one by one, and the manifest, written last, is what makes the release complete.
+    It is a frozen value that pickles, so that the workers of a cluster can write to it.
+
+    Parameters
+    ----------
+    out : Place
+        The released folder; with `single`, the released file.
+    run_id : str
+        Of the charge.
+    single : bool
+    """
+
+    out: Place
+    run_id: str
+    single: bool = False
+
+    def __post_init__(self) -> None:
+        if "/" not in self.out.path.strip("/") and self.out.local is None:
+            raise InvalidInput(f"Expected an output inside a bucket or folder, got {self.out} itself. Add a name to it.")
+
+    @property
+    def folder(self) -> Place:
+        """The staging folder."""
+        if self.out.renames:
+            return self.out.beside(f".{self.out.name}.labeldp-{self.run_id[:8]}")
+        name = f"_labeldp_staging_{self.run_id}"
+        return self.out.beside(f"{name}_{self.out.name}") if self.single else self.out.child(name)
+
+    @property
+    def manifest(self) -> Place:
+        """Beside the output: OUT.manifest.json."""
+        return self.out.beside(self.out.name + ".manifest.json")
+
+    def prepare(self) -> None:
+        """An empty staging folder; what a killed attempt left in it is deleted. Only the driver calls this, before any worker writes."""
+        self.folder.delete()
+        self.folder.make_folder(private=True)
+
+    def new_file(self, suffix: str = ".parquet") -> Place:
+        """A name for one attempt's file, like no other."""
+        return self.folder.child(f"attempt-{uuid4().hex}{suffix}")
+
+    def publish(self, parts: Sequence[Part], manifest: bytes, *, replace: bool = False) -> tuple[str, ...]:
+        """Give the parts, in this order, their final names, write the manifest, and delete everything else in staging.
+
+        After a crash the same call finishes what was begun.
+
+        Parameters
+        ----------
+        parts : sequence of Part
+            The committed attempts; files of other attempts are deleted.
+        manifest : bytes
+        replace : bool
+            What lies under the output's name is an earlier state of this very run, and may go.
+
+        Returns
+        -------
+        The final names, part-00000.parquet and so on; of a single file, its name.
+
+        Raises
+        ------
+        ReleaseError
+            A part is missing or is not what was written, or the output's name holds something else.
+        """
+        names = (self.out.name,) if self.single else tuple(part_name(i, _suffix(p.name)) for i, p in enumerate(parts))
+        if self.single and len(parts) != 1:
+            raise ReleaseError(f"Expected one file for {self.out.name}, got {len(parts)}.")
+        if self.single:
+            self._publish_one(parts[0], manifest)
+        elif self.out.renames:
+            self._publish_folder(parts, names, manifest, replace)
+        else:
+            self._publish_objects(parts, names, manifest, replace)
+        return names
+
+    def write_manifest(self, data: bytes) -> None:
+        """The manifest appears whole or not at all."""
+        if not self.out.renames:  # an object appears when it is complete
+            self.manifest.write_bytes(data)
+            return
+        self.folder.make_folder(private=True)
+        made = self.folder.child(MANIFEST)
+        made.write_bytes(data)
+        made.move(self.manifest)
+
+    def abandon(self) -> None:
+        """Delete everything in staging."""
+        self.folder.delete()
+        if not self.out.renames and not self.single and self.out.is_folder() and not self.out.files():
+            self.out.delete()  # an object store's marker of an empty folder
+
+    # One rename -------------------------------------------------------------------------------------------------------------------
+
+    def _publish_folder(self, parts: Sequence[Part], names: Sequence[str], manifest: bytes, replace: bool) -> None:
+        done = self.out.exists() and self._holds(self.out, parts, names)
+        if not done:
+            if self.out.exists() and not replace and self.out.files():
+                raise self._taken()
+            for part, name in zip(parts, names, strict=True):
+                self._settle_name(part, self.folder.child(name))
+            self._drop_others(names)
+            if self.out.local is not None:
+                _sync_folder(Path(self.folder.path))
+        self.write_manifest(manifest)
+        if not done:
+            self.out.delete()
+            _rename(self.folder, self.out)
+        self.folder.delete()
+
+    def _holds(self, folder: Place, parts: Sequence[Part], names: Sequence[str]) -> bool:
+        """True if a folder has exactly these parts under their final names, byte for byte."""
+        if sorted(file.name for file in folder.files()) != sorted(names):
+            return False
+        return all(_same(folder.child(name), part) for part, name in zip(parts, names, strict=True))
+
+    def _settle_name(self, part: Part, target: Place) -> None:
+        """Move a part from where its worker wrote it; it may stand under its final name since a crash."""
+        made = self.folder.child(part.name)
+        if made.exists():
+            if made.size != part.size:
+                raise self._lost(part)
+            made.move(target)
+        elif not _same(target, part):
+            raise self._lost(part)
+
+    def _drop_others(self, names: Sequence[str]) -> None:
+        for file in self.folder.files():
+            if file.below(self.folder) not in {(name,) for name in names}:
+                file.delete()
+
+    # One by one -------------------------------------------------------------------------------------------------------------------
+
+    def _publish_objects(self, parts: Sequence[Part], names: Sequence[str], manifest: bytes, replace: bool) -> None:
+        journal = self.folder.child(JOURNAL)
+        begun = set(json.loads(journal.read_bytes())["names"]) if journal.exists() else set[str]()
+        there = [f for f in self.out.files() if f.below(self.out)[0] != self.folder.name]
+        stale = [f for f in there if f.name not in names]
+        known = begun | set(names)
+        foreign = [f for f in there if len(f.below(self.out)) > 1 or not FINAL.fullmatch(f.name) or f.name not in known]
+        if not replace and (foreign or (there and not begun and not self._holds_all(parts, names))):
+            raise self._taken()
+        facts = {"names": sorted(known), "parts": [asdict(part) for part in parts]}
+        if self.folder.files():
+            journal.write_bytes(json.dumps(facts).encode())
+        for part, name in zip(parts, names, strict=True):
+            self._settle_name(part, self.out.child(name))
+        for file in stale:
+            file.delete()
+        self.write_manifest(manifest)
+        self.folder.delete()
+
+    def _holds_all(self, parts: Sequence[Part], names: Sequence[str]) -> bool:
+        return all(_same(self.out.child(name), part) for part, name in zip(parts, names, strict=True))
+
+    def _publish_one(self, part: Part, manifest: bytes) -> None:
+        if self.out.renames:
+            self.write_manifest(manifest)
+        self._settle_name(part, self.out)
+        if not self.out.renames:
+            self.write_manifest(manifest)
+        self.folder.delete()
+
+    # Errors -----------------------------------------------------------------------------------------------------------------------
+
+    def _lost(self, part: Part) -> ReleaseError:
+        return ReleaseError(
+            f"Expected the file {part.name} in {self.folder} as it was written, got none or another one. Run the same command again."
+        )
+
+    def _taken(self) -> ReleaseError:
+        return ReleaseError(
+            f"Expected a new name for the output, got {self.out}, which holds something else. Remove it, or choose another name."
+        )
+
+
+def _same(file: Place, part: Part) -> bool:
+    return file.size == part.size and file.digest() == part.sha256
+
+
+def _suffix(name: str) -> str:
+    return "".join(re.findall(r"\.\w+$", name)) or ".parquet"
+
+
+def _sync_folder(folder: Path) -> None:
+    """Wait until all files of a folder, and its list of them, are on disk."""
+    for path in sorted(folder.iterdir()):
+        sync(path)
+    sync(folder)
+
+
+def _rename(made: Place, out: Place) -> None:
+    """The folder gets its final name, and the rights that new folders have here, in one step."""
+    if made.local is None or out.local is None:
+        made.filesystem.move(made.path, out.path)
+        return
+    probe = made.local / f".{uuid4().hex}"
+    probe.mkdir()
+    rights = probe.stat().st_mode & 0o777
+    probe.rmdir()
+    made.local.chmod(rights)
+    made.local.rename(out.local)
+    sync(out.local.parent)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Places in several file systems, and files that are published all together: after a kill at any step, the same call finishes."""
+
+import datetime
+import hashlib
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pytest
+
+from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.tables.place import Place
+from labeldp.tables.staging import Part, Staging
+
+RUN = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture(params=["local", "subtree", "mock", "memory"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """An empty folder in each kind of file system; "memory" stands for all that cannot rename a folder."""
+    if request.param == "local":
+        yield Place.of(tmp_path)
+    elif request.param == "subtree":
+        yield Place.of((pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem()), "below"))
+    elif request.param == "mock":
+        yield Place.of((pafs._MockFileSystem(current_time=datetime.datetime(2020, 1, 1)), "root"))
+    else:
+        memory = pytest.importorskip("fsspec").filesystem("memory")
+        yield Place.of((memory, f"/{tmp_path.name}"))
+        memory.store.clear()
+
+
+def write(staging: Staging, text: str) -> Part:
+    file = staging.new_file()
+    with file.open_output() as stream:
+        stream.write(text.encode())
+    return Part(file.name, 1, len(text), hashlib.sha256(text.encode()).hexdigest())
+
+
+def state(root: Place) -> dict[str, str]:
+    return {"/".join(file.below(root)): file.read_bytes().decode() for file in root.files()}
+
+
+DONE = {"out/part-00000.parquet": "one", "out/part-00001.parquet": "two", "out.manifest.json": "facts"}
+
+
+def test_parts_get_their_names_in_order_and_nothing_else_stays(root: Place) -> None:
+    staging = Staging(root.child("out"), RUN)
+    staging.prepare()
+    two, lost, one = (write(staging, text) for text in ("two", "lost attempt", "one"))
+    assert not any(name.startswith("out/part") for name in state(root))
+    assert staging.publish([one, two], b"facts") == ("part-00000.parquet", "part-00001.parquet")
+    assert state(root) == DONE
+    assert lost.name not in str(state(root))
+    assert not staging.folder.exists()
+    assert staging.publish([one, two], b"facts")  # finished already
+    assert state(root) == DONE
+
+
+def test_abandoned_files_are_gone(root: Place) -> None:
+    staging = Staging(root.child("out"), RUN)
+    staging.prepare()
+    write(staging, "one")
+    staging.abandon()
+    assert state(root) == {}
+    assert not root.child("out").exists()
+    assert not staging.folder.exists()
+
+
+class _Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def test_a_publication_killed_at_any_step_is_finished_by_the_same_call(root: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in range(100):
+        for file in root.files():
+            file.delete()
+        root.child("out").delete()
+        staging = Staging(root.child("out"), RUN)
+        staging.prepare()
+        parts = [write(staging, "one"), write(staging, "two")]
+        write(staging, "lost")
+        with monkeypatch.context() as patch:
+            if not _dies_at(patch, step, lambda s=staging, p=parts: s.publish(p, b"facts")):
+                break
+        if root.child("out.manifest.json").exists() and not root.renames:
+            assert state(root).items() >= DONE.items()
+        if root.renames and root.child("out").exists():
+            assert state(root).items() >= DONE.items()
+        staging.publish(parts, b"facts")
+        assert state(root) == DONE, step
+        assert not staging.folder.exists()
+    assert step > 5
+
+
+def _dies_at(patch: pytest.MonkeyPatch, step: int, act: Any) -> bool:
+    """Run, and raise before the change number `step` to the file system; False if there were fewer."""
+    left = [step]
+
+    def dying(original: Any) -> Any:
+        def change(*args: Any, **named: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise _Killed
+            return original(*args, **named)
+
+        return change
+
+    for name in ("move", "delete", "write_bytes"):
+        patch.setattr(Place, name, dying(getattr(Place, name)))
+    patch.setattr("labeldp.tables.staging._rename", dying(__import__("labeldp.tables.staging", fromlist=["x"])._rename))
+    try:
+        act()
+    except _Killed:
+        return True
+    return False
+
+
+def test_what_is_under_the_name_stays_unless_it_is_this_run(root: Place) -> None:
+    with (root.child("out", "part-00000.parquet")).open_output() as stream:
+        stream.write(b"somebody's")
+    staging = Staging(root.child("out"), RUN)
+    staging.prepare()
+    part = write(staging, "one")
+    with pytest.raises(ReleaseError, match="another name"):
+        staging.publish([part], b"facts")
+    assert state(root)["out/part-00000.parquet"] == "somebody's"
+    staging.publish([part], b"facts", replace=True)
+    assert state(root) == {"out/part-00000.parquet": "one", "out.manifest.json": "facts"}
+
+
+def test_a_part_that_is_lost_or_changed_is_not_published(root: Place) -> None:
+    staging = Staging(root.child("out"), RUN)
+    staging.prepare()
+    good, bad = write(staging, "one"), write(staging, "two")
+    with staging.folder.child(bad.name).open_output() as stream:
+        stream.write(b"cut short"[:1])
+    with pytest.raises(ReleaseError, match="as it was written"):
+        staging.publish([good, bad], b"facts")
+    assert not root.child("out.manifest.json").exists()
+
+
+def test_a_single_file(root: Place) -> None:
+    staging = Staging(root.child("out.parquet"), RUN, single=True)
+    staging.prepare()
+    part = write(staging, "one")
+    assert staging.publish([part], b"facts") == ("out.parquet",)
+    assert staging.publish([part], b"facts") == ("out.parquet",)
+    assert state(root) == {"out.parquet": "one", "out.parquet.manifest.json": "facts"}
+
+
+def test_staging_is_private_and_the_release_is_not(tmp_path: Path) -> None:
+    staging = Staging(Place.of(tmp_path / "out"), RUN)
+    staging.prepare()
+    assert os.stat(staging.folder.path).st_mode & 0o777 == 0o700
+    staging.publish([write(staging, "one")], b"facts")
+    (tmp_path / "like").mkdir()
+    assert os.stat(tmp_path / "out").st_mode == os.stat(tmp_path / "like").st_mode
+
+
+@pytest.mark.parametrize("where", ["a/b.parquet", "file:///a/b%20c.parquet", Path("x.parquet")])
+def test_local_places(where: Any) -> None:
+    place = Place.of(where)
+    assert place.local is not None and place.local.is_absolute()
+    assert place.suffix == ".parquet"
+    assert Place.of(place) is place
+    assert pickle.loads(pickle.dumps(place)) == place
+    assert str(place) == place.path and place.path in repr(place)
+
+
+def test_credentials_are_not_shown() -> None:
+    store = pafs.S3FileSystem(access_key="AKIA-key", secret_key="secret-value", region="us-east-1", endpoint_override="localhost:1")
+    place = Place.of((store, "bucket/table"))
+    assert repr(place) == "Place('s3://bucket/table')"
+    with pytest.raises(InvalidInput) as error:
+        Place.of("s3://AKIA-key:secret-value@bucket/x?region=&endpoint_override=localhost:1&nonsense=1")
+    assert "secret-value" not in str(error.value) and error.value.__suppress_context__
+    with pytest.raises(InvalidInput, match="bucket"):
+        Staging(Place.of((store, "bucket")), RUN)
+
+
+def test_unknown_addresses_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="nosuch://"):
+        Place.of("nosuch://a/b")
+    with pytest.raises(InvalidInput, match="file system"):
+        Place.of((object(), "a"))
+    assert issubclass(InvalidInput, ValueError) and pa.__version__
