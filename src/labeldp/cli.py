@@ -111,10 +111,18 @@ app = typer.Typer(
 )
 ledger_app = typer.Typer(cls=_Commands, no_args_is_help=True, help="What was spent: history, budgets, and whether the record is whole.")
 app.add_typer(ledger_app, name="ledger")
+key_app = typer.Typer(cls=_Commands, no_args_is_help=True, help="The release secret: create it in a file, destroy it. It is never shown.")
+app.add_typer(key_app, name="key")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.", callback=_remember_json, is_eager=True)]
 LedgerPath = Annotated[Path | None, typer.Option("--ledger", help="Ledger file. Default: your own (labeldp ledger where).")]
 Budget = Annotated[float | None, typer.Option(help="Total budget of this (dataset, column), if it has none yet.")]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key", help="Where the release secret is: file:PATH, env:NAME or hook:package.module:function. Default: what LABELDP_KEY says."
+    ),
+]
 Label = Annotated[str, typer.Option(help="The private column.")]
 Classes = Annotated[str | None, typer.Option(help="Declared classes: A,B,C.")]
 ClassesFile = Annotated[Path | None, typer.Option(help="Declared classes, one a line.")]
@@ -152,6 +160,7 @@ def release(
     dataset: Dataset = None,
     ledger: LedgerPath = None,
     budget: Budget = None,
+    key: Key = None,
     redraw: Annotated[bool, typer.Option("--redraw", help="Draw again what was released before; charged again.")] = False,
     strict: Strict = False,
     as_json: Json = False,
@@ -177,7 +186,7 @@ def release(
             strict,
         )
     )
-    record = _usage(lambda: ledger_at(ledger, budget))
+    record = _usage(lambda: ledger_at(ledger, budget, key))
     with _progress(as_json) as progress:
         done = run(source, out, spec, record, redraw=redraw, progress=progress)
     if as_json:
@@ -231,6 +240,7 @@ def train(
     dataset: Dataset = None,
     ledger: LedgerPath = None,
     budget: Budget = None,
+    key: Key = None,
     strict: Strict = False,
     as_json: Json = False,
 ) -> None:
@@ -241,7 +251,7 @@ def train(
 
     listed = _classes(classes, classes_file, null_class)
     spec = _usage(lambda: TrainSpec(label, epsilon, listed, id or None, unit, max_rows_per_unit, law, stages, dataset, strict, seed))
-    record = _usage(lambda: ledger_at(ledger, budget))
+    record = _usage(lambda: ledger_at(ledger, budget, key))
     with _progress(as_json) as progress:
         done = run(source, out, spec, record, progress)
     cost = done.facts["guarantee"]
@@ -366,6 +376,32 @@ def ledger_verify(
     _answer(as_json, {"whole": not problems, "problems": problems}, "\n".join(problems) or "The history is whole.")
     if problems:
         raise typer.Exit(CHECK_FAILED)
+
+
+@key_app.command("create")
+def key_create(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="New file, readable by you only.")], as_json: Json = False
+) -> None:
+    """Write a new release secret into a file."""
+    from labeldp.app.key import create
+
+    facts = create(path)
+    _answer(as_json, facts, f"{facts['path']}: a new release secret, id {facts['key_id']}. Use it with --key {facts['source']}")
+
+
+@key_app.command("destroy")
+def key_destroy(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="File that labeldp key create wrote.")],
+    ledger: LedgerPath = None,
+    force: Annotated[bool, typer.Option("--force", help="Even if charged runs need it: they can never be finished.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Overwrite and remove a release secret, unless a charged run still needs it."""
+    from labeldp.app.key import destroy
+    from labeldp.app.ledger import ledger_at
+
+    facts = destroy(path, lambda: _usage(lambda: ledger_at(ledger)), force)
+    _answer(as_json, facts, f"{facts['path']}: destroyed. Copies that were made of it elsewhere are not.")
 
 
 @app.command()

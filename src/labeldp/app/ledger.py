@@ -2,6 +2,7 @@
 """`labeldp ledger`: which ledger, what its accounts stand at, and its history for people."""
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -10,9 +11,9 @@ from labeldp.privacy.ledger import Ledger, default_ledger
 from labeldp.receipt import Receipt
 
 
-def ledger_at(path: Path | None, budget: float | None = None) -> Ledger:
-    """The ledger in this file, or the user's own."""
-    return Ledger(default_ledger().location if path is None else path, budget)
+def ledger_at(path: Path | None, budget: float | None = None, key: str | None = None) -> Ledger:
+    """The ledger in this file, or the user's own; its release secret is where `key` says, else where LABELDP_KEY says."""
+    return Ledger(default_ledger().location if path is None else path, budget, key or os.environ.get("LABELDP_KEY") or None)
 
 
 def accounts(ledger: Ledger, dataset: str | None = None, column: str | None = None) -> list[dict[str, object]]:

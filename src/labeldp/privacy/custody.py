@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run from charge to settling: what makes it the same run, its private folder, and how a crashed one is picked up again.
 
-A run's folder holds its secret and its pin (a keyed digest of the labelled input) until it settles, and the public results of every
-step, so that a repeat reads them instead of drawing again. The folder exists before the charge; nothing is drawn before the charge.
+A run's folder holds its stored half of the secret ("secret"; all of it where the ledger has no key source) and its pin (a keyed digest
+of the labelled input) until it settles; where the release secret is and its public id ("key"); and the public results of every step, so
+that a repeat reads them instead of drawing again. The folder exists before the charge; nothing is drawn before the charge.
 """
 
 import contextlib
 import hashlib
 import io
+import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +28,7 @@ from labeldp.privacy import noise as noise_source
 from labeldp.privacy.events import LabelDraw
 from labeldp.privacy.ledger import Ledger, RunRecord
 from labeldp.privacy.noise import SeededNoise
+from labeldp.privacy.secrets import SecretHalves, UnknownReleaseSecret, run_secret_halves
 from labeldp.receipt import Receipt
 
 
@@ -102,8 +106,23 @@ class RunStore:
         except FileNotFoundError:
             return None
 
+    def keep_secret(self, halves: SecretHalves) -> None:
+        """Write the stored half, and which release secret is the other one."""
+        if halves.key is not None:
+            facts = {"source": halves.key.text, "key_id": halves.key.key_id}
+            self.write("key", json.dumps(facts).encode())  # first: without it the stored half would pass for the whole
+        self.write("secret", halves.stored)
+
+    def key_id(self) -> str | None:
+        """Public id of the release secret that the run was charged under, or None where there is none."""
+        data = self.read("key")
+        try:
+            return None if data is None else str(json.loads(data)["key_id"])
+        except (ValueError, KeyError, TypeError):
+            raise LedgerError(f"Expected the id of a release secret in {self.folder / 'key'}, got something else. Restore it.") from None
+
     def forget_secret(self) -> None:
-        """Destroy secret and pin: the noise can never be computed again."""
+        """Destroy the stored half of the secret, and the pin: the noise can never be computed again, whoever has the release secret."""
         for name in ("secret", "pin"):
             path = self.folder / name
             with contextlib.suppress(FileNotFoundError):  # another process may be doing the same
@@ -182,6 +201,51 @@ class Begun:
     def __repr__(self) -> str:
         return f"Begun({self.receipt!r})"
 
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("A begun run holds a secret, so it is never pickled or copied.")
+
+
+def fresh_secret(ledger: Ledger) -> SecretHalves:
+    """The secret of a run that is still to be charged, under a new run id."""
+    return run_secret_halves(noise_source.new_secret(), ledger.key_source, noise_source.new_run_id())
+
+
+def kept_secret(ledger: Ledger, run_id: str) -> SecretHalves | None:
+    """The secret of a charged run; None if the half in its folder is gone.
+
+    Raises
+    ------
+    UnknownReleaseSecret
+        The ledger's key source holds another release secret than the run was charged under, or there is none.
+    LedgerError
+        The release secret cannot be read.
+    """
+    store = RunStore(ledger.run_dir(run_id))
+    stored, key_id = store.read("secret"), store.key_id()
+    if stored is None or key_id is None:
+        return None if stored is None else run_secret_halves(stored, None, run_id)
+    if ledger.key_source is None:
+        raise UnknownReleaseSecret(
+            f"Expected the release secret with id {key_id}, under which run {run_id} was charged, got a ledger without a key source. "
+            f"Say where it is with key= (--key). {_gone(run_id)}"
+        )
+    try:
+        return run_secret_halves(stored, ledger.key_source.expecting(key_id), run_id)
+    except UnknownReleaseSecret:
+        raise UnknownReleaseSecret(
+            f"Expected the release secret with id {key_id}, got another release secret than run {run_id} was charged under, from "
+            f"{ledger.key_source}. Name the source that holds the former. {_gone(run_id)}"
+        ) from None
+    except LedgerError as error:
+        raise LedgerError(f"{error} It is needed for run {run_id}.") from None
+
+
+def _gone(run_id: str) -> str:
+    return (
+        f"If the release secret is gone, this run can never be finished: abandon it with `labeldp ledger abandon {run_id}`; "
+        "its epsilon stays spent. Nothing was drawn or charged."
+    )
+
 
 PinOf = Callable[[bytes, str], str]
 
@@ -194,7 +258,7 @@ def begin(
     redraw: bool,
     pin_of: PinOf,
     names_rows: bool,
-    fresh: tuple[str, bytes] | None = None,
+    fresh: SecretHalves | None = None,
 ) -> Begun:
     """Charge a run, pick up a crashed one, or find the settled one that this request repeats.
 
@@ -211,8 +275,8 @@ def begin(
         The keyed digest of the labelled input under that run's secret.
     names_rows : bool
         The plan says which rows it is about, by ids or by a digest of the public columns.
-    fresh : (run id, secret), optional
-        For a new charge, where the caller had to choose them beforehand.
+    fresh : SecretHalves, optional
+        For a new charge, where the caller had to choose run id and secret beforehand, with `fresh_secret`.
     """
     if ledger is None:
         return _unrecorded(plan, noise)
@@ -238,7 +302,7 @@ def begin(
             "row ids nor public columns were given. Pass ids=, so that a repeat is recognised, or ask for a new, charged draw with "
             "redraw=True."
         )
-    return _charge(plan, ledger, pin_of, *(fresh or (noise_source.new_run_id(), noise_source.new_secret())))
+    return _charge(plan, ledger, pin_of, fresh or fresh_secret(ledger))
 
 
 def _unrecorded(plan: RunPlan, noise: SeededNoise | None) -> Begun:
@@ -249,11 +313,11 @@ def _unrecorded(plan: RunPlan, noise: SeededNoise | None) -> Begun:
     return Begun(receipt, noise_source.new_secret() if noise is None else noise.secret(), None)
 
 
-def _charge(plan: RunPlan, ledger: Ledger, pin_of: PinOf, run_id: str, secret: bytes) -> Begun:
-    store = RunStore(ledger.run_dir(run_id))
+def _charge(plan: RunPlan, ledger: Ledger, pin_of: PinOf, fresh: SecretHalves) -> Begun:
+    store = RunStore(ledger.run_dir(fresh.run_id))
     try:
-        store.write("secret", secret)
-        store.write("pin", pin_of(secret, run_id).encode())
+        store.keep_secret(fresh)
+        store.write("pin", pin_of(fresh.secret, fresh.run_id).encode())
         receipt = ledger.charge(
             dataset=plan.dataset,
             column=plan.column,
@@ -263,7 +327,7 @@ def _charge(plan: RunPlan, ledger: Ledger, pin_of: PinOf, run_id: str, secret: b
             delta=plan.delta,
             event=plan.event,
             identity=plan.identity,
-            run_id=run_id,
+            run_id=fresh.run_id,
         )
     except OSError as error:
         shutil.rmtree(store.folder, ignore_errors=True)
@@ -273,16 +337,16 @@ def _charge(plan: RunPlan, ledger: Ledger, pin_of: PinOf, run_id: str, secret: b
     except LabelDPError:
         shutil.rmtree(store.folder, ignore_errors=True)
         raise
-    return Begun(receipt, secret, store)
+    return Begun(receipt, fresh.secret, store)
 
 
 def _resume(found: RunRecord, ledger: Ledger, pin_of: PinOf) -> Begun | None:
     """The crashed run, if its secret is still there and the labelled input is the one it was charged for."""
     store = RunStore(ledger.run_dir(found.run_id))
-    secret, pin = store.read("secret"), store.read("pin")
-    if secret is None or pin is None or pin_of(secret, found.run_id).encode() != pin:
+    kept, pin = kept_secret(ledger, found.run_id), store.read("pin")
+    if kept is None or pin is None or pin_of(kept.secret, found.run_id).encode() != pin:
         return None
-    return Begun(found.receipt, secret, store)
+    return Begun(found.receipt, kept.secret, store)
 
 
 def private_folder(path: Path) -> None:

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -22,6 +22,7 @@ from labeldp._rounding import exact, float_up
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError
 from labeldp.privacy import events, ledger_store
 from labeldp.privacy.ledger_entries import Account, RunRecord, account_of, problems, rounded_down, text
+from labeldp.privacy.secrets import KeySource
 from labeldp.receipt import Receipt
 
 __all__ = ["Ledger", "RunRecord", "default_ledger"]
@@ -40,6 +41,9 @@ class Ledger:
     budget : float, optional
         Budget that a (dataset, column) gets at its first charge. Without it, the first charge sets the budget to its own epsilon, so
         that anything further must be allowed by name with `set_budget`.
+    key : str, Path, KeySource or function, optional
+        Where the release secret is, which every run's secret then needs besides what lies in the run's folder: "file:PATH", "env:NAME",
+        "hook:package.module:function", or a function that can be imported by its name. The ledger never holds the secret itself.
 
     Notes
     -----
@@ -50,6 +54,7 @@ class Ledger:
 
     location: str | Path
     budget: float | None = None
+    key: KeySource | str | Path | Callable[[], bytes] | None = None
 
     def __post_init__(self) -> None:
         if not (isinstance(self.location, (str, Path)) and str(self.location).strip()) or str(self.location).startswith(":"):
@@ -57,6 +62,13 @@ class Ledger:
         object.__setattr__(self, "location", Path(self.location).expanduser().absolute())
         if self.budget is not None:
             object.__setattr__(self, "budget", _validate.positive(budget=self.budget, fix="Pass the total epsilon to allow."))
+        if self.key is not None:
+            object.__setattr__(self, "key", KeySource.of(self.key))
+
+    @property
+    def key_source(self) -> KeySource | None:
+        """Where the release secret is; None where the runs' folders hold all of their secrets."""
+        return None if self.key is None else KeySource.of(self.key)
 
     # Writing ----------------------------------------------------------------------------------------------------------------------
 
@@ -252,8 +264,12 @@ class Ledger:
 
 
 def default_ledger() -> Ledger:
-    """The user's own ledger: the file in the environment variable LABELDP_LEDGER, else one in the user's data folder."""
-    return Ledger(os.environ.get("LABELDP_LEDGER") or platformdirs.user_data_path("labeldp") / "ledger.sqlite")
+    """The user's own ledger: the file in the environment variable LABELDP_LEDGER, else one in the user's data folder.
+
+    LABELDP_KEY says where its release secret is, if there is one.
+    """
+    location = os.environ.get("LABELDP_LEDGER") or platformdirs.user_data_path("labeldp") / "ledger.sqlite"
+    return Ledger(location, key=os.environ.get("LABELDP_KEY") or None)
 
 
 def _account(connection: Connection, dataset: str, column: str) -> Account:

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The release secret: where it is kept, how a run's secret is made from it, and how it is created and destroyed.
+
+A run's secret takes two halves: 32 random bytes in the run's private folder, and, where the ledger names a key source, the release
+secret. Without either half the run's noise can never be computed. Nothing here keeps a secret between two calls.
+"""
+
+import base64
+import binascii
+import contextlib
+import hmac
+import importlib
+import os
+import re
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, NoReturn
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from labeldp._files import sync
+from labeldp.errors import InvalidInput, LedgerError
+
+SECRET_BYTES: Final = 32
+_FORMS: Final = "'file:PATH', 'env:NAME', 'hook:package.module:function', or a function that can be imported by its name"
+_LARGEST_FILE: Final = 4096
+_FEWEST_VALUES: Final = 8  # different bytes among 32; random ones have fewer with probability below 1e-40
+
+
+class Secret(bytes):
+    """Bytes that say nothing of themselves in a message or a traceback with variables, and refuse to be pickled or copied."""
+
+    def __repr__(self) -> str:
+        return "<secret>"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("A secret is never pickled or copied. Send the run's stored bytes and the key source, and derive it there.")
+
+
+class UnknownReleaseSecret(LedgerError):
+    """The secret that was found is not the one that is asked for."""
+
+
+@dataclass(frozen=True, repr=False)
+class KeySource:
+    """Where the release secret is: a value to print, pickle and send about, which never holds the secret.
+
+    Parameters
+    ----------
+    text : str
+        "file:PATH" (32 bytes or 64 hexadecimal digits, readable by its owner only), "env:NAME" (64 hexadecimal digits or base64), or
+        "hook:package.module:function" (called without arguments, returns 32 bytes).
+    key_id : str
+        The public id that the secret must have; "" for any.
+    """
+
+    text: str
+    key_id: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", _checked(self.text))
+
+    def __repr__(self) -> str:
+        return f"KeySource({self.text!r})"
+
+    def __str__(self) -> str:
+        return self.text
+
+    @classmethod
+    def parse(cls, text: str) -> "KeySource":
+        """The source that a text names."""
+        return cls(text)
+
+    @classmethod
+    def of(cls, value: object) -> "KeySource":
+        """A source as it is given: itself, a text, the path of a file, or a function that can be imported by its name."""
+        if isinstance(value, KeySource):
+            return value
+        if isinstance(value, Path):
+            return cls(f"file:{value}")
+        return cls(_hook_name(value) if callable(value) else str(value) if isinstance(value, str) else "")
+
+    def expecting(self, key_id: str) -> "KeySource":
+        """The same source, which refuses any other secret than the one of this id."""
+        return replace(self, key_id=key_id)
+
+    def fetch(self) -> Secret:
+        """The release secret, read now: nothing is kept between calls.
+
+        Raises
+        ------
+        LedgerError
+            It cannot be read, or is not the one that is expected. The message never shows what was read, nor what a hook said.
+        """
+        kind, _, place = self.text.partition(":")
+        read: dict[str, Callable[[str], Secret]] = {"file": _from_file, "env": _from_environment, "hook": _from_hook}
+        secret = read[kind](place)
+        if self.key_id and not hmac.compare_digest(key_id(secret), self.key_id):
+            raise UnknownReleaseSecret(
+                f"Expected the release secret with id {self.key_id} from {self.text}, got one with id {key_id(secret)}. "
+                "Name the source that holds the former."
+            )
+        return secret
+
+
+@dataclass(frozen=True, repr=False)
+class SecretHalves:
+    """A run's secret and the two halves that give it: what the run's folder stores, and where the release secret is."""
+
+    run_id: str
+    secret: Secret
+    stored: Secret
+    key: KeySource | None
+
+    def __repr__(self) -> str:
+        return f"SecretHalves({self.run_id!r}, key={self.key!r})"
+
+    def for_worker(self) -> tuple[bytes, KeySource | None]:
+        """What another process needs for `run_secret`. Without a key source the bytes are the secret itself: send them privately."""
+        return bytes(self.stored), self.key
+
+
+def run_secret(stored: bytes, key: KeySource | None, run_id: str) -> Secret:
+    """The secret of a run.
+
+    Parameters
+    ----------
+    stored : bytes
+        The 32 random bytes in the run's folder.
+    key : KeySource or None
+        Where the release secret is; None: the stored bytes are the run's secret.
+    run_id : str
+
+    Returns
+    -------
+    Secret
+        HKDF-SHA256 (RFC 5869) of the release secret, 32 bytes; salt: the stored bytes; info: "labeldp run secret " and the run id.
+    """
+    return run_secret_halves(stored, key, run_id).secret
+
+
+def run_secret_halves(stored: bytes, key: KeySource | None, run_id: str) -> SecretHalves:
+    """`run_secret` with its halves; the key source is bound to the secret that it gave now."""
+    if len(stored) != SECRET_BYTES:
+        raise LedgerError(f"Expected {SECRET_BYTES} stored bytes of run {run_id}, got {len(stored)}. The run's folder is damaged.")
+    if key is None:
+        return SecretHalves(run_id, Secret(stored), Secret(stored), None)
+    release = key.fetch()
+    secret = _hkdf(release, b"labeldp run secret " + run_id.encode(), salt=bytes(stored))
+    return SecretHalves(run_id, secret, Secret(stored), key.expecting(key_id(release)))
+
+
+def key_id(release: bytes) -> str:
+    """Public name of a release secret, 16 hexadecimal digits: tells two secrets apart and gives nothing of them away."""
+    return _hkdf(release, b"labeldp release secret id", length=8).hex()
+
+
+def create_key_file(path: Path) -> KeySource:
+    """Write a new release secret from the operating system's entropy, readable by its owner only; on disk when this returns."""
+    path = Path(path).expanduser().absolute()
+    for folder in reversed([each for each in path.parents if not each.exists()]):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        sync(folder.parent)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise LedgerError(f"Expected the name of a new file, got {path}, which exists. A key is never overwritten.") from None
+    secret = Secret(os.urandom(SECRET_BYTES))
+    try:
+        with open(handle, "wb") as file:
+            file.write(secret.hex().encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+    return KeySource(f"file:{path}", key_id(secret))
+
+
+def key_file_id(path: Path) -> str:
+    """Public id of the release secret in a file, whoever may read that file."""
+    return key_id(_from_file(str(Path(path).expanduser().absolute()), private=False))
+
+
+def destroy_key_file(path: Path) -> str:
+    """Overwrite and remove a file that holds a release secret; its public id. Copies elsewhere stay as they are."""
+    path = Path(path).expanduser().absolute()
+    if path.is_symlink():
+        raise LedgerError(f"Expected the key file itself, got the link {path}. Name the file that it leads to.")
+    name = key_file_id(path)  # so that a file which holds something else is never overwritten
+    with path.open("r+b") as file:
+        file.write(os.urandom(path.stat().st_size))
+        file.flush()
+        os.fsync(file.fileno())
+    path.unlink()
+    sync(path.parent)
+    return name
+
+
+# Sources ----------------------------------------------------------------------------------------------------------------------------
+
+
+def _checked(text: object) -> str:
+    """The text in its full form. A refused one is not shown: it may be the secret itself, given in the wrong place."""
+    kind, _, place = text.partition(":") if isinstance(text, str) else ("", "", "")
+    good = {
+        "file": place.strip() != "" and place.isprintable(),
+        "env": re.fullmatch(r"[A-Za-z_]\w*", place, re.ASCII) is not None,
+        "hook": re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", place) is not None,
+    }
+    if not good.get(kind, False) or _decoded(place) is not None:
+        raise InvalidInput(f"Expected a key source: {_FORMS}; got something else, not shown here. Say where the secret is, not what it is.")
+    return f"file:{Path(place).expanduser().absolute()}" if kind == "file" else f"{kind}:{place}"
+
+
+def _hook_name(function: Callable[..., object]) -> str:
+    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    with contextlib.suppress(Exception):
+        if _resolved(module, name) is function:
+            return f"hook:{module}:{name}"
+    raise InvalidInput(
+        f"Expected a key source: {_FORMS}; got a function that has no such name. Other processes find it by its name: define it with "
+        "def, at the top level of a module."
+    )
+
+
+def _resolved(module: str, name: str) -> object:
+    found: object = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _from_file(place: str, private: bool = True) -> Secret:
+    try:
+        # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
+        with open(os.open(place, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            facts, data = os.fstat(file.fileno()), Secret(file.read(_LARGEST_FILE + 1))
+    except OSError as error:
+        raise LedgerError(f"Expected the release secret in {place}, got: {error.strerror}. {_ABANDON}") from None
+    if not stat.S_ISREG(facts.st_mode):
+        raise LedgerError(f"Expected the release secret in an ordinary file, got something else at {place}.")
+    if private and os.name == "posix" and facts.st_mode & 0o077:
+        mode = stat.S_IMODE(facts.st_mode)
+        raise LedgerError(f"Expected {place} to be readable by its owner only, got mode {mode:o}. Repair it: chmod 600 {place}")
+    secret = Secret(data) if len(data) == SECRET_BYTES and not _is_text(data) else _from_hexadecimal(data)
+    if secret is None:
+        raise LedgerError(
+            f"Expected {SECRET_BYTES} random bytes or {2 * SECRET_BYTES} hexadecimal digits in {place}, got something else. "
+            "Make one with `labeldp key create PATH`."
+        )
+    return _random(secret, f"file:{place}")
+
+
+def _from_environment(name: str) -> Secret:
+    text = os.environ.get(name)
+    if text is None:
+        raise LedgerError(f"Expected the release secret in the environment variable {name}, which is not set. {_ABANDON}")
+    secret = _decoded(text.strip())
+    if secret is None:
+        raise LedgerError(
+            f"Expected {2 * SECRET_BYTES} hexadecimal digits, or {SECRET_BYTES} bytes in base64, in the environment variable {name}; "
+            "got something else."
+        )
+    return _random(secret, f"env:{name}")
+
+
+def _from_hook(place: str) -> Secret:
+    failure, answer = "", None
+    try:
+        found = _resolved(*place.split(":"))
+        answer = found() if callable(found) else None
+    except (Exception, SystemExit) as error:
+        failure = type(error).__name__  # and no more: its text, and what it was raised from, may quote the secret
+    if failure:  # raised here, outside of the handler, so that the hook's own error does not travel along
+        raise LedgerError(f"Expected the release secret from hook:{place}, got {failure} (its text is not shown). {_ABANDON}")
+    if not (isinstance(answer, bytes) and len(answer) == SECRET_BYTES):
+        kind = f"{len(answer)} bytes" if isinstance(answer, bytes) else type(answer).__name__
+        raise LedgerError(f"Expected {SECRET_BYTES} bytes from hook:{place}, got {kind}.")
+    return _random(Secret(answer), f"hook:{place}")
+
+
+_ABANDON: Final = (
+    "Nothing was drawn. If the release secret is elsewhere, say where. If it is gone, a run that was charged under it can never be "
+    "finished: abandon it with `labeldp ledger abandon RUN`."
+)
+
+
+def _random(secret: Secret, source: str) -> Secret:
+    if len(set(secret)) < _FEWEST_VALUES:
+        raise LedgerError(
+            f"Expected random bytes from {source}, got almost always the same one. Make a key with `labeldp key create PATH`."
+        )
+    return secret
+
+
+def _is_text(data: bytes) -> bool:
+    """A password, or hexadecimal digits of half the length: 32 random bytes look like this with probability 2e-14."""
+    return all(0x20 <= byte < 0x7F for byte in data)
+
+
+def _from_hexadecimal(data: bytes) -> Secret | None:
+    text = Secret(data.strip())
+    return Secret(bytes.fromhex(text.decode("ascii"))) if re.fullmatch(rb"[0-9a-fA-F]{64}", text) else None
+
+
+def _decoded(text: str) -> Secret | None:
+    """The 32 bytes that a text spells out, in hexadecimal or in base64 (either alphabet), or None."""
+    if re.fullmatch(r"[0-9a-fA-F]{64}", text, re.ASCII):
+        return Secret(bytes.fromhex(text))
+    if not re.fullmatch(r"[A-Za-z0-9+/_-]{43}=", text, re.ASCII):
+        return None
+    try:
+        return Secret(base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True))
+    except binascii.Error:
+        return None
+
+
+def _hkdf(secret: bytes, info: bytes, *, salt: bytes | None = None, length: int = SECRET_BYTES) -> Secret:
+    return Secret(HKDF(algorithm=hashes.SHA256(), length=length, salt=salt, info=info).derive(bytes(secret)))
