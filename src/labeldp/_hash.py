@@ -78,6 +78,7 @@ def public_hash(salt: str, *ids: NDArray[np.generic]) -> NDArray[np.uint64]:
     ids : (n,) or (n, columns) array
         Integers, or strings and bytes (compared without trailing NULs).
     """
+    ids = tuple(np.asarray(part) if isinstance(part, np.ndarray) else np.asarray(part).astype(np.str_) for part in ids)
     state = np.full(len(ids[0]), int.from_bytes(hashlib.sha256(salt.encode()).digest()[:8], "little"), np.uint64)
     for column in (column for part in ids for column in (part.T if part.ndim == 2 else (part,))):
         state = _hash_column(state, column)
@@ -108,15 +109,25 @@ class SetDigest:
     """Order-free name of a set of ids, built batch by batch: two 64-bit sums of hashes and a count."""
 
     def __init__(self) -> None:
-        self._sums = np.zeros(2, np.uint64)
+        self.sums = np.zeros(2, np.uint64)
         self.count = 0
 
     def update(self, *ids: NDArray[np.generic]) -> None:
         """Add ids: (n,) or (n, columns); or rows of several such arrays, which belong together."""
-        for i, salt in enumerate(("set/0", "set/1")):
-            self._sums[i : i + 1] += public_hash(salt, *ids).sum(dtype=np.uint64)  # a slice: arrays wrap around silently
+        for i, words in enumerate(self.words(*ids).T):
+            self.sums[i : i + 1] += words.sum(dtype=np.uint64)  # a slice: arrays wrap around silently
         self.count += len(ids[0])
+
+    @staticmethod
+    def words(*ids: NDArray[np.generic]) -> NDArray[np.uint64]:
+        """What each row adds to `sums`: (n, 2) uint64."""
+        return np.column_stack([public_hash(salt, *ids) for salt in ("set/0", "set/1")])
+
+    def merge(self, other: "SetDigest") -> None:
+        """Add the rows of another set, which has none of these."""
+        self.sums += other.sums
+        self.count += other.count
 
     def hexdigest(self) -> str:
         """48 hexadecimal digits."""
-        return f"{self.count:016x}{int(self._sums[0]):016x}{int(self._sums[1]):016x}"
+        return f"{self.count:016x}{int(self.sums[0]):016x}{int(self.sums[1]):016x}"

@@ -31,8 +31,8 @@ def start(ledger, law, batches, labels=LABELS, ids=None, units=None, prior=None,
 def finish(run, batches, labels=LABELS, ids=None, prior=None):
     parts = []
     for rows in np.array_split(np.arange(5000), batches):
-        noisy, kept = run.draw(labels[rows], ids=None if ids is None else ids[rows], prior=None if prior is None else prior[rows])
-        parts.append((noisy, rows[kept], run.order_words(noisy)))
+        noisy, kept, words = run.draw(labels[rows], ids=None if ids is None else ids[rows], prior=None if prior is None else prior[rows])
+        parts.append((noisy, rows[kept], words))
     return parts
 
 

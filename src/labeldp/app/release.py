@@ -21,10 +21,11 @@ from labeldp.privacy.custody import RunStore
 from labeldp.privacy.ledger import Ledger, RunRecord, default_ledger
 from labeldp.privacy.stream import StreamRun
 from labeldp.receipt import Receipt
+from labeldp.tables.batch import evidence_bytes
 from labeldp.tables.formats import check_same_format, open_table
 from labeldp.tables.labels import LabelCodec, check_type, distinct_labels, parse_classes
 from labeldp.tables.manifest import Released, manifest, manifest_path, read_manifest, run_id_of, shared_facts, to_json
-from labeldp.tables.passes import Passes, Progress, Written, evidence_bytes, silent
+from labeldp.tables.passes import Passes, Progress, Written, silent
 from labeldp.tables.publish import publish, workplace
 from labeldp.tables.spec import ReleaseSpec, parse_law
 from labeldp.tables.table import EVIDENCE, Source, check_columns, file_digest

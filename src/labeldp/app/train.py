@@ -15,11 +15,12 @@ from labeldp.app.release import declared_codec
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.privacy.ledger import Ledger, default_ledger
+from labeldp.tables.batch import id_array, row_id_array
 from labeldp.tables.evidence import read_noisy, released_facts
 from labeldp.tables.features import learn_features
 from labeldp.tables.formats import open_table
 from labeldp.tables.labels import LabelCodec, check_type
-from labeldp.tables.passes import Progress, id_column, row_ids, silent
+from labeldp.tables.passes import Progress, silent
 from labeldp.tables.table import EVIDENCE, check_columns
 
 
@@ -190,8 +191,8 @@ class _Task:
             matrices.append(self._features.matrix(batch))
             if self._released is None:
                 codes.append(self._codec.encode(batch.column(self._spec.label), start))
-                ids.append(row_ids(batch, self._spec.ids))
-                units.append(id_column(batch, self._spec.unit) if self._spec.unit else None)
+                ids.append(row_id_array(batch, self._spec.ids))
+                units.append(id_array(batch, self._spec.unit) if self._spec.unit else None)
             start, done = start + len(batch), done + batch.extent
             progress("read", done, self._table.extent)
         if not matrices:

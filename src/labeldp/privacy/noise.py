@@ -36,6 +36,7 @@ __all__ = [
     "new_secret",
     "one_word",
     "partition",
+    "pin_words",
     "row_blocks",
     "word_chunks",
 ]
@@ -197,27 +198,56 @@ class Pin:
         Of purpose "pin".
     """
 
-    __slots__ = ("_context", "_sums", "count")
+    __slots__ = ("_context", "count", "sums")
 
     def __init__(self, key: Key) -> None:
-        self._context = encryptor(key.material("Pin"))
-        self._sums = np.zeros(2, np.uint64)
+        self._context: CipherContext | None = encryptor(key.material("Pin"))
+        self.sums = np.zeros(2, np.uint64)
         self.count = 0
         """Rows so far."""
 
     def __repr__(self) -> str:
         return f"Pin({self.count} rows)"
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _sums_alone, (self.count, self.sums)
+
     def update(self, blocks: Blocks, codes: NDArray[np.integer]) -> None:
         """Add rows: n blocks and their (n,) class codes."""
         if len(blocks) != len(codes):
             raise InvalidInput(f"Expected one code for each of {len(blocks)} rows, got {len(codes)}.")
-        for rows, state in _first_words(self._context, blocks):
-            state[:, 0] ^= np.asarray(codes[rows], np.int64).view(np.uint64)
-            words = encrypt(self._context, state)
-            self._sums += np.array([words[:, 0].sum(), words[:, 1].sum()])  # many times faster than sum(axis=0) of two columns
+        if self._context is None:
+            raise InvalidInput("Expected a pin with its key, got one that was pickled: it holds the sums alone and can only be merged.")
+        for _, words in _pinned(self._context, blocks, codes):
+            self.sums += np.array([words[:, 0].sum(), words[:, 1].sum()])  # many times faster than sum(axis=0) of two columns
         self.count += len(blocks)
+
+    def merge(self, other: "Pin") -> None:
+        """Add the rows of another pin under the same key."""
+        self.sums += other.sums
+        self.count += other.count
 
     def hexdigest(self) -> str:
         """Count and two sums modulo 2^64, 48 hexadecimal digits: equal for equal multisets of (row, label)."""
-        return "".join(f"{int(number):016x}" for number in (self.count, *self._sums))
+        return "".join(f"{int(number):016x}" for number in (self.count, *self.sums))
+
+
+def pin_words(key: Key, blocks: Blocks, codes: NDArray[np.integer]) -> NDArray[np.uint64]:
+    """What each row adds to the sums of a `Pin` under this key: (n, 2) uint64."""
+    out = np.empty((len(blocks), 2), np.uint64)
+    for rows, words in _pinned(encryptor(key.material("Pin")), blocks, codes):
+        out[rows] = words
+    return out
+
+
+def _pinned(context: CipherContext, blocks: Blocks, codes: NDArray[np.integer]) -> Iterator[tuple[slice, NDArray[np.uint64]]]:
+    for rows, state in _first_words(context, blocks):
+        state[:, 0] ^= np.asarray(codes[rows], np.int64).view(np.uint64)
+        yield rows, encrypt(context, state)
+
+
+def _sums_alone(count: int, sums: NDArray[np.uint64]) -> Pin:
+    """A pin without its key: it adds up with others, and takes no rows."""
+    pin = object.__new__(Pin)
+    pin._context, pin.count, pin.sums = None, count, sums
+    return pin

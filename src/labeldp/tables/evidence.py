@@ -16,11 +16,11 @@ from labeldp.evidence import format as evidence_format
 from labeldp.evidence.table import FORMAT
 from labeldp.laws import Law, law_from_dict
 from labeldp.receipt import Receipt
+from labeldp.tables.batch import row_id_array
 from labeldp.tables.formats import open_table
 from labeldp.tables.labels import LabelCodec
 from labeldp.tables.manifest import manifest_path, read_manifest
 from labeldp.tables.parquet import ParquetSource, read_facts
-from labeldp.tables.passes import row_ids
 from labeldp.tables.table import EVIDENCE, Batch, Source, check_columns
 
 
@@ -91,7 +91,7 @@ def _names(value: object) -> list[str]:
 
 
 def _names_of(batch: Batch, ids: list[str], start: int) -> NDArray[np.generic]:
-    found = row_ids(batch, tuple(ids))
+    found = row_id_array(batch, tuple(ids))
     return np.arange(start, start + len(batch)) if found is None else found
 
 

@@ -10,7 +10,8 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence.table import FORMAT, plain
 from labeldp.laws import Law
 from labeldp.receipt import Receipt
-from labeldp.tables.passes import Written, evidence_bytes
+from labeldp.tables.batch import evidence_bytes
+from labeldp.tables.passes import Written
 from labeldp.tables.spec import ReleaseSpec
 from labeldp.tables.table import EVIDENCE
 

@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
+from labeldp.tables.batch import Shape
 from labeldp.tables.digest import ArrowDigest
 from labeldp.tables.labels import LabelCodec
-from labeldp.tables.table import BATCH_BYTES, EVIDENCE, Batch, HashedFile
+from labeldp.tables.table import BATCH_BYTES, Batch, HashedFile
 
 METADATA_KEY = b"labeldp"
 GROUP_BYTES, GROUP_ROWS = 1 << 25, 1 << 20
@@ -85,31 +86,19 @@ class ParquetSource:
         """Label by this codec; a binary column after it if there is evidence."""
         self._codec, self._evidence_bytes, self._row_bytes = codec, evidence_bytes, 0
 
+    @property
+    def _shape(self) -> Shape:
+        assert self._codec is not None
+        return Shape(self.schema, self._codec, self._evidence_bytes)
+
     def rewrite(self, batch: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
         """The batch with these labels and, right after the label, their evidence."""
-        assert self._codec is not None
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True)) | {self._codec.column: self._codec.decode(codes)}
-        if evidence is not None:
-            columns[self._codec.column + EVIDENCE] = _binary(evidence)
-        schema = self._output_schema()
-        return pa.record_batch([columns[name] for name in schema.names], schema=schema)
-
-    def _output_schema(self) -> pa.Schema:
-        assert self._codec is not None
-        place = self.names.index(self._codec.column)
-        # A fresh field: the input's may carry metadata about the raw column, or promise that there are no nulls.
-        fresh = pa.field(self._codec.column, self._codec.column_type, nullable=self.schema.field(place).nullable)
-        schema = self.schema.set(place, fresh)
-        return (
-            schema.insert(place + 1, pa.field(self._codec.column + EVIDENCE, pa.binary(), nullable=False))
-            if self._evidence_bytes
-            else schema
-        )
+        return self._shape.rewrite(batch, codes, evidence)
 
     def sink(self, path: Path, facts: str) -> "ParquetSink":
         """A new Parquet file with the input's compression, whose schema metadata holds the shared facts."""
         assert self._codec is not None
-        schema = self._output_schema().with_metadata({METADATA_KEY: facts.encode()})
+        schema = self._shape.released().with_metadata({METADATA_KEY: facts.encode()})
         settings = self._settings | {"use_dictionary": [*self._settings["use_dictionary"], self._codec.column]}  # type: ignore[misc]
         return ParquetSink(path, schema, settings)
 
@@ -191,12 +180,6 @@ def read_buffer(metadata: pq.FileMetaData) -> int:
     """Bytes to read ahead in each column chunk; 0 reads a chunk whole, which is faster where row groups are small."""
     largest = max((metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)), default=0)
     return 0 if largest <= BUFFERS else int(np.clip(BUFFERS // max(metadata.num_columns, 1), 1 << 13, READ_BUFFER))
-
-
-def _binary(evidence: NDArray[np.uint8]) -> pa.Array:
-    n, width = evidence.shape
-    offsets = np.arange(0, (n + 1) * width, width, dtype=np.int32)
-    return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(evidence))])
 
 
 def _public_schema(schema: pa.Schema) -> pa.Schema:

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done with one batch of raw labels in each of the two passes over a table, the same on every engine.
+
+A pass works on batches in any order and in any number of processes; its sums, which hold no secret and no label, add up in any order.
+The pin's sums are keyed and stay between the workers and the driver.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labeldp._hash import SetDigest
+from labeldp.evidence import Block, NoisyLabels
+from labeldp.laws.base import Array, Law
+from labeldp.privacy.draw import draw
+from labeldp.privacy.noise import Blocks, Key, Pin, derive_key, id_blocks, one_word, pin_words, row_blocks
+from labeldp.receipt import Receipt
+
+Ids = Array | list[Array]
+"""(n,) or (n, columns), NumPy or Arrow; or a list of columns."""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """The public facts of a run that enter its keys and its outputs.
+
+    Attributes
+    ----------
+    dataset, column, unit : str
+    max_rows_per_unit : int
+    classes : str
+        Digest of the declared classes.
+    values : tuple
+        The class values by code.
+    law : Law
+        Of one row.
+    """
+
+    dataset: str
+    column: str
+    unit: str
+    max_rows_per_unit: int
+    classes: str
+    values: tuple[object, ...]
+    law: Law
+
+    def public(self) -> dict[str, object]:
+        """What enters every key."""
+        return {name: getattr(self, name) for name in ("dataset", "column", "unit", "max_rows_per_unit", "classes")}
+
+
+class RunSecret:
+    """A run's secret in the process that uses it: neither shown nor pickled."""
+
+    __slots__ = ("__secret", "_facts", "run_id")
+
+    def __init__(self, run_id: str, secret: bytes, facts: RunFacts) -> None:
+        self.run_id = run_id
+        self.__secret = secret
+        self._facts = facts
+
+    def __repr__(self) -> str:
+        return f"RunSecret(run_id={self.run_id!r})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("A run's secret is never pickled or copied. Fetch it where it is needed.")
+
+    def key(self, purpose: str, **facts: object) -> Key:
+        """The key of one use."""
+        return derive_key(self.__secret, purpose=purpose, facts=self._facts.public() | {"run_id": self.run_id} | facts)
+
+    def is_of(self, secret: bytes) -> bool:
+        """Whether these are its bytes."""
+        return self.__secret == secret
+
+
+@dataclass
+class PassSums:
+    """What a pass adds up over its rows; sums of parts are merged in any order.
+
+    Attributes
+    ----------
+    rows : int
+    pins : dict
+        For each run id, count and two sums modulo 2^64: which row has which label, under that run's key.
+    ids, units, side : SetDigest
+        Of the explicit ids; of which row is about whom; of each row's side.
+    """
+
+    rows: int = 0
+    pins: dict[str, Pin] = field(default_factory=dict)
+    ids: SetDigest = field(default_factory=SetDigest)
+    units: SetDigest = field(default_factory=SetDigest)
+    side: SetDigest = field(default_factory=SetDigest)
+
+    def check(self, run_id: str) -> tuple[int, int, int]:
+        """Rows, and two sums modulo 2^64 over their labels and sides: what the second pass must come to as the first one did."""
+        first, second = (int(a) + int(b) for a, b in zip(self.pins[run_id].sums, self.side.sums, strict=True))
+        return self.rows, first % 2**64, second % 2**64
+
+    def merge(self, other: "PassSums") -> None:
+        """Add another part's sums."""
+        self.rows += other.rows
+        for run_id, pin in other.pins.items():
+            if run_id in self.pins:
+                self.pins[run_id].merge(pin)
+            else:
+                self.pins[run_id] = pin
+        for mine, theirs in ((self.ids, other.ids), (self.units, other.units), (self.side, other.side)):
+            mine.merge(theirs)
+
+
+class FirstPass:
+    """Takes note of batches before anything is charged.
+
+    Parameters
+    ----------
+    facts : RunFacts
+    secrets : sequence of RunSecret
+        Under which this input might be drawn: a new one, and those of crashed runs that it may belong to.
+    """
+
+    def __init__(self, facts: RunFacts, secrets: Sequence[RunSecret]) -> None:
+        self.facts = facts
+        self.sums = PassSums(pins={secret.run_id: Pin(secret.key("pin")) for secret in secrets})
+        self._secrets = [(secret, secret.key("ids")) for secret in secrets]
+
+    def add(
+        self, codes: NDArray[np.int32], ids: Ids | None, start: int = 0, units: Ids | None = None, prior: Array | None = None
+    ) -> list[Blocks]:
+        """Add (n,) codes with their ids, or the row numbers from `start`; returns the rows' blocks under each secret."""
+        found = []
+        for secret, ids_key in self._secrets:
+            blocks = blocks_of_rows(len(codes), start, ids, ids_key)
+            self.sums.pins[secret.run_id].update(blocks, codes)
+            found.append(blocks)
+        names = np.arange(start, start + len(codes)) if ids is None else ids
+        if ids is not None:
+            self.sums.ids.update(*_columns(ids))
+        if units is not None:
+            self.sums.units.update(*_columns(names), *_columns(units))
+        side = side_of(self.facts.law, prior, len(codes))
+        if side:
+            self.sums.side.update(*_columns(names), packed(side))
+        self.sums.rows += len(codes)
+        return found
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A batch after its draw.
+
+    Attributes
+    ----------
+    noisy : NoisyLabels
+        Of the kept rows.
+    blocks : Blocks
+        Of the kept rows.
+    check : (n, 2) uint64, or None
+        What each row adds to `PassSums.check`, where it was asked for; else the pass has added it up itself.
+    """
+
+    noisy: NoisyLabels
+    blocks: Blocks
+    check: NDArray[np.uint64] | None
+
+
+class SecondPass:
+    """Draws batches of a charged run.
+
+    Parameters
+    ----------
+    facts : RunFacts
+    secret : RunSecret
+    receipt : Receipt
+    prior : str
+        Digest of the side of all rows, "" where the law uses none.
+    stage : str
+    """
+
+    def __init__(self, facts: RunFacts, secret: RunSecret, receipt: Receipt, prior: str = "", stage: str = "release") -> None:
+        self.facts, self.receipt, self.stage = facts, receipt, stage
+        self._ids_key, self._pin_key = secret.key("ids"), secret.key("pin")
+        self._draw_key = secret.key("draw", law=facts.law.to_dict(), prior=prior, stage=stage)
+        self._order_key = secret.key("order")
+        self.sums = PassSums(pins={secret.run_id: Pin(self._pin_key)})
+
+    def draw(
+        self,
+        codes: NDArray[np.int32],
+        ids: Ids | None,
+        start: int = 0,
+        prior: Array | None = None,
+        kept: NDArray[np.bool_] | None = None,
+        check_rows: bool = False,
+    ) -> Drawn:
+        """Draw (n,) codes, each with its own id or row number; only rows that are `kept` get an output.
+
+        `check_rows` asks for what each row adds to the sums, for engines that know only later which rows they keep.
+        """
+        law = self.facts.law
+        blocks = blocks_of_rows(len(codes), start, ids, self._ids_key)
+        names = np.arange(start, start + len(codes)) if ids is None else ids
+        side = side_of(law, prior, len(codes))
+        check = self._note(blocks, codes, names, side, check_rows)
+        if kept is not None and not kept.all():
+            codes, blocks, names = codes[kept], blocks[kept], filtered(names, kept)
+            side = {name: values[kept] for name, values in side.items()}
+        outputs = draw(law, codes, self._draw_key, blocks, side)
+        block = Block(law, outputs, side, np.arange(len(codes)), self.receipt, self.stage)
+        noisy = NoisyLabels(len(codes), self.facts.values, (block,), _names(names, law, len(codes)), ids is not None)
+        return Drawn(noisy, blocks, check)
+
+    def _note(
+        self, blocks: Blocks, codes: NDArray[np.int32], names: Ids, side: Mapping[str, Array], check_rows: bool
+    ) -> NDArray[np.uint64] | None:
+        if check_rows:
+            words = pin_words(self._pin_key, blocks, codes)
+            return words + SetDigest.words(*_columns(names), packed(side)) if side else words
+        self.sums.rows += len(codes)
+        self.sums.pins[self.receipt.run_id].update(blocks, codes)
+        if side:
+            self.sums.side.update(*_columns(names), packed(side))
+        return None
+
+    def order_words(self, blocks: Blocks) -> NDArray[np.uint64]:
+        """A secret random word for each row, to order the output by: (n,) uint64."""
+        return one_word(self._order_key, blocks)
+
+
+def blocks_of_rows(n: int, start: int, ids: Ids | None, ids_key: Key) -> Blocks:
+    """The blocks of rows that ids name, or of the row numbers from `start`."""
+    return row_blocks(n, start) if ids is None else id_blocks(ids, ids_key)
+
+
+def side_of(law: Law, prior: Array | None, n_rows: int) -> dict[str, Array]:
+    """What a law decides from the prior of n rows, uniform if None; empty where it uses none."""
+    if not law.uses_prior:
+        return {}
+    return law.prepare(np.broadcast_to(1.0, (n_rows, law.n_classes)) if prior is None else prior)
+
+
+def packed(side: Mapping[str, Array]) -> NDArray[np.uint8]:
+    """(n, width) uint8: every row's side, its arrays by name, little-endian."""
+    parts = [np.ascontiguousarray(side[name], side[name].dtype.newbyteorder("<")) for name in sorted(side)]
+    return np.hstack([part.reshape(len(part), -1).view(np.uint8) for part in parts])
+
+
+def filtered(ids: Ids, kept: NDArray[np.bool_]) -> Ids:
+    """The ids of the kept rows."""
+    return [_of_rows(column, kept) for column in ids] if isinstance(ids, list) else _of_rows(ids, kept)
+
+
+def _of_rows(column: Array, kept: NDArray[np.bool_]) -> Array:
+    return column[kept] if isinstance(column, np.ndarray) else column.take(np.flatnonzero(kept))
+
+
+def _columns(ids: Ids) -> list[Array]:
+    return ids if isinstance(ids, list) else [ids]
+
+
+def _names(ids: Ids, law: Law, n_rows: int) -> Array:
+    """The ids as a NumPy array, as ties are broken by them; where a law knows no ties, text is not worth turning into one."""
+    if isinstance(ids, np.ndarray):
+        return ids
+    if law.kind == "label":
+        return np.arange(n_rows)
+    return np.column_stack([np.asarray(c).astype(np.str_) for c in ids]) if isinstance(ids, list) else np.asarray(ids).astype(np.str_)

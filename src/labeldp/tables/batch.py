@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One batch of a table, from raw labels to what is written: the function that every engine runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from labeldp.errors import InvalidInput
+from labeldp.evidence import NoisyLabels
+from labeldp.evidence import format as evidence_format
+from labeldp.laws import Law
+from labeldp.privacy.worker import Drawn, Ids, SecondPass
+from labeldp.tables.labels import LabelCodec
+from labeldp.tables.spec import ReleaseSpec
+from labeldp.tables.table import EVIDENCE
+
+
+class Columns(Protocol):
+    """Rows whose columns can be asked for: a batch of any format, or an Arrow record batch."""
+
+    def column(self, name: str) -> pa.Array:
+        """One column."""
+        ...
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a release reads of a batch of n rows.
+
+    Attributes
+    ----------
+    codes : (n,) int32
+        Raw labels.
+    ids, units : (n,) NumPy integers or Arrow text, or a list of such columns; None where none are named
+    prior : (n, K) float64 or None
+    """
+
+    codes: NDArray[np.int32]
+    ids: Ids | None
+    units: Ids | None
+    prior: NDArray[np.float64] | None
+
+
+def read_facts(batch: Columns, spec: ReleaseSpec, codec: LabelCodec, start: int = 0) -> Facts:
+    """Codes, ids, units and prior of a batch, checked; `start` is its first row's number, for messages."""
+    return Facts(
+        codec.encode(batch.column(spec.label), start),
+        row_ids(batch, spec.ids),
+        None if spec.unit is None else id_column(batch, spec.unit),
+        _prior(batch, spec.prior),
+    )
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a released Arrow batch looks like.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        Of the input, without metadata.
+    codec : LabelCodec
+    evidence_bytes : int
+        Width of a row's evidence, 0 for none.
+    """
+
+    schema: pa.Schema
+    codec: LabelCodec
+    evidence_bytes: int
+
+    def released(self) -> pa.Schema:
+        """The output's schema: the label's field anew, and a binary column after it if there is evidence."""
+        place = self.schema.get_field_index(self.codec.column)
+        # A fresh field: the input's may carry metadata about the raw column, or promise that there are no nulls.
+        fresh = pa.field(self.codec.column, self.codec.column_type, nullable=self.schema.field(place).nullable)
+        schema = self.schema.set(place, fresh)
+        evidence = pa.field(self.codec.column + EVIDENCE, pa.binary(), nullable=False)
+        return schema.insert(place + 1, evidence) if self.evidence_bytes else schema
+
+    def rewrite(self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
+        """The rows with these labels and, right after the label, their evidence."""
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True)) | {self.codec.column: self.codec.decode(codes)}
+        if evidence is not None:
+            columns[self.codec.column + EVIDENCE] = _binary(evidence)
+        schema = self.released()
+        return pa.record_batch([columns[name] for name in schema.names], schema=schema)
+
+
+def release_batch(
+    batch: pa.RecordBatch,
+    spec: ReleaseSpec,
+    shape: Shape,
+    second: SecondPass,
+    kept: NDArray[np.bool_] | None = None,
+    *,
+    check_rows: bool = False,
+) -> tuple[pa.RecordBatch, Drawn]:
+    """A batch with raw labels in, the same rows as they are published out; each row needs an id.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+    spec, shape
+        What is released and how it looks.
+    second : SecondPass
+        The charged run: its key, its receipt, its law.
+    kept : (n,) bool, optional
+        Rows within their unit's cap; others are left out.
+    check_rows : bool
+        As in `SecondPass.draw`.
+    """
+    facts = read_facts(batch, spec, shape.codec)
+    drawn = second.draw(facts.codes, facts.ids, prior=facts.prior, kept=kept, check_rows=check_rows)
+    rows, prior = batch, facts.prior
+    if kept is not None and not kept.all():
+        rows, prior = batch.filter(pa.array(kept)), None if prior is None else prior[kept]
+    return shape.rewrite(rows, *written(drawn.noisy, prior)), drawn
+
+
+def written(
+    noisy: NoisyLabels, prior: NDArray[np.float64] | None, words: NDArray[np.uint64] | None = None
+) -> tuple[NDArray[np.integer], NDArray[np.uint8] | None]:
+    """Codes of the released labels, and evidence bytes where the law needs them.
+
+    Without an id column ties are broken by secret words: a row's place in the input, which the public could hash too, is not released.
+    """
+    (block,) = noisy.blocks
+    named = noisy if noisy.explicit_ids or words is None else replace(noisy, ids=words)
+    codes = block.outputs if block.law.kind == "label" else named.hard_codes(prior)
+    raw = evidence_format.pack(block.law, block.outputs, block.side) if needs_evidence(block.law) else None
+    return codes, raw
+
+
+def needs_evidence(law: Law) -> bool:
+    """True if a released label alone does not say all that the law released."""
+    return law.kind == "set" or set(law.layout()) != {"output"}
+
+
+def evidence_bytes(law: Law) -> int:
+    """Width of a row's evidence; 0 where the label says all."""
+    return evidence_format.record_type(law).itemsize if needs_evidence(law) else 0
+
+
+def row_ids(batch: Columns, names: tuple[str, ...]) -> Ids | None:
+    """Ids of the rows, a list of columns where several name them, or None where none does."""
+    if not names:
+        return None
+    columns = [id_column(batch, name) for name in names]
+    return columns[0] if len(columns) == 1 else [_as_text(column) for column in columns]
+
+
+def id_column(batch: Columns, name: str) -> NDArray[np.integer] | pa.Array:
+    """Whole numbers (NumPy) or text (Arrow) that name rows or units; never empty."""
+    column = batch.column(name)
+    column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    kind = pa.types
+    text = kind.is_string(column.type) or kind.is_large_string(column.type) or kind.is_string_view(column.type)
+    if not (text or kind.is_integer(column.type)):
+        raise InvalidInput(f"Expected ids and units of whole numbers or text, got column {name!r} of type {column.type}. Cast it.")
+    if column.null_count or (text and pc.any(pc.equal(pc.binary_length(column), 0)).as_py()):
+        raise InvalidInput(f"Expected a value in every row of column {name!r}, got empty ones. Fill them, or drop such rows.")
+    return column.cast(pa.large_string()) if text else column.to_numpy(zero_copy_only=False)
+
+
+def id_array(batch: Columns, name: str) -> NDArray[np.generic]:
+    """`id_column` as a NumPy array."""
+    column = id_column(batch, name)
+    return column if isinstance(column, np.ndarray) else np.asarray(column).astype(np.str_)
+
+
+def row_id_array(batch: Columns, names: tuple[str, ...]) -> NDArray[np.generic] | None:
+    """`row_ids` as a NumPy array: (n,), or (n, columns) of text where several columns name the rows."""
+    columns = [id_array(batch, name) for name in names]
+    if not columns:
+        return None
+    return columns[0] if len(columns) == 1 else np.column_stack([column.astype(np.str_) for column in columns])
+
+
+def _as_text(column: NDArray[np.integer] | pa.Array) -> pa.Array:
+    return pa.array(column).cast(pa.large_string()) if isinstance(column, np.ndarray) else column
+
+
+def _prior(batch: Columns, names: Sequence[str] | None) -> NDArray[np.float64] | None:
+    if not names:
+        return None
+    weights = np.column_stack([_number_column(batch, name) for name in names])
+    if not np.all((weights >= 0) & (weights < np.inf)):  # before the charge, also where the law ignores the prior
+        raise InvalidInput(f"Expected finite weights >= 0 in the prior's columns {', '.join(names)}, got others. Mend those rows.")
+    return weights
+
+
+def _number_column(batch: Columns, name: str) -> NDArray[np.float64]:
+    try:
+        return np.asarray(pc.cast(batch.column(name), pa.float64()).to_numpy(zero_copy_only=False), np.float64)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise InvalidInput(
+            f"Expected numbers in the prior's column {name!r}, got something else. Each row needs a weight for every class."
+        ) from None
+
+
+def _binary(evidence: NDArray[np.uint8]) -> pa.Array:
+    n, width = evidence.shape
+    offsets = np.arange(0, (n + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(evidence))])
