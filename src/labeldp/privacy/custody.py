@@ -6,30 +6,22 @@ of the labelled input) until it settles; where the release secret is and its pub
 that a repeat reads them instead of drawing again. The folder exists before the charge; nothing is drawn before the charge.
 """
 
-import contextlib
-import hashlib
-import io
-import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import NoReturn
 
-import numpy as np
-from numpy.typing import NDArray
-
-from labeldp._files import sync
 from labeldp._hash import digest
 from labeldp.errors import InvalidInput, LabelDPError, LedgerError
-from labeldp.evidence import NoisyLabels
 from labeldp.privacy import noise as noise_source
 from labeldp.privacy.events import LabelDraw
 from labeldp.privacy.ledger import Ledger, RunRecord
 from labeldp.privacy.noise import SeededNoise
+from labeldp.privacy.run_store import RunStore
 from labeldp.privacy.secrets import SecretHalves, UnknownReleaseSecret, run_secret_halves
 from labeldp.receipt import Receipt
+
+__all__ = ["Begun", "PinOf", "RunPlan", "RunStore", "begin", "fresh_secret", "kept_secret"]
 
 
 @dataclass(frozen=True)
@@ -74,119 +66,6 @@ class RunPlan:
     def event(self) -> dict[str, object]:
         """What is done, as the ledger keeps it."""
         return LabelDraw(self.laws, self.epsilon, self.delta, self.unit, self.max_rows_per_unit).to_dict()
-
-
-class RunStore:
-    """The private folder of one run; every file appears whole or not at all."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file, readable by its owner only, and wait until it is on disk."""
-        private_folder(self.folder)
-        self._written(name, data).replace(self.folder / name)
-        sync(self.folder)
-
-    def _written(self, name: str, data: bytes) -> Path:
-        part = self._part(name)
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        return part
-
-    def _part(self, name: str) -> Path:
-        return self.folder / f".{name}.{os.getpid()}.{os.urandom(4).hex()}.part"
-
-    def read(self, name: str) -> bytes | None:
-        """The file's bytes, or None if there is no such file."""
-        try:
-            return (self.folder / name).read_bytes()
-        except FileNotFoundError:
-            return None
-
-    def keep_secret(self, halves: SecretHalves) -> None:
-        """Write the stored half, and which release secret is the other one."""
-        if halves.key is not None:
-            facts = {"source": halves.key.text, "key_id": halves.key.key_id}
-            self.write("key", json.dumps(facts).encode())  # first: without it the stored half would pass for the whole
-        self.write("secret", halves.stored)
-
-    def key_id(self) -> str | None:
-        """Public id of the release secret that the run was charged under, or None where there is none."""
-        data = self.read("key")
-        try:
-            return None if data is None else str(json.loads(data)["key_id"])
-        except (ValueError, KeyError, TypeError):
-            raise LedgerError(f"Expected the id of a release secret in {self.folder / 'key'}, got something else. Restore it.") from None
-
-    def forget_secret(self) -> None:
-        """Destroy the stored half of the secret, and the pin: the noise can never be computed again, whoever has the release secret."""
-        for name in ("secret", "pin"):
-            path = self.folder / name
-            with contextlib.suppress(FileNotFoundError):  # another process may be doing the same
-                with path.open("r+b") as file:
-                    file.write(os.urandom(path.stat().st_size))
-                    file.flush()
-                    os.fsync(file.fileno())
-                path.unlink()
-
-    def save_array(self, name: str, array: NDArray[np.generic]) -> None:
-        """Keep a public array."""
-        self.write(f"{name}.npy", _npy(array))
-
-    def load_array(self, name: str) -> NDArray[np.generic] | None:
-        """The kept array, or None."""
-        path = self.folder / f"{name}.npy"
-        return np.asarray(np.load(path, allow_pickle=False)) if path.exists() else None
-
-    def keep_side(self, stage: str, side: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
-        """Keep what a stage's law decided from its prior, before anything is drawn; what is kept already stands, and is returned.
-
-        Two processes in the same run so draw with one side, and not each row twice.
-        """
-        buffer = io.BytesIO()
-        np.savez(buffer, **side)  # type: ignore[arg-type]
-        part = self._written(f"{stage}.side.npz", buffer.getvalue())
-        with contextlib.suppress(FileExistsError):
-            os.link(part, self.folder / f"{stage}.side.npz")
-        part.unlink()
-        sync(self.folder)
-        return self.load_side(stage) or {}
-
-    def load_side(self, stage: str) -> dict[str, NDArray[np.generic]] | None:
-        """The kept side, or None."""
-        data = self.read(f"{stage}.side.npz")
-        if data is None:
-            return None
-        with np.load(io.BytesIO(data), allow_pickle=False) as side:
-            return {name: side[name] for name in side.files}
-
-    def stages(self) -> list[str]:
-        """Names of the stages whose outputs are kept."""
-        return sorted(path.name.removesuffix(".parquet") for path in self.folder.glob("*.parquet"))
-
-    def save_noisy(self, stage: str, noisy: NoisyLabels) -> None:
-        """Keep a stage's outputs."""
-        part = self._part(f"{stage}.parquet")
-        noisy.save(part)
-        sync(part)
-        part.replace(self.folder / f"{stage}.parquet")
-        sync(self.folder)
-
-    def load_noisy(self, stage: str) -> NoisyLabels | None:
-        """A stage's outputs, or None."""
-        path = self.folder / f"{stage}.parquet"
-        return NoisyLabels.load(path) if path.exists() else None
-
-    def digest(self) -> str:
-        """Digest of the stored outputs."""
-        state = hashlib.sha256()
-        for path in sorted(self.folder.glob("*.parquet")):
-            state.update(path.name.encode())
-            state.update(path.read_bytes())
-        return state.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -347,16 +226,3 @@ def _resume(found: RunRecord, ledger: Ledger, pin_of: PinOf) -> Begun | None:
     if kept is None or pin is None or pin_of(kept.secret, found.run_id).encode() != pin:
         return None
     return Begun(found.receipt, kept.secret, store)
-
-
-def private_folder(path: Path) -> None:
-    """Make a folder, and whatever folders it lacks above it, for the owner only; on disk when this returns."""
-    for folder in reversed([each for each in (path, *path.parents) if not each.exists()]):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        sync(folder.parent)
-
-
-def _npy(array: NDArray[np.generic]) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    return buffer.getvalue()
