@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from labeldp.errors import InvalidInput
 from labeldp.tables.csv_text import Records, Splitter, binary_array, quote
 from labeldp.tables.labels import LabelCodec
+from labeldp.tables.place import Place, reading
 from labeldp.tables.table import EVIDENCE, Batch, HashedFile
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -31,13 +32,14 @@ class CsvSource:
 
     text = True
 
-    def __init__(self, path: Path):
-        self.path = path
-        self.delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-        self._header = _read_header(path)
+    def __init__(self, path: Path | Place):
+        self.path = Place.of(path)
+        self.delimiter = "\t" if self.path.suffix.lower() == ".tsv" else ","
+        with reading(self.path):
+            self._header = _read_header(self.path)
         self.header, self.names = self._parse_header()
         self._line_end = b"\r\n" if self._header.endswith(b"\r\n") else b"\n"
-        self.extent = path.stat().st_size - len(self._header)
+        self.extent = self.path.size - len(self._header)
         self._codec: LabelCodec | None = None
         self._evidence = False
 
@@ -60,7 +62,7 @@ class CsvSource:
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator["CsvBatch"]:
         """The rows in order, in chunks of about 4 MiB."""
-        with self.path.open("rb") as stream:
+        with reading(self.path), self.path.open_input() as stream:
             stream.seek(len(self._header))
             start = 0
             for records in Splitter(self.delimiter, len(self.names), self._line_end).split(stream):
@@ -99,7 +101,7 @@ class CsvSource:
         offsets = np.frombuffer(joined.buffers()[1], np.int64)[: width * n + 1 : width].copy()
         return binary_array(offsets, np.frombuffer(joined.buffers()[2], np.uint8))
 
-    def sink(self, path: Path, facts: str) -> "CsvSink":
+    def sink(self, path: Path | Place, facts: str) -> "CsvSink":
         """A new text table with this header; the shared facts go to the manifest, since CSV has no place for them."""
         assert self._codec is not None
         header = self.header
@@ -172,13 +174,20 @@ class CsvDigest:
 class CsvSink:
     """A text table being written."""
 
-    def __init__(self, path: Path, header: bytes):
+    def __init__(self, path: Path | Place, header: bytes):
         self._file = HashedFile(path)
         self._file.write(header)
+        self.rows = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return self._file.size
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append records."""
         records = rows.column(0)
+        self.rows += len(records)
         if len(records):
             offsets = np.frombuffer(records.buffers()[1], np.int64)[records.offset : records.offset + len(records) + 1]
             self._file.write(memoryview(records.buffers()[2])[offsets[0] : offsets[-1]])
@@ -201,9 +210,9 @@ def _base64(evidence: NDArray[np.uint8]) -> pa.Array:
     return binary_array(np.arange(n + 1) * text.shape[1], np.ascontiguousarray(text).reshape(-1))
 
 
-def _read_header(path: Path) -> bytes:
+def _read_header(path: Place) -> bytes:
     """The first record, with the byte order mark and the line end."""
-    with path.open("rb") as stream:
+    with io.BufferedReader(path.open_input()) as stream:
         header = b""
         while line := stream.readline(HEADER_LIMIT):
             header += line

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parquet: the Arrow schema stays, the label's column chunks are written anew, and no metadata of the input is carried over."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol, TypedDict
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.tables.batch import Shape
 from labeldp.tables.digest import ArrowDigest
 from labeldp.tables.labels import LabelCodec
+from labeldp.tables.place import Place, reading
 from labeldp.tables.table import BATCH_BYTES, Batch, HashedFile
 
 METADATA_KEY = b"labeldp"
@@ -20,6 +22,13 @@ GROUP_BYTES, GROUP_ROWS = 1 << 25, 1 << 20
 READ_BUFFER, BUFFERS = 1 << 20, 1 << 26  # of one column chunk; of all of them
 PROBE = 1024
 LABEL_BYTES = 8
+
+
+class WriterSettings(TypedDict):
+    """What pyarrow's writer is told."""
+
+    compression: str | dict[str, str]
+    use_dictionary: list[str]
 
 
 class ParquetSource:
@@ -30,27 +39,30 @@ class ParquetSource:
 
     text = False
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path | Place):
+        self.path = Place.of(path)
+        with reading(self.path):
+            self._stamp = self.path.stamp
         with self._open() as file:
             self.schema = _public_schema(file.schema_arrow)
             self.extent = file.metadata.num_rows
-            self._settings = _writer_settings(file.metadata, self.schema)
+            self.settings = _writer_settings(file.metadata)
             self._row_bytes = 0
         self.names = tuple(self.schema.names)
         if len(set(self.names)) < len(self.names):
-            raise InvalidInput(f"Expected distinct column names, got one twice in {path.name}. Rename it.")
+            raise InvalidInput(f"Expected distinct column names, got one twice in {self.path.name}. Rename it.")
         self._codec: LabelCodec | None = None
         self._evidence_bytes = 0
 
     def _open(self) -> pq.ParquetFile:
         try:
-            metadata = pq.read_metadata(self.path)
-            return pq.ParquetFile(self.path, metadata=metadata, pre_buffer=False, buffer_size=read_buffer(metadata))
+            with reading(self.path):
+                if self.path.local is None:  # each row group's columns are fetched at once, since every request takes long
+                    return pq.ParquetFile(self.path.open_input(), pre_buffer=True)
+                metadata = pq.read_metadata(self.path.path)
+                return pq.ParquetFile(self.path.path, metadata=metadata, pre_buffer=False, buffer_size=read_buffer(metadata))
         except pa.ArrowInvalid:
-            raise InvalidInput(
-                f"Expected a Parquet file, got something else or a truncated one: {self.path.name}. Write it again."
-            ) from None
+            raise InvalidInput(f"Expected a Parquet file, got something else or a truncated one: {self.path}. Write it again.") from None
 
     def type_of(self, name: str) -> pa.DataType:
         """A column's Arrow type."""
@@ -58,13 +70,40 @@ class ParquetSource:
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator["ParquetBatch"]:
         """The rows in order, about 8 MiB at a time."""
+        for batch in self.record_batches(columns):
+            yield ParquetBatch(self, batch)
+
+    def record_batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows as Arrow batches, in the file's order of columns."""
+        self._check_unchanged()
         with self._open() as file:
+            size = int(np.clip(BATCH_BYTES // self._bytes_of_a_row(), 64, 1 << 18))
+            wanted = None if columns is None else list(columns)
+            groups = [[i] for i in range(file.num_row_groups)] if self.path.local is None else [list(range(file.num_row_groups))]
+            for group in groups:
+                yield from self._read(file.iter_batches(size, row_groups=group, columns=wanted))
+        self._check_unchanged()
+
+    def _read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        while True:
             try:
-                size = int(np.clip(BATCH_BYTES // self._bytes_of_a_row(), 64, 1 << 18))
-                for batch in file.iter_batches(size, columns=None if columns is None else list(columns)):
-                    yield ParquetBatch(self, batch)
+                batch = next(batches, None)
             except (pa.ArrowInvalid, OSError) as error:
+                self._check_unchanged()
                 raise _damaged(self.path, error) from None
+            if batch is None:
+                return
+            yield batch
+
+    def _check_unchanged(self) -> None:
+        """The file is the one that was opened at first, as far as its size and time tell."""
+        with reading(self.path):
+            if self.path.stamp == self._stamp:
+                return
+        raise ReleaseError(
+            f"Expected a file that stays as it is, but {self.path} changed while it was read. Nothing was published; a charge that was "
+            "made stands. Release files that nobody writes to."
+        )
 
     def _bytes_of_a_row(self) -> int:
         """In memory, as the first rows take: what is encoded in the file can be many times smaller.
@@ -74,7 +113,7 @@ class ParquetSource:
         if not self._row_bytes:
             public = [name for name in self.names if self._codec is None or name != self._codec.column]
             with self._open() as file:
-                first = next(file.iter_batches(PROBE, columns=public), None)
+                first = next(self._read(file.iter_batches(PROBE, columns=public)), None)
             self._row_bytes = LABEL_BYTES + (first.nbytes // len(first) if first is not None and len(first) else 0)
         return self._row_bytes
 
@@ -95,18 +134,23 @@ class ParquetSource:
         """The batch with these labels and, right after the label, their evidence."""
         return self._shape.rewrite(batch, codes, evidence)
 
-    def sink(self, path: Path, facts: str) -> "ParquetSink":
+    def sink(self, path: Path | Place, facts: str) -> "ParquetSink":
         """A new Parquet file with the input's compression, whose schema metadata holds the shared facts."""
-        assert self._codec is not None
-        schema = self._shape.released().with_metadata({METADATA_KEY: facts.encode()})
-        settings = self._settings | {"use_dictionary": [*self._settings["use_dictionary"], self._codec.column]}  # type: ignore[misc]
-        return ParquetSink(path, schema, settings)
+        return released_sink(path, self._shape, self.settings, facts)
+
+
+class Rewrites(Protocol):
+    """What a batch asks of its table."""
+
+    def rewrite(self, batch: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
+        """The batch with other labels."""
+        ...
 
 
 class ParquetBatch:
     """Consecutive rows of a Parquet file."""
 
-    def __init__(self, source: ParquetSource, batch: pa.RecordBatch):
+    def __init__(self, source: "Rewrites", batch: pa.RecordBatch):
         self._source, self.batch = source, batch
 
     def __len__(self) -> int:
@@ -138,17 +182,23 @@ class ParquetDigest(ArrowDigest):
 class ParquetSink:
     """A Parquet file being written, in row groups of bounded size."""
 
-    def __init__(self, path: Path, schema: pa.Schema, settings: dict[str, object]):
+    def __init__(self, path: Path | Place, schema: pa.Schema, settings: Mapping[str, object]):
         self._file = HashedFile(path)
         self._writer = pq.ParquetWriter(self._file, schema, **settings)
         self._schema = schema
         self._waiting: list[pa.RecordBatch] = []
-        self._rows = self._bytes = 0
+        self._rows = self._bytes = self.rows = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file so far, without the row group that waits."""
+        return self._file.size
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows; a full row group goes to disk."""
         self._waiting.append(rows.replace_schema_metadata(self._schema.metadata))
         self._rows += rows.num_rows
+        self.rows += rows.num_rows
         self._bytes += rows.nbytes
         if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
             self._flush()
@@ -170,9 +220,17 @@ class ParquetSink:
         self._file.abandon()
 
 
-def read_facts(path: Path) -> str | None:
+def released_sink(path: Path | Place, shape: Shape, settings: WriterSettings, facts: str, text: Sequence[str] = ()) -> ParquetSink:
+    """A new file of released rows, with the shared facts in its schema's metadata. `text`: more columns to write with dictionaries."""
+    schema = shape.released().with_metadata({METADATA_KEY: facts.encode()})
+    dictionaries = [*settings["use_dictionary"], *text, shape.codec.column]
+    return ParquetSink(path, schema, {**settings, "use_dictionary": dictionaries})
+
+
+def read_facts(path: Path | Place) -> str | None:
     """The JSON that a released Parquet file carries; None if it is not one."""
-    found = (ParquetSource(path)._open().schema_arrow.metadata or {}).get(METADATA_KEY)
+    with ParquetSource(path)._open() as file:
+        found = (file.schema_arrow.metadata or {}).get(METADATA_KEY)
     return None if found is None else found.decode()
 
 
@@ -187,7 +245,7 @@ def _public_schema(schema: pa.Schema) -> pa.Schema:
     return schema.remove_metadata()
 
 
-def _writer_settings(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, object]:
+def _writer_settings(metadata: pq.FileMetaData) -> WriterSettings:
     """The input's compression; dictionaries for text, and for numbers where they made the input smaller."""
     if not metadata.num_row_groups:
         return {"compression": "snappy", "use_dictionary": []}
@@ -205,7 +263,5 @@ def _dictionary_pays(column: pq.ColumnChunkMetaData) -> bool:
     return bool(column.total_uncompressed_size < 0.75 * width * column.num_values)
 
 
-def _damaged(path: Path, error: Exception) -> InvalidInput:
-    return InvalidInput(
-        f"Expected a whole Parquet file, got a damaged one: {path.name} ({type(error).__name__} while reading). Write it again."
-    )
+def _damaged(path: Place, error: Exception) -> InvalidInput:
+    return InvalidInput(f"Expected a whole Parquet file, got a damaged one: {path} ({type(error).__name__} while reading). Write it again.")

@@ -147,6 +147,14 @@ class Place:
         info = self.info
         return int(info.size) if info.is_file else -1
 
+    @property
+    def stamp(self) -> tuple[int, int]:
+        """Size and time of the last change, as far as the file system keeps it: what a file has as long as nobody writes to it."""
+        info = self.info
+        if not info.is_file:
+            raise FileNotFoundError(self.path)
+        return int(info.size), int(info.mtime_ns or 0)
+
     def files(self) -> list["Place"]:
         """All files below this folder, sorted by path; none if it is not there."""
         selector = pafs.FileSelector(self.path, recursive=True, allow_not_found=True)

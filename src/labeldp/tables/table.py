@@ -5,7 +5,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.tables.labels import LabelCodec
+from labeldp.tables.place import Place
 
 EVIDENCE = "__evidence"
 BATCH_BYTES = 1 << 23
@@ -55,6 +56,13 @@ class Digest(Protocol):
 class Sink(Protocol):
     """A file being written."""
 
+    rows: int
+
+    @property
+    def size(self) -> int:
+        """Bytes so far, without what waits in memory."""
+        ...
+
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows that `Batch.release` made."""
         ...
@@ -69,9 +77,9 @@ class Sink(Protocol):
 
 
 class Source(Protocol):
-    """A table file that can be read more than once."""
+    """A table, of one file or many, that can be read more than once."""
 
-    path: Path
+    path: Place
     names: tuple[str, ...]
     text: bool  # every value is text, as in CSV
     extent: int  # how much there is to read, for progress bars
@@ -92,7 +100,7 @@ class Source(Protocol):
         """Say what `Batch.release` writes: the label by this codec, and evidence of this width (0: none)."""
         ...
 
-    def sink(self, path: Path, facts: str) -> Sink:
+    def sink(self, path: Path | Place, facts: str) -> Sink:
         """A new file of the same format; `facts` is JSON that the file carries if the format can."""
         ...
 
@@ -109,28 +117,34 @@ def check_columns(source: Source, names: Sequence[str]) -> None:
 
 
 class HashedFile:
-    """A new binary file whose SHA-256 is known when it is closed; what it holds is on disk by then."""
+    """A new binary file whose SHA-256 is known when it is closed; a local one is on disk by then."""
 
-    def __init__(self, path: Path):
-        self._file: BinaryIO = path.open("xb")
+    def __init__(self, path: Path | Place):
+        place = Place.of(path)
+        self._local = place.local is not None
+        self._file: Any = place.open_output() if place.local is None else place.local.open("xb")
         self._state = hashlib.sha256()
+        self.size = 0
 
     def write(self, data: bytes | memoryview) -> int:
         """Append."""
         self._state.update(data)
-        return self._file.write(data)
+        written: int = self._file.write(data)
+        self.size += len(data)
+        return written
 
     def finish(self) -> str:
         """Flush to disk, close, and return the digest."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        if self._local:
+            self._file.flush()
+            os.fsync(self._file.fileno())
         self._file.close()
         return self._state.hexdigest()
 
     @property
     def closed(self) -> bool:
         """For pyarrow."""
-        return self._file.closed
+        return bool(self._file.closed)
 
     def flush(self) -> None:
         """For pyarrow."""

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table of many Parquet files: a folder, with or without Hive partitions, a list of files, or a pattern."""
+
+import fnmatch
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+from numpy.typing import NDArray
+
+from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.tables.batch import Shape
+from labeldp.tables.labels import LabelCodec
+from labeldp.tables.parquet import ParquetBatch, ParquetDigest, ParquetSink, ParquetSource, released_sink
+from labeldp.tables.place import Place, reading
+
+ENDINGS = (".parquet", ".pq")
+OPENED_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a data set and the folder that they are below of."""
+
+    root: Place
+    files: tuple[Place, ...]
+
+
+def files_of(where: Place | Sequence[Place]) -> Files:
+    """The files of a folder, a pattern ("folder/*.parquet", "s3://bucket/day=*/*.parquet") or a list, sorted by path.
+
+    Files and folders below whose names begin with "." or "_" are passed over, as other readers do.
+
+    Raises
+    ------
+    InvalidInput
+        There are none, they are not all Parquet, or one is named twice.
+    """
+    root = _root(where)
+    if isinstance(where, Place):
+        with reading(where):
+            found = [file for file in root.files() if not any(part.startswith((".", "_")) for part in file.below(root))]
+        found = [file for file in found if where is root or fnmatch.fnmatchcase(file.path, where.path)]
+    else:
+        found = sorted(where, key=lambda file: file.path)
+    odd = next((file for file in found if file.suffix.lower() not in ENDINGS), None)
+    if odd is not None:
+        raise InvalidInput(f"Expected only files that end in {' or '.join(ENDINGS)} in a data set of many files, got {odd}. Convert it.")
+    if not found:
+        raise InvalidInput(f"Expected Parquet files, got none in {where}.")
+    if len(set(found)) < len(found):
+        raise InvalidInput("Expected different files, got one twice. Name each file once.")
+    return Files(root, tuple(found))
+
+
+def _root(where: Place | Sequence[Place]) -> Place:
+    """The folder itself; of a pattern the part before it begins; of a list the nearest folder that has all."""
+    if isinstance(where, Place):
+        while "*" in where.path:
+            where = where.parent
+        return where
+    if not where:
+        raise InvalidInput("Expected at least one file, got an empty list.")
+    if any(file.filesystem != where[0].filesystem for file in where):
+        raise InvalidInput("Expected files of one file system, got several. Copy them to one.")
+    common = os.path.commonpath([file.parent.path for file in where]) if len(where) > 1 else where[0].parent.path
+    return Place(where[0].filesystem, common)
+
+
+class DatasetSource:
+    """Parquet files that are read one after another, as one table.
+
+    Keys of Hive partitions (`country=de/part-0.parquet`) are columns, after those of the files; they are written as ordinary ones.
+
+    Parameters
+    ----------
+    files : Files
+    """
+
+    text = False
+
+    def __init__(self, files: Files):
+        self.path = files.root
+        self._files = _opened(files.files)
+        self._keys, self._partitions = _partitions(files)
+        self.partition_keys = tuple(self._keys.names)
+        self.schema = _common_schema(self._files, self._keys)
+        self.names = tuple(self.schema.names)
+        self.extent = sum(file.extent for file in self._files)
+        self.layout = tuple(file.below(files.root) for file in files.files)
+        self._shape: Shape | None = None
+
+    def type_of(self, name: str) -> pa.DataType:
+        """A column's Arrow type."""
+        return self.schema.field(name).type
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[ParquetBatch]:
+        """The rows, file by file in the order of their paths."""
+        wanted = [name for name in self.names if columns is None or name in columns]
+        schema = pa.schema([self.schema.field(name) for name in wanted])
+        inside = [name for name in wanted if name not in self.partition_keys]
+        for file, values in zip(self._files, self._partitions, strict=True):
+            for batch in file.record_batches(inside):
+                found = {name: batch.column(name) for name in inside}
+                found |= {name: pa.repeat(values[name], len(batch)) for name in self.partition_keys if name in wanted}
+                yield ParquetBatch(self, pa.record_batch([found[name] for name in wanted], schema=schema))
+
+    def public_digest(self, label: str) -> ParquetDigest:
+        """Digest of every column but the label, the partitions' keys among them; file names do not enter."""
+        return ParquetDigest(self.schema, tuple(name for name in self.names if name != label))
+
+    def plan(self, codec: LabelCodec, evidence_bytes: int) -> None:
+        """Label by this codec; a binary column after it if there is evidence."""
+        self._shape = Shape(self.schema, codec, evidence_bytes)
+        for file in self._files:
+            file.plan(codec, evidence_bytes)
+
+    def rewrite(self, batch: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
+        """The batch with these labels and, right after the label, their evidence."""
+        assert self._shape is not None
+        return self._shape.rewrite(batch, codes, evidence)
+
+    def sink(self, path: Path | Place, facts: str) -> ParquetSink:
+        """A new Parquet file, compressed as the first file with rows is."""
+        assert self._shape is not None
+        like = next((file for file in self._files if file.extent), self._files[0])
+        return released_sink(path, self._shape, like.settings, facts, text=self.partition_keys)
+
+
+def _opened(files: Sequence[Place]) -> list[ParquetSource]:
+    if files[0].local is not None:
+        return [ParquetSource(file) for file in files]
+    with ThreadPoolExecutor(OPENED_AT_ONCE) as pool:
+        return list(pool.map(ParquetSource, files))
+
+
+def _partitions(files: Files) -> tuple[pa.Schema, list[Mapping[str, pa.Scalar]]]:
+    """The schema of the partitions' keys, and their values for each file."""
+    folders = ["/".join(file.below(files.root)[:-1]) for file in files.files]
+    if not any("=" in folder for folder in folders):
+        return pa.schema([]), [{} for _ in folders]
+    factory = ds.HivePartitioning.discover()
+    schema = factory.inspect([f"{folder}/x.parquet" for folder in folders])
+    partitioning = factory.finish(schema)
+    values = [ds.get_partition_keys(partitioning.parse(f"{folder}/x.parquet")) for folder in folders]
+    for file, found in zip(files.files, values, strict=True):
+        if set(found) != set(schema.names):
+            missing = ", ".join(sorted(set(schema.names) - set(found)))
+            raise InvalidInput(f"Expected every file in a folder for each of the partitions' keys, got {file} without {missing}. Move it.")
+    return schema, [{name: pa.scalar(found[name], schema.field(name).type) for name in schema.names} for found in values]
+
+
+def _common_schema(files: Sequence[ParquetSource], keys: pa.Schema) -> pa.Schema:
+    """Columns of the first file, which all others have too, in any order; then the partitions' keys."""
+    first = files[0]
+    types = {field.name: field.type for field in first.schema}
+    for name in keys.names:
+        if name in types:
+            raise InvalidInput(f"Expected a column in the files or in their folders' names, got {name!r} in both. Drop one of the two.")
+    for file in files[1:]:
+        for field in file.schema:
+            if types.get(field.name) != field.type:
+                known = types.get(field.name, "no such column")
+                raise InvalidInput(
+                    f"Expected the same columns in all files, got {field.name!r} of type {field.type} in {file.path}, and {known} in "
+                    f"{first.path}. Write them with one schema."
+                )
+        if len(file.names) < len(types):
+            missing = ", ".join(name for name in types if name not in file.names)
+            raise InvalidInput(f"Expected the same columns in all files, got {file.path} without {missing}. Write them with one schema.")
+    nullable = {name: any(file.schema.field(name).nullable for file in files) for name in types}
+    return pa.schema([*(pa.field(name, kind, nullable[name]) for name, kind in types.items()), *keys])
+
+
+def check_apart(files: Files, out: Place) -> None:
+    """The output is neither among the input's files nor around them."""
+    if files.root.filesystem != out.filesystem:
+        return
+    source, target = (files.root.path.rstrip("/") + "/", out.path.rstrip("/") + "/")
+    if files.root.local is not None and out.local is not None:
+        source, target = (os.path.realpath(place) + "/" for place in (source, target))
+    if target.startswith(source) or source.startswith(target):
+        raise ReleaseError(f"Expected an output apart from the input {files.root}, got {out}. Choose a folder that is not in it.")
