@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from labeldp import _strings
+from labeldp._strings import Strings
 from labeldp.errors import InvalidInput
-from labeldp.privacy.cmac import WORD, cmac
+from labeldp.privacy.cmac import WORD, cmac_chunks
+from labeldp.privacy.composite import Composites
 
 ROW, INTEGER, TEXT, BYTES, COMPOSITE = range(5)
 
@@ -69,16 +71,39 @@ class Blocks:
             fields["high"] = (low.view(np.int64) >> np.int64(63)).view(np.uint64)  # the sign, carried into the bytes above
         return out
 
+    def numbers(self) -> NDArray[np.int64] | None:
+        """The ids themselves where they are integers below 2^63: (n,), nothing is copied; else None."""
+        if self.tag != INTEGER or isinstance(self._low, range):
+            return None
+        return self._low.view(np.int64) if self._signed or not len(self) or self._low.max() < 1 << 63 else None
+
+    def halves(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+        """The 96 bits of the ids: bytes 0 to 7, and bytes 8 to 11."""
+        low = _written_out(self._low)
+        if self._high is not None:
+            return low, self._high
+        if self._signed:  # the sign, carried into the bytes above
+            return low, (low.view(np.int64) >> np.int64(63)).astype(np.uint32)
+        return low, np.zeros(len(low), np.uint32)
+
     def first_repeat(self) -> int | None:
         """Position of the first row whose id occurred before, or None. Cost: a sort, O(n log n)."""
         if isinstance(self._low, range):
             return None
         low, high = self._low, self._high
+        if not has_equal(low):
+            return None
         order = np.argsort(low, kind="stable") if high is None else np.lexsort((low, high))
         same = low[order[1:]] == low[order[:-1]]
         if high is not None:
             same &= high[order[1:]] == high[order[:-1]]
         return int(order[1:][same].min()) if same.any() else None
+
+
+def has_equal(values: NDArray[np.integer]) -> bool:
+    """True if two of these are the same. Cost: a sort."""
+    ordered = np.sort(values)
+    return bool((ordered[1:] == ordered[:-1]).any())
 
 
 def _written_out(low: "NDArray[np.uint64] | range") -> NDArray[np.uint64]:
@@ -97,6 +122,8 @@ def blocks_of(ids: object, tag_key: Callable[[], bytes]) -> Blocks:
     columns = _columns(ids)
     if columns is not None:
         return _mac_blocks(COMPOSITE, _joined([_typed(column, f"part {i} of ids") for i, column in enumerate(columns)]), tag_key())
+    if isinstance(ids, pa.DictionaryArray) and not (ids.null_count or ids.dictionary.null_count) and len(ids.dictionary) < len(ids):
+        return blocks_of(ids.dictionary, tag_key)[ids.indices.to_numpy()]
     tag, values = _typed(ids, "ids")
     if isinstance(values, np.ndarray):
         return _integer_blocks(values)
@@ -110,12 +137,12 @@ def _integer_blocks(values: NDArray[np.integer]) -> Blocks:
     return Blocks(INTEGER, wide.view(np.uint64), signed=bool(signed and len(wide) and wide.min() < 0))
 
 
-def _mac_blocks(tag: int, values: pa.LargeBinaryArray, key: bytes) -> Blocks:
-    _, places, content = values.buffers()
-    offsets = np.frombuffer(places, np.int64)[values.offset : values.offset + len(values) + 1] if len(values) else np.zeros(1, np.int64)
-    data = np.frombuffer(content, np.uint8) if content is not None and content.size else np.empty(0, np.uint8)
-    macs = cmac(key, data, offsets)
-    return Blocks(tag, np.ascontiguousarray(macs[:, :8]).view(WORD)[:, 0], np.ascontiguousarray(macs[:, 8:12]).view("<u4")[:, 0])
+def _mac_blocks(tag: int, messages: "Strings | Composites", key: bytes) -> Blocks:
+    low, high = np.empty(len(messages), WORD), np.empty(len(messages), "<u4")
+    for where, macs in cmac_chunks(key, messages):
+        low[where] = macs[:, 0]
+        high[where] = macs.view("<u4")[:, 2]
+    return Blocks(tag, low, high)
 
 
 def _columns(ids: object) -> list[Any] | None:
@@ -141,61 +168,49 @@ def _transposed(rows: "list[Any] | tuple[Any, ...]") -> list[Any]:
     return [list(part) for part in zip(*rows, strict=True)]
 
 
-def _joined(parts: list[tuple[int, Any]]) -> pa.LargeBinaryArray:
-    """Each row's parts as type (1 byte), length (8 bytes), bytes: no two composites give the same string."""
+def _joined(parts: "list[tuple[int, NDArray[np.integer] | Strings]]") -> Composites:
     if len({len(values) for _, values in parts}) > 1:
         raise InvalidInput(f"Expected the columns of a composite id to have equal lengths, got {[len(v) for _, v in parts]}.")
-    pieces = []
-    for tag, values in parts:
-        raw = _integer_bytes(values) if isinstance(values, np.ndarray) else values
-        header = np.zeros((len(raw), 9), np.uint8)
-        header[:, 0] = tag
-        header[:, 1:] = pc.binary_length(raw).to_numpy().astype("<i8").view(np.uint8).reshape(-1, 8)
-        pieces += [_fixed(header), raw]
-    return pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.large_binary()))
-
-
-def _integer_bytes(values: NDArray[np.integer]) -> pa.LargeBinaryArray:
-    """96-bit two's complement, as in a block."""
-    template = _integer_blocks(values).templates().view(np.uint8).reshape(-1, 16)
-    return _fixed(np.ascontiguousarray(template[:, 1:13]))
-
-
-def _fixed(rows: NDArray[np.uint8]) -> pa.LargeBinaryArray:
-    """An (n, w) uint8 array as n binary values of width w."""
-    n, width = rows.shape
-    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), n, [None, pa.py_buffer(rows.tobytes())]).cast(pa.large_binary())
+    return Composites([(tag, values if isinstance(values, Strings) else _integer_blocks(values).halves()) for tag, values in parts])
 
 
 _FIX = "Pass integers, strings or bytes, or several such columns."
 
 
-def _typed(column: Any, name: str) -> tuple[int, Any]:
-    """(INTEGER, (n,) integer array), or (TEXT or BYTES, n large_binary values); refuses everything else."""
-    if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "iu":
-        return INTEGER, column
+def _typed(column: Any, name: str) -> "tuple[int, NDArray[np.integer] | Strings]":
+    """(INTEGER, (n,) integer array), or (TEXT or BYTES, n strings); refuses everything else."""
+    if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "iuUS":
+        return _typed_numpy(column, name)
     values = _arrow(column, name)
+    values = _strings.decoded(values) if pa.types.is_dictionary(values.type) else values
+    kind = values.type
     if values.null_count:
         raise InvalidInput(f"Expected every row to have an id, got {values.null_count} nulls in {name}. Fill them or drop the rows.")
-    kind = values.type
     if pa.types.is_null(kind):  # an empty list has no type
         return INTEGER, np.empty(0, np.int64)
     if pa.types.is_integer(kind):
-        return INTEGER, values.to_numpy(zero_copy_only=False)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return TEXT, values.cast(pa.large_string()).cast(pa.large_binary())
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_binary_view(kind):
-        return BYTES, values.cast(pa.large_binary())
-    raise InvalidInput(f"Expected {name} of integers, strings or bytes, got {kind}. {_FIX}")
+        return INTEGER, np.asarray(values.to_numpy())
+    found = _strings.from_arrow(values)
+    if found is None:
+        raise InvalidInput(f"Expected {name} of integers, strings or bytes, got {kind}. {_FIX}")
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return TEXT if is_text else BYTES, found
 
 
-def _arrow(column: Any, name: str) -> pa.Array:
+def _typed_numpy(column: NDArray[Any], name: str) -> "tuple[int, NDArray[np.integer] | Strings]":
+    if column.dtype.kind in "iu":
+        return INTEGER, column
+    try:
+        return TEXT if column.dtype.kind == "U" else BYTES, _strings.from_numpy(column)
+    except UnicodeError:
+        raise InvalidInput(f"Expected {name} of text, got an array with broken characters (lone surrogates). {_FIX}") from None
+
+
+def _arrow(column: Any, name: str) -> "pa.Array | pa.ChunkedArray":
     if isinstance(column, (list, tuple)) and any(isinstance(value, (bool, np.bool_)) for value in column):
         raise InvalidInput(f"Expected {name} of integers, strings or bytes, got bool. {_FIX}")
     try:
-        values = column if isinstance(column, (pa.Array, pa.ChunkedArray)) else _from_python(column)
-        values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-        return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+        return column if isinstance(column, (pa.Array, pa.ChunkedArray)) else _from_python(column)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, UnicodeError):
         # the cause is not chained: its message can quote values
         got = f"a {type(column).__name__} that mixes types or exceeds 64 bits"

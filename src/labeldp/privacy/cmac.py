@@ -1,14 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """AES-CMAC (RFC 4493) of many messages at once: how a string id becomes a block of fixed size."""
 
+from collections.abc import Iterator
+from typing import Protocol
+
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
+
+from labeldp._strings import LongestFirst, Rows, Strings
 
 CHUNK = 1 << 15
 """Rows worked on at a time: small enough that buffers stay in the processor's cache."""
 
 WORD = np.dtype("<u8")
+
+
+class Messages(Protocol):
+    """Byte strings that are read a chunk at a time."""
+
+    def chunks(self) -> Iterator[tuple[slice, Rows]]:
+        """All rows in order, and where they stand."""
 
 
 def encryptor(key: bytes) -> CipherContext:
@@ -44,50 +56,58 @@ def cmac(key: bytes, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDA
     Returns
     -------
     (n, 16) uint8
+    """
+    out = np.empty((len(offsets) - 1, 2), WORD)
+    for where, macs in cmac_chunks(key, Strings([(data, offsets[:-1], offsets[1:])])):
+        out[where] = macs
+    return out.view(np.uint8)
+
+
+def cmac_chunks(key: bytes, messages: Messages) -> Iterator[tuple[slice, NDArray[np.uint64]]]:
+    """CMAC of each message, a chunk of rows at a time: where they stand, and (m, 2) uint64, little-endian, valid until the next chunk.
 
     Notes
     -----
     Source: RFC 4493. Cost: one AES call for each 16 bytes of the longest message of a chunk, over the rows that reach so far.
     """
     context = encryptor(key)
-    out = np.empty((len(offsets) - 1, 16), np.uint8)
-    for start in range(0, len(out), CHUNK):
-        stop = min(start + CHUNK, len(out))
-        out[start:stop] = _chunk(context, data, offsets[start : stop + 1])
-    return out
+    ends = _Ends(context)
+    space = space_for(0)
+    for where, rows in messages.chunks():
+        if len(space) < 16 * len(rows) + 15:
+            space = space_for(len(rows))
+        yield where, _chunk(context, ends, LongestFirst(rows), space)
 
 
-def _chunk(context: CipherContext, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.uint8]:
-    padded = np.zeros(offsets[-1] - offsets[0] + 16, np.uint8)
-    padded[:-16] = data[offsets[0] : offsets[-1]]
-    windows = np.ndarray(len(padded) - 15, "V16", padded, strides=(1,))  # the 16 bytes from each place, without copies
-    lengths = np.diff(offsets)
-    order = np.argsort(-lengths, kind="stable")  # longest first: the rows still running are always the leading ones
-    begins, lengths = (offsets[:-1] - offsets[0])[order], lengths[order]
-    blocks = np.maximum(1, -(-lengths // 16))
-    state, keys = np.zeros((len(order), 2), WORD), _subkeys(context)
-    running = len(order)
-    for j in range(int(blocks[0]) if len(blocks) else 0):
-        further = int(np.searchsorted(-blocks, -j - 1, side="left"))  # rows with a block after this one
-        message = windows[begins[:running] + 16 * j].view(WORD).reshape(-1, 2)
-        _finish(message[further:], lengths[further:running] - 16 * j, keys)
-        state[:running] = encrypt(context, state[:running] ^ message)
-        running = further
-    out = np.empty((len(order), 16), np.uint8)
-    out[order] = state.view(np.uint8)
-    return out
+def _chunk(context: CipherContext, ends: "_Ends", rows: LongestFirst, space: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    out = np.empty(len(rows), "V16")
+    state: NDArray[np.uint64] | None = None
+    running, place = len(rows), 0
+    while running:
+        further = rows.reach(place + 16)  # rows with a block after this one
+        message = rows.at(place, 16, running).copy().view(WORD).reshape(-1, 2)
+        ends.finish(message[further:], rows.lengths[further:running] - place)
+        if state is not None:
+            message ^= state[:running]
+        state = encrypt(context, message, space)
+        out[further:running] = state.view("V16")[further:running, 0]
+        running, place = further, place + 16
+    return rows.unsorted(out).view(WORD).reshape(-1, 2)
 
 
-_KEEP = np.tril(np.full((17, 16), 0xFF, np.uint8), -1).view(WORD)
-"""Row m keeps the first m bytes of a block."""
-_MARK = np.vstack([np.diag(np.full(16, 0x80, np.uint8)), np.zeros((1, 16), np.uint8)]).view(WORD)
-"""Row m puts 0x80 behind m bytes; a complete block takes none."""
+class _Ends:
+    """How the last block of a message is padded and keyed, by the 0 to 16 bytes of the message in it."""
 
+    def __init__(self, context: CipherContext) -> None:
+        complete, padded = _subkeys(context)
+        mark = np.vstack([np.diag(np.full(16, 0x80, np.uint8)), np.zeros((1, 16), np.uint8)]).view(WORD)  # 0x80 behind the message
+        self._change = (mark ^ np.where(np.arange(17)[:, None] < 16, padded, complete)).view("V16")[:, 0]
+        self._keep = np.tril(np.full((17, 16), 0xFF, np.uint8), -1).view("V16")[:, 0]
 
-def _finish(message: NDArray[np.uint64], lengths: NDArray[np.int64], keys: NDArray[np.uint64]) -> None:
-    """Pad and key last blocks in place, which have 0 to 16 bytes of the message."""
-    message &= _KEEP[lengths]
-    message ^= _MARK[lengths] ^ keys[(lengths < 16).astype(np.intp)]
+    def finish(self, message: NDArray[np.uint64], lengths: NDArray[np.int64]) -> None:
+        """Pad and key last blocks in place."""
+        message &= self._keep.take(lengths).view(WORD).reshape(-1, 2)
+        message ^= self._change.take(lengths).view(WORD).reshape(-1, 2)
 
 
 def _subkeys(context: CipherContext) -> NDArray[np.uint64]:
