@@ -6,10 +6,14 @@ Nothing here is secret and nothing here makes noise. Never feed it a raw label.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from labeldp._strings import CHUNK, LongestFirst, Strings, decoded, from_arrow, from_numpy
+from labeldp.errors import InvalidInput
 
 _MIX1, _MIX2, _STEP = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), np.uint64(0x9E3779B97F4A7C15)
 
@@ -68,66 +72,167 @@ class _Feed:
         """Nothing to close."""
 
 
-def public_hash(salt: str, *ids: NDArray[np.generic]) -> NDArray[np.uint64]:
+def public_hash(salt: str, *ids: object) -> NDArray[np.uint64]:
     """A well-mixed uint64 for each id, or for each row of several of them: (n,), the same on every machine.
 
     Parameters
     ----------
     salt : str
         Public; another salt gives unrelated values.
-    ids : (n,) or (n, columns) array
-        Integers, or strings and bytes (compared without trailing NULs).
+    ids : columns of n rows
+        (n,) or (n, columns) arrays, Arrow columns, tables, or lists of columns; of integers, or of strings and bytes. Equal bytes give
+        equal hashes; NumPy's strings are compared without trailing NULs. A 2-D array of uint8 is a record of bytes for each row.
     """
-    ids = tuple(np.asarray(part) if isinstance(part, np.ndarray) else np.asarray(part).astype(np.str_) for part in ids)
-    state = np.full(len(ids[0]), int.from_bytes(hashlib.sha256(salt.encode()).digest()[:8], "little"), np.uint64)
-    for column in (column for part in ids for column in (part.T if part.ndim == 2 else (part,))):
-        state = _hash_column(state, column)
-    return state
+    columns = _columns(ids)
+    out = np.empty(_common_length(columns), np.uint64)
+    for where, (state,) in _hash_chunks((salt,), columns):
+        out[where] = state
+    return out
 
 
-def _hash_column(state: NDArray[np.uint64], column: NDArray[np.generic]) -> NDArray[np.uint64]:
+Column = NDArray[np.uint64] | Strings
+"""(n,) integers, widened; (n, words) bytes of each row; or strings."""
+
+
+def _columns(ids: Sequence[object]) -> list[Column]:
+    return [column for part in ids for column in _parts(part)]
+
+
+def _parts(part: Any) -> list[Column]:
+    """The columns of one operand."""
+    if isinstance(part, (list, tuple)):
+        return _columns(part)
+    if hasattr(part, "columns") and hasattr(part, "__arrow_c_stream__"):  # a table of Arrow, pandas or polars
+        import pyarrow as pa
+
+        return _columns(pa.table(part).columns)
+    if hasattr(part, "__arrow_c_array__") or hasattr(part, "__arrow_c_stream__"):
+        return [_arrow_column(part)]
+    array = np.asarray(part)
+    if array.ndim == 2 and array.dtype == np.uint8:
+        return [_words(array)]
+    return [_numpy_column(column) for column in (array.T if array.ndim == 2 else (array,))]
+
+
+def _arrow_column(column: Any) -> Column:
+    import pyarrow as pa
+
+    if not isinstance(column, (pa.Array, pa.ChunkedArray)):
+        column = pa.chunked_array(column) if hasattr(column, "__arrow_c_stream__") else pa.array(column)
+    column = decoded(column) if pa.types.is_dictionary(column.type) else column
+    if column.null_count:
+        raise InvalidInput(f"Expected a value in every row to be hashed, got {column.null_count} nulls. Fill them or drop the rows.")
+    found = from_arrow(column)
+    return _numpy_column(column.to_numpy(zero_copy_only=False)) if found is None else found
+
+
+def _numpy_column(column: NDArray[Any]) -> Column:
     if column.dtype.kind in "iu":
-        return _mix(state ^ column.astype(np.int64 if column.dtype.kind == "i" else np.uint64).view(np.uint64))
-    encoded = column.astype(np.bytes_) if column.dtype.kind == "S" else np.char.encode(column.astype(np.str_), "utf-8")
-    state = _mix(state ^ np.char.str_len(encoded).astype(np.uint64))
-    width = -(-max(encoded.dtype.itemsize, 1) // 8) * 8
-    for word in encoded.astype(f"S{width}").view("<u8").reshape(len(column), width // 8).T:
-        # Only NULs left: the id has ended, and a longer neighbour in the array must not change its hash.
-        state = np.where(word == 0, state, _mix(state ^ word.astype(np.uint64)))
-    return state
+        return column.astype(np.int64 if column.dtype.kind == "i" else np.uint64, copy=False).view(np.uint64)
+    return from_numpy(column if column.dtype.kind in "US" else column.astype(np.str_))
 
 
-def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finalizer of splitmix64 (Steele, Lea and Flood 2014), a bijection."""
-    state = state + _STEP
-    state = (state ^ (state >> np.uint64(30))) * _MIX1
-    state = (state ^ (state >> np.uint64(27))) * _MIX2
-    return state ^ (state >> np.uint64(31))
+def _words(record: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """(n, width) bytes as words, (n, ceil(width / 8)), and a last one that tells the width."""
+    n, width = record.shape
+    words = np.zeros((n, -(-width // 8) + 1), "<u8")
+    words.view(np.uint8)[:, :width] = record
+    words[:, -1] = width
+    return words
+
+
+def _common_length(columns: Sequence[Column]) -> int:
+    lengths = {len(column) for column in columns}
+    if len(lengths) != 1:
+        raise InvalidInput(f"Expected columns of one length, got lengths {sorted(lengths)}. Pass one value of each for every row.")
+    return lengths.pop()
+
+
+def _hash_chunks(salts: Sequence[str], columns: Sequence[Column]) -> Iterator[tuple[slice, list[NDArray[np.uint64]]]]:
+    """The hashes of all rows under each salt, a chunk of rows at a time, and where they stand."""
+    seeds = [int.from_bytes(hashlib.sha256(salt.encode()).digest()[:8], "little") for salt in salts]
+    n = _common_length(columns)
+    for start in range(0, n, CHUNK):
+        where = slice(start, min(start + CHUNK, n))
+        states = [np.full(where.stop - start, seed, np.uint64) for seed in seeds]
+        for column in columns:
+            if isinstance(column, Strings):
+                states = _absorb_text(states, LongestFirst(column.rows(where.start, where.stop)))
+            else:
+                for word in column[where].T if column.ndim == 2 else (column[where],):
+                    _absorb(states, word)
+        yield where, states
+
+
+def _absorb_text(states: list[NDArray[np.uint64]], rows: LongestFirst) -> list[NDArray[np.uint64]]:
+    """Length, then words of 8 bytes, the last one filled up with NULs; a word of nothing but NULs leaves the state as it is."""
+    if rows.order is not None:
+        states = [state.take(rows.order) for state in states]
+    _absorb(states, rows.lengths.view(np.uint64))
+    place, running = 0, rows.reach(0)
+    while running:
+        words = rows.at(place, 8, running).copy().view("<u8")
+        complete = rows.reach(place + 7)
+        words[complete:] &= _KEEP.take(rows.lengths[complete:running] - place)
+        empty = None if words.min() else np.flatnonzero(words == 0)
+        before = [] if empty is None else [state[empty] for state in states]
+        _absorb([state[:running] for state in states], words)
+        for state, old in zip(states, before, strict=False):
+            state[empty] = old
+        place += 8
+        running = rows.reach(place)
+    return [rows.unsorted(state) for state in states]
+
+
+_KEEP = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
+"""Entry n keeps the first n bytes of a word."""
+
+
+def _absorb(states: Sequence[NDArray[np.uint64]], words: NDArray[np.uint64]) -> None:
+    """Mix a word into each state, in place: the finalizer of splitmix64 (Steele, Lea and Flood 2014), a bijection."""
+    spare = np.empty(len(words), np.uint64)
+    for state in states:
+        state ^= words
+        state += _STEP
+        for shift, factor in ((30, _MIX1), (27, _MIX2)):
+            state ^= np.right_shift(state, np.uint64(shift), out=spare)
+            state *= factor
+        state ^= np.right_shift(state, np.uint64(31), out=spare)
 
 
 class SetDigest:
-    """Order-free name of a set of ids, built batch by batch: two 64-bit sums of hashes and a count."""
+    """Order-free name of a set of ids, built batch by batch and from parts: two 64-bit sums of hashes and a count. It can be pickled."""
 
     def __init__(self) -> None:
-        self.sums = np.zeros(2, np.uint64)
+        self._sums = [0, 0]
         self.count = 0
 
-    def update(self, *ids: NDArray[np.generic]) -> None:
-        """Add ids: (n,) or (n, columns); or rows of several such arrays, which belong together."""
-        for i, words in enumerate(self.words(*ids).T):
-            self.sums[i : i + 1] += words.sum(dtype=np.uint64)  # a slice: arrays wrap around silently
-        self.count += len(ids[0])
-
-    @staticmethod
-    def words(*ids: NDArray[np.generic]) -> NDArray[np.uint64]:
-        """What each row adds to `sums`: (n, 2) uint64."""
-        return np.column_stack([public_hash(salt, *ids) for salt in ("set/0", "set/1")])
+    def update(self, *ids: object) -> None:
+        """Add ids, as `public_hash` takes them; several operands are columns that belong together, row by row."""
+        columns = _columns(ids)
+        for _, states in _hash_chunks(("set/0", "set/1"), columns):
+            self._add([int(state.sum(dtype=np.uint64)) for state in states])
+        self.count += _common_length(columns)
 
     def merge(self, other: "SetDigest") -> None:
-        """Add the rows of another set, which has none of these."""
-        self.sums += other.sums
+        """Add the ids of another digest."""
+        self._add(other._sums)
         self.count += other.count
+
+    def __iadd__(self, other: "SetDigest") -> "SetDigest":
+        self.merge(other)
+        return self
+
+    def _add(self, sums: Sequence[int]) -> None:
+        self._sums = [(mine + theirs) % (1 << 64) for mine, theirs in zip(self._sums, sums, strict=True)]
 
     def hexdigest(self) -> str:
         """48 hexadecimal digits."""
-        return f"{self.count:016x}{int(self.sums[0]):016x}{int(self.sums[1]):016x}"
+        return f"{self.count:016x}{self._sums[0]:016x}{self._sums[1]:016x}"
+
+    @classmethod
+    def from_hexdigest(cls, text: str) -> "SetDigest":
+        """The digest that `hexdigest` wrote: it can be merged and updated again."""
+        made = cls()
+        made.count, *made._sums = (int(text[i : i + 16], 16) for i in (0, 16, 32))
+        return made
