@@ -200,39 +200,49 @@ def _absorb(states: Sequence[NDArray[np.uint64]], words: NDArray[np.uint64]) -> 
         state ^= np.right_shift(state, np.uint64(31), out=spare)
 
 
+_SET_SALTS = ("set/0", "set/1")
+
+
 class SetDigest:
     """Order-free name of a set of ids, built batch by batch and from parts: two 64-bit sums of hashes and a count. It can be pickled."""
 
     def __init__(self) -> None:
-        self._sums = [0, 0]
+        self.sums = np.zeros(2, np.uint64)
         self.count = 0
 
     def update(self, *ids: object) -> None:
         """Add ids, as `public_hash` takes them; several operands are columns that belong together, row by row."""
         columns = _columns(ids)
-        for _, states in _hash_chunks(("set/0", "set/1"), columns):
-            self._add([int(state.sum(dtype=np.uint64)) for state in states])
+        for _, states in _hash_chunks(_SET_SALTS, columns):
+            self.sums += np.array([state.sum(dtype=np.uint64) for state in states])
         self.count += _common_length(columns)
 
+    @staticmethod
+    def words(*ids: object) -> NDArray[np.uint64]:
+        """What each row adds to `sums`: (n, 2) uint64."""
+        columns = _columns(ids)
+        out = np.empty((_common_length(columns), 2), np.uint64)
+        for where, states in _hash_chunks(_SET_SALTS, columns):
+            out[where, 0], out[where, 1] = states
+        return out
+
     def merge(self, other: "SetDigest") -> None:
-        """Add the ids of another digest."""
-        self._add(other._sums)
+        """Add the rows of another set, which has none of these."""
+        self.sums += other.sums
         self.count += other.count
 
     def __iadd__(self, other: "SetDigest") -> "SetDigest":
         self.merge(other)
         return self
 
-    def _add(self, sums: Sequence[int]) -> None:
-        self._sums = [(mine + theirs) % (1 << 64) for mine, theirs in zip(self._sums, sums, strict=True)]
-
     def hexdigest(self) -> str:
         """48 hexadecimal digits."""
-        return f"{self.count:016x}{self._sums[0]:016x}{self._sums[1]:016x}"
+        return f"{self.count:016x}{int(self.sums[0]):016x}{int(self.sums[1]):016x}"
 
     @classmethod
     def from_hexdigest(cls, text: str) -> "SetDigest":
-        """The digest that `hexdigest` wrote: it can be merged and updated again."""
+        """The digest that `hexdigest` wrote, to be merged or updated."""
         made = cls()
-        made.count, *made._sums = (int(text[i : i + 16], 16) for i in (0, 16, 32))
+        made.count, *sums = (int(text[i : i + 16], 16) for i in (0, 16, 32))
+        made.sums = np.array(sums, np.uint64)
         return made
