@@ -18,7 +18,7 @@ from labeldp.privacy.events import LabelDraw
 from labeldp.privacy.ledger import Ledger, RunRecord
 from labeldp.privacy.noise import SeededNoise
 from labeldp.privacy.run_store import RunStore
-from labeldp.privacy.secrets import SecretHalves, UnknownReleaseSecret, run_secret_halves
+from labeldp.privacy.secrets import Secret, SecretHalves, UnknownReleaseSecret, run_secret_halves
 from labeldp.receipt import Receipt
 
 __all__ = ["Begun", "PinOf", "RunPlan", "RunStore", "begin", "fresh_secret", "kept_secret"]
@@ -86,7 +86,7 @@ class Begun:
 
 def fresh_secret(ledger: Ledger) -> SecretHalves:
     """The secret of a run that is still to be charged, under a new run id."""
-    return run_secret_halves(noise_source.new_secret(), ledger.key_source, noise_source.new_run_id())
+    return run_secret_halves(Secret(noise_source.new_secret()), ledger.key_source, noise_source.new_run_id())
 
 
 def kept_secret(ledger: Ledger, run_id: str) -> SecretHalves | None:
@@ -100,7 +100,7 @@ def kept_secret(ledger: Ledger, run_id: str) -> SecretHalves | None:
         The release secret cannot be read.
     """
     store = RunStore(ledger.run_dir(run_id))
-    stored, key_id = store.read("secret"), store.key_id()
+    stored, key_id = store.stored_half(), store.key_id()
     if stored is None or key_id is None:
         return None if stored is None else run_secret_halves(stored, None, run_id)
     if ledger.key_source is None:
@@ -189,7 +189,7 @@ def _unrecorded(plan: RunPlan, noise: SeededNoise | None) -> Begun:
     receipt = Receipt(
         run_id, plan.dataset, plan.column, plan.unit, plan.max_rows_per_unit, plan.epsilon, plan.delta, False, noise is None, plan.event
     )
-    return Begun(receipt, noise_source.new_secret() if noise is None else noise.secret(), None)
+    return Begun(receipt, Secret(noise_source.new_secret() if noise is None else noise.secret()), None)
 
 
 def _charge(plan: RunPlan, ledger: Ledger, pin_of: PinOf, fresh: SecretHalves) -> Begun:

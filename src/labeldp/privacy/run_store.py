@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from labeldp._files import sync
 from labeldp.errors import LedgerError
 from labeldp.evidence import NoisyLabels
-from labeldp.privacy.secrets import SecretHalves
+from labeldp.privacy.secrets import Secret, SecretHalves
 
 
 class RunStore:
@@ -54,6 +54,11 @@ class RunStore:
             facts = {"source": halves.key.text, "key_id": halves.key.key_id}
             self.write("key", json.dumps(facts).encode())  # first: without it the stored half would pass for the whole
         self.write("secret", halves.stored)
+
+    def stored_half(self) -> Secret | None:
+        """What is stored of the secret, or None if it is gone."""
+        data = self.read("secret")
+        return None if data is None else Secret(data)
 
     def key_id(self) -> str | None:
         """Public id of the release secret that the run was charged under, or None where there is none."""

@@ -149,13 +149,14 @@ def run_secret(stored: bytes, key: KeySource | None, run_id: str) -> Secret:
 
 def run_secret_halves(stored: bytes, key: KeySource | None, run_id: str) -> SecretHalves:
     """`run_secret` with its halves; the key source is bound to the secret that it gave now."""
+    stored = Secret(stored)
     if len(stored) != SECRET_BYTES:
         raise LedgerError(f"Expected {SECRET_BYTES} stored bytes of run {run_id}, got {len(stored)}. The run's folder is damaged.")
     if key is None:
-        return SecretHalves(run_id, Secret(stored), Secret(stored), None)
+        return SecretHalves(run_id, stored, stored, None)
     release = key.fetch()
     secret = _hkdf(release, b"labeldp run secret " + run_id.encode(), salt=bytes(stored))
-    return SecretHalves(run_id, secret, Secret(stored), key.expecting(key_id(release)))
+    return SecretHalves(run_id, secret, stored, key.expecting(key_id(release)))
 
 
 def key_id(release: bytes) -> str:
@@ -262,10 +263,9 @@ def _from_file(place: str, private: bool = True) -> Secret:
 
 
 def _from_environment(name: str) -> Secret:
-    text = os.environ.get(name)
-    if text is None:
+    if name not in os.environ:
         raise LedgerError(f"Expected the release secret in the environment variable {name}, which is not set. {_ABANDON}")
-    secret = _decoded(text.strip())
+    secret = _decoded(os.environ[name].strip())
     if secret is None:
         raise LedgerError(
             f"Expected {2 * SECRET_BYTES} hexadecimal digits, or {SECRET_BYTES} bytes in base64, in the environment variable {name}; "
@@ -275,18 +275,20 @@ def _from_environment(name: str) -> Secret:
 
 
 def _from_hook(place: str) -> Secret:
-    failure, answer = "", None
+    failure = ""
+    answer: object = None
     try:
         found = _resolved(*place.split(":"))
         answer = found() if callable(found) else None
+        answer = Secret(answer) if isinstance(answer, bytes) else type(answer).__name__
     except (Exception, SystemExit) as error:
         failure = type(error).__name__  # and no more: its text, and what it was raised from, may quote the secret
     if failure:  # raised here, outside of the handler, so that the hook's own error does not travel along
         raise LedgerError(f"Expected the release secret from hook:{place}, got {failure} (its text is not shown). {_ABANDON}")
-    if not (isinstance(answer, bytes) and len(answer) == SECRET_BYTES):
-        kind = f"{len(answer)} bytes" if isinstance(answer, bytes) else type(answer).__name__
+    if not (isinstance(answer, Secret) and len(answer) == SECRET_BYTES):
+        kind = f"{len(answer)} bytes" if isinstance(answer, Secret) else answer
         raise LedgerError(f"Expected {SECRET_BYTES} bytes from hook:{place}, got {kind}.")
-    return _random(Secret(answer), f"hook:{place}")
+    return _random(answer, f"hook:{place}")
 
 
 _ABANDON: Final = (

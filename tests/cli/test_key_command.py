@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`labeldp key` and `--key`: a secret is created, used and destroyed, and no command ever shows it."""
+
+import json
+import stat
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.cli.commands import run
+
+import labeldp as ldp
+from labeldp.privacy.custody import RunStore
+from labeldp.privacy.ledger import default_ledger
+from labeldp.privacy.secrets import KeySource, key_id
+from labeldp.privacy.stream import StreamRun
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "secure" / "release.key"
+    assert run("key", "create", path)[0] == 0
+    return path
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(5)
+    path = tmp_path / "in.parquet"
+    pq.write_table(
+        pa.table({"patient": np.arange(300), "age": rng.integers(20, 90, 300), "status": rng.choice(["ill", "well"], 300)}), path
+    )
+    return path
+
+
+def release(table: Path, *more: object) -> tuple[int, str, str]:
+    facts = ("--label", "status", "--epsilon", 1, "--classes", "ill,well", "--id", "patient", "--ledger", table.with_name("ledger.sqlite"))
+    return run("release", table, *facts, *more)
+
+
+def kept_ids(table: Path) -> list[str | None]:
+    """Which release secret each run was charged under."""
+    ledger = ldp.Ledger(table.with_name("ledger.sqlite"))
+    return [RunStore(ledger.run_dir(each.run_id)).key_id() for each in ledger.runs()]
+
+
+def crashed(table: Path, key: Path) -> str:
+    """Id of a run that was charged and never finished."""
+    ledger = ldp.Ledger(table.with_name("ledger.sqlite"), key=key)
+    unfinished = StreamRun(ldp.RandomizedResponse(2, 1.0), classes=["a", "b"], dataset="other", column="y", ledger=ledger)
+    unfinished.pin(np.zeros(10, np.int32), ids=np.arange(10))
+    return unfinished.charge().run_id
+
+
+def test_create_says_where_and_never_what(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "release.key"
+    code, said, _ = run("key", "create", path, "--json")
+    assert code == 0
+    facts = json.loads(said)
+    assert facts == {"path": str(path), "source": f"file:{path}", "key_id": key_id(KeySource.of(path).fetch())}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    before = path.read_text()
+    assert before.strip() not in said
+    code, _, error = run("key", "create", path)
+    assert code == 5
+    assert "never overwritten" in error
+    assert path.read_text() == before
+    code, said, _ = run("key", "create", tmp_path / "second.key")
+    assert f"--key file:{tmp_path}/second.key" in said
+    assert (tmp_path / "second.key").read_text().strip() not in said
+
+
+def test_no_command_shows_a_key(key: Path) -> None:
+    assert run("key", "show", f"file:{key}")[0] == 2
+    code, said, error = run("key", "--help")
+    assert code == 0
+    assert {word for word in ("create", "destroy", "show") if f" {word} " in said + error} == {"create", "destroy"}
+
+
+def test_release_with_a_key_and_without_one(table: Path, key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = key_id(KeySource.of(key).fetch())
+    assert release(table, "--out", tmp_path / "a.parquet", "--key", f"file:{key}", "--budget", 9)[0] == 0
+    assert release(table, "--out", tmp_path / "b.parquet", "--redraw")[0] == 0
+    monkeypatch.setenv("LABELDP_KEY", f"file:{key}")
+    assert release(table, "--out", tmp_path / "c.parquet", "--redraw")[0] == 0
+    monkeypatch.setenv("HELD", "1f" * 16 + "0123456789abcdef" * 2)
+    assert release(table, "--out", tmp_path / "d.parquet", "--redraw", "--key", "env:HELD")[0] == 0
+    assert kept_ids(table) == [named, None, named, key_id(KeySource("env:HELD").fetch())]
+
+
+def test_the_users_own_ledger_reads_the_variable(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_ledger().key_source is None
+    monkeypatch.setenv("LABELDP_KEY", f"file:{key}")
+    assert default_ledger().key_source == KeySource.of(key)
+
+
+def test_train_with_a_key(table: Path, key: Path, tmp_path: Path) -> None:
+    facts = ("--label", "status", "--epsilon", 1, "--classes", "ill,well", "--id", "patient", "--ledger", table.with_name("ledger.sqlite"))
+    assert run("train", table, *facts, "--out", tmp_path / "model", "--stages", 1, "--key", f"file:{key}")[0] == 0
+    assert kept_ids(table) == [key_id(KeySource.of(key).fetch())]
+
+
+@pytest.mark.parametrize("variable", [False, True])
+def test_a_secret_in_the_place_of_a_source_is_not_shown(table: Path, key: Path, variable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = key.read_text().strip()
+    if variable:
+        monkeypatch.setenv("LABELDP_KEY", secret)
+    code, said, error = release(table, "--out", table.with_name("out.parquet"), *(() if variable else ("--key", secret)))
+    assert code == 2
+    assert "Expected a key source" in " ".join(error.replace("│", " ").split())
+    assert secret[:20] not in said + error
+    assert not ldp.Ledger(table.with_name("ledger.sqlite")).runs()
+
+
+def test_a_key_that_is_not_there_charges_nothing(table: Path, key: Path) -> None:
+    key.chmod(0o644)
+    code, _, error = release(table, "--out", table.with_name("out.parquet"), "--key", f"file:{key}")
+    assert code == 5
+    assert f"chmod 600 {key}" in error
+    code, _, error = release(table, "--out", table.with_name("out.parquet"), "--key", "file:none", "--json")
+    assert code == 5
+    assert not ldp.Ledger(table.with_name("ledger.sqlite")).runs()
+
+
+def test_destroy_waits_for_the_runs_that_need_the_key(table: Path, key: Path, tmp_path: Path) -> None:
+    first, second = crashed(table, key), crashed(table, key)
+    assert first == second, "the same request is the same run"
+    place = table.with_name("ledger.sqlite")
+    code, _, error = run("key", "destroy", key, "--ledger", place)
+    assert code == 5
+    assert first in error
+    assert key.exists()
+    ldp.Ledger(place).abandon(first, "a test")
+    code, said, _ = run("key", "destroy", key, "--ledger", place, "--json")
+    assert code == 0
+    assert json.loads(said)["destroyed"] is True
+    assert not key.exists()
+
+
+def test_destroy_does_not_wait_for_others(table: Path, key: Path, tmp_path: Path) -> None:
+    crashed(table, key)
+    assert run("key", "create", tmp_path / "other.key")[0] == 0
+    assert release(table, "--out", tmp_path / "out.parquet", "--key", f"file:{tmp_path / 'other.key'}")[0] == 0
+    assert run("key", "destroy", tmp_path / "other.key", "--ledger", table.with_name("ledger.sqlite"))[0] == 0  # its run has settled
+    assert release(table, "--out", tmp_path / "out.parquet")[0] == 0  # and is repeated without it
+    assert len(kept_ids(table)) == 2
+
+
+def test_destroyed_by_force_the_run_can_never_be_finished(table: Path, key: Path) -> None:
+    out = ("--out", table.with_name("out.parquet"), "--key", f"file:{key}")
+    real = StreamRun.settle
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StreamRun, "settle", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert release(table, *out)[0] == 130
+    assert StreamRun.settle is real
+    (run_id,) = [each.run_id for each in ldp.Ledger(table.with_name("ledger.sqlite")).runs()]
+    assert run("key", "destroy", key, "--force")[0] == 0
+    code, _, error = release(table, *out)
+    assert code == 5
+    assert run_id in error
+    assert "never be finished" in error
+    assert "labeldp ledger abandon" in error
+
+
+def test_destroy_asks_for_the_ledger(key: Path, tmp_path: Path) -> None:
+    for more in ((), ("--ledger", tmp_path / "mistyped.sqlite")):
+        code, _, error = run("key", "destroy", key, *more)
+        assert code == 5
+        assert "--ledger" in error
+        assert key.exists()
+    assert not (tmp_path / "mistyped.sqlite").exists()
+    assert run("key", "destroy", key, "--force")[0] == 0
+
+
+def test_what_is_no_key_file_is_never_destroyed(tmp_path: Path) -> None:
+    letter = tmp_path / "letter.txt"
+    letter.write_text("dear all")
+    assert run("key", "destroy", letter, "--force")[0] == 5
+    assert letter.read_text() == "dear all"
