@@ -230,12 +230,13 @@ KILLED = """
 import os, signal, sys
 from labeldp.app import release as module
 from labeldp.privacy.ledger import Ledger
+from labeldp.tables.place import Place
 from labeldp.tables.spec import ReleaseSpec
 
 source, out, ledger, where = sys.argv[1:]
 die = lambda: os.kill(os.getpid(), signal.SIGKILL)
 calls = 0
-def publish(made, final, real=module.publish):
+def publish(made, final, real=Place.move):
     global calls
     calls += 1
     if where == f"before publish {calls}":
@@ -243,7 +244,7 @@ def publish(made, final, real=module.publish):
     real(made, final)
     if where == f"after publish {calls}":
         die()
-module.publish = publish
+Place.move = publish
 def progress(phase, done, total):
     if where == phase:
         die()
@@ -306,12 +307,12 @@ def test_the_command_itself(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_is_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from labeldp.app import release as module
+    from labeldp.tables.staging import Staging
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "publish", interrupted)
+    monkeypatch.setattr(Staging, "publish", interrupted)
     code, _, said = run(*command(people(tmp_path / "in.csv"), tmp_path / "o.csv"))
     assert code == 130
     assert "Interrupted" in said
@@ -319,12 +320,12 @@ def test_an_interrupt_is_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_unforeseen_error_is_1_and_quotes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from labeldp.app import release as module
+    from labeldp.tables.staging import Staging
 
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError(SENTINEL)
 
-    monkeypatch.setattr(module, "publish", broken)
+    monkeypatch.setattr(Staging, "publish", broken)
     monkeypatch.setenv("LABELDP_DEBUG", "1")
     result = CliRunner().invoke(app, [str(a) for a in command(people(tmp_path / "in.csv"), tmp_path / "o.csv")])
     assert result.exit_code == 1

@@ -1,34 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """`labeldp release`: a table in, the same table with a private label column out, and a manifest beside it.
 
-Order of events: check everything, first pass (pin), charge, second pass (draw) into a private folder beside the output, publish the
-manifest and then the table under their final names, settle. A process killed anywhere leaves nothing under the table's name, and the
-same command run again picks up the charge and writes the same table.
+Order of events: check everything, first pass (pin), charge, second pass (draw) into a private folder beside the output, publish table
+and manifest under their final names, settle. A process killed anywhere leaves nothing under the table's name (in an object store, which
+renames no folders: nothing with a manifest), and the same command run again picks up the charge and writes the same table.
 """
 
-import os
-import re
-import shutil
+import errno
+import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from labeldp import _validate
 from labeldp.errors import DomainLeakWarning, InvalidInput, ReleaseError
-from labeldp.laws import Law, law_from_dict
 from labeldp.privacy.custody import RunStore
 from labeldp.privacy.ledger import Ledger, RunRecord, default_ledger
 from labeldp.privacy.stream import StreamRun
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import evidence_bytes
-from labeldp.tables.formats import check_same_format, open_table
+from labeldp.tables.dataset import DatasetSource
+from labeldp.tables.formats import check_layout, check_same_format, given_parts, open_table, table_name
 from labeldp.tables.labels import LabelCodec, check_type, distinct_labels, parse_classes
-from labeldp.tables.manifest import Released, manifest, manifest_path, read_manifest, run_id_of, shared_facts, to_json
+from labeldp.tables.manifest import Released, manifest, manifest_path, manifest_place, read_manifest, shared_facts, to_json
+from labeldp.tables.output import Output
+from labeldp.tables.parts import PartsSink
 from labeldp.tables.passes import Passes, Progress, Written, silent
-from labeldp.tables.publish import publish, workplace
-from labeldp.tables.spec import ReleaseSpec, parse_law
-from labeldp.tables.table import EVIDENCE, Source, check_columns, file_digest
+from labeldp.tables.place import URI, Place
+from labeldp.tables.publish import scratch
+from labeldp.tables.spec import ReleaseSpec, law_of
+from labeldp.tables.staging import Staging
+from labeldp.tables.table import EVIDENCE, Source, check_columns
 
 OUTPUT, MANIFEST = "output", "manifest.json"  # kept in the run's folder
 
@@ -39,8 +44,8 @@ class Release:
 
     Attributes
     ----------
-    path, manifest_path : Path
-        The table and its manifest.
+    path, manifest_path : Path, or Place where it is not on this machine
+        The table, a file or a folder, and its manifest.
     receipt : Receipt
         The charge.
     repeated : bool
@@ -49,16 +54,16 @@ class Release:
         The manifest's facts.
     """
 
-    path: Path
-    manifest_path: Path
+    path: Path | Place
+    manifest_path: Path | Place
     receipt: Receipt
     repeated: bool
     manifest: Mapping[str, object]
 
 
 def release(
-    source: str | Path,
-    out: str | Path,
+    source: Any,
+    out: Any,
     spec: ReleaseSpec,
     ledger: Ledger | None = None,
     engine: str = "local",
@@ -70,8 +75,11 @@ def release(
 
     Parameters
     ----------
-    source, out : str or Path
-        Parquet or CSV, both of one format. `out` must not exist, unless it is this very release.
+    source : str, Path, Place, (file system, path), or a list of these
+        A Parquet or CSV file; or a folder, a pattern ("day=*/*.parquet") or a list of Parquet files, read in the order of their paths.
+        Addresses like s3://bucket/key are places in an object store.
+    out : str, Path, Place or (file system, path)
+        Of one file, a file of the same format; of many, a folder of numbered files. It must not exist, unless it is this very release.
     spec : ReleaseSpec
     ledger : Ledger, optional
         Where the spend is recorded; the user's own by default, never none.
@@ -91,29 +99,33 @@ def release(
 
     Cost
     ----
-    Two passes over the input; the shuffle needs as much room beside `out` as the decoded rows take. Memory does not grow with the
-    file, but for a byte a row with integer ids and 20 bytes a row with capped units.
+    Two passes over the input; the shuffle needs as much room as the decoded rows take, beside `out` or, if that is not on this machine,
+    where temporary files go. Memory does not grow with the table, but for a byte a row with integer ids and 20 bytes a row with capped
+    units.
     """
     _validate.one_of(("local",), engine=engine)
-    task = _Task(Path(source), Path(out), spec, ledger or default_ledger(), redraw, progress or silent)
-    with workplace(task.out) as folder:
+    task = _Task(source, out, spec, ledger or default_ledger(), redraw, progress or silent)
+    with scratch(task.out.place) as folder:
         return task.run(folder)
 
 
 class _Task:
     """One call of `release`."""
 
-    def __init__(self, source: Path, out: Path, spec: ReleaseSpec, ledger: Ledger, redraw: bool, progress: Progress):
-        self.out, self.spec, self.ledger, self.redraw, self.progress = out, spec, ledger, redraw, progress
-        self.dataset = spec.dataset or source.stem
-        _check_layout(source, spec)
+    def __init__(self, source: Any, out: Any, spec: ReleaseSpec, ledger: Ledger, redraw: bool, progress: Progress):
+        self.spec, self.ledger, self.redraw, self.progress = spec, ledger, redraw, progress
+        given = given_parts(source)
         self.table = open_table(source)
-        check_same_format(source, out)
+        check_layout(self.table, given, spec.label, (), public=spec.order == "keep")
+        self.dataset = spec.dataset or table_name(self.table)
+        self.out = Output(Place.of(out), isinstance(self.table, DatasetSource), self.table.path)
+        self._shown = None if isinstance(out, Place | tuple) or URI.match(str(out)) else Path(out)
+        check_same_format(self.table, self.out.place)
         check_columns(self.table, [spec.label, *spec.ids, *([spec.unit] if spec.unit else []), *(spec.prior or ())])
-        self._check_output(source)
+        self._check_output()
         self.codec = _codec(self.table, spec)
-        _check_layout(source, spec, self.codec.classes)
-        self.law = build_law(spec, len(self.codec.classes))
+        check_layout(self.table, given, spec.label, self.codec.classes, public=spec.order == "keep")
+        self.law = law_of(spec, len(self.codec.classes))
 
     def run(self, folder: Path) -> Release:
         """Both passes, then publish and settle."""
@@ -140,83 +152,99 @@ class _Task:
         self._check_owner(run.lookup(rows))
         receipt = run.charge(rows)
         if run.settled is not None:
-            return self._repeat(receipt, run.settled.artefact, folder)
-        if self.out.exists() and run_id_of(read_manifest(self.out) or {}) != receipt.run_id:
-            raise self._taken()  # by an earlier draw, while a later one was never finished
+            return self._repeat(receipt, run.settled.artefact)
+        staging = self.out.staging(receipt.run_id)
+        if self.out.exists() and self.out.run_id != receipt.run_id and not staging.begun:
+            raise self.out.taken()  # by an earlier draw, while a later one was never finished
         made = Released(self.spec, self.dataset, self.codec.classes, run.law, receipt)
         self.table.plan(self.codec, evidence_bytes(run.law))
-        sink = self.table.sink(folder / self.out.name, to_json(shared_facts(made), indent=None))
-        try:
-            written = passes.draw(sink, folder, pinned, digest if self.spec.ids else None)
-        finally:
-            sink.abort()
-        return self._publish(run, made, written, digest.hexdigest(), folder)
+        shared = to_json(shared_facts(made), indent=None)
+        with _written(self.out.place, staging):
+            sink = PartsSink(staging, lambda place: self.table.sink(place, shared), self._suffix)
+            try:
+                written = passes.draw(sink, folder, pinned, digest if self.spec.ids else None)
+            finally:
+                sink.abort()
+            facts = manifest(made, written, digest.hexdigest(), sink.parts if self.out.many else None)
+            return self._publish(run, made, facts, written, sink)
 
-    def _publish(self, run: StreamRun, made: Released, written: Written, public_digest: str, folder: Path) -> Release:
-        facts = manifest(made, written, public_digest)
-        store = RunStore(self.ledger.run_dir(made.receipt.run_id))
-        store.write(OUTPUT, str(self.out.absolute()).encode())
-        store.write(MANIFEST, to_json(facts).encode())
-        self._write_manifest(to_json(facts).encode(), folder)
-        publish(folder / self.out.name, self.out)
+    @property
+    def _suffix(self) -> str:
+        return ".parquet" if self.out.many else self.out.place.suffix
+
+    def _publish(self, run: StreamRun, made: Released, facts: dict[str, object], written: Written, sink: PartsSink) -> Release:
+        run_id, text = made.receipt.run_id, to_json(facts).encode()
+        store = RunStore(self.ledger.run_dir(run_id))
+        store.write(OUTPUT, str(self.out.place).encode())
+        store.write(MANIFEST, text)
+        self.out.staging(run_id).publish(sink.parts, text + b"\n", replace=self.out.run_id == run_id)
         run.settle(f"sha256:{written.digest}")
-        return Release(self.out, manifest_path(self.out), made.receipt, False, facts)
+        return self._done(made.receipt, facts, repeated=False)
 
-    def _write_manifest(self, text: bytes, folder: Path) -> None:
-        part = folder / MANIFEST
-        part.write_bytes(text + b"\n")
-        publish(part, manifest_path(self.out))
+    def _done(self, receipt: Receipt, facts: Mapping[str, object], *, repeated: bool) -> Release:
+        if self._shown is None:
+            return Release(self.out.place, manifest_place(self.out.place), receipt, repeated, facts)
+        return Release(self._shown, manifest_path(self._shown), receipt, repeated, facts)
 
     # What is there already --------------------------------------------------------------------------------------------------------
 
-    def _check_output(self, source: Path) -> None:
+    def _check_output(self) -> None:
         """An existing output may only be one that a run of this ledger and column has written."""
-        if not self.out.exists():
-            return
-        if self.out.is_dir():
-            raise ReleaseError(f"Expected a file name for the output, got the folder {self.out}.")
-        if os.path.samefile(source, self.out):
-            raise ReleaseError(f"Expected another file for the output, got the input {self.out}. It would be overwritten.")
-        facts = read_manifest(self.out)
+        self.out.check_apart()
         # A new draw may only take the place of one that died just before it settled.
-        runs = [r for r in self.ledger.runs(self.dataset, self.spec.label) if not self.redraw or r.state == "charged"]
-        if facts is None or run_id_of(facts) not in {record.run_id for record in runs}:
-            raise self._taken()
+        if self.out.exists() and not self.out.is_of(r for r in self._runs() if not self.redraw or r.state == "charged"):
+            raise self.out.taken()
 
     def _check_owner(self, known: RunRecord | None) -> None:
         """Before anything is charged: an existing output belongs to the run that this request repeats."""
-        if not self.out.exists():
-            return
-        runs = self.ledger.runs(self.dataset, self.spec.label)
-        same = {record.run_id for record in runs if known is not None and record.identity == known.identity}
-        if run_id_of(read_manifest(self.out) or {}) not in same:
-            raise self._taken()
+        if self.out.exists() and not self.out.is_of(r for r in self._runs() if known is not None and r.identity == known.identity):
+            raise self.out.taken()
 
-    def _taken(self) -> ReleaseError:
-        return ReleaseError(
-            f"Expected a new name for the output, got {self.out}, which holds something else. Remove it, or choose another name."
-        )
+    def _runs(self) -> list[RunRecord]:
+        return list(self.ledger.runs(self.dataset, self.spec.label))
 
-    def _repeat(self, receipt: Receipt, artefact: str | None, folder: Path) -> Release:
+    def _repeat(self, receipt: Receipt, artefact: str | None) -> Release:
         """The settled release: as it stands, or copied from where it was first written."""
         store = RunStore(self.ledger.run_dir(receipt.run_id))
-        facts, first = store.read(MANIFEST), store.read(OUTPUT)
-        places = [self.out] + ([Path(first.decode())] if first else [])
-        found = next((p for p in places if p.is_file() and f"sha256:{file_digest(p)}" == artefact), None)
-        if facts is None or found is None:
+        text, first = store.read(MANIFEST), store.read(OUTPUT)
+        facts = {} if text is None else json.loads(text)
+        place = self.out.place
+        places = [place, *([self.out.first_place(first.decode())] if first else [])]
+        found = next((p for p in places if p is not None and self.out.holds(p, artefact, facts)), None)
+        if text is None or found is None:
             raise ReleaseError(
                 f"Expected the table that this release wrote to {places[-1]}, but it is gone or was changed. It was settled and is never "
                 "computed again. Restore it, or ask for a new draw with redraw (--redraw), which is charged."
             )
-        if found != self.out:
+        staging = self.out.staging(receipt.run_id)
+        if found != place:
             if self.out.exists():
-                raise self._taken()
-            shutil.copyfile(found, folder / self.out.name)
-            self._write_manifest(facts, folder)
-            publish(folder / self.out.name, self.out)
-        elif not manifest_path(self.out).exists():
-            self._write_manifest(facts, folder)
-        return Release(self.out, manifest_path(self.out), receipt, True, read_manifest(self.out) or {})
+                raise self.out.taken()
+            with _written(place, staging):
+                self.out.copy(found, receipt.run_id, text + b"\n", facts)
+        elif not manifest_place(place).exists():
+            staging.write_manifest(text + b"\n")
+            staging.abandon()
+        return self._done(receipt, read_manifest(place) or {}, repeated=True)
+
+
+@contextmanager
+def _written(out: Place, staging: Staging) -> Iterator[None]:
+    """An empty staging folder that is gone afterwards; what goes wrong with the disk is told in words."""
+    try:
+        staging.prepare()
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        what = "no room is left" if full else error.strerror or type(error).__name__
+        fix = "Make room" if full else "Mend it"
+        raise ReleaseError(
+            f"Expected to write {out} and temporary files for it, got: {what}. Nothing was published; a charge that was made stands. "
+            f"{fix}, and run the same command again: it picks up the charge."
+        ) from None
+    finally:
+        with suppress(OSError):
+            staging.tidy()
 
 
 class _closing:
@@ -230,19 +258,6 @@ class _closing:
 
     def __exit__(self, *_: object) -> None:
         self._run.close()
-
-
-def build_law(spec: ReleaseSpec, n_classes: int) -> Law:
-    """The law that the spec names, over this many classes."""
-    if isinstance(spec.law, Law):
-        if spec.law.n_classes != n_classes:
-            raise InvalidInput(
-                f"Expected a law over the {n_classes} classes, got one over {spec.law.n_classes}. Build it with n_classes={n_classes}."
-            )
-        return spec.law
-    name, number = parse_law(spec.law_name)
-    extra = {} if number is None else {"k" if name == "rr-top-k" else "size": number}
-    return law_from_dict({"law": name, "n_classes": n_classes, "epsilon": spec.epsilon} | extra)
 
 
 def _codec(table: Source, spec: ReleaseSpec) -> LabelCodec:
@@ -266,20 +281,3 @@ def declared_codec(table: Source, label: str, classes: Sequence[object] | None) 
         if len(classes) < 2:
             raise InvalidInput(f"Expected at least 2 distinct labels in column {label!r}, got {len(classes)}. Declare the classes.")
     return LabelCodec(parse_classes(classes, label, kind, text_table=table.text), label, kind)
-
-
-def _check_layout(source: Path, spec: ReleaseSpec, classes: tuple[object, ...] = ()) -> None:
-    """A path that names the label's value gives it away for the whole file."""
-    if spec.order == "keep":
-        return
-    parts = [*source.parts, source.stem]
-    if any(re.match(re.escape(spec.label) + r"=", part) for part in parts):
-        raise InvalidInput(
-            f"Expected the label as a column of the file, got {spec.label!r} as a part of the path. Merge the parts into one file first."
-        )
-    texts = {str(c) for c in classes if c is not None and str(c)}
-    if texts & set(parts):
-        raise InvalidInput(
-            "Expected a path that says nothing about the labels, got one with a folder or file named like a class. "
-            "Move the file, or state that order and layout are public with order='keep' (--order keep)."
-        )

@@ -177,12 +177,10 @@ def _common_schema(files: Sequence[ParquetSource], keys: pa.Schema) -> pa.Schema
     return pa.schema([*(pa.field(name, kind, nullable[name]) for name, kind in types.items()), *keys])
 
 
-def check_apart(files: Files, out: Place) -> None:
+def check_apart(root: Place, out: Place) -> None:
     """The output is neither among the input's files nor around them."""
-    if files.root.filesystem != out.filesystem:
+    if root.filesystem != out.filesystem:
         return
-    source, target = (files.root.path.rstrip("/") + "/", out.path.rstrip("/") + "/")
-    if files.root.local is not None and out.local is not None:
-        source, target = (os.path.realpath(place) + "/" for place in (source, target))
-    if target.startswith(source) or source.startswith(target):
-        raise ReleaseError(f"Expected an output apart from the input {files.root}, got {out}. Choose a folder that is not in it.")
+    source, target = (place.path if place.local is None else os.path.realpath(place.path) for place in (root, out))
+    if f"{target}/".startswith(f"{source}/") or f"{source}/".startswith(f"{target}/"):
+        raise ReleaseError(f"Expected an output apart from the input {root}, got {out}. Choose a folder that is not in it.")

@@ -2,7 +2,7 @@
 """The manifest beside a released table: what was released, at what cost, and how to read it. Public facts only."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,13 +12,20 @@ from labeldp.laws import Law
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import evidence_bytes
 from labeldp.tables.passes import Written
+from labeldp.tables.place import Place
 from labeldp.tables.spec import ReleaseSpec
+from labeldp.tables.staging import Part, manifest_name, part_name
 from labeldp.tables.table import EVIDENCE
 
 
 def manifest_path(out: Path) -> Path:
     """OUT.manifest.json."""
-    return out.with_name(out.name + ".manifest.json")
+    return out.with_name(manifest_name(out.name))
+
+
+def manifest_place(out: Place) -> Place:
+    """OUT.manifest.json."""
+    return out.beside(manifest_name(out.name))
 
 
 @dataclass(frozen=True)
@@ -47,8 +54,8 @@ def shared_facts(made: Released) -> dict[str, object]:
     }
 
 
-def manifest(made: Released, written: Written, public_digest: str) -> dict[str, object]:
-    """The manifest as JSON-ready data, the unit first."""
+def manifest(made: Released, written: Written, public_digest: str | None, parts: Sequence[Part] | None = None) -> dict[str, object]:
+    """The manifest as JSON-ready data, the unit first. `parts`: the files of a release of many, in order."""
     spec, receipt = made.spec, made.receipt
     guarantee = {
         "unit": receipt.unit,
@@ -59,14 +66,17 @@ def manifest(made: Released, written: Written, public_digest: str) -> dict[str, 
     }
     facts = shared_facts(made) | {
         "dataset": made.dataset,
-        "dataset_from": "given" if spec.dataset else "name of the input file",
+        "dataset_from": "given" if spec.dataset else "name of the input file" if parts is None else "name of the input folder",
         "classes_inferred": spec.classes is None,
         "order": "keyed permutation" if spec.order == "shuffle" else "kept: stated to be public",
         "prior": list(spec.prior) if spec.prior else None,
         "rows": written.rows,
         "rows_over_the_cap": written.dropped,
-        "digests": {"output": f"sha256:{written.digest}", "public_columns": f"sha256:{public_digest}"},
+        "digests": {"output": f"sha256:{written.digest}", "public_columns": None if public_digest is None else f"sha256:{public_digest}"},
     }
+    if parts is not None:
+        named = [(part_name(number), part) for number, part in enumerate(parts)]
+        facts["parts"] = [{"name": name, "rows": part.rows, "sha256": part.sha256} for name, part in named]
     if not receipt.secure:
         return {"insecure": True} | facts
     return {"guarantee": guarantee, "insecure": False} | facts
@@ -77,7 +87,7 @@ def to_json(facts: Mapping[str, object], *, indent: int | None = 2) -> str:
     return json.dumps(facts, indent=indent, allow_nan=False, ensure_ascii=False)
 
 
-def read_manifest(out: Path) -> dict[str, object] | None:
+def read_manifest(out: Path | Place) -> dict[str, object] | None:
     """The manifest beside a table, or None if there is none.
 
     Raises
@@ -85,9 +95,9 @@ def read_manifest(out: Path) -> dict[str, object] | None:
     InvalidInput
         It is there but is not a manifest of this format.
     """
-    path = manifest_path(out)
+    path = manifest_place(Place.of(out))
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError):

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that appear under their final name only when complete and on disk."""
 
+import glob
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from labeldp._files import sync
 from labeldp.errors import ReleaseError
+from labeldp.tables.place import Place
 
 LOCK = "lock"
 
@@ -37,6 +40,8 @@ def workplace(out: Path) -> Iterator[Path]:
         for stale in folder.iterdir():
             if stale.name != LOCK:
                 stale.unlink()
+        for left in glob.glob(f"{glob.escape(str(folder))}-*"):  # staging folders of killed runs
+            shutil.rmtree(left, ignore_errors=True)
         yield folder
         shutil.rmtree(folder, ignore_errors=True)
     except _Busy:
@@ -46,6 +51,31 @@ def workplace(out: Path) -> Iterator[Path]:
         raise
     finally:
         os.close(lock)
+
+
+@contextmanager
+def scratch(out: Place) -> Iterator[Path]:
+    """`workplace` of a local output. Of any other one, a private folder for temporary files; the output's place is tried first.
+
+    Raises
+    ------
+    ReleaseError
+        Nothing can be written there, or another process works there.
+    """
+    if out.local is not None:
+        with workplace(out.local) as folder:
+            yield folder
+        return
+    probe = out.beside(f"_labeldp_probe_{os.urandom(8).hex()}")
+    try:
+        probe.write_bytes(b"")
+        probe.delete()
+    except OSError as error:
+        raise ReleaseError(
+            f"Expected a place to write {out} to, got an error ({type(error).__name__}). Check that it exists, and your rights."
+        ) from None
+    with tempfile.TemporaryDirectory(prefix="labeldp-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 class _Busy(Exception):

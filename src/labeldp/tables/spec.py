@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.laws import Law
+from labeldp.laws import Law, law_from_dict
 
 LAWS = ("rr", "rr-top-k", "rr-with-prior", "subset", "split", "auto")
 WITH_PRIOR = ("rr-top-k", "rr-with-prior", "split", "auto")
@@ -134,6 +134,19 @@ def parse_law(text: str) -> tuple[str, int | None]:
     if name == "rr-top-k" and not colon:
         raise InvalidInput("Expected rr-top-k:K, got law='rr-top-k'. Say how many candidates, for example rr-top-k:3.")
     return name, int(number) if colon else None
+
+
+def law_of(spec: ReleaseSpec, n_classes: int) -> Law:
+    """The law that the spec names, over this many classes."""
+    if isinstance(spec.law, Law):
+        if spec.law.n_classes != n_classes:
+            raise InvalidInput(
+                f"Expected a law over the {n_classes} classes, got one over {spec.law.n_classes}. Build it with n_classes={n_classes}."
+            )
+        return spec.law
+    name, number = parse_law(spec.law_name)
+    extra = {} if number is None else {"k" if name == "rr-top-k" else "size": number}
+    return law_from_dict({"law": name, "n_classes": n_classes, "epsilon": spec.epsilon} | extra)
 
 
 def _named(**named: object) -> None:

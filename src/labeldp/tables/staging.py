@@ -40,6 +40,11 @@ def part_name(number: int, suffix: str = ".parquet") -> str:
     return f"part-{number:05d}{suffix}"
 
 
+def manifest_name(name: str) -> str:
+    """OUT.manifest.json."""
+    return f"{name}.manifest.json"
+
+
 @dataclass(frozen=True)
 class Staging:
     """The private folder of one run's files, until they are published or given up.
@@ -76,12 +81,22 @@ class Staging:
     @property
     def manifest(self) -> Place:
         """Beside the output: OUT.manifest.json."""
-        return self.out.beside(self.out.name + ".manifest.json")
+        return self.out.beside(manifest_name(self.out.name))
 
     def prepare(self) -> None:
-        """An empty staging folder; what a killed attempt left in it is deleted. Only the driver calls this, before any worker writes."""
-        self.folder.delete()
+        """An empty staging folder: what a killed attempt left in it is deleted. Only the driver calls this, before any worker writes.
+
+        The list of files that a killed publication had begun to move stays, for `publish`.
+        """
+        for file in self.folder.files():
+            if file.name != JOURNAL:
+                file.delete()
         self.folder.make_folder(private=True)
+
+    @property
+    def begun(self) -> bool:
+        """A publication of this very run was killed: some of the parts may be under their final names."""
+        return self.folder.child(JOURNAL).exists()
 
     def new_file(self, suffix: str = ".parquet") -> Place:
         """A name for one attempt's file, like no other."""
@@ -135,6 +150,11 @@ class Staging:
         self.folder.delete()
         if not self.out.renames and not self.single and self.out.is_folder() and not self.out.files():
             self.out.delete()  # an object store's marker of an empty folder
+
+    def tidy(self) -> None:
+        """Delete the attempts in staging, and all of it unless a publication has begun, which the same run can finish."""
+        if not self.begun:
+            self.abandon()
 
     # One rename -------------------------------------------------------------------------------------------------------------------
 

@@ -56,7 +56,10 @@ class Digest(Protocol):
 class Sink(Protocol):
     """A file being written."""
 
-    rows: int
+    @property
+    def rows(self) -> int:
+        """Rows so far."""
+        ...
 
     @property
     def size(self) -> int:
