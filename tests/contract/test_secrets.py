@@ -480,6 +480,19 @@ def test_after_settling_the_noise_cannot_be_computed_even_with_the_release_secre
     assert not {"secret", "pin"} & {path.name for path in ledger.run_dir(run_id).iterdir()}
 
 
+def test_settling_overwrites_what_it_removes(place, tmp_path):
+    ledger = ldp.Ledger(place, key=ASK)
+    run, _ = streamed(ledger)
+    folder, before = ledger.run_dir(run.receipt.run_id), {}
+    for name in ("secret", "pin"):
+        os.link(folder / name, tmp_path / name)
+        before[name] = (folder / name).read_bytes()
+    run.settle("sha256:0")
+    for name, data in before.items():
+        after = (tmp_path / name).read_bytes()
+        assert len(after) == len(data) and sum(a == b for a, b in zip(after, data, strict=True)) < 16
+
+
 def test_before_settling_the_noise_cannot_be_computed_without_the_release_secret(place):
     ledger = ldp.Ledger(place, key=ASK)
     run, _ = streamed(ledger)
