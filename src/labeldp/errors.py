@@ -5,6 +5,7 @@ LabelDPError
 ├── InvalidInput      a value that was passed in is not allowed; also a ValueError
 ├── BudgetExceeded    the ledger refused: requested, remaining and where it lies
 ├── LedgerError       the ledger cannot be read or written, or its history does not add up
+│   └── RowsOverlap   rows that an earlier run covers were to be refused
 ├── MissingExtra      an optional dependency is needed; names the pip command
 └── ReleaseError      a table could not be read, written or published
 
@@ -29,6 +30,10 @@ class BudgetExceeded(LabelDPError):
 
 class LedgerError(LabelDPError):
     """The ledger cannot be read or written, or its history does not add up."""
+
+
+class RowsOverlap(LedgerError):
+    """A charge was to be refused if an earlier run covers some of its rows, and one does: it states which, and how many rows."""
 
 
 class MissingExtra(LabelDPError, ImportError):

@@ -297,9 +297,9 @@ def test_default_ledger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 def test_clock_going_back_is_harmless(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.set_budget("clicks", "label", 9.0)
-    times = iter(["2026-01-02T00:00:00+00:00", "2026-01-01T00:00:00+00:00", "1970-01-01T00:00:00+00:00"])
-    monkeypatch.setattr("labeldp.privacy.ledger._now", lambda: next(times))
-    monkeypatch.setattr("labeldp.privacy.ledger._opening", dict)
+    days = iter(range(28, 0, -1))
+    for module in ("ledger", "ledger_charge"):
+        monkeypatch.setattr(f"labeldp.privacy.{module}.now", lambda: f"2026-01-{next(days):02}T00:00:00+00:00")
     first, second = charge(ledger), charge(ledger)
     ledger.settle(first.run_id, "digest")
     found = ledger.find("clicks", "label", "request")

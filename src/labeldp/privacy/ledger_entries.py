@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a ledger's entries mean: the hash chain, and the accounts and runs that follow from reading it from the start.
 
-An entry is canonical JSON with a number, a kind ("open", "budget", "charge", "settle", "abandon"), a time and the kind's facts. Its
-hash covers its text and the hash of the entry before, so that the last hash, the head, stands for the whole history.
+An entry is canonical JSON with a number, a kind ("open", "budget", "charge", "parts", "settle", "abandon"), a time and the kind's facts.
+Its hash covers its text and the hash of the entry before, so that the last hash, the head, stands for the whole history.
 
 Epsilon is kept as the shortest decimal text of its float and added as that decimal number: three charges of 0.1 are exactly 0.3. Laws
 keep to the float and to the decimal (`labeldp.laws.exact.exp_floor`), so the sums are exact; comparisons with a budget have no tolerance.
@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from labeldp._rounding import exact
 from labeldp.errors import LedgerError
@@ -22,6 +22,9 @@ from labeldp.receipt import Receipt
 
 GENESIS = "0" * 64
 """What stands for the hash of the entry before the first."""
+
+Row = tuple[int, str, str, str]
+"""seq, hash of the entry before, text, hash."""
 
 State = Literal["charged", "settled", "abandoned"]
 
@@ -47,6 +50,10 @@ class RunRecord:
     repeatable : bool
         False where a crashed run cannot be picked up again.
     receipt : Receipt
+    rows : mapping, optional
+        Kind, count, names and digest of the run's row set (`labeldp.privacy.rowset`); None: it counts for every row.
+    disjoint : tuple of str
+        Earlier runs that were shown to have none of this one's rows.
     """
 
     run_id: str
@@ -64,19 +71,113 @@ class RunRecord:
     settled_at: str
     repeatable: bool
     receipt: Receipt
+    rows: Mapping[str, object] | None = field(default=None, hash=False)
+    disjoint: tuple[str, ...] = ()
+
+
+class File(Protocol):
+    """A file with its name, number of rows and SHA-256."""
+
+    @property
+    def name(self) -> str:
+        """Without its folder."""
+
+    @property
+    def rows(self) -> int:
+        """Of the table."""
+
+    @property
+    def sha256(self) -> str:
+        """Hexadecimal."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file of a run's result, as it was announced before it got its final name.
+
+    Attributes
+    ----------
+    number : int
+        Of the partition, from 0.
+    name : str
+        Of the file, without its folder.
+    rows : int
+    sha256 : str
+        Of the file.
+    """
+
+    number: int
+    name: str
+    rows: int
+    sha256: str
+
+
+def parts_digest(parts: Iterable[Part]) -> str:
+    """SHA-256 of all parts in order of their numbers."""
+    listed = [[part.number, part.name, part.rows, part.sha256] for part in sorted(parts, key=lambda part: part.number)]
+    return hashlib.sha256(json.dumps(listed, separators=(",", ":")).encode()).hexdigest()
 
 
 @dataclass
 class Account:
-    """What the entries of one (dataset, column) add up to."""
+    """What the entries of one (dataset, column) say."""
 
     budget: Fraction | None = None
     runs: dict[str, RunRecord] = field(default_factory=dict)
+    parts: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Of each run with announced parts: their count and digest."""
 
-    @property
-    def spent(self) -> Fraction:
-        """Of one unit that is in every run: exact."""
-        return sum((exact(run.epsilon) for run in self.runs.values()), Fraction(0))
+
+@dataclass
+class Standing:
+    """What a charge needs to know of a (dataset, column), up to entry `seq` with the hash `head`.
+
+    `total` is the sum over all runs, an upper bound of what any row has spent; `everywhere` the sum over those that count for every row,
+    a lower bound.
+    """
+
+    dataset: str
+    column: str
+    seq: int = 0
+    head: str = ""
+    budget: Fraction | None = None
+    unit: str | None = None
+    total: Fraction = Fraction(0)
+    everywhere: Fraction = Fraction(0)
+    runs: int = 0
+
+    def apply(self, row: Row) -> None:
+        """Read the next entry of the account."""
+        try:
+            body: dict[str, Any] = json.loads(row[2])
+            if body["kind"] == "budget":
+                self.budget = Fraction(body["budget"])
+            elif body["kind"] == "charge":
+                _charged(body, row[3])
+                self.unit, self.runs = body["unit"], self.runs + 1
+                self.total += Fraction(body["epsilon"])
+                self.everywhere += Fraction(body["epsilon"]) if body.get("rows") is None else 0
+            elif body["kind"] not in ("settle", "abandon", "parts"):
+                raise ValueError(body["kind"])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise _unreadable(row) from None
+        self.seq, self.head = row[0], row[3]
+
+    def to_text(self) -> str:
+        """What is kept of it besides its names and where it ends."""
+        sums = {"budget": None if self.budget is None else str(self.budget), "total": str(self.total), "everywhere": str(self.everywhere)}
+        return text({**sums, "unit": self.unit, "runs": self.runs})
+
+    @classmethod
+    def from_text(cls, dataset: str, column: str, seq: int, head: str, facts: str) -> "Standing":
+        """What `to_text` wrote; anything else is an account that starts again."""
+        try:
+            data: dict[str, Any] = json.loads(facts)
+            budget = None if data["budget"] is None else Fraction(data["budget"])
+            total, everywhere = Fraction(data["total"]), Fraction(data["everywhere"])
+            return cls(dataset, column, int(seq), head, budget, data["unit"], total, everywhere, int(data["runs"]))
+        except (ValueError, KeyError, TypeError, ZeroDivisionError):
+            return cls(dataset, column)
 
 
 def rounded_down(value: Fraction) -> float:
@@ -95,34 +196,42 @@ def entry_hash(previous: str, body: str) -> str:
     return hashlib.sha256(f"{previous}\n{body}".encode()).hexdigest()
 
 
-Row = tuple[int, str, str, str]
-"""seq, hash of the entry before, text, hash."""
-
-
 def account_of(rows: Iterable[Row]) -> Account:
     """Read the entries of one (dataset, column), in order."""
     account = Account()
     for row in rows:
         try:
-            _apply(account, row)
+            apply(account, row)
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise LedgerError(f"Expected entry {row[0]} of the ledger to be intact, got one that cannot be read. Run `verify`.") from None
+            raise _unreadable(row) from None
     return account
 
 
-def _apply(account: Account, row: Row) -> None:
+def _unreadable(row: Row) -> LedgerError:
+    return LedgerError(f"Expected entry {row[0]} of the ledger to be intact, got one that cannot be read. Run `verify`.")
+
+
+def apply(account: Account, row: Row) -> None:
+    """Read the next entry."""
     body: dict[str, Any] = json.loads(row[2])
     match body["kind"]:
         case "budget":
             account.budget = Fraction(body["budget"])
         case "charge":
             account.runs[body["run_id"]] = _charged(body, row[3])
+        case "parts":
+            account.parts[account.runs[body["run_id"]].run_id] = (int(body["count"]), str(body["digest"]))
         case "settle":
             _close(account, body, "settled", body["artefact"])
         case "abandon":
             _close(account, body, "abandoned", "")
         case kind:
             raise ValueError(kind)
+
+
+def charged(row: Row) -> RunRecord:
+    """The run of a charge's entry."""
+    return _charged(json.loads(row[2]), row[3])
 
 
 def _charged(body: Mapping[str, Any], head: str) -> RunRecord:
@@ -139,69 +248,19 @@ def _charged(body: Mapping[str, Any], head: str) -> RunRecord:
         settled_at="",
         repeatable=body["repeatable"],
         receipt=receipt,
+        rows=_row_facts(body.get("rows")),
+        disjoint=tuple(map(str, body.get("disjoint", ()))),
+    )
+
+
+def _row_facts(given: Any) -> dict[str, object] | None:
+    return (
+        None
+        if given is None
+        else {"kind": str(given["kind"]), "count": int(given["count"])} | {name: str(given[name]) for name in ("names", "digest")}
     )
 
 
 def _close(account: Account, body: Mapping[str, Any], state: State, artefact: str) -> None:
     run = account.runs[body["run_id"]]
     account.runs[run.run_id] = RunRecord(**{**vars(run), "state": state, "artefact": artefact, "settled_at": body["at"]})
-
-
-def problems(rows: Iterable[Row], receipts: Iterable[Receipt]) -> list[str]:
-    """What does not add up in a history, and which receipts are not part of it; empty if nothing."""
-    found: list[str] = []
-    previous = GENESIS
-    charges: dict[str, Any] = {}
-    accounts: dict[tuple[str, str], Account] = {}
-    for expected, row in enumerate(rows, start=1):
-        seq, before, body, head = row
-        if seq != expected or before != previous:
-            return [*found, f"The chain breaks at entry {expected}: an entry before or at it is missing or was rewritten."]
-        if entry_hash(before, body) != head:
-            return [*found, f"Entry {seq} was rewritten: its text does not have its hash."]
-        found += _misplaced(row, accounts)
-        previous = head
-        if (entry := _read(body)).get("kind") == "charge":
-            charges[head] = entry
-    if previous == GENESIS:
-        found.append("The ledger has no entries: its history was deleted.")
-    return found + [problem for receipt in receipts for problem in _receipt_problem(receipt, charges)]
-
-
-def _read(body: str) -> dict[str, Any]:
-    try:
-        data = json.loads(body)
-    except ValueError:
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
-def _misplaced(row: Row, accounts: dict[tuple[str, str], Account]) -> list[str]:
-    """An entry that no labeldp would have written where it stands."""
-    seq, body = row[0], _read(row[2])
-    kind = body.get("kind")
-    if body.get("seq") != seq or (kind == "open") != (seq == 1):
-        return [f"Entry {seq} does not belong there: it says kind {kind!r} and number {body.get('seq')!r}."]
-    if kind == "open":
-        return []
-    account = accounts.setdefault((str(body.get("dataset")), str(body.get("column"))), Account())
-    try:
-        state = account.runs[body["run_id"]].state if body.get("run_id") in account.runs else None
-        if (kind == "charge" and state is not None) or (kind in ("settle", "abandon") and state != "charged"):
-            return [f"Entry {seq} does not follow from those before: {kind} of a run that is {state or 'unknown'}."]
-        _apply(account, row)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return [f"Entry {seq} cannot be read: it lacks facts of its kind {kind!r}."]
-    if kind == "charge" and (account.budget is None or account.spent > account.budget):
-        return [f"Entry {seq} exceeds the budget of its dataset and column."]
-    return []
-
-
-def _receipt_problem(receipt: Receipt, charges: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    charge = charges.get(receipt.ledger_head)
-    if charge is None:
-        return [f"The receipt of run {receipt.run_id} is not in this history: the ledger was cut, rewritten, or is another one."]
-    facts = {name: getattr(receipt, name) for name in ("run_id", "dataset", "column", "unit", "max_rows_per_unit")}
-    spend: dict[str, Any] = {"epsilon": repr(float(receipt.epsilon)), "delta": repr(float(receipt.delta))}
-    wrong = [name for name, value in (facts | spend).items() if charge.get(name) != value]
-    return [f"The receipt of run {receipt.run_id} does not say what was charged: {', '.join(wrong)} differ."] if wrong else []

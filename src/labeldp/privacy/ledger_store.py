@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger's file: SQLite in WAL mode with full synchronisation, one append-only table, a connection for each call.
+"""The ledger in a file: SQLite in WAL mode with full synchronisation, a connection for each call.
 
 WAL with synchronous=FULL is on disk when a transaction returns, and survives power loss; BEGIN IMMEDIATE lets one writer in at a time,
-across processes.
+across processes. Both need the locks and the shared memory of one machine, so network file systems are refused.
 """
 
 import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from labeldp._files import sync
 from labeldp.errors import LedgerError
-from labeldp.privacy.ledger_entries import GENESIS, Row, entry_hash, text
+from labeldp.privacy.ledger_place import check_local
+from labeldp.privacy.ledger_session import DERIVED, VERSION, Session
 
-VERSION = 1
 _APPLICATION = 0x6C44502F  # marks the file as ours among SQLite files
-_WAIT_SECONDS = 60
+_WAIT_SECONDS = 120
 
-_SCHEMA = """
+_ENTRIES = """
 CREATE TABLE entries (
     seq INTEGER PRIMARY KEY,
     previous TEXT NOT NULL,
@@ -31,67 +33,68 @@ CREATE INDEX entries_run ON entries (json_extract(body, '$.run_id'));
 """
 # the indexes look into the text that is hashed, so that there is no second copy of a fact that could be changed unseen
 
-_ROW = "SELECT seq, previous, body, hash FROM entries"
+
+class SqliteSession(Session):
+    """A transaction on a ledger file."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+
+    def query(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
+        """Run a statement."""
+        return self.connection.execute(statement, values).fetchall()
+
+    def fact(self, name: str) -> str:
+        """A fact in an entry's text."""
+        return f"json_extract(body, '$.{name}')"
+
+    def has_version_2(self) -> bool:
+        """Whether the file was written by this version already."""
+        return int(self.query("PRAGMA user_version")[0][0]) >= 2
+
+    def to_version_2(self) -> None:
+        """Add what version 2 has; within the transaction, so that a crash leaves the file as it was."""
+        for statement in DERIVED.format(prefix="").split(";"):
+            self.query(statement)
+        self.query("PRAGMA user_version = 2")
 
 
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection to an existing ledger, in one consistent read."""
-    with _errors(path), contextlib.closing(_connect(path)) as connection:
-        connection.execute("BEGIN")
-        yield connection
+@dataclass(frozen=True)
+class SqliteStore:
+    """The ledger in a file of this machine."""
 
+    path: Path
 
-@contextlib.contextmanager
-def writing(path: Path, opening: Mapping[str, object]) -> Iterator[sqlite3.Connection]:
-    """A connection that holds the only write lock; what was appended is on disk when the block ends, or not at all if it raises.
+    def exists(self) -> bool:
+        """Whether there is such a file; a folder that cannot be looked into is an error, not an absent ledger."""
+        with _errors(self.path):
+            return self.path.exists()
 
-    A missing file is created with `opening` as its first entry.
-    """
-    with _errors(path):
-        if not path.exists():
-            _create(path, opening)
-        with contextlib.closing(_connect(path)) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Session]:
+        """A connection to an existing ledger, in one consistent read."""
+        with _errors(self.path), contextlib.closing(_connect(self.path)) as connection:
+            connection.execute("BEGIN")
+            yield SqliteSession(connection)
 
-
-def append(connection: sqlite3.Connection, body: Mapping[str, object]) -> str:
-    """Add an entry behind the last one; returns the new head."""
-    last = connection.execute(f"{_ROW} ORDER BY seq DESC LIMIT 1").fetchone()
-    seq, head = (0, GENESIS) if last is None else (last[0], last[3])
-    if last is not None and entry_hash(last[1], last[2]) != head:
-        raise LedgerError(f"Expected the ledger's last entry, {seq}, to have its hash; it was rewritten. Run `verify`.")
-    written = text({"seq": seq + 1, **body})
-    new = entry_hash(head, written)
-    connection.execute("INSERT INTO entries (seq, previous, body, hash) VALUES (?, ?, ?, ?)", (seq + 1, head, written, new))
-    return new
-
-
-def rows(connection: sqlite3.Connection, dataset: str | None = None, column: str | None = None) -> list[Row]:
-    """The entries in order, of all or of one dataset and column."""
-    given = {name: value for name, value in (("dataset", dataset), ("column", column)) if value is not None}
-    where = " AND ".join(f"json_extract(body, '$.{name}') = ?" for name in given)
-    return connection.execute(f"{_ROW}{' WHERE ' + where if where else ''} ORDER BY seq", tuple(given.values())).fetchall()
-
-
-def charge_of(connection: sqlite3.Connection, run_id: str) -> tuple[str, str] | None:
-    """Dataset and column of the run with this id."""
-    names = "json_extract(body, '$.dataset'), json_extract(body, '$.column')"
-    query = f"SELECT {names} FROM entries WHERE json_extract(body, '$.run_id') = ? LIMIT 1"
-    found: tuple[str, str] | None = connection.execute(query, (run_id,)).fetchone()
-    return found
-
-
-def exists(path: Path) -> bool:
-    """Whether there is such a file; a folder that cannot be looked into is an error, not an absent ledger."""
-    with _errors(path):
-        return path.exists()
+    @contextlib.contextmanager
+    def writing(self, opening: Mapping[str, object]) -> Iterator[Session]:
+        """A connection that holds the only write lock."""
+        with _errors(self.path):
+            check_local(self.path)
+            if not self.path.exists():
+                _create(self.path, opening)
+            with contextlib.closing(_connect(self.path)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                session = SqliteSession(connection)
+                try:
+                    if not session.has_version_2():
+                        session.to_version_2()
+                    yield session
+                except BaseException:
+                    connection.execute("ROLLBACK")
+                    raise
+                connection.execute("COMMIT")
 
 
 @contextlib.contextmanager
@@ -121,8 +124,8 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
     (application,), (version,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version"))
     if application != _APPLICATION:
         raise LedgerError(f"Expected a labeldp ledger, got another SQLite database at {path}. Give the ledger a file of its own.")
-    if version != VERSION:
-        raise LedgerError(f"Expected ledger format {VERSION}, got format {version} at {path}. Use the labeldp that wrote it.")
+    if not 1 <= version <= VERSION:
+        raise LedgerError(f"Expected ledger format {VERSION} or older, got format {version} at {path}. Use the labeldp that wrote it.")
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
     if mode != "wal":
         raise LedgerError(f"Expected the ledger {path} in SQLite's WAL mode, got {mode}. Keep it on a local disk.")
@@ -137,8 +140,9 @@ def _create(path: Path, opening: Mapping[str, object]) -> None:
         with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
-            connection.executescript(f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {VERSION}; BEGIN; {_SCHEMA} COMMIT;")
-            append(connection, opening)
+            head = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {VERSION};"
+            connection.executescript(f"{head} BEGIN; {_ENTRIES} {DERIVED.format(prefix='')} COMMIT;")
+            SqliteSession(connection).append(opening)
         with contextlib.suppress(FileExistsError):
             os.link(part, path)
         sync(path.parent)

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One charge: what its entry says, and whether budget, unit and rows allow it; all of it decided while nobody else can write."""
+
+import json
+import logging
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Literal
+
+from labeldp import _validate
+from labeldp._rounding import float_up
+from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RowsOverlap
+from labeldp.privacy import events
+from labeldp.privacy.ledger_entries import Row, RunRecord, account_of, charged, rounded_down, text
+from labeldp.privacy.ledger_rows import IdsOf, RowSets, overlaps
+from labeldp.privacy.ledger_session import VERSION, Session, Store
+from labeldp.privacy.ledger_spend import Spend
+from labeldp.privacy.rowset import RowSet
+from labeldp.receipt import Receipt
+
+_log = logging.getLogger("labeldp")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of the ledger: the facts of the entry, and what decides whether it may be written."""
+
+    body: dict[str, object]
+    epsilon: Fraction
+    rows: RowSet | None
+    overlap: Literal["charge", "refuse"]
+    budget: Fraction | None
+
+    def __post_init__(self) -> None:
+        if self.overlap not in ("charge", "refuse"):
+            raise InvalidInput(f"Expected overlap to be 'charge' or 'refuse', got overlap={self.overlap!r}.")
+
+    @property
+    def dataset(self) -> str:
+        """Its account."""
+        return str(self.body["dataset"])
+
+    @property
+    def column(self) -> str:
+        """Its account."""
+        return str(self.body["column"])
+
+    @property
+    def run_id(self) -> str:
+        """Its run."""
+        return str(self.body["run_id"])
+
+
+def charge(store: Store, sets: RowSets, request: Request, ids_of: IdsOf | None, where: str) -> Receipt:
+    """Write the row set, then the charge, or neither."""
+    shared = _looked_up(store, sets, request, ids_of)
+    if request.rows is not None:
+        sets.keep(request.run_id, request.rows)
+    try:
+        with store.writing(opening()) as session:
+            row = _Charging(session, sets, request, shared, where).append()
+    except (LedgerError, BudgetExceeded):
+        if request.rows is not None:
+            sets.forget(request.run_id)
+        raise
+    return charged(row).receipt
+
+
+def _looked_up(store: Store, sets: RowSets, request: Request, ids_of: IdsOf | None) -> dict[str, int]:
+    """How many of the request's names are in earlier runs, where that can be told; before the lock, because it may take long."""
+    if request.rows is None or request.rows.kind != "names" or not store.exists():
+        return {}
+    with store.reading() as session:
+        runs = account_of(session.rows(request.dataset, request.column)).runs
+    return sets.shown_disjoint(request.rows, runs.values(), ids_of)
+
+
+class _Charging:
+    """A charge that is being decided."""
+
+    def __init__(self, session: Session, sets: RowSets, request: Request, shared: Mapping[str, int], where: str) -> None:
+        self.session, self.sets, self.request, self.shared, self.where = session, sets, request, shared, where
+        self.standing = session.standing(request.dataset, request.column)
+        self._read: dict[str, RunRecord] | None = None
+        self._facts = None if request.rows is None else request.rows.facts()
+        self.of = f"dataset {request.dataset!r}, column {request.column!r}"
+
+    def append(self) -> Row:
+        """The charge's entry, if it may be written."""
+        request = self.request
+        if self.session.run_rows(request.run_id):
+            raise LedgerError(f"Expected a run id that was never charged, got {request.run_id}. Make one with new_run_id().")
+        self._check_unit()
+        if request.overlap == "refuse":
+            self._check_rows()
+        self._check_budget()
+        row = self.session.append(self._body | {"at": now()})
+        self.standing.apply(row)
+        self.session.keep(self.standing)
+        return row
+
+    @property
+    def _body(self) -> dict[str, object]:
+        if self._facts is None:
+            return self.request.body
+        apart = sorted(run for run, shared in self.shared.items() if not shared)
+        return self.request.body | {"rows": self._facts} | ({"disjoint": apart} if apart else {})
+
+    @property
+    def _runs(self) -> dict[str, RunRecord]:
+        if self._read is None:
+            self._read = account_of(self.session.rows(self.request.dataset, self.request.column)).runs
+        return self._read
+
+    def _check_unit(self) -> None:
+        unit, other = self.request.body["unit"], self.standing.unit
+        if other not in (None, unit):
+            raise LedgerError(
+                f"Expected unit {other!r} for {self.of}, as charged before in {self.where}; got {unit!r}. "
+                "Spends of different units cannot be added; use the same unit."
+            )
+
+    def _check_rows(self) -> None:
+        if not self.standing.runs:
+            return
+        found = overlaps(self.request.rows, self._runs, self.sets, self.shared)
+        if found:
+            said = "; ".join(f"{'an unknown number' if n is None else f'{n:,}'} of them in run {run}" for run, n in found.items())
+            raise RowsOverlap(
+                f"Expected rows of {self.of} that no earlier run in {self.where} covers, got {said}. Nothing was charged. Leave them out, "
+                "or allow it with overlap='charge'."
+            )
+
+    def _covered(self, budget: Fraction) -> Fraction:
+        """What the request's rows have spent so far; the plain sum where already that leaves enough."""
+        standing, rows = self.standing, self.request.rows
+        if standing.total == standing.everywhere or standing.total + self.request.epsilon <= budget:
+            return standing.total
+        spend = Spend(self.sets.integers, self._runs.values())
+        if rows is None:
+            return spend.most
+        row = (0, "", text(self._body | {"at": ""}), "")
+        return spend.covered(charged(row), rows.integers if rows.kind == "integers" else None)
+
+    def _check_budget(self) -> None:
+        request, stored = self.request, self.standing.budget
+        if stored is not None and request.budget is not None and stored != request.budget:
+            asked = float(request.budget)
+            raise LedgerError(
+                f"Expected budget {rounded_down(stored)!r} for {self.of}, as kept in {self.where}; got budget={asked!r}. "
+                f"Drop it, or change the kept one with set_budget({request.dataset!r}, {request.column!r}, {asked!r})."
+            )
+        budget = stored if stored is not None else request.budget if request.budget is not None else request.epsilon
+        covered = self._covered(budget)
+        if not request.epsilon <= budget - covered:
+            left, needed = rounded_down(max(budget - covered, Fraction(0))), float_up(covered + request.epsilon)
+            raise BudgetExceeded(
+                f"Expected epsilon <= {left!r}, which remains of budget {rounded_down(budget)!r} for {self.of} in {self.where}; "
+                f"got epsilon={float(request.epsilon)!r}. Nothing was charged. Ask for less, or "
+                f"allow more with set_budget({request.dataset!r}, {request.column!r}, {needed!r})."
+            )
+        if stored is None:
+            self._set_budget(budget)
+
+    def _set_budget(self, budget: Fraction) -> None:
+        request = self.request
+        why, amount = ("first charge" if request.budget is None else "declared"), repr(rounded_down(budget))
+        facts = {"kind": "budget", "dataset": request.dataset, "column": request.column, "budget": amount, "why": why, "at": now()}
+        self.standing.apply(self.session.append(facts))
+        level = logging.INFO if request.budget is not None else logging.WARNING  # nobody chose this one, so it is said aloud
+        said = "The budget of dataset %r, column %r is now %s (%s), kept in %s. `labeldp ledger set-budget` or set_budget changes it."
+        _log.log(level, said, request.dataset, request.column, amount, why, self.where)
+
+
+def charge_body(
+    *,
+    dataset: str,
+    column: str,
+    unit: str,
+    max_rows_per_unit: int,
+    epsilon: float,
+    delta: float,
+    event: Mapping[str, object],
+    identity: str,
+    run_id: str,
+    repeatable: bool,
+) -> dict[str, object]:
+    """The facts of a charge's entry, each accepted only if it is good."""
+    return {
+        "kind": "charge",
+        "dataset": name(dataset=dataset),
+        "column": name(column=column),
+        "unit": name(unit=unit),
+        "max_rows_per_unit": _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1),
+        "epsilon": repr(_validate.epsilon(epsilon)),
+        "delta": repr(_validate.fraction(delta=delta, zero=True)),
+        "event": _checked_event(event, float(epsilon), float(delta), unit),
+        "identity": name(identity=identity),
+        "run_id": run_id_of(run_id),
+        "repeatable": bool(repeatable),
+    }
+
+
+def _checked_event(event: Mapping[str, object], epsilon: float, delta: float, unit: str) -> dict[str, object]:
+    known = events.from_dict(event)
+    if not (known.epsilon <= epsilon and known.delta <= delta and known.unit == unit):
+        raise InvalidInput(
+            f"Expected an event of at most epsilon={epsilon!r}, delta={delta!r} and unit {unit!r}; got one of epsilon={known.epsilon!r}, "
+            f"delta={known.delta!r}, unit {known.unit!r}. Charge what will be done."
+        )
+    try:
+        return dict(json.loads(text(dict(event))))
+    except (TypeError, ValueError):
+        raise InvalidInput("Expected an event of JSON data with finite numbers, got other types. Pass event.to_dict().") from None
+
+
+def entry_facts(row: Row) -> dict[str, object]:
+    """An entry for people: its facts, and its hash."""
+    try:
+        return {**json.loads(row[2]), "hash": row[3]}
+    except (ValueError, TypeError):
+        raise LedgerError(f"Expected entry {row[0]} of the ledger to be intact, got one that cannot be read. Run `verify`.") from None
+
+
+def opening() -> dict[str, object]:
+    """The first entry of a new ledger."""
+    return {"kind": "open", "ledger": os.urandom(16).hex(), "format": VERSION, "at": now()}
+
+
+def now() -> str:
+    """For people to read; order comes from the entry's number, so a clock that goes back does no harm."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def name(**named: object) -> str:
+    """A name that can be kept and shown."""
+    ((what, value),) = named.items()
+    if not (isinstance(value, str) and value and value.isprintable()):
+        raise InvalidInput(f"Expected {what} as printable text, got {what}={value!r}. Give it a name.")
+    return value
+
+
+def run_id_of(value: object) -> str:
+    """A run id, checked."""
+    if not (isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value)):
+        raise InvalidInput(f"Expected a run id of 32 hexadecimal digits, got {value!r}. Make one with new_run_id().")
+    return value

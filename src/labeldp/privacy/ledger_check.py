@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a ledger's history adds up, and whether it is the one that receipts, manifests and anchors speak of."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from labeldp._rounding import exact
+from labeldp.privacy.ledger_entries import GENESIS, Account, Part, Row, RunRecord, Standing, apply, entry_hash, parts_digest
+from labeldp.privacy.ledger_rows import RowSets
+from labeldp.privacy.ledger_spend import Spend
+from labeldp.receipt import Receipt
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What was kept outside of the ledger, to compare it with.
+
+    Attributes
+    ----------
+    receipts : sequence of Receipt
+    outputs : mapping of run id to str
+        The digest of the output that a manifest names.
+    anchors : sequence of (seq, hash)
+        Heads that were written down.
+    """
+
+    receipts: Sequence[Receipt] = ()
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    anchors: Sequence[tuple[int, str]] = ()
+
+
+@dataclass
+class _Read:
+    """What the entries said so far."""
+
+    charges: dict[str, dict[str, Any]] = field(default_factory=dict)
+    heads: list[str] = field(default_factory=list)
+    accounts: dict[tuple[str, str], "_Account"] = field(default_factory=dict)
+
+
+class _Account:
+    """One (dataset, column) while its entries are read."""
+
+    def __init__(self, dataset: str, column: str, sets: RowSets) -> None:
+        self.said = Account()
+        self.standing = Standing(dataset, column)
+        self._spend: Spend | None = None
+        self._sets = sets
+
+    def apply(self, row: Row) -> None:
+        apply(self.said, row)
+        self.standing.apply(row)
+
+    def exceeded(self, run: RunRecord) -> bool:
+        """Whether the run, read last, was more than the budget left; row sets are read only where the plain sum is too much."""
+        budget = self.said.budget
+        if budget is None:
+            return True
+        if self._spend is not None:
+            covered = self._spend.covered(run, self._sets.integers(run))
+            self._spend.add(run)
+            return covered + exact(run.epsilon) > budget
+        if self.standing.total <= budget:
+            return False
+        earlier = [each for each in self.said.runs.values() if each.run_id != run.run_id]
+        self._spend = Spend(self._sets.integers, earlier)
+        return self.exceeded(run)
+
+
+def problems(
+    rows: Iterable[Row], sets: RowSets, parts: Sequence[tuple[str, Part]] = (), standings: Sequence[Standing] = (), kept: Kept | None = None
+) -> list[str]:
+    """What does not add up, one sentence each; empty if nothing."""
+    found: list[str] = []
+    read = _Read()
+    previous = GENESIS
+    for expected, row in enumerate(rows, start=1):
+        seq, before, body, head = row
+        if seq != expected or before != previous:
+            return [*found, f"The chain breaks at entry {expected}: an entry before or at it is missing or was rewritten."]
+        if entry_hash(before, body) != head:
+            return [*found, f"Entry {seq} was rewritten: its text does not have its hash."]
+        found += _misplaced(row, read, sets)
+        previous = head
+        read.heads.append(head)
+        if (entry := _json(body)).get("kind") == "charge":
+            read.charges[head] = entry
+    if previous == GENESIS:
+        found.append("The ledger has no entries: its history was deleted.")
+    found += _harmed(read, sets) + _parts_problems(read, parts) + _standing_problems(read, standings)
+    return found + _compared(read, kept or Kept())
+
+
+def _json(body: str) -> dict[str, Any]:
+    try:
+        data = json.loads(body)
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _misplaced(row: Row, read: _Read, sets: RowSets) -> list[str]:
+    """An entry that no labeldp would have written where it stands."""
+    seq, body = row[0], _json(row[2])
+    kind = body.get("kind")
+    if body.get("seq") != seq or (kind == "open") != (seq == 1):
+        return [f"Entry {seq} does not belong there: it says kind {kind!r} and number {body.get('seq')!r}."]
+    if kind == "open":
+        return []
+    names = str(body.get("dataset")), str(body.get("column"))
+    account = read.accounts.setdefault(names, _Account(*names, sets))
+    runs = account.said.runs
+    try:
+        state = runs[body["run_id"]].state if body.get("run_id") in runs else None
+        if (kind == "charge" and state is not None) or (kind in ("parts", "settle", "abandon") and state != "charged"):
+            return [f"Entry {seq} does not follow from those before: {kind} of a run that is {state or 'unknown'}."]
+        account.apply(row)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return [f"Entry {seq} cannot be read: it lacks facts of its kind {kind!r}."]
+    if kind == "charge" and account.exceeded(runs[body["run_id"]]):
+        return [f"Entry {seq} exceeds the budget of its dataset and column."]
+    return []
+
+
+def _harmed(read: _Read, sets: RowSets) -> list[str]:
+    runs = (run for account in read.accounts.values() for run in account.said.runs.values())
+    return [f"The row set of run {run.run_id} is missing or damaged: it counts for every row now." for run in runs if sets.harmed(run)]
+
+
+def _parts_problems(read: _Read, parts: Sequence[tuple[str, Part]]) -> list[str]:
+    said = {run: facts for account in read.accounts.values() for run, facts in account.said.parts.items()}
+    listed: dict[str, list[Part]] = {}
+    for run, part in parts:
+        listed.setdefault(run, []).append(part)
+    wrong = [run for run in said | listed if said.get(run) != (len(listed.get(run, [])), parts_digest(listed.get(run, [])))]
+    return [f"The parts of run {run} are not the ones that were announced: the table was changed." for run in wrong]
+
+
+def _standing_problems(read: _Read, standings: Sequence[Standing]) -> list[str]:
+    found = []
+    for kept in standings:
+        account = read.accounts.get((kept.dataset, kept.column))
+        again = Standing(kept.dataset, kept.column) if account is None else account.standing
+        if kept.seq == again.seq and kept != again:
+            found.append(f"What is kept of dataset {kept.dataset!r}, column {kept.column!r} is not what its entries add up to.")
+    return found
+
+
+def _compared(read: _Read, kept: Kept) -> list[str]:
+    found = [problem for receipt in kept.receipts for problem in _receipt_problem(receipt, read.charges)]
+    runs = {name: run for account in read.accounts.values() for name, run in account.said.runs.items()}
+    for run_id, output in kept.outputs.items():
+        run = runs.get(run_id)
+        if run is not None and run.state != "settled":
+            found.append(f"The output of run {run_id} is not settled in this ledger: the run is {run.state}.")
+        elif run is not None and run.artefact != output:
+            found.append(f"The output of run {run_id} is not the one that was settled: its manifest names another digest.")
+    for seq, head in kept.anchors:
+        if not (1 <= seq <= len(read.heads) and read.heads[seq - 1] == head):
+            found.append(f"The anchored head of entry {seq} is not in this history: the ledger was cut, rewritten, or is another one.")
+    return found
+
+
+def _receipt_problem(receipt: Receipt, charges: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    charge = charges.get(receipt.ledger_head)
+    if charge is None:
+        return [f"The receipt of run {receipt.run_id} is not in this history: the ledger was cut, rewritten, or is another one."]
+    facts = {name: getattr(receipt, name) for name in ("run_id", "dataset", "column", "unit", "max_rows_per_unit")}
+    spend: dict[str, Any] = {"epsilon": repr(float(receipt.epsilon)), "delta": repr(float(receipt.delta))}
+    wrong = [name for name, value in (facts | spend).items() if charge.get(name) != value]
+    return [f"The receipt of run {receipt.run_id} does not say what was charged: {', '.join(wrong)} differ."] if wrong else []

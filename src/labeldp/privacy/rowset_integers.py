@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact sets of 64-bit integers: compressed bitmaps where they lie close together, sorted numbers where they are scattered.
+
+A batch becomes a bitmap by writing roaring's portable format with array operations (`portable`): many times faster than adding numbers
+one by one. The format: https://github.com/RoaringBitmap/RoaringFormatSpec.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyroaring import BitMap64
+
+from labeldp.errors import InvalidInput
+
+Words = NDArray[np.uint64]
+
+_BUFFERED: Final = 1 << 22  # numbers that wait, so that a bitmap's container is touched once for many of them
+_SPARSE: Final = 4  # numbers to a container of 65,536 values below which bitmaps cost more than 8 bytes a number
+_PIECE: Final = 1 << 20
+_SIGN: Final = np.uint64(1 << 63)
+
+
+def ordered(ids: NDArray[np.integer]) -> Words:
+    """Integers of any type as uint64, signed ones in their order: int64 -1 comes just before 0.
+
+    An unsigned id of 2^63 or more is the same number as the negative one with the same bits; no table's column holds both.
+    """
+    wide = ids.astype(np.int64 if ids.dtype.kind == "i" else np.uint64, copy=False)
+    return np.ascontiguousarray(wide).view(np.uint64) ^ _SIGN
+
+
+class IntegerSet:
+    """A set of uint64; `members` is a bitmap, or a sorted array without repeats where the numbers are scattered. Never changed."""
+
+    __slots__ = ("members",)
+
+    def __init__(self, members: "BitMap64 | Words") -> None:
+        self.members = members
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __and__(self, other: "IntegerSet") -> "IntegerSet":
+        return self._with(other, keep=True)
+
+    def __sub__(self, other: "IntegerSet") -> "IntegerSet":
+        return self._with(other, keep=False)
+
+    def __or__(self, other: "IntegerSet") -> "IntegerSet":
+        mine, theirs = self.members, other.members
+        if isinstance(mine, BitMap64) and isinstance(theirs, BitMap64):
+            return IntegerSet(mine | theirs)
+        pile = IntegerPile()
+        for each in (self, other):
+            pile.add_set(each)
+        return pile.result()
+
+    def _with(self, other: "IntegerSet", *, keep: bool) -> "IntegerSet":
+        mine, theirs = self.members, other.members
+        if isinstance(mine, BitMap64) and isinstance(theirs, BitMap64):
+            return IntegerSet(mine & theirs if keep else mine - theirs)
+        if isinstance(mine, np.ndarray):
+            return IntegerSet(mine[_inside(mine, theirs) == keep])
+        common = BitMap64()  # a bitmap and scattered numbers: what they share is small
+        for piece in _pieces(np.asarray(theirs, np.uint64)):
+            common |= mine & _bitmap(piece)
+        return IntegerSet(common if keep else mine - common)
+
+    def shared(self, other: "IntegerSet") -> int:
+        """How many numbers are in both."""
+        if isinstance(self.members, BitMap64) and isinstance(other.members, BitMap64):
+            return int(self.members.intersection_cardinality(other.members))
+        return len(self & other)
+
+    def to_bytes(self) -> bytes:
+        """One byte of form, then roaring's portable format or little-endian numbers. Equal sets give equal bytes."""
+        if isinstance(self.members, np.ndarray):
+            return b"n" + self.members.astype("<u8", copy=False).tobytes()
+        self.members.run_optimize()
+        return b"b" + bytes(self.members.serialize())
+
+    @classmethod
+    def from_bytes(cls, data: "bytes | memoryview") -> "IntegerSet":
+        """The set that `to_bytes` wrote. The caller has checked a digest: the formats themselves are not proof against harm."""
+        form, rest = bytes(data[:1]), data[1:]
+        if form == b"n":
+            return cls(np.frombuffer(rest, "<u8").astype(np.uint64, copy=False))
+        return cls(BitMap64.deserialize(bytes(rest)))
+
+
+class IntegerPile:
+    """Collects integers for an `IntegerSet`.
+
+    Memory: 32 MB of waiting numbers, and the set so far: a bit or less a number where they lie close together, at most 2 bytes where
+    each 65,536 values hold a few; 8 bytes a number where they are scattered (16 while the set is finished).
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._waiting: list[Words] = []
+        self._n_waiting = 0
+        self._bitmap = BitMap64()
+        self._scattered: list[Words] = []
+
+    def add(self, values: Words) -> None:
+        """Add numbers in any order."""
+        if not len(values):
+            return
+        self.count += len(values)
+        first, last = int(values[0]), int(values[-1])
+        if last - first == len(values) - 1 and bool((values[1:] - values[:-1] == 1).all()):
+            self._bitmap.add_range(first, last + 1)
+            return
+        self._waiting.append(values)
+        self._n_waiting += len(values)
+        if self._n_waiting >= _BUFFERED:
+            self._flush()
+
+    def add_set(self, other: IntegerSet) -> None:
+        """Add the numbers of a set."""
+        self.count += len(other)
+        if isinstance(other.members, BitMap64):
+            self._bitmap |= other.members
+        else:
+            self._scattered.append(other.members)
+
+    def merge(self, other: "IntegerPile") -> None:
+        """Add what another one collected."""
+        other._flush()
+        self._bitmap |= other._bitmap
+        self._scattered += other._scattered
+        self.count += other.count
+
+    def result(self) -> IntegerSet:
+        """The set of all numbers so far; more may be added afterwards."""
+        self._flush()
+        if not self._scattered:
+            return IntegerSet(self._bitmap.copy())
+        values = _unique(np.concatenate([*self._scattered, np.asarray(self._bitmap.to_array(), np.uint64)]))
+        if _is_sparse(values):
+            self._scattered, self._bitmap = [values], BitMap64()
+            return IntegerSet(values)
+        self._scattered, self._bitmap = [], _bitmap(values)
+        return IntegerSet(self._bitmap.copy())
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._flush()
+        return {"count": self.count, "bitmap": bytes(self._bitmap.serialize()), "scattered": self._scattered}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]
+        self.count, self._scattered = state["count"], list(state["scattered"])
+        self._bitmap = BitMap64.deserialize(state["bitmap"])
+
+    def _flush(self) -> None:
+        if self._waiting:
+            values = _unique(np.concatenate(self._waiting))
+            self._waiting, self._n_waiting = [], 0
+            if _is_sparse(values):
+                self._scattered.append(values)
+            else:
+                self._bitmap |= _bitmap(values)
+
+
+def _unique(values: Words) -> Words:
+    values.sort()
+    fresh = values[1:] != values[:-1]
+    return values if fresh.all() else values[np.r_[True, fresh]]
+
+
+def _is_sparse(values: Words) -> bool:
+    return len(values) < _SPARSE * (1 + int(np.count_nonzero((values[1:] ^ values[:-1]) >> np.uint64(16))))
+
+
+def _pieces(values: Words) -> Iterator[Words]:
+    return (values[start : start + _PIECE] for start in range(0, len(values), _PIECE))
+
+
+def _inside(values: Words, other: "BitMap64 | Words") -> NDArray[np.bool_]:
+    """(n,) bool: which of the sorted values are in the other set."""
+    if isinstance(other, np.ndarray):
+        if not len(other):
+            return np.zeros(len(values), bool)
+        return np.asarray(other[np.minimum(np.searchsorted(other, values), len(other) - 1)] == values)
+    found = [np.zeros(0, bool)]
+    for piece in _pieces(values):
+        common = np.asarray((_bitmap(piece) & other).to_array(), np.uint64)
+        found.append(_inside(piece, common))
+    return np.concatenate(found)
+
+
+def _bitmap(values: Words) -> BitMap64:
+    return BitMap64.deserialize(portable(values)) if len(values) else BitMap64()
+
+
+def portable(values: Words) -> bytes:
+    """Roaring's portable 64-bit format of sorted numbers without repeats, at least one.
+
+    All fields are multiples of two bytes, so that the whole is one array of 16-bit units, filled by position.
+    """
+    key = values >> np.uint64(16)
+    first = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])  # of each container: its first number,
+    cards = np.diff(np.r_[first, len(values)])  # how many it has,
+    key = key[first]
+    dense = cards > 4096  # whether it is 65,536 bits or a list,
+    units = np.where(dense, 4096, cards)  # and its size
+    high = key >> np.uint64(16)
+    bucket = np.flatnonzero(np.r_[True, high[1:] != high[:-1]])  # of each 32-bit bitmap: its first container,
+    n_containers = np.diff(np.r_[bucket, len(key)])
+    size = 6 + 4 * n_containers + np.add.reduceat(units, bucket)
+    start = 4 + np.cumsum(size) - size  # and where it starts
+    out = np.zeros(4 + int(size.sum()), "<u2")
+    out[:4] = np.array([len(bucket)], "<u8").view("<u2")
+    _put32(out, start, high[bucket])
+    out[start + 2] = 12346  # "no run containers"
+    _put32(out, start + 4, n_containers)
+    of = np.repeat(np.arange(len(bucket)), n_containers)
+    header = start[of] + 6 + 2 * (np.arange(len(key)) - bucket[of])
+    out[header], out[header + 1] = key.astype(np.uint16), (cards - 1).astype(np.uint16)
+    before = np.cumsum(units) - units
+    place = 4 + 4 * n_containers[of] + before - before[bucket][of]  # of each container's numbers, behind the bucket's key
+    _put32(out, header + 2 * n_containers[of], place * 2)
+    _put_numbers(out, values.astype(np.uint16), start[of] + 2 + place, first, cards, dense)
+    return out.tobytes()
+
+
+def _put32(out: NDArray[np.uint16], place: NDArray[np.intp], values: "NDArray[Any]") -> None:
+    out[place], out[place + 1] = values.astype(np.uint16), (values >> values.dtype.type(16)).astype(np.uint16)
+
+
+def _put_numbers(
+    out: NDArray[np.uint16],
+    low: NDArray[np.uint16],
+    place: NDArray[np.intp],
+    first: NDArray[np.intp],
+    cards: NDArray[np.intp],
+    dense: NDArray[np.bool_],
+) -> None:
+    """The lower 16 bits of each number into its container, as a list or as bits."""
+    if not dense.any():
+        out[np.arange(len(low)) + np.repeat(place - first, cards)] = low
+        return
+    bits = np.repeat(dense, cards)
+    listed = np.flatnonzero(~bits)
+    out[listed + np.repeat((place - first)[~dense], cards[~dense])] = low[listed]
+    pages = np.zeros((int(dense.sum()), 1 << 16), bool)
+    pages[np.repeat(np.arange(len(pages)), cards[dense]), low[bits]] = True
+    out[place[dense, None] + np.arange(4096)] = np.packbits(pages, axis=1, bitorder="little").view("<u2")
+
+
+def as_integers(ids: object) -> "NDArray[np.integer] | None":
+    """One column of integers as an array, or None if the ids are something else."""
+    if isinstance(ids, (pa.Array, pa.ChunkedArray)):
+        if not pa.types.is_integer(ids.type):
+            return None
+        if ids.null_count:
+            raise InvalidInput("Expected an id for every row, got missing ones. Drop or name these rows.")
+        return np.asarray(ids.to_numpy() if isinstance(ids, pa.ChunkedArray) else ids.to_numpy(zero_copy_only=False))
+    array = ids if isinstance(ids, np.ndarray) else np.asarray(ids)
+    return array if array.ndim == 1 and array.dtype.kind in "iu" else None
