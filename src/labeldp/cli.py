@@ -141,10 +141,10 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 @app.command()
 def release(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="Parquet or CSV.")],
+    source: Annotated[str, typer.Argument(metavar="IN", help="Parquet or CSV; or a folder or pattern of Parquet files; s3:// too.")],
     label: Label,
     epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit.")],
-    out: Annotated[Path, typer.Option(help="Output, of the same format; a manifest is written beside it.")],
+    out: Annotated[str, typer.Option(help="Output, of the same format (of many files a folder); a manifest is written beside it.")],
     classes: Classes = None,
     classes_file: ClassesFile = None,
     null_class: NullClass = False,
@@ -361,6 +361,20 @@ def ledger_set_budget(
     _usage(lambda: record.set_budget(dataset, label, budget))
     left = record.remaining(dataset, label)
     _answer(as_json, {"dataset": dataset, "column": label, "budget": budget, "remaining": left}, f"budget {budget:g}, remaining {left:g}")
+
+
+@ledger_app.command("abandon")
+def ledger_abandon(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run that was charged and has not settled.")],
+    reason: Annotated[str, typer.Option(help="Why; it stays in the history.")] = "given up on the command line",
+    ledger: LedgerPath = None,
+    as_json: Json = False,
+) -> None:
+    """Give up a run that will never be finished. What it cost stays spent."""
+    from labeldp.app.ledger import abandon, ledger_at
+
+    abandon(ledger_at(ledger), run, reason)
+    _answer(as_json, {"run_id": run, "state": "abandoned", "reason": reason}, f"{run}: abandoned. Its epsilon stays spent.")
 
 
 @ledger_app.command("verify")

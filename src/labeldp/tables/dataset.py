@@ -95,6 +95,11 @@ class DatasetSource:
         self.layout = tuple(file.below(files.root) for file in files.files)
         self._shape: Shape | None = None
 
+    @property
+    def first(self) -> ParquetSource:
+        """The first file."""
+        return self._files[0]
+
     def type_of(self, name: str) -> pa.DataType:
         """A column's Arrow type."""
         return self.schema.field(name).type
@@ -144,10 +149,19 @@ def _partitions(files: Files) -> tuple[pa.Schema, list[Mapping[str, pa.Scalar]]]
     folders = ["/".join(file.below(files.root)[:-1]) for file in files.files]
     if not any("=" in folder for folder in folders):
         return pa.schema([]), [{} for _ in folders]
-    factory = ds.HivePartitioning.discover()
-    schema = factory.inspect([f"{folder}/x.parquet" for folder in folders])
-    partitioning = factory.finish(schema)
-    values = [ds.get_partition_keys(partitioning.parse(f"{folder}/x.parquet")) for folder in folders]
+    options = ds.FileSystemFactoryOptions(
+        partitioning=ds.HivePartitioning.discover(), partition_base_dir=files.root.path, exclude_invalid_files=False
+    )
+    paths = [file.path for file in files.files]
+    factory = ds.FileSystemDatasetFactory(files.root.filesystem, paths, ds.ParquetFileFormat(), options)
+    try:
+        whole = factory.finish(factory.inspect())
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        raise _in_both("a partition's key") from None
+    by_path = {piece.path: ds.get_partition_keys(piece.partition_expression) for piece in whole.get_fragments()}
+    values = [by_path[path] for path in paths]
+    keys = {name for found in values for name in found}
+    schema = pa.schema([field for field in whole.schema if field.name in keys])
     for file, found in zip(files.files, values, strict=True):
         if set(found) != set(schema.names):
             missing = ", ".join(sorted(set(schema.names) - set(found)))
@@ -161,7 +175,7 @@ def _common_schema(files: Sequence[ParquetSource], keys: pa.Schema) -> pa.Schema
     types = {field.name: field.type for field in first.schema}
     for name in keys.names:
         if name in types:
-            raise InvalidInput(f"Expected a column in the files or in their folders' names, got {name!r} in both. Drop one of the two.")
+            raise _in_both(repr(name))
     for file in files[1:]:
         for field in file.schema:
             if types.get(field.name) != field.type:
@@ -175,6 +189,10 @@ def _common_schema(files: Sequence[ParquetSource], keys: pa.Schema) -> pa.Schema
             raise InvalidInput(f"Expected the same columns in all files, got {file.path} without {missing}. Write them with one schema.")
     nullable = {name: any(file.schema.field(name).nullable for file in files) for name in types}
     return pa.schema([*(pa.field(name, kind, nullable[name]) for name, kind in types.items()), *keys])
+
+
+def _in_both(what: str) -> InvalidInput:
+    return InvalidInput(f"Expected a column in the files or in their folders' names, got {what} in both. Drop one of the two.")
 
 
 def check_apart(root: Place, out: Place) -> None:

@@ -5,6 +5,7 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,14 +18,16 @@ from labeldp.evidence.table import FORMAT
 from labeldp.laws import Law, law_from_dict
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import row_id_array
+from labeldp.tables.dataset import DatasetSource
 from labeldp.tables.formats import open_table
 from labeldp.tables.labels import LabelCodec
-from labeldp.tables.manifest import manifest_path, read_manifest
+from labeldp.tables.manifest import manifest_place, read_manifest
 from labeldp.tables.parquet import ParquetSource, read_facts
+from labeldp.tables.place import Place
 from labeldp.tables.table import EVIDENCE, Batch, Source, check_columns
 
 
-def released_facts(path: Path) -> Mapping[str, object] | None:
+def released_facts(path: Path | Place) -> Mapping[str, object] | None:
     """What a released table says of itself, in its manifest or its Parquet metadata; None: the table is not a release.
 
     Raises
@@ -32,28 +35,31 @@ def released_facts(path: Path) -> Mapping[str, object] | None:
     InvalidInput
         The table has an evidence column, but the facts to read it are gone.
     """
-    source = open_table(path)
-    facts = read_manifest(path) or _embedded(source)
+    place = Place.of(path)
+    source = open_table(place)
+    facts = read_manifest(place) or _embedded(source)
     if facts is None and any(name.endswith(EVIDENCE) for name in source.names):
         raise InvalidInput(
-            f"Expected the manifest of a released table, got none: {manifest_path(path).name}. Put it beside {path.name} again."
+            f"Expected the manifest of a released table, got none: {manifest_place(place).name}. Put it beside {place.name} again."
         )
     return facts
 
 
 def _embedded(source: Source) -> dict[str, object] | None:
-    raw = read_facts(source.path) if isinstance(source, ParquetSource) else None
+    file = source.first if isinstance(source, DatasetSource) else source
+    raw = read_facts(file.path) if isinstance(file, ParquetSource) else None
     facts = None if raw is None else json.loads(raw)
     return facts if isinstance(facts, dict) and facts.get("kind") == "release" and facts.get("format") == FORMAT else None
 
 
-def read_noisy(path: str | Path, label: str | None = None) -> NoisyLabels:
+def read_noisy(path: Any, label: str | None = None) -> NoisyLabels:
     """The noisy labels of a released table.
 
     Parameters
     ----------
-    path : str or Path
-        A Parquet or CSV file that `labeldp release` wrote, with its manifest beside it (Parquet carries the facts itself).
+    path : str, Path, Place or (file system, path)
+        A Parquet or CSV file, or a folder of Parquet files, that `labeldp release` wrote, with its manifest beside it (Parquet carries
+        the facts itself).
     label : str, optional
         The released column; that of the manifest if None.
 
@@ -66,7 +72,7 @@ def read_noisy(path: str | Path, label: str | None = None) -> NoisyLabels:
     InvalidInput
         The table is not a release, is one of another column, or its evidence is damaged.
     """
-    where = Path(path)
+    where = Place.of(path)
     facts = released_facts(where)
     if facts is None:
         raise InvalidInput(f"Expected a released table, got {where.name} without manifest or metadata of labeldp. Release it first.")
