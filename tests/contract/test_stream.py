@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 
 import labeldp as ldp
-from labeldp.privacy.noise import derive_key, id_blocks, new_secret
-from labeldp.privacy.repeats import RepeatFinder
 from labeldp.privacy.stream import StreamRun
 
 LABELS = np.random.default_rng(0).integers(6, size=5000).astype(np.int32)
@@ -118,15 +116,6 @@ def test_capped_rows_in_another_order_in_the_second_pass_are_not_drawn(ledger):
         finish(run, 7, labels=LABELS[::-1], ids=IDS[::-1])
 
 
-def test_ids_of_two_kinds_are_all_searched_for_repeats():
-    key = derive_key(new_secret(), purpose="ids", facts={})
-    finder = RepeatFinder()
-    assert not finder.add(id_blocks(np.arange(5), key), np.arange(5))
-    assert not finder.add(id_blocks(["a", "b"], key))
-    finder.add(id_blocks(np.array([3]), key), np.array([3]))
-    assert finder.any()
-
-
 def test_nothing_is_drawn_before_the_charge(ledger):
     run = StreamRun(ldp.RandomizedResponse(6, 1.0), classes=range(6), dataset="d", column="y", ledger=ledger)
     run.pin(LABELS)
@@ -156,19 +145,3 @@ def test_repeated_ids_are_found_wherever_they_are(ledger, ids, where):
     with pytest.raises(ldp.InvalidInput, match="different ids"):
         start(ledger, ldp.RandomizedResponse(6, 1.0), 7, ids=ids)
     assert ledger.runs() == []
-
-
-def test_scattered_integers_spill_to_disk_and_leave_nothing_behind(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    import tempfile
-
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    key = derive_key(new_secret(), purpose="ids", facts={})
-    rng = np.random.default_rng(5)
-    batches = [rng.integers(-(2**62), 2**62, size=20_000) for _ in range(4)]
-    for extra, expected in (([], False), ([batches[0][:1]], True)):
-        finder = RepeatFinder()
-        found = sum(finder.add(id_blocks(batch, key), batch) for batch in [*batches, *extra]) > 0
-        assert list(tmp_path.iterdir())  # more pages than rows allow: on disk
-        assert (finder.any() or found) is expected
-        assert not list(tmp_path.iterdir())
