@@ -132,7 +132,13 @@ def test_destroy_waits_for_the_runs_that_need_the_key(table: Path, key: Path, tm
     assert code == 5
     assert first in error
     assert key.exists()
-    ldp.Ledger(place).abandon(first, "a test")
+    half = ldp.Ledger(place).run_dir(first) / "secret"
+    assert half.exists()
+    code, said, _ = run("ledger", "abandon", first, "--ledger", place, "--json")
+    assert (code, json.loads(said)["state"]) == (0, "abandoned")
+    assert not half.exists()
+    assert run("ledger", "abandon", first, "--ledger", place)[0] == 0, "again has no effect"
+    assert run("ledger", "abandon", "0" * 32, "--ledger", place)[0] == 5
     code, said, _ = run("key", "destroy", key, "--ledger", place, "--json")
     assert code == 0
     assert json.loads(said)["destroyed"] is True

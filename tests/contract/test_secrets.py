@@ -409,8 +409,10 @@ def test_without_the_release_secret_it_can_never_be_finished(place, tmp_path, do
 def test_a_hook_that_fails_for_a_moment_does_not_cost_a_second_charge(place, door):
     ledger = ldp.Ledger(place, budget=2.0, key=ASK)
     crashed, _ = door(ledger)
+    assert Hooks.calls == 1
     Hooks.calls = 0
     door(ledger)
+    assert Hooks.calls == {streamed: 3, opened: 1}[door]
     for fails_at in range(1, Hooks.calls + 1):
         place_of = iter(range(1, 100))
 

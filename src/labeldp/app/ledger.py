@@ -7,13 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.privacy.custody import RunStore
 from labeldp.privacy.ledger import Ledger, default_ledger
 from labeldp.receipt import Receipt
 
 
-def ledger_at(path: Path | None, budget: float | None = None, key: str | None = None) -> Ledger:
-    """The ledger in this file, or the user's own; its release secret is where `key` says, else where LABELDP_KEY says."""
+def ledger_at(path: str | Path | None, budget: float | None = None, key: str | None = None) -> Ledger:
+    """The ledger in this file or database, or the user's own; its release secret is where `key` says, else where LABELDP_KEY says."""
     return Ledger(default_ledger().location if path is None else path, budget, key or os.environ.get("LABELDP_KEY") or None)
+
+
+def abandon(ledger: Ledger, run_id: str, reason: str) -> None:
+    """Give up a run that was charged: it can never be finished, and its half of the secret is destroyed at once."""
+    ledger.abandon(run_id, reason)
+    RunStore(ledger.run_dir(run_id)).forget_secret()
 
 
 def accounts(ledger: Ledger, dataset: str | None = None, column: str | None = None) -> list[dict[str, object]]:
@@ -47,18 +54,63 @@ def history_text(entries: Iterable[Mapping[str, object]]) -> str:
     return "\n".join(lines) or "No entries."
 
 
-def receipts_of(manifests: Iterable[Path]) -> list[Receipt]:
-    """The receipts that these manifests carry."""
-    return [_receipt(path) for path in manifests]
+def verify(ledger: Ledger, manifests: Iterable[Path] = (), anchors: Iterable[Path] = ()) -> list[str]:
+    """What does not add up in a ledger, or does not agree with manifests and anchor files; empty if nothing."""
+    read = [_manifest(path) for path in manifests]
+    receipts = [receipt for receipt, _ in read]
+    outputs = {receipt.run_id: output for receipt, output in read if output}
+    heads = [head for path in anchors for head in anchored(path)]
+    return ledger.verify(receipts, anchors=heads, outputs=outputs)
 
 
-def _receipt(path: Path) -> Receipt:
+def _manifest(path: Path) -> tuple[Receipt, str]:
+    """The receipt that a manifest carries, and the digest of its output."""
     try:
-        return Receipt.from_dict(json.loads(path.read_text(encoding="utf-8"))["receipt"])
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        digests = facts.get("digests", {})
+        return Receipt.from_dict(facts["receipt"]), str(digests.get("output", ""))
     except OSError as error:
         raise ReleaseError(f"Expected a manifest that can be read, got {path} ({error.strerror}).") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise InvalidInput(f"Expected a manifest with a receipt, got something else in {path}.") from None
+
+
+def anchor(ledger: Ledger, path: Path) -> dict[str, object]:
+    """Write the ledger's head behind the others in an anchor file; on disk when this returns. Keep the file away from the ledger."""
+    seq, head = ledger.head()
+    facts: dict[str, object] = {"seq": seq, "hash": head, "at": datetime.now(UTC).isoformat(timespec="seconds")}
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(facts) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    sync(path.absolute().parent)
+    return facts
+
+
+def anchored(path: Path) -> list[tuple[int, str]]:
+    """The heads in an anchor file."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [(int(facts["seq"]), str(facts["hash"])) for facts in map(json.loads, filter(str.strip, lines))]
+    except OSError as error:
+        raise ReleaseError(f"Expected an anchor file that can be read, got {path} ({error.strerror}).") from None
+    except (ValueError, KeyError, TypeError):
+        raise InvalidInput(f"Expected the lines that `labeldp ledger anchor` writes, got something else in {path}.") from None
+
+
+def repair(ledger: Ledger, minutes: float = 60, remove: bool = False) -> list[dict[str, object]]:
+    """What killed processes left behind; with `remove` it is removed where possible ("removed" says so). Charged runs keep all they need."""
+    found = orphans(ledger, minutes=minutes)
+    gone = remove_orphans(ledger, found, lambda place: Place.of(place).delete()) if remove else []
+    return [asdict(orphan) | {"removed": orphan in gone} for orphan in found]
+
+
+def repair_text(found: Sequence[Mapping[str, object]]) -> str:
+    """One line for each, and what to do."""
+    if not found:
+        return "Nothing to repair."
+    lines = [f"{'removed' if each['removed'] else 'left':8} {each['kind']!s:8} {each['place']}  ({each['why']})" for each in found]
+    return "\n".join(lines if any(each["removed"] for each in found) else [*lines, "Nothing was removed; --yes removes these."])
 
 
 def table_text(names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:

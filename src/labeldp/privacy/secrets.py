@@ -243,8 +243,7 @@ def _resolved(module: str, name: str) -> object:
 
 def _from_file(place: str, private: bool = True) -> Secret:
     try:
-        # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
-        with open(os.open(place, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        with open(place, "rb", buffering=0, opener=_open_at_once) as file:
             facts, data = os.fstat(file.fileno()), Secret(file.read(_LARGEST_FILE + 1))
     except OSError as error:
         raise LedgerError(f"Expected the release secret in {place}, got: {error.strerror}. {_ABANDON}") from None
@@ -260,6 +259,11 @@ def _from_file(place: str, private: bool = True) -> Secret:
             "Make one with `labeldp key create PATH`."
         )
     return _random(secret, f"file:{place}")
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Opening a pipe that nobody writes to would else wait for ever."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _from_environment(name: str) -> Secret:
