@@ -137,9 +137,8 @@ class _Pages:
         if not len(new):
             return
         if used + len(new) > len(self._flags):
-            flags = np.zeros((max(used + len(new), 2 * len(self._flags)), _PAGE), np.uint8)  # pages that are not in use cost nothing yet
-            flags[:used] = self._flags[:used]
-            self._flags = flags
+            # in place: a large array is moved by its page table, so that memory never holds it twice; no view of it is kept
+            self._flags.resize((used + len(new) + used // 8, _PAGE), refcheck=False)
         known = np.r_[self._known, new]
         order = np.argsort(known)
         self._known, self._slots = known[order], np.r_[self._slots, np.arange(used, used + len(new))][order]
@@ -183,7 +182,7 @@ class _Spill:
 
     def _write(self) -> None:
         if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="labeldp-ids-", dir=self._folder, buffering=0)  # noqa: SIM115: it outlives this call
+            self._file = tempfile.TemporaryFile(prefix="labeldp-ids-", dir=self._folder, buffering=0)  # noqa: SIM115 (it outlives this call)
         pieces = [ids[edges[number] : edges[number + 1]] for number in range(_BUCKETS) for ids, edges in self._waiting]
         edges = np.sum([edges for _, edges in self._waiting], axis=0).tolist()
         self._runs.append((self._file.seek(0, 2), edges))
