@@ -115,7 +115,9 @@ key_app = typer.Typer(cls=_Commands, no_args_is_help=True, help="The release sec
 app.add_typer(key_app, name="key")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.", callback=_remember_json, is_eager=True)]
-LedgerPath = Annotated[Path | None, typer.Option("--ledger", help="Ledger file. Default: your own (labeldp ledger where).")]
+LedgerPath = Annotated[
+    str | None, typer.Option("--ledger", help="Ledger file, or postgresql://USER@HOST/DATABASE. Default: your own (labeldp ledger where).")
+]
 Budget = Annotated[float | None, typer.Option(help="Total budget of this (dataset, column), if it has none yet.")]
 Key = Annotated[
     str | None,
@@ -308,8 +310,9 @@ def ledger_where(ledger: LedgerPath = None, as_json: Json = False) -> None:
     """Where the ledger lies."""
     from labeldp.app.ledger import ledger_at
 
-    place = Path(ledger_at(ledger).location)
-    _answer(as_json, {"ledger": str(place), "exists": place.exists()}, str(place))
+    record = _usage(lambda: ledger_at(ledger))
+    facts: dict[str, object] = {"ledger": str(record.location), "exists": record.exists(), "runs": str(record.runs_dir)}
+    _answer(as_json, facts, str(record.location))
 
 
 @ledger_app.command("history")
@@ -379,17 +382,45 @@ def ledger_abandon(
 
 @ledger_app.command("verify")
 def ledger_verify(
-    manifests: Annotated[list[Path] | None, typer.Argument(help="Manifests whose receipts the ledger must hold.")] = None,
+    manifests: Annotated[list[Path] | None, typer.Argument(help="Manifests whose receipts and outputs the ledger must hold.")] = None,
+    anchor: Annotated[list[Path] | None, typer.Option(help="File of labeldp ledger anchor; its heads must be in the history.")] = None,
     ledger: LedgerPath = None,
     as_json: Json = False,
 ) -> None:
-    """Is the history whole, and does it hold these receipts? Exit code 7 if not."""
-    from labeldp.app.ledger import ledger_at, receipts_of
+    """Is the history whole, and does it hold these receipts, outputs and anchors? Exit code 7 if not."""
+    from labeldp.app.ledger import ledger_at, verify
 
-    problems = ledger_at(ledger).verify(receipts_of(manifests or []))
+    problems = verify(ledger_at(ledger), manifests or [], anchor or [])
     _answer(as_json, {"whole": not problems, "problems": problems}, "\n".join(problems) or "The history is whole.")
     if problems:
         raise typer.Exit(CHECK_FAILED)
+
+
+@ledger_app.command("anchor")
+def ledger_anchor(
+    file: Annotated[Path, typer.Argument(help="Text file to add a line to; keep it away from the ledger.")],
+    ledger: LedgerPath = None,
+    as_json: Json = False,
+) -> None:
+    """Write down the head of the history, which stands for all of it, for verify --anchor."""
+    from labeldp.app.ledger import anchor, ledger_at
+
+    facts = anchor(ledger_at(ledger), file)
+    _answer(as_json, facts, f"{file}: entry {facts['seq']}, {facts['hash']}")
+
+
+@ledger_app.command("repair")
+def ledger_repair(
+    yes: Annotated[bool, typer.Option("--yes", help="Remove what is listed.")] = False,
+    older_than: Annotated[float, typer.Option(help="Minutes that nothing has changed in what a living process may still need.")] = 60,
+    ledger: LedgerPath = None,
+    as_json: Json = False,
+) -> None:
+    """List what killed processes left behind, and remove it with --yes. Nothing that a charged run needs."""
+    from labeldp.app.ledger import ledger_at, repair, repair_text
+
+    found = _usage(lambda: repair(ledger_at(ledger), older_than, yes))
+    _answer(as_json, {"orphans": found}, repair_text(found))
 
 
 @key_app.command("create")

@@ -4,12 +4,18 @@
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
+from labeldp._files import sync
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.privacy.custody import RunStore
 from labeldp.privacy.ledger import Ledger, default_ledger
+from labeldp.privacy.ledger_repair import orphans
+from labeldp.privacy.ledger_repair import repair as remove_orphans
 from labeldp.receipt import Receipt
+from labeldp.tables.place import Place
 
 
 def ledger_at(path: str | Path | None, budget: float | None = None, key: str | None = None) -> Ledger:
@@ -99,7 +105,7 @@ def anchored(path: Path) -> list[tuple[int, str]]:
 
 
 def repair(ledger: Ledger, minutes: float = 60, remove: bool = False) -> list[dict[str, object]]:
-    """What killed processes left behind; with `remove` it is removed where possible ("removed" says so). Charged runs keep all they need."""
+    """What killed processes left behind; with `remove` it is removed where possible. Charged runs keep all they need."""
     found = orphans(ledger, minutes=minutes)
     gone = remove_orphans(ledger, found, lambda place: Place.of(place).delete()) if remove else []
     return [asdict(orphan) | {"removed": orphan in gone} for orphan in found]

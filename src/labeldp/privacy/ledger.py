@@ -192,6 +192,10 @@ class Ledger:
 
     # Reading ----------------------------------------------------------------------------------------------------------------------
 
+    def exists(self) -> bool:
+        """Whether anything was ever written; a place that cannot be looked into is an error."""
+        return self._store.exists()
+
     def find(self, dataset: str, column: str, identity: str) -> RunRecord | None:
         """The latest run of this request that is settled, or charged and can be picked up again."""
         for run in reversed(self.runs(dataset, column)):

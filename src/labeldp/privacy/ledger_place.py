@@ -71,14 +71,12 @@ def location_of(given: object) -> Path | LedgerUrl:
 
 
 def runs_folder(location: Path | LedgerUrl) -> Path:
-    """The private folder of a ledger's runs: beside a file; for a database LABELDP_RUNS, else one in the user's data folder."""
+    """The private folder of a ledger's runs: beside a file; for a database one of its own in LABELDP_RUNS or the user's data folder."""
     if isinstance(location, Path):
         return location.with_name(f"{location.name}.runs")
     chosen = os.environ.get("LABELDP_RUNS")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    name = hashlib.sha256(location.name.encode()).hexdigest()[:32]
-    return Path(platformdirs.user_data_path("labeldp")) / f"{name}.runs"
+    base = Path(chosen).expanduser().absolute() if chosen else platformdirs.user_data_path("labeldp")
+    return base / f"{hashlib.sha256(location.name.encode()).hexdigest()[:32]}.runs"  # no two ledgers share a folder
 
 
 def check_local(path: Path) -> None:
