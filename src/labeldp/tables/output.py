@@ -53,6 +53,7 @@ class Output:
 
     def check_apart(self) -> None:
         """It is not the input, and is a folder or a file as the input asks for."""
+        self.staging("")  # says where none can be
         if self.many and self.place.is_file():
             raise ReleaseError(f"Expected a folder name for the output, got the file {self.place}.")
         if not self.many and self.place.is_folder():
