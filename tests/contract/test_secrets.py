@@ -262,6 +262,7 @@ def test_nothing_is_kept_between_two_calls():
     assert not [name for name, value in vars(secrets).items() if isinstance(value, bytes | bytearray | dict | list) and name[:2] != "__"]
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of later Pythons, about forks of processes with threads
 def test_threads_and_forked_processes_come_to_the_same(tmp_path):
     source, found = KeySource.of(key_file(tmp_path)), []
     threads = [threading.Thread(target=lambda: found.append(run_secret(STORED, source, RUN_ID))) for _ in range(8)]
