@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Public hashes: equal for equal public facts in any batch, different for anything else."""
 
+import pickle
+
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import sparse
 
+from labeldp import InvalidInput
 from labeldp._hash import SetDigest, public_hash, table_digest
 from labeldp._rounding import exact, float_down, float_up, sum_up
 
@@ -48,6 +53,125 @@ def test_a_set_digest_ignores_order_and_batches():
     other = SetDigest()
     other.update(ids[1:])
     assert other.hexdigest() not in digests
+
+
+TEXTS = ["", "a", "a much longer id than the others", "é漢😀", "12345678", "a" + 15 * "\0" + "b"]
+
+
+def digest_of(*ids: object) -> str:
+    found = SetDigest()
+    found.update(*ids)
+    return found.hexdigest()
+
+
+def test_hashes_are_what_they_were():
+    """Kept releases are found again by these: they break ties and name sets."""
+    words = [0xE4C1EA7F6DBE27E5, 0xC0EA6C7DB285ABC2, 0x60A7F2C3B7D5EB1F, 0x716C49BF0CF391C9, 0xE981E940E712DB7D, 0xC03647A1BB6C3752]
+    assert public_hash("s", np.array(TEXTS)).tolist() == words
+    assert public_hash("s", np.array([0, -1, 2**40])).tolist() == [0xE4C1EA7F6DBE27E5, 0x69BAE1F76130A35E, 0x4EC50F9675A59233]
+    assert public_hash("s", np.array([["a", "bc"], ["ab", "c"]])).tolist() == [0x4FE28CF9C74742BA, 0xB68DA16DB895ED3A]
+    found = SetDigest()
+    found.update(np.array(TEXTS))
+    assert found.hexdigest() == "000000000000000676d06c58b1304fbbb656dfa76323866e"
+    found.update(np.arange(3), np.array(["x", "y", "z"]))
+    assert found.hexdigest() == "00000000000000094bd68157c327541c9aff01e33433ad38"
+
+
+def arrow_forms(values: list[str]) -> list[object]:
+    whole = pa.array(values, pa.string())
+    cut = len(values) // 3
+    return [
+        whole,
+        whole.cast(pa.large_string()),
+        whole.cast(pa.string_view()),
+        whole.cast(pa.binary()),
+        whole.dictionary_encode(),
+        pa.chunked_array([whole[:cut], whole[cut:]], pa.string()),
+        pa.chunked_array([whole[:cut].dictionary_encode(), whole[cut:].dictionary_encode()], pa.dictionary(pa.int32(), pa.string())),
+        pa.concat_arrays([pa.array(["before"]), whole, pa.array(["behind"])])[1:-1],
+    ]
+
+
+texts = st.lists(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=100).map(lambda text: text.rstrip("\0")), min_size=1, max_size=30
+)
+
+
+@given(texts)
+def test_arrow_text_hashes_as_the_same_text_in_numpy(values):
+    expected = public_hash("s", np.array(values))
+    for form in [*arrow_forms(values), np.array(values, object), pa.table({"ids": values})]:
+        np.testing.assert_array_equal(public_hash("s", form), expected)
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1))
+def test_arrow_integers_hash_as_the_same_numbers_in_numpy(values):
+    expected = public_hash("s", np.array(values, np.int64))
+    for kind in (pa.int32(), pa.int64()):
+        np.testing.assert_array_equal(public_hash("s", pa.array(values, kind)), expected)
+        np.testing.assert_array_equal(public_hash("s", pa.array(values, kind).dictionary_encode()), expected)
+
+
+def test_many_rows_hash_as_they_do_alone():
+    rng = np.random.default_rng(3)
+    for lengths in (np.full(70_000, 36), rng.integers(0, 150, 40_000)):
+        ends = np.cumsum(lengths)
+        everything = "".join(map(chr, rng.integers(97, 123, ends[-1])))
+        values = [everything[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+        some = rng.permutation(len(values))[:100]
+        for column in (pa.array(values), np.array(values)):
+            found = public_hash("s", np.arange(len(values)), column)
+            for i in some:
+                assert found[i] == public_hash("s", np.array([i]), np.array([values[i]]))[0]
+
+
+def test_text_that_ends_in_nul_is_another_text_in_arrow():
+    assert len(set(public_hash("s", pa.array(["a", "a\0", "a\0\0"])).tolist())) == 3
+
+
+@given(texts)
+def test_composite_ids_are_their_columns(values):
+    numbers, text = np.arange(len(values)), pa.array(values)
+    both = np.column_stack([numbers.astype(np.str_), np.array(values)])
+    as_text = pa.array(numbers).cast(pa.string())
+    assert digest_of(both) == digest_of(as_text, text) == digest_of([as_text, text]) == digest_of(pa.table({"a": as_text, "b": text}))
+    assert digest_of(numbers, text) == digest_of(numbers, np.array(values)) == digest_of([pa.array(numbers), text])
+
+
+def test_a_record_of_bytes_belongs_to_its_row():
+    ids, side = np.arange(6), np.random.default_rng(1).integers(0, 256, (6, 11), dtype=np.uint8)
+    changed = side.copy()
+    changed[4, 10] ^= 1
+    turned = np.roll(side, 1, axis=0)
+    wider = np.hstack([side, np.zeros((6, 1), np.uint8)])  # NULs count
+    assert digest_of(ids, side) == digest_of(ids[::-1], side[::-1])
+    assert len({digest_of(ids, other) for other in (side, changed, turned, wider, side[:, :8], side[:, :0])}) == 6
+
+
+def test_parts_of_a_set_add_up_to_the_set():
+    ids = pa.array([f"row {i}" for i in range(1000)])
+    parts = []
+    for part in (ids[:100], ids[100:101], ids[101:101], ids[101:]):
+        found = SetDigest()
+        found.update(part)
+        parts += [pickle.loads(pickle.dumps(found)), SetDigest.from_hexdigest(found.hexdigest())]
+    whole, again = SetDigest(), SetDigest()
+    for part in parts[::2]:
+        whole += part
+    for part in parts[:0:-2]:
+        again.merge(part)
+    assert whole.hexdigest() == again.hexdigest() == digest_of(ids)
+    assert (whole.count, whole.sums.tolist()) == (1000, SetDigest.words(ids).sum(axis=0, dtype=np.uint64).tolist())
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [(pa.array(["a", None]),), (pa.array([1, None]),), (np.arange(2), np.arange(3)), ()],
+    ids=["text", "integers", "lengths", "nothing"],
+)
+def test_rows_without_a_value_are_not_hashed(ids):
+    with pytest.raises(InvalidInput, match="Expected"):
+        public_hash("s", *ids)
 
 
 @pytest.mark.parametrize(
