@@ -161,8 +161,7 @@ class _Spill:
 
     def add(self, blocks: Blocks) -> None:
         """Add a chunk of rows: small, so that sorting it stays in the processor's cache."""
-        ids = np.empty(len(blocks), _ID)
-        ids["low"], ids["high"] = blocks.halves()
+        ids = blocks.packed().view(_ID)[:, 0]
         bucket = (_mixed(ids) >> np.uint64(56)).astype(np.uint8)
         order = np.argsort(bucket, kind="stable")  # of bytes: a radix sort
         self._waiting.append((ids.view("V12").take(order), [0, *np.cumsum(np.bincount(bucket, minlength=_BUCKETS)).tolist()]))
