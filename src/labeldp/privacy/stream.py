@@ -5,6 +5,7 @@ Part of the door (`labeldp.privacy.door`): raw labels enter as class codes, batc
 """
 
 import contextlib
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -23,8 +24,9 @@ from labeldp.privacy.encode import declare
 from labeldp.privacy.ledger import Ledger, RunRecord
 from labeldp.privacy.noise import Blocks, id_blocks, one_word
 from labeldp.privacy.repeats import RepeatFinder
+from labeldp.privacy.rowset import RowSetBuilder
 from labeldp.privacy.run import keep_within_cap, law_per_row
-from labeldp.privacy.secrets import SecretHalves, UnknownReleaseSecret
+from labeldp.privacy.secrets import KeySource, SecretHalves, UnknownReleaseSecret
 from labeldp.privacy.worker import FirstPass, Ids, PassSums, RunFacts, RunSecret, SecondPass
 from labeldp.receipt import Receipt
 
@@ -82,12 +84,14 @@ class StreamRun:
         self._total, self._stage = law, stage
         self._ledger, self._redraw = ledger, redraw
         self._more = dict(facts or {})
+        self._halves: dict[str, SecretHalves] = {}
         crashed = self._crashed()
         self._fresh: SecretHalves | None = fresh_secret(ledger)
         self.candidates = (self._candidate(self._fresh), *crashed)
         self._first = FirstPass(self.facts, self.candidates)
         self._repeats = RepeatFinder()
         self._units = _Units()
+        self._row_set: RowSetBuilder | None = None
         self._rows = 0
         self._second: SecondPass | None = None
         self._receipt: Receipt | None = None
@@ -117,9 +121,26 @@ class StreamRun:
             words = [one_word(secret.key("unit-cap"), blocks) for secret, blocks in zip(self.candidates, found, strict=True)]
             self._units.add(id_blocks(units, self.candidates[0].key("ids")), words)
 
-    def absorb(self, sums: PassSums) -> None:
-        """Take in what workers added up over the whole table, whose ids they have found to be different."""
+    def absorb(self, sums: PassSums, rows: RowSetBuilder | None = None) -> None:
+        """Take in what a worker added up over its part of the table; the engine sees to it that no id comes twice (`ids_repeat`)."""
         self._first.sums.merge(sums)
+        if rows is not None and self._row_set is not None:
+            self._row_set.merge(rows)
+
+    def row_set_builder(self) -> RowSetBuilder | None:
+        """An empty builder for workers, who add the ids of their rows, or the units where these are named."""
+        return copy.deepcopy(self._row_set)
+
+    def ids_repeat(self) -> bool | None:
+        """Whether some id came twice; None where the sums cannot tell and another search is needed."""
+        if self._row_set is None or self.sums.units.count:
+            return None
+        return self._row_set.repeated
+
+    @property
+    def prior_digest(self) -> str:
+        """Digest of the side of all rows, "" where the law uses no prior."""
+        return self.sums.side.hexdigest() if self._total.uses_prior else ""
 
     @property
     def sums(self) -> PassSums:
@@ -162,7 +183,12 @@ class StreamRun:
             self._second = SecondPass(self.facts, chosen, begun.receipt, plan.prior, self._stage)
             self._kept = self._units.kept(place, self.facts.max_rows_per_unit)
         self._units.forget()
+        self._halves = {} if begun.secret is None else {begun.receipt.run_id: self._halves[begun.receipt.run_id]}
         return begun.receipt
+
+    def lend(self) -> list[tuple[str, bytes, KeySource | None]]:
+        """What workers need to have the secrets of this pass (`labeldp.privacy.worker.borrowed`); send it to them privately."""
+        return [(run_id, *halves.for_worker()) for run_id, halves in self._halves.items()]
 
     # Second pass ---------------------------------------------------------------------------------------------------------------------
 
@@ -222,12 +248,13 @@ class StreamRun:
             **self.facts.public(),  # type: ignore[arg-type]
             epsilon=self._total.epsilon,
             laws={"law": self._total.to_dict(), "stage": self._stage} | self._more,
-            prior=sums.side.hexdigest() if self._total.uses_prior else "",
+            prior=self.prior_digest,
             rows=sums.ids.hexdigest() if sums.ids.count else public_digest,
             units=sums.units.hexdigest() if sums.units.count else "",
         )
 
     def _candidate(self, halves: SecretHalves) -> RunSecret:
+        self._halves[halves.run_id] = halves
         return RunSecret(halves.run_id, halves.secret, self.facts)
 
     def _crashed(self) -> list[RunSecret]:

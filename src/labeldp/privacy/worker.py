@@ -17,6 +17,7 @@ from labeldp.evidence import Block, NoisyLabels
 from labeldp.laws.base import Array, Law
 from labeldp.privacy.draw import draw
 from labeldp.privacy.noise import Blocks, Key, Pin, derive_key, id_blocks, one_word, pin_words, row_blocks
+from labeldp.privacy.secrets import KeySource, run_secret
 from labeldp.receipt import Receipt
 
 Ids = Array | list[Array]
@@ -75,6 +76,15 @@ class RunSecret:
     def is_of(self, secret: bytes) -> bool:
         """Whether these are its bytes."""
         return self.__secret == secret
+
+
+Lent = Sequence[tuple[str, bytes, KeySource | None]]
+"""Of each run: its id, what its folder stores of the secret, and where the other half is."""
+
+
+def borrowed(lent: Lent, facts: RunFacts) -> list[RunSecret]:
+    """The secrets that a driver lent to a worker."""
+    return [RunSecret(run_id, run_secret(stored, key, run_id), facts) for run_id, stored, key in lent]
 
 
 @dataclass

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A release on a cluster, the driver's half: two passes over the same input, one charge between them, nothing lazy.
+
+First pass (ids, label, prior columns): the row set, the digest of the prior, and a keyed sum over the labelled input. Charge. Second
+pass: workers draw and write files of their own, and the keyed sum over the attempts that count must come out the same. Publish, settle.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from labeldp import _validate
+from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.privacy.custody import RunStore
+from labeldp.privacy.ledger import Ledger, default_ledger
+from labeldp.privacy.stream import StreamRun, repeated_ids
+from labeldp.receipt import Receipt
+from labeldp.tables.batch import Shape, evidence_bytes
+from labeldp.tables.jobs import (
+    KEPT,
+    WORD,
+    CapJob,
+    DrawAndWriteJob,
+    Drawing,
+    DrawJob,
+    FirstSummary,
+    Handle,
+    Job,
+    Loan,
+    NameJob,
+    PinJob,
+    SecondSummary,
+    Work,
+    WriteJob,
+    read_summaries,
+)
+from labeldp.tables.labels import LabelCodec, check_type, parse_classes
+from labeldp.tables.manifest import Released, manifest, read_manifest, run_id_of, shared_facts, to_json
+from labeldp.tables.parquet import WriterSettings
+from labeldp.tables.parts import release_digest
+from labeldp.tables.passes import Progress, Written, silent
+from labeldp.tables.place import Place
+from labeldp.tables.spec import ReleaseSpec, law_of
+from labeldp.tables.staging import Staging
+from labeldp.tables.table import EVIDENCE
+
+Table = Any
+"""An engine's own table: a DataFrame of Spark, a Dataset of Ray."""
+
+
+class Engine(Protocol):
+    """What a cluster must be able to do; everything about labels is elsewhere."""
+
+    name: str
+
+    def schema(self, table: Table) -> pa.Schema:
+        """Names and Arrow types of the columns."""
+        ...
+
+    def select(self, table: Table, names: Sequence[str]) -> Table:
+        """Only these columns are read."""
+        ...
+
+    def lend(self, loan: Loan) -> AbstractContextManager[Handle]:
+        """Get this to every worker privately; it is taken back at the end."""
+        ...
+
+    def summaries(self, table: Table, job: Job) -> Iterable[bytes]:
+        """Run a job that gives summaries on every partition: those of the attempts that count, in the order of the partitions."""
+        ...
+
+    def flow(self, table: Table, job: Job, schema: pa.Schema) -> Table:
+        """Run a job that gives rows on every partition."""
+        ...
+
+    def ordered(self, table: Table, by: str) -> Table:
+        """Rows in the order of an int64 column, over all partitions."""
+        ...
+
+    def capped(self, table: Table, unit: str, by: str, cap: int, mark: str) -> Table:
+        """Add a column `mark`: true for the `cap` rows of each unit with the smallest `by`."""
+        ...
+
+    def repeats(self, table: Table, column: str) -> bool:
+        """Whether any value occurs twice."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClusterRelease:
+    """What a release on a cluster left behind.
+
+    Attributes
+    ----------
+    place : Place
+        The folder of Parquet files.
+    receipt : Receipt
+    repeated : bool
+        True if this very release had settled before: nothing was drawn and nothing was charged.
+    manifest : dict
+    """
+
+    place: Place
+    receipt: Receipt
+    repeated: bool
+    manifest: dict[str, object]
+
+
+def release_on(
+    engine: Engine,
+    table: Table,
+    out: object,
+    spec: ReleaseSpec,
+    ledger: Ledger | None = None,
+    *,
+    redraw: bool = False,
+    progress: Progress = silent,
+) -> ClusterRelease:
+    """Release a cluster's table; see `labeldp.tables.spark.release`."""
+    return _ClusterTask(engine, table, Place.of(out), spec, ledger or default_ledger(), redraw, progress).run()
+
+
+class _ClusterTask:
+    """One release."""
+
+    def __init__(self, engine: Engine, table: Table, out: Place, spec: ReleaseSpec, ledger: Ledger, redraw: bool, progress: Progress):
+        self.engine, self.table, self.out, self.spec, self.ledger = engine, table, out, spec, ledger
+        self.redraw, self.progress = redraw, progress
+        self.dataset = _checked(spec, engine)
+        schema = engine.schema(table).remove_metadata()
+        _check_columns(schema, spec.label, self._named_columns())
+        check_type(spec.label, schema.field(spec.label).type)
+        self._check_output()
+        codec = self._codec(schema)
+        law = law_of(spec, len(codec.classes))
+        self.run_ = StreamRun(
+            law,
+            classes=tuple("(null)" if c is None else c for c in codec.classes),
+            dataset=self.dataset,
+            column=spec.label,
+            ledger=ledger,
+            unit_name=spec.unit_name,
+            max_rows_per_unit=spec.max_rows_per_unit,
+            redraw=redraw,
+        )
+        self.shape = Shape(schema, codec, evidence_bytes(self.run_.law))
+
+    def run(self) -> ClusterRelease:
+        """Both passes, then publish and settle."""
+        with closing(self.run_):
+            self._pin()
+            known = self.run_.lookup()
+            self._check_owner(None if known is None else known.identity)
+            receipt = self.run_.charge()
+            if self.run_.settled is not None:
+                return self._repeat(receipt, self.run_.settled.artefact)
+            return self._draw(receipt)
+
+    # First pass -------------------------------------------------------------------------------------------------------------------
+
+    def _pin(self) -> None:
+        narrow = self.engine.select(self.table, self._named_columns())
+        rows = self.run_.row_set_builder()
+        with self.engine.lend(Loan(self.run_.lend(), rows)) as handle:
+            work = self._work(handle, narrow)
+            found: list[FirstSummary] = read_summaries(self.engine.summaries(narrow, PinJob(work)))
+            for part in found:
+                self.run_.absorb(part.sums, part.rows)
+            if not self.run_.sums.rows:
+                raise InvalidInput("Expected rows, got none: the table is empty.")
+            repeated = self.run_.ids_repeat()
+            if repeated is None:
+                names = self.engine.select(self.table, self.spec.ids)
+                job = NameJob(self._work(handle, names))
+                repeated = self.engine.repeats(self.engine.flow(names, job, job.schema), job.schema.names[0])
+        if repeated:
+            raise repeated_ids()
+        self.progress("check", 1, 1)
+
+    # Second pass ------------------------------------------------------------------------------------------------------------------
+
+    def _draw(self, receipt: Receipt) -> ClusterRelease:
+        staging = Staging(self.out, receipt.run_id)
+        made = Released(self.spec, self.dataset, self.shape.codec.classes, self.run_.law, receipt)
+        store = RunStore(self.ledger.run_dir(receipt.run_id))
+        store.write("staging", str(staging.folder).encode())
+        staging.prepare()
+        with self.engine.lend(Loan(self.run_.lend())) as handle:
+            work = self._work(handle, self.table)
+            drawing = Drawing(
+                receipt,
+                self.run_.prior_digest,
+                "release",
+                staging,
+                _settings(self.shape),
+                to_json(shared_facts(made), indent=None),
+            )
+            found = self._second(work, drawing)
+        self.progress("draw", 1, 1)
+        self._check_sums(found)
+        return self._publish(made, staging, found)
+
+    def _second(self, work: Work, drawing: Drawing) -> list[SecondSummary]:
+        table = self.table
+        if self.spec.unit is not None:
+            job = CapJob(work)
+            table = self.engine.capped(self.engine.flow(table, job, job.schema), self.spec.unit, WORD, self.spec.max_rows_per_unit, KEPT)
+        if self.spec.order == "keep":
+            return read_summaries(self.engine.summaries(table, DrawAndWriteJob(work, drawing)))
+        draw = DrawJob(work, drawing)
+        rows = self.engine.ordered(self.engine.flow(table, draw, draw.schema), WORD)
+        found: list[SecondSummary] = read_summaries(self.engine.summaries(rows, WriteJob(work, drawing)))
+        return sorted(found, key=lambda part: part.first_word)
+
+    def _check_sums(self, found: Sequence[SecondSummary]) -> None:
+        columns = list(zip(*(part.check for part in found), strict=True))
+        rows, first, second = (sum(column) for column in columns)
+        self.run_.check_pin((rows, first % 2**64, second % 2**64))
+
+    def _publish(self, made: Released, staging: Staging, found: Sequence[SecondSummary]) -> ClusterRelease:
+        parts = [part for each in found for part in each.parts]
+        written = Written(
+            sum(part.rows for part in parts),
+            sum(each.dropped for each in found),
+            release_digest([part.sha256 for part in parts], single=False),
+        )
+        facts = manifest(made, written, None, parts)
+        text = to_json(facts).encode() + b"\n"
+        self.ledger.intend(made.receipt.run_id, parts)
+        staging.publish(parts, text, replace=self.out.exists())
+        self.run_.settle(f"sha256:{written.digest}")
+        return ClusterRelease(self.out, made.receipt, False, facts)
+
+    # What is there already --------------------------------------------------------------------------------------------------------
+
+    def _check_output(self) -> None:
+        """An existing output may only be one that a run of this ledger and column has written."""
+        if not self.out.exists():
+            return
+        runs = [r for r in self.ledger.runs(self.dataset, self.spec.label) if not self.redraw or r.state == "charged"]
+        if self._owner() not in {record.run_id for record in runs}:
+            raise self._taken()
+
+    def _check_owner(self, identity: str | None) -> None:
+        """Before anything is charged: an existing output belongs to the run that this request repeats."""
+        runs = self.ledger.runs(self.dataset, self.spec.label)
+        if self.out.exists() and self._owner() not in {r.run_id for r in runs if r.identity == identity}:
+            raise self._taken()
+
+    def _owner(self) -> str:
+        return run_id_of(read_manifest(self.out) or {})
+
+    def _taken(self) -> ReleaseError:
+        return ReleaseError(
+            f"Expected a new name for the output, got {self.out}, which holds something else. Remove it, or choose another name."
+        )
+
+    def _repeat(self, receipt: Receipt, artefact: str) -> ClusterRelease:
+        """The settled release as it stands."""
+        facts = read_manifest(self.out) or {}
+        listed = facts.get("parts")
+        found = [self.out.child(str(part["name"])).digest() for part in listed] if isinstance(listed, list) else []
+        if run_id_of(facts) != receipt.run_id or f"sha256:{release_digest(found, single=False)}" != artefact:
+            raise ReleaseError(
+                f"Expected the table that this release wrote, in {self.out}, but it is gone or was changed. It was settled and is never "
+                "computed again. Restore it, or ask for a new draw with redraw (--redraw), which is charged."
+            )
+        return ClusterRelease(self.out, receipt, True, facts)
+
+    # Details ----------------------------------------------------------------------------------------------------------------------
+
+    def _named_columns(self) -> list[str]:
+        spec = self.spec
+        return list(dict.fromkeys([*spec.ids, spec.label, *([spec.unit] if spec.unit else []), *(spec.prior or ())]))
+
+    def _work(self, handle: Handle, table: Table) -> Work:
+        shape = replace(self.shape, schema=self.engine.schema(table).remove_metadata())
+        return Work(self.run_.facts, self.spec, shape, handle)
+
+    def _codec(self, schema: pa.Schema) -> LabelCodec:
+        spec, kind = self.spec, schema.field(self.spec.label).type
+        return LabelCodec(parse_classes(spec.classes or (), spec.label, kind, text_table=False), spec.label, kind)
+
+
+def _checked(spec: ReleaseSpec, engine: Engine) -> str:
+    if not spec.ids:
+        raise InvalidInput(
+            f"Expected a column that names each row, got none. {engine.name} tries again and moves rows about, so only an id says which "
+            "row is which: id='COLUMN' (--id COLUMN)."
+        )
+    if spec.classes is None:
+        raise InvalidInput("Expected declared classes, got none. Declare them: classes=[...] (--classes).")
+    if not spec.dataset:
+        raise InvalidInput("Expected a data set's name, under which the budget is kept: dataset='NAME' (--dataset NAME).")
+    return spec.dataset
+
+
+def _check_columns(schema: pa.Schema, label: str, names: Sequence[str]) -> None:
+    for name in names:
+        if name not in schema.names:
+            raise InvalidInput(
+                f"Expected a column that the table has, got {name!r}.{_validate.suggest(name, schema.names)} "
+                f"Its columns: {', '.join(schema.names[:20])}."
+            )
+    if len(set(schema.names)) < len(schema.names):
+        raise InvalidInput("Expected distinct column names, got one twice. Rename it.")
+    if label + EVIDENCE in schema.names:
+        raise InvalidInput(f"Expected a table with raw labels, got one with a column {label + EVIDENCE!r}. It was released already.")
+
+
+def _settings(shape: Shape) -> WriterSettings:
+    """Text, dictionaries and the label are worth a dictionary; numbers mostly are not, and cost most of the writing there."""
+    types = pa.types
+    kinds = {field.name: field.type for field in shape.released()}
+    plain = [name for name, kind in kinds.items() if types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind)]
+    return {"compression": "snappy", "use_dictionary": plain}

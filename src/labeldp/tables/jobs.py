@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the workers of a cluster run: each job takes the Arrow batches of one partition and gives Arrow batches back.
+
+A job is a frozen value that pickles; of secrets it holds only the handle that a worker fetches them with. Jobs that end in files or sums
+give back summaries, one row each, and files appear under names of their own: the driver publishes those that the summaries name, so that
+whatever another attempt at the same partition has written does not count.
+"""
+
+import copy
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
+from labeldp.privacy.noise import id_blocks, one_word
+from labeldp.privacy.rowset import RowSetBuilder
+from labeldp.privacy.worker import FirstPass, Lent, PassSums, RunFacts, RunSecret, SecondPass, borrowed
+from labeldp.receipt import Receipt
+from labeldp.tables.batch import Shape, read_facts, release_batch, row_ids
+from labeldp.tables.parquet import WriterSettings, released_sink
+from labeldp.tables.parts import PartsSink
+from labeldp.tables.spec import ReleaseSpec
+from labeldp.tables.staging import Part, Staging
+
+Batches = Iterator[pa.RecordBatch]
+Job = Callable[[Batches], Batches]
+
+SUMMARY = pa.schema([("summary", pa.binary())])
+WORD, KEPT, CHECK, NAME = "__labeldp_word", "__labeldp_kept", ("__labeldp_check_0", "__labeldp_check_1"), "__labeldp_id"
+ROWS = 1 << 17  # worked on at once
+
+
+@dataclass(frozen=True, repr=False)
+class Loan:
+    """What a driver lends to its workers and what no plan or closure may hold: it reaches them as the engine's private data.
+
+    Attributes
+    ----------
+    secrets : sequence
+        As `StreamRun.lend` gives them.
+    rows : RowSetBuilder or None
+        An empty one, with the ledger's key for names.
+    """
+
+    secrets: Lent
+    rows: RowSetBuilder | None = None
+
+    def __repr__(self) -> str:
+        return f"Loan({len(self.secrets)} runs)"
+
+    def run_secrets(self, facts: RunFacts) -> list[RunSecret]:
+        """The secrets, on a worker."""
+        return borrowed(self.secrets, facts)
+
+    def own_rows(self) -> RowSetBuilder | None:
+        """An empty builder of the caller's own: what engines hand out may be shared."""
+        return copy.deepcopy(self.rows)
+
+
+class Handle(Protocol):
+    """Pickles without what it stands for, and fetches it on a worker."""
+
+    def fetch(self) -> Loan:
+        """What was lent."""
+        ...
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all jobs of a release know: public facts, and the handle of the secrets."""
+
+    facts: RunFacts
+    spec: ReleaseSpec
+    shape: Shape
+    handle: Handle
+
+
+@dataclass(frozen=True)
+class FirstSummary:
+    """What the first pass over one partition comes to."""
+
+    sums: PassSums
+    rows: RowSetBuilder | None
+
+
+@dataclass(frozen=True)
+class SecondSummary:
+    """What the second pass over one partition comes to: its files, its check sums, rows left out, and the first row's word."""
+
+    parts: tuple[Part, ...]
+    check: tuple[int, int, int]
+    dropped: int = 0
+    first_word: int = 0
+
+
+def summarised(job: Callable[[Batches], Iterable[object]], batches: Batches) -> Batches:
+    """Run a job whose results are summaries; what is wrong with the table comes back as one, so that no engine tries again."""
+    try:
+        found: list[object] = list(job(batches))
+    except InvalidInput as error:
+        found = [error]
+    except LabelDPError:
+        raise
+    except Exception as error:
+        # the text of an unforeseen error may quote data, and engines log it
+        raise ReleaseError(f"Expected a partition that can be worked on, got {type(error).__name__}. The engine may try again.") from None
+    yield pa.record_batch([pa.array([pickle.dumps(each) for each in found], pa.binary())], schema=SUMMARY)
+
+
+def read_summaries(column: Iterable[bytes]) -> list[Any]:
+    """The summaries, in the order of the partitions; raises what a worker found wrong with the table."""
+    found = [pickle.loads(each) for each in column]  # written by our own workers, in this release
+    for each in found:
+        if isinstance(each, LabelDPError):
+            raise each
+    return found
+
+
+@dataclass(frozen=True)
+class PinJob:
+    """First pass: check every row and add it to the sums."""
+
+    work: Work
+
+    def __call__(self, batches: Batches) -> Batches:
+        return summarised(self._run, batches)
+
+    def _run(self, batches: Batches) -> Iterator[FirstSummary]:
+        work, loan = self.work, self.work.handle.fetch()
+        first, rows = FirstPass(work.facts, loan.run_secrets(work.facts)), loan.own_rows()
+        for batch in regrouped(batches):
+            facts = read_facts(batch, work.spec, work.shape.codec)
+            first.add(facts.codes, facts.ids, units=facts.units, prior=facts.prior)
+            if rows is not None:
+                rows.add(facts.ids if facts.units is None else facts.units)
+        yield FirstSummary(first.sums, rows)
+
+
+@dataclass(frozen=True)
+class NameJob:
+    """Each row's id as 12 bytes, to search for repeats in."""
+
+    work: Work
+
+    schema = pa.schema([(NAME, pa.binary())])
+
+    def __call__(self, batches: Batches) -> Batches:
+        key = self.work.handle.fetch().run_secrets(self.work.facts)[0].key("ids")
+        for batch in regrouped(batches):
+            raw = id_blocks(row_ids(batch, self.work.spec.ids), key).templates().view(np.uint8).reshape(-1, 16)[:, 1:13]
+            yield pa.record_batch([_fixed(raw).cast(pa.binary())], schema=self.schema)
+
+
+@dataclass(frozen=True)
+class CapJob:
+    """Adds the secret word that decides which rows of a unit are kept."""
+
+    work: Work
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The input's columns and the word."""
+        return self.work.shape.schema.append(pa.field(WORD, pa.int64()))
+
+    def __call__(self, batches: Batches) -> Batches:
+        (secret,) = self.work.handle.fetch().run_secrets(self.work.facts)
+        ids, cap = secret.key("ids"), secret.key("unit-cap")
+        for batch in regrouped(batches):
+            words = one_word(cap, id_blocks(row_ids(batch, self.work.spec.ids), ids))
+            yield batch.append_column(WORD, sortable(words))
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What draws: the charge, the digest of the prior, and where files go."""
+
+    receipt: Receipt
+    prior: str
+    stage: str
+    staging: Staging
+    settings: WriterSettings
+    metadata: str
+
+    def second(self, work: Work) -> SecondPass:
+        """The pass, on a worker."""
+        (secret,) = work.handle.fetch().run_secrets(work.facts)
+        return SecondPass(work.facts, secret, self.receipt, self.prior, self.stage)
+
+    def sink(self, work: Work) -> PartsSink:
+        """Where released batches go."""
+        return PartsSink(self.staging, lambda place: released_sink(place, work.shape, self.settings, self.metadata), ".parquet")
+
+
+@dataclass(frozen=True)
+class DrawAndWriteJob:
+    """Second pass where rows keep their order: draw a partition and write it."""
+
+    work: Work
+    drawing: Drawing
+
+    def __call__(self, batches: Batches) -> Batches:
+        return summarised(self._run, batches)
+
+    def _run(self, batches: Batches) -> Iterator[SecondSummary]:
+        second, sink, dropped = self.drawing.second(self.work), self.drawing.sink(self.work), 0
+        try:
+            for batch in regrouped(batches):
+                rows, kept = _without_kept(batch)
+                released, _ = release_batch(rows, self.work.spec, self.work.shape, second, kept)
+                dropped += len(batch) - len(released)
+                _write(sink, released)
+            yield SecondSummary(_finished(sink), second.sums.check(self.drawing.receipt.run_id), dropped)
+        finally:
+            sink.abort()
+
+
+@dataclass(frozen=True)
+class DrawJob:
+    """Second pass where rows are put in another order: draw, and add to each row the word to sort by and what it adds to the sums.
+
+    Rows over their unit's cap come along without a label of their own, so that the sums are whole; `WriteJob` leaves them out.
+    """
+
+    work: Work
+    drawing: Drawing
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The released columns and four more."""
+        more = [pa.field(WORD, pa.int64()), *(pa.field(name, pa.int64()) for name in CHECK), pa.field(KEPT, pa.bool_())]
+        return pa.schema([*self.work.shape.released(), *more])
+
+    def __call__(self, batches: Batches) -> Batches:
+        second = self.drawing.second(self.work)
+        for batch in regrouped(batches):
+            rows, kept = _without_kept(batch)
+            released, drawn = release_batch(rows, self.work.spec, self.work.shape, second, kept, check_rows=True)
+            assert drawn.check is not None
+            words = second.order_words(drawn.blocks)
+            if len(released) == len(rows):
+                yield self._with(released, words, drawn.check, True)
+                continue
+            assert kept is not None
+            yield self._with(released, words, drawn.check[kept], True)
+            yield self._with(self._blank(rows.filter(pa.array(~kept))), None, drawn.check[~kept], False)
+
+    def _blank(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        shape = self.work.shape
+        evidence = np.zeros((len(rows), shape.evidence_bytes), np.uint8) if shape.evidence_bytes else None
+        return shape.rewrite(rows, np.zeros(len(rows), np.int32), evidence)
+
+    def _with(self, rows: pa.RecordBatch, words: NDArray[np.uint64] | None, check: NDArray[np.uint64], kept: bool) -> pa.RecordBatch:
+        word = pa.array(np.zeros(len(rows), np.int64)) if words is None else sortable(words)
+        sums = [pa.array(np.ascontiguousarray(column).view(np.int64)) for column in check.T]
+        return pa.record_batch([*rows.columns, word, *sums, pa.array(np.full(len(rows), kept))], schema=self.schema)
+
+
+@dataclass(frozen=True)
+class WriteJob:
+    """Write partitions of drawn rows that are in order."""
+
+    work: Work
+    drawing: Drawing
+
+    def __call__(self, batches: Batches) -> Batches:
+        return summarised(self._run, batches)
+
+    def _run(self, batches: Batches) -> Iterator[SecondSummary]:
+        sink, sums, rows, dropped, first = self.drawing.sink(self.work), np.zeros(2, np.uint64), 0, 0, None
+        names = self.work.shape.released().names
+        try:
+            for batch in regrouped(batches):
+                for i, name in enumerate(CHECK):
+                    sums[i : i + 1] += batch.column(name).to_numpy(zero_copy_only=False).view(np.uint64).sum(dtype=np.uint64)
+                rows += len(batch)
+                kept = batch.filter(batch.column(KEPT))
+                dropped += len(batch) - len(kept)
+                first = kept.column(WORD)[0].as_py() if first is None and len(kept) else first
+                _write(sink, kept.select(names))
+            yield SecondSummary(_finished(sink), (rows, int(sums[0]), int(sums[1])), dropped, first or 0)
+        finally:
+            sink.abort()
+
+
+def _write(sink: PartsSink, rows: pa.RecordBatch) -> None:
+    if len(rows):
+        sink.write(rows)
+
+
+def _finished(sink: PartsSink) -> tuple[Part, ...]:
+    """The files of a partition; none where it had no rows."""
+    if sink.rows:
+        sink.close()
+    return tuple(sink.parts)
+
+
+def regrouped(batches: Batches) -> Batches:
+    """The same rows in batches that are worth working on: engines hand out small ones."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += len(batch)
+        if rows >= ROWS:
+            yield _joined(waiting)
+            waiting, rows = [], 0
+    if rows:
+        yield _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
+
+
+def _without_kept(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.bool_] | None]:
+    if KEPT not in batch.schema.names:
+        return batch, None
+    kept = np.asarray(batch.column(KEPT).to_numpy(zero_copy_only=False), bool)
+    return batch.drop_columns([name for name in (WORD, KEPT) if name in batch.schema.names]), kept
+
+
+def sortable(words: NDArray[np.uint64]) -> pa.Array:
+    """Words as int64 in the same order, since engines have no unsigned numbers."""
+    return pa.array((words ^ np.uint64(1 << 63)).view(np.int64))
+
+
+def _fixed(raw: NDArray[np.uint8]) -> pa.Array:
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(raw.shape[1]), len(raw), [None, pa.py_buffer(np.ascontiguousarray(raw))])
