@@ -25,6 +25,18 @@ class Rows:
     def __len__(self) -> int:
         return len(self.begins)
 
+    @property
+    def stride(self) -> int:
+        """How far apart the rows begin; 0 where that differs."""
+        stride = int(self.begins[1] - self.begins[0]) if len(self) > 1 else 1
+        return stride if (self.begins[1:] - self.begins[:-1] == stride).all() else 0
+
+    def leading(self, width: int) -> NDArray[np.void]:
+        """The `width` bytes, at most `REACH` more than it has, from the beginning of each row."""
+        if stride := self.stride:
+            return np.ndarray(len(self), f"V{width}", self.data, offset=int(self.begins[0]) if len(self) else 0, strides=(stride,))
+        return self.windows(width)[self.begins]
+
     def windows(self, width: int) -> NDArray[np.void]:
         """The `width` bytes from each place of the buffer, without copies."""
         return np.ndarray(len(self.data) - width + 1, f"V{width}", self.data, strides=(1,))
@@ -53,9 +65,7 @@ class LongestFirst:
             self.lengths, self._begins = rows.lengths.take(self.order), rows.begins.take(self.order)
             self._shortness = -self.lengths
         self._first = int(rows.begins[0]) if len(rows) else 0
-        self._stride = int(rows.begins[1]) - self._first if len(rows) > 1 else 1
-        if self.order is not None or not (np.diff(rows.begins) == self._stride).all():
-            self._stride = 0  # they stand apart irregularly
+        self._stride = rows.stride if self.order is None else 0
 
     def __len__(self) -> int:
         return len(self.lengths)
