@@ -3,13 +3,15 @@
 
     python benchmarks/speed_ids.py [--rows 4000000] [--repeats 5] [--out FILE]
 
-Every round runs every method once, in turn, so that the load of the machine falls on all of them; medians of the rounds and of the
-ratios within a round. The floors of a kind of ids are one AES pass over its bytes, filled up to blocks of 16, and a copy of its bytes.
+Every round runs every method once, in turn; seconds are of the processor, not of the clock, so that other work on the machine counts
+little; medians of the rounds and of the ratios within a round. The floors of a kind of ids are one AES pass over its bytes, filled up to
+blocks of 16, and a copy of its bytes.
 """
 
 import argparse
 import json
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 from conditions import machine
 from numpy.typing import NDArray
-from speed_noise import measure
 
 from labeldp._hash import SetDigest, public_hash
 from labeldp.privacy.cmac import CHUNK, WORD, encrypt, encryptor, space_for
@@ -129,6 +130,17 @@ def copy_floor(ids: Ids) -> None:
             np.copyto(space[: len(part)], part)
 
 
+def measure(methods: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Processor seconds of each method in each round, after one round that is not counted."""
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    for _ in range(repeats + 1):
+        for name, method in methods.items():
+            start = time.process_time()
+            method()
+            seconds[name].append(time.process_time() - start)
+    return {name: values[1:] for name, values in seconds.items()}
+
+
 def compare(ids: Ids, key: Key, repeats: int) -> dict[str, object]:
     """The figures of one kind of ids."""
     methods: dict[str, Callable[[], object]] = {
@@ -142,7 +154,9 @@ def compare(ids: Ids, key: Key, repeats: int) -> dict[str, object]:
     seconds = measure(methods, repeats)
     floor, n = seconds["AES floor"], len(ids[0])
     return {
-        "million rows a second, median": {name: round(n / 1e6 / statistics.median(values), 1) for name, values in seconds.items()},
+        "million rows a processor second, median": {
+            name: round(n / 1e6 / statistics.median(values), 1) for name, values in seconds.items()
+        },
         "times as long as the AES floor, median of rounds": {
             name: round(statistics.median(a / b for a, b in zip(values, floor, strict=True)), 2) for name, values in seconds.items()
         },
