@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger: budgets, states, refusals, and a history that shows when it was touched."""
 
+import contextlib
 import copy
 import json
 import logging
 import math
 import os
 import pickle
-import sqlite3
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -320,24 +321,29 @@ def kept(ledger: Ledger) -> list[Receipt]:
     return receipts
 
 
-def execute(ledger: Ledger, statement: str, *values: object) -> None:
-    with sqlite3.connect(ledger.location) as connection:
-        connection.execute(statement, values)
-    connection.close()
+@contextlib.contextmanager
+def inside(ledger: Ledger) -> Iterator[Any]:
+    """Whoever may write to the database itself: a function of a statement."""
+    with ledger._store.writing({}) as session:
+        yield lambda statement, **values: session._run(statement, **values)
+
+
+def execute(ledger: Ledger, statement: str) -> None:
+    with inside(ledger) as run:
+        run(statement.replace("entries", "{entries}"))
 
 
 def rewrite(ledger: Ledger, change: Any) -> None:
     """A forger who recomputes the whole chain: entries as `change` makes them of the old ones."""
-    with sqlite3.connect(ledger.location) as connection:
-        bodies = [json.loads(body) for (body,) in connection.execute("SELECT body FROM entries ORDER BY seq")]
-        connection.execute("DELETE FROM entries")
+    with inside(ledger) as run:
+        bodies = [json.loads(body) for (body,) in run("SELECT body FROM {entries} ORDER BY seq")]
+        run("DELETE FROM {entries}")
         head = ledger_entries.GENESIS
         for seq, body in enumerate(change(bodies), start=1):
             text = ledger_entries.text(body | {"seq": seq})
             new = ledger_entries.entry_hash(head, text)
-            connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?)", (seq, head, text, new))
+            run("INSERT INTO {entries} VALUES (:a, :b, :c, :d)", a=seq, b=head, c=text, d=new)
             head = new
-    connection.close()
 
 
 def test_a_whole_history_verifies(ledger: Ledger, kept: list[Receipt]) -> None:

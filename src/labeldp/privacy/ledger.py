@@ -317,7 +317,8 @@ class Ledger:
 
     def _check_exists(self) -> None:
         if not self._store.exists():
-            raise LedgerError(f"Expected a ledger at {self.location}, got no such file. Check the path.")
+            lack = "no such file" if isinstance(self.location, Path) else "a database with no ledger in it"
+            raise LedgerError(f"Expected a ledger at {self.location}, got {lack}. Check where it is.")
 
     def _spend(self, account: Account) -> Spend:
         return Spend(self._sets.integers, account.runs.values())

@@ -19,7 +19,7 @@ _NETWORK: Final = re.compile(
     r"fuse\.(sshfs|s3fs|s3|gcsfuse|goofys|mount-s3|rclone|glusterfs|ceph.*|juicefs|blobfuse.*|davfs|curlftpfs|smb.*|mfs|moosefs)"
 )
 # Left out: 9p and virtiofs, which virtual machines and sandboxes use for the host's own disk, and overlay, the disk of a container.
-_URL: Final = re.compile(r"(?P<kind>postgresql(\+\w+)?)://((?P<user>[^/@]*)@)?(?P<rest>.*)", re.DOTALL)
+_URL: Final = re.compile(r"postgresql(\+\w+)?:")
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,31 +35,26 @@ class LedgerUrl:
     url: str
 
     def __str__(self) -> str:
-        found = _URL.fullmatch(self.url)
-        assert found is not None
-        user = (found["user"] or "").split(":", 1)
-        shown = user[0] + (":***" if len(user) > 1 else "") + "@" if found["user"] else ""
-        return f"{found['kind']}://{shown}{_without_password(found['rest'])}"
+        kind, rest = self.url.split("://", 1)
+        user, at, host = rest.rpartition("@")  # the last one: an unescaped @ or / in a password must not let a part of it through
+        shown = re.sub(":.*", ":***", user, flags=re.DOTALL)
+        return f"{kind}://{shown}{at}" + re.sub(r"(password=)[^&]*", r"\1***", host, flags=re.IGNORECASE)
 
     def __repr__(self) -> str:
         return repr(str(self))
 
     @property
     def name(self) -> str:
-        """The URL without its password, driver or secrets: what names the database."""
+        """The URL without password and driver: what names the database."""
         return re.sub(r"^postgresql(\+\w+)?", "postgresql", str(self)).replace(":***@", "@").replace("password=***", "")
-
-
-def _without_password(rest: str) -> str:
-    return re.sub(r"(password=)[^&]*", r"\1***", rest, flags=re.IGNORECASE)
 
 
 def location_of(given: object) -> Path | LedgerUrl:
     """The place that a text or path names."""
     if isinstance(given, LedgerUrl):
         return given
-    if isinstance(given, str) and given.startswith("postgresql"):
-        if not _URL.fullmatch(given) or any(letter in given for letter in "\n\r\0"):
+    if isinstance(given, str) and _URL.match(given):
+        if "://" not in given or not given.isprintable():
             raise InvalidInput("Expected the URL of a PostgreSQL database, got another text. Write postgresql://USER@HOST/DATABASE.")
         return LedgerUrl(given)
     text = str(given) if isinstance(given, (str, Path)) else ""

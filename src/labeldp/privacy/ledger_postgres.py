@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from labeldp.errors import LedgerError, MissingExtra
+from labeldp.errors import InvalidInput, LedgerError, MissingExtra
 from labeldp.privacy.ledger_place import LedgerUrl
 from labeldp.privacy.ledger_session import DERIVED, VERSION, Session
 
@@ -123,10 +123,14 @@ def _engine(url: LedgerUrl) -> "Engine":
     try:
         import psycopg  # noqa: F401  (SQLAlchemy's own message would not say what to install)
         from sqlalchemy import create_engine, make_url
+        from sqlalchemy.exc import ArgumentError
         from sqlalchemy.pool import NullPool
     except ImportError:
         raise MissingExtra("A ledger in PostgreSQL needs SQLAlchemy and psycopg: pip install 'labeldp[postgres]'") from None
-    made = make_url(url.url)
+    try:
+        made = make_url(url.url)
+    except (ArgumentError, ValueError):  # whose messages can quote a part of a password
+        raise InvalidInput(f"Expected the URL of a PostgreSQL database, got {url}. Write postgresql://USER@HOST/DATABASE.") from None
     driver = "postgresql+psycopg" if made.drivername == "postgresql" else made.drivername
     query = {"connect_timeout": "30", **made.query}
     # without a pool: an engine outlives forks and restarts of the server
@@ -137,8 +141,6 @@ def _engine(url: LedgerUrl) -> "Engine":
 def _errors(url: LedgerUrl) -> Iterator[None]:
     try:
         yield
-    except ImportError:
-        raise
     except Exception as error:
         if not type(error).__module__.startswith(("sqlalchemy", "psycopg")):
             raise

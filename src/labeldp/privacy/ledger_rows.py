@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from labeldp.errors import LedgerError
 from labeldp.privacy.keys import new_secret
 from labeldp.privacy.ledger_entries import RunRecord
-from labeldp.privacy.rowset import RowSet, RowSetBuilder, name_hashes
+from labeldp.privacy.rowset import RowSet, RowSetBuilder, key_id, name_hashes
 from labeldp.privacy.rowset_integers import IntegerSet
 from labeldp.privacy.run_store import RunStore, private_folder
 
@@ -74,8 +74,10 @@ class RowSets:
         if integers:
             return RowSetBuilder(True, names=names)
         near = [run for run in runs if run.rows is not None and run.rows["kind"] == "names" and run.rows["names"] == names]
-        found = {run.run_id: rows.filter for run in near if (rows := self.load(run)) is not None}
-        return RowSetBuilder(integers, names=names, secret=self.secret(), earlier=found)
+        secret = self.secret()
+        loaded = {run.run_id: rows for run in near if (rows := self.load(run)) is not None}
+        found = {run_id: rows.filter for run_id, rows in loaded.items() if rows.key_id == key_id(secret)}
+        return RowSetBuilder(integers, names=names, secret=secret, earlier=found)
 
     def secret(self) -> bytes:
         """The ledger's own 32 bytes for hashing names; made at the first call."""

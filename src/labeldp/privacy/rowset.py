@@ -37,6 +37,8 @@ class RowSet:
         Different ids.
     names : str
         What the ids are, in words (the id columns): sets of differently named ids never prove anything about each other.
+    key_id : str
+        Of the key that names were hashed with: filters of different keys never prove anything about each other.
     candidates : mapping of run id to (n,) uint64, or None
         For names: keyed hashes of those that are probably in an earlier run, None where they are too many. Runs that the builder did not
         know are not in it. Not part of the stored bytes.
@@ -49,8 +51,9 @@ class RowSet:
         members: "IntegerSet | NameFilter",
         names: str = "",
         candidates: "Mapping[str, Words | None] | None" = None,
+        key_id: str = "",
     ) -> None:
-        self.kind, self.count, self.names = kind, count, names
+        self.kind, self.count, self.names, self.key_id = kind, count, names, key_id
         self.candidates = dict(candidates or {})
         self._members = members
         self._bytes: bytes | None = None
@@ -75,7 +78,7 @@ class RowSet:
     def to_bytes(self) -> bytes:
         """The set with a header, as a run's folder keeps it. Equal sets give equal bytes."""
         if self._bytes is None:
-            header = json.dumps({"kind": self.kind, "count": self.count, "names": self.names}, sort_keys=True)
+            header = json.dumps({"kind": self.kind, "count": self.count, "names": self.names, "key_id": self.key_id}, sort_keys=True)
             self._bytes = _MAGIC + header.encode() + b"\n" + self._members.to_bytes()
         return self._bytes
 
@@ -89,7 +92,7 @@ class RowSet:
         end = data.index(b"\n", len(_MAGIC))
         facts, body = json.loads(data[len(_MAGIC) : end]), memoryview(data)[end + 1 :]
         members = IntegerSet.from_bytes(body) if facts["kind"] == "integers" else NameFilter.from_bytes(body)
-        return cls(facts["kind"], facts["count"], members, facts["names"])
+        return cls(facts["kind"], facts["count"], members, facts["names"], key_id=facts["key_id"])
 
     def facts(self) -> dict[str, object]:
         """What the charge's entry says of it, JSON-ready and public: kind, count, names and the digest of the bytes."""
@@ -182,7 +185,7 @@ class RowSetBuilder:
             return RowSet("integers", len(members), members, self.names)
         hashes = np.unique(np.concatenate([*self._hashes, np.empty(0, np.uint64)]))
         found = {run: None if each is None else np.unique(np.concatenate([*each, hashes[:0]])) for run, each in self._candidates.items()}
-        return RowSet("names", len(hashes), NameFilter.of(hashes), self.names, found)
+        return RowSet("names", len(hashes), NameFilter.of(hashes), self.names, found, key_id(self._secret))
 
     def _add_names(self, ids: object) -> None:
         hashes = name_hashes(ids, self._secret)
@@ -199,9 +202,15 @@ def name_hashes(ids: object, secret: bytes | None) -> Words:
     if secret is None:
         raise InvalidInput("Expected integer ids without a ledger's secret, got names. Take the builder from Ledger.row_set_builder.")
     key = derive_key(secret, purpose="ids", facts={"use": "row sets"})
-    values: Any = [ids] if as_integers(ids) is not None else ids  # integers alone would not be hashed
+    integers = as_integers(ids)
+    values: Any = ids if integers is None else [integers]  # integers alone would not be hashed
     templates = id_blocks(values, key).templates()
     return np.asarray((templates[:, 0] >> np.uint64(8)) | (templates[:, 1] << np.uint64(56)))
+
+
+def key_id(secret: bytes | None) -> str:
+    """A public name of a ledger's secret, which tells nothing of it."""
+    return "" if secret is None else hashlib.sha256(b"labeldp row sets\n" + secret).hexdigest()[:16]
 
 
 def _bounded(found: list[Words]) -> list[Words] | None:

@@ -111,7 +111,7 @@ class IntegerPile:
             return
         self.count += len(values)
         first, last = int(values[0]), int(values[-1])
-        if last - first == len(values) - 1 and bool((values[1:] - values[:-1] == 1).all()):
+        if last - first == len(values) - 1 and last < 2**64 - 1 and bool((values[1:] - values[:-1] == 1).all()):
             self._bitmap.add_range(first, last + 1)
             return
         self._waiting.append(values)
