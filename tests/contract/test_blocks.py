@@ -142,8 +142,8 @@ def test_what_is_no_id_is_refused(ids):
 
 
 def test_a_null_of_a_dictionary_that_no_row_has_is_no_null():
-    ids = pa.DictionaryArray.from_arrays(pa.array([0, 2, 0]), pa.array(["a", None, "b"]))
-    assert made(ids) == [reference(2, value) for value in (b"a", b"b", b"a")]
+    ids = pa.DictionaryArray.from_arrays(pa.array([0, 2, 0, 2]), pa.array(["a", None, "b"]))
+    assert made(ids) == [reference(2, value) for value in (b"a", b"b", b"a", b"b")]
 
 
 def test_parts_of_a_block_are_its_bytes():

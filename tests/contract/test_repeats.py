@@ -58,6 +58,15 @@ def test_a_batch_that_comes_again_is_found(small, ids):
     assert not found(ids[:4000], ids[4000:])
 
 
+@pytest.mark.parametrize("page", [-1, 0, 3])
+def test_integers_in_a_row_are_flagged_on_every_page_they_reach(page):
+    row = np.arange(65_000, 200_000) + page * 65_536
+    for value in (row[0], row[600], row[70_000], row[-1]):
+        assert found(row, np.array([value, value + 10**7])) and found(np.array([value, value + 10**7]), row)
+    assert not found(row, np.array([row[0] - 1, row[-1] + 1, row[-1] + 3]))
+    assert not found(np.array([row[0] - 1, row[-1] + 1, row[-1] + 3]), row)
+
+
 def test_a_repeat_that_was_told_once_is_not_forgotten():
     finder = RepeatFinder()
     assert finder.add_blocks(id_blocks(np.r_[np.arange(200_000), 7], KEY))
