@@ -3,6 +3,8 @@
 
 import hashlib
 import os
+import queue
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -126,12 +128,12 @@ class HashedFile:
         place = Place.of(path)
         self._local = place.local is not None
         self._file: Any = place.open_output() if place.local is None else place.local.open("xb")
-        self._state = hashlib.sha256()
+        self._digest = _ThreadedDigest()
         self.size = 0
 
     def write(self, data: bytes | memoryview) -> int:
         """Append."""
-        self._state.update(data)
+        self._digest.update(data)
         written: int = self._file.write(data)
         self.size += len(data)
         return written
@@ -142,7 +144,7 @@ class HashedFile:
             self._file.flush()
             os.fsync(self._file.fileno())
         self._file.close()
-        return self._state.hexdigest()
+        return self._digest.hexdigest()
 
     @property
     def closed(self) -> bool:
@@ -158,7 +160,36 @@ class HashedFile:
 
     def abandon(self) -> None:
         """Close without waiting for the disk."""
+        self._digest.hexdigest()
         self._file.close()
+
+
+class _ThreadedDigest:
+    """SHA-256 in a thread of its own: a fifth of the time that writing a compressed file takes, on another core."""
+
+    def __init__(self) -> None:
+        self._state = hashlib.sha256()
+        self._waiting: queue.Queue[bytes | None] = queue.Queue(16)
+        self._thread: threading.Thread | None = None
+
+    def update(self, data: bytes | memoryview) -> None:
+        """Add bytes; what is not immutable is copied, since its owner may use the memory again."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, daemon=True)
+            self._thread.start()
+        self._waiting.put(data if isinstance(data, bytes) else bytes(data))
+
+    def _work(self) -> None:
+        while (data := self._waiting.get()) is not None:
+            self._state.update(data)
+
+    def hexdigest(self) -> str:
+        """Of all of it; the thread ends."""
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join()
+            self._thread = None
+        return self._state.hexdigest()
 
 
 def file_digest(path: Path) -> str:
