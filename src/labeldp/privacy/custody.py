@@ -9,14 +9,16 @@ that a repeat reads them instead of drawing again. The folder exists before the 
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from labeldp._hash import digest
 from labeldp.errors import InvalidInput, LabelDPError, LedgerError
 from labeldp.privacy import noise as noise_source
 from labeldp.privacy.events import LabelDraw
 from labeldp.privacy.ledger import Ledger, RunRecord
+from labeldp.privacy.ledger_rows import IdsOf
 from labeldp.privacy.noise import SeededNoise
+from labeldp.privacy.rowset import RowSet
 from labeldp.privacy.run_store import RunStore
 from labeldp.privacy.secrets import Secret, SecretHalves, UnknownReleaseSecret, run_secret_halves
 from labeldp.receipt import Receipt
@@ -66,6 +68,27 @@ class RunPlan:
     def event(self) -> dict[str, object]:
         """What is done, as the ledger keeps it."""
         return LabelDraw(self.laws, self.epsilon, self.delta, self.unit, self.max_rows_per_unit).to_dict()
+
+
+Overlap = Literal["charge", "refuse"]
+
+
+@dataclass(frozen=True)
+class Covered:
+    """Which rows, or units, a charge is about, and what to do where earlier runs have some of them.
+
+    Attributes
+    ----------
+    rows : RowSet or None
+        None: not known.
+    overlap : {"charge", "refuse"}
+    ids_of : function of a RunRecord, or None
+        The ids that an earlier run released, batch by batch; None where they are gone.
+    """
+
+    rows: RowSet | None = None
+    overlap: Overlap = "charge"
+    ids_of: IdsOf | None = None
 
 
 @dataclass(frozen=True)
@@ -138,6 +161,7 @@ def begin(
     pin_of: PinOf,
     names_rows: bool,
     fresh: SecretHalves | None = None,
+    covered: Covered | None = None,
 ) -> Begun:
     """Charge a run, pick up a crashed one, or find the settled one that this request repeats.
 
@@ -156,6 +180,8 @@ def begin(
         The plan says which rows it is about, by ids or by a digest of the public columns.
     fresh : SecretHalves, optional
         For a new charge, where the caller had to choose run id and secret beforehand, with `fresh_secret`.
+    covered : Covered, optional
+        Which rows a new charge is about; None: it adds to every run of the column.
     """
     if ledger is None:
         return _unrecorded(plan, noise)
@@ -181,7 +207,7 @@ def begin(
             "row ids nor public columns were given. Pass ids=, so that a repeat is recognised, or ask for a new, charged draw with "
             "redraw=True."
         )
-    return _charge(plan, ledger, pin_of, fresh or fresh_secret(ledger))
+    return _charge(plan, ledger, pin_of, fresh or fresh_secret(ledger), covered or Covered())
 
 
 def _unrecorded(plan: RunPlan, noise: SeededNoise | None) -> Begun:
@@ -192,7 +218,7 @@ def _unrecorded(plan: RunPlan, noise: SeededNoise | None) -> Begun:
     return Begun(receipt, Secret(noise_source.new_secret() if noise is None else noise.secret()), None)
 
 
-def _charge(plan: RunPlan, ledger: Ledger, pin_of: PinOf, fresh: SecretHalves) -> Begun:
+def _charge(plan: RunPlan, ledger: Ledger, pin_of: PinOf, fresh: SecretHalves, covered: Covered) -> Begun:
     store = RunStore(ledger.run_dir(fresh.run_id))
     try:
         store.keep_secret(fresh)
@@ -207,6 +233,9 @@ def _charge(plan: RunPlan, ledger: Ledger, pin_of: PinOf, fresh: SecretHalves) -
             event=plan.event,
             identity=plan.identity,
             run_id=fresh.run_id,
+            rows=covered.rows,
+            overlap=covered.overlap,
+            ids_of=covered.ids_of,
         )
     except OSError as error:
         shutil.rmtree(store.folder, ignore_errors=True)

@@ -15,11 +15,12 @@ from labeldp._hash import SetDigest, array_digest, digest
 from labeldp.errors import InvalidInput, SeededNoiseWarning, UnrecordedWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws.base import Law
-from labeldp.privacy.custody import RunPlan, begin
+from labeldp.privacy.custody import Covered, RunPlan, begin
 from labeldp.privacy.draw import Prior, prepare_side
 from labeldp.privacy.encode import as_array, declare, encode, infer_classes
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import Pin, SeededNoise, derive_key, new_secret
+from labeldp.privacy.rowset_integers import as_integers
 from labeldp.privacy.run import Frame, Run, check_prior_use, check_stage, law_per_row
 
 
@@ -235,8 +236,19 @@ def _open(
         return pin.hexdigest()
 
     frame.check(new_secret())
-    begun = begin(plan, ledger, noise, redraw=redraw, pin_of=pin_of, names_rows=bool(plan.rows))
+    covered = _covered(ledger, plan, ids if unit is None else unit)
+    begun = begin(plan, ledger, noise, redraw=redraw, pin_of=pin_of, names_rows=bool(plan.rows), covered=covered)
     return Run(begun, codes, frame)
+
+
+def _covered(ledger: Ledger | None, plan: RunPlan, names: ArrayLike | None) -> Covered | None:
+    """Which rows, or units, a charge is about, where ids name them."""
+    if ledger is None or names is None:
+        return None
+    integers = as_integers(names) is not None
+    rows = ledger.row_set_builder(plan.dataset, plan.column, integers, "" if plan.unit == "row" else plan.unit)
+    rows.add(names)
+    return Covered(rows.finish())
 
 
 def _check_rows(codes: NDArray[np.int32], ids: ArrayLike | None, unit: ArrayLike | None, cap: int) -> None:

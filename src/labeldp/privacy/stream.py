@@ -5,7 +5,6 @@ Part of the door (`labeldp.privacy.door`): raw labels enter as class codes, batc
 """
 
 import contextlib
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -19,12 +18,14 @@ from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.evidence import NoisyLabels
 from labeldp.laws.base import Array, Law
 from labeldp.privacy.blocks import ROW
-from labeldp.privacy.custody import RunPlan, RunStore, begin, fresh_secret, kept_secret
+from labeldp.privacy.custody import Covered, Overlap, RunPlan, RunStore, begin, fresh_secret, kept_secret
 from labeldp.privacy.encode import declare
 from labeldp.privacy.ledger import Ledger, RunRecord
+from labeldp.privacy.ledger_rows import IdsOf
 from labeldp.privacy.noise import Blocks, id_blocks, one_word
 from labeldp.privacy.repeats import RepeatFinder
 from labeldp.privacy.rowset import RowSetBuilder
+from labeldp.privacy.rowset_integers import as_integers
 from labeldp.privacy.run import keep_within_cap, law_per_row
 from labeldp.privacy.secrets import KeySource, SecretHalves, UnknownReleaseSecret
 from labeldp.privacy.worker import FirstPass, Ids, PassSums, RunFacts, RunSecret, SecondPass
@@ -57,6 +58,12 @@ class StreamRun:
         Further public facts that make requests different.
     stage : str
         Name of the draw.
+    id_names : str
+        What the ids are: the names of their columns. The ledger tells rows of different runs apart where these are the same.
+    overlap : {"charge", "refuse"}
+        Whether rows of an earlier run may be charged again.
+    ids_of : function of a RunRecord, optional
+        The ids that an earlier run released, batch by batch; None where they are gone.
     """
 
     def __init__(
@@ -72,6 +79,9 @@ class StreamRun:
         redraw: bool = False,
         facts: Mapping[str, object] | None = None,
         stage: str = "release",
+        id_names: str = "",
+        overlap: Overlap = "charge",
+        ids_of: IdsOf | None = None,
     ) -> None:
         if not dataset:
             raise InvalidInput("Expected a dataset name: the public name under which this data set's budget is kept.")
@@ -92,6 +102,8 @@ class StreamRun:
         self._repeats = RepeatFinder()
         self._units = _Units()
         self._row_set: RowSetBuilder | None = None
+        self._row_names = id_names if unit_name == "row" else unit_name
+        self._overlap, self._ids_of = overlap, ids_of
         self._rows = 0
         self._second: SecondPass | None = None
         self._receipt: Receipt | None = None
@@ -114,9 +126,12 @@ class StreamRun:
         start, self._rows = self._rows, self._rows + len(codes)
         found = self._first.add(codes, ids, start, units, prior)
         if ids is not None:
-            integers = ids if isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind == "i" else None
-            if self._repeats.add(found[0], integers):
+            if self._repeats.add_blocks(found[0]):
                 raise InvalidInput(f"Expected different ids, but an id within rows {start} to {self._rows - 1} occurred before.")
+            names = ids if units is None else units
+            if self._row_set is None:
+                self._row_set = self.row_set_builder(integers=as_integers(names) is not None)
+            self._row_set.add(names)
         if units is not None:
             words = [one_word(secret.key("unit-cap"), blocks) for secret, blocks in zip(self.candidates, found, strict=True)]
             self._units.add(id_blocks(units, self.candidates[0].key("ids")), words)
@@ -124,18 +139,19 @@ class StreamRun:
     def absorb(self, sums: PassSums, rows: RowSetBuilder | None = None) -> None:
         """Take in what a worker added up over its part of the table; the engine sees to it that no id comes twice (`ids_repeat`)."""
         self._first.sums.merge(sums)
-        if rows is not None and self._row_set is not None:
-            self._row_set.merge(rows)
+        if rows is not None:
+            if self._row_set is None:
+                self._row_set = rows
+            else:
+                self._row_set.merge(rows)
 
-    def row_set_builder(self) -> RowSetBuilder | None:
-        """An empty builder for workers, who add the ids of their rows, or the units where these are named."""
-        return copy.deepcopy(self._row_set)
+    def row_set_builder(self, *, integers: bool) -> RowSetBuilder:
+        """An empty builder: it takes the ids of the rows, or the units where these are named."""
+        return self._ledger.row_set_builder(self.facts.dataset, self.facts.column, integers, self._row_names)
 
     def ids_repeat(self) -> bool | None:
         """Whether some id came twice; None where the sums cannot tell and another search is needed."""
-        if self._row_set is None or self.sums.units.count:
-            return None
-        return self._row_set.repeated
+        return None if self.sums.units.count or self._row_set is None else self._row_set.repeated
 
     @property
     def prior_digest(self) -> str:
@@ -174,8 +190,9 @@ class StreamRun:
             pin_of=pin_of,
             names_rows=bool(plan.rows),
             fresh=self._fresh,
+            covered=Covered(None if self._row_set is None else self._row_set.finish(), self._overlap, self._ids_of),
         )
-        self._fresh = None
+        self._fresh = self._row_set = None
         self._receipt, self.settled = begun.receipt, begun.settled
         if begun.secret is not None:
             place, chosen = next((i, each) for i, each in enumerate(self.candidates) if each.run_id == begun.receipt.run_id)

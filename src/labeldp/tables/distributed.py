@@ -145,6 +145,7 @@ class _ClusterTask:
             unit_name=spec.unit_name,
             max_rows_per_unit=spec.max_rows_per_unit,
             redraw=redraw,
+            id_names=",".join(spec.ids),
         )
         self.shape = Shape(schema, codec, evidence_bytes(self.run_.law))
 
@@ -163,7 +164,7 @@ class _ClusterTask:
 
     def _pin(self) -> None:
         narrow = self.engine.select(self.table, self._named_columns())
-        rows = self.run_.row_set_builder()
+        rows = self.run_.row_set_builder(integers=self._integer_names())
         with self.engine.lend(Loan(self.run_.lend(), rows)) as handle:
             work = self._work(handle, narrow)
             found: list[FirstSummary] = read_summaries(self.engine.summaries(narrow, PinJob(work)))
@@ -275,6 +276,11 @@ class _ClusterTask:
     def _named_columns(self) -> list[str]:
         spec = self.spec
         return list(dict.fromkeys([*spec.ids, spec.label, *([spec.unit] if spec.unit else []), *(spec.prior or ())]))
+
+    def _integer_names(self) -> bool:
+        """Whether what the ledger tells rows, or units, apart by is one column of integers."""
+        names = [self.spec.unit] if self.spec.unit is not None else list(self.spec.ids)
+        return len(names) == 1 and bool(pa.types.is_integer(self.shape.schema.field(names[0]).type))
 
     def _work(self, handle: Handle, table: Table) -> Work:
         shape = replace(self.shape, schema=self.engine.schema(table).remove_metadata())
