@@ -48,6 +48,22 @@ def test_four_processes_on_a_new_ledger_lose_nothing_and_never_overspend(tmp_pat
     assert list(location.parent.iterdir()) == [location]
 
 
+@pytest.mark.parametrize("charges", [50, pytest.param(1000, marks=pytest.mark.engines)])
+def test_eight_drivers_lose_nothing_and_never_overspend_by_one_charge(tmp_path: Path, charges: int) -> None:
+    """One charge more than the budget allows is asked for by each; the budget is reached exactly."""
+    location, allowed = tmp_path / "ledger.sqlite", 8 * charges - 8
+    started = [start(location, allowed / 10, charges) for _ in range(8)]
+    ends = [process.communicate(timeout=550) for process in started]
+    assert [error for _, error in ends] == [""] * 8
+    answers = [line for out, _ in ends for line in out.split()]
+    charged = {answer for answer in answers if answer != "refused"}
+    ledger = Ledger(location)
+    assert (len(answers), len(charged), answers.count("refused")) == (8 * charges, allowed, 8)
+    assert {run.run_id for run in ledger.runs()} == charged
+    assert (ledger.spent("d", "y"), ledger.remaining("d", "y")) == (allowed / 10, 0.0)
+    assert ledger.verify([run.receipt for run in ledger.runs()]) == []
+
+
 def test_killed_between_charge_and_settle_leaves_a_run_that_is_found(tmp_path: Path) -> None:
     location = tmp_path / "ledger.sqlite"
     with start(location, 1.0, 1, then="\nsys.stdin.read()\nimport time; time.sleep(60)") as process:

@@ -273,7 +273,9 @@ def record(number: int, epsilon: float, kind: str, names: str = "", disjoint: It
 
 Run = tuple[int, str, str, frozenset[int]]
 RUNS = st.lists(
-    st.tuples(st.integers(1, 5), st.sampled_from(["integers", "names", "all"]), st.sampled_from(["", "x"]), st.frozensets(st.integers(0, 6))),
+    st.tuples(
+        st.integers(1, 5), st.sampled_from(["integers", "names", "all"]), st.sampled_from(["", "x"]), st.frozensets(st.integers(0, 6))
+    ),
     max_size=7,
 )
 

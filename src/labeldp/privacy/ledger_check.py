@@ -74,7 +74,7 @@ def problems(
 ) -> list[str]:
     """What does not add up, one sentence each; empty if nothing."""
     found: list[str] = []
-    read = _Read()
+    read, ends = _Read(), {(standing.dataset, standing.column): standing for standing in standings}
     previous = GENESIS
     for expected, row in enumerate(rows, start=1):
         seq, before, body, head = row
@@ -83,13 +83,15 @@ def problems(
         if entry_hash(before, body) != head:
             return [*found, f"Entry {seq} was rewritten: its text does not have its hash."]
         found += _misplaced(row, read, sets)
+        account = read.accounts.get(_names(_json(body)))
+        found += [] if account is None else _standing_problem(account.standing, ends)
         previous = head
         read.heads.append(head)
         if (entry := _json(body)).get("kind") == "charge":
             read.charges[head] = entry
     if previous == GENESIS:
         found.append("The ledger has no entries: its history was deleted.")
-    found += _harmed(read, sets) + _parts_problems(read, parts) + _standing_problems(read, standings)
+    found += _harmed(read, sets) + _parts_problems(read, parts)
     return found + _compared(read, kept or Kept())
 
 
@@ -101,6 +103,10 @@ def _json(body: str) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
+def _names(body: Mapping[str, Any]) -> tuple[str, str]:
+    return str(body.get("dataset")), str(body.get("column"))
+
+
 def _misplaced(row: Row, read: _Read, sets: RowSets) -> list[str]:
     """An entry that no labeldp would have written where it stands."""
     seq, body = row[0], _json(row[2])
@@ -109,7 +115,7 @@ def _misplaced(row: Row, read: _Read, sets: RowSets) -> list[str]:
         return [f"Entry {seq} does not belong there: it says kind {kind!r} and number {body.get('seq')!r}."]
     if kind == "open":
         return []
-    names = str(body.get("dataset")), str(body.get("column"))
+    names = _names(body)
     account = read.accounts.setdefault(names, _Account(*names, sets))
     runs = account.said.runs
     try:
@@ -138,14 +144,12 @@ def _parts_problems(read: _Read, parts: Sequence[tuple[str, Part]]) -> list[str]
     return [f"The parts of run {run} are not the ones that were announced: the table was changed." for run in wrong]
 
 
-def _standing_problems(read: _Read, standings: Sequence[Standing]) -> list[str]:
-    found = []
-    for kept in standings:
-        account = read.accounts.get((kept.dataset, kept.column))
-        again = Standing(kept.dataset, kept.column) if account is None else account.standing
-        if kept.seq == again.seq and kept != again:
-            found.append(f"What is kept of dataset {kept.dataset!r}, column {kept.column!r} is not what its entries add up to.")
-    return found
+def _standing_problem(standing: Standing, kept: Mapping[tuple[str, str], Standing]) -> list[str]:
+    """What an account is kept to stand at must follow from its entries up to there; where it ends at no entry, nobody uses it."""
+    found = kept.get((standing.dataset, standing.column), standing)
+    if (found.seq, found.head) != (standing.seq, standing.head) or found == standing:
+        return []
+    return [f"What is kept of dataset {standing.dataset!r}, column {standing.column!r} is not what its entries add up to."]
 
 
 def _compared(read: _Read, kept: Kept) -> list[str]:

@@ -72,34 +72,42 @@ class PostgresStore:
 
     def exists(self) -> bool:
         """Whether the database has a ledger; one that cannot be reached is an error."""
-        with self._session(reading=True) as session:
+        with self._view() as session:
             return self._checked(session) is not None
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Session]:
         """One consistent view."""
-        with self._session(reading=True) as session:
+        with self._view() as session:
             self._checked(session)
             yield session
 
     @contextlib.contextmanager
     def writing(self, opening: Mapping[str, object]) -> Iterator[Session]:
         """The only writer of all machines; what was appended is on the server's disk when the block ends."""
-        with self._session(reading=False) as session:
+        with _errors(self.url), _engine(self.url).connect() as connection:
+            session = PostgresSession(connection.execution_options(isolation_level="READ COMMITTED"))
+            with self._locked(session) as version:
+                if version is not None:
+                    yield session
+                    return
+                self._create(session, opening)
+            with self._locked(session):
+                yield session
+
+    @contextlib.contextmanager
+    def _locked(self, session: PostgresSession) -> Iterator[int | None]:
+        """A transaction that no other writer is in; the ledger's version."""
+        with session.connection.begin():
             session.query(f"SET LOCAL lock_timeout = '{_WAIT_SECONDS}s'")
             session.query("SET LOCAL synchronous_commit = on")
             session.query("SELECT pg_advisory_xact_lock(:lock)", lock=_LOCK)
-            if self._checked(session) is None:
-                self._create(session, opening)
-            yield session
+            yield self._checked(session)
 
     @contextlib.contextmanager
-    def _session(self, *, reading: bool) -> Iterator[PostgresSession]:
+    def _view(self) -> Iterator[PostgresSession]:
         with _errors(self.url), _engine(self.url).connect() as connection:
-            options = (
-                {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True} if reading else {"isolation_level": "READ COMMITTED"}
-            )
-            connection = connection.execution_options(**options)
+            connection = connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             with connection.begin():
                 yield PostgresSession(connection)
 

@@ -120,7 +120,8 @@ class RowSets:
         seen, count = np.zeros(len(candidates), bool), 0
         for hashes in self._hashes(released):
             count += len(hashes)
-            seen |= np.isin(candidates, hashes)
+            place = np.minimum(np.searchsorted(candidates, hashes), len(candidates) - 1)
+            seen[place[candidates[place] == hashes]] = True
         return int(seen.sum()) if count >= int(str(run.rows["count"])) else None  # some of what was charged for is not there
 
     def _hashes(self, released: Iterable[object]) -> Iterator[NDArray[np.uint64]]:

@@ -17,7 +17,7 @@ from labeldp.errors import InvalidInput, LedgerError
 from labeldp.privacy.keys import derive_key
 from labeldp.privacy.noise import id_blocks
 from labeldp.privacy.rowset_filter import NameFilter
-from labeldp.privacy.rowset_integers import IntegerPile, IntegerSet, as_integers, ordered
+from labeldp.privacy.rowset_integers import IntegerPile, IntegerSet, as_integers, distinct, ordered
 
 Words = NDArray[np.uint64]
 Kind = Literal["integers", "names"]
@@ -183,8 +183,8 @@ class RowSetBuilder:
         if self.integers is not False:
             members = self._pile.result()
             return RowSet("integers", len(members), members, self.names)
-        hashes = np.unique(np.concatenate([*self._hashes, np.empty(0, np.uint64)]))
-        found = {run: None if each is None else np.unique(np.concatenate([*each, hashes[:0]])) for run, each in self._candidates.items()}
+        hashes = distinct(np.concatenate([*self._hashes, np.empty(0, np.uint64)]))
+        found = {run: None if each is None else distinct(np.concatenate([*each, hashes[:0]])) for run, each in self._candidates.items()}
         return RowSet("names", len(hashes), NameFilter.of(hashes), self.names, found, key_id(self._secret))
 
     def _add_names(self, ids: object) -> None:

@@ -139,7 +139,7 @@ class IntegerPile:
         self._flush()
         if not self._scattered:
             return IntegerSet(self._bitmap.copy())
-        values = _unique(np.concatenate([*self._scattered, np.asarray(self._bitmap.to_array(), np.uint64)]))
+        values = distinct(np.concatenate([*self._scattered, np.asarray(self._bitmap.to_array(), np.uint64)]))
         if _is_sparse(values):
             self._scattered, self._bitmap = [values], BitMap64()
             return IntegerSet(values)
@@ -157,7 +157,7 @@ class IntegerPile:
 
     def _flush(self) -> None:
         if self._waiting:
-            values = _unique(np.concatenate(self._waiting))
+            values = distinct(np.concatenate(self._waiting))
             self._waiting, self._n_waiting = [], 0
             if _is_sparse(values):
                 self._scattered.append(values)
@@ -165,7 +165,8 @@ class IntegerPile:
                 self._bitmap |= _bitmap(values)
 
 
-def _unique(values: Words) -> Words:
+def distinct(values: Words) -> Words:
+    """The different ones of these numbers, sorted, which are sorted in place; many times faster than np.unique, which hashes."""
     values.sort()
     fresh = values[1:] != values[:-1]
     return values if fresh.all() else values[np.r_[True, fresh]]

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a ledger may lie: network file systems are refused where they can be told, and passwords are never shown."""
+
+from pathlib import Path
+
+import pytest
+
+from labeldp.errors import InvalidInput, LedgerError
+from labeldp.privacy import ledger_place
+from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.ledger_place import LedgerUrl, network_kind, runs_folder
+
+MOUNTS = """\
+22 27 0:21 / /proc rw,relatime - proc proc rw
+27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
+40 27 0:40 / /home rw,relatime shared:1 - nfs4 server:/home rw,vers=4.2
+41 40 254:1 / /home/anna/scratch rw - xfs /dev/vdb rw
+42 27 0:42 / /mnt/with\\040space rw - cifs //server/share rw
+43 27 0:43 / /mnt/s3 rw - fuse.s3fs s3fs rw
+44 27 0:44 / /mnt/ssh rw - fuse.sshfs anna@server: rw
+45 27 0:45 / /mnt/disk rw - fuseblk /dev/vdc rw
+46 27 0:46 / /mnt/twice rw - nfs server:/x rw
+47 46 254:3 / /mnt/twice rw - ext4 /dev/vdd rw
+48 27 0:48 / /mnt/vm rw - virtiofs host rw
+49 27 0:49 / /mnt/container rw - overlay overlay rw
+broken line
+50 27
+51 27 0:51 / /mnt/lustre rw master:2 propagate_from:1 - lustre 10.0.0.1@tcp:/fs rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/", None),
+        ("/var/lib", None),
+        ("/home", "nfs4"),
+        ("/home/anna", "nfs4"),
+        ("/homes", None),
+        ("/home/anna/scratch/deep", None),
+        ("/mnt/with space/x", "cifs"),
+        ("/mnt/s3", "fuse.s3fs"),
+        ("/mnt/ssh/x/y", "fuse.sshfs"),
+        ("/mnt/disk", None),
+        ("/mnt/twice/x", None),
+        ("/mnt/vm", None),
+        ("/mnt/container", None),
+        ("/mnt/lustre/a", "lustre"),
+    ],
+)
+def test_network_file_systems_are_told_from_disks(folder: str, kind: str | None) -> None:
+    assert network_kind(folder, MOUNTS.splitlines()) == kind
+
+
+def test_a_ledger_on_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_place, "_kind_at", lambda folder: "nfs4" if folder == str(tmp_path.resolve()) else None)
+    ledger = Ledger(tmp_path / "deep" / "ledger.sqlite")
+    with pytest.raises(LedgerError, match=r"network file system \(nfs4\).*postgresql://") as caught:
+        ledger.set_budget("d", "y", 1.0)
+    assert str(ledger.location) in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_disk_of_this_test_is_told(tmp_path: Path) -> None:
+    Ledger(tmp_path / "ledger.sqlite").set_budget("d", "y", 1.0)
+
+
+PASSWORDS = ["s3cr3t", "s3/cr3t", "s3@cr3t", "s3?cr3t", "s3:cr3t", "s3#cr3t", "s3%40cr3t"]
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+def test_no_part_of_a_password_is_shown(password: str) -> None:
+    ledger = Ledger(f"postgresql://anna:{password}@db.example/ledger?sslmode=require")
+    for text in (repr(ledger), str(ledger.location), str(ledger.runs_dir), f"{ledger.location}"):
+        assert "s3" not in text.replace(str(Path.home()), "") and "cr3t" not in text
+    assert "anna:***@db.example/ledger?sslmode=require" in repr(ledger)
+    asked = LedgerUrl(f"postgresql://db/ledger?user=anna&password={password.replace('@', '').replace('?', '')}&sslmode=require")
+    assert "cr3t" not in str(asked) and str(asked).endswith("&sslmode=require")
+
+
+def test_a_ledger_of_a_database_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    urls = ["postgresql://anna@db/a", "postgresql://anna:x@db/a", "postgresql+psycopg://anna:y@db/a", "postgresql://anna@db/b"]
+    folders = [runs_folder(LedgerUrl(url)) for url in urls]
+    assert len(set(folders)) == 2
+    assert folders[0] == folders[1] == folders[2] != folders[3]
+    monkeypatch.setenv("LABELDP_RUNS", str(tmp_path))
+    inside = [runs_folder(LedgerUrl(url)) for url in urls]
+    assert {folder.parent for folder in inside} == {tmp_path}
+    assert len(set(inside)) == 2
+    assert runs_folder(Path("/x/ledger.sqlite")) == Path("/x/ledger.sqlite.runs")
+
+
+@pytest.mark.parametrize("bad", ["postgresql:/x", "mysql://a@b/c", "sqlite:///x", "s3://bucket/x", "postgresql://a\nb", ":memory:"])
+def test_other_urls_are_refused(bad: str) -> None:
+    with pytest.raises(InvalidInput, match="Expected"):
+        Ledger(bad)
+
+
+def test_files_may_be_called_what_they_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Ledger("postgresql.sqlite").location == tmp_path / "postgresql.sqlite"
