@@ -76,7 +76,7 @@ def test_ledger_and_budget_options(tmp_path: Path) -> None:
     assert (code, json.loads(said)) == (0, {"accounts": [account]})
     assert run("ledger", "budget", "--dataset", "in", "--label", "status", "--ledger", place)[1].strip() == "3"
     code, said, _ = run("ledger", "history", "--ledger", place, "--json")
-    assert [entry["kind"] for entry in json.loads(said)["entries"]] == ["open", "budget", "charge", "settle"]
+    assert [entry["kind"] for entry in json.loads(said)["entries"]] == ["open", "budget", "charge", "parts", "settle"]
     assert "charge" in run("ledger", "history", "--ledger", place)[1]
     assert run("ledger", "where", "--ledger", place)[1].strip() == str(place)
     assert default_ledger().runs() == []

@@ -11,7 +11,7 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from labeldp import _validate
 from labeldp.errors import DomainLeakWarning, InvalidInput, ReleaseError
 from labeldp.privacy.custody import RunStore
 from labeldp.privacy.ledger import Ledger, RunRecord, default_ledger
+from labeldp.privacy.ledger_repair import STAGING
 from labeldp.privacy.stream import StreamRun
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import evidence_bytes
@@ -159,6 +160,7 @@ class _Task:
         made = Released(self.spec, self.dataset, self.codec.classes, run.law, receipt)
         self.table.plan(self.codec, evidence_bytes(run.law))
         shared = to_json(shared_facts(made), indent=None)
+        RunStore(self.ledger.run_dir(receipt.run_id)).write(STAGING, str(staging.folder).encode())  # for `labeldp ledger repair`
         with _written(self.out.place, staging):
             sink = PartsSink(staging, lambda place: self.table.sink(place, shared), self._suffix)
             try:
@@ -177,8 +179,11 @@ class _Task:
         store = RunStore(self.ledger.run_dir(run_id))
         store.write(OUTPUT, str(self.out.place).encode())
         store.write(MANIFEST, text)
-        self.out.staging(run_id).publish(sink.parts, text + b"\n", replace=self.out.run_id == run_id)
+        staging = self.out.staging(run_id)
+        self.ledger.intend(run_id, [replace(part, name=name) for part, name in zip(sink.parts, staging.names(sink.parts), strict=True)])
+        staging.publish(sink.parts, text + b"\n", replace=self.out.run_id == run_id)
         run.settle(f"sha256:{written.digest}")
+        (store.folder / STAGING).unlink(missing_ok=True)
         return self._done(made.receipt, facts, repeated=False)
 
     def _done(self, receipt: Receipt, facts: Mapping[str, object], *, repeated: bool) -> Release:

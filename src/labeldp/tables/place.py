@@ -3,8 +3,12 @@
 
 import hashlib
 import importlib
+import itertools
 import os
+import platform
 import re
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +25,7 @@ URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 RENAMES = ("local", "hdfs", "mock")  # a folder gets another name in one step; all others are taken for object stores
 SCHEMES = {"gcs": "gs", "abfs": "abfs", "s3": "s3", "hdfs": "hdfs"}
 CHUNK = 1 << 20
+_COUNTER = itertools.count()
 
 
 @dataclass(frozen=True, repr=False)
@@ -226,6 +231,12 @@ class Place:
             self.filesystem.delete_dir(self.path)
         elif kind == pafs.FileType.File:
             self.filesystem.delete_file(self.path)
+
+
+def unused_name() -> str:
+    """A name that no other process, thread or machine makes up; not a secret."""
+    made = (platform.node(), os.getpid(), threading.get_ident(), time.time_ns(), next(_COUNTER))
+    return hashlib.sha256(repr(made).encode()).hexdigest()[:32]
 
 
 def _filesystem(given: Any) -> pafs.FileSystem:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from labeldp._files import sync
 from labeldp.errors import ReleaseError
-from labeldp.tables.place import Place
+from labeldp.tables.place import Place, unused_name
 
 LOCK = "lock"
 
@@ -66,7 +66,7 @@ def scratch(out: Place) -> Iterator[Path]:
         with workplace(out.local) as folder:
             yield folder
         return
-    probe = out.beside(f"_labeldp_probe_{os.urandom(8).hex()}")
+    probe = out.beside(f"_labeldp_probe_{unused_name()}")
     try:
         probe.write_bytes(b"")
         probe.delete()

@@ -6,11 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from uuid import uuid4
 
 from labeldp._files import sync
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.tables.place import Place
+from labeldp.tables.place import Place, unused_name
 
 JOURNAL, MANIFEST = "_publishing.json", "_manifest.json"
 FINAL = re.compile(r"part-\d{5,}\.\w+")
@@ -100,7 +99,11 @@ class Staging:
 
     def new_file(self, suffix: str = ".parquet") -> Place:
         """A name for one attempt's file, like no other."""
-        return self.folder.child(f"attempt-{uuid4().hex}{suffix}")
+        return self.folder.child(f"attempt-{unused_name()}{suffix}")
+
+    def names(self, parts: Sequence[Part]) -> tuple[str, ...]:
+        """The final names of parts, in this order."""
+        return (self.out.name,) if self.single else tuple(part_name(i, _suffix(part.name)) for i, part in enumerate(parts))
 
     def publish(self, parts: Sequence[Part], manifest: bytes, *, replace: bool = False) -> tuple[str, ...]:
         """Give the parts, in this order, their final names, write the manifest, and delete everything else in staging.
@@ -124,7 +127,7 @@ class Staging:
         ReleaseError
             A part is missing or is not what was written, or the output's name holds something else.
         """
-        names = (self.out.name,) if self.single else tuple(part_name(i, _suffix(p.name)) for i, p in enumerate(parts))
+        names = self.names(parts)
         if self.single and len(parts) != 1:
             raise ReleaseError(f"Expected one file for {self.out.name}, got {len(parts)}.")
         if self.single:
@@ -260,7 +263,7 @@ def _rename(made: Place, out: Place) -> None:
     if made.local is None or out.local is None:
         made.filesystem.move(made.path, out.path)
         return
-    probe = made.local / f".{uuid4().hex}"
+    probe = made.local / f".{unused_name()}"
     probe.mkdir()
     rights = probe.stat().st_mode & 0o777
     probe.rmdir()
