@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`labeldp ledger`: anchors, manifests and outputs compared, and repair."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from tests.cli.commands import run
+from tests.contract.test_ledger import charge, execute
+
+from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.noise import new_run_id
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.sqlite"
+
+
+@pytest.fixture
+def ledger(place: Path) -> Ledger:
+    made = Ledger(place)
+    made.set_budget("clicks", "label", 9.0)
+    return made
+
+
+def released(ledger: Ledger, path: Path) -> Path:
+    """A settled run and its manifest."""
+    receipt = charge(ledger)
+    ledger.settle(receipt.run_id, "sha256:1234")
+    path.write_text(json.dumps({"receipt": receipt.to_dict(), "digests": {"output": "sha256:1234"}}))
+    return path
+
+
+def test_an_anchor_kept_elsewhere_shows_a_cut_history(ledger: Ledger, place: Path, tmp_path: Path) -> None:
+    anchor = tmp_path / "elsewhere" / "anchor.txt"
+    anchor.parent.mkdir()
+    for _ in range(2):
+        charge(ledger)
+        code, said, _ = run("ledger", "anchor", anchor, "--ledger", place)
+        assert (code, str(ledger.head()[1]) in said) == (0, True)
+    assert [json.loads(line)["seq"] for line in anchor.read_text().splitlines()] == [3, 4]
+    assert run("ledger", "verify", "--anchor", anchor, "--ledger", place)[0] == 0
+    charge(ledger)
+    assert run("ledger", "verify", "--anchor", anchor, "--ledger", place)[0] == 0
+    execute(ledger, "DELETE FROM entries WHERE seq >= 4")
+    assert run("ledger", "verify", "--ledger", place)[0] == 0  # nobody could tell
+    code, said, _ = run("ledger", "verify", "--anchor", anchor, "--ledger", place)
+    assert code == 7
+    assert "anchored head of entry 4" in said and "entry 3" not in said
+
+
+def test_anchor_files_that_are_none(ledger: Ledger, place: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad").write_text("no anchor\n")
+    assert run("ledger", "verify", "--anchor", tmp_path / "bad", "--ledger", place)[0] == 4
+    assert run("ledger", "verify", "--anchor", tmp_path / "none", "--ledger", place)[0] == 5
+    assert run("ledger", "anchor", tmp_path / "no" / "folder", "--ledger", place)[0] == 5
+    assert run("ledger", "anchor", tmp_path / "a", "--ledger", tmp_path / "none")[0] == 5
+    assert not (tmp_path / "a").exists()
+
+
+def test_manifests_are_compared_with_what_was_settled(ledger: Ledger, place: Path, tmp_path: Path) -> None:
+    manifest = released(ledger, tmp_path / "m.json")
+    assert run("ledger", "verify", manifest, "--ledger", place)[0] == 0
+    facts = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(facts | {"digests": {"output": "sha256:other"}}))
+    code, said, _ = run("ledger", "verify", manifest, "--ledger", place)
+    assert (code, "names another digest" in said) == (7, True)
+    unfinished = charge(ledger)
+    manifest.write_text(json.dumps({"receipt": unfinished.to_dict(), "digests": {"output": "sha256:1234"}}))
+    code, said, _ = run("ledger", "verify", manifest, "--ledger", place)
+    assert (code, "is not settled" in said) == (7, True)
+    manifest.write_text("[]")
+    assert run("ledger", "verify", manifest, "--ledger", place)[0] == 4
+
+
+def test_repair_lists_and_removes_with_yes_only(ledger: Ledger, place: Path) -> None:
+    assert run("ledger", "repair", "--ledger", place)[1].strip() == "Nothing to repair."
+    folder = ledger.run_dir(new_run_id())
+    folder.mkdir(parents=True)
+    (folder / "secret").write_bytes(b"x" * 32)
+    old = time.time() - 7200
+    os.utime(folder / "secret", (old, old))
+    os.utime(folder, (old, old))
+    code, said, _ = run("ledger", "repair", "--ledger", place)
+    assert (code, str(folder) in said, "--yes removes" in said, folder.exists()) == (0, True, True, True)
+    assert run("ledger", "repair", "--ledger", place, "--older-than", 600)[1].strip() == "Nothing to repair."
+    code, said, _ = run("ledger", "repair", "--ledger", place, "--yes", "--json")
+    orphan = {"kind": "folder", "place": str(folder), "run_id": folder.name, "why": "its run was never charged", "removed": True}
+    assert (code, json.loads(said)) == (0, {"orphans": [orphan]})
+    assert not folder.exists()
+    assert run("ledger", "repair", "--ledger", place, "--older-than", 0)[0] == 2
+
+
+def test_repair_removes_staging_folders_of_ended_runs(ledger: Ledger, place: Path, tmp_path: Path) -> None:
+    run_id = charge(ledger).run_id
+    staging = tmp_path / f".out.labeldp-{run_id[:8]}"
+    staging.mkdir()
+    ledger.run_dir(run_id).mkdir(parents=True)
+    (ledger.run_dir(run_id) / "staging").write_text(str(staging))
+    assert run("ledger", "repair", "--ledger", place, "--yes")[1].strip() == "Nothing to repair."
+    assert run("ledger", "abandon", run_id, "--reason", "disk full", "--ledger", place)[0] == 0
+    assert "removed" in run("ledger", "repair", "--ledger", place, "--yes")[1]
+    assert not staging.exists()
+    assert ledger.history()[-1]["reason"] == "disk full"
+
+
+def test_where_names_a_database_without_its_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sqlalchemy")
+    pytest.importorskip("psycopg")
+    monkeypatch.setenv("LABELDP_RUNS", str(tmp_path))
+    url = f"postgresql://anna:s3cr3t@/x?host={tmp_path}/nowhere"
+    code, said, problem = run("ledger", "where", "--ledger", url)
+    assert code == 5
+    assert "anna:***@" in problem and "s3cr3t" not in said + problem
