@@ -164,6 +164,8 @@ def test_secret_randomness_is_drawn_in_custody_only() -> None:
         (("sklearn",), ("learn", "protocol", "app", "datasets", "deep")),
         (("sqlite3",), ("privacy",)),
         (("cryptography",), ("privacy",)),
+        (("pyroaring",), ("privacy",)),
+        (("sqlalchemy", "psycopg"), ("privacy/ledger_postgres.py",)),
     ],
 )
 def test_libraries_stay_where_they_belong(modules: tuple[str, ...], allowed: tuple[str, ...]) -> None:
