@@ -36,6 +36,7 @@ __all__ = [
     "new_secret",
     "one_word",
     "partition",
+    "partition_edges",
     "pin_words",
     "row_blocks",
     "word_chunks",
@@ -177,14 +178,20 @@ def partition(key: Key, blocks: Blocks, fractions: Sequence[float]) -> NDArray[n
     (n,) int16
         Number of the part. A row's part depends on its block alone, so a row keeps it in any order and on any machine.
     """
+    edges = partition_edges(fractions)
+    context, out = encryptor(key.material("partition")), np.empty(len(blocks), np.int16)
+    for rows, words in _first_words(context, blocks):
+        out[rows] = np.searchsorted(edges, words[:, 0], side="right")
+    return out
+
+
+def partition_edges(fractions: Sequence[float]) -> NDArray[np.uint64]:
+    """Where one part ends and the next begins, for `partition`, which says what fractions are allowed: one edge less than parts."""
     shares = [Fraction(_validate.positive(fraction=share, fix="Give each part a share.")) for share in fractions]
     if not (0 < len(shares) < 1 << 15 and abs(sum(shares, Fraction(0)) - 1) <= Fraction(1, 10**9)):
         raise InvalidInput(f"Expected fractions that sum to 1, got {list(fractions)!r}. Divide them by their sum.")
     edges = [min(math.floor(sum(shares[: i + 1], Fraction(0)) * 2**64), 2**64 - 1) for i in range(len(shares) - 1)]
-    context, out = encryptor(key.material("partition")), np.empty(len(blocks), np.int16)
-    for rows, words in _first_words(context, blocks):
-        out[rows] = np.searchsorted(np.array(edges, np.uint64), words[:, 0], side="right")
-    return out
+    return np.array(edges, np.uint64)
 
 
 class Pin:

@@ -30,6 +30,16 @@ class RunStore:
         self._written(name, data).replace(self.folder / name)
         sync(self.folder)
 
+    def keep(self, name: str, data: bytes) -> bytes:
+        """Write a file once: what was written under this name first stands, and is returned."""
+        private_folder(self.folder)
+        part = self._written(name, data)
+        with contextlib.suppress(FileExistsError):
+            os.link(part, self.folder / name)
+        part.unlink()
+        sync(self.folder)
+        return (self.folder / name).read_bytes()
+
     def _written(self, name: str, data: bytes) -> Path:
         part = self._part(name)
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -95,11 +105,7 @@ class RunStore:
         """
         buffer = io.BytesIO()
         np.savez(buffer, **side)  # type: ignore[arg-type]
-        part = self._written(f"{stage}.side.npz", buffer.getvalue())
-        with contextlib.suppress(FileExistsError):
-            os.link(part, self.folder / f"{stage}.side.npz")
-        part.unlink()
-        sync(self.folder)
+        self.keep(f"{stage}.side.npz", buffer.getvalue())
         return self.load_side(stage) or {}
 
     def load_side(self, stage: str) -> dict[str, NDArray[np.generic]] | None:

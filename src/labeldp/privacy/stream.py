@@ -21,6 +21,7 @@ from labeldp.privacy.blocks import ROW
 from labeldp.privacy.custody import Covered, Overlap, RunPlan, RunStore, begin, fresh_secret, kept_secret
 from labeldp.privacy.encode import declare
 from labeldp.privacy.ledger import Ledger, RunRecord
+from labeldp.privacy.ledger_entries import File
 from labeldp.privacy.ledger_rows import IdsOf
 from labeldp.privacy.noise import Blocks, id_blocks, one_word
 from labeldp.privacy.repeats import RepeatFinder
@@ -28,10 +29,13 @@ from labeldp.privacy.rowset import RowSetBuilder
 from labeldp.privacy.rowset_integers import as_integers
 from labeldp.privacy.run import keep_within_cap, law_per_row
 from labeldp.privacy.secrets import KeySource, SecretHalves, UnknownReleaseSecret
+from labeldp.privacy.staged import Stage, StageTurn
 from labeldp.privacy.worker import FirstPass, Ids, PassSums, RunFacts, RunSecret, SecondPass
 from labeldp.receipt import Receipt
 
 _CRASHED_RUNS_TRIED = 3
+RELEASE = "release"
+"""Name of the draw of a release in one stage."""
 
 
 class StreamRun:
@@ -56,8 +60,8 @@ class StreamRun:
     redraw : bool
     facts : mapping
         Further public facts that make requests different.
-    stage : str
-        Name of the draw.
+    stage : Stage, optional
+        One stage of a planned release: only the rows of its part are drawn, and the first one is charged for all.
     id_names : str
         What the ids are: the names of their columns. The ledger tells rows of different runs apart where these are the same.
     overlap : {"charge", "refuse"}
@@ -78,7 +82,7 @@ class StreamRun:
         max_rows_per_unit: int = 1,
         redraw: bool = False,
         facts: Mapping[str, object] | None = None,
-        stage: str = "release",
+        stage: Stage | None = None,
         id_names: str = "",
         overlap: Overlap = "charge",
         ids_of: IdsOf | None = None,
@@ -89,10 +93,14 @@ class StreamRun:
         values = declare(classes, law.n_classes)
         named = digest({"classes": list(map(repr, values))})
         self.law = law_per_row(law, cap)
-        self.facts = RunFacts(dataset, column, unit_name, cap, named, values, self.law)
+        share = None if stage is None else stage.share
+        self.facts = RunFacts(dataset, column, unit_name, cap, named, values, self.law, share)
         self.settled: RunRecord | None = None
         self._total, self._stage = law, stage
         self._ledger, self._redraw = ledger, redraw
+        self._turn = None if stage is None else StageTurn(ledger, dataset, column, stage)
+        if self._turn is not None:
+            self._turn.check(law, redraw=redraw)
         self._more = dict(facts or {})
         self._halves: dict[str, SecretHalves] = {}
         crashed = self._crashed()
@@ -182,6 +190,8 @@ class StreamRun:
             known = next((each for each in self.candidates if each.run_id == run_id and each.is_of(secret)), None)
             return "" if known is None else sums.pins[run_id].hexdigest()
 
+        if self._turn is not None:
+            self._turn.check_same(plan.identity, pin_of)
         begun = begin(
             plan,
             self._ledger,
@@ -194,13 +204,15 @@ class StreamRun:
         )
         self._fresh = self._row_set = None
         self._receipt, self.settled = begun.receipt, begun.settled
-        if begun.secret is not None:
+        if self._turn is not None:
+            self.settled = self._turn.begin(begun.receipt.run_id, self.prior_digest)
+        if begun.secret is not None and self.settled is None:
             place, chosen = next((i, each) for i, each in enumerate(self.candidates) if each.run_id == begun.receipt.run_id)
             self.secret, self._rows = chosen, 0
-            self._second = SecondPass(self.facts, chosen, begun.receipt, plan.prior, self._stage)
+            self._second = SecondPass(self.facts, chosen, begun.receipt, self.prior_digest, self.stage_name)
             self._kept = self._units.kept(place, self.facts.max_rows_per_unit)
         self._units.forget()
-        self._halves = {} if begun.secret is None else {begun.receipt.run_id: self._halves[begun.receipt.run_id]}
+        self._halves = {} if self._second is None else {begun.receipt.run_id: self._halves[begun.receipt.run_id]}
         return begun.receipt
 
     def lend(self) -> list[tuple[str, bytes, KeySource | None]]:
@@ -217,7 +229,7 @@ class StreamRun:
         Returns
         -------
         noisy : NoisyLabels
-            Of the rows within their unit's cap.
+            Of the rows within their unit's cap, and of the stage's part.
         kept : (n,) bool
             Marks these rows.
         words : uint64, one for each of these rows
@@ -225,9 +237,8 @@ class StreamRun:
         """
         second = self.second
         start, self._rows = self._rows, self._rows + len(codes)
-        kept = self._kept_of(start, codes, ids)
-        drawn = second.draw(codes, ids, start, prior, kept)
-        return drawn.noisy, kept, second.order_words(drawn.blocks)
+        drawn = second.draw(codes, ids, start, prior, self._kept_of(start, codes, ids))
+        return drawn.noisy, drawn.kept, second.order_words(drawn.blocks)
 
     @property
     def second(self) -> SecondPass:
@@ -239,7 +250,7 @@ class StreamRun:
 
     @property
     def n_kept(self) -> int:
-        """Rows within their unit's cap; only after `charge`."""
+        """Rows within their unit's cap, of all parts; only after `charge`."""
         return self.sums.rows if self._kept is None else int(self._kept.sum())
 
     def check_pin(self, check: tuple[int, int, int] | None = None) -> None:
@@ -248,8 +259,16 @@ class StreamRun:
         if (self.second.sums.check(run_id) if check is None else check) != self.sums.check(run_id):
             raise changed_input()
 
+    def announce(self, files: Sequence[File]) -> None:
+        """Write the output's files into the ledger, before they get their final names."""
+        intend = self._ledger.intend if self._turn is None else self._turn.announce
+        intend(self.receipt.run_id, files)
+
     def settle(self, artefact: str) -> None:
-        """Record the digest of the published output and destroy the secret."""
+        """Record the digest of the published output and destroy the secret; of stages, after the last one."""
+        if self._turn is not None:
+            self._turn.finish(artefact)
+            return
         self._ledger.settle(self.receipt.run_id, artefact)
         RunStore(self._ledger.run_dir(self.receipt.run_id)).forget_secret()
 
@@ -259,13 +278,19 @@ class StreamRun:
 
     # Details --------------------------------------------------------------------------------------------------------------------------
 
+    @property
+    def stage_name(self) -> str:
+        """Name of the draw."""
+        return RELEASE if self._stage is None else self._stage.name
+
     def _plan(self, public_digest: str) -> RunPlan:
         sums = self.sums
+        drawn = {"law": self._total.to_dict(), "stage": RELEASE} if self._stage is None else self._stage.facts()
         return RunPlan(
             **self.facts.public(),  # type: ignore[arg-type]
             epsilon=self._total.epsilon,
-            laws={"law": self._total.to_dict(), "stage": self._stage} | self._more,
-            prior=self.prior_digest,
+            laws=drawn | self._more,
+            prior=self.prior_digest if self._stage is None else "",
             rows=sums.ids.hexdigest() if sums.ids.count else public_digest,
             units=sums.units.hexdigest() if sums.units.count else "",
         )
@@ -277,7 +302,8 @@ class StreamRun:
     def _crashed(self) -> list[RunSecret]:
         """Runs of this column that were charged and never settled, newest first."""
         found: list[RunSecret] = []
-        for record in reversed(self._ledger.runs(self.facts.dataset, self.facts.column)):
+        runs = self._ledger.runs(self.facts.dataset, self.facts.column) if self._turn is None else self._turn.runs
+        for record in reversed(runs):
             if record.state != "charged" or len(found) == _CRASHED_RUNS_TRIED:
                 continue
             with contextlib.suppress(UnknownReleaseSecret):  # `begin` says so, if this is the run to pick up

@@ -16,12 +16,28 @@ from labeldp._hash import SetDigest
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.laws.base import Array, Law
 from labeldp.privacy.draw import draw
-from labeldp.privacy.noise import Blocks, Key, Pin, derive_key, id_blocks, one_word, pin_words, row_blocks
+from labeldp.privacy.noise import Blocks, Key, Pin, derive_key, id_blocks, one_word, partition, pin_words, row_blocks
 from labeldp.privacy.secrets import KeySource, run_secret
 from labeldp.receipt import Receipt
 
 Ids = Array | list[Array]
 """(n,) or (n, columns), NumPy or Arrow; or a list of columns."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """The part of a run's rows that one draw is about, by a secret key: a row's part depends on its id alone.
+
+    Attributes
+    ----------
+    fractions : tuple of float
+        Expected share of every part of the run; parts are disjoint and have all rows.
+    number : int
+        Of this part, from 0.
+    """
+
+    fractions: tuple[float, ...]
+    number: int
 
 
 @dataclass(frozen=True)
@@ -38,6 +54,8 @@ class RunFacts:
         The class values by code.
     law : Law
         Of one row.
+    share : Share or None
+        Rows that are drawn; None: all.
     """
 
     dataset: str
@@ -47,6 +65,7 @@ class RunFacts:
     classes: str
     values: tuple[object, ...]
     law: Law
+    share: Share | None = None
 
     def public(self) -> dict[str, object]:
         """What enters every key."""
@@ -171,11 +190,14 @@ class Drawn:
         Of the kept rows.
     check : (n, 2) uint64, or None
         What each row adds to `PassSums.check`, where it was asked for; else the pass has added it up itself.
+    kept : (n,) bool
+        Marks the kept rows: those within their unit's cap and of the part that is drawn.
     """
 
     noisy: NoisyLabels
     blocks: Blocks
     check: NDArray[np.uint64] | None
+    kept: NDArray[np.bool_]
 
 
 class SecondPass:
@@ -195,7 +217,7 @@ class SecondPass:
         self.facts, self.receipt, self.stage = facts, receipt, stage
         self._ids_key, self._pin_key = secret.key("ids"), secret.key("pin")
         self._draw_key = secret.key("draw", law=facts.law.to_dict(), prior=prior, stage=stage)
-        self._order_key = secret.key("order")
+        self._order_key, self._part_key = secret.key("order"), secret.key("partition")
         self.sums = PassSums(pins={secret.run_id: Pin(self._pin_key)})
 
     def draw(
@@ -207,7 +229,7 @@ class SecondPass:
         kept: NDArray[np.bool_] | None = None,
         check_rows: bool = False,
     ) -> Drawn:
-        """Draw (n,) codes, each with its own id or row number; only rows that are `kept` get an output.
+        """Draw (n,) codes, each with its own id or row number; only rows that are `kept`, and of the run's part, get an output.
 
         `check_rows` asks for what each row adds to the sums, for engines that know only later which rows they keep.
         """
@@ -216,13 +238,20 @@ class SecondPass:
         names = np.arange(start, start + len(codes)) if ids is None else ids
         side = side_of(law, prior, len(codes))
         check = self._note(blocks, codes, names, side, check_rows)
-        if kept is not None and not kept.all():
+        kept = self._chosen(blocks, kept)
+        if not kept.all():
             codes, blocks, names = codes[kept], blocks[kept], filtered(names, kept)
             side = {name: values[kept] for name, values in side.items()}
         outputs = draw(law, codes, self._draw_key, blocks, side)
         block = Block(law, outputs, side, np.arange(len(codes)), self.receipt, self.stage)
         noisy = NoisyLabels(len(codes), self.facts.values, (block,), _names(names, law, len(codes)), ids is not None)
-        return Drawn(noisy, blocks, check)
+        return Drawn(noisy, blocks, check, kept)
+
+    def _chosen(self, blocks: Blocks, within_cap: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+        """(n,) bool: rows that get an output."""
+        kept = np.ones(len(blocks), bool) if within_cap is None else within_cap
+        share = self.facts.share
+        return kept if share is None else kept & (partition(self._part_key, blocks, share.fractions) == share.number)
 
     def _note(
         self, blocks: Blocks, codes: NDArray[np.int32], names: Ids, side: Mapping[str, Array], check_rows: bool

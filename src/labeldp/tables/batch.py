@@ -110,14 +110,14 @@ def release_batch(
     second : SecondPass
         The charged run: its key, its receipt, its law.
     kept : (n,) bool, optional
-        Rows within their unit's cap; others are left out.
+        Rows within their unit's cap; others are left out, and so are those of other parts than the run draws.
     check_rows : bool
         As in `SecondPass.draw`.
     """
     facts = read_facts(batch, spec, shape.codec)
     drawn = second.draw(facts.codes, facts.ids, prior=facts.prior, kept=kept, check_rows=check_rows)
-    rows, prior = batch, facts.prior
-    if kept is not None and not kept.all():
+    rows, prior, kept = batch, facts.prior, drawn.kept
+    if not kept.all():
         rows, prior = batch.filter(pa.array(kept)), None if prior is None else prior[kept]
     return shape.rewrite(rows, *written(drawn.noisy, prior)), drawn
 

@@ -31,7 +31,8 @@ Batches = Iterator[pa.RecordBatch]
 Job = Callable[[Batches], Batches]
 
 SUMMARY = pa.schema([("summary", pa.binary())])
-WORD, KEPT, CHECK, NAME = "__labeldp_word", "__labeldp_kept", ("__labeldp_check_0", "__labeldp_check_1"), "__labeldp_id"
+WORD, KEPT, ROW_COUNT, NAME = "__labeldp_word", "__labeldp_kept", "__labeldp_rows", "__labeldp_id"
+CHECK = ("__labeldp_check_0", "__labeldp_check_1")
 ROWS = 1 << 17  # worked on at once
 
 
@@ -90,7 +91,7 @@ class FirstSummary:
 
 @dataclass(frozen=True)
 class SecondSummary:
-    """What the second pass over one partition comes to: its files, its check sums, rows left out, and the first row's word."""
+    """What the second pass over one partition comes to: its files, its check sums, rows left out, and the first kept row's word."""
 
     parts: tuple[Part, ...]
     check: tuple[int, int, int]
@@ -223,7 +224,7 @@ class DrawAndWriteJob:
 class DrawJob:
     """Second pass where rows are put in another order: draw, and add to each row the word to sort by and what it adds to the sums.
 
-    Rows over their unit's cap come along without a label of their own, so that the sums are whole; `WriteJob` leaves them out.
+    For rows that get no output one row comes along, without a label of its own, that stands for them in the sums; `WriteJob` leaves it out.
     """
 
     work: Work
@@ -231,8 +232,8 @@ class DrawJob:
 
     @property
     def schema(self) -> pa.Schema:
-        """The released columns and four more."""
-        more = [pa.field(WORD, pa.int64()), *(pa.field(name, pa.int64()) for name in CHECK), pa.field(KEPT, pa.bool_())]
+        """The released columns and five more."""
+        more = [*(pa.field(name, pa.int64()) for name in (WORD, *CHECK, ROW_COUNT)), pa.field(KEPT, pa.bool_())]
         return pa.schema([*self.work.shape.released(), *more])
 
     def __call__(self, batches: Batches) -> Batches:
@@ -241,23 +242,24 @@ class DrawJob:
             rows, kept = _without_kept(batch)
             released, drawn = release_batch(rows, self.work.spec, self.work.shape, second, kept, check_rows=True)
             assert drawn.check is not None
-            words = second.order_words(drawn.blocks)
-            if len(released) == len(rows):
-                yield self._with(released, words, drawn.check, True)
-                continue
-            assert kept is not None
-            yield self._with(released, words, drawn.check[kept], True)
-            yield self._with(self._blank(rows.filter(pa.array(~kept))), None, drawn.check[~kept], False)
+            if len(released):
+                yield self._with(released, second.order_words(drawn.blocks), drawn.check[drawn.kept], 1)
+            if len(released) < len(rows):
+                others = drawn.check[~drawn.kept]
+                first = rows.slice(int(np.argmin(drawn.kept)), 1)
+                yield self._with(self._blank(first), np.zeros(1, np.uint64), others.sum(axis=0, keepdims=True), 0, len(others))
 
     def _blank(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         shape = self.work.shape
         evidence = np.zeros((len(rows), shape.evidence_bytes), np.uint8) if shape.evidence_bytes else None
         return shape.rewrite(rows, np.zeros(len(rows), np.int32), evidence)
 
-    def _with(self, rows: pa.RecordBatch, words: NDArray[np.uint64] | None, check: NDArray[np.uint64], kept: bool) -> pa.RecordBatch:
-        word = pa.array(np.zeros(len(rows), np.int64)) if words is None else sortable(words)
+    def _with(
+        self, rows: pa.RecordBatch, words: NDArray[np.uint64], check: NDArray[np.uint64], kept: int, stands_for: int = 1
+    ) -> pa.RecordBatch:
         sums = [pa.array(np.ascontiguousarray(column).view(np.int64)) for column in check.T]
-        return pa.record_batch([*rows.columns, word, *sums, pa.array(np.full(len(rows), kept))], schema=self.schema)
+        more = [sortable(words), *sums, pa.array(np.full(len(rows), stands_for)), pa.array(np.full(len(rows), bool(kept)))]
+        return pa.record_batch([*rows.columns, *more], schema=self.schema)
 
 
 @dataclass(frozen=True)
@@ -277,9 +279,10 @@ class WriteJob:
             for batch in regrouped(batches):
                 for i, name in enumerate(CHECK):
                     sums[i : i + 1] += batch.column(name).to_numpy(zero_copy_only=False).view(np.uint64).sum(dtype=np.uint64)
-                rows += len(batch)
+                stands_for = int(batch.column(ROW_COUNT).to_numpy(zero_copy_only=False).sum())
+                rows += stands_for
                 kept = batch.filter(batch.column(KEPT))
-                dropped += len(batch) - len(kept)
+                dropped += stands_for - len(kept)
                 first = kept.column(WORD)[0].as_py() if first is None and len(kept) else first
                 _write(sink, kept.select(names))
             yield SecondSummary(_finished(sink), (rows, int(sums[0]), int(sums[1])), dropped, first or 0)

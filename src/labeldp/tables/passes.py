@@ -28,7 +28,7 @@ def silent(phase: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Written:
-    """What the second pass wrote: rows, rows left out by the cap, and the file's SHA-256."""
+    """What the second pass wrote: rows, rows left out by the cap or as other parts', and the file's SHA-256."""
 
     rows: int
     dropped: int
@@ -71,6 +71,8 @@ class Passes:
         rows = 0
         for released, words in ahead(self._drawn(digest)):
             rows += released.num_rows
+            if not released.num_rows:
+                continue
             if shuffle is None:
                 sink.write(released)
             else:

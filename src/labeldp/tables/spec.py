@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.laws import Law, law_from_dict
+from labeldp.privacy.staged import Stage
+from labeldp.privacy.stream import RELEASE
 
 LAWS = ("rr", "rr-top-k", "rr-with-prior", "subset", "split", "auto")
 WITH_PRIOR = ("rr-top-k", "rr-with-prior", "split", "auto")
@@ -43,6 +45,8 @@ class ReleaseSpec:
         "keep" is the user's statement that the order of the rows, and where the file lies, say nothing about the labels.
     strict : bool
         Refuse whatever would only be warned about (inferred classes).
+    stage : Stage or None
+        One stage of a planned release (`labeldp.app.stage`), whose law `law` is: only the rows of its part are released.
 
     Guarantee
     ---------
@@ -60,6 +64,7 @@ class ReleaseSpec:
     dataset: str | None = None
     order: str = "shuffle"
     strict: bool = False
+    stage: Stage | None = None
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -78,6 +83,7 @@ class ReleaseSpec:
             raise InvalidInput("Expected declared classes, got none. Pass classes=; a strict release never reads them off private labels.")
         self._check_roles()
         self._check_law()
+        self._check_stage()
 
     def _check_roles(self) -> None:
         for role, names in {"id": self.ids, "unit": (self.unit,), "prior": self.prior or ()}.items():
@@ -96,6 +102,25 @@ class ReleaseSpec:
             parse_law(self.law_name)
         if self.prior and not self._takes_prior():
             raise InvalidInput(f"Expected a law that uses the prior, got {self.law_name!r}. Take rr-with-prior, or leave the prior out.")
+
+    def _check_stage(self) -> None:
+        stage = self.stage
+        if stage is None:
+            return
+        if not (self.ids and self.classes is not None and self.dataset):
+            raise InvalidInput("Expected id, classes and dataset with a stage, got one without. Name them: all stages share them.")
+        if self.law != stage.law:
+            raise InvalidInput(f"Expected the law of stage {stage.number}, {stage.law}, got {self.law!r}. Pass law=stage.law.")
+        if stage.number > 1 and stage.law.uses_prior and not self.prior:
+            raise InvalidInput(
+                f"Expected a prior for stage {stage.number}, whose law {stage.law.name!r} is made for one, got none. Pass what the model "
+                "of the stages before predicts."
+            )
+
+    @property
+    def stage_name(self) -> str:
+        """Name of the draw."""
+        return RELEASE if self.stage is None else self.stage.name
 
     def _takes_prior(self) -> bool:
         # A set-valued law releases its heaviest member as the label, so a prior serves it too.
@@ -122,7 +147,12 @@ class ReleaseSpec:
     def to_dict(self) -> dict[str, object]:
         """The spec as JSON-ready data."""
         data = {f.name: getattr(self, f.name) for f in fields(self)}
-        return data | {"law": self.law.to_dict() if isinstance(self.law, Law) else self.law_name, "id": list(self.ids) or None}
+        resolved = {
+            "law": self.law.to_dict() if isinstance(self.law, Law) else self.law_name,
+            "id": list(self.ids) or None,
+            "stage": None if self.stage is None else {"number": self.stage.number} | self.stage.facts(),
+        }
+        return data | resolved
 
 
 def parse_law(text: str) -> tuple[str, int | None]:
