@@ -116,6 +116,16 @@ def test_a_run_without_rows_counts_for_every_row(ledger: Ledger) -> None:
     assert ledger.verify() == []
 
 
+def test_a_run_id_that_was_charged_keeps_its_rows(ledger: Ledger) -> None:
+    budget(ledger, 9.0)
+    first = charge(ledger, np.arange(100))
+    kept = file_of(ledger, first).read_bytes()
+    with pytest.raises(LedgerError, match="never charged"):
+        charge(ledger, np.arange(5), run_id=first.run_id)
+    assert file_of(ledger, first).read_bytes() == kept
+    assert ledger.verify() == []
+
+
 def test_ids_of_different_columns_prove_nothing(ledger: Ledger) -> None:
     budget(ledger, 2.0)
     charge(ledger, np.arange(100), names="customer")

@@ -107,6 +107,16 @@ def test_a_password_is_never_shown(url: str, tmp_path: Path, monkeypatch: pytest
     assert ledger.runs_dir == Ledger(url).runs_dir  # the password is no part of which ledger it is
 
 
+def test_names_cannot_inject(ledger: Ledger) -> None:
+    names = ("'; DROP TABLE labeldp_entries; --", '"', "\\", '{"a": 1}', "$.dataset", "%", "%s", ":after", "{entries}", "日本語 🎲")
+    for name in names:
+        charge(ledger, dataset=name, column=name, identity=name)
+        assert ledger.spent(name, name) == 1.0
+        assert [run.dataset for run in ledger.runs(name)] == [name]
+        assert ledger.find(name, name, name) is not None
+    assert ledger.verify() == []
+
+
 # Several machines ------------------------------------------------------------------------------------------------------------------
 
 

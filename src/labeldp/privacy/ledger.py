@@ -198,9 +198,13 @@ class Ledger:
 
     def find(self, dataset: str, column: str, identity: str) -> RunRecord | None:
         """The latest run of this request that is settled, or charged and can be picked up again."""
-        for run in reversed(self.runs(dataset, column)):
-            if run.identity == identity and (run.state == "settled" or (run.state == "charged" and run.repeatable)):
-                return run
+        if not self._store.exists():
+            return None
+        with self._store.reading() as session:
+            for row in reversed(session.request_rows(dataset, column, identity)):
+                _, run = self._run(session, ledger_charge.run_of(row), "find")
+                if run.state == "settled" or (run.state == "charged" and run.repeatable):
+                    return run
         return None
 
     def runs(self, dataset: str | None = None, column: str | None = None) -> list[RunRecord]:

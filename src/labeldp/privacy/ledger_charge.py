@@ -226,6 +226,11 @@ def entry_facts(row: Row) -> dict[str, object]:
         raise LedgerError(f"Expected entry {row[0]} of the ledger to be intact, got one that cannot be read. Run `verify`.") from None
 
 
+def run_of(row: Row) -> str:
+    """The run that an entry is about."""
+    return str(entry_facts(row).get("run_id", ""))
+
+
 def opening() -> dict[str, object]:
     """The first entry of a new ledger."""
     return {"kind": "open", "ledger": os.urandom(16).hex(), "format": VERSION, "at": now()}

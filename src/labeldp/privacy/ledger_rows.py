@@ -41,7 +41,9 @@ class RowSets:
         self.folder = folder
 
     def keep(self, run_id: str, rows: RowSet) -> None:
-        """Write a run's set; on disk when this returns."""
+        """Write the set of a run that is to be charged; on disk when this returns."""
+        if (self.folder / run_id / FILE).exists():
+            raise LedgerError(f"Expected a run id that was never charged, got {run_id}. Make one with new_run_id().")
         RunStore(self.folder / run_id).write(FILE, rows.to_bytes())
 
     def forget(self, run_id: str) -> None:

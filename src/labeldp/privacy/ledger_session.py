@@ -48,6 +48,11 @@ class Session(ABC):
         """The entries of one run."""
         return self._entries(f"{self.fact('run_id')} = :run_id ORDER BY seq", run_id=run_id)
 
+    def request_rows(self, dataset: str, column: str, identity: str) -> list[Row]:
+        """The charges of one request."""
+        where = " AND ".join(f"{self.fact(name)} = :{name}" for name in ("dataset", "column", "identity"))
+        return self._entries(f"{where} ORDER BY seq", dataset=dataset, column=column, identity=identity)
+
     def head_at(self, seq: int) -> str | None:
         """The hash of an entry, or None if there is no such entry."""
         found = self._entries("seq = :seq", seq=seq)
