@@ -6,37 +6,31 @@ and manifest under their final names, settle. A process killed anywhere leaves n
 renames no folders: nothing with a manifest), and the same command run again picks up the charge and writes the same table.
 """
 
-import errno
-import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labeldp import _validate
-from labeldp.errors import DomainLeakWarning, InvalidInput, ReleaseError
-from labeldp.privacy.custody import RunStore
-from labeldp.privacy.ledger import Ledger, RunRecord, default_ledger
-from labeldp.privacy.ledger_repair import STAGING
+from labeldp.errors import DomainLeakWarning, InvalidInput
+from labeldp.privacy.ledger import Ledger, default_ledger
 from labeldp.privacy.stream import StreamRun
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import evidence_bytes
 from labeldp.tables.dataset import DatasetSource
 from labeldp.tables.formats import check_layout, check_same_format, given_parts, open_table, table_name
 from labeldp.tables.labels import LabelCodec, check_type, distinct_labels, parse_classes
-from labeldp.tables.manifest import Released, manifest, manifest_path, manifest_place, read_manifest, shared_facts, to_json
+from labeldp.tables.manifest import Released, manifest, manifest_path, manifest_place, shared_facts, to_json
 from labeldp.tables.output import Output
 from labeldp.tables.parts import PartsSink
-from labeldp.tables.passes import Passes, Progress, Written, silent
+from labeldp.tables.passes import Passes, Progress, silent
 from labeldp.tables.place import URI, Place
+from labeldp.tables.publication import Publication
 from labeldp.tables.publish import scratch
 from labeldp.tables.spec import ReleaseSpec, law_of
-from labeldp.tables.staging import Staging
 from labeldp.tables.table import EVIDENCE, Source, check_columns
-
-OUTPUT, MANIFEST = "output", "manifest.json"  # kept in the run's folder
 
 
 @dataclass(frozen=True)
@@ -106,7 +100,7 @@ def release(
     """
     _validate.one_of(("local",), engine=engine)
     task = _Task(source, out, spec, ledger or default_ledger(), redraw, progress or silent)
-    with scratch(task.out.place) as folder:
+    with scratch(task.out.out.place) as folder:
         return task.run(folder)
 
 
@@ -119,11 +113,12 @@ class _Task:
         self.table = open_table(source)
         check_layout(self.table, given, spec.label, (), public=spec.order == "keep")
         self.dataset = spec.dataset or table_name(self.table)
-        self.out = Output(Place.of(out), isinstance(self.table, DatasetSource), self.table.path)
+        place = Output(Place.of(out), isinstance(self.table, DatasetSource), self.table.path, spec.stage_name)
+        self.out = Publication(place, ledger, self.dataset, spec.label, redraw=redraw)
         self._shown = None if isinstance(out, Place | tuple) or URI.match(str(out)) else Path(out)
-        check_same_format(self.table, self.out.place)
+        check_same_format(self.table, place.place)
         check_columns(self.table, [spec.label, *spec.ids, *([spec.unit] if spec.unit else []), *(spec.prior or ())])
-        self._check_output()
+        self.out.check_free()
         self.codec = _codec(self.table, spec)
         check_layout(self.table, given, spec.label, self.codec.classes, public=spec.order == "keep")
         self.law = law_of(spec, len(self.codec.classes))
@@ -131,7 +126,7 @@ class _Task:
     def run(self, folder: Path) -> Release:
         """Both passes, then publish and settle."""
         classes = tuple("(null)" if c is None else c for c in self.codec.classes)
-        with _closing(
+        with closing(
             StreamRun(
                 self.law,
                 classes=classes,
@@ -141,6 +136,7 @@ class _Task:
                 unit_name=self.spec.unit_name,
                 max_rows_per_unit=self.spec.max_rows_per_unit,
                 redraw=self.redraw,
+                stage=self.spec.stage,
             )
         ) as run:
             return self._draw(run, folder)
@@ -150,119 +146,31 @@ class _Task:
         digest = self.table.public_digest(self.spec.label)
         pinned = passes.pin(None if self.spec.ids else digest)
         rows = "" if self.spec.ids else digest.hexdigest()
-        self._check_owner(run.lookup(rows))
+        self.out.check_owner(run.lookup(rows))
         receipt = run.charge(rows)
         if run.settled is not None:
-            return self._repeat(receipt, run.settled.artefact)
-        staging = self.out.staging(receipt.run_id)
-        if self.out.exists() and self.out.run_id != receipt.run_id and not staging.begun:
-            raise self.out.taken()  # by an earlier draw, while a later one was never finished
+            return self._done(receipt, self.out.repeat(receipt, run.settled.artefact), repeated=True)
         made = Released(self.spec, self.dataset, self.codec.classes, run.law, receipt)
         self.table.plan(self.codec, evidence_bytes(run.law))
         shared = to_json(shared_facts(made), indent=None)
-        RunStore(self.ledger.run_dir(receipt.run_id)).write(STAGING, str(staging.folder).encode())  # for `labeldp ledger repair`
-        with _written(self.out.place, staging):
+        with self.out.staging(receipt.run_id) as staging:
             sink = PartsSink(staging, lambda place: self.table.sink(place, shared), self._suffix)
             try:
                 written = passes.draw(sink, folder, pinned, digest if self.spec.ids else None)
             finally:
                 sink.abort()
-            facts = manifest(made, written, digest.hexdigest(), sink.parts if self.out.many else None)
-            return self._publish(run, made, facts, written, sink)
+            facts = manifest(made, written, digest.hexdigest(), sink.parts if self.out.out.many else None)
+            self.out.publish(run, facts, sink.parts, written.digest)
+        return self._done(receipt, facts, repeated=False)
 
     @property
     def _suffix(self) -> str:
-        return ".parquet" if self.out.many else self.out.place.suffix
-
-    def _publish(self, run: StreamRun, made: Released, facts: dict[str, object], written: Written, sink: PartsSink) -> Release:
-        run_id, text = made.receipt.run_id, to_json(facts).encode()
-        store = RunStore(self.ledger.run_dir(run_id))
-        store.write(OUTPUT, str(self.out.place).encode())
-        store.write(MANIFEST, text)
-        staging = self.out.staging(run_id)
-        self.ledger.intend(run_id, [replace(part, name=name) for part, name in zip(sink.parts, staging.names(sink.parts), strict=True)])
-        staging.publish(sink.parts, text + b"\n", replace=self.out.run_id == run_id)
-        run.settle(f"sha256:{written.digest}")
-        (store.folder / STAGING).unlink(missing_ok=True)
-        return self._done(made.receipt, facts, repeated=False)
+        return ".parquet" if self.out.out.many else self.out.out.place.suffix
 
     def _done(self, receipt: Receipt, facts: Mapping[str, object], *, repeated: bool) -> Release:
         if self._shown is None:
-            return Release(self.out.place, manifest_place(self.out.place), receipt, repeated, facts)
+            return Release(self.out.out.place, manifest_place(self.out.out.place), receipt, repeated, facts)
         return Release(self._shown, manifest_path(self._shown), receipt, repeated, facts)
-
-    # What is there already --------------------------------------------------------------------------------------------------------
-
-    def _check_output(self) -> None:
-        """An existing output may only be one that a run of this ledger and column has written."""
-        self.out.check_apart()
-        # A new draw may only take the place of one that died just before it settled.
-        if self.out.exists() and not self.out.is_of(r for r in self._runs() if not self.redraw or r.state == "charged"):
-            raise self.out.taken()
-
-    def _check_owner(self, known: RunRecord | None) -> None:
-        """Before anything is charged: an existing output belongs to the run that this request repeats."""
-        if self.out.exists() and not self.out.is_of(r for r in self._runs() if known is not None and r.identity == known.identity):
-            raise self.out.taken()
-
-    def _runs(self) -> list[RunRecord]:
-        return list(self.ledger.runs(self.dataset, self.spec.label))
-
-    def _repeat(self, receipt: Receipt, artefact: str | None) -> Release:
-        """The settled release: as it stands, or copied from where it was first written."""
-        store = RunStore(self.ledger.run_dir(receipt.run_id))
-        text, first = store.read(MANIFEST), store.read(OUTPUT)
-        facts = {} if text is None else json.loads(text)
-        place = self.out.place
-        places = [place, *([self.out.first_place(first.decode())] if first else [])]
-        found = next((p for p in places if p is not None and self.out.holds(p, artefact, facts)), None)
-        if text is None or found is None:
-            raise ReleaseError(
-                f"Expected the table that this release wrote to {places[-1]}, but it is gone or was changed. It was settled and is never "
-                "computed again. Restore it, or ask for a new draw with redraw (--redraw), which is charged."
-            )
-        staging = self.out.staging(receipt.run_id)
-        if found != place:
-            if self.out.exists():
-                raise self.out.taken()
-            with _written(place, staging):
-                self.out.copy(found, receipt.run_id, text + b"\n", facts)
-        elif not manifest_place(place).exists():
-            staging.write_manifest(text + b"\n")
-            staging.abandon()
-        return self._done(receipt, read_manifest(place) or {}, repeated=True)
-
-
-@contextmanager
-def _written(out: Place, staging: Staging) -> Iterator[None]:
-    """An empty staging folder that is gone afterwards; what goes wrong with the disk is told in words."""
-    try:
-        staging.prepare()
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        what = "no room is left" if full else error.strerror or type(error).__name__
-        fix = "Make room" if full else "Mend it"
-        raise ReleaseError(
-            f"Expected to write {out} and temporary files for it, got: {what}. Nothing was published; a charge that was made stands. "
-            f"{fix}, and run the same command again: it picks up the charge."
-        ) from None
-    finally:
-        with suppress(OSError):
-            staging.tidy()
-
-
-class _closing:
-    """Deletes a run's temporary files at the end."""
-
-    def __init__(self, run: StreamRun):
-        self._run = run
-
-    def __enter__(self) -> StreamRun:
-        return self._run
-
-    def __exit__(self, *_: object) -> None:
-        self._run.close()
 
 
 def _codec(table: Source, spec: ReleaseSpec) -> LabelCodec:

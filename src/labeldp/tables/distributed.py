@@ -13,10 +13,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from labeldp import _validate
-from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.privacy.custody import RunStore
+from labeldp.errors import InvalidInput
 from labeldp.privacy.ledger import Ledger, default_ledger
-from labeldp.privacy.stream import StreamRun, repeated_ids
+from labeldp.privacy.stream import StreamRun, changed_input, repeated_ids
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import Shape, evidence_bytes
 from labeldp.tables.jobs import (
@@ -38,13 +37,15 @@ from labeldp.tables.jobs import (
     read_summaries,
 )
 from labeldp.tables.labels import LabelCodec, check_type, parse_classes
-from labeldp.tables.manifest import Released, manifest, read_manifest, run_id_of, shared_facts, to_json
+from labeldp.tables.manifest import Released, manifest, shared_facts, to_json
+from labeldp.tables.output import Output
 from labeldp.tables.parquet import WriterSettings
 from labeldp.tables.parts import release_digest
 from labeldp.tables.passes import Progress, Written, silent
 from labeldp.tables.place import Place
+from labeldp.tables.publication import Publication
+from labeldp.tables.publish import scratch
 from labeldp.tables.spec import ReleaseSpec, law_of
-from labeldp.tables.staging import Staging
 from labeldp.tables.table import EVIDENCE
 
 Table = Any
@@ -76,15 +77,15 @@ class Engine(Protocol):
         """Run a job that gives rows on every partition."""
         ...
 
-    def ordered(self, table: Table, by: str) -> Table:
-        """Rows in the order of an int64 column, over all partitions."""
+    def ordered(self, table: Table, by: str, rows: int) -> Table:
+        """The table's rows in the order of an int64 column whose values are spread evenly, over all partitions."""
         ...
 
-    def capped(self, table: Table, unit: str, by: str, cap: int, mark: str) -> Table:
+    def capped(self, table: Table, unit: str, by: str, cap: int, mark: str, rows: int) -> Table:
         """Add a column `mark`: true for the `cap` rows of each unit with the smallest `by`."""
         ...
 
-    def repeats(self, table: Table, column: str) -> bool:
+    def repeats(self, table: Table, column: str, rows: int) -> bool:
         """Whether any value occurs twice."""
         ...
 
@@ -120,7 +121,9 @@ def release_on(
     progress: Progress = silent,
 ) -> ClusterRelease:
     """Release a cluster's table; see `labeldp.tables.spark.release`."""
-    return _ClusterTask(engine, table, Place.of(out), spec, ledger or default_ledger(), redraw, progress).run()
+    task = _ClusterTask(engine, table, Place.of(out), spec, ledger or default_ledger(), redraw, progress)
+    with scratch(task.out):  # one release at a time works on a name
+        return task.run()
 
 
 class _ClusterTask:
@@ -130,10 +133,11 @@ class _ClusterTask:
         self.engine, self.table, self.out, self.spec, self.ledger = engine, table, out, spec, ledger
         self.redraw, self.progress = redraw, progress
         self.dataset = _checked(spec, engine)
+        self.output = Publication(Output(out, many=True, stage=spec.stage_name), ledger, self.dataset, spec.label, redraw=redraw)
+        self.output.check_free()
         schema = engine.schema(table).remove_metadata()
         _check_columns(schema, spec.label, self._named_columns())
         check_type(spec.label, schema.field(spec.label).type)
-        self._check_output()
         codec = self._codec(schema)
         law = law_of(spec, len(codec.classes))
         self.run_ = StreamRun(
@@ -146,6 +150,7 @@ class _ClusterTask:
             max_rows_per_unit=spec.max_rows_per_unit,
             redraw=redraw,
             id_names=",".join(spec.ids),
+            stage=spec.stage,
         )
         self.shape = Shape(schema, codec, evidence_bytes(self.run_.law))
 
@@ -153,12 +158,12 @@ class _ClusterTask:
         """Both passes, then publish and settle."""
         with closing(self.run_):
             self._pin()
-            known = self.run_.lookup()
-            self._check_owner(None if known is None else known.identity)
+            self.output.check_owner(self.run_.lookup())
             receipt = self.run_.charge()
             if self.run_.settled is not None:
-                return self._repeat(receipt, self.run_.settled.artefact)
-            return self._draw(receipt)
+                facts = self.output.repeat(receipt, self.run_.settled.artefact)
+                return ClusterRelease(self.out, receipt, True, facts)
+            return ClusterRelease(self.out, receipt, False, self._draw(receipt))
 
     # First pass -------------------------------------------------------------------------------------------------------------------
 
@@ -176,43 +181,43 @@ class _ClusterTask:
             if repeated is None:
                 names = self.engine.select(self.table, self.spec.ids)
                 job = NameJob(self._work(handle, names))
-                repeated = self.engine.repeats(self.engine.flow(names, job, job.schema), job.schema.names[0])
+                repeated = self.engine.repeats(self.engine.flow(names, job, job.schema), job.schema.names[0], self.run_.sums.rows)
         if repeated:
             raise repeated_ids()
         self.progress("check", 1, 1)
 
     # Second pass ------------------------------------------------------------------------------------------------------------------
 
-    def _draw(self, receipt: Receipt) -> ClusterRelease:
-        staging = Staging(self.out, receipt.run_id)
+    def _draw(self, receipt: Receipt) -> dict[str, object]:
         made = Released(self.spec, self.dataset, self.shape.codec.classes, self.run_.law, receipt)
-        store = RunStore(self.ledger.run_dir(receipt.run_id))
-        store.write("staging", str(staging.folder).encode())
-        staging.prepare()
-        with self.engine.lend(Loan(self.run_.lend())) as handle:
-            work = self._work(handle, self.table)
-            drawing = Drawing(
-                receipt,
-                self.run_.prior_digest,
-                "release",
-                staging,
-                _settings(self.shape),
-                to_json(shared_facts(made), indent=None),
-            )
-            found = self._second(work, drawing)
-        self.progress("draw", 1, 1)
-        self._check_sums(found)
-        return self._publish(made, staging, found)
+        with self.output.staging(receipt.run_id) as staging:
+            with self.engine.lend(Loan(self.run_.lend())) as handle:
+                work = self._work(handle, self.table)
+                shared = to_json(shared_facts(made), indent=None)
+                drawing = Drawing(receipt, self.run_.prior_digest, self.run_.stage_name, staging, _settings(self.shape), shared)
+                try:
+                    found = self._second(work, drawing)
+                except InvalidInput:
+                    raise changed_input() from None  # the first pass has seen nothing wrong with it
+            self._check_sums(found)
+            self.progress("draw", 1, 1)
+            parts = [part for each in found for part in each.parts]
+            digest = release_digest([part.sha256 for part in parts], single=False)
+            written = Written(sum(part.rows for part in parts), sum(each.dropped for each in found), digest)
+            facts = manifest(made, written, None, parts)
+            self.output.publish(self.run_, facts, parts, digest)
+        return facts
 
     def _second(self, work: Work, drawing: Drawing) -> list[SecondSummary]:
         table = self.table
         if self.spec.unit is not None:
             job = CapJob(work)
-            table = self.engine.capped(self.engine.flow(table, job, job.schema), self.spec.unit, WORD, self.spec.max_rows_per_unit, KEPT)
+            words, cap = self.engine.flow(table, job, job.schema), self.spec.max_rows_per_unit
+            table = self.engine.capped(words, self.spec.unit, WORD, cap, KEPT, self.run_.sums.rows)
         if self.spec.order == "keep":
             return read_summaries(self.engine.summaries(table, DrawAndWriteJob(work, drawing)))
         draw = DrawJob(work, drawing)
-        rows = self.engine.ordered(self.engine.flow(table, draw, draw.schema), WORD)
+        rows = self.engine.ordered(self.engine.flow(table, draw, draw.schema), WORD, self.run_.sums.rows)
         found: list[SecondSummary] = read_summaries(self.engine.summaries(rows, WriteJob(work, drawing)))
         return sorted(found, key=lambda part: part.first_word)
 
@@ -220,56 +225,6 @@ class _ClusterTask:
         columns = list(zip(*(part.check for part in found), strict=True))
         rows, first, second = (sum(column) for column in columns)
         self.run_.check_pin((rows, first % 2**64, second % 2**64))
-
-    def _publish(self, made: Released, staging: Staging, found: Sequence[SecondSummary]) -> ClusterRelease:
-        parts = [part for each in found for part in each.parts]
-        written = Written(
-            sum(part.rows for part in parts),
-            sum(each.dropped for each in found),
-            release_digest([part.sha256 for part in parts], single=False),
-        )
-        facts = manifest(made, written, None, parts)
-        text = to_json(facts).encode() + b"\n"
-        self.ledger.intend(made.receipt.run_id, parts)
-        staging.publish(parts, text, replace=self.out.exists())
-        self.run_.settle(f"sha256:{written.digest}")
-        return ClusterRelease(self.out, made.receipt, False, facts)
-
-    # What is there already --------------------------------------------------------------------------------------------------------
-
-    def _check_output(self) -> None:
-        """An existing output may only be one that a run of this ledger and column has written."""
-        if not self.out.exists():
-            return
-        runs = [r for r in self.ledger.runs(self.dataset, self.spec.label) if not self.redraw or r.state == "charged"]
-        if self._owner() not in {record.run_id for record in runs}:
-            raise self._taken()
-
-    def _check_owner(self, identity: str | None) -> None:
-        """Before anything is charged: an existing output belongs to the run that this request repeats."""
-        runs = self.ledger.runs(self.dataset, self.spec.label)
-        if self.out.exists() and self._owner() not in {r.run_id for r in runs if r.identity == identity}:
-            raise self._taken()
-
-    def _owner(self) -> str:
-        return run_id_of(read_manifest(self.out) or {})
-
-    def _taken(self) -> ReleaseError:
-        return ReleaseError(
-            f"Expected a new name for the output, got {self.out}, which holds something else. Remove it, or choose another name."
-        )
-
-    def _repeat(self, receipt: Receipt, artefact: str) -> ClusterRelease:
-        """The settled release as it stands."""
-        facts = read_manifest(self.out) or {}
-        listed = facts.get("parts")
-        found = [self.out.child(str(part["name"])).digest() for part in listed] if isinstance(listed, list) else []
-        if run_id_of(facts) != receipt.run_id or f"sha256:{release_digest(found, single=False)}" != artefact:
-            raise ReleaseError(
-                f"Expected the table that this release wrote, in {self.out}, but it is gone or was changed. It was settled and is never "
-                "computed again. Restore it, or ask for a new draw with redraw (--redraw), which is charged."
-            )
-        return ClusterRelease(self.out, receipt, True, facts)
 
     # Details ----------------------------------------------------------------------------------------------------------------------
 
