@@ -146,6 +146,11 @@ class StageTurn(StagedRun):
         self._stage = stage
 
     @property
+    def is_done(self) -> bool:
+        """Whether this stage was published before."""
+        return self.done(self._stage.number) is not None
+
+    @property
     def runs(self) -> list[RunRecord]:
         """The charge that this stage belongs to, if there is one."""
         return [] if self.record is None else [self.record]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labeldp import _validate
-from labeldp._hash import digest
+from labeldp._hash import SetDigest, digest
 from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.evidence import NoisyLabels
 from labeldp.laws.base import Array, Law
@@ -68,6 +68,8 @@ class StreamRun:
         Whether rows of an earlier run may be charged again.
     ids_of : function of a RunRecord, optional
         The ids that an earlier run released, batch by batch; None where they are gone.
+    prior : str, optional
+        Names the prior in the request, where asking it again could give something else. None: what it decides of each row does.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class StreamRun:
         id_names: str = "",
         overlap: Overlap = "charge",
         ids_of: IdsOf | None = None,
+        prior: str | None = None,
     ) -> None:
         if not dataset:
             raise InvalidInput("Expected a dataset name: the public name under which this data set's budget is kept.")
@@ -112,6 +115,7 @@ class StreamRun:
         self._row_set: RowSetBuilder | None = None
         self._row_names = id_names if unit_name == "row" else unit_name
         self._overlap, self._ids_of = overlap, ids_of
+        self._prior = prior
         self._rows = 0
         self._second: SecondPass | None = None
         self._receipt: Receipt | None = None
@@ -181,23 +185,38 @@ class StreamRun:
         plan = self._plan(public_digest)
         return self._ledger.find(plan.dataset, plan.column, plan.identity)
 
+    def planned(self, public_digest: str = "") -> RunSecret | None:
+        """The secret that `charge` is about to draw with, of a run to pick up or a new one; None where this very release was made before.
+
+        For priors that are asked before the charge, and not again where a run is picked up.
+        """
+        known = self.lookup(public_digest)
+        if self._turn is not None:
+            return None if self._turn.is_done else self.candidates[-1]
+        for secret in self.candidates[1:] if known is not None and known.state == "charged" else ():
+            pin = RunStore(self._ledger.run_dir(secret.run_id)).read("pin")
+            if known is not None and secret.run_id == known.run_id and pin == self.sums.pins[secret.run_id].hexdigest().encode():
+                return secret
+        identity = self._plan(public_digest).identity
+        runs = [] if self._redraw else self._ledger.runs(self.facts.dataset, self.facts.column)
+        return None if any(run.state == "settled" and run.identity == identity for run in runs) else self.candidates[0]
+
+    def take_side(self, side: SetDigest) -> None:
+        """Take in what the prior decides of all rows, before `charge`, where the first pass has not asked it."""
+        self.sums.side = side
+
     def charge(self, public_digest: str = "") -> Receipt:
         """Charge the run, pick up the crashed one that this input belongs to, or find the settled one that it repeats (`settled`)."""
         self.lookup(public_digest)
-        plan, sums = self._plan(public_digest), self.sums
-
-        def pin_of(secret: bytes, run_id: str) -> str:
-            known = next((each for each in self.candidates if each.run_id == run_id and each.is_of(secret)), None)
-            return "" if known is None else sums.pins[run_id].hexdigest()
-
+        plan = self._plan(public_digest)
         if self._turn is not None:
-            self._turn.check_same(plan.identity, pin_of)
+            self._turn.check_same(plan.identity, self._pin_of)
         begun = begin(
             plan,
             self._ledger,
             None,
             redraw=self._redraw,
-            pin_of=pin_of,
+            pin_of=self._pin_of,
             names_rows=bool(plan.rows),
             fresh=self._fresh,
             covered=Covered(None if self._row_set is None else self._row_set.finish(), self._overlap, self._ids_of),
@@ -205,7 +224,7 @@ class StreamRun:
         self._fresh = self._row_set = None
         self._receipt, self.settled = begun.receipt, begun.settled
         if self._turn is not None:
-            self.settled = self._turn.begin(begun.receipt.run_id, self.prior_digest)
+            self.settled = self._turn.begin(begun.receipt.run_id, self._named_prior)
         if begun.secret is not None and self.settled is None:
             place, chosen = next((i, each) for i, each in enumerate(self.candidates) if each.run_id == begun.receipt.run_id)
             self.secret, self._rows = chosen, 0
@@ -290,10 +309,18 @@ class StreamRun:
             **self.facts.public(),  # type: ignore[arg-type]
             epsilon=self._total.epsilon,
             laws=drawn | self._more,
-            prior=self.prior_digest if self._stage is None else "",
+            prior=self._named_prior if self._stage is None else "",
             rows=sums.ids.hexdigest() if sums.ids.count else public_digest,
             units=sums.units.hexdigest() if sums.units.count else "",
         )
+
+    @property
+    def _named_prior(self) -> str:
+        return self.prior_digest if self._prior is None else self._prior
+
+    def _pin_of(self, secret: bytes, run_id: str) -> str:
+        known = next((each for each in self.candidates if each.run_id == run_id and each.is_of(secret)), None)
+        return "" if known is None else self.sums.pins[run_id].hexdigest()
 
     def _candidate(self, halves: SecretHalves) -> RunSecret:
         self._halves[halves.run_id] = halves
