@@ -50,7 +50,7 @@ def shared_facts(made: Released) -> dict[str, object]:
         "id": list(made.spec.ids) or None,
         "law": made.law.to_dict(),
         "receipt": made.receipt.to_dict(),
-        "stage": "release",
+        "stage": made.spec.stage_name,
     }
 
 
@@ -71,7 +71,7 @@ def manifest(made: Released, written: Written, public_digest: str | None, parts:
         "order": "keyed permutation" if spec.order == "shuffle" else "kept: stated to be public",
         "prior": list(spec.prior) if spec.prior else None,
         "rows": written.rows,
-        "rows_over_the_cap": written.dropped,
+        **_left_out(spec, written),
         "digests": {"output": f"sha256:{written.digest}", "public_columns": None if public_digest is None else f"sha256:{public_digest}"},
     }
     if parts is not None:
@@ -80,6 +80,13 @@ def manifest(made: Released, written: Written, public_digest: str | None, parts:
     if not receipt.secure:
         return {"insecure": True} | facts
     return {"guarantee": guarantee, "insecure": False} | facts
+
+
+def _left_out(spec: ReleaseSpec, written: Written) -> dict[str, object]:
+    """Rows that are not in the table, and why."""
+    if spec.stage is None:
+        return {"rows_over_the_cap": written.dropped}
+    return {"stages": {"number": spec.stage.number} | spec.stage.facts(), "rows_of_other_stages_or_over_the_cap": written.dropped}
 
 
 def to_json(facts: Mapping[str, object], *, indent: int | None = 2) -> str:
@@ -109,7 +116,7 @@ def read_manifest(out: Path | Place) -> dict[str, object] | None:
     return facts
 
 
-def run_id_of(facts: Mapping[str, object]) -> str:
-    """The run that made the table."""
+def run_id_of(facts: Mapping[str, object], stage: str) -> str:
+    """The run that made the table in this stage; "" if none did."""
     receipt = facts.get("receipt")
-    return str(receipt["run_id"]) if isinstance(receipt, Mapping) and "run_id" in receipt else ""
+    return str(receipt["run_id"]) if isinstance(receipt, Mapping) and "run_id" in receipt and facts.get("stage") == stage else ""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.privacy.ledger import RunRecord
+from labeldp.privacy.stream import RELEASE
 from labeldp.tables.dataset import check_apart
 from labeldp.tables.manifest import read_manifest, run_id_of
 from labeldp.tables.parts import release_digest
@@ -26,10 +27,12 @@ class Output:
         A folder of files, and not one file.
     source : Place, optional
         The input, if it is in files.
+    stage : str
+        Name of the draw: another stage of the same run is another release.
     """
 
-    def __init__(self, place: Place, many: bool, source: Place | None = None):
-        self.place, self.many, self._source = place, many, source
+    def __init__(self, place: Place, many: bool, source: Place | None = None, stage: str = RELEASE):
+        self.place, self.many, self._source, self.stage = place, many, source, stage
 
     def staging(self, run_id: str) -> Staging:
         """Where a run's files are until they are published."""
@@ -43,8 +46,8 @@ class Output:
 
     @property
     def run_id(self) -> str:
-        """The run that wrote what is there; "" if none did."""
-        return run_id_of(read_manifest(self.place) or {})
+        """The run that wrote what is there, in this very stage; "" if none did."""
+        return run_id_of(read_manifest(self.place) or {}, self.stage)
 
     def is_of(self, runs: Iterable[RunRecord]) -> bool:
         """One of these runs wrote what is there, as a whole or until it was killed."""

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`labeldp stage`: releases of one table in several stages under one charge, with training of any kind between them (LP-MST).
+
+A folder holds the plan, which is public; where the plan stands is in the ledger and in the run's private folder.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from labeldp._files import sync
+from labeldp.app.engines import release_with
+from labeldp.app.ledger import table_text
+from labeldp.app.release import Release
+from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.privacy.custody import RunStore
+from labeldp.privacy.ledger import Ledger, default_ledger
+from labeldp.privacy.staged import stage_name
+from labeldp.tables.passes import Progress, silent
+from labeldp.tables.publication import OUTPUT, kept_name
+from labeldp.tables.stages import ReleasePlan, make_plan
+
+PLAN = "plan.json"
+
+
+def plan(
+    folder: str | Path,
+    *,
+    label: str,
+    classes: Sequence[object],
+    epsilon: float,
+    id: str | Sequence[str],
+    dataset: str,
+    parts: Sequence[float],
+    law: str = "auto",
+    first_law: str | None = None,
+    unit: str | None = None,
+    max_rows_per_unit: int = 1,
+    order: str = "shuffle",
+    ledger: Ledger | None = None,
+) -> ReleasePlan:
+    """Plan a release in stages; nothing is read and nothing is charged.
+
+    Parameters
+    ----------
+    folder : str or Path
+        New or empty; the plan is written there.
+    label, classes, epsilon, id, dataset, unit, max_rows_per_unit, order : as in ReleaseSpec
+        epsilon is the total over all stages, whose rows are disjoint.
+    parts : sequence of float
+        Share of the rows in each stage: above 0, sum 1. A secret key decides which rows those are.
+    law : str
+        Of every stage, as in ReleaseSpec.
+    first_law : str, optional
+        Of the first stage, which has no model before it. By default `law`; "subset" for "split" and "rr" for "rr-top-k".
+    ledger : Ledger, optional
+        For all stages; your own by default.
+
+    Returns
+    -------
+    ReleasePlan
+    """
+    where = Path(folder)
+    made = make_plan(
+        parts,
+        law,
+        first_law,
+        label=label,
+        classes=tuple(classes),
+        epsilon=epsilon,
+        id_columns=(id,) if isinstance(id, str) else tuple(id),
+        dataset=dataset,
+        ledger=ledger or default_ledger(),
+        unit=unit,
+        max_rows_per_unit=max_rows_per_unit,
+        order=order,
+    )
+    text = made.to_json()
+    if where.exists() and (not where.is_dir() or any(where.iterdir())):
+        raise ReleaseError(f"Expected a new folder for the plan, got {where}, which holds something else. Choose another name.")
+    where.mkdir(parents=True, exist_ok=True)
+    with (where / PLAN).open("x", encoding="utf-8") as file:
+        file.write(text + "\n")
+    sync(where / PLAN)
+    sync(where)
+    return made
+
+
+def load(folder: str | Path) -> ReleasePlan:
+    """The plan in a folder."""
+    path = Path(folder) / PLAN
+    try:
+        return ReleasePlan.from_json(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise InvalidInput(f"Expected a folder that labeldp stage plan wrote, got {folder} without {PLAN}.") from None
+
+
+def release(
+    folder: str | Path,
+    source: Any,
+    stage: int,
+    out: Any,
+    *,
+    prior: Any = None,
+    engine: str = "local",
+    master: str | None = None,
+    progress: Progress = silent,
+) -> Release:
+    """Release one stage of a plan: of the whole table, the rows that a secret key put into this part, with their noisy labels.
+
+    Parameters
+    ----------
+    folder : str or Path
+        With the plan.
+    source : str, Path or Place
+        The whole table, the same rows and labels in every stage; columns of a prior may come and go.
+    stage : int
+        From 1, in order.
+    out : str, Path or Place
+        As in `labeldp.release`.
+    prior : as in ReleaseSpec, optional
+        Public weights of the classes for every row of the table. Required after the first stage where the law uses one.
+    engine : {"local", "spark", "ray"}
+    master : str, optional
+        Address of the cluster.
+    progress : function of (phase, done, total)
+
+    Returns
+    -------
+    Release, when table and manifest are there and the stage is on record.
+
+    Guarantee
+    ---------
+    All stages together are epsilon-label-DP: their rows are disjoint, and each row is drawn once. The first stage is charged, for all.
+    A stage that was killed is finished by the same call, with the same labels; a released one is not drawn again.
+    """
+    made = load(folder)
+    return release_with(engine, source, out, made.spec(stage, prior), made.ledger, master=master, progress=progress)
+
+
+def close(folder: str | Path) -> str:
+    """End a plan before its last stage: the rows of later stages are given up and the secret is destroyed. The digest of what stands."""
+    return load(folder).run().settle()
+
+
+def status(folder: str | Path) -> dict[str, object]:
+    """What is released, and what is next: JSON-ready facts."""
+    made = load(folder)
+    record = made.run().record
+    state = "planned" if record is None else record.state
+    stages = [_stage_facts(made, number, state) for number in range(1, made.n_stages + 1)]
+    following = next((facts["stage"] for facts in stages if facts["state"] in ("next", "begun")), None)
+    return {
+        "plan": made.id,
+        "dataset": made.dataset,
+        "label": made.label,
+        "unit": made.unit or "row",
+        "epsilon": made.epsilon,
+        "ledger": str(made.ledger.location),
+        "run_id": None if record is None else record.run_id,
+        "state": state,
+        "next": following,
+        "stages": stages,
+    }
+
+
+def _stage_facts(made: ReleasePlan, number: int, state: str) -> dict[str, object]:
+    run = made.run()
+    record, artefact = run.record, run.done(number)
+    facts: dict[str, object] = {
+        "stage": number,
+        "law": made.laws[number - 1],
+        "fraction": made.fractions[number - 1],
+        "epsilon": made.epsilon,
+        "state": "released",
+        "rows": None,
+        "artefact": artefact,
+        "path": None,
+    }
+    if artefact is None or record is None:
+        turn = number == 1 or run.done(number - 1) is not None
+        open_ = state in ("planned", "charged")
+        return facts | {"state": "given up" if not open_ else "waiting" if not turn else "begun" if run.begun(number) else "next"}
+    parts = [part for part in made.ledger.parts(record.run_id) if part.name.startswith(f"{stage_name(number)}/")]
+    path = RunStore(made.ledger.run_dir(record.run_id)).read(kept_name(OUTPUT, stage_name(number)))
+    return facts | {"rows": sum(part.rows for part in parts), "path": None if path is None else path.decode()}
+
+
+def status_text(facts: dict[str, Any]) -> str:
+    """The status for people."""
+    charged = "nothing is charged yet" if facts["run_id"] is None else f"run {facts['run_id']} is {facts['state']}"
+    head = f"{facts['dataset']}, column {facts['label']}: epsilon {facts['epsilon']:g} for each {facts['unit']} over all stages; {charged}."
+    table = table_text(("stage", "state", "law", "fraction", "rows", "path"), facts["stages"])
+    following = f"Next: stage {facts['next']}." if facts["next"] else "All rows are released." if facts["state"] == "settled" else ""
+    return "\n".join(line for line in (head, table, following) if line)
