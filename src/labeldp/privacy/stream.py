@@ -183,6 +183,8 @@ class StreamRun:
         if self._repeats.any():
             raise repeated_ids()
         plan = self._plan(public_digest)
+        if self._turn is not None:
+            self._turn.check_same(plan.identity, self._pin_of)
         return self._ledger.find(plan.dataset, plan.column, plan.identity)
 
     def planned(self, public_digest: str = "") -> RunSecret | None:
@@ -209,8 +211,6 @@ class StreamRun:
         """Charge the run, pick up the crashed one that this input belongs to, or find the settled one that it repeats (`settled`)."""
         self.lookup(public_digest)
         plan = self._plan(public_digest)
-        if self._turn is not None:
-            self._turn.check_same(plan.identity, self._pin_of)
         begun = begin(
             plan,
             self._ledger,

@@ -1,0 +1,412 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Releases in stages: disjoint keyed parts of one table under one charge, each row drawn once, whatever dies in between."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import labeldp as ldp
+from labeldp.app import stage
+from labeldp.app.release import Release, release
+from labeldp.errors import InvalidInput, LedgerError, ReleaseError
+from labeldp.privacy import stream, worker
+from labeldp.privacy.custody import RunStore
+from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.staged import StageTurn
+from labeldp.tables.evidence import read_noisy
+from labeldp.tables.stages import ReleasePlan
+
+N, K = 6000, 4
+PRIOR = [f"p{c}" for c in range(K)]
+
+
+def data(n: int = N, seed: int = 0) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    weights = rng.random((n, K)) + 0.1
+    columns: dict[str, Any] = {
+        "id": rng.permutation(10 * n)[:n],
+        "who": [f"p{i // 3}" for i in range(n)],
+        "y": rng.integers(0, K, n).astype(np.int32),
+        "x": rng.standard_normal(n),
+    }
+    return pa.table(columns | {name: weights[:, c] for c, name in enumerate(PRIOR)})
+
+
+class Job:
+    """A table and a plan for it."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        self.folder = folder
+        self.ledger = Ledger(folder / "private" / "ledger.db")
+        self.table = data()
+        self.source = folder / "in.parquet"
+        pq.write_table(self.table, self.source, row_group_size=1000)
+        self.plan(**changes)
+
+    def plan(self, name: str = "plan", **changes: Any) -> ReleasePlan:
+        self.where = self.folder / name
+        facts: dict[str, Any] = {"label": "y", "classes": range(K), "epsilon": 1.0, "id": "id", "dataset": "d", "parts": (0.6, 0.4)}
+        return stage.plan(self.where, **facts | {"ledger": self.ledger} | changes)
+
+    def release(self, number: int, out: str | None = None, source: Path | None = None, **options: Any) -> Release:
+        given = {"prior": PRIOR if number > 1 else None} | options
+        return stage.release(self.where, source or self.source, number, self.folder / (out or f"out-{number}.parquet"), **given)
+
+    @property
+    def runs(self) -> list[Any]:
+        return self.ledger.runs()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def ids(done: Release) -> list[int]:
+    found: list[int] = pq.read_table(done.path)["id"].to_pylist()
+    return found
+
+
+def same(one: Any, other: Any) -> bool:
+    return bool(pq.read_table(one).equals(pq.read_table(other)))
+
+
+class Killed(BaseException):
+    """What a process that is gone would have done is not done."""
+
+
+@pytest.fixture
+def draws(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[bytes, bytes]]:
+    """How often each row was drawn under each key."""
+    counted: Counter[tuple[bytes, bytes]] = Counter()
+    real = worker.draw
+
+    def recorded(law: Any, codes: Any, key: Any, blocks: Any, side: Any) -> Any:
+        name = bytes(key.material("RowWords"))
+        counted.update((name, row.tobytes()) for row in np.asarray(blocks.templates()))
+        return real(law, codes, key, blocks, side)
+
+    monkeypatch.setattr(worker, "draw", recorded)
+    return counted
+
+
+def test_parts_are_disjoint_cover_everything_and_cost_one_epsilon(job: Job) -> None:
+    first, second = job.release(1), job.release(2)
+    assert sorted(ids(first) + ids(second)) == sorted(job.table["id"].to_pylist())
+    assert abs(len(ids(first)) - 0.6 * N) < 4.9 * np.sqrt(0.24 * N)  # false alarm 1e-6
+    assert [run.state for run in job.runs] == ["settled"] and job.ledger.spent("d", "y") == 1.0
+    assert first.receipt == second.receipt and first.manifest["stage"] == "stage-1" and second.manifest["stage"] == "stage-2"
+    assert not (job.ledger.run_dir(first.receipt.run_id) / "secret").exists()
+    assert job.ledger.verify([first.receipt]) == []
+    public = job.table.drop_columns(["y"]).sort_by("id")
+    both = pa.concat_tables(pq.read_table(done.path).select(public.column_names) for done in (first, second)).sort_by("id")
+    assert both.equals(public.cast(both.schema))
+
+
+def test_every_row_is_drawn_once_over_all_stages(job: Job, draws: Counter[tuple[bytes, bytes]]) -> None:
+    job.release(1)
+    job.release(2)
+    job.release(1)
+    job.release(2)
+    assert set(draws.values()) == {1}
+    assert len({row for _, row in draws}) == len(draws) == N
+    assert len({key for key, _ in draws}) == 2
+
+
+def test_stages_read_back_as_one_table_of_noisy_labels_at_one_epsilon(job: Job) -> None:
+    noisy = ldp.concat([read_noisy(job.release(number).path) for number in (1, 2)])
+    assert len(noisy) == N and noisy.evidenced.all()
+    assert noisy.privacy == ldp.PrivacySpent(1.0, 0.0, "row", True, True) and len(noisy.receipts) == 1
+    assert {block.stage for block in noisy.blocks} == {"stage-1", "stage-2"}
+    truth = dict(zip(job.table["id"].to_pylist(), job.table["y"].to_pylist(), strict=True))
+    own = noisy.likelihood()[np.arange(N), [truth[name] for name in noisy.ids.tolist()]]
+    assert own.mean() - noisy.likelihood().mean() > 0.1  # the evidence is about these labels; 0 +- 0.01 if it were about others
+
+
+@pytest.mark.parametrize(
+    ("law", "first"), [("split", "subset"), ("rr-top-k:2", "rr"), ("rr-with-prior", "rr-with-prior"), ("auto", "auto")]
+)
+def test_each_stage_has_its_law(tmp_path: Path, law: str, first: str) -> None:
+    job = Job(tmp_path, law=law)
+    assert stage.load(job.where).laws == (first, law)
+    laws = [done.manifest["law"]["law"] for done in (job.release(1), job.release(2))]  # type: ignore[index]
+    assert laws == [first, law.partition(":")[0]]
+
+
+@pytest.mark.parametrize("how", ["order", "batches", "kept order"])
+def test_a_row_keeps_its_part_and_its_label_whatever_the_layout(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same run again, from before its first draw, on the same rows in another layout."""
+    job = Job(tmp_path, order="keep" if how == "kept order" else "shuffle")
+    real = StageTurn.finish
+    monkeypatch.setattr(StageTurn, "finish", _kill)
+    with pytest.raises(Killed):
+        job.release(1)
+    monkeypatch.setattr(StageTurn, "finish", real)
+    before = pq.read_table(job.folder / "out-1.parquet").sort_by("id")
+    other = job.table.take(np.random.default_rng(5).permutation(N)) if how == "order" else job.table
+    pq.write_table(other, job.source, row_group_size=37 if how == "batches" else N)
+    assert pq.read_table(job.release(1).path).sort_by("id").equals(before)
+    assert len(job.runs) == 1
+    assert not set(ids(job.release(2))) & set(before["id"].to_pylist())
+
+
+def _kill(*_: Any, **__: Any) -> Any:
+    raise Killed
+
+
+POINTS: dict[str, tuple[Any, str]] = {
+    "before the prior is written": (StageTurn, "begin"),
+    "before anything is drawn": (worker.SecondPass, "draw"),
+    "before the files are announced": (StageTurn, "announce"),
+    "before it is on record": (StageTurn, "finish"),
+    "before the run settles": (StageTurn, "settle"),
+}
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_killed_stage_is_finished_with_the_same_labels(
+    job: Job, monkeypatch: pytest.MonkeyPatch, draws: Counter[tuple[bytes, bytes]], point: str, number: int
+) -> None:
+    if number == 2:
+        job.release(1)
+    if point == "before the run settles" and number == 1:
+        pytest.skip("only the last stage settles")
+    where, name = POINTS[point]
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(where, name, _kill)
+        job.release(number)
+    known = job.folder / f"out-{number}.parquet"
+    published = pq.read_table(known) if known.exists() else None
+    done = job.release(number)
+    assert published is None or pq.read_table(done.path).equals(published)
+    if number == 1:
+        job.release(2)
+    assert [run.state for run in job.runs] == ["settled"] and job.ledger.spent("d", "y") == 1.0
+    assert len({row for _, row in draws}) == N and len({key for key, _ in draws}) == 2  # again, but under the same keys
+
+
+def test_a_prior_swapped_between_crash_and_resume_is_refused(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.release(1)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(StageTurn, "announce", _kill)
+        job.release(2)
+    with pytest.raises(InvalidInput, match="the prior that stage 2 began with"):
+        job.release(2, prior=PRIOR[::-1])
+    done = job.release(2)
+    assert not done.repeated and len(ids(job.release(1)) + ids(done)) == N
+
+
+def test_a_released_stage_is_not_drawn_again(job: Job) -> None:
+    first = job.release(1)
+    again = job.release(1)
+    assert again.repeated and dict(again.manifest) == dict(first.manifest)
+    copy = job.release(1, "copy.parquet")
+    assert copy.repeated and same(copy.path, first.path)
+    with pytest.raises(InvalidInput, match="prior that stage 1 began"):
+        job.release(1, prior=PRIOR)
+    job.release(2)
+    assert job.release(1).repeated and job.release(2).repeated
+    for name in ("out-1.parquet", "copy.parquet"):
+        (job.folder / name).unlink()
+    with pytest.raises(ReleaseError, match="gone or was changed"):
+        job.release(1)
+
+
+def test_one_stage_does_not_overwrite_another(job: Job) -> None:
+    job.release(1)
+    with pytest.raises(ReleaseError, match="holds something else"):
+        job.release(2, "out-1.parquet")
+    assert stage.status(job.where)["next"] == 2
+
+
+def test_stages_come_in_order(job: Job) -> None:
+    with pytest.raises(InvalidInput, match="stage 1 to be released before stage 2"):
+        job.release(2)
+    assert job.runs == []
+    with pytest.raises(InvalidInput, match="from 1 to 2"):
+        job.release(3)
+    with pytest.raises(InvalidInput, match="stage"):
+        job.release(0)
+
+
+def _changed(column: str) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        values = table[column].to_numpy().copy()
+        values[3] = (values[3] + 1) % K if column == "y" else 10**9
+        return table.set_column(table.column_names.index(column), column, pa.array(values))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_changed("y"), "some have changed"),
+        (_changed("id"), "the same whole table"),
+        (lambda table: table.slice(1), "the same whole table"),
+    ],
+    ids=["a label", "an id", "a row less"],
+)
+def test_another_table_is_refused(job: Job, change: Callable[[pa.Table], pa.Table], said: str) -> None:
+    job.release(1)
+    pq.write_table(change(job.table), job.source)
+    for number in (1, 2):
+        with pytest.raises(InvalidInput, match=said):
+            job.release(number)
+    assert len(job.runs) == 1 and job.ledger.spent("d", "y") == 1.0
+
+
+def test_a_new_plan_is_a_new_charge(job: Job) -> None:
+    job.release(1)
+    job.plan("again")
+    with pytest.raises(ldp.BudgetExceeded):
+        job.release(1, "other.parquet")
+    job.ledger.set_budget("d", "y", 2.0)
+    other = job.release(1, "other.parquet")
+    assert job.ledger.spent("d", "y") == 2.0
+    assert set(ids(other)) != set(pq.read_table(job.folder / "out-1.parquet")["id"].to_pylist())
+
+
+def test_an_ordinary_release_is_no_stage_of_the_plan(job: Job) -> None:
+    job.ledger.set_budget("d", "y", 5.0)
+    spec = ldp.ReleaseSpec("y", range(K), 1.0, "auto", "id", dataset="d")
+    release(job.source, job.folder / "plain.parquet", spec, job.ledger)
+    job.release(1)
+    assert len(job.runs) == 2 and job.ledger.spent("d", "y") == 2.0
+
+
+@pytest.mark.parametrize("cap", [1, 2])
+def test_rows_over_the_units_cap_belong_to_no_part(tmp_path: Path, cap: int) -> None:
+    job = Job(tmp_path, unit="who", max_rows_per_unit=cap)
+    tables = [pq.read_table(job.release(number).path) for number in (1, 2)]
+    both = pa.concat_tables(tables)
+    assert set(Counter(both["who"].to_pylist()).values()) == {cap} and len(both) == N // 3 * cap
+    assert len(set(both["id"].to_pylist())) == len(both)
+    noisy = [read_noisy(tmp_path / f"out-{number}.parquet") for number in (1, 2)]
+    assert all(block.law.epsilon == 1.0 / cap for each in noisy for block in each.blocks)
+    assert ldp.concat(noisy).privacy.epsilon == 1.0 and ldp.concat(noisy).privacy.unit == "who"
+
+
+def test_closing_gives_the_rest_up_and_destroys_the_secret(job: Job) -> None:
+    with pytest.raises(LedgerError, match="Release stage 1"):
+        stage.close(job.where)
+    first = job.release(1)
+    assert stage.close(job.where) == stage.close(job.where)
+    assert [run.state for run in job.runs] == ["settled"]
+    assert not (job.ledger.run_dir(first.receipt.run_id) / "secret").exists()
+    with pytest.raises(LedgerError, match="given up"):
+        job.release(2)
+    assert job.release(1).repeated
+    assert [facts["state"] for facts in stage.status(job.where)["stages"]] == ["released", "given up"]  # type: ignore[attr-defined]
+
+
+def test_a_charge_that_published_nothing_is_abandoned_instead(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(StageTurn, "announce", _kill)
+        job.release(1)
+    with pytest.raises(LedgerError, match="ledger abandon"):
+        stage.close(job.where)
+    job.ledger.abandon(job.runs[0].run_id, "over")
+    with pytest.raises(LedgerError, match="abandoned"):
+        job.release(1)
+
+
+def test_of_two_processes_that_begin_a_plan_one_goes_on(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.ledger.set_budget("d", "y", 5.0)
+    real = stream.begin
+
+    def meanwhile(*given: Any, **more: Any) -> Any:
+        monkeypatch.setattr(stream, "begin", real)
+        job.release(1)  # by another process, between what this one has looked at and its charge
+        return real(*given, **more)
+
+    monkeypatch.setattr(stream, "begin", meanwhile)
+    with pytest.raises(LedgerError, match="another one has charged"):
+        job.release(1, "other.parquet")
+    assert [run.state for run in job.runs] == ["charged", "abandoned"]
+    assert job.release(1).repeated and not job.release(2).repeated
+
+
+def test_status_tells_what_is_next(job: Job) -> None:
+    def states() -> list[Any]:
+        facts = stage.status(job.where)
+        return [facts["next"], facts["state"], *(each["state"] for each in facts["stages"])]  # type: ignore[attr-defined]
+
+    assert states() == [1, "planned", "next", "waiting"]
+    done = job.release(1)
+    assert states() == [2, "charged", "released", "next"]
+    (first, _) = stage.status(job.where)["stages"]  # type: ignore[misc]
+    assert first["rows"] == len(ids(done)) and first["path"] == str(done.path) and first["law"] == "auto"
+    job.release(2)
+    assert states() == [None, "settled", "released", "released"]
+    assert "All rows are released." in stage.status_text(stage.status(job.where))
+
+
+def test_the_plan_holds_public_facts_and_comes_back_as_it_was(job: Job) -> None:
+    made = stage.load(job.where)
+    assert ReleasePlan.from_json(made.to_json()) == made
+    before = (job.where / "plan.json").read_bytes()
+    job.release(1)
+    assert (job.where / "plan.json").read_bytes() == before and [path.name for path in job.where.iterdir()] == ["plan.json"]
+
+
+def test_a_secret_in_two_halves_serves_all_stages(tmp_path: Path) -> None:
+    (tmp_path / "release.key").write_bytes(np.random.default_rng(0).bytes(32))
+    (tmp_path / "release.key").chmod(0o600)
+    ledger = Ledger(tmp_path / "l.db", key=f"file:{tmp_path / 'release.key'}")
+    job = Job(tmp_path, ledger=ledger)
+    assert sorted(ids(job.release(1)) + ids(job.release(2))) == sorted(job.table["id"].to_pylist())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"parts": (0.5, 0.6)},
+        {"parts": (1.0, 0.0)},
+        {"parts": (1.5, -0.5)},
+        {"parts": ()},
+        {"parts": (float("nan"), 0.5)},
+        {"id": ()},
+        {"dataset": ""},
+        {"law": "nonsense"},
+        {"first_law": "rr-top-k"},
+        {"epsilon": -1.0},
+        {"max_rows_per_unit": 2},
+    ],
+    ids=str,
+)
+def test_bad_plans_are_refused_and_leave_nothing(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        Job(tmp_path, **changes)
+    assert not (tmp_path / "plan").exists()
+
+
+def test_a_plan_needs_a_new_folder(job: Job) -> None:
+    with pytest.raises(ReleaseError, match="new folder"):
+        job.plan()
+
+
+def test_a_plan_names_no_password(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy")
+    with pytest.raises(InvalidInput, match="password"):
+        Job(tmp_path, ledger=Ledger("postgresql://me:hunter2@localhost/x"))
+    assert not (tmp_path / "plan").exists()
+
+
+def test_a_later_stage_asks_for_its_prior(job: Job) -> None:
+    job.release(1)
+    with pytest.raises(InvalidInput, match="a prior for stage 2"):
+        job.release(2, prior=None)
+
+
+def test_the_secret_is_kept_between_stages(job: Job) -> None:
+    run_id = job.release(1).receipt.run_id
+    assert RunStore(job.ledger.run_dir(run_id)).stored_half() is not None
+    assert ldp.Ledger(job.ledger.location).runs()[0].state == "charged"
