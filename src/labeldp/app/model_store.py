@@ -91,24 +91,29 @@ def load_model(folder: Path, trust: Collection[str] = ()) -> StoredModel:
     InvalidInput
         It is no model's folder, or its file wants to build types that are not trusted: they are listed, nothing is built.
     """
-    from skops import io
-
     facts = _facts(folder)
     try:
         raw = (folder / MODEL).read_bytes()
     except OSError as error:
         raise ReleaseError(f"Expected a model's file, got {folder / MODEL} ({error.strerror}).") from None
-    try:
-        unknown = sorted(set(io.get_untrusted_types(data=raw)) - SAFE - set(trust))
-    except Exception:
-        raise InvalidInput(f"Expected a model in the format of skops, got something else in {folder / MODEL}.") from None
-    if unknown:
-        asked = " ".join(f"--trust {name}" for name in unknown)
-        raise InvalidInput(f"Expected a model of known types, got also {', '.join(unknown)}. If you trust who made the file, add {asked}.")
-    estimator = io.loads(raw, trusted=sorted({*SAFE, *trust}))
+    estimator = read_estimator(raw, str(folder / MODEL), trust)
     channel = facts.get("channel")
     model = Model(estimator, len(facts["classes"]), None if channel is None else (float(channel[0]), float(channel[1])))
     return StoredModel(model, Features.from_dict(facts["features"]), tuple(facts["classes"]), facts)
+
+
+def read_estimator(raw: bytes, name: str, trust: Collection[str] = ()) -> Any:
+    """The estimator in a file of skops; `name` is the file's, for messages. See `load_model`."""
+    from skops import io
+
+    try:
+        unknown = sorted(set(io.get_untrusted_types(data=raw)) - SAFE - set(trust))
+    except Exception:
+        raise InvalidInput(f"Expected a model in the format of skops, got something else in {name}.") from None
+    if unknown:
+        asked = " ".join(f"--trust {each}" for each in unknown)
+        raise InvalidInput(f"Expected a model of known types, got also {', '.join(unknown)}. If you trust who made the file, add {asked}.")
+    return io.loads(raw, trusted=sorted({*SAFE, *trust}))
 
 
 def _facts(folder: Path) -> dict[str, Any]:

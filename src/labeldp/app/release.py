@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ from labeldp.tables.output import Output
 from labeldp.tables.parts import PartsSink
 from labeldp.tables.passes import Passes, Progress, silent
 from labeldp.tables.place import URI, Place
+from labeldp.tables.priors import opened, prior_identity
 from labeldp.tables.publication import Publication
 from labeldp.tables.publish import scratch
+from labeldp.tables.sealing import SealedCharge
 from labeldp.tables.spec import ReleaseSpec, law_of
 from labeldp.tables.table import EVIDENCE, Source, check_columns
 
@@ -117,11 +120,12 @@ class _Task:
         self.out = Publication(place, ledger, self.dataset, spec.label, redraw=redraw)
         self._shown = None if isinstance(out, Place | tuple) or URI.match(str(out)) else Path(out)
         check_same_format(self.table, place.place)
-        check_columns(self.table, [spec.label, *spec.ids, *([spec.unit] if spec.unit else []), *(spec.prior or ())])
+        check_columns(self.table, [spec.label, *spec.ids, *([spec.unit] if spec.unit else []), *spec.prior_columns])
         self.out.check_free()
         self.codec = _codec(self.table, spec)
         check_layout(self.table, given, spec.label, self.codec.classes, public=spec.order == "keep")
         self.law = law_of(spec, len(self.codec.classes))
+        self.prior = opened(spec.prior, self.codec.classes, spec.label, self.table.names)
 
     def run(self, folder: Path) -> Release:
         """Both passes, then publish and settle."""
@@ -137,20 +141,25 @@ class _Task:
                 max_rows_per_unit=self.spec.max_rows_per_unit,
                 redraw=self.redraw,
                 stage=self.spec.stage,
+                prior=None if self.prior is None else prior_identity(self.prior),
             )
         ) as run:
             return self._draw(run, folder)
 
     def _draw(self, run: StreamRun, folder: Path) -> Release:
-        passes = Passes(self.table, self.spec, self.codec, run, self.progress)
+        asked_once = None if self.prior is None or self.prior.exact else self.prior
+        passes = Passes(self.table, self.spec, self.codec, run, self.progress, None if asked_once else self.prior)
         digest = self.table.public_digest(self.spec.label)
         pinned = passes.pin(None if self.spec.ids else digest)
         rows = "" if self.spec.ids else digest.hexdigest()
         self.out.check_owner(run.lookup(rows))
-        receipt = run.charge(rows)
+        sealed = SealedCharge(run, self.ledger, self.out.out.place)
+        receipt = run.charge(rows) if asked_once is None else sealed.charge(partial(passes.copy, prior=asked_once), rows)
         if run.settled is not None:
             return self._done(receipt, self.out.repeat(receipt, run.settled.artefact), repeated=True)
-        made = Released(self.spec, self.dataset, self.codec.classes, run.law, receipt)
+        if asked_once is not None:
+            passes.from_copy(sealed.files)
+        made = Released(self.spec, self.dataset, self.codec.classes, run.law, receipt, None if self.prior is None else self.prior.facts)
         self.table.plan(self.codec, evidence_bytes(run.law))
         shared = to_json(shared_facts(made), indent=None)
         with self.out.staging(receipt.run_id) as staging:
@@ -161,6 +170,7 @@ class _Task:
                 sink.abort()
             facts = manifest(made, written, digest.hexdigest(), sink.parts if self.out.out.many else None)
             self.out.publish(run, facts, sink.parts, written.digest)
+        sealed.forget()
         return self._done(receipt, facts, repeated=False)
 
     @property

@@ -19,6 +19,9 @@ Kind = Literal["folder", "part", "secret", "staging"]
 STAGING: Final = "staging"
 """The file in a run's folder that says where its staging folder is: a path or a URI, as text."""
 
+SEALED: Final = "sealed"
+"""As `STAGING`, of the sealed copy of the table (`labeldp.tables.sealed`)."""
+
 _PART: Final = re.compile(r"\..+\.\d+\.[0-9a-f]{8}\.part(-wal|-shm|-journal)?")
 
 
@@ -105,7 +108,9 @@ def _remove(ledger: Ledger, orphan: Orphan, remove_staging: Callable[[str], None
             if not _is_staging(orphan.place, orphan.run_id):
                 return False
             remove_staging(orphan.place)
-            (ledger.run_dir(orphan.run_id) / STAGING).unlink()
+            for name in (STAGING, SEALED):
+                if _said(ledger.run_dir(orphan.run_id), name) == orphan.place:
+                    (ledger.run_dir(orphan.run_id) / name).unlink()
     return True
 
 
@@ -126,10 +131,14 @@ def _of_run(folder: Path, state: str | None, old: float) -> Iterator[Orphan]:
 
 
 def _staging(folder: Path, why: str) -> Iterator[Orphan]:
-    said = RunStore(folder).read(STAGING)
-    place = "" if said is None else said.decode("utf-8", "replace").strip()
-    if place:
+    for place in filter(None, (_said(folder, name) for name in (STAGING, SEALED))):
         yield Orphan("staging", place, folder.name, why)
+
+
+def _said(folder: Path, name: str) -> str:
+    """The place that a run's folder says; "" if it says none."""
+    said = RunStore(folder).read(name)
+    return "" if said is None else said.decode("utf-8", "replace").strip()
 
 
 def _is_staging(place: str, run_id: str) -> bool:

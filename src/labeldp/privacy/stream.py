@@ -203,6 +203,10 @@ class StreamRun:
         runs = [] if self._redraw else self._ledger.runs(self.facts.dataset, self.facts.column)
         return None if any(run.state == "settled" and run.identity == identity for run in runs) else self.candidates[0]
 
+    def is_charged(self, secret: RunSecret) -> bool:
+        """Whether a candidate is of a charged run, and not the new one."""
+        return secret is not self.candidates[0]
+
     def take_side(self, side: SetDigest) -> None:
         """Take in what the prior decides of all rows, before `charge`, where the first pass has not asked it."""
         self.sums.side = side

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One batch of a table, from raw labels to what is written: the function that every engine runs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -16,8 +16,12 @@ from labeldp.evidence import format as evidence_format
 from labeldp.laws import Law
 from labeldp.privacy.worker import Drawn, Ids, SecondPass
 from labeldp.tables.labels import LabelCodec
+from labeldp.tables.priors import OpenPrior, weights_of
 from labeldp.tables.spec import ReleaseSpec
 from labeldp.tables.table import EVIDENCE
+
+NONCE, WEIGHTS = "__labeldp_nonce", "__labeldp_prior"
+"""Columns that a private copy of a table has besides the table's own (`labeldp.tables.sealed`)."""
 
 
 class Columns(Protocol):
@@ -46,14 +50,45 @@ class Facts:
     prior: NDArray[np.float64] | None
 
 
-def read_facts(batch: Columns, spec: ReleaseSpec, codec: LabelCodec, start: int = 0) -> Facts:
-    """Codes, ids, units and prior of a batch, checked; `start` is its first row's number, for messages."""
+Read = Callable[[Columns, int | None], Facts]
+"""Reads the facts of a batch whose first row has this number, if rows have one."""
+
+
+def read_facts(batch: Columns, spec: ReleaseSpec, codec: LabelCodec, start: int | None = None, prior: OpenPrior | None = None) -> Facts:
+    """Codes, ids, units and prior of a batch, checked; `start` is its first row's number, if rows have one, for messages."""
     return Facts(
         codec.encode(batch.column(spec.label), start),
         row_ids(batch, spec.ids),
         None if spec.unit is None else id_column(batch, spec.unit),
-        _prior(batch, spec.prior),
+        _prior(batch, spec.prior_columns) if prior is None else weights_of(prior, batch, start, len(codec.classes)),
     )
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads facts off a table's own columns; a `Read`.
+
+    Attributes
+    ----------
+    spec : ReleaseSpec
+    codec : LabelCodec
+    prior : OpenPrior or None
+        Where the prior is no columns. None where it is, where there is none, and where it is not to be asked.
+    """
+
+    spec: ReleaseSpec
+    codec: LabelCodec
+    prior: OpenPrior | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read."""
+        spec, unit = self.spec, [] if self.spec.unit is None else [self.spec.unit]
+        return list(dict.fromkeys([*spec.ids, spec.label, *unit, *spec.prior_columns, *(self.prior.columns if self.prior else ())]))
+
+    def __call__(self, batch: Columns, start: int | None) -> Facts:
+        """As `read_facts`."""
+        return read_facts(batch, self.spec, self.codec, start, self.prior)
 
 
 @dataclass(frozen=True)
@@ -79,6 +114,7 @@ class Shape:
         # A fresh field: the input's may carry metadata about the raw column, or promise that there are no nulls.
         fresh = pa.field(self.codec.column, self.codec.column_type, nullable=self.schema.field(place).nullable)
         schema = self.schema.set(place, fresh)
+        schema = pa.schema([field for field in schema if field.name not in (NONCE, WEIGHTS)])
         evidence = pa.field(self.codec.column + EVIDENCE, pa.binary(), nullable=False)
         return schema.insert(place + 1, evidence) if self.evidence_bytes else schema
 
@@ -99,6 +135,7 @@ def release_batch(
     kept: NDArray[np.bool_] | None = None,
     *,
     check_rows: bool = False,
+    facts: Facts | None = None,
 ) -> tuple[pa.RecordBatch, Drawn]:
     """A batch with raw labels in, the same rows as they are published out; each row needs an id.
 
@@ -113,8 +150,10 @@ def release_batch(
         Rows within their unit's cap; others are left out, and so are those of other parts than the run draws.
     check_rows : bool
         As in `SecondPass.draw`.
+    facts : Facts, optional
+        Of the batch, where they are not to be read off its columns alone.
     """
-    facts = read_facts(batch, spec, shape.codec)
+    facts = facts or read_facts(batch, spec, shape.codec)
     drawn = second.draw(facts.codes, facts.ids, prior=facts.prior, kept=kept, check_rows=check_rows)
     rows, prior, kept = batch, facts.prior, drawn.kept
     if not kept.all():

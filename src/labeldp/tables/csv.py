@@ -19,6 +19,7 @@ from labeldp.tables.table import EVIDENCE, Batch, HashedFile
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 HEADER_LIMIT = 1 << 24
+RECORD = "__labeldp_record"
 
 
 class CsvSource:
@@ -68,6 +69,14 @@ class CsvSource:
             for records in Splitter(self.delimiter, len(self.names), self._line_end).split(stream):
                 yield CsvBatch(self, records, start)
                 start += len(records)
+
+    def restored(self, rows: pa.RecordBatch, label: str) -> Iterator["CsvBatch"]:
+        """Batches of the records, whose label is empty."""
+        text = rows.column(RECORD)
+        offsets = np.frombuffer(text.buffers()[1], np.int64)[text.offset : text.offset + len(text) + 1]
+        stream = io.BytesIO(memoryview(text.buffers()[2] or b"")[offsets[0] : offsets[-1]])
+        for records in Splitter(self.delimiter, len(self.names), self._line_end).split(stream):
+            yield CsvBatch(self, records, 0)
 
     def public_digest(self, label: str) -> "CsvDigest":
         """Digest of the text without the label's field."""
@@ -139,6 +148,12 @@ class CsvBatch:
                 f"Expected text in UTF-8 in column {name!r}, got other bytes after row {self._start}. Save the file as UTF-8."
             ) from None
 
+    def plain(self, label: str) -> pa.RecordBatch:
+        """The records with an empty label, as one binary column."""
+        around = self.records.pieces(self._source.names.index(label)).take(_without_middle(len(self)))
+        offsets = np.frombuffer(around.buffers()[1], np.int64)[: 2 * len(self) + 1 : 2].copy()
+        return pa.record_batch({RECORD: binary_array(offsets, np.frombuffer(around.buffers()[2] or b"", np.uint8))})
+
     def release(self, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None, kept: NDArray[np.bool_] | None) -> pa.RecordBatch:
         """The records with other labels, as one binary column."""
         records = self.records if kept is None or kept.all() else _only(self.records, kept)
@@ -161,10 +176,9 @@ class CsvDigest:
 
     def update(self, batch: Batch) -> None:
         """Add a batch."""
+        batch = getattr(batch, "original", batch)
         assert isinstance(batch, CsvBatch)
-        n = len(batch)
-        around = np.delete(np.arange(3 * n), np.arange(1, 3 * n, 3))
-        self._state.update(batch.records.pieces(self._place).take(pa.array(around)).buffers()[2] or b"")
+        self._state.update(batch.records.pieces(self._place).take(_without_middle(len(batch))).buffers()[2] or b"")
 
     def hexdigest(self) -> str:
         """SHA-256, hexadecimal."""
@@ -199,6 +213,11 @@ class CsvSink:
     def abort(self) -> None:
         """Let go of an unfinished file."""
         self._file.abandon()
+
+
+def _without_middle(n: int) -> pa.Array:
+    """Of n records in three pieces each, the first and the last."""
+    return pa.array(np.delete(np.arange(3 * n), np.arange(1, 3 * n, 3)))
 
 
 def _base64(evidence: NDArray[np.uint8]) -> pa.Array:

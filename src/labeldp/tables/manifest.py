@@ -37,6 +37,7 @@ class Released:
     classes: tuple[object, ...]
     law: Law
     receipt: Receipt
+    prior: Mapping[str, object] | None = None
 
 
 def shared_facts(made: Released) -> dict[str, object]:
@@ -69,7 +70,7 @@ def manifest(made: Released, written: Written, public_digest: str | None, parts:
         "dataset_from": "given" if spec.dataset else "name of the input file" if parts is None else "name of the input folder",
         "classes_inferred": spec.classes is None,
         "order": "keyed permutation" if spec.order == "shuffle" else "kept: stated to be public",
-        "prior": list(spec.prior) if spec.prior else None,
+        "prior": (list(spec.prior_columns) or None) if made.prior is None else dict(made.prior),
         "rows": written.rows,
         **_left_out(spec, written),
         "digests": {"output": f"sha256:{written.digest}", "public_columns": None if public_digest is None else f"sha256:{public_digest}"},

@@ -73,6 +73,10 @@ class ParquetSource:
         for batch in self.record_batches(columns):
             yield ParquetBatch(self, batch)
 
+    def restored(self, rows: pa.RecordBatch, label: str) -> Iterator["ParquetBatch"]:
+        """A batch of rows that came from one."""
+        yield ParquetBatch(self, rows)
+
     def record_batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches, in the file's order of columns."""
         self._check_unchanged()
@@ -164,6 +168,10 @@ class ParquetBatch:
     def column(self, name: str) -> pa.Array:
         """One column."""
         return self.batch.column(name)
+
+    def plain(self, label: str) -> pa.RecordBatch:
+        """All columns; the label is to be replaced."""
+        return self.batch
 
     def release(self, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None, kept: NDArray[np.bool_] | None) -> pa.RecordBatch:
         """The kept rows with other labels."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two passes over a table: the first pins what will be drawn, the second draws and writes it."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +11,13 @@ from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
 from labeldp.privacy.stream import StreamRun
+from labeldp.privacy.worker import RunSecret
 from labeldp.tables.ahead import ahead
-from labeldp.tables.batch import read_facts, written
+from labeldp.tables.batch import Facts, Read, Reader, written
 from labeldp.tables.labels import LabelCodec
+from labeldp.tables.place import Place
+from labeldp.tables.priors import OpenPrior
+from labeldp.tables.sealed import SealedFolder, SealedReader, SealedTable, Sealer, SealSummary, write_copy
 from labeldp.tables.shuffle import Shuffle
 from labeldp.tables.spec import ReleaseSpec
 from labeldp.tables.table import Batch, Digest, Sink, Source
@@ -46,17 +50,30 @@ class Passes:
         Of the label column.
     run : StreamRun
     progress : function
+    prior : OpenPrior, optional
+        As in `Reader`.
     """
 
-    def __init__(self, source: Source, spec: ReleaseSpec, codec: LabelCodec, run: StreamRun, progress: Progress = silent):
-        self._source, self._spec, self._codec, self._run, self._progress = source, spec, codec, run, progress
+    def __init__(
+        self,
+        source: Source,
+        spec: ReleaseSpec,
+        codec: LabelCodec,
+        run: StreamRun,
+        progress: Progress = silent,
+        prior: OpenPrior | None = None,
+    ):
+        self._source, self._spec, self._run, self._progress = source, spec, run, progress
+        self._rows: Source | SealedTable = source
+        self._reader = Reader(spec, codec, prior)
+        self._read: Read = self._reader
 
     def pin(self, digest: Digest | None) -> int:
         """First pass: check every row and pin it; how many there are. `digest` gets all columns; without it, fewer are read."""
         rows = 0
-        wanted = None if digest is not None else [self._spec.label, *self._public_columns()]
+        wanted = None if digest is not None else self._reader.columns
         for batch in self._batches("check", ahead(self._source.batches(wanted))):
-            facts = read_facts(batch, self._spec, self._codec, rows)
+            facts = self._read(batch, rows)
             self._run.pin(facts.codes, ids=facts.ids, units=facts.units, prior=facts.prior)
             if digest is not None:
                 digest.update(batch)
@@ -64,6 +81,21 @@ class Passes:
         if not rows:
             raise InvalidInput(f"Expected rows, got none in {self._source.path.name}: only a header or a schema.")
         return rows
+
+    def copy(self, secret: RunSecret, folder: SealedFolder, prior: OpenPrior) -> SealSummary:
+        """Between the passes, for a prior that is asked once: ask it, and write a sealed copy of the table."""
+        return write_copy(self._asked(replace(self._reader, prior=prior)), Sealer(self._run.facts, secret), self._spec.label, folder)
+
+    def _asked(self, read: Reader) -> Iterator[tuple[pa.RecordBatch, Facts, int]]:
+        rows = 0
+        for batch in self._batches("prior", ahead(self._source.batches())):
+            yield batch.plain(self._spec.label), read(batch, rows), rows
+            rows += len(batch)
+
+    def from_copy(self, files: Sequence[Place]) -> None:
+        """The second pass is to read a sealed copy."""
+        self._rows = SealedTable(self._source, files, self._spec.label)
+        self._read = SealedReader(self._spec, self._run.secret, self._run.law.n_classes)
 
     def draw(self, sink: Sink, folder: Path, pinned: int, digest: Digest | None) -> Written:
         """Second pass: draw every row and write it; by way of a shuffle unless the order is public."""
@@ -85,8 +117,8 @@ class Passes:
     def _drawn(self, digest: Digest | None) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint64]]]:
         """Every batch as it is written, and the words to order its rows by."""
         rows = 0
-        for batch in self._batches("draw", self._source.batches()):
-            facts = read_facts(batch, self._spec, self._codec, rows)
+        for batch in self._batches("draw", self._rows.batches()):
+            facts = self._read(batch, rows)
             noisy, kept, words = self._run.draw(facts.codes, ids=facts.ids, prior=facts.prior)
             if digest is not None:
                 digest.update(batch)
@@ -107,7 +139,3 @@ class Passes:
             yield batch
             done += batch.extent
             self._progress(phase, done, self._source.extent)
-
-    def _public_columns(self) -> list[str]:
-        spec = self._spec
-        return list(dict.fromkeys([*spec.ids, *([spec.unit] if spec.unit else []), *(spec.prior or ())]))

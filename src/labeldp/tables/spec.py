@@ -9,6 +9,7 @@ from labeldp.errors import InvalidInput
 from labeldp.laws import Law, law_from_dict
 from labeldp.privacy.staged import Stage
 from labeldp.privacy.stream import RELEASE
+from labeldp.tables.priors import Prior
 
 LAWS = ("rr", "rr-top-k", "rr-with-prior", "subset", "split", "auto")
 WITH_PRIOR = ("rr-top-k", "rr-with-prior", "split", "auto")
@@ -36,8 +37,9 @@ class ReleaseSpec:
         Column that names the person; None: each row is a unit of its own.
     max_rows_per_unit : int
         Rows of one unit that are released; others are dropped. Each row's law runs at epsilon divided by this, rounded down.
-    prior : sequence of str, or None
-        K numeric columns, in the order of `classes`: public weights of each class, never computed from these labels.
+    prior : sequence of str, PriorTable, PriorModel or None
+        K numeric columns, in the order of `classes`: public weights of each class, never computed from these labels. Or a public table
+        to look them up in (`labeldp.tables.priors.PriorTable`), or a model to ask (`labeldp.app.priors.PriorModel`).
     dataset : str or None
         Name in the ledger. None: the file's name without its ending. Rows released before under another name must be released
         under that name again, or their spend is not seen.
@@ -60,7 +62,7 @@ class ReleaseSpec:
     id: str | Sequence[str] | None = None
     unit: str | None = None
     max_rows_per_unit: int = 1
-    prior: Sequence[str] | None = None
+    prior: Sequence[str] | Prior | None = None
     dataset: str | None = None
     order: str = "shuffle"
     strict: bool = False
@@ -73,7 +75,7 @@ class ReleaseSpec:
         put(self, "max_rows_per_unit", _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1))
         put(self, "classes", None if self.classes is None else _distinct(self.classes))
         put(self, "id", _columns("id", self.id))
-        put(self, "prior", _columns("prior", self.prior) or None)
+        put(self, "prior", self.prior if isinstance(self.prior, Prior) else _columns("prior", self.prior) or None)
         _validate.one_of(("shuffle", "keep"), order=self.order)
         if self.unit is not None:
             _named(unit=self.unit)
@@ -86,12 +88,13 @@ class ReleaseSpec:
         self._check_stage()
 
     def _check_roles(self) -> None:
-        for role, names in {"id": self.ids, "unit": (self.unit,), "prior": self.prior or ()}.items():
+        for role, names in {"id": self.ids, "unit": (self.unit,), "prior": self._prior_reads}.items():
             if self.label in names:
                 raise InvalidInput(f"Expected {role} to name public columns, got the label column {self.label!r}. Leave it out.")
-        if self.prior and self.classes is not None and len(self.prior) != len(self.classes):
+        listed = self.prior_columns
+        if listed and self.classes is not None and len(listed) != len(self.classes):
             raise InvalidInput(
-                f"Expected one prior column a class ({len(self.classes)}), got {len(self.prior)}. List them in the order of the classes."
+                f"Expected one prior column a class ({len(self.classes)}), got {len(listed)}. List them in the order of the classes."
             )
 
     def _check_law(self) -> None:
@@ -128,6 +131,15 @@ class ReleaseSpec:
         return name != "rr"
 
     @property
+    def prior_columns(self) -> tuple[str, ...]:
+        """The columns that are the prior; empty where it is none or something else."""
+        return () if self.prior is None or isinstance(self.prior, Prior) else tuple(self.prior)
+
+    @property
+    def _prior_reads(self) -> tuple[str, ...]:
+        return self.prior.reads if isinstance(self.prior, Prior) else self.prior_columns
+
+    @property
     def ids(self) -> tuple[str, ...]:
         """The id columns; empty where rows are named by position."""
         return tuple(self.id or ())
@@ -150,6 +162,7 @@ class ReleaseSpec:
         resolved = {
             "law": self.law.to_dict() if isinstance(self.law, Law) else self.law_name,
             "id": list(self.ids) or None,
+            "prior": self.prior.to_dict() if isinstance(self.prior, Prior) else self.prior,
             "stage": None if self.stage is None else {"number": self.stage.number} | self.stage.facts(),
         }
         return data | resolved

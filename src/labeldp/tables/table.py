@@ -38,6 +38,10 @@ class Batch(Protocol):
         """One column; text where the format is text."""
         ...
 
+    def plain(self, label: str) -> pa.RecordBatch:
+        """The rows as Arrow columns from which `Source.restored` makes them again; the label is to be replaced or is not there."""
+        ...
+
     def release(self, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None, kept: NDArray[np.bool_] | None) -> pa.RecordBatch:
         """The rows as they are written, with another label (codes of the kept rows), evidence bytes, and only the kept rows."""
         ...
@@ -95,6 +99,10 @@ class Source(Protocol):
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Batch]:
         """The rows in order; only these columns can be asked for."""
+        ...
+
+    def restored(self, rows: pa.RecordBatch, label: str) -> Iterator[Batch]:
+        """Batches of rows that `Batch.plain` gave, in order; of their label nothing may be asked."""
         ...
 
     def public_digest(self, label: str) -> Digest:
