@@ -113,6 +113,8 @@ ledger_app = typer.Typer(cls=_Commands, no_args_is_help=True, help="What was spe
 app.add_typer(ledger_app, name="ledger")
 key_app = typer.Typer(cls=_Commands, no_args_is_help=True, help="The release secret: create it in a file, destroy it. It is never shown.")
 app.add_typer(key_app, name="key")
+stage_app = typer.Typer(cls=_Commands, no_args_is_help=True, help="Release a table in stages under one charge, and train between them.")
+app.add_typer(stage_app, name="stage")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.", callback=_remember_json, is_eager=True)]
 LedgerPath = Annotated[
@@ -447,6 +449,99 @@ def key_destroy(
 
     facts = destroy(path, lambda: _usage(lambda: ledger_at(ledger)), force)
     _answer(as_json, facts, f"{facts['path']}: destroyed. Copies that were made of it elsewhere are not.")
+
+
+PlanFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the plan.")]
+
+
+@stage_app.command("plan")
+def stage_plan(
+    folder: PlanFolder,
+    label: Label,
+    epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit, over all stages.")],
+    id: Annotated[list[str], typer.Option("--id", help="Column that names a row; repeat it for several.")],
+    dataset: Annotated[str, typer.Option(help="Name in the ledger.")],
+    parts: Annotated[str, typer.Option(help="Share of the rows in each stage: F,F[,F...], sum 1.")],
+    classes: Classes = None,
+    classes_file: ClassesFile = None,
+    null_class: NullClass = False,
+    unit: Unit = None,
+    max_rows_per_unit: MaxRows = 1,
+    law: Annotated[str, typer.Option(help="Of each stage: auto, split, rr-with-prior, rr-top-k:K, subset[:SIZE] or rr.")] = "auto",
+    first_law: Annotated[str | None, typer.Option(help="Of the first stage, for example subset or rr. Default: what fits --law.")] = None,
+    order: Annotated[Order, typer.Option(help="keep: you state that order and layout are public.")] = Order.shuffle,
+    ledger: LedgerPath = None,
+    budget: Budget = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Write down what will be released and how; nothing is read, nothing is charged."""
+    from labeldp.app import stage
+    from labeldp.app.ledger import ledger_at
+
+    listed = _classes(classes, classes_file, null_class)
+    if listed is None:
+        raise typer.BadParameter("Expected --classes or --classes-file, got none. A plan declares them.")
+    made = _usage(
+        lambda: stage.plan(
+            folder,
+            label=label,
+            classes=listed,
+            epsilon=epsilon,
+            id=id,
+            dataset=dataset,
+            parts=_numbers(parts),
+            law=law,
+            first_law=first_law,
+            unit=unit,
+            max_rows_per_unit=max_rows_per_unit,
+            order=order,
+            ledger=ledger_at(ledger, budget, key),
+        )
+    )
+    text = f"{folder}: {made.n_stages} stages, {' then '.join(made.laws)}. Nothing was charged. Next: stage 1."
+    _answer(as_json, stage.status(folder), text)
+
+
+@stage_app.command("release")
+def stage_release(
+    folder: PlanFolder,
+    source: Annotated[str, typer.Argument(metavar="IN", help="The whole table, as for labeldp release; the same in every stage.")],
+    stage: Annotated[int, typer.Option(help="Which one, from 1; in order.")],
+    out: Annotated[str, typer.Option(help="Output: the rows of this stage alone.")],
+    prior: Annotated[str | None, typer.Option(help="Public columns with a weight for each class: A,B,C. From stage 2 on.")] = None,
+    engine: Annotated[str, typer.Option(help="local, spark or ray.")] = "local",
+    master: Annotated[str | None, typer.Option(help="Address of the cluster of Spark or Ray.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Release the rows of one stage; the first one is charged for all."""
+    from labeldp.app.stage import release as run
+
+    with _progress(as_json) as progress:
+        done = run(folder, source, stage, out, prior=_split(prior), engine=engine, master=master, progress=progress)
+    facts = {"path": str(done.path), "manifest": str(done.manifest_path), "repeated": done.repeated, "receipt": done.receipt.to_dict()}
+    what = "Already released; nothing was drawn." if done.repeated else f"Manifest: {done.manifest_path}"
+    cost = f"all stages together are {done.receipt.epsilon:g}-label-DP for each {done.receipt.unit}"
+    _answer(as_json, facts, f"{done.path}: {done.manifest['rows']:,} rows of stage {stage}; {cost}. {what}")
+
+
+@stage_app.command("status")
+def stage_status(folder: PlanFolder, as_json: Json = False) -> None:
+    """What is released, and what is next."""
+    from labeldp.app.stage import status, status_text
+
+    facts = status(folder)
+    _answer(as_json, facts, status_text(facts))
+
+
+@stage_app.command("close")
+def stage_close(folder: PlanFolder, as_json: Json = False) -> None:
+    """Give up the stages that are not released, and destroy the secret."""
+    from labeldp.app.stage import close, status, status_text
+
+    close(folder)
+    facts = status(folder)
+    _answer(as_json, facts, status_text(facts))
 
 
 @app.command()

@@ -4,7 +4,7 @@
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +14,9 @@ from labeldp.privacy.custody import RunStore
 from labeldp.privacy.ledger import Ledger, default_ledger
 from labeldp.privacy.ledger_repair import orphans
 from labeldp.privacy.ledger_repair import repair as remove_orphans
+from labeldp.privacy.stream import RELEASE
 from labeldp.receipt import Receipt
+from labeldp.tables.parts import release_digest
 from labeldp.tables.place import Place
 
 
@@ -63,18 +65,38 @@ def history_text(entries: Iterable[Mapping[str, object]]) -> str:
 def verify(ledger: Ledger, manifests: Iterable[Path] = (), anchors: Iterable[Path] = ()) -> list[str]:
     """What does not add up in a ledger, or does not agree with manifests and anchor files; empty if nothing."""
     read = [_manifest(path) for path in manifests]
-    receipts = [receipt for receipt, _ in read]
-    outputs = {receipt.run_id: output for receipt, output in read if output}
+    receipts = [each.receipt for each in read]
+    outputs = {each.receipt.run_id: each.output for each in read if each.output and each.stage == RELEASE}
     heads = [head for path in anchors for head in anchored(path)]
-    return ledger.verify(receipts, anchors=heads, outputs=outputs)
+    found = ledger.verify(receipts, anchors=heads, outputs=outputs)
+    return found + [problem for each in read if each.stage != RELEASE for problem in _stage_problem(ledger, each)]
 
 
-def _manifest(path: Path) -> tuple[Receipt, str]:
-    """The receipt that a manifest carries, and the digest of its output."""
+@dataclass(frozen=True)
+class _Manifest:
+    """What a manifest says that the ledger can know: its receipt, the digest of its output, and its stage."""
+
+    receipt: Receipt
+    output: str
+    stage: str
+    in_parts: bool
+
+
+def _stage_problem(ledger: Ledger, said: _Manifest) -> list[str]:
+    """A stage's output against the files that were announced for it: the run settles only after its last stage."""
+    run_id = said.receipt.run_id
+    files = [part.sha256 for part in ledger.parts(run_id) if part.name.startswith(f"{said.stage}/")]
+    if files and f"sha256:{release_digest(files, single=not said.in_parts)}" == said.output:
+        return []
+    return [f"The output of {said.stage} of run {run_id} is not the one that was announced: its manifest names another digest."]
+
+
+def _manifest(path: Path) -> _Manifest:
+    """What a manifest says."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
-        digests = facts.get("digests", {})
-        return Receipt.from_dict(facts["receipt"]), str(digests.get("output", ""))
+        output = str(facts.get("digests", {}).get("output", ""))
+        return _Manifest(Receipt.from_dict(facts["receipt"]), output, str(facts.get("stage", RELEASE)), "parts" in facts)
     except OSError as error:
         raise ReleaseError(f"Expected a manifest that can be read, got {path} ({error.strerror}).") from None
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`labeldp stage` as a person meets it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.cli.commands import SENTINEL, run
+
+from labeldp.privacy.ledger import default_ledger
+
+N = 600
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(3)
+    labels = np.array(["ill", "well", "unsure"])[rng.integers(0, 3, N)]
+    weights = rng.random((3, N)) + 0.1
+    pq.write_table(
+        pa.table({"patient": np.arange(N), "status": labels, "a": weights[0], "b": weights[1], "c": weights[2]}), tmp_path / "in.pq"
+    )
+    return tmp_path / "in.pq"
+
+
+def plan(folder: Path, *more: object) -> tuple[int, str, str]:
+    facts = ("--label", "status", "--classes", "ill,well,unsure", "--epsilon", "1", "--id", "patient", "--dataset", "d")
+    return run("stage", "plan", folder, *facts, *(more or ("--parts", "0.6,0.4")))
+
+
+def release(folder: Path, source: Path, stage: int, out: Path, *more: object) -> tuple[int, str, str]:
+    return run("stage", "release", folder, source, "--stage", stage, "--out", out, *more)
+
+
+def test_two_stages_from_plan_to_end(tmp_path: Path, source: Path) -> None:
+    code, said, _ = plan(tmp_path / "plan")
+    assert code == 0 and "2 stages, auto then auto" in said and "Nothing was charged" in said
+    assert not default_ledger().exists()
+    code, said, _ = release(tmp_path / "plan", source, 1, tmp_path / "one.parquet")
+    assert code == 0 and "rows of stage 1; all stages together are 1-label-DP for each row" in said
+    code, said, _ = run("stage", "status", tmp_path / "plan")
+    assert code == 0 and "Next: stage 2." in said and str(tmp_path / "one.parquet") in said
+    code, said, _ = release(tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior", "a,b,c", "--json")
+    assert code == 0 and json.loads(said)["receipt"]["epsilon"] == 1.0
+    code, said, _ = run("stage", "status", tmp_path / "plan", "--json")
+    facts = json.loads(said)
+    assert facts["state"] == "settled" and facts["next"] is None and sum(stage["rows"] for stage in facts["stages"]) == N
+    assert default_ledger().spent("d", "status") == 1.0
+    code, said, _ = release(tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior", "a,b,c")
+    assert code == 0 and "Already released; nothing was drawn." in said
+    manifests = [tmp_path / f"{name}.parquet.manifest.json" for name in ("one", "two")]
+    code, said, _ = run("ledger", "verify", *manifests)
+    assert (code, said.strip()) == (0, "The history is whole.")
+
+
+def test_verify_sees_a_stage_whose_manifest_names_another_output(tmp_path: Path, source: Path) -> None:
+    plan(tmp_path / "plan")
+    release(tmp_path / "plan", source, 1, tmp_path / "one.parquet")
+    path = tmp_path / "one.parquet.manifest.json"
+    assert run("ledger", "verify", path)[0] == 0  # released, though its run has not settled
+    facts = json.loads(path.read_text())
+    facts["digests"]["output"] = "sha256:" + "0" * 64
+    path.write_text(json.dumps(facts))
+    code, said, _ = run("ledger", "verify", path)
+    assert code == 7 and "stage-1" in said
+
+
+@pytest.mark.parametrize("command", ["release", "status", "close"])
+def test_a_folder_without_a_plan_is_named(tmp_path: Path, source: Path, command: str) -> None:
+    more = (source, "--stage", "1", "--out", tmp_path / "o.pq") if command == "release" else ()
+    code, _, said = run("stage", command, tmp_path / "nothing", *more)
+    assert code == 4 and "nothing" in said and "stage plan" in said
+
+
+def test_a_damaged_plan_is_refused(tmp_path: Path) -> None:
+    plan(tmp_path / "plan")
+    (tmp_path / "plan" / "plan.json").write_text('{"format": "labeldp-stages/9"}')
+    code, _, said = run("stage", "status", tmp_path / "plan")
+    assert code == 4 and "Expected a plan of format" in said
+
+
+@pytest.mark.parametrize("more", [("--parts", "0.6,0.6"), ("--parts", "a,b"), ("--parts", "0.5,0.5", "--law", "nonsense")])
+def test_what_is_wrong_with_a_plan_is_a_usage_error(tmp_path: Path, more: tuple[str, ...]) -> None:
+    code, _, said = plan(tmp_path / "plan", *more)
+    assert code == 2 and "Expected" in said and not (tmp_path / "plan").exists()
+
+
+def test_a_used_folder_is_not_planned_again(tmp_path: Path) -> None:
+    assert plan(tmp_path / "plan")[0] == 0
+    before = (tmp_path / "plan" / "plan.json").read_bytes()
+    assert plan(tmp_path / "plan")[0] == 5
+    assert (tmp_path / "plan" / "plan.json").read_bytes() == before
+
+
+def test_what_goes_wrong_has_one_message(tmp_path: Path, source: Path) -> None:
+    plan(tmp_path / "plan")
+    code, _, said = release(tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior", "a,b,c")
+    assert code == 4 and "stage 1 to be released before" in said
+    release(tmp_path / "plan", source, 1, tmp_path / "one.parquet")
+    code, _, said = release(tmp_path / "plan", source, 2, tmp_path / "two.parquet")
+    assert code == 4 and "a prior for stage 2" in said
+    code, said, _ = run("stage", "close", tmp_path / "plan")
+    assert code == 0 and "given up" in said
+    code, _, said = release(tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior", "a,b,c")
+    assert code == 5 and "given up" in said
+
+
+def test_no_raw_label_is_shown(tmp_path: Path, source: Path) -> None:
+    table = pq.read_table(source)
+    labels = table["status"].to_pylist()
+    labels[N // 2] = SENTINEL  # `run` looks for it
+    pq.write_table(table.set_column(1, "status", pa.array(labels)), source)
+    plan(tmp_path / "plan")
+    assert release(tmp_path / "plan", source, 1, tmp_path / "one.parquet")[0] == 4
+    assert not default_ledger().exists()
