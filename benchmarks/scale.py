@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Releases of large tables: `python benchmarks/scale.py [--quick] [--only PART]` keeps benchmarks/results/scale.json and prints the tables.
+
+One machine: rows a second, time against reading and writing alone, and peak memory, for three laws at 20 M rows and for growing rows and
+classes. Spark: against an identity that reads twice and writes once with the same engine. Each measurement is a process of its own.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from conditions import machine
+from speed_release import floor, generate, peak_mb
+
+RESULT = Path(__file__).parent / "results" / "scale.json"
+MILLION = 1_000_000
+LAWS = {
+    "randomized response, K = 1000": {"classes": 1000},
+    "RRWithPrior, 10 prior columns": {"classes": 10, "law": "rr-with-prior", "weights": 10},
+    "subset selection, K = 100": {"classes": 100, "law": "subset"},
+}
+SIZES = {
+    "laws": {"rows": 20 * MILLION, "repeats": 3},
+    "rows": {"rows": [5 * MILLION, 20 * MILLION, 80 * MILLION], "repeats": 1},
+    "classes": {"rows": 5 * MILLION, "classes": [10, 100, 1000, 10_000], "repeats": 1},
+    "spark": {"rows": 20 * MILLION, "repeats": 3},
+}
+QUICK = {
+    "laws": {"rows": 200_000, "repeats": 1},
+    "rows": {"rows": [50_000, 200_000, 800_000], "repeats": 1},
+    "classes": {"rows": 100_000, "classes": [10, 100], "repeats": 1},
+    "spark": {"rows": 200_000, "repeats": 1},
+}
+
+
+def local(source: Path, folder: Path, task: dict[str, Any]) -> dict[str, float]:
+    """One release, or reading and writing alone, in this process; imports are not counted."""
+    import labeldp
+
+    out, start = folder / "out.parquet", time.perf_counter()
+    if task["order"] == "floor":
+        floor(source, out)
+    else:
+        weights = [f"p{i}" for i in range(task.get("weights", 0))] or None
+        named = {"law": task.get("law"), "prior": weights, "order": task["order"], "id": "row_id" if task.get("ids", True) else None}
+        spec = labeldp.ReleaseSpec("label", range(task["classes"]), 2.0 if not task.get("law") else 1.0, **named)
+        labeldp.release(source, out, spec, labeldp.Ledger(folder / "ledger.db"))
+    return {"seconds": time.perf_counter() - start, "peak_mb": peak_mb()}
+
+
+def spark(source: Path, folder: Path, task: dict[str, Any]) -> dict[str, float]:
+    """On Spark: a release, or its floor, two reads and one write through the same Python workers; after a small one that warms up."""
+    import labeldp
+    from labeldp.tables import spark as engine
+    from labeldp.tables.place import Place
+
+    table = engine.read(engine.start(), Place.of(source))
+    small = table.limit(1000)
+    spec = labeldp.ReleaseSpec("label", range(task["classes"]), 2.0, id="row_id", dataset="scale", order="keep")
+    for name, frame in (("warm", small), ("out", table)):
+        start = time.perf_counter()
+        if task["order"] == "floor":
+            narrow = frame.select("row_id", "label")
+            narrow.mapInArrow(_count, "n long").collect()
+            frame.mapInArrow(_same, frame.schema).write.option("parquet.enable.dictionary", "false").parquet(str(folder / name))
+        else:
+            engine.release_frame(frame, folder / name, spec, labeldp.Ledger(folder / f"{name}.db"))
+        seconds = time.perf_counter() - start
+    return {"seconds": seconds, "peak_mb": 0.0}
+
+
+def _count(batches: Any) -> Any:
+    import pyarrow as pa
+
+    yield pa.record_batch({"n": [sum(batch.num_rows for batch in batches)]})
+
+
+def _same(batches: Any) -> Any:
+    yield from batches
+
+
+def measured(engine: str, source: Path, folder: Path, task: dict[str, Any]) -> dict[str, float]:
+    """One measurement in a fresh process and a fresh folder."""
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        command = [sys.executable, "-W", "ignore", __file__, "--one", engine, str(source), place, json.dumps(task)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def compared(engine: str, source: Path, folder: Path, rows: int, tasks: dict[str, dict[str, Any]], repeats: int) -> dict[str, Any]:
+    """Rounds of the floor and of each task in turn: medians, and ratios to the floor of the same round."""
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in ("floor", *tasks)}
+    for _ in range(repeats):
+        for name in runs:
+            task = next(iter(tasks.values())) | {"order": "floor"} if name == "floor" else tasks[name]
+            runs[name].append(measured(engine, source, folder, task))
+            print(f"... {engine} {rows} {name} {runs[name][-1]}", file=sys.stderr, flush=True)
+    found = {}
+    for name, each in runs.items():
+        ratios = [run["seconds"] / base["seconds"] for run, base in zip(each, runs["floor"], strict=True)]
+        seconds = statistics.median(run["seconds"] for run in each)
+        found[name] = {
+            "seconds": round(seconds, 2),
+            "ratio": round(statistics.median(ratios), 2),
+            "million_rows_per_second": round(rows / seconds / MILLION, 2),
+            "peak_mb": round(max(run["peak_mb"] for run in each)),
+        }
+    return {"rows": rows, "results": found, "runs": runs, "machine": machine()}
+
+
+def part(name: str, size: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """One part of the page: name of a case to what was measured."""
+    source, made = folder / "in.parquet", {}
+    if name == "laws":
+        for title, law in LAWS.items():
+            generate(source, size["rows"], law["classes"], law.get("weights", 0))
+            tasks = {order: law | {"order": order} for order in ("keep", "shuffle")}
+            made[title] = compared("local", source, folder, size["rows"], tasks, size["repeats"])
+    elif name == "rows":
+        for rows in size["rows"]:
+            generate(source, rows)
+            tasks = {order: {"classes": 1000, "order": order} for order in ("keep", "shuffle")}
+            made[f"{rows / MILLION:g} M rows"] = compared("local", source, folder, rows, tasks, size["repeats"])
+    elif name == "classes":
+        for classes in size["classes"]:
+            generate(source, size["rows"], classes)
+            tasks = {"keep": {"classes": classes, "order": "keep"}}
+            made[f"K = {classes}"] = compared("local", source, folder, size["rows"], tasks, size["repeats"])
+    else:
+        generate(source, size["rows"])
+        made["randomized response, K = 1000"] = compared(
+            "spark", source, folder, size["rows"], {"keep": {"classes": 1000, "order": "keep"}}, size["repeats"]
+        )
+    return made
+
+
+def markdown(kept: dict[str, Any]) -> str:
+    """The kept measurements as one table."""
+    lines = ["| what | rows | order | M rows/s | against reading and writing | peak MB |", "|---|---|---|---|---|---|"]
+    for name, cases in kept.items():
+        for title, case in cases.items():
+            for order, found in case["results"].items():
+                where = "Spark, " if name == "spark" else ""
+                peak = "" if name == "spark" else found["peak_mb"]
+                shown = f"| {where}{title} | {case['rows'] / MILLION:g} M | {order} "
+                lines.append(f"{shown}| {found['million_rows_per_second']} | {found['ratio']} | {peak} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure the parts one after the other, keep each, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs; keeps nothing")
+    parser.add_argument("--only", choices=list(SIZES), action="append", help="measure this part; the others stay as they are kept")
+    parser.add_argument("--report", action="store_true", help="only print the table")
+    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        engine, source, folder, task = options.one
+        print(json.dumps({"local": local, "spark": spark}[engine](Path(source), Path(folder), json.loads(task))))
+        return
+    kept: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() and not options.quick else {}
+    for name in () if options.report else options.only or SIZES:
+        with tempfile.TemporaryDirectory() as folder:
+            kept[name] = part(name, (QUICK if options.quick else SIZES)[name], Path(folder))
+        if not options.quick:
+            RESULT.write_text(json.dumps(kept, indent=1) + "\n")
+    print(markdown({name: kept[name] for name in SIZES if name in kept}))
+
+
+if __name__ == "__main__":
+    main()
