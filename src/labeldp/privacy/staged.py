@@ -193,7 +193,7 @@ class StageTurn(StagedRun):
                 "new release: make a new plan, which is charged."
             )
 
-    def begin(self, run_id: str, prior: str) -> RunRecord | None:
+    def begin(self, run_id: str, prior: str, side: str) -> RunRecord | None:
         """After the charge: the run with this stage's own artefact if the stage was published before, else None, and it may draw.
 
         Parameters
@@ -201,8 +201,10 @@ class StageTurn(StagedRun):
         run_id : str
             What was charged, or picked up.
         prior : str
-            Digest of the side of all rows, "" where the law uses none. The first one that a stage comes with stands; another one is
-            refused, since it would draw the same rows twice.
+            What names the prior in the request.
+        side : str
+            Digest of what the prior decided of all rows, "" where the law uses none. The first prior and side that a stage comes with
+            stand; others are refused, since they would draw the same rows twice.
         """
         record = self._charged()
         if record.run_id != run_id:
@@ -210,16 +212,22 @@ class StageTurn(StagedRun):
             RunStore(self._ledger.run_dir(run_id)).forget_secret()
             raise LedgerError(f"Expected one process to begin a plan, but another one has charged run {record.run_id}. Run this again.")
         stage = self._stage
-        if self._store(record).keep(f"{stage.name}.prior", prior.encode()).decode() != prior:
-            raise InvalidInput(
-                f"Expected the prior that stage {stage.number} began with, got another one. Rows are drawn once: give the former one again."
-            )
+        self._keep(record, "prior", prior)
         artefact = self.done(stage.number)
         if artefact is None:
+            self._keep(record, "side", side)
             return None
         if stage.last and record.state == "charged":
             self.settle()  # where a process died right before
         return replace(record, artefact=artefact)
+
+    def _keep(self, record: RunRecord, what: str, digest_of_it: str) -> None:
+        kept = self._store(record).keep(f"{self._stage.name}.{what}", digest_of_it.encode()).decode()
+        if kept != digest_of_it:
+            number = self._stage.number
+            raise InvalidInput(
+                f"Expected the prior that stage {number} began with, got another one. Rows are drawn once: give the former one again."
+            )
 
     def announce(self, run_id: str, files: Sequence[File]) -> None:
         """Write the stage's files into the ledger, after those of the stages before it."""

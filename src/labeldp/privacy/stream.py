@@ -228,7 +228,7 @@ class StreamRun:
         self._fresh = self._row_set = None
         self._receipt, self.settled = begun.receipt, begun.settled
         if self._turn is not None:
-            self.settled = self._turn.begin(begun.receipt.run_id, self._named_prior)
+            self.settled = self._turn.begin(begun.receipt.run_id, self._named_prior, self.prior_digest)
         if begun.secret is not None and self.settled is None:
             place, chosen = next((i, each) for i, each in enumerate(self.candidates) if each.run_id == begun.receipt.run_id)
             self.secret, self._rows = chosen, 0
