@@ -2,9 +2,10 @@
 """Releases in stages: disjoint keyed parts of one table under one charge, each row drawn once, whatever dies in between."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from labeldp.privacy.custody import RunStore
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.staged import StageTurn
 from labeldp.tables.evidence import read_noisy
+from labeldp.tables.priors import PriorTable
 from labeldp.tables.stages import ReleasePlan
 
 N, K = 6000, 4
@@ -410,3 +412,68 @@ def test_the_secret_is_kept_between_stages(job: Job) -> None:
     run_id = job.release(1).receipt.run_id
     assert RunStore(job.ledger.run_dir(run_id)).stored_half() is not None
     assert ldp.Ledger(job.ledger.location).runs()[0].state == "charged"
+
+
+@dataclass(frozen=True)
+class Dice:
+    """A prior that is never the same twice, and counts how often it is asked."""
+
+    columns: tuple[str, ...] = ("x",)
+    exact: ClassVar[bool] = False
+    asked: ClassVar[list[int]] = []
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.columns
+
+    @property
+    def facts(self) -> dict[str, object]:
+        return {"model": "dice"}
+
+    def to_dict(self) -> dict[str, object]:
+        return dict(self.facts)
+
+    def open(self, classes: Sequence[object]) -> "Dice":
+        return self
+
+    def weights(self, rows: pa.RecordBatch, start: int) -> Any:
+        self.asked.append(len(rows))
+        return np.random.default_rng().random((len(rows), K)) + 0.1
+
+
+def test_a_model_that_never_says_the_same_twice_is_asked_once_a_stage(
+    job: Job, monkeypatch: pytest.MonkeyPatch, draws: Counter[tuple[bytes, bytes]]
+) -> None:
+    Dice.asked.clear()
+    job.release(1)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(StageTurn, "announce", _kill)
+        job.release(2, prior=Dice())
+    done = job.release(2, prior=Dice())
+    assert not done.repeated and sum(Dice.asked) == N and len({key for key, _ in draws}) == 2
+    assert job.release(2, prior=Dice()).repeated
+    with pytest.raises(InvalidInput, match="the prior that stage 2 began with"):
+        job.release(2)
+
+
+def test_a_stage_whose_kept_answers_are_lost_is_not_drawn_under_others(
+    job: Job, monkeypatch: pytest.MonkeyPatch, draws: Counter[tuple[bytes, bytes]]
+) -> None:
+    job.release(1)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(StageTurn, "announce", _kill)
+        job.release(2, prior=Dice())
+    for note in job.ledger.run_dir(job.runs[0].run_id).glob("stage-2.sealed*"):
+        note.unlink()
+    with pytest.raises(InvalidInput, match="the prior that stage 2 began with"):
+        job.release(2, prior=Dice())
+    assert len({key for key, _ in draws}) == 2
+
+
+def test_a_table_of_priors_serves_a_stage(job: Job) -> None:
+    first = job.release(1)
+    weights = job.table.select(["id", *PRIOR])
+    pq.write_table(weights, job.folder / "prior.parquet")
+    second = job.release(2, prior=PriorTable(job.folder / "prior.parquet", "id"))
+    assert sorted(ids(first) + ids(second)) == sorted(job.table["id"].to_pylist())
+    assert job.release(2, prior=PriorTable(job.folder / "prior.parquet", "id")).repeated
