@@ -212,3 +212,18 @@ def test_a_dense_range_needs_next_to_no_memory() -> None:
         pile.add(np.arange(start, start + (1 << 16), dtype=np.uint64))
     assert len(pile.result()) == pile.count
     assert len(pile.result().to_bytes()) < 50_000
+
+
+def test_many_names_go_to_a_file_and_come_back(monkeypatch):
+    monkeypatch.setattr("labeldp.privacy.rowset_names.HELD", 1000)
+    ids = np.array([f"name {i}" for i in range(25_500)])
+    spilled, held = RowSetBuilder(False, secret=SECRET, spill=True), RowSetBuilder(False, secret=SECRET)
+    for part in np.array_split(ids, 17):
+        spilled.add(part)
+        held.add(part)
+    assert sum(map(len, spilled._hashes._held)) < 2500
+    copied = pickle.loads(pickle.dumps(spilled))
+    merged = RowSetBuilder(False, secret=SECRET, spill=True)
+    merged.merge(copied)
+    expected = held.finish().to_bytes()
+    assert spilled.finish().to_bytes() == copied.finish().to_bytes() == merged.finish().to_bytes() == expected

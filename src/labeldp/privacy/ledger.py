@@ -281,7 +281,9 @@ class Ledger:
 
     # Rows and folders --------------------------------------------------------------------------------------------------------------
 
-    def row_set_builder(self, dataset: str, column: str, integers: bool | None = None, names: str = "") -> RowSetBuilder:
+    def row_set_builder(
+        self, dataset: str, column: str, integers: bool | None = None, names: str = "", *, spill: bool = False
+    ) -> RowSetBuilder:
         """An empty builder of a run's row set: picklable, so that workers fill copies, and it knows the names of earlier runs.
 
         Parameters
@@ -291,8 +293,10 @@ class Ledger:
             Whether the ids are one column of integers; None: the first batch decides.
         names : str
             What the ids are, for example the id column's name: runs whose ids are named differently always add.
+        spill : bool
+            Many names may go to a temporary file meanwhile.
         """
-        return self._sets.builder(self.runs(dataset, column), integers, names)
+        return self._sets.builder(self.runs(dataset, column), integers, names, spill=spill)
 
     @property
     def runs_dir(self) -> Path:

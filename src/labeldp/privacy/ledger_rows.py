@@ -71,7 +71,7 @@ class RowSets:
         """Whether the ledger names a set that is missing or damaged."""
         return run.rows is not None and self.load(run) is None
 
-    def builder(self, runs: Iterable[RunRecord], integers: bool | None, names: str) -> RowSetBuilder:
+    def builder(self, runs: Iterable[RunRecord], integers: bool | None, names: str, *, spill: bool = False) -> RowSetBuilder:
         """An empty builder that knows the filters of these runs."""
         if integers:
             return RowSetBuilder(True, names=names)

@@ -18,6 +18,7 @@ from labeldp.privacy.keys import derive_key
 from labeldp.privacy.noise import id_blocks
 from labeldp.privacy.rowset_filter import NameFilter
 from labeldp.privacy.rowset_integers import IntegerPile, IntegerSet, as_integers, distinct, ordered
+from labeldp.privacy.rowset_names import HashPile
 
 Words = NDArray[np.uint64]
 Kind = Literal["integers", "names"]
@@ -107,7 +108,7 @@ class RowSetBuilder:
     makes it, with the ledger's own key for names and the filters of earlier runs.
 
     Memory: for integers see `IntegerPile`: 32 MB and about a bit a row where ids lie close together, up to 16 bytes a row where they
-    are scattered over 64 bits. For names 8 bytes a row until `finish`, then 2; a pickled one is as large.
+    are scattered over 64 bits. For names 8 bytes a row until `finish`, 16 MB with `spill`, then 2 bytes a row; a pickled one is as large.
 
     Parameters
     ----------
@@ -119,6 +120,8 @@ class RowSetBuilder:
         The ledger's 32 bytes for hashing names; without it only integers can be added.
     earlier : mapping of run id to NameFilter
         Filters of earlier runs, in which the names are looked up while they are added.
+    spill : bool
+        Many names may go to a temporary file meanwhile.
     """
 
     def __init__(
@@ -128,13 +131,13 @@ class RowSetBuilder:
         names: str = "",
         secret: bytes | None = None,
         earlier: Mapping[str, NameFilter] | None = None,
+        spill: bool = False,
     ) -> None:
         self.integers, self.names = integers, names
         self._secret = secret
         self._earlier = dict(earlier or {})
         self._pile = IntegerPile()
-        self._hashes: list[Words] = []
-        self._n_hashes = 0
+        self._hashes = HashPile(spill=spill)
         self._candidates: dict[str, list[Words] | None] = {run: [] for run in self._earlier}
 
     def __repr__(self) -> str:
@@ -143,7 +146,7 @@ class RowSetBuilder:
     @property
     def count(self) -> int:
         """Rows so far."""
-        return self._pile.count + self._n_hashes
+        return self._pile.count + self._hashes.count
 
     @property
     def repeated(self) -> bool | None:
@@ -171,8 +174,7 @@ class RowSetBuilder:
         if self.integers != other.integers or self.names != other.names:
             raise InvalidInput("Expected builders of the same kind of ids, got different ones. Cast the ids to one type.")
         self._pile.merge(other._pile)
-        self._hashes += other._hashes
-        self._n_hashes += other._n_hashes
+        self._hashes.merge(other._hashes)
         for run in list(self._candidates):
             theirs = other._candidates.get(run)
             mine = self._candidates[run]
@@ -183,14 +185,14 @@ class RowSetBuilder:
         if self.integers is not False:
             members = self._pile.result()
             return RowSet("integers", len(members), members, self.names)
-        hashes = distinct(np.concatenate([*self._hashes, np.empty(0, np.uint64)]))
-        found = {run: None if each is None else distinct(np.concatenate([*each, hashes[:0]])) for run, each in self._candidates.items()}
-        return RowSet("names", len(hashes), NameFilter.of(hashes), self.names, found, key_id(self._secret))
+        none = np.empty(0, np.uint64)
+        found = {run: None if each is None else distinct(np.concatenate([*each, none])) for run, each in self._candidates.items()}
+        members, count = self._hashes.finish()
+        return RowSet("names", count, members, self.names, found, key_id(self._secret))
 
     def _add_names(self, ids: object) -> None:
         hashes = name_hashes(ids, self._secret)
-        self._hashes.append(hashes)
-        self._n_hashes += len(hashes)
+        self._hashes.add(hashes)
         for run, earlier in self._earlier.items():
             kept = self._candidates[run]
             if kept is not None and (hit := earlier.has(hashes)).any():

@@ -30,16 +30,24 @@ class NameFilter:
 
     @classmethod
     def of(cls, hashes: Words) -> "NameFilter":
-        """The filter of these hashes: 16 bits each."""
-        made = cls(np.zeros((max(1, len(hashes) // 16), 8), np.uint32))
-        hashes = np.sort(hashes)  # so that the blocks are in order, and each is written once a piece
+        """The filter of these hashes."""
+        made = cls.sized(len(hashes))
+        made.add(np.sort(hashes))
+        return made
+
+    @classmethod
+    def sized(cls, n: int) -> "NameFilter":
+        """An empty filter for n hashes: 16 bits each."""
+        return cls(np.zeros((max(1, n // 16), 8), np.uint32))
+
+    def add(self, hashes: Words) -> None:
+        """Add hashes that are sorted, so that the blocks are in order and each is written once a piece."""
         for start in range(0, len(hashes), _PIECE):
             piece = hashes[start : start + _PIECE]
-            block = made._block(piece)
+            block = self._block(piece)
             first = np.flatnonzero(np.r_[True, block[1:] != block[:-1]])
             for word, salt in enumerate(_SALTS):
-                made.bits[block[first], word] |= np.bitwise_or.reduceat(_mask(piece, salt), first)
-        return made
+                self.bits[block[first], word] |= np.bitwise_or.reduceat(_mask(piece, salt), first)
 
     def has(self, hashes: Words) -> NDArray[np.bool_]:
         """(n,) bool: False where a hash is surely not in the filter."""

@@ -142,7 +142,7 @@ class StreamRun:
                 raise InvalidInput(f"Expected different ids, but an id within rows {start} to {self._rows - 1} occurred before.")
             names = ids if units is None else units
             if self._row_set is None:
-                self._row_set = self.row_set_builder(integers=as_integers(names) is not None)
+                self._row_set = self.row_set_builder(integers=as_integers(names) is not None, spill=True)
             self._row_set.add(names)
         if units is not None:
             words = [one_word(secret.key("unit-cap"), blocks) for secret, blocks in zip(self.candidates, found, strict=True)]
@@ -157,9 +157,9 @@ class StreamRun:
             else:
                 self._row_set.merge(rows)
 
-    def row_set_builder(self, *, integers: bool) -> RowSetBuilder:
+    def row_set_builder(self, *, integers: bool, spill: bool = False) -> RowSetBuilder:
         """An empty builder: it takes the ids of the rows, or the units where these are named."""
-        return self._ledger.row_set_builder(self.facts.dataset, self.facts.column, integers, self._row_names)
+        return self._ledger.row_set_builder(self.facts.dataset, self.facts.column, integers, self._row_names, spill=spill)
 
     def ids_repeat(self) -> bool | None:
         """Whether some id came twice; None where the sums cannot tell and another search is needed."""
