@@ -135,6 +135,17 @@ Ids = Annotated[list[str] | None, typer.Option("--id", help="Column that names a
 Unit = Annotated[str | None, typer.Option(help="Column that names the person; epsilon covers all their rows.")]
 MaxRows = Annotated[int, typer.Option("--max-rows-per-unit", help="Rows of one person that are used.")]
 Dataset = Annotated[str | None, typer.Option(help="Name in the ledger. Default: the input file's name without its ending.")]
+Prior = Annotated[str | None, typer.Option("--prior", help="Public columns with a weight for each class: A,B,C.")]
+PriorFile = Annotated[str | None, typer.Option("--prior-table", help="Parquet or CSV to look the weights of each class up in.")]
+PriorKey = Annotated[str | None, typer.Option("--prior-key", help="Columns of both tables to look up by: COL[,COL].")]
+PriorModelPath = Annotated[
+    str | None, typer.Option("--prior-model", help="Model to ask: a folder of labeldp train, .skops, .pt2, or a state_dict of torch.")
+]
+PriorFeatures = Annotated[str | None, typer.Option("--prior-features", help="Numeric columns that the model takes: A,B.")]
+PriorFactory = Annotated[
+    str | None, typer.Option("--prior-factory", help="package.module:function that makes the torch module of a state_dict. It is run.")
+]
+Trust = Annotated[list[str] | None, typer.Option("--trust", help="Type in the model's file to build although it is unknown.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Refuse to read classes off the private column.")]
 
 
@@ -157,9 +168,15 @@ def release(
     max_rows_per_unit: MaxRows = 1,
     law: Annotated[
         str | None,
-        typer.Option(help="rr, rr-top-k:K, rr-with-prior, subset[:SIZE], split or auto. Default: rr, or rr-with-prior with --prior."),
+        typer.Option(help="rr, rr-top-k:K, rr-with-prior, subset[:SIZE], split or auto. Default: rr, or rr-with-prior with a prior."),
     ] = None,
-    prior: Annotated[str | None, typer.Option(help="Public columns with a weight for each class: A,B,C.")] = None,
+    prior: Prior = None,
+    prior_table: PriorFile = None,
+    prior_key: PriorKey = None,
+    prior_model: PriorModelPath = None,
+    prior_features: PriorFeatures = None,
+    prior_factory: PriorFactory = None,
+    trust: Trust = None,
     order: Annotated[Order, typer.Option(help="keep: you state that order and layout are public.")] = Order.shuffle,
     dataset: Dataset = None,
     ledger: LedgerPath = None,
@@ -171,10 +188,14 @@ def release(
 ) -> None:
     """Release a table whose label column is private; every other column passes unchanged."""
     from labeldp.app.ledger import ledger_at
+    from labeldp.app.priors import prior_of
     from labeldp.app.release import release as run
     from labeldp.tables.spec import ReleaseSpec
 
     listed = _classes(classes, classes_file, null_class)
+    weights = _usage(
+        lambda: prior_of(_split(prior), prior_table, _split(prior_key), prior_model, _split(prior_features), prior_factory, trust or ())
+    )
     spec = _usage(
         lambda: ReleaseSpec(
             label,
@@ -184,7 +205,7 @@ def release(
             id or None,
             unit,
             max_rows_per_unit,
-            _split(prior),
+            weights,
             dataset,
             order,
             strict,
@@ -509,16 +530,26 @@ def stage_release(
     source: Annotated[str, typer.Argument(metavar="IN", help="The whole table, as for labeldp release; the same in every stage.")],
     stage: Annotated[int, typer.Option(help="Which one, from 1; in order.")],
     out: Annotated[str, typer.Option(help="Output: the rows of this stage alone.")],
-    prior: Annotated[str | None, typer.Option(help="Public columns with a weight for each class: A,B,C. From stage 2 on.")] = None,
+    prior: Prior = None,
+    prior_table: PriorFile = None,
+    prior_key: PriorKey = None,
+    prior_model: PriorModelPath = None,
+    prior_features: PriorFeatures = None,
+    prior_factory: PriorFactory = None,
+    trust: Trust = None,
     engine: Annotated[str, typer.Option(help="local, spark or ray.")] = "local",
     master: Annotated[str | None, typer.Option(help="Address of the cluster of Spark or Ray.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Release the rows of one stage; the first one is charged for all."""
+    """Release the rows of one stage; the first one is charged for all. A prior is for stages from the second on."""
+    from labeldp.app.priors import prior_of
     from labeldp.app.stage import release as run
 
+    weights = _usage(
+        lambda: prior_of(_split(prior), prior_table, _split(prior_key), prior_model, _split(prior_features), prior_factory, trust or ())
+    )
     with _progress(as_json) as progress:
-        done = run(folder, source, stage, out, prior=_split(prior), engine=engine, master=master, progress=progress)
+        done = run(folder, source, stage, out, prior=weights, engine=engine, master=master, progress=progress)
     facts = {"path": str(done.path), "manifest": str(done.manifest_path), "repeated": done.repeated, "receipt": done.receipt.to_dict()}
     what = "Already released; nothing was drawn." if done.repeated else f"Manifest: {done.manifest_path}"
     cost = f"all stages together are {done.receipt.epsilon:g}-label-DP for each {done.receipt.unit}"

@@ -17,7 +17,7 @@ from labeldp.app.model_store import FACTS, MODEL, load_model, read_estimator
 from labeldp.deep.prior import load_module
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.tables.features import Feature, Features
-from labeldp.tables.priors import as_text, ordered_by_value
+from labeldp.tables.priors import PriorTable, as_text, ordered_by_value
 
 Floats = NDArray[np.float64]
 Predict = Callable[[pa.RecordBatch], Floats]
@@ -103,6 +103,34 @@ class PriorModel:
         made = OpenModel(kind, files, tuple(columns), tuple(classes), self.factory, self.probabilities, tuple(self.trust))
         made.predictor()
         return made
+
+
+def prior_of(
+    columns: Sequence[str] | None = None,
+    table: str | None = None,
+    key: Sequence[str] | None = None,
+    model: str | None = None,
+    features: Sequence[str] | None = None,
+    factory: str | None = None,
+    trust: Sequence[str] = (),
+) -> Sequence[str] | PriorTable | PriorModel | None:
+    """The prior that the options of a command ask for: columns, a table with a key, a model, or none.
+
+    Raises
+    ------
+    InvalidInput
+        They ask for more than one, or for half of one.
+    """
+    asked = [name for name, value in (("--prior", columns), ("--prior-table", table), ("--prior-model", model)) if value]
+    if len(asked) > 1:
+        raise InvalidInput(f"Expected one prior, got {' and '.join(asked)}. Leave all but one out.")
+    if bool(table) != bool(key):
+        raise InvalidInput("Expected --prior-table and --prior-key together, got one of them. Say which columns both tables have.")
+    if model is None and (features or factory or trust):
+        raise InvalidInput("Expected --prior-features, --prior-factory and --trust beside --prior-model only, got none. Name the model.")
+    if table is not None and key is not None:
+        return PriorTable(table, key)
+    return columns if model is None else PriorModel(model, features, factory, trust=trust)
 
 
 @dataclass(frozen=True, repr=False)

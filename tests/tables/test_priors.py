@@ -1,0 +1,540 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Priors that are no columns: tables that are looked up, and models that are asked once for each charge."""
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc_csv
+import pyarrow.parquet as pq
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from skops import io as skops_io
+from tests.prior_models import JITTERY, Jittery, asked
+from typer.testing import CliRunner
+
+from labeldp.app.priors import PriorModel
+from labeldp.app.release import release
+from labeldp.app.train import TrainSpec, train
+from labeldp.cli import app
+from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPError, MissingExtra, ReleaseError
+from labeldp.privacy import noise, worker
+from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.ledger_repair import orphans, repair
+from labeldp.privacy.noise import SeededNoise, id_blocks
+from labeldp.privacy.seal import fresh_nonce, seal, unseal
+from labeldp.privacy.worker import RunFacts, RunSecret
+from labeldp.tables.priors import OpenPrior, PriorTable, opened
+from labeldp.tables.publication import Publication
+from labeldp.tables.spec import ReleaseSpec
+
+N, CLASSES = 3000, ("ash", "birch", "cedar", "sentinel-zz")
+K = len(CLASSES)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "private" / "ledger.db")
+
+
+def data(n: int = N) -> pa.Table:
+    rng = np.random.default_rng(5)
+    codes = rng.integers(0, K, n)
+    return pa.table(
+        {
+            "id": rng.permutation(n) * 3 + 1,
+            "cluster": [f"c{i}" for i in rng.integers(0, 20, n)],
+            "y": [CLASSES[c] for c in codes],
+            "x": codes + rng.standard_normal(n),
+            "z": rng.standard_normal(n),
+            "note": [f'a "quoted", {i}' for i in range(n)],
+        }
+    )
+
+
+def weights_of_clusters() -> pa.Table:
+    rng = np.random.default_rng(6)
+    return pa.table({"cluster": [f"c{i}" for i in range(20)]} | {name: rng.random(20) for name in CLASSES})
+
+
+def write(table: pa.Table, path: Path) -> Path:
+    (pq.write_table if path.suffix == ".parquet" else pc_csv.write_csv)(table, path)
+    return path
+
+
+def spec(prior: Any, **changes: Any) -> ReleaseSpec:
+    return ReleaseSpec(**({"label": "y", "classes": CLASSES, "epsilon": 1.5, "id": "id", "prior": prior} | changes))
+
+
+def skops(model: Any, path: Path) -> Path:
+    path.write_bytes(skops_io.dumps(model))
+    return path
+
+
+def jittery(folder: Path, **options: Any) -> PriorModel:
+    log = folder / "asked.log"
+    model = Jittery(str(log), **options).fit(np.zeros((K, 2)), np.array(CLASSES))
+    return PriorModel(skops(model, folder / "jittery.skops"), features=["x", "z"], trust=[JITTERY])
+
+
+# A table --------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+@pytest.mark.parametrize("law", ["rr-with-prior", "subset", "auto"])
+def test_a_table_gives_what_columns_give(tmp_path: Path, ending: str, law: str) -> None:
+    """The same weights as columns and as a table: the same draws, by way of one secret."""
+    table, clusters = data(), weights_of_clusters()
+    weights = pa.table({"cluster": table["cluster"]}).join(clusters, "cluster").sort_by("cluster")
+    prior = PriorTable(write(clusters, tmp_path / f"p.{ending}"), "cluster")
+    found = opened(prior, CLASSES, "y", table.column_names)
+    assert found is not None
+    rows = table.select(["cluster"]).to_batches()[0]
+    by_name = {row["cluster"]: [row[c] for c in CLASSES] for row in weights.to_pylist()}
+    assert (found.weights(rows, 0) == np.array([by_name[c] for c in table["cluster"].to_pylist()])).all()
+    for name, values in zip("abcd", np.array([by_name[c] for c in table["cluster"].to_pylist()]).T, strict=True):
+        table = table.append_column(name, pa.array(values))
+    source, labels = write(table, tmp_path / f"in.{ending}"), []
+    for number, given in enumerate((prior, list("abcd"))):
+        ledger = Ledger(tmp_path / f"private{number}" / "ledger.db")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(noise, "new_secret", SeededNoise(1).secret)
+            patch.setattr(noise, "new_run_id", lambda: "ab" * 16)
+            done = release(source, tmp_path / f"out{number}.{ending}", spec(given, law=law), ledger)
+        out = pq.read_table(done.path) if ending == "parquet" else pc_csv.read_csv(done.path)
+        labels.append(out.sort_by("id").select([name for name in out.column_names if name.startswith("y")]).to_pydict())
+        assert release(source, tmp_path / f"out{number}.{ending}", spec(given, law=law), ledger).repeated
+        assert number or done.manifest["prior"]["sha256"] == found.facts["sha256"]  # type: ignore[index]
+    assert labels[0] == labels[1]
+
+
+def test_keys_are_compared_by_value(tmp_path: Path) -> None:
+    weights = np.arange(8.0).reshape(4, 2)
+    numbers = pa.table({"k": [10, 7, 1, 2], "a": weights[:, 0], "b": weights[:, 1]})
+    found = PriorTable(write(numbers, tmp_path / "p.parquet"), "k").open(["a", "b"])
+    for column in (
+        pa.array([2, 7], pa.int32()),
+        pa.array(["2", "7"]),
+        pa.array(["2", "7"]).dictionary_encode(),
+        pa.array([2, 7], pa.uint64()),
+    ):
+        assert found.weights(pa.record_batch({"k": column}), 0).tolist() == [[6, 7], [2, 3]]
+    both = pa.table({"k": [1, 1], "j": ["u", "v"], "b": [1.0, 2.0], "a": [3.0, 4.0]})
+    pair = PriorTable(write(both, tmp_path / "q.parquet"), ["j", "k"]).open(["a", "b"])  # weights by the names of the classes
+    assert pair.weights(pa.record_batch({"j": ["v", "u"], "k": [1, 1]}), 0).tolist() == [[4, 2], [3, 1]]
+    named = PriorTable(tmp_path / "q.parquet", ["j", "k"], columns=["b", "a"]).open(["a", "b"])
+    assert named.weights(pa.record_batch({"j": ["v"], "k": [1]}), 0).tolist() == [[2, 4]]
+    assert pickle.loads(pickle.dumps(found)).weights(pa.record_batch({"k": [1]}), 0).tolist() == [[4, 5]]
+
+
+def test_a_missing_key_is_refused_or_uniform(tmp_path: Path, ledger: Ledger) -> None:
+    table = data()
+    path = write(weights_of_clusters().slice(1), tmp_path / "p.parquet")
+    row = table["cluster"].to_pylist().index("c0")
+    source = write(table, tmp_path / "in.parquet")
+    with pytest.raises(InvalidInput, match=rf"cluster, got none in p.parquet for row {row} "):
+        release(source, tmp_path / "out.parquet", spec(PriorTable(path, "cluster")), ledger)
+    assert not ledger.runs()
+    release(source, tmp_path / "out.parquet", spec(PriorTable(path, "cluster", missing="uniform")), ledger)
+    found = PriorTable(path, "cluster", missing="uniform").open(CLASSES)
+    assert (found.weights(pa.record_batch({"cluster": pa.array(["c0", None])}), 0) == 1).all()
+
+
+def test_another_table_is_another_request(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "private" / "ledger.db", budget=3.0)
+    source, clusters = write(data(), tmp_path / "in.parquet"), weights_of_clusters()
+    path = write(clusters, tmp_path / "p.parquet")
+    release(source, tmp_path / "a.parquet", spec(PriorTable(path, "cluster")), ledger)
+    changed = clusters.set_column(1, "ash", pa.array(np.ones(20)))
+    write(changed, path)
+    assert not release(source, tmp_path / "b.parquet", spec(PriorTable(path, "cluster")), ledger).repeated
+    assert ledger.spent("in", "y") == 3.0
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "message"),
+    [
+        ({"cluster": ["c0", "c0"], "a": [1.0, 1.0], "b": [1.0, 1.0]}, {}, "each key once"),
+        ({"cluster": ["c0", "c1"], "a": [1.0, -1.0], "b": [1.0, 1.0]}, {}, "finite weights >= 0"),
+        ({"cluster": ["c0", "c1"], "a": [1.0, 1.0]}, {}, "one column of weights a class"),
+        ({"cluster": ["c0", None], "a": [1.0, 1.0], "b": [1.0, 1.0]}, {}, "a key in every row"),
+        ({"cluster": [0.5, 1.5], "a": [1.0, 1.0], "b": [1.0, 1.0]}, {}, "whole numbers or text"),
+        ({"other": ["c0"], "a": [1.0], "b": [1.0]}, {"columns": ["a", "b"]}, "a column 'cluster'"),
+        ({"cluster": ["c0"], "a": ["x"], "b": [1.0]}, {}, "numbers in column 'a'"),
+    ],
+)
+def test_tables_that_are_no_priors(tmp_path: Path, table: dict[str, Any], options: dict[str, Any], message: str) -> None:
+    path = write(pa.table(table), tmp_path / "p.parquet")
+    with pytest.raises(InvalidInput, match=message):
+        PriorTable(path, "cluster", **options).open(["a", "b"])
+
+
+def test_files_that_are_no_tables(tmp_path: Path) -> None:
+    (tmp_path / "p.parquet").write_bytes(b"nothing")
+    (tmp_path / "p.txt").write_bytes(b"nothing")
+    for name, kind, message in (
+        ("p.parquet", InvalidInput, "something else"),
+        ("p.txt", InvalidInput, "Convert"),
+        ("q.csv", ReleaseError, "existing"),
+    ):
+        with pytest.raises(kind, match=message):
+            PriorTable(tmp_path / name, "k").open(["a", "b"])
+    with pytest.raises(InvalidInput, match="missing"):
+        PriorTable(tmp_path / "p.csv", "k", missing="zero")
+
+
+# A model --------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+@pytest.mark.parametrize("id_column", ["id", None])
+@pytest.mark.parametrize("law", ["rr-with-prior", "auto"])
+def test_a_pipeline_is_a_prior(tmp_path: Path, ledger: Ledger, ending: str, id_column: str | None, law: str) -> None:
+    table = data()
+    public = np.column_stack([table["x"], table["z"]])
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(public, np.array(table["y"].to_pylist()))
+    prior = PriorModel(skops(model, tmp_path / "m.skops"), features=["x", "z"])
+    source = write(table, tmp_path / f"in.{ending}")
+    done = release(source, tmp_path / f"out.{ending}", spec(prior, law=law, id=id_column), ledger)
+    out = pq.read_table(done.path) if ending == "parquet" else pc_csv.read_csv(done.path)
+    names = [name for name in table.column_names if name != "y"]
+    assert out.select(names).sort_by("id").to_pydict() == table.select(names).sort_by("id").to_pydict()
+    same = np.mean(np.array(out.sort_by("id")["y"].to_pylist()) == np.array(table.sort_by("id")["y"].to_pylist()))
+    assert same > 0.62  # e^1.5 / (e^1.5 + 3) = 0.60 without a prior
+    if ending == "parquet":
+        assert out.drop_columns(["y__evidence"]).schema.equals(table.schema)
+    assert left_behind(tmp_path) == []
+    assert release(source, tmp_path / f"out.{ending}", spec(prior, law=law, id=id_column), ledger).repeated
+    assert ledger.spent("in", "y") == 1.5
+
+
+def left_behind(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_a_folder_of_train_is_a_prior(tmp_path: Path, ledger: Ledger) -> None:
+    table = data()
+    trained = train(write(table, tmp_path / "t.parquet"), tmp_path / "model", TrainSpec("y", 8.0, CLASSES, id=["id"]), ledger)
+    prior = PriorModel(trained.path)
+    found = prior.open(CLASSES)
+    assert "y" not in found.columns and set(found.columns) <= {"cluster", "x", "z", "note"}
+    backwards = prior.open(CLASSES[::-1])
+    rows = table.select(list(found.columns)).combine_chunks().to_batches()[0]
+    assert (found.weights(rows, 0)[:, ::-1] == backwards.weights(rows, 0)).all()
+    done = release(write(table, tmp_path / "in.parquet"), tmp_path / "out.parquet", spec(prior), ledger)
+    assert done.manifest["prior"]["model"] == "labeldp"  # type: ignore[index]
+    with pytest.raises(InvalidInput, match="declared classes"):
+        prior.open(CLASSES[:3])
+
+
+class Died(Exception):
+    """Stands for a kill."""
+
+
+def dies_at_publication(patch: pytest.MonkeyPatch, keep: Path) -> None:
+    """What the attempt has drawn is kept, then it dies."""
+
+    def die(self: Publication, run: Any, facts: Any, parts: Any, artefact: str) -> None:
+        folder = Path(self.out.staging(run.receipt.run_id).folder.path)
+        shutil.copy(folder / parts[0].name, keep)
+        raise Died
+
+    patch.setattr(Publication, "publish", die)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+@pytest.mark.parametrize("options", [{}, {"unit": "cluster", "max_rows_per_unit": 40}, {"law": "auto"}, {"id": None}, {"order": "keep"}])
+def test_a_release_that_died_gives_what_it_would_have_given(tmp_path: Path, ledger: Ledger, ending: str, options: dict[str, Any]) -> None:
+    """A model that says something else each time is asked once: every row is drawn with one side."""
+    source, prior = write(data(), tmp_path / f"in.{ending}"), jittery(tmp_path)
+    sides: dict[bytes, set[bytes]] = {}
+    drawn = worker.draw
+
+    def watched(law: Any, codes: Any, key: Any, blocks: Any, side: Any) -> Any:
+        for name, value in zip(blocks.templates(), worker.packed(side), strict=True):
+            sides.setdefault(name.tobytes(), set()).add(value.tobytes())
+        return drawn(law, codes, key, blocks, side)
+
+    made = spec(prior, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "draw", watched)
+        with pytest.MonkeyPatch.context() as killing:
+            dies_at_publication(killing, tmp_path / "first")
+            with pytest.raises(Died):
+                release(source, tmp_path / f"out.{ending}", made, ledger)
+        assert asked(tmp_path / "asked.log") == N
+        assert [run.state for run in ledger.runs()] == ["charged"]
+        done = release(source, tmp_path / f"out.{ending}", made, ledger)
+    assert done.path.read_bytes() == (tmp_path / "first").read_bytes()
+    assert asked(tmp_path / "asked.log") == N
+    assert len(sides) == done.manifest["rows"] and all(len(found) == 1 for found in sides.values())
+    assert [run.state for run in ledger.runs()] == ["settled"]
+    assert left_behind(tmp_path) == []
+    assert release(source, tmp_path / f"out.{ending}", made, ledger).repeated  # although the model would now say something else
+    assert asked(tmp_path / "asked.log") == N
+
+
+def test_rows_in_another_order_pick_up_the_charge(tmp_path: Path, ledger: Ledger) -> None:
+    table, prior = data(), jittery(tmp_path)
+    source = write(table, tmp_path / "in.parquet")
+    with pytest.MonkeyPatch.context() as killing:
+        dies_at_publication(killing, tmp_path / "first")
+        with pytest.raises(Died):
+            release(source, tmp_path / "out.parquet", spec(prior), ledger)
+    write(table.sort_by("id"), source)
+    done = release(source, tmp_path / "out.parquet", spec(prior), ledger)
+    assert pq.read_table(done.path).equals(pq.read_table(tmp_path / "first"))
+    assert asked(tmp_path / "asked.log") == N and len(ledger.runs()) == 1
+
+
+def test_the_copy_shows_no_label_and_each_attempt_seals_anew(tmp_path: Path) -> None:
+    table, sealed = data(), []
+    source, prior = write(table, tmp_path / "in.parquet"), jittery(tmp_path)
+    for attempt in range(2):
+        ledger = Ledger(tmp_path / f"private{attempt}" / "ledger.db")
+        with pytest.MonkeyPatch.context() as killing:
+            dies_at_publication(killing, tmp_path / "first")
+            with pytest.raises(Died):
+                release(source, tmp_path / f"out{attempt}.parquet", spec(prior), ledger)
+        (folder,) = tmp_path.glob(f".out{attempt}.parquet.labeldp_sealed-*")
+        assert folder.stat().st_mode & 0o777 == 0o700
+        for path in [*folder.rglob("*"), *(tmp_path / f"private{attempt}").rglob("*")]:
+            if path.is_file():
+                assert b"sentinel-zz" not in path.read_bytes().replace(json.dumps(list(CLASSES)).encode(), b"") or path.suffix == ".db"
+        sealed.append(pq.read_table(folder).sort_by("id")["y"].to_numpy().view(np.uint32))
+    assert not (sealed[0] == sealed[1]).any()
+    for words in sealed:
+        bits = np.unpackbits(words.view(np.uint8)).reshape(N, 32).mean(axis=0)
+        assert np.abs(bits - 0.5).max() < 6 * 0.5 / np.sqrt(N)
+        truth = np.array([CLASSES.index(v) for v in table.sort_by("id")["y"].to_pylist()])
+        assert np.abs([(words[truth == c] % 4).mean() - 1.5 for c in range(K)]).max() < 6 * 1.12 / np.sqrt(N / K)
+
+
+def test_a_copy_that_is_not_whole_ends_the_charge(tmp_path: Path, ledger: Ledger) -> None:
+    source, prior = write(data(), tmp_path / "in.parquet"), jittery(tmp_path)
+    with pytest.MonkeyPatch.context() as killing:
+        dies_at_publication(killing, tmp_path / "first")
+        with pytest.raises(Died):
+            release(source, tmp_path / "out.parquet", spec(prior), ledger)
+    (folder,) = tmp_path.glob(".out.parquet.labeldp_sealed-*")
+    (folder / "attempt-of-another.parquet").write_bytes(b"does not count")
+    (part,) = [path for path in folder.iterdir() if path.stat().st_size > 100]
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-1])
+    with pytest.raises(ReleaseError, match=f"labeldp ledger abandon {ledger.runs()[0].run_id}"):
+        release(source, tmp_path / "out.parquet", spec(prior), ledger)
+    assert asked(tmp_path / "asked.log") == N and folder.exists()
+    part.write_bytes(whole)
+    release(source, tmp_path / "out.parquet", spec(prior), ledger)
+    assert not folder.exists()
+
+
+def test_repair_removes_the_copy_of_an_abandoned_charge_only(tmp_path: Path, ledger: Ledger) -> None:
+    source, prior = write(data(), tmp_path / "in.parquet"), jittery(tmp_path)
+    with pytest.MonkeyPatch.context() as killing:
+        dies_at_publication(killing, tmp_path / "first")
+        with pytest.raises(Died):
+            release(source, tmp_path / "out.parquet", spec(prior), ledger)
+    (folder,) = tmp_path.glob(".out.parquet.labeldp_sealed-*")
+    repair(ledger, orphans(ledger, minutes=1e-9))
+    assert folder.exists()
+    ledger.abandon(ledger.runs()[0].run_id, "test")
+    repair(ledger, orphans(ledger, minutes=1e-9))
+    assert not folder.exists() and not orphans(ledger, minutes=1e-9)
+
+
+def test_a_refused_charge_leaves_nothing(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "private" / "ledger.db", budget=1.0)
+    source = write(data(), tmp_path / "in.parquet")
+    with pytest.raises(BudgetExceeded):
+        release(source, tmp_path / "out.parquet", spec(jittery(tmp_path)), ledger)
+    assert left_behind(tmp_path) == [] and not list((tmp_path / "private").glob("*/*/secret"))
+
+
+class Curious:
+    """A prior that looks for the label in what it is given."""
+
+    exact, reads, columns, facts = False, (), ("x",), {"curious": True}
+
+    def to_dict(self) -> dict[str, object]:
+        return {"curious": True}
+
+    def open(self, classes: Any) -> OpenPrior:
+        return self  # type: ignore[return-value]
+
+    def weights(self, rows: pa.RecordBatch, start: int | None) -> Any:
+        assert isinstance(rows, pa.RecordBatch) and rows.schema.names == ["x"]
+        assert "sentinel-zz" not in repr(rows.to_pydict()) and not (rows.schema.metadata or rows.schema.field("x").metadata)
+        return np.ones((len(rows), K))
+
+
+def test_a_prior_never_gets_the_label(tmp_path: Path, ledger: Ledger) -> None:
+    source = write(data(), tmp_path / "in.parquet")
+    release(source, tmp_path / "out.parquet", spec(Curious()), ledger)
+    model = Jittery().fit(np.zeros((K, 2)), np.array(CLASSES))
+    with pytest.raises(InvalidInput, match="got the label column 'y'"):
+        spec(PriorModel(tmp_path / "m.skops", features=["x", "y"]))
+    with pytest.raises(InvalidInput, match="got the label column 'y'"):
+        spec(PriorTable(tmp_path / "p.csv", "y"))
+    model.feature_names_in_ = np.array(["x", "y"], object)  # type: ignore[attr-defined]
+    named = PriorModel(skops(model, tmp_path / "m.skops"), trust=[JITTERY])
+    with pytest.raises(InvalidInput, match="never sees the label"):
+        release(source, tmp_path / "other.parquet", spec(named), ledger)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        ({"fault": "nan"}, InvalidInput, f"finite weights >= 0 from the prior, got others for row {N // 2} "),
+        ({"fault": "columns"}, InvalidInput, "Expected 4 probabilities a row"),
+        ({"features": ["x", "nowhere"]}, InvalidInput, "none named 'nowhere'"),
+        ({"features": ["x", "cluster"]}, InvalidInput, "numbers in column 'cluster'"),
+        ({"features": None}, InvalidInput, "--prior-features"),
+        ({"trust": ()}, InvalidInput, f"--trust {JITTERY}"),
+        ({"path": "gone.skops"}, ReleaseError, "gone.skops"),
+        ({"path": "in.parquet"}, InvalidInput, "--prior-factory"),
+        ({"path": "broken.skops"}, InvalidInput, "format of skops"),
+    ],
+)
+def test_what_is_wrong_with_a_model_is_said_before_the_charge(
+    tmp_path: Path, ledger: Ledger, change: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    source = write(data(), tmp_path / "in.parquet")
+    (tmp_path / "broken.skops").write_bytes(b"nothing")
+    fault = change.pop("fault", "")
+    good = jittery(tmp_path, fault=fault)
+    path = tmp_path / change.pop("path", "jittery.skops")
+    prior = PriorModel(**({"path": path, "features": good.features, "trust": good.trust} | change))
+    with pytest.raises(kind, match=message):
+        release(source, tmp_path / "out.parquet", spec(prior), ledger)
+    assert not ledger.runs() and left_behind(tmp_path) == []
+
+
+def test_a_model_of_other_classes_is_refused(tmp_path: Path) -> None:
+    model = Jittery().fit(np.zeros((3, 2)), np.array(CLASSES[:3]))
+    prior = PriorModel(skops(model, tmp_path / "m.skops"), ["x"], trust=[JITTERY])
+    with pytest.raises(InvalidInput, match="4 declared classes, got one of 3"):
+        prior.open(CLASSES)
+    with pytest.raises(InvalidInput, match="one of other values"):
+        prior.open(["a", "b", "c"])
+    coded = Jittery(jitter=0.0).fit(np.zeros((3, 2)), np.arange(3))
+    found = PriorModel(skops(coded, tmp_path / "n.skops"), ["x"], trust=[JITTERY]).open(["a", "b", "c"])
+    weights = found.weights(pa.record_batch({"x": [3.0]}), 0)
+    assert weights.argmax() == 2 and "b'" not in repr(found)
+    assert (pickle.loads(pickle.dumps(found)).weights(pa.record_batch({"x": [3.0]}), 0) == weights).all()
+
+
+def test_specs_are_json(tmp_path: Path) -> None:
+    for prior in (
+        PriorTable(tmp_path / "p.csv", ["a", "b"], ["u", "v"]),
+        PriorModel(tmp_path / "m.pt2", ["x"]),
+        ["a", "b", "c", "d"],
+        None,
+    ):
+        made = spec(prior)
+        assert json.loads(json.dumps(made.to_dict()))["prior"] == (prior.to_dict() if hasattr(prior, "to_dict") else prior)
+        assert pickle.loads(pickle.dumps(made)) == made
+    assert spec(PriorTable(tmp_path / "p.csv", "a")).law_name == "rr-with-prior"
+
+
+# Torch ----------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_without_torch_the_pip_command_is_told(tmp_path: Path) -> None:
+    (tmp_path / "m.pt2").write_bytes(b"x")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(__import__("sys").modules, "torch", None)
+        with pytest.raises(MissingExtra, match="pip install torch"):
+            PriorModel(tmp_path / "m.pt2", ["x", "z"]).open(CLASSES)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("form", ["program", "state", "probabilities"])
+def test_torch_modules_are_priors(tmp_path: Path, ledger: Ledger, form: str) -> None:
+    torch = pytest.importorskip("torch", reason="needs torch")
+    from tests.prior_models import torch_module
+
+    module, table = torch_module().eval(), data()
+    if form == "state":
+        torch.save(module.state_dict(), tmp_path / "m.pt")
+        prior = PriorModel(tmp_path / "m.pt", ["x", "z"], factory="tests.prior_models:torch_module")
+    else:
+        whole = module if form == "program" else torch.nn.Sequential(module, torch.nn.Softmax(dim=1)).eval()
+        batch = torch.export.Dim("batch", min=1, max=1 << 20)
+        torch.export.save(torch.export.export(whole, (torch.zeros(7, 2),), dynamic_shapes=({0: batch},)), tmp_path / "m.pt2")
+        prior = PriorModel(tmp_path / "m.pt2", ["x", "z"], probabilities=form == "probabilities")
+    rows = table.select(["x", "z"]).combine_chunks().to_batches()[0]
+    matrix = torch.from_numpy(np.column_stack([table["x"], table["z"]]).astype(np.float32))
+    expected = torch.softmax(module(matrix), dim=1).detach().numpy()
+    found = prior.open(CLASSES)
+    assert np.abs(found.weights(rows, 0) - expected).max() < 1e-5
+    assert np.abs(found.weights(rows.slice(0, 1), 0) - expected[:1]).max() < 1e-5
+    assert (pickle.loads(pickle.dumps(found)).weights(rows, 0) == found.weights(rows, 0)).all()
+    done = release(write(table, tmp_path / "in.parquet"), tmp_path / "out.parquet", spec(prior), ledger)
+    assert release(tmp_path / "in.parquet", tmp_path / "out.parquet", spec(prior), ledger).repeated and done.manifest["rows"] == N
+
+
+@pytest.mark.deep
+def test_torch_files_that_are_no_models(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="needs torch")
+    factory = "tests.prior_models:torch_module"
+    (tmp_path / "m.pt2").write_bytes(b"x")
+    torch.save({"other": torch.zeros(1)}, tmp_path / "other.pt")
+    torch.save(Died("runs code when it is loaded"), tmp_path / "pickle.pt")
+    torch.save(torch.nn.Linear(2, 3).state_dict(), tmp_path / "m.pt")
+    for name, made, message in (
+        ("m.pt2", None, "torch.export.save"),
+        ("other.pt", factory, "state_dict"),
+        ("pickle.pt", factory, "state_dict"),
+        ("m.pt", "tests.prior_models:nothing", "can be imported"),
+        ("m.pt", "nothing", "package.module:function"),
+        ("m.pt", "tests.prior_models:Jittery", "torch.nn.Module"),
+    ):
+        with pytest.raises(LabelDPError, match=message):
+            PriorModel(tmp_path / name, ["x", "z"], made).open(CLASSES)
+    torch.save(__import__("tests.prior_models", fromlist=["x"]).torch_module().state_dict(), tmp_path / "m.pt")
+    found = PriorModel(tmp_path / "m.pt", ["x"], factory).open(CLASSES)
+    with pytest.raises(InvalidInput, match="1 features"):
+        found.weights(pa.record_batch({"x": [1.0]}), 0)
+
+
+# Sealing --------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_sealing_is_undone_with_the_key_alone() -> None:
+    facts = RunFacts("d", "y", "row", 1, "c", CLASSES, ReleaseSpec("y", CLASSES, 1.0).law)  # type: ignore[arg-type]
+    mine, other = (RunSecret("r", SeededNoise(seed).secret(), facts) for seed in (1, 2))
+    codes = np.random.default_rng(1).integers(0, K, 1000).astype(np.int32)
+    blocks = id_blocks(np.arange(1000), mine.key("ids"))
+    nonces = [fresh_nonce(), fresh_nonce()]
+    which = np.arange(1000) % 2
+    sealed = np.where(which == 0, seal(mine, nonces[0], blocks, codes), seal(mine, nonces[1], blocks, codes))
+    assert (unseal(mine, nonces, which, blocks, sealed, K) == codes).all()
+    for secret, found in ((other, nonces), (mine, nonces[::-1])):
+        with pytest.raises(ReleaseError, match="sealed copy"):
+            unseal(secret, found, which, blocks, sealed, K)
+
+
+# The command ----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_takes_tables_and_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    source = write(data(), tmp_path / "in.parquet")
+    write(weights_of_clusters(), tmp_path / "p.csv")
+    jittery(tmp_path)
+    base = ["release", str(source), "--label", "y", "--epsilon", "1", "--classes", ",".join(CLASSES), "--id", "id"]
+    base += ["--ledger", str(tmp_path / "private" / "ledger.db"), "--budget", "2", "--json"]
+    table = ["--prior-table", str(tmp_path / "p.csv"), "--prior-key", "cluster"]
+    model = ["--prior-model", str(tmp_path / "jittery.skops"), "--prior-features", "x,z", "--trust", JITTERY]
+    for number, more in enumerate((table, model)):
+        found = CliRunner().invoke(app, [*base, *more, "--out", str(tmp_path / f"out{number}.parquet")])
+        assert found.exit_code == 0, found.output
+    for wrong in ([*table, *model], table[:2], ["--prior", "x,z", *model], ["--prior-key", "cluster"], ["--prior-features", "x"]):
+        assert CliRunner().invoke(app, [*base, *wrong, "--out", str(tmp_path / "no.parquet")]).exit_code == 2
