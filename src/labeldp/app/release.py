@@ -31,6 +31,7 @@ from labeldp.tables.place import URI, Place
 from labeldp.tables.priors import opened, prior_identity
 from labeldp.tables.publication import Publication
 from labeldp.tables.publish import scratch
+from labeldp.tables.request import run_of
 from labeldp.tables.sealing import SealedCharge
 from labeldp.tables.spec import ReleaseSpec, law_of
 from labeldp.tables.table import EVIDENCE, Source, check_columns
@@ -129,21 +130,8 @@ class _Task:
 
     def run(self, folder: Path) -> Release:
         """Both passes, then publish and settle."""
-        classes = tuple("(null)" if c is None else c for c in self.codec.classes)
-        with closing(
-            StreamRun(
-                self.law,
-                classes=classes,
-                dataset=self.dataset,
-                column=self.spec.label,
-                ledger=self.ledger,
-                unit_name=self.spec.unit_name,
-                max_rows_per_unit=self.spec.max_rows_per_unit,
-                redraw=self.redraw,
-                stage=self.spec.stage,
-                prior=None if self.prior is None else prior_identity(self.prior),
-            )
-        ) as run:
+        prior = None if self.prior is None else prior_identity(self.prior)
+        with closing(run_of(self.spec, self.law, self.codec.classes, self.dataset, self.ledger, redraw=self.redraw, prior=prior)) as run:
             return self._draw(run, folder)
 
     def _draw(self, run: StreamRun, folder: Path) -> Release:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.privacy.ledger import Ledger, default_ledger
-from labeldp.privacy.stream import StreamRun, changed_input, repeated_ids
+from labeldp.privacy.stream import changed_input, repeated_ids
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import Shape, evidence_bytes
 from labeldp.tables.jobs import (
@@ -45,6 +45,7 @@ from labeldp.tables.passes import Progress, Written, silent
 from labeldp.tables.place import Place
 from labeldp.tables.publication import Publication
 from labeldp.tables.publish import scratch
+from labeldp.tables.request import run_of
 from labeldp.tables.spec import ReleaseSpec, law_of
 from labeldp.tables.table import EVIDENCE
 
@@ -140,18 +141,7 @@ class _ClusterTask:
         check_type(spec.label, schema.field(spec.label).type)
         codec = self._codec(schema)
         law = law_of(spec, len(codec.classes))
-        self.run_ = StreamRun(
-            law,
-            classes=tuple("(null)" if c is None else c for c in codec.classes),
-            dataset=self.dataset,
-            column=spec.label,
-            ledger=ledger,
-            unit_name=spec.unit_name,
-            max_rows_per_unit=spec.max_rows_per_unit,
-            redraw=redraw,
-            id_names=",".join(spec.ids),
-            stage=spec.stage,
-        )
+        self.run_ = run_of(spec, law, codec.classes, self.dataset, ledger, redraw=redraw)
         self.shape = Shape(schema, codec, evidence_bytes(self.run_.law))
 
     def run(self) -> ClusterRelease:

@@ -45,6 +45,8 @@ class ReleaseSpec:
         under that name again, or their spend is not seen.
     order : {"shuffle", "keep"}
         "keep" is the user's statement that the order of the rows, and where the file lies, say nothing about the labels.
+    overlap : {"charge", "refuse"}
+        Whether rows that an earlier release of this column has may be charged again.
     strict : bool
         Refuse whatever would only be warned about (inferred classes).
     stage : Stage or None
@@ -67,6 +69,7 @@ class ReleaseSpec:
     order: str = "shuffle"
     strict: bool = False
     stage: Stage | None = None
+    overlap: str = "charge"
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -77,6 +80,7 @@ class ReleaseSpec:
         put(self, "id", _columns("id", self.id))
         put(self, "prior", self.prior if isinstance(self.prior, Prior) else _columns("prior", self.prior) or None)
         _validate.one_of(("shuffle", "keep"), order=self.order)
+        _validate.one_of(("charge", "refuse"), overlap=self.overlap)
         if self.unit is not None:
             _named(unit=self.unit)
         if self.max_rows_per_unit > 1 and self.unit is None:
