@@ -7,6 +7,7 @@ classes. Spark: against an identity that reads twice and writes once with the sa
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -31,12 +32,14 @@ SIZES = {
     "rows": {"rows": [5 * MILLION, 20 * MILLION, 80 * MILLION], "repeats": 1},
     "classes": {"rows": 5 * MILLION, "classes": [10, 100, 1000, 10_000], "repeats": 1},
     "spark": {"rows": 20 * MILLION, "repeats": 3},
+    "ledger": {},
 }
 QUICK = {
     "laws": {"rows": 200_000, "repeats": 1},
     "rows": {"rows": [50_000, 200_000, 800_000], "repeats": 1},
     "classes": {"rows": 100_000, "classes": [10, 100], "repeats": 1},
     "spark": {"rows": 200_000, "repeats": 1},
+    "ledger": {},
 }
 
 
@@ -112,7 +115,7 @@ def compared(engine: str, source: Path, folder: Path, rows: int, tasks: dict[str
             "million_rows_per_second": round(rows / seconds / MILLION, 2),
             "peak_mb": round(max(run["peak_mb"] for run in each)),
         }
-    return {"rows": rows, "results": found, "runs": runs, "machine": machine()}
+    return {"rows": rows, "bytes_a_row": round(source.stat().st_size / rows, 2), "results": found, "runs": runs, "machine": machine()}
 
 
 def part(name: str, size: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -154,6 +157,72 @@ def markdown(kept: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+PLANNED = 100_000 * MILLION
+PART_BYTES = 256 << 20  # of an output file, see labeldp.tables.parts
+
+
+def plan(kept: dict[str, Any]) -> str:
+    """What 10^11 rows take, from what was measured."""
+    spark, local = kept["spark"]["randomized response, K = 1000"], kept["laws"]["randomized response, K = 1000"]
+    per_core = spark["results"]["keep"]["million_rows_per_second"] / spark["machine"]["cores"]
+    parts = math.ceil(PLANNED * local["bytes_a_row"] / PART_BYTES)
+    ledger = kept["ledger"]
+    rows = [
+        ("rows a core and second on Spark, both passes", f"{per_core:.2f} M"),
+        ("core hours", f"{PLANNED / per_core / MILLION / 3600:,.0f}"),
+        (
+            "of these, reading twice and writing once without labeldp",
+            f"{PLANNED / per_core / MILLION / 3600 / spark['results']['keep']['ratio']:,.0f}",
+        ),
+        ("output", f"{PLANNED * local['bytes_a_row'] / 1e12:.1f} TB in {parts:,} files"),
+        ("rows that one process with 2 cores releases in a day", f"{local['results']['keep']['million_rows_per_second'] * 86_400:,.0f} M"),
+        ("charges, whatever the number of rows", f"1, {ledger['bytes_of_a_charge']:,} bytes"),
+        ("rows of the table of parts", f"{parts:,}, {parts * ledger['bytes_of_a_part'] / 1e6:.1f} MB"),
+        ("row set, ids in ranges", f"{ledger['row_set_bytes_in_ranges']:,} bytes"),
+        ("row set, every second id", f"{PLANNED * ledger['row_set_bytes_a_row_every_second'] / 1e9:.1f} GB on the driver"),
+    ]
+    return "\n".join(["| for 100,000 M rows | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)])
+
+
+def ledger_sizes(folder: Path) -> dict[str, Any]:
+    """Bytes of a charge, of a part and of a row set, measured on a ledger with many of them."""
+    import numpy as np
+
+    import labeldp
+    from labeldp.privacy.ledger_entries import Part
+    from labeldp.privacy.rowset import RowSetBuilder
+
+    ledger, sizes = labeldp.Ledger(folder / "ledger.db", budget=1e6), []
+    law, charges, files, ids = labeldp.RandomizedResponse(1000, 1.0), 200, 20_000, 10 * MILLION
+    event = {"event": "label-draw", "law": {"law": law.to_dict(), "stage": "release"}, "epsilon": 1.0}
+    for i in range(charges + 1):
+        ledger.charge(dataset="d", column="y", epsilon=1.0, event=event, identity=f"{i:064x}", run_id=f"{i:032x}")
+        sizes += [_size(folder)] if i in (0, charges) else []
+    ledger.intend(f"{0:032x}", [Part(i, f"part-{i:05d}.parquet", 10**7, "0" * 64) for i in range(files)])
+    sizes.append(_size(folder))
+    made = {"in_ranges": np.arange(ids), "every_second": np.arange(0, 2 * ids, 2)}
+    found = {}
+    for name, values in made.items():
+        rows = RowSetBuilder(True)
+        rows.add(values)
+        found[name] = len(rows.finish().to_bytes())
+    return {
+        "bytes_of_a_charge": round((sizes[1] - sizes[0]) / charges),
+        "bytes_of_a_part": round((sizes[2] - sizes[1]) / files),
+        "row_set_bytes_in_ranges": found["in_ranges"],
+        "row_set_bytes_a_row_every_second": round(found["every_second"] / ids, 3),
+        "machine": machine(),
+    }
+
+
+def _size(folder: Path) -> int:
+    import sqlite3
+
+    with sqlite3.connect(folder / "ledger.db") as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return (folder / "ledger.db").stat().st_size
+
+
 def main() -> None:
     """Measure the parts one after the other, keep each, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -169,10 +238,14 @@ def main() -> None:
     kept: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() and not options.quick else {}
     for name in () if options.report else options.only or SIZES:
         with tempfile.TemporaryDirectory() as folder:
-            kept[name] = part(name, (QUICK if options.quick else SIZES)[name], Path(folder))
+            kept[name] = (
+                ledger_sizes(Path(folder)) if name == "ledger" else part(name, (QUICK if options.quick else SIZES)[name], Path(folder))
+            )
         if not options.quick:
             RESULT.write_text(json.dumps(kept, indent=1) + "\n")
-    print(markdown({name: kept[name] for name in SIZES if name in kept}))
+    print(markdown({name: kept[name] for name in SIZES if name in kept and name != "ledger"}))
+    if {"laws", "spark", "ledger"} <= set(kept):
+        print(plan(kept))
 
 
 if __name__ == "__main__":
