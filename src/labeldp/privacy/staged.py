@@ -81,6 +81,13 @@ def stage_name(number: int) -> str:
     return f"stage-{number}"
 
 
+def stages_of(run: RunRecord) -> tuple[str, ...]:
+    """Names of all stages of a run, released or not; empty where it has none."""
+    law = run.event.get("law")
+    stages = law.get("stages") if isinstance(law, Mapping) else None
+    return tuple(stage_name(i + 1) for i in range(len(stages))) if isinstance(stages, list | tuple) else ()
+
+
 class StagedRun:
     """Where the run of a plan stands.
 
@@ -212,6 +219,11 @@ class StageTurn(StagedRun):
             RunStore(self._ledger.run_dir(run_id)).forget_secret()
             raise LedgerError(f"Expected one process to begin a plan, but another one has charged run {record.run_id}. Run this again.")
         stage = self._stage
+        if not self.begun(stage.number) and any(part.name.startswith(f"{stage.name}/") for part in self._ledger.parts(run_id)):
+            raise LedgerError(
+                f"Expected what stage {stage.number} began with in the folder of run {run_id}, since the ledger has its files, but it is "
+                "gone: the folder was set back. Restore it, or make a new plan, which is charged."
+            )
         self._keep(record, "prior", prior)
         artefact = self.done(stage.number)
         if artefact is None:

@@ -3,35 +3,48 @@
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 
 from labeldp.errors import LabelDPError
 from labeldp.privacy.custody import RunStore
 from labeldp.privacy.ledger import Ledger, RunRecord
 from labeldp.privacy.ledger_rows import IdsOf
+from labeldp.privacy.staged import stages_of
+from labeldp.privacy.stream import RELEASE
 from labeldp.privacy.worker import Ids
 from labeldp.tables.batch import id_column, row_ids
 from labeldp.tables.formats import open_table
-from labeldp.tables.publication import MANIFEST, OUTPUT
+from labeldp.tables.publication import MANIFEST, OUTPUT, kept_name
 from labeldp.tables.table import Source
 
 
 def published_ids(ledger: Ledger) -> IdsOf:
-    """A function of a run: the ids (or units) in its output, batch by batch, or None where that is gone or is no table."""
+    """A function of a run: the ids (or units) in its output, batch by batch, or None where that is gone or is no table.
+
+    Of a run in stages, in the outputs of all of them: one that is missing may have been drawn.
+    """
 
     def ids_of(run: RunRecord) -> Iterator[Ids] | None:
         store = RunStore(ledger.run_dir(run.run_id))
-        place, text = store.read(OUTPUT), store.read(MANIFEST)
-        if place is None or text is None or run.state != "settled":
+        found = [_published(store, run, stage) for stage in stages_of(run) or (RELEASE,)]
+        if run.state != "settled" or any(ids is None for ids in found):
             return None
-        names = tuple(json.loads(text).get("id") or ())
-        try:
-            table = open_table(place.decode())
-        except LabelDPError:
-            return None
-        wanted = names if run.unit == "row" else (run.unit,)
-        return _ids(table, wanted, of_rows=run.unit == "row") if wanted and set(wanted) <= set(table.names) else None
+        return chain.from_iterable(ids for ids in found if ids is not None)
 
     return ids_of
+
+
+def _published(store: RunStore, run: RunRecord, stage: str) -> Iterator[Ids] | None:
+    place, text = store.read(kept_name(OUTPUT, stage)), store.read(kept_name(MANIFEST, stage))
+    if place is None or text is None:
+        return None
+    names = tuple(json.loads(text).get("id") or ())
+    try:
+        table = open_table(place.decode())
+    except LabelDPError:
+        return None
+    wanted = names if run.unit == "row" else (run.unit,)
+    return _ids(table, wanted, of_rows=run.unit == "row") if wanted and set(wanted) <= set(table.names) else None
 
 
 def _ids(table: Source, names: tuple[str, ...], *, of_rows: bool) -> Iterator[Ids]:
