@@ -68,9 +68,9 @@ class Prior(Protocol):
         ...
 
 
-def prior_identity(prior: OpenPrior) -> str:
-    """Names the prior in a request: its files and how they are read."""
-    return digest({"prior": dict(prior.facts)})
+def prior_identity(prior: OpenPrior) -> str | None:
+    """Names the prior in a request: its files and how they are read. None where it is exact: then what it decides of each row does."""
+    return None if prior.exact else digest({"prior": dict(prior.facts)})
 
 
 def opened(prior: object, classes: Sequence[object], label: str, names: Sequence[str]) -> OpenPrior | None:
