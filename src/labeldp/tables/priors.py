@@ -37,8 +37,15 @@ class OpenPrior(Protocol):
         Equal rows get equal weights, to the last bit, on every machine and in every batch.
     """
 
-    columns: tuple[str, ...]
-    exact: bool
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See above."""
+        ...
+
+    @property
+    def exact(self) -> bool:
+        """See above."""
+        ...
 
     @property
     def facts(self) -> Mapping[str, object]:
