@@ -116,3 +116,32 @@ def test_no_raw_label_is_shown(tmp_path: Path, source: Path) -> None:
     plan(tmp_path / "plan")
     assert release(tmp_path / "plan", source, 1, tmp_path / "one.parquet")[0] == 4
     assert not default_ledger().exists()
+
+
+def test_a_model_is_trained_on_a_released_stage_for_free(tmp_path: Path, source: Path) -> None:
+    plan(tmp_path / "plan", "--parts", "0.8,0.2", "--law", "split")
+    release(tmp_path / "plan", source, 1, tmp_path / "one.parquet")
+    code, said, error = run(
+        "train", tmp_path / "one.parquet", "--label", "status", "--out", tmp_path / "model", "--id", "patient", "--json"
+    )
+    assert code == 0, error
+    assert json.loads(said)["guarantee"]["epsilon"] == 1.0
+    assert default_ledger().spent("d", "status") == 1.0
+    code, _, error = release(tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior-model", tmp_path / "model")
+    assert code == 0, error
+    assert default_ledger().spent("d", "status") == 1.0 and default_ledger().runs()[0].state == "settled"
+
+
+def test_stages_of_a_folder_are_folders(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(2):
+        pq.write_table(pq.read_table(source).slice(number * N // 2, N // 2), tmp_path / "in" / f"{number}.parquet")
+    plan(tmp_path / "plan")
+    for number in (1, 2):
+        code, _, error = release(
+            tmp_path / "plan", tmp_path / "in", number, tmp_path / f"out-{number}", *(() if number == 1 else ("--prior", "a,b,c"))
+        )
+        assert code == 0, error
+    assert sum(pq.read_table(tmp_path / f"out-{number}").num_rows for number in (1, 2)) == N
+    code, said, _ = run("ledger", "verify", *(tmp_path / f"out-{number}.manifest.json" for number in (1, 2)))
+    assert (code, said.strip()) == (0, "The history is whole.")
