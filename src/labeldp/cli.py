@@ -43,6 +43,14 @@ class Order(StrEnum):
     keep = "keep"
 
 
+class Engine(StrEnum):
+    """What runs a release."""
+
+    local = "local"
+    spark = "spark"
+    ray = "ray"
+
+
 class _Commands(TyperGroup):
     """Turns every error into one message and an exit code."""
 
@@ -178,6 +186,8 @@ def release(
     prior_factory: PriorFactory = None,
     trust: Trust = None,
     order: Annotated[Order, typer.Option(help="keep: you state that order and layout are public.")] = Order.shuffle,
+    engine: Annotated[Engine, typer.Option(help="spark and ray take Parquet, need --id and --classes, and write a folder.")] = Engine.local,
+    master: Annotated[str | None, typer.Option(help="Spark's master or Ray's address. Default: all cores of this machine.")] = None,
     dataset: Dataset = None,
     ledger: LedgerPath = None,
     budget: Budget = None,
@@ -213,7 +223,7 @@ def release(
     )
     record = _usage(lambda: ledger_at(ledger, budget, key))
     with _progress(as_json) as progress:
-        done = run(source, out, spec, record, redraw=redraw, progress=progress)
+        done = run(source, out, spec, record, engine, master=master, redraw=redraw, progress=progress)
     if as_json:
         _print_json(
             {"path": str(done.path), "manifest": str(done.manifest_path), "repeated": done.repeated, "receipt": done.receipt.to_dict()}
@@ -537,8 +547,8 @@ def stage_release(
     prior_features: PriorFeatures = None,
     prior_factory: PriorFactory = None,
     trust: Trust = None,
-    engine: Annotated[str, typer.Option(help="local, spark or ray.")] = "local",
-    master: Annotated[str | None, typer.Option(help="Address of the cluster of Spark or Ray.")] = None,
+    engine: Annotated[Engine, typer.Option(help="spark and ray take Parquet and write a folder.")] = Engine.local,
+    master: Annotated[str | None, typer.Option(help="Spark's master or Ray's address. Default: all cores of this machine.")] = None,
     as_json: Json = False,
 ) -> None:
     """Release the rows of one stage; the first one is charged for all. A prior is for stages from the second on."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from labeldp import _validate
+from labeldp.app.cluster import release_on_cluster
 from labeldp.errors import DomainLeakWarning, InvalidInput
 from labeldp.privacy.ledger import Ledger, default_ledger
 from labeldp.privacy.stream import StreamRun
@@ -67,6 +68,7 @@ def release(
     ledger: Ledger | None = None,
     engine: str = "local",
     *,
+    master: str | None = None,
     redraw: bool = False,
     progress: Progress | None = None,
 ) -> Release:
@@ -82,8 +84,10 @@ def release(
     spec : ReleaseSpec
     ledger : Ledger, optional
         Where the spend is recorded; the user's own by default, never none.
-    engine : {"local"}
-        This process, in bounded memory.
+    engine : {"local", "spark", "ray"}
+        This process, in bounded memory; or Spark or Ray, which take Parquet, need `id` and `classes` in the spec, and write a folder.
+    master : str, optional
+        Spark's master or Ray's address; by default the engine runs on this machine.
     redraw : bool
         Draw again what was released before; charged once more.
     progress : function of (phase, done, total), optional
@@ -102,7 +106,13 @@ def release(
     where temporary files go. Memory does not grow with the table, but for a byte a row with integer ids and 20 bytes a row with capped
     units.
     """
-    _validate.one_of(("local",), engine=engine)
+    _validate.one_of(("local", "spark", "ray"), engine=engine)
+    if engine != "local":
+        record = ledger or default_ledger()
+        done = release_on_cluster(source, out, spec, record, engine, master, redraw=redraw, progress=progress or silent)
+        return _shown(out, done.place, done.receipt, done.manifest, repeated=done.repeated)
+    if master is not None:
+        raise InvalidInput("Expected engine='spark' or 'ray' (--engine) with a master, got the local engine. Name one, or leave it out.")
     task = _Task(source, out, spec, ledger or default_ledger(), redraw, progress or silent)
     with scratch(task.out.out.place) as folder:
         return task.run(folder)
@@ -119,7 +129,7 @@ class _Task:
         self.dataset = spec.dataset or table_name(self.table)
         place = Output(Place.of(out), isinstance(self.table, DatasetSource), self.table.path, spec.stage_name)
         self.out = Publication(place, ledger, self.dataset, spec.label, redraw=redraw)
-        self._shown = None if isinstance(out, Place | tuple) or URI.match(str(out)) else Path(out)
+        self._given = out
         check_same_format(self.table, place.place)
         check_columns(self.table, [spec.label, *spec.ids, *([spec.unit] if spec.unit else []), *spec.prior_columns])
         self.out.check_free()
@@ -166,9 +176,14 @@ class _Task:
         return ".parquet" if self.out.out.many else self.out.out.place.suffix
 
     def _done(self, receipt: Receipt, facts: Mapping[str, object], *, repeated: bool) -> Release:
-        if self._shown is None:
-            return Release(self.out.out.place, manifest_place(self.out.out.place), receipt, repeated, facts)
-        return Release(self._shown, manifest_path(self._shown), receipt, repeated, facts)
+        return _shown(self._given, self.out.out.place, receipt, facts, repeated=repeated)
+
+
+def _shown(given: Any, place: Place, receipt: Receipt, facts: Mapping[str, object], *, repeated: bool) -> Release:
+    """A path where one was given."""
+    if isinstance(given, Place | tuple) or URI.match(str(given)):
+        return Release(place, manifest_place(place), receipt, repeated, facts)
+    return Release(Path(given), manifest_path(Path(given)), receipt, repeated, facts)
 
 
 def _codec(table: Source, spec: ReleaseSpec) -> LabelCodec:

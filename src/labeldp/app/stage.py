@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from labeldp._files import sync
-from labeldp.app.engines import release_with
 from labeldp.app.ledger import table_text
 from labeldp.app.release import Release
+from labeldp.app.release import release as release_table
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.privacy.custody import RunStore
 from labeldp.privacy.ledger import Ledger, default_ledger
@@ -122,7 +122,7 @@ def release(
         Public weights of the classes for every row of the table. Required after the first stage where the law uses one.
     engine : {"local", "spark", "ray"}
     master : str, optional
-        Address of the cluster.
+        As in `labeldp.release`.
     progress : function of (phase, done, total)
 
     Returns
@@ -135,7 +135,7 @@ def release(
     A stage that was killed is finished by the same call, with the same labels; a released one is not drawn again.
     """
     made = load(folder)
-    return release_with(engine, source, out, made.spec(stage, prior), made.ledger, master=master, progress=progress)
+    return release_table(source, out, made.spec(stage, prior), made.ledger, engine, master=master, progress=progress)
 
 
 def close(folder: str | Path) -> str:

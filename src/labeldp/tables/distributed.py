@@ -16,6 +16,7 @@ from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.privacy.ledger import Ledger, default_ledger
 from labeldp.privacy.stream import changed_input, repeated_ids
+from labeldp.privacy.worker import RunSecret
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import Shape, evidence_bytes
 from labeldp.tables.jobs import (
@@ -43,9 +44,13 @@ from labeldp.tables.parquet import WriterSettings
 from labeldp.tables.parts import release_digest
 from labeldp.tables.passes import Progress, Written, silent
 from labeldp.tables.place import Place
+from labeldp.tables.priors import opened, prior_identity
 from labeldp.tables.publication import Publication
 from labeldp.tables.publish import scratch
 from labeldp.tables.request import run_of
+from labeldp.tables.seal_job import SealJob, whole_copy
+from labeldp.tables.sealed import SealedFolder, SealSummary
+from labeldp.tables.sealing import SealedCharge
 from labeldp.tables.spec import ReleaseSpec, law_of
 from labeldp.tables.table import EVIDENCE
 
@@ -60,6 +65,10 @@ class Engine(Protocol):
 
     def schema(self, table: Table) -> pa.Schema:
         """Names and Arrow types of the columns."""
+        ...
+
+    def read(self, files: Sequence[Place]) -> Table:
+        """A table of Parquet files that workers wrote, in this order as far as the engine keeps one."""
         ...
 
     def select(self, table: Table, names: Sequence[str]) -> Table:
@@ -78,8 +87,8 @@ class Engine(Protocol):
         """Run a job that gives rows on every partition."""
         ...
 
-    def ordered(self, table: Table, by: str, rows: int) -> Table:
-        """The table's rows in the order of an int64 column whose values are spread evenly, over all partitions."""
+    def ordered_summaries(self, table: Table, by: str, rows: int, job: Job) -> Iterable[bytes]:
+        """As `summaries`, over ranges of an int64 column whose values are spread evenly, each range's rows in its order."""
         ...
 
     def capped(self, table: Table, unit: str, by: str, cap: int, mark: str, rows: int) -> Table:
@@ -133,7 +142,7 @@ class _ClusterTask:
     def __init__(self, engine: Engine, table: Table, out: Place, spec: ReleaseSpec, ledger: Ledger, redraw: bool, progress: Progress):
         self.engine, self.table, self.out, self.spec, self.ledger = engine, table, out, spec, ledger
         self.redraw, self.progress = redraw, progress
-        self.dataset = _checked(spec, engine)
+        self.dataset = check_spec(spec, engine.name)
         self.output = Publication(Output(out, many=True, stage=spec.stage_name), ledger, self.dataset, spec.label, redraw=redraw)
         self.output.check_free()
         schema = engine.schema(table).remove_metadata()
@@ -141,7 +150,10 @@ class _ClusterTask:
         check_type(spec.label, schema.field(spec.label).type)
         codec = self._codec(schema)
         law = law_of(spec, len(codec.classes))
-        self.run_ = run_of(spec, law, codec.classes, self.dataset, ledger, redraw=redraw)
+        self.prior = opened(spec.prior, codec.classes, spec.label, schema.names)
+        identity = None if self.prior is None else prior_identity(self.prior)
+        self.run_ = run_of(spec, law, codec.classes, self.dataset, ledger, redraw=redraw, prior=identity)
+        self.sealed = SealedCharge(self.run_, ledger, out) if self.prior is not None and not self.prior.exact else None
         self.shape = Shape(schema, codec, evidence_bytes(self.run_.law))
 
     def run(self) -> ClusterRelease:
@@ -149,16 +161,20 @@ class _ClusterTask:
         with closing(self.run_):
             self._pin()
             self.output.check_owner(self.run_.lookup())
-            receipt = self.run_.charge()
+            receipt = self.run_.charge() if self.sealed is None else self.sealed.charge(self._copy)
             if self.run_.settled is not None:
                 facts = self.output.repeat(receipt, self.run_.settled.artefact)
                 return ClusterRelease(self.out, receipt, True, facts)
-            return ClusterRelease(self.out, receipt, False, self._draw(receipt))
+            facts = self._draw(receipt)
+            if self.sealed is not None:
+                self.sealed.forget()
+            return ClusterRelease(self.out, receipt, False, facts)
 
     # First pass -------------------------------------------------------------------------------------------------------------------
 
     def _pin(self) -> None:
-        narrow = self.engine.select(self.table, self._named_columns())
+        exact = self.prior if self.sealed is None else None
+        narrow = self.engine.select(self.table, list(dict.fromkeys([*self._named_columns(), *(exact.columns if exact else ())])))
         rows = self.run_.row_set_builder(integers=self._integer_names())
         with self.engine.lend(Loan(self.run_.lend(), rows)) as handle:
             work = self._work(handle, narrow)
@@ -176,17 +192,28 @@ class _ClusterTask:
             raise repeated_ids()
         self.progress("check", 1, 1)
 
+    # Between the passes, for a prior that is asked once -----------------------------------------------------------------------------
+
+    def _copy(self, secret: RunSecret, folder: SealedFolder) -> SealSummary:
+        with self.engine.lend(Loan(self.run_.lend())) as handle:
+            work = replace(self._work(handle, self.table), prior=self.prior)
+            found: list[SealSummary] = read_summaries(self.engine.summaries(self.table, SealJob(work, secret.run_id, folder)))
+        self.progress("prior", 1, 1)
+        return whole_copy(found)
+
     # Second pass ------------------------------------------------------------------------------------------------------------------
 
     def _draw(self, receipt: Receipt) -> dict[str, object]:
-        made = Released(self.spec, self.dataset, self.shape.codec.classes, self.run_.law, receipt)
+        prior = None if self.prior is None else self.prior.facts
+        made = Released(self.spec, self.dataset, self.shape.codec.classes, self.run_.law, receipt, prior)
         with self.output.staging(receipt.run_id) as staging:
             with self.engine.lend(Loan(self.run_.lend())) as handle:
-                work = self._work(handle, self.table)
+                table = self.table if self.sealed is None else self.engine.read(self.sealed.files)
+                work = replace(self._work(handle, table), sealed=self.sealed is not None)
                 shared = to_json(shared_facts(made), indent=None)
                 drawing = Drawing(receipt, self.run_.prior_digest, self.run_.stage_name, staging, _settings(self.shape), shared)
                 try:
-                    found = self._second(work, drawing)
+                    found = self._second(table, work, drawing)
                 except InvalidInput:
                     raise changed_input() from None  # the first pass has seen nothing wrong with it
             self._check_sums(found)
@@ -198,8 +225,7 @@ class _ClusterTask:
             self.output.publish(self.run_, facts, parts, digest)
         return facts
 
-    def _second(self, work: Work, drawing: Drawing) -> list[SecondSummary]:
-        table = self.table
+    def _second(self, table: Table, work: Work, drawing: Drawing) -> list[SecondSummary]:
         if self.spec.unit is not None:
             job = CapJob(work)
             words, cap = self.engine.flow(table, job, job.schema), self.spec.max_rows_per_unit
@@ -207,8 +233,8 @@ class _ClusterTask:
         if self.spec.order == "keep":
             return read_summaries(self.engine.summaries(table, DrawAndWriteJob(work, drawing)))
         draw = DrawJob(work, drawing)
-        rows = self.engine.ordered(self.engine.flow(table, draw, draw.schema), WORD, self.run_.sums.rows)
-        found: list[SecondSummary] = read_summaries(self.engine.summaries(rows, WriteJob(work, drawing)))
+        rows, write = self.engine.flow(table, draw, draw.schema), WriteJob(work, drawing)
+        found: list[SecondSummary] = read_summaries(self.engine.ordered_summaries(rows, WORD, self.run_.sums.rows, write))
         return sorted(found, key=lambda part: part.first_word)
 
     def _check_sums(self, found: Sequence[SecondSummary]) -> None:
@@ -220,7 +246,7 @@ class _ClusterTask:
 
     def _named_columns(self) -> list[str]:
         spec = self.spec
-        return list(dict.fromkeys([*spec.ids, spec.label, *([spec.unit] if spec.unit else []), *(spec.prior or ())]))
+        return list(dict.fromkeys([*spec.ids, spec.label, *([spec.unit] if spec.unit else []), *spec.prior_columns]))
 
     def _integer_names(self) -> bool:
         """Whether what the ledger tells rows, or units, apart by is one column of integers."""
@@ -229,17 +255,18 @@ class _ClusterTask:
 
     def _work(self, handle: Handle, table: Table) -> Work:
         shape = replace(self.shape, schema=self.engine.schema(table).remove_metadata())
-        return Work(self.run_.facts, self.spec, shape, handle)
+        return Work(self.run_.facts, self.spec, shape, handle, self.prior if self.sealed is None else None)
 
     def _codec(self, schema: pa.Schema) -> LabelCodec:
         spec, kind = self.spec, schema.field(self.spec.label).type
         return LabelCodec(parse_classes(spec.classes or (), spec.label, kind, text_table=False), spec.label, kind)
 
 
-def _checked(spec: ReleaseSpec, engine: Engine) -> str:
+def check_spec(spec: ReleaseSpec, engine: str) -> str:
+    """What a cluster needs is there; the data set's name."""
     if not spec.ids:
         raise InvalidInput(
-            f"Expected a column that names each row, got none. {engine.name} tries again and moves rows about, so only an id says which "
+            f"Expected a column that names each row, got none. {engine} tries again and moves rows about, so only an id says which "
             "row is which: id='COLUMN' (--id COLUMN)."
         )
     if spec.classes is None:

@@ -9,8 +9,10 @@ whatever another attempt at the same partition has written does not count.
 import copy
 import pickle
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import wraps
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,19 +23,34 @@ from labeldp.privacy.noise import id_blocks, one_word
 from labeldp.privacy.rowset import RowSetBuilder
 from labeldp.privacy.worker import FirstPass, Lent, PassSums, RunFacts, RunSecret, SecondPass, borrowed
 from labeldp.receipt import Receipt
-from labeldp.tables.batch import Shape, read_facts, release_batch, row_ids
+from labeldp.tables.batch import Read, Reader, Shape, release_batch, row_ids
 from labeldp.tables.parquet import WriterSettings, released_sink
 from labeldp.tables.parts import PartsSink
+from labeldp.tables.priors import OpenPrior
+from labeldp.tables.sealed import SealedReader
 from labeldp.tables.spec import ReleaseSpec
 from labeldp.tables.staging import Part, Staging
 
 Batches = Iterator[pa.RecordBatch]
-Job = Callable[[Batches], Batches]
+Method = TypeVar("Method", bound=Callable[..., Iterator[pa.RecordBatch]])
 
 SUMMARY = pa.schema([("summary", pa.binary())])
 WORD, KEPT, ROW_COUNT, NAME = "__labeldp_word", "__labeldp_kept", "__labeldp_rows", "__labeldp_id"
 CHECK = ("__labeldp_check_0", "__labeldp_check_1")
 ROWS = 1 << 17  # worked on at once
+
+
+class Job(Protocol):
+    """Work on the batches of one partition."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the batches that it gives."""
+        ...
+
+    def __call__(self, batches: Batches) -> Batches:
+        """The work."""
+        ...
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,12 +90,27 @@ class Handle(Protocol):
 
 @dataclass(frozen=True)
 class Work:
-    """What all jobs of a release know: public facts, and the handle of the secrets."""
+    """What all jobs of a release know: public facts, and the handle of the secrets.
+
+    Attributes
+    ----------
+    prior : OpenPrior or None
+        That this pass asks, where it is no columns.
+    sealed : bool
+        The rows are those of a sealed copy.
+    """
 
     facts: RunFacts
     spec: ReleaseSpec
     shape: Shape
     handle: Handle
+    prior: OpenPrior | None = None
+    sealed: bool = False
+
+    @property
+    def reader(self) -> Reader:
+        """Reads the facts of the table's own rows."""
+        return Reader(self.spec, self.shape.codec, self.prior)
 
 
 @dataclass(frozen=True)
@@ -102,15 +134,33 @@ class SecondSummary:
 def summarised(job: Callable[[Batches], Iterable[object]], batches: Batches) -> Batches:
     """Run a job whose results are summaries; what is wrong with the table comes back as one, so that no engine tries again."""
     try:
-        found: list[object] = list(job(batches))
+        with discreet():
+            found: list[object] = list(job(batches))
     except InvalidInput as error:
         found = [error]
+    yield pa.record_batch([pa.array([pickle.dumps(each) for each in found], pa.binary())], schema=SUMMARY)
+
+
+@contextmanager
+def discreet() -> Iterator[None]:
+    """The text of an unforeseen error may quote data, and engines log it: only its kind goes on."""
+    try:
+        yield
     except LabelDPError:
         raise
     except Exception as error:
-        # the text of an unforeseen error may quote data, and engines log it
         raise ReleaseError(f"Expected a partition that can be worked on, got {type(error).__name__}. The engine may try again.") from None
-    yield pa.record_batch([pa.array([pickle.dumps(each) for each in found], pa.binary())], schema=SUMMARY)
+
+
+def discreetly(job: Method) -> Method:
+    """A job whose unforeseen errors are `discreet`."""
+
+    @wraps(job)
+    def run(self: object, batches: Batches) -> Batches:
+        with discreet():
+            yield from job(self, batches)
+
+    return cast(Method, run)
 
 
 def read_summaries(column: Iterable[bytes]) -> list[Any]:
@@ -126,6 +176,8 @@ def read_summaries(column: Iterable[bytes]) -> list[Any]:
 class PinJob:
     """First pass: check every row and add it to the sums."""
 
+    schema: ClassVar[pa.Schema] = SUMMARY
+
     work: Work
 
     def __call__(self, batches: Batches) -> Batches:
@@ -135,7 +187,7 @@ class PinJob:
         work, loan = self.work, self.work.handle.fetch()
         first, rows = FirstPass(work.facts, loan.run_secrets(work.facts)), loan.own_rows()
         for batch in regrouped(batches):
-            facts = read_facts(batch, work.spec, work.shape.codec)
+            facts = work.reader(batch, None)
             first.add(facts.codes, facts.ids, units=facts.units, prior=facts.prior)
             if rows is not None:
                 rows.add(facts.ids if facts.units is None else facts.units)
@@ -146,10 +198,11 @@ class PinJob:
 class NameJob:
     """Each row's id as 12 bytes, to search for repeats in."""
 
+    schema: ClassVar[pa.Schema] = pa.schema([(NAME, pa.binary())])
+
     work: Work
 
-    schema = pa.schema([(NAME, pa.binary())])
-
+    @discreetly
     def __call__(self, batches: Batches) -> Batches:
         key = self.work.handle.fetch().run_secrets(self.work.facts)[0].key("ids")
         for batch in regrouped(batches):
@@ -168,12 +221,14 @@ class CapJob:
         """The input's columns and the word."""
         return self.work.shape.schema.append(pa.field(WORD, pa.int64()))
 
+    @discreetly
     def __call__(self, batches: Batches) -> Batches:
         (secret,) = self.work.handle.fetch().run_secrets(self.work.facts)
         ids, cap = secret.key("ids"), secret.key("unit-cap")
         for batch in regrouped(batches):
             words = one_word(cap, id_blocks(row_ids(batch, self.work.spec.ids), ids))
-            yield batch.append_column(WORD, sortable(words))
+            rows = conformed(batch, self.work.shape.schema)
+            yield pa.record_batch([*rows.columns, sortable(words)], schema=self.schema)
 
 
 @dataclass(frozen=True)
@@ -187,10 +242,11 @@ class Drawing:
     settings: WriterSettings
     metadata: str
 
-    def second(self, work: Work) -> SecondPass:
-        """The pass, on a worker."""
+    def second(self, work: Work) -> tuple[SecondPass, Read]:
+        """The pass, on a worker, and what reads the facts of its rows."""
         (secret,) = work.handle.fetch().run_secrets(work.facts)
-        return SecondPass(work.facts, secret, self.receipt, self.prior, self.stage)
+        read = SealedReader(work.spec, secret, work.facts.law.n_classes) if work.sealed else work.reader
+        return SecondPass(work.facts, secret, self.receipt, self.prior, self.stage), read
 
     def sink(self, work: Work) -> PartsSink:
         """Where released batches go."""
@@ -201,6 +257,8 @@ class Drawing:
 class DrawAndWriteJob:
     """Second pass where rows keep their order: draw a partition and write it."""
 
+    schema: ClassVar[pa.Schema] = SUMMARY
+
     work: Work
     drawing: Drawing
 
@@ -208,11 +266,11 @@ class DrawAndWriteJob:
         return summarised(self._run, batches)
 
     def _run(self, batches: Batches) -> Iterator[SecondSummary]:
-        second, sink, dropped = self.drawing.second(self.work), self.drawing.sink(self.work), 0
+        (second, read), sink, dropped = self.drawing.second(self.work), self.drawing.sink(self.work), 0
         try:
             for batch in regrouped(batches):
-                rows, kept = _without_kept(batch)
-                released, _ = release_batch(rows, self.work.spec, self.work.shape, second, kept)
+                rows, kept = _without_kept(batch, self.work.shape)
+                released, _ = release_batch(rows, self.work.spec, self.work.shape, second, kept, facts=read(rows, None))
                 dropped += len(batch) - len(released)
                 _write(sink, released)
             yield SecondSummary(_finished(sink), second.sums.check(self.drawing.receipt.run_id), dropped)
@@ -236,11 +294,13 @@ class DrawJob:
         more = [*(pa.field(name, pa.int64()) for name in (WORD, *CHECK, ROW_COUNT)), pa.field(KEPT, pa.bool_())]
         return pa.schema([*self.work.shape.released(), *more])
 
+    @discreetly
     def __call__(self, batches: Batches) -> Batches:
-        second = self.drawing.second(self.work)
+        second, read = self.drawing.second(self.work)
         for batch in regrouped(batches):
-            rows, kept = _without_kept(batch)
-            released, drawn = release_batch(rows, self.work.spec, self.work.shape, second, kept, check_rows=True)
+            rows, kept = _without_kept(batch, self.work.shape)
+            facts = read(rows, None)
+            released, drawn = release_batch(rows, self.work.spec, self.work.shape, second, kept, check_rows=True, facts=facts)
             assert drawn.check is not None
             if len(released):
                 yield self._with(released, second.order_words(drawn.blocks), drawn.check[drawn.kept], 1)
@@ -266,6 +326,8 @@ class DrawJob:
 class WriteJob:
     """Write partitions of drawn rows that are in order."""
 
+    schema: ClassVar[pa.Schema] = SUMMARY
+
     work: Work
     drawing: Drawing
 
@@ -274,7 +336,7 @@ class WriteJob:
 
     def _run(self, batches: Batches) -> Iterator[SecondSummary]:
         sink, sums, rows, dropped, first = self.drawing.sink(self.work), np.zeros(2, np.uint64), 0, 0, None
-        names = self.work.shape.released().names
+        schema = self.work.shape.released()
         try:
             for batch in regrouped(batches):
                 for i, name in enumerate(CHECK):
@@ -284,7 +346,7 @@ class WriteJob:
                 kept = batch.filter(batch.column(KEPT))
                 dropped += stands_for - len(kept)
                 first = kept.column(WORD)[0].as_py() if first is None and len(kept) else first
-                _write(sink, kept.select(names))
+                _write(sink, conformed(kept, schema))
             yield SecondSummary(_finished(sink), (rows, int(sums[0]), int(sums[1])), dropped, first or 0)
         finally:
             sink.abort()
@@ -310,24 +372,30 @@ def regrouped(batches: Batches) -> Batches:
         waiting.append(batch)
         rows += len(batch)
         if rows >= ROWS:
-            yield _joined(waiting)
+            yield from _joined(waiting)
             waiting, rows = [], 0
     if rows:
-        yield _joined(waiting)
+        yield from _joined(waiting)
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return joined
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """One batch, or several where text is too long for one."""
+    filled = [batch for batch in batches if len(batch)]
+    return filled if len(filled) == 1 else list(pa.Table.from_batches(filled).combine_chunks().to_batches())
 
 
-def _without_kept(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.bool_] | None]:
+def _without_kept(batch: pa.RecordBatch, shape: Shape) -> tuple[pa.RecordBatch, NDArray[np.bool_] | None]:
+    rows = conformed(batch, shape.schema)
     if KEPT not in batch.schema.names:
-        return batch, None
-    kept = np.asarray(batch.column(KEPT).to_numpy(zero_copy_only=False), bool)
-    return batch.drop_columns([name for name in (WORD, KEPT) if name in batch.schema.names]), kept
+        return rows, None
+    return rows, np.asarray(batch.column(KEPT).to_numpy(zero_copy_only=False), bool)
+
+
+def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of a schema, in its types: engines hand out text, times and nested columns in types of their own."""
+    columns = [batch.column(field.name) for field in schema]
+    same = [c if c.type == field.type else c.cast(field.type) for c, field in zip(columns, schema, strict=True)]
+    return pa.record_batch(same, schema=schema)
 
 
 def sortable(words: NDArray[np.uint64]) -> pa.Array:

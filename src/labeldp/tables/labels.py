@@ -117,8 +117,8 @@ class LabelCodec:
                     f"Expected at most {room + 1} classes in column {column!r} of type {column_type}, got {len(classes)}. Cast it."
                 )
 
-    def encode(self, labels: pa.Array, start_row: int = 0) -> NDArray[np.int32]:
-        """Class codes of some labels: (n,) int32. `start_row` is the first one's row number, for messages.
+    def encode(self, labels: pa.Array, start_row: int | None = 0) -> NDArray[np.int32]:
+        """Class codes of some labels: (n,) int32. `start_row` is the first one's row number, for messages; None where rows have none.
 
         A label that is not declared is refused with its row number, never its value.
         """
@@ -146,9 +146,9 @@ class LabelCodec:
     def _plain_codes(self) -> bool:
         return bool(pa.types.is_integer(self._values.type)) and self.classes == tuple(range(len(self.classes)))
 
-    def _refuse(self, labels: pa.Array, found: pa.Array, start_row: int) -> None:
+    def _refuse(self, labels: pa.Array, found: pa.Array, start_row: int | None) -> None:
         at = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
-        row = f"row {start_row + at} (the first is row 0)"
+        row = "some row" if start_row is None else f"row {start_row + at} (the first is row 0)"
         value = labels[at].as_py()
         if value is None or value == "":
             raise InvalidInput(

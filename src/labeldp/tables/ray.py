@@ -2,22 +2,28 @@
 """Releases on Ray Data: `release(dataset, out, spec)` in two passes.
 
 Workers need labeldp in their Python. The run's secrets (with a key source, only half of them) are kept by an actor, from which workers
-fetch them and which is killed after each pass: they are in no closure, no name and no log.
+fetch them, which forgets them after each pass and is killed at the end: they are in no closure, no name and no log.
 """
 
 import importlib.util
+import inspect
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from labeldp._hash import public_hash
 from labeldp.errors import InvalidInput, LabelDPError, MissingExtra, ReleaseError
 from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.rowset import RowSetBuilder
+from labeldp.privacy.worker import Lent
 from labeldp.tables.distributed import ClusterRelease, release_on
 from labeldp.tables.jobs import Handle, Job, Loan
 from labeldp.tables.passes import Progress, silent
@@ -28,8 +34,12 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
 INSTALL = "pip install 'labeldp[ray]'"
-BUCKETS = 64  # of ids, in the search for repeats
 BUCKET = "__labeldp_bucket"
+FEW, MANY = 1 << 16, 1 << 20  # rows that are brought together: at least, at most
+TRIES: dict[str, Any] = {
+    "max_retries": 8,
+    "retry_exceptions": True,
+}  # else a task that raises is not tried again, and one whose worker dies for ever
 
 
 def release(
@@ -60,8 +70,8 @@ def release(
 
     Cost
     ----
-    Two passes, the first over ids, label and prior alone. order="keep" moves no rows; the keyed order sorts the table once; a unit's
-    cap moves rows to their units once.
+    Two passes, the first over ids, label and prior alone, and one shuffle of 12 bytes a row if ids are text. order="keep" moves no rows;
+    the keyed order sorts the table once; a unit's cap moves rows to their units once, where they stay with order="keep".
     """
     import ray
 
@@ -75,14 +85,14 @@ def release_dataset(
     """`release`, with receipt and manifest instead of a Dataset."""
     if not hasattr(dataset, "map_batches"):
         raise InvalidInput(f"Expected a Ray Dataset, got {type(dataset).__name__}.")
-    with _plain_errors():
-        return release_on(_Ray(), dataset, out, spec, ledger, redraw=redraw, progress=progress)
+    with _plain_errors(), closing(_Ray()) as engine:
+        return release_on(engine, dataset, out, spec, ledger, redraw=redraw, progress=progress)
 
 
 def start(address: str | None = None) -> None:
     """Join the cluster at an address, or start one on this machine."""
     if importlib.util.find_spec("ray") is None:
-        raise MissingExtra(f"Expected Ray for engine='ray', which is not installed. {INSTALL}.")
+        raise MissingExtra(f"Expected Ray for engine='ray', which is not installed: {INSTALL}.")
     import ray
 
     if not ray.is_initialized():
@@ -92,25 +102,44 @@ def start(address: str | None = None) -> None:
 
 
 def read(source: Place) -> "Dataset":
-    """A Parquet file or folder as a Dataset."""
+    """A Parquet file, or a folder of them, as a Dataset."""
     import ray
 
     if source.suffix.lower() in (".csv", ".tsv"):
         raise InvalidInput(f"Expected Parquet for engine='ray', got {source.name}. Convert it, or read it into a Dataset of your own.")
-    return ray.data.read_parquet(source.path, filesystem=source.filesystem)
+    context = ray.data.DataContext.get_current()
+    newest = getattr(context, "use_datasource_v2", None)  # lists files in tasks of its own, which takes longer than a small release
+    if newest:
+        context.use_datasource_v2 = False
+    try:
+        with _plain_errors():
+            return ray.data.read_parquet(source.path, filesystem=source.filesystem)
+    finally:
+        if newest:
+            context.use_datasource_v2 = newest
 
 
 class _Keeper:
-    """Holds a loan in the memory of a process of its own."""
+    """Holds a loan in the memory of a process of its own.
+
+    Secrets travel alone: what is as small never reaches Ray's object store, which may write to disk; a set of rows may be large.
+    """
 
     def __init__(self) -> None:
-        self._loan: Loan | None = None
+        self._secrets: Lent = ()
+        self._rows: RowSetBuilder | None = None
 
-    def take(self, loan: Loan) -> None:
-        self._loan = loan
+    def take_secrets(self, secrets: Lent) -> None:
+        self._secrets = secrets
 
-    def give(self) -> Loan | None:
-        return self._loan
+    def take_rows(self, rows: RowSetBuilder | None) -> None:
+        self._rows = rows
+
+    def secrets(self) -> Lent:
+        return self._secrets
+
+    def rows(self) -> RowSetBuilder | None:
+        return self._rows
 
 
 @dataclass(frozen=True)
@@ -122,14 +151,16 @@ class _Actor:
     def fetch(self) -> Loan:
         import ray
 
-        loan: Loan = ray.get(self.keeper.give.remote())
-        return loan
+        return Loan(*ray.get([self.keeper.secrets.remote(), self.keeper.rows.remote()]))
 
 
 class _Ray:
     """What Ray Data does for a release."""
 
     name = "Ray"
+
+    def __init__(self) -> None:
+        self._keeper: Any = None
 
     def schema(self, table: "Dataset") -> pa.Schema:
         """Of the Arrow blocks."""
@@ -139,54 +170,80 @@ class _Ray:
             raise InvalidInput("Expected a Dataset of Arrow tables, got another kind of blocks. Read it with ray.data.read_parquet.")
         return base
 
+    def read(self, files: Sequence[Place]) -> "Dataset":
+        """In the order of the files."""
+        import ray
+
+        return ray.data.read_parquet([file.path for file in files], filesystem=files[0].filesystem)
+
     def select(self, table: "Dataset", names: Sequence[str]) -> "Dataset":
         """A projection, which the Parquet reader pushes down."""
         return table.select_columns(list(names))
 
     @contextmanager
     def lend(self, loan: Loan) -> Iterator[Handle]:
-        """An actor of the driver's job, killed at the end."""
+        """By an actor of the driver's job, which forgets it at the end."""
         import ray
 
-        keeper = ray.remote(num_cpus=0)(_Keeper).remote()
+        if self._keeper is None:
+            self._keeper = ray.remote(num_cpus=0)(_Keeper).remote()
+        ray.get([self._keeper.take_secrets.remote(loan.secrets), self._keeper.take_rows.remote(loan.rows)])
         try:
-            ray.get(keeper.take.remote(loan))
-            yield _Actor(keeper)
+            yield _Actor(self._keeper)
         finally:
-            ray.kill(keeper)
+            with suppress(ray.exceptions.RayError):  # it is killed in any case
+                ray.get([self._keeper.take_secrets.remote(()), self._keeper.take_rows.remote(None)])
+
+    def close(self) -> None:
+        """Kill the actor."""
+        import ray
+
+        if self._keeper is not None:
+            ray.kill(self._keeper)
+            self._keeper = None
 
     def summaries(self, table: "Dataset", job: Job) -> Iterable[bytes]:
         """Of each block the attempt whose result Ray took."""
-        with _settings(preserve_order=True):
-            found = table.map_batches(_OnTable(job), batch_format="pyarrow", batch_size=None, zero_copy_batch=True)
-            batches = found.iter_batches(batch_format="pyarrow", batch_size=None)
-            return [value for batch in batches for value in batch.column("summary").to_pylist()]
+        with _in_order(table):
+            return [value for batch in _batches(self.flow(table, job, job.schema)) for value in batch.column("summary").to_pylist()]
 
     def flow(self, table: "Dataset", job: Job, schema: pa.Schema) -> "Dataset":
         """map_batches over whole blocks."""
-        return table.map_batches(_OnTable(job), batch_format="pyarrow", batch_size=None, zero_copy_batch=True)
+        return table.map_batches(_OnTable(job), batch_format="pyarrow", batch_size=None, zero_copy_batch=True, **_tries(table.map_batches))
 
-    def ordered(self, table: "Dataset", by: str) -> "Dataset":
-        """A distributed sort."""
-        return table.sort(by)
+    def ordered_summaries(self, table: "Dataset", by: str, rows: int, job: Job) -> Iterable[bytes]:
+        """Ranges of equal size, since the words are spread evenly; Ray's own sort takes samples first, and far longer."""
+        found = _by_bucket(table, by, rows, _Sorted(by, job), ranges=True)
+        return [value for batch in _batches(found) for value in batch.column("summary").to_pylist()]
 
-    def capped(self, table: "Dataset", unit: str, by: str, cap: int, mark: str) -> "Dataset":
+    def capped(self, table: "Dataset", unit: str, by: str, cap: int, mark: str, rows: int) -> "Dataset":
         """Rows are brought together by unit, and marked there."""
-        return (
-            table.map_batches(_Bucketed(unit), batch_format="pyarrow", batch_size=None)
-            .groupby(BUCKET)
-            .map_groups(_Marked(unit, by, cap, mark), batch_format="pyarrow")
-        )
+        return _by_bucket(table, unit, rows, _Marked(unit, by, cap, mark))
 
-    def repeats(self, table: "Dataset", column: str) -> bool:
+    def repeats(self, table: "Dataset", column: str, rows: int) -> bool:
         """One shuffle of the ids alone."""
-        found = (
-            table.map_batches(_Bucketed(column), batch_format="pyarrow", batch_size=None)
-            .groupby(BUCKET)
-            .map_groups(_Repeated(column), batch_format="pyarrow")
-        )
-        with _settings():
-            return any(bool(row["repeated"]) for row in found.iter_rows())
+        found = _by_bucket(table, column, rows, _Repeated(column))
+        return any(pc.any(batch.column("repeated")).as_py() for batch in _batches(found))
+
+
+def _batches(table: "Dataset") -> Iterator[Any]:
+    yield from table.iter_batches(batch_format="pyarrow", batch_size=None)
+
+
+def _by_bucket(table: "Dataset", column: str, rows: int, work: Callable[[pa.Table], pa.Table], *, ranges: bool = False) -> "Dataset":
+    """Rows with the same value, or values in the same range, are brought together, and worked on a bucket at a time."""
+    import ray
+
+    resources: dict[str, float] = ray.cluster_resources()
+    buckets = max(1, min(int(resources.get("CPU", 1)), rows // FEW), -(-rows // MANY))
+    marked = table.map_batches(_Bucketed(column, buckets, ranges), batch_format="pyarrow", batch_size=None, **_tries(table.map_batches))
+    groups = marked.groupby(BUCKET, num_partitions=buckets)
+    return groups.map_groups(work, batch_format="pyarrow", **_tries(groups.map_groups))
+
+
+def _tries(method: Callable[..., Any]) -> dict[str, Any]:
+    """How often tasks are tried, if this Ray can be told."""
+    return TRIES if "ray_remote_args" in inspect.signature(method).parameters else {}
 
 
 @dataclass(frozen=True)
@@ -198,8 +255,7 @@ class _OnTable:
     job: Job
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        found = list(self.job(iter(table.to_batches())))
-        return pa.Table.from_batches(found) if found else pa.table({})
+        return pa.Table.from_batches(self.job(iter(table.to_batches())), self.job.schema)
 
 
 @dataclass(frozen=True)
@@ -209,13 +265,34 @@ class _Bucketed:
     __name__: ClassVar[str] = "bucketed"  # Ray asks functions for it
 
     column: str
+    buckets: int
+    ranges: bool
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        from labeldp._hash import public_hash
+        return table.append_column(BUCKET, pa.array(self._of(table.column(self.column)).astype(np.int32)))
 
-        values = table.column(self.column).combine_chunks()
-        words = public_hash("bucket", values if not pa.types.is_integer(values.type) else values.to_numpy())
-        return table.append_column(BUCKET, pa.array((words % np.uint64(BUCKETS)).astype(np.int32)))
+    def _of(self, values: pa.ChunkedArray) -> NDArray[np.integer]:
+        if self.ranges:
+            place: NDArray[np.float64] = np.floor((values.to_numpy() / 2.0**64 + 0.5) * self.buckets)
+            return np.minimum(place.astype(np.int64), self.buckets - 1)
+        if pa.types.is_dictionary(values.type):
+            values = pc.cast(values, values.type.value_type)
+        words = public_hash("bucket", values.to_numpy() if pa.types.is_integer(values.type) else pa.concat_arrays(values.chunks))
+        found: NDArray[np.uint64] = words % np.uint64(self.buckets)
+        return found
+
+
+@dataclass(frozen=True)
+class _Sorted:
+    """A job over the rows of a bucket, in their order."""
+
+    __name__: ClassVar[str] = "sorted"  # Ray asks functions for it
+
+    by: str
+    job: Job
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        return _OnTable(self.job)(table.sort_by(self.by))
 
 
 @dataclass(frozen=True)
@@ -244,41 +321,45 @@ class _Marked:
     def __call__(self, table: pa.Table) -> pa.Table:
         from labeldp.privacy.run import keep_within_cap
 
-        units = table.column(self.unit).combine_chunks().dictionary_encode().indices.to_numpy()
+        units = pc.rank(table.column(self.unit), tiebreaker="dense").to_numpy()
         words = (table.column(self.by).to_numpy().view(np.uint64)) ^ np.uint64(1 << 63)
         kept = keep_within_cap(units, words, self.cap)
         return table.drop_columns([BUCKET]).append_column(self.mark, pa.array(kept))
 
 
 @contextmanager
-def _settings(*, preserve_order: bool = False) -> Iterator[None]:
-    """Ray Data's settings for one execution: order, and as many parts of a shuffle as there are processors, twice."""
-    import ray
-
-    context = ray.data.DataContext.get_current()
-    before = context.execution_options.preserve_order, context.default_hash_shuffle_parallelism
-    context.execution_options.preserve_order = preserve_order
-    context.default_hash_shuffle_parallelism = max(4, 2 * int(ray.cluster_resources().get("CPU", 1)))
+def _in_order(table: "Dataset") -> Iterator[None]:
+    """A Dataset, and those made of it, hand out blocks in their order."""
+    options = table.context.execution_options
+    before, options.preserve_order = options.preserve_order, True
     try:
         yield
     finally:
-        context.execution_options.preserve_order, context.default_hash_shuffle_parallelism = before
+        options.preserve_order = before
 
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Ray's errors carry a worker's traceback; what is ours in it is told alone."""
+    """Ray's errors carry a worker's traceback, and may quote data; of them only what is ours is told."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*ray_remote_args.*", DeprecationWarning)
+            yield
     except LabelDPError:
         raise
     except Exception as error:
         if not type(error).__module__.startswith("ray"):
             raise
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, LabelDPError):
-            raise cause from None
-        raise ReleaseError(
-            f"Expected Ray to finish both passes, got {type(error).__name__}. Nothing was published; the same call picks up a charge that "
-            "was made. Ray's own log says more."
-        ) from error
+        raise _told(error) from None
+
+
+def _told(error: BaseException) -> LabelDPError:
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, LabelDPError):
+        cause = getattr(cause, "cause", None) or cause.__cause__
+    if cause is not None:
+        return type(cause)(*cause.args)
+    return ReleaseError(
+        f"Expected Ray to finish, got {type(error).__name__}. Nothing was published; the same call picks up a charge that was made. "
+        "Ray's own log says more."
+    )

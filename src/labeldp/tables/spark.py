@@ -2,12 +2,18 @@
 """Releases on Apache Spark: `release(df, out, spec)` in two passes, and the sessions that the command line starts.
 
 Workers need labeldp in their Python. The run's secrets reach them as a broadcast variable (or, with a key source, only half of them
-does), which is destroyed after each pass: they are in no plan, no closure and no log.
+does), which is destroyed after each pass: they are in no plan, no closure and no log. Spark keeps broadcast variables and shuffled
+rows, raw labels among them, in its local folders; `spark.io.encryption.enabled`, on in the sessions that are started here, encrypts both.
 """
 
+import importlib.util
+import inspect
 import os
+import pickle
+import re
 import shutil
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from labeldp import errors
 from labeldp.errors import InvalidInput, LabelDPError, MissingExtra, ReleaseError
 from labeldp.privacy.ledger import Ledger
 from labeldp.tables.distributed import ClusterRelease, release_on
@@ -28,6 +35,8 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'labeldp[spark]'"
 JAVA = "Install Java 17 or newer, for example `apt install openjdk-17-jre-headless`, or set JAVA_HOME."
+FEW, MANY = 1 << 18, 1 << 22  # rows of a partition that is put in order: at least, at most
+OURS = re.compile(r"^labeldp\.errors\.(\w+): (.+)$", re.MULTILINE)
 
 
 def release(
@@ -58,8 +67,8 @@ def release(
 
     Cost
     ----
-    Two passes, the first over ids, label and prior alone. order="keep" moves no rows; the keyed order sorts the table once; a unit's
-    cap moves rows to their units once.
+    Two passes, the first over ids, label and prior alone, and one shuffle of 12 bytes a row if ids are text. order="keep" moves no rows;
+    the keyed order shuffles the table once; a unit's cap moves rows to their units once, where they stay with order="keep".
     """
     done = release_frame(df, out, spec, ledger, redraw=redraw, progress=progress)
     return _spark_of(df).read.parquet(_path(done.place))
@@ -69,18 +78,18 @@ def release_frame(
     df: "DataFrame", out: object, spec: ReleaseSpec, ledger: Ledger | None = None, *, redraw: bool = False, progress: Progress = silent
 ) -> ClusterRelease:
     """`release`, with receipt and manifest instead of a DataFrame."""
-    with _plain_errors():
+    with _quiet(), _plain_errors():
         return release_on(_Spark(_spark_of(df)), df, out, spec, ledger, redraw=redraw, progress=progress)
 
 
 def start(master: str | None = None) -> "SparkSession":
     """The session that is running, or a new one: on all cores of this machine, or at `master`."""
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        raise MissingExtra(f"Expected PySpark for engine='spark', which is not installed. {INSTALL}. {JAVA}") from None
+    if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pandas") is None:
+        raise MissingExtra(f"Expected PySpark for engine='spark', which is not installed: {INSTALL}. It needs Java, too. {JAVA}")
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         raise MissingExtra(f"Expected Java for engine='spark', got none. {JAVA}")
+    from pyspark.sql import SparkSession
+
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take the system's Python, which lacks labeldp
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     options = {
@@ -88,22 +97,31 @@ def start(master: str | None = None) -> "SparkSession":
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.io.encryption.enabled": "true",
+        "spark.log.level": "ERROR",
     }
     # with a second number tasks are tried again, as on a cluster
     building = SparkSession.builder.appName("labeldp").master(master or f"local[{os.cpu_count()},4]")
     for name, value in options.items():
         building = building.config(name, value)
-    session = building.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+    try:
+        with _quiet():
+            return building.getOrCreate()
+    except Exception as error:
+        if not _is_of_spark(error):
+            raise
+        raise MissingExtra(
+            f"Expected Spark to start{f' at {master}' if master else ''}, got {type(error).__name__}. Is the address right, and Java new "
+            f"enough? {JAVA}"
+        ) from None
 
 
 def read(session: "SparkSession", source: Place) -> "DataFrame":
-    """A Parquet file or folder, or a CSV file, as a DataFrame."""
-    path = _path(source)
+    """A Parquet file, or a folder or pattern of them, as a DataFrame."""
     if source.suffix.lower() in (".csv", ".tsv"):
         raise InvalidInput(f"Expected Parquet for engine='spark', got {source.name}. Convert it, or read it into a DataFrame of your own.")
-    return session.read.parquet(path)
+    with _plain_errors():
+        return session.read.parquet(_path(source))
 
 
 @dataclass(frozen=True)
@@ -113,7 +131,7 @@ class _Broadcast:
     variable: Any
 
     def fetch(self) -> Loan:
-        loan: Loan = self.variable.value
+        loan: Loan = pickle.loads(self.variable.value)
         return loan
 
 
@@ -127,14 +145,29 @@ class _Spark:
 
     def schema(self, table: "DataFrame") -> pa.Schema:
         """As Spark hands rows to Python."""
+        from pyspark.errors import PySparkException
         from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
 
-        found = to_arrow_schema(table.schema)
-        return pa.schema([field.with_type(_plain_time(field.type)) for field in found])
+        zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+        fields = []
+        for field in table.schema.fields:
+            try:
+                fields += list(to_arrow_schema(StructType([field]), **zone))
+            except PySparkException:
+                raise InvalidInput(
+                    f"Expected columns that Spark hands to Python, got {field.name!r} of type {field.dataType.simpleString()}. "
+                    "Cast it, or leave it out."
+                ) from None
+        return pa.schema(fields)
+
+    def read(self, files: Sequence[Place]) -> "DataFrame":
+        """Large files first, as Spark plans its tasks."""
+        return self._session.read.parquet(*map(_path, files))
 
     def select(self, table: "DataFrame", names: Sequence[str]) -> "DataFrame":
         """A projection, which Parquet readers push down."""
-        return table.select(*(f"`{name.replace('`', '``')}`" for name in names))
+        return table.select(*map(_quoted, names))
 
     @contextmanager
     def lend(self, loan: Loan) -> Iterator[Handle]:
@@ -146,7 +179,7 @@ class _Spark:
                 "Expected a classic Spark session, got a Spark Connect one, which cannot send the run's secret to its workers privately. "
                 "Run the release where the driver is, for example with spark-submit."
             ) from None
-        variable = context.broadcast(loan)
+        variable = context.broadcast(pickle.dumps(loan))  # bytes: Spark fails to encrypt the arrays of what it pickles itself
         try:
             yield _Broadcast(variable)
         finally:
@@ -162,19 +195,27 @@ class _Spark:
 
         return table.mapInArrow(_Named(job), from_arrow_schema(schema))
 
-    def ordered(self, table: "DataFrame", by: str) -> "DataFrame":
-        """A range partitioning and a sort of each partition."""
-        return table.orderBy(by)
+    def ordered_summaries(self, table: "DataFrame", by: str, rows: int, job: Job) -> Iterable[bytes]:
+        """Partitions of equal ranges, since the words are spread evenly, each sorted; Spark's own sort draws everything twice."""
+        from pyspark.sql import functions as f
 
-    def capped(self, table: "DataFrame", unit: str, by: str, cap: int, mark: str) -> "DataFrame":
+        if not hasattr(table, "repartitionById"):  # before Spark 4.1
+            return self.summaries(table.orderBy(by), job)
+        usual = int(self._session.conf.get("spark.sql.shuffle.partitions") or 200)
+        parts = min(-(-rows // FEW), max(usual, -(-rows // MANY)))
+        range_ = f.floor((f.col(by).cast("double") / 2.0**64 + 0.5) * parts)
+        ranges = table.repartitionById(parts, f.least(range_, f.lit(parts - 1)).cast("int"))
+        return self.summaries(ranges.sortWithinPartitions(by), job)
+
+    def capped(self, table: "DataFrame", unit: str, by: str, cap: int, mark: str, rows: int) -> "DataFrame":
         """A window over each unit's rows."""
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
-        place = f.row_number().over(Window.partitionBy(f.col(f"`{unit}`")).orderBy(by))
+        place = f.row_number().over(Window.partitionBy(f.col(_quoted(unit))).orderBy(by))
         return table.withColumn(mark, place <= cap)
 
-    def repeats(self, table: "DataFrame", column: str) -> bool:
+    def repeats(self, table: "DataFrame", column: str, rows: int) -> bool:
         """One shuffle of the ids alone."""
         return bool(table.groupBy(column).count().filter("count > 1").limit(1).collect())
 
@@ -190,15 +231,15 @@ class _Named:
         return self._job(batches)
 
 
-def _plain_time(kind: pa.DataType) -> pa.DataType:
-    return kind
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
 
 
 def _spark_of(df: "DataFrame") -> "SparkSession":
     session = getattr(df, "sparkSession", None)
     if session is None:
         raise InvalidInput(f"Expected a Spark DataFrame, got {type(df).__name__}.")
-    return session  # type: ignore[no-any-return]
+    return session
 
 
 def _path(place: Place) -> str:
@@ -208,19 +249,40 @@ def _path(place: Place) -> str:
 
 
 @contextmanager
+def _quiet() -> Iterator[None]:
+    """Spark warns of the pandas that is installed, which a release does not use."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        yield
+
+
+@contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Spark's errors carry a worker's traceback; what is ours in it is told alone."""
+    """Spark's errors carry a worker's traceback, and may quote data; of them only what is ours is told."""
     try:
         yield
     except LabelDPError:
         raise
     except Exception as error:
-        if not type(error).__module__.startswith(("pyspark", "py4j")):
+        if not _is_of_spark(error):
             raise
-        text = str(error)
-        if "No module named 'labeldp'" in text:
-            raise ReleaseError("Expected labeldp in the workers' Python, got a worker without it. Install it there.") from None
-        raise ReleaseError(
-            f"Expected Spark to finish both passes, got {type(error).__name__}. Nothing was published; the same call picks up a charge that "
-            "was made. Spark's own log says more."
-        ) from error
+        raise _told(error) from None
+
+
+def _is_of_spark(error: Exception) -> bool:
+    return type(error).__module__.startswith(("pyspark", "py4j"))
+
+
+def _told(error: Exception) -> LabelDPError:
+    text = str(error)
+    if "No module named 'labeldp'" in text:
+        return ReleaseError("Expected labeldp in the workers' Python, got a worker without it. Install it there.")
+    ours = OURS.search(text)
+    kind = getattr(errors, ours[1], None) if ours else None
+    if ours and isinstance(kind, type) and issubclass(kind, LabelDPError):
+        return kind(ours[2])
+    condition = getattr(error, "getCondition", lambda: None)()
+    return ReleaseError(
+        f"Expected Spark to finish, got {type(error).__name__}{f' ({condition})' if condition else ''}. Nothing was published; the same "
+        "call picks up a charge that was made. Spark's own log says more."
+    )

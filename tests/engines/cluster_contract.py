@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a release on any cluster must do; each engine's tests run it on the real engine."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.adversarial.test_keys_never_show import Watch, variables, watch
+from tests.engines.faults import ONCE, SENTINEL, injected
+from tests.engines.test_engines_agree import CLASSES, crashed, read, spec_of, table, write
+
+from labeldp.app.release import release
+from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.ledger_repair import orphans
+from labeldp.privacy.stream import StreamRun
+from labeldp.tables.spec import ReleaseSpec
+
+__all__ = ["watch"]
+ROWS = 4000
+
+
+class Cluster(Protocol):
+    """An engine and how the tests speak to it."""
+
+    engine: type
+
+    def release(self, source: Path, out: Path, spec: ReleaseSpec, ledger: Ledger) -> Any:
+        """Release the files of a folder, a partition for each file."""
+        ...
+
+    def logs(self) -> list[Path]:
+        """What the engine has written beside data."""
+        ...
+
+
+class Contract:
+    """Subclasses have a fixture `cluster`."""
+
+    @pytest.fixture
+    def ledger(self, tmp_path: Path) -> Ledger:
+        return Ledger(tmp_path / "private" / "ledger.db")
+
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> Path:
+        return write(table(ROWS), tmp_path / "in", 3)
+
+    @pytest.mark.parametrize("ids", ["id", "name", ("first", "second")])
+    def test_repeated_ids_are_refused_before_any_charge(self, cluster: Cluster, tmp_path: Path, ledger: Ledger, ids: Any) -> None:
+        rows = table(ROWS)
+        source = write(pa.concat_tables([rows, rows.slice(7, 1)]), tmp_path / "in", 3)
+        with pytest.raises(InvalidInput, match="some id occurs more than once"):
+            cluster.release(source, tmp_path / "out", spec_of(id=ids), ledger)
+        assert list(ledger.runs()) == [] and not (tmp_path / "out").exists()
+
+    def test_bad_rows_are_refused_before_any_charge_and_never_shown(self, cluster: Cluster, tmp_path: Path, ledger: Ledger) -> None:
+        rows = table(ROWS)
+        labels = ["abc"[i % 3] for i in rows["label"].to_pylist()]
+        labels[ROWS // 2] = SENTINEL
+        source = write(rows.set_column(rows.schema.get_field_index("label"), "label", [labels]), tmp_path / "in", 3)
+        with pytest.raises(InvalidInput, match="got another value in some row") as caught:
+            cluster.release(source, tmp_path / "out", spec_of(classes=list("abc")), ledger)
+        assert SENTINEL not in f"{caught.value}{caught.value.__cause__}"
+        assert list(ledger.runs()) == []
+
+    @pytest.mark.parametrize("mode", ONCE)
+    @pytest.mark.parametrize(("target", "order"), [("PinJob", "keep"), ("DrawAndWriteJob", "keep"), ("WriteJob", "shuffle")])
+    def test_a_task_that_fails_once_changes_nothing(
+        self, cluster: Cluster, tmp_path: Path, source: Path, mode: str, target: str, order: str
+    ) -> None:
+        if target == "PinJob" and mode not in ("kill-after", "raise-before"):
+            pytest.skip("two ways are enough for the first pass")
+        spec = spec_of(order=order)
+        kept = crashed(source, spec, tmp_path / "crashed")
+        first = Ledger(Path(shutil.copytree(kept, tmp_path / "first")) / "ledger.db")
+        release(source, tmp_path / "first" / "out", spec, first)
+        ledger, marker = Ledger(kept / "ledger.db"), tmp_path / "marker"
+        with injected(cluster.engine, target, mode, marker):
+            cluster.release(source, kept / "out", spec, ledger)
+        assert marker.exists()
+        assert read(kept / "out").sort_by("id").equals(read(tmp_path / "first" / "out").sort_by("id"))
+        assert [run.state for run in ledger.runs()] == ["settled"] and ledger.spent("d", "label") == 1.0
+        assert [path.name for path in kept.iterdir() if path.name.startswith(".out")] == []
+        assert orphans(ledger, minutes=0.0001) == []
+
+    def test_a_table_that_changes_between_the_passes_is_not_published(
+        self, cluster: Cluster, tmp_path: Path, source: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        charge = StreamRun.charge
+
+        def then_changes(self: StreamRun, *given: Any, **named: Any) -> Any:
+            path = source / "00.parquet"
+            rows = pq.read_table(path)
+            labels = (rows["label"].to_numpy() + 1) % 10
+            pq.write_table(rows.set_column(rows.schema.get_field_index("label"), "label", [labels.astype(np.int32)]), path)
+            return charge(self, *given, **named)
+
+        monkeypatch.setattr(StreamRun, "charge", then_changes)
+        with pytest.raises(ReleaseError, match=r"changed while it was read|to finish"):
+            cluster.release(source, tmp_path / "out", spec_of(), ledger)
+        assert [run.state for run in ledger.runs()] == ["charged"]
+        assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == []
+
+    def test_the_same_request_again_is_not_charged_again(self, cluster: Cluster, tmp_path: Path, source: Path, ledger: Ledger) -> None:
+        done = cluster.release(source, tmp_path / "out", spec_of(), ledger)
+        again = cluster.release(source, tmp_path / "out", spec_of(), ledger)
+        assert (done.repeated, again.repeated) == (False, True) and again.receipt == done.receipt
+        assert ledger.spent("d", "label") == 1.0
+        with pytest.raises(ReleaseError, match="Expected a new name"):
+            cluster.release(source, tmp_path / "in", spec_of(), ledger)
+
+    def test_empty_tables_and_partitions(self, cluster: Cluster, tmp_path: Path, ledger: Ledger) -> None:
+        rows = table(ROWS)
+        empty = write(rows.slice(0, 0), tmp_path / "empty", 1)
+        with pytest.raises(InvalidInput, match="the table is empty"):
+            cluster.release(empty, tmp_path / "out", spec_of(), ledger)
+        source = write(rows, tmp_path / "in", 2)
+        pq.write_table(rows.slice(0, 0), source / "zz.parquet")
+        cluster.release(source, tmp_path / "out", spec_of(unit="who"), ledger)
+        released = read(tmp_path / "out")
+        assert len(released) == len(set(released["who"].to_pylist())) == len(set(rows["who"].to_pylist()))
+
+    def test_one_unit_for_all_rows(self, cluster: Cluster, tmp_path: Path, ledger: Ledger) -> None:
+        rows = table(ROWS).append_column("all", pa.array(["x"] * ROWS))
+        done = cluster.release(write(rows, tmp_path / "in", 3), tmp_path / "out", spec_of(unit="all", max_rows_per_unit=3), ledger)
+        assert len(read(tmp_path / "out")) == 3 and done.manifest["rows_over_the_cap"] == ROWS - 3
+
+    @pytest.mark.parametrize("target", ["PinJob", "DrawJob"])
+    def test_unforeseen_errors_of_workers_show_no_data(
+        self, cluster: Cluster, tmp_path: Path, source: Path, ledger: Ledger, target: str
+    ) -> None:
+        with injected(cluster.engine, target, "poison", tmp_path / "marker"), pytest.raises(ReleaseError) as caught:
+            cluster.release(source, tmp_path / "out", spec_of(), ledger)
+        assert "got ArrowInvalid" in str(caught.value)
+        assert SENTINEL not in f"{caught.value!r} {caught.value.__cause__!r}"
+        assert found_in(cluster.logs(), [SENTINEL.encode()]) == []
+
+    def test_keys_and_labels_never_show(self, cluster: Cluster, tmp_path: Path, ledger: Ledger, watch: Watch) -> None:
+        rows = table(ROWS)
+        labels = [SENTINEL if i == 3 else f"class {i}" for i in rows["label"].to_pylist()]
+        source = write(rows.set_column(rows.schema.get_field_index("label"), "label", [labels]), tmp_path / "in", 3)
+        classes = [f"class {i}" for i in CLASSES if i != 3] + [SENTINEL]
+        done = cluster.release(source, tmp_path / "out", spec_of(classes=classes, id="name", unit="who"), ledger)
+        print(variables(done))
+        assert {"secret", "pin", "ids"} <= watch.kinds
+        files = cluster.logs()
+        assert len(files) > 2 and sum(path.stat().st_size for path in files) > 10_000
+        for secret in watch.secrets:
+            assert watch.shown_in(secret) != []
+        assert [path for path in files if watch.shown_in(path.read_bytes())] == []
+        assert watch.check(tmp_path, private=("ledger.db.runs",)) > 3
+
+
+def found_in(files: list[Path], words: list[bytes]) -> list[Path]:
+    return [path for path in files if any(word in path.read_bytes() for word in words)]
+
+
+def files_below(*folders: Path) -> Iterator[Path]:
+    return (path for folder in folders for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One charged run, picked up on every engine: the same rows, and in the keyed order the same order, whatever the partitions."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from labeldp.app.release import release
+from labeldp.privacy.ledger import Ledger
+from labeldp.tables.publication import Publication
+from labeldp.tables.spec import ReleaseSpec
+
+pytestmark = pytest.mark.engines
+CLASSES = tuple(range(10))
+
+
+def table(n: int) -> pa.Table:
+    rng = np.random.default_rng(3)
+    weights = rng.random((n, len(CLASSES)))
+    ids = rng.permutation(n)
+    columns: dict[str, Any] = {
+        "id": ids,
+        "name": [f"row-{i}" for i in ids],
+        "first": ids // 1000,
+        "second": [f"{i % 1000}" for i in ids],
+        "label": rng.integers(0, len(CLASSES), n).astype(np.int32),
+        "who": [f"person {i}" for i in rng.integers(0, n // 4, n)],
+        "x": rng.standard_normal(n),
+    }
+    return pa.table(columns | {f"w{k}": weights[:, k] for k in CLASSES})
+
+
+def write(rows: pa.Table, folder: Path, files: int, *, backwards: bool = False) -> Path:
+    """The rows in numbered files; `backwards`: in another order of rows and files, and in many small row groups."""
+    folder.mkdir(parents=True)
+    rows = rows.take(np.arange(len(rows))[::-1]) if backwards else rows
+    step = -(-len(rows) // files)
+    for i in range(files):
+        pq.write_table(rows.slice(i * step, step), folder / f"{i:02d}.parquet", row_group_size=step // 3 if backwards else None)
+    return folder
+
+
+def crashed(source: Path, spec: ReleaseSpec, place: Path) -> Path:
+    """The folder of a ledger with one run that was charged and died before it published."""
+    place.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Publication, "publish", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            release(source, place / "out", spec, Ledger(place / "ledger.db"))
+    return place
+
+
+def read(folder: Path) -> pa.Table:
+    """The files in the order of their names, one after the other."""
+    return pa.concat_tables([pq.read_table(path) for path in sorted(folder.iterdir())])
+
+
+def outputs(
+    tmp_path: Path, rows: pa.Table, spec: ReleaseSpec, run_on: dict[str, Callable[[Path, Path, Ledger], Any]]
+) -> dict[str, pa.Table]:
+    source = write(rows, tmp_path / "in", 3)
+    other = write(rows, tmp_path / "other", 5, backwards=True)
+    kept = crashed(source, spec, tmp_path / "crashed")
+    found, ids = {}, set()
+    for name, run in run_on.items():
+        place = Path(shutil.copytree(kept, tmp_path / name))
+        ledger = Ledger(place / "ledger.db")
+        done = run(source if name == "local" else other, place / "out", ledger)
+        (record,) = ledger.runs()
+        assert record.state == "settled"
+        ids.add(done.receipt.run_id)
+        assert sorted(path.name for path in place.iterdir() if "labeldp" in path.name) == []
+        found[name] = read(place / "out")
+    assert len(ids) == 1
+    return found
+
+
+def engines(spec: ReleaseSpec, spark: Any, ray: Any) -> dict[str, Callable[[Path, Path, Ledger], Any]]:
+    from labeldp.tables import ray as on_ray
+    from labeldp.tables import spark as on_spark
+    from labeldp.tables.place import Place
+
+    def with_spark(source: Path, out: Path, ledger: Ledger) -> Any:
+        return on_spark.release_frame(spark.read.parquet(str(source)).repartition(4), out, spec, ledger)
+
+    def with_ray(source: Path, out: Path, ledger: Ledger) -> Any:
+        return on_ray.release_dataset(on_ray.read(Place.of(source)), out, spec, ledger)
+
+    def here(source: Path, out: Path, ledger: Ledger) -> Any:
+        return release(source, out, spec, ledger)
+
+    return {"local": here, "again": here, "spark": with_spark, "ray": with_ray}
+
+
+def spec_of(**changes: Any) -> ReleaseSpec:
+    return ReleaseSpec(**({"label": "label", "classes": CLASSES, "epsilon": 1.0, "id": "id", "dataset": "d"} | changes))
+
+
+def check(tmp_path: Path, n: int, spark: Any, ray: Any, **changes: Any) -> pa.Table:
+    spec = spec_of(**changes)
+    rows = table(n)
+    found = outputs(tmp_path, rows, spec, engines(spec, spark, ray))
+    first = found.pop("local")
+    if spec.order == "keep":
+        first, found = first.sort_by("id"), {name: each.sort_by("id") for name, each in found.items()}
+    for name, each in found.items():
+        assert each.schema.remove_metadata() == first.schema.remove_metadata(), name
+        assert each.equals(first), name
+    return first
+
+
+def test_two_million_rows(tmp_path: Path, spark: Any, ray: Any) -> None:
+    first = check(tmp_path, 2_000_000, spark, ray)
+    assert first.num_rows == 2_000_000
+    ids = first["id"].to_numpy()
+    assert np.array_equal(np.sort(ids), np.arange(2_000_000))
+    assert abs(np.corrcoef(ids, np.arange(2_000_000))[0, 1]) < 0.01
+    raw = table(2_000_000).sort_by("id")["label"].to_numpy()
+    kept = (first.sort_by("id")["label"].to_numpy() == raw).mean()
+    assert abs(kept - np.e / (np.e + 9)) < 0.002
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"id": "name", "order": "keep"}, id="text"),
+        pytest.param({"id": ("first", "second")}, id="composite"),
+        pytest.param({"law": "subset"}, id="subset"),
+        pytest.param({"prior": tuple(f"w{k}" for k in CLASSES)}, id="prior"),
+        pytest.param({"unit": "who", "max_rows_per_unit": 2}, id="units"),
+        pytest.param({"unit": "who", "id": "name", "order": "keep", "law": "subset"}, id="units-kept"),
+    ],
+)
+def test_other_requests(tmp_path: Path, spark: Any, ray: Any, changes: dict[str, Any]) -> None:
+    first = check(tmp_path, 50_000, spark, ray, **changes)
+    assert first.num_rows == 50_000 if "unit" not in changes else 20_000 < first.num_rows < 50_000
+    assert ("label__evidence" in first.schema.names) is (changes.get("law") == "subset")

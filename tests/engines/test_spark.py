@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Releases on a real Spark with executors of their own."""
+
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.engines.cluster_contract import Contract, files_below, watch
+from tests.engines.test_engines_agree import read, spec_of, table, write
+
+from labeldp.errors import InvalidInput
+from labeldp.privacy.ledger import Ledger
+from labeldp.tables import spark as on_spark
+from labeldp.tables.jobs import PinJob
+from labeldp.tables.place import Place
+from labeldp.tables.spec import ReleaseSpec
+
+__all__ = ["watch"]
+pytestmark = pytest.mark.engines
+
+
+class OnSpark:
+    engine = on_spark._Spark
+
+    def __init__(self, session: Any, folder: Path) -> None:
+        self.session, self.folder = session, folder
+
+    def release(self, source: Path, out: Path, spec: ReleaseSpec, ledger: Ledger) -> Any:
+        frame = on_spark.read(self.session, Place.of(source))
+        return on_spark.release_frame(frame.coalesce(3), out, spec, ledger)
+
+    def logs(self) -> list[Path]:
+        return list(files_below(self.folder))
+
+
+class TestSpark(Contract):
+    @pytest.fixture
+    def cluster(self, spark: Any, spark_logs: Path) -> OnSpark:
+        return OnSpark(spark, spark_logs)
+
+
+def test_columns_of_many_types_pass_unchanged(spark: Any, tmp_path: Path) -> None:
+    n = 100
+    rows = pa.table(
+        {
+            "id": np.arange(n),
+            "label": pa.array(np.arange(n) % 2 == 0),
+            "when": pa.array([datetime(2024, 1, 1, 0, i % 60) for i in range(n)], pa.timestamp("us", "UTC")),
+            "local time": pa.array([datetime(2024, 7, 1, i % 24) for i in range(n)], pa.timestamp("us")),
+            "day": pa.array([date(2024, 1, 1 + i % 28) if i % 3 else None for i in range(n)]),
+            "price": pa.array([Decimal(f"{i}.25") for i in range(n)], pa.decimal128(12, 2)),
+            "a.b`c": pa.array([f"text {i}" for i in range(n)]),
+            "raw": pa.array([bytes([i]) for i in range(n)]),
+            "small": pa.array(np.arange(n), pa.int8()),
+            "list": pa.array([[float(i), None] for i in range(n)], pa.list_(pa.float32())),
+            "map": pa.array([[("k", i)] for i in range(n)], pa.map_(pa.string(), pa.int32())),
+            "struct": pa.array([{"x": i, "t": datetime(2024, 1, 1)} for i in range(n)]),
+        }
+    )
+    source = write(rows, tmp_path / "in", 2)
+    for order, unit in (("shuffle", None), ("keep", None), ("shuffle", "a.b`c")):
+        out, ledger = tmp_path / f"{order}{unit}", Ledger(tmp_path / f"{order}{unit}.db")
+        spec = ReleaseSpec(label="label", classes=[False, True], epsilon=1.0, id="id", dataset="d", order=order, unit=unit)
+        released = on_spark.release(spark.read.parquet(str(source)), out, spec, ledger)
+        assert released.count() == n
+        found = read(out).sort_by("id")
+        for name in rows.schema.names:
+            if name != "label":
+                assert found[name].to_pylist() == rows[name].to_pylist(), name
+        assert found.schema.field("when").type == pa.timestamp("us", "UTC")
+        assert found.schema.field("local time").type == pa.timestamp("us")
+        assert found.schema.field("label").type == pa.bool_()
+
+
+def test_a_column_that_spark_keeps_to_itself_is_named(spark: Any, tmp_path: Path) -> None:
+    frame = spark.sql("select 1 as id, 0 as label, interval 3 months as span")
+    spec = ReleaseSpec(label="label", classes=[0, 1], epsilon=1.0, id="id", dataset="d")
+    with pytest.raises(InvalidInput, match="'span' of type interval"):
+        on_spark.release(frame, tmp_path / "out", spec, Ledger(tmp_path / "ledger.db"))
+
+
+def test_a_plan_shows_the_job_and_nothing_of_it(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    from labeldp.privacy.stream import StreamRun
+    from labeldp.tables.batch import Shape
+    from labeldp.tables.jobs import Loan, Work
+    from labeldp.tables.labels import LabelCodec
+    from labeldp.tables.spec import law_of
+
+    spec, schema = spec_of(), pa.schema([("id", pa.int64()), ("label", pa.int32())])
+    run = StreamRun(law_of(spec, 10), classes=spec.classes, dataset="d", column="label", ledger=Ledger(Path("/nowhere/ledger.db")))
+    engine = on_spark._Spark(spark)
+    with engine.lend(Loan(run.lend())) as handle:
+        job = PinJob(Work(run.facts, spec, Shape(schema, LabelCodec(spec.classes, "label", pa.int32()), 0), handle))
+        engine.flow(spark.range(3).selectExpr("id", "cast(id as int) label"), job, job.schema).explain(True)
+    said = capsys.readouterr().out
+    assert "PinJob" in said
+    assert "secret" not in said.lower() and "class" not in said.lower()
+
+
+def test_the_command_line(spark: Any, tmp_path: Path) -> None:
+    from tests.cli.commands import run
+
+    source = write(table(1000), tmp_path / "visits", 2)
+    facts = ("--label", "label", "--epsilon", 1, "--classes", ",".join(map(str, range(10))), "--engine", "spark")
+    more = ("--id", "id", "--out", tmp_path / "out", "--ledger", tmp_path / "ledger.db")
+    code, said, error = run("release", source, *facts, *more)
+    assert code == 0, error
+    assert "1,000 rows" in said and "Dataset 'visits'" in said
+    assert pq.read_table(tmp_path / "out").num_rows == 1000
+    code, _, error = run("release", source, *facts, *more[2:])
+    assert code == 4 and "Expected a column that names each row" in error
