@@ -24,7 +24,7 @@ READY := $(STAMPS)/package-$(call checksum,$(PINS) pyproject.toml)
 READY_DEV := $(STAMPS)/dev-$(call checksum,$(PINS) $(DEV_PINS) pyproject.toml)
 LOCK := $(if $(shell command -v flock),flock $(VENV).lock)
 
-.PHONY: help demo test lint format bench test-oldest clean
+.PHONY: help demo test lint format bench test-oldest test-engines engines clean
 
 help:
 	@echo 'make demo         train on two real data sets at eps = 1, 2, 4 and compare with what people do today (writes demo-out/)'
@@ -32,6 +32,7 @@ help:
 	@echo 'make lint         ruff and mypy'
 	@echo 'make format       let ruff sort imports and format'
 	@echo 'make bench        the speed and accuracy tables in benchmarks/'
+	@echo 'make test-engines the tests on Spark, Ray, PostgreSQL and an S3 server, in .venv-engines (about 10 minutes; Spark needs Java 17)'
 	@echo 'make test-oldest  the tests with the oldest dependencies that pyproject.toml allows, in .venv-oldest'
 	@echo 'make clean        remove .venv, caches and demo-out/'
 
@@ -66,7 +67,7 @@ demo: $(READY)
 	@$(PY) -m labeldp.app.demo
 
 test: $(READY_DEV)
-	@$(PY) -m pytest --numprocesses=auto --maxprocesses=8 --quiet $(TESTS)
+	@$(PY) -m pytest --numprocesses=auto --maxprocesses=8 --quiet --ignore=tests/engines $(TESTS)
 
 lint: $(READY_DEV)
 	@$(PY) -m ruff check --quiet .
@@ -84,6 +85,12 @@ bench: $(READY)
 test-oldest:
 	@$(MAKE) test VENV=.venv-oldest PINS=constraints-oldest.txt DEV_PINS=/dev/null
 
+test-engines:
+	@$(MAKE) engines VENV=.venv-engines DEV_PINS=constraints-engines.txt
+
+engines: $(READY_DEV)
+	@$(PY) -m pytest -m engines --quiet --durations=10 $(or $(TESTS),tests/engines)
+
 clean:
-	@rm -rf .venv .venv-oldest .venv.lock .venv-oldest.lock demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	@rm -rf .venv .venv-oldest .venv-engines .venv.lock .venv-oldest.lock .venv-engines.lock demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
