@@ -138,6 +138,21 @@ def blocks_of(ids: object, tag_key: Callable[[], bytes]) -> Blocks:
     return _mac_blocks(tag, values, tag_key())
 
 
+def blocks_of_names(ids: object, key: bytes) -> Blocks:
+    """Blocks of ids by how they read: 7, "7", b"7" and ("7",) are one name, since another table may have kept it in another type."""
+    columns = _columns(ids)
+    texts = [_text(_typed(column, "ids")[1]) for column in ([ids] if columns is None else columns)]
+    if len(texts) == 1:
+        return _mac_blocks(TEXT, texts[0], key)
+    return _mac_blocks(COMPOSITE, _joined([(TEXT, text) for text in texts]), key)
+
+
+def _text(values: "NDArray[np.integer] | Strings") -> Strings:
+    found = values if isinstance(values, Strings) else _strings.from_arrow(pa.array(values).cast(pa.large_string()))
+    assert found is not None
+    return found
+
+
 def _integer_blocks(values: NDArray[np.integer]) -> Blocks:
     # the same number is the same id in every integer type: widened to 64 bits, and the sign carried into the bytes above
     signed = values.dtype.kind == "i"

@@ -53,11 +53,6 @@ class Session(ABC):
         where = " AND ".join(f"{self.fact(name)} = :{name}" for name in ("dataset", "column", "identity"))
         return self._entries(f"{where} ORDER BY seq", dataset=dataset, column=column, identity=identity)
 
-    def head_at(self, seq: int) -> str | None:
-        """The hash of an entry, or None if there is no such entry."""
-        found = self._entries("seq = :seq", seq=seq)
-        return found[0][3] if found else None
-
     def append(self, body: Mapping[str, object]) -> Row:
         """Add an entry behind the last one."""
         last = self._entries("seq = (SELECT MAX(seq) FROM {entries})")
@@ -81,7 +76,7 @@ class Session(ABC):
     def standing(self, dataset: str, column: str) -> Standing:
         """What the entries of a (dataset, column) add up to: from where it was last written down, or else from the start."""
         kept = self._kept(dataset, column)
-        if kept is None or self.head_at(kept.seq) != kept.head:
+        if kept is None or self._head_of(kept) != kept.head:
             kept = Standing(dataset, column)
         for row in self.rows(dataset, column, after=kept.seq):
             kept.apply(row)
@@ -103,6 +98,12 @@ class Session(ABC):
         """All that is written down."""
         found = self._run("SELECT dataset, label, seq, head, facts FROM {accounts}") if self.has_version_2() else []
         return [Standing.from_text(*row) for row in found]
+
+    def _head_of(self, kept: Standing) -> str | None:
+        """The hash of the account's own entry that a standing ends at, or None if there is no such entry."""
+        where = " AND ".join(f"{self.fact(name)} = :{name}" for name in ("dataset", "column"))
+        found = self._entries(f"seq = :seq AND {where}", seq=kept.seq, dataset=kept.dataset, column=kept.column)
+        return found[0][3] if found else None
 
     def _kept(self, dataset: str, column: str) -> Standing | None:
         if not self.has_version_2():

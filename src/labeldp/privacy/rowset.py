@@ -8,14 +8,14 @@ disjoint or names the few rows to look up. Where a unit is named, the set is tha
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput, LedgerError
+from labeldp.privacy.blocks import blocks_of_names
 from labeldp.privacy.keys import derive_key
-from labeldp.privacy.noise import id_blocks
 from labeldp.privacy.rowset_filter import NameFilter
 from labeldp.privacy.rowset_integers import IntegerPile, IntegerSet, as_integers, distinct, ordered
 from labeldp.privacy.rowset_names import HashPile
@@ -187,8 +187,8 @@ class RowSetBuilder:
             return RowSet("integers", len(members), members, self.names)
         none = np.empty(0, np.uint64)
         found = {run: None if each is None else distinct(np.concatenate([*each, none])) for run, each in self._candidates.items()}
-        members, count = self._hashes.finish()
-        return RowSet("names", count, members, self.names, found, key_id(self._secret))
+        names, count = self._hashes.finish()
+        return RowSet("names", count, names, self.names, found, key_id(self._secret))
 
     def _add_names(self, ids: object) -> None:
         hashes = name_hashes(ids, self._secret)
@@ -200,14 +200,11 @@ class RowSetBuilder:
 
 
 def name_hashes(ids: object, secret: bytes | None) -> Words:
-    """The keyed 64-bit hash of each name: (n,)."""
+    """The keyed 64-bit hash of each name: (n,). Names that read alike have one hash, whatever their type."""
     if secret is None:
         raise InvalidInput("Expected integer ids without a ledger's secret, got names. Take the builder from Ledger.row_set_builder.")
     key = derive_key(secret, purpose="ids", facts={"use": "row sets"})
-    integers = as_integers(ids)
-    values: Any = ids if integers is None else [integers]  # integers alone would not be hashed
-    templates = id_blocks(values, key).templates()
-    return np.asarray((templates[:, 0] >> np.uint64(8)) | (templates[:, 1] << np.uint64(56)))
+    return blocks_of_names(ids, key.material("id_blocks")).halves()[0]
 
 
 def key_id(secret: bytes | None) -> str:

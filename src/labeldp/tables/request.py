@@ -36,7 +36,7 @@ def run_of(
         unit_name=spec.unit_name,
         max_rows_per_unit=spec.max_rows_per_unit,
         redraw=redraw,
-        id_names=",".join(spec.ids),
+        id_names=",".join(name.replace("\\", "\\\\").replace(",", "\\,") for name in spec.ids),  # no two lists of columns read alike
         overlap="refuse" if spec.overlap == "refuse" else "charge",
         ids_of=published_ids(ledger),
         stage=spec.stage,
