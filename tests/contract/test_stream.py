@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The streaming door: two passes over the same input, one charge, and the same outputs whatever the batches are."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
 import labeldp as ldp
 from labeldp.privacy.stream import StreamRun
+from labeldp.privacy.worker import SecondPass
 
 LABELS = np.random.default_rng(0).integers(6, size=5000).astype(np.int32)
 IDS = np.random.default_rng(1).permutation(10**6)[:5000]
@@ -26,10 +29,11 @@ def start(ledger, law, batches, labels=LABELS, ids=None, units=None, prior=None,
     return run
 
 
-def finish(run, batches, labels=LABELS, ids=None, prior=None):
+def finish(run, batches, labels=LABELS, ids=None, units=None, prior=None):
     parts = []
     for rows in np.array_split(np.arange(5000), batches):
-        noisy, kept, words = run.draw(labels[rows], ids=None if ids is None else ids[rows], prior=None if prior is None else prior[rows])
+        given = {"ids": ids, "units": units, "prior": prior}
+        noisy, kept, words = run.draw(labels[rows], **{name: None if array is None else array[rows] for name, array in given.items()})
         parts.append((noisy, rows[kept], words))
     return parts
 
@@ -98,6 +102,33 @@ def test_units_are_capped_over_all_batches(ledger):
     counts = np.bincount(units[kept], minlength=800)
     np.testing.assert_array_equal(counts, np.minimum(np.bincount(units, minlength=800), 2))
     assert run.n_kept == len(kept) and run.law.epsilon == 0.5 and run.receipt.epsilon == 1.0 and run.receipt.unit == "person"
+
+
+def test_units_that_change_between_the_passes_are_not_published(ledger):
+    units = np.arange(5000) // 2
+    run = start(ledger, ldp.RandomizedResponse(6, 1.0), 7, ids=IDS, units=units, unit_name="person")
+    finish(run, 4, ids=IDS, units=np.roll(units, 1))
+    with pytest.raises(ldp.ReleaseError, match="changed"):
+        run.check_pin()
+
+
+@pytest.mark.parametrize("engine", ["one machine", "workers"])
+def test_workers_that_read_other_units_come_to_another_sum(ledger, engine):
+    units, ids = np.arange(5000) // 2, IDS
+    run = start(ledger, ldp.RandomizedResponse(6, 1.0), 7, ids=ids, units=units, unit_name="person")
+    for given, same in ((units, True), (np.roll(units, 1), False)):
+        second = SecondPass(run.facts, run.secret, run.receipt)
+        check = second.draw(LABELS, ids, units=given, check_rows=engine == "workers").check
+        sums = second.sums.check(run.receipt.run_id) if check is None else (5000, *map(int, check.sum(axis=0)))
+        with contextlib.nullcontext() if same else pytest.raises(ldp.ReleaseError, match="changed"):
+            run.check_pin(sums)
+
+
+@pytest.mark.parametrize("other", [1 + (1 << 56), -(1 << 62) + 1])
+def test_people_whose_ids_differ_at_the_far_end_are_two(ledger, other):
+    units = np.where(np.arange(5000) % 2, 1, other)
+    run = start(ledger, ldp.RandomizedResponse(6, 1.0), 7, ids=IDS, units=units, unit_name="person")
+    assert run.n_kept == 2
 
 
 def test_rows_of_other_people_are_another_request(ledger):

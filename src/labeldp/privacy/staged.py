@@ -46,6 +46,10 @@ class Stage:
         partition_edges(self.fractions)  # checks them
         if len(self.laws) != len(self.fractions):
             raise InvalidInput(f"Expected one law for each of {len(self.fractions)} stages, got {len(self.laws)}.")
+        if len({(law.epsilon, law.n_classes) for law in self.laws}) > 1:
+            raise InvalidInput(
+                "Expected laws of one epsilon and one number of classes in all stages, got several. One charge covers them all."
+            )
         _validate.integer(stage=self.number, low=1)
         if self.number > len(self.laws):
             raise InvalidInput(f"Expected a stage from 1 to {len(self.laws)}, got {self.number}. The plan has no more.")

@@ -245,7 +245,7 @@ class StreamRun:
     # Second pass ---------------------------------------------------------------------------------------------------------------------
 
     def draw(
-        self, codes: NDArray[np.int32], *, ids: Ids | None = None, prior: Array | None = None
+        self, codes: NDArray[np.int32], *, ids: Ids | None = None, units: Ids | None = None, prior: Array | None = None
     ) -> tuple[NoisyLabels, NDArray[np.bool_], NDArray[np.uint64]]:
         """Draw a batch.
 
@@ -260,7 +260,7 @@ class StreamRun:
         """
         second = self.second
         start, self._rows = self._rows, self._rows + len(codes)
-        drawn = second.draw(codes, ids, start, prior, self._kept_of(start, codes, ids))
+        drawn = second.draw(codes, ids, start, prior, self._kept_of(start, codes, ids), units=units)
         return drawn.noisy, drawn.kept, second.order_words(drawn.blocks)
 
     @property
@@ -362,7 +362,7 @@ class _Units:
     words: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
 
     def add(self, units: Blocks, words: Sequence[NDArray[np.uint64]]) -> None:
-        self.codes.append(units.templates()[:, 0].copy())
+        self.codes.append(units.halves()[0].copy())
         self.per_candidate = self.per_candidate or [[] for _ in words]
         for known, new in zip(self.per_candidate, words, strict=True):
             known.append(new)

@@ -126,9 +126,14 @@ class PassSums:
     side: SetDigest = field(default_factory=SetDigest)
 
     def check(self, run_id: str) -> tuple[int, int, int]:
-        """Rows, and two sums modulo 2^64 over their labels and sides: what the second pass must come to as the first one did."""
-        first, second = (int(a) + int(b) for a, b in zip(self.pins[run_id].sums, self.side.sums, strict=True))
+        """Rows, and two sums modulo 2^64 over labels, units and sides: what the second pass must come to as the first one did."""
+        first, second = (sum(map(int, each)) for each in zip(self.pins[run_id].sums, self.units.sums, self.side.sums, strict=True))
         return self.rows, first % 2**64, second % 2**64
+
+    def note(self, public: Mapping[str, list[Array]]) -> None:
+        """Add rows to the digests of these names, as `_public` gives them."""
+        for name, columns in public.items():
+            getattr(self, name).update(*columns)
 
     def merge(self, other: "PassSums") -> None:
         """Add another part's sums."""
@@ -169,11 +174,7 @@ class FirstPass:
         names = np.arange(start, start + len(codes)) if ids is None else ids
         if ids is not None:
             self.sums.ids.update(*_columns(ids))
-        if units is not None:
-            self.sums.units.update(*_columns(names), *_columns(units))
-        side = side_of(self.facts.law, prior, len(codes))
-        if side:
-            self.sums.side.update(*_columns(names), packed(side))
+        self.sums.note(_public(names, units, side_of(self.facts.law, prior, len(codes))))
         self.sums.rows += len(codes)
         return found
 
@@ -228,16 +229,18 @@ class SecondPass:
         prior: Array | None = None,
         kept: NDArray[np.bool_] | None = None,
         check_rows: bool = False,
+        units: Ids | None = None,
     ) -> Drawn:
         """Draw (n,) codes, each with its own id or row number; only rows that are `kept`, and of the run's part, get an output.
 
-        `check_rows` asks for what each row adds to the sums, for engines that know only later which rows they keep.
+        `units` must be those of the first pass. `check_rows` asks for what each row adds to the sums, for engines that know only later
+        which rows they keep.
         """
         law = self.facts.law
         blocks = blocks_of_rows(len(codes), start, ids, self._ids_key)
         names = np.arange(start, start + len(codes)) if ids is None else ids
         side = side_of(law, prior, len(codes))
-        check = self._note(blocks, codes, names, side, check_rows)
+        check = self._note(blocks, codes, _public(names, units, side), check_rows)
         kept = self._chosen(blocks, kept)
         if not kept.all():
             codes, blocks, names = codes[kept], blocks[kept], filtered(names, kept)
@@ -254,15 +257,16 @@ class SecondPass:
         return kept if share is None else kept & (partition(self._part_key, blocks, share.fractions) == share.number)
 
     def _note(
-        self, blocks: Blocks, codes: NDArray[np.int32], names: Ids, side: Mapping[str, Array], check_rows: bool
+        self, blocks: Blocks, codes: NDArray[np.int32], public: Mapping[str, list[Array]], check_rows: bool
     ) -> NDArray[np.uint64] | None:
         if check_rows:
             words = pin_words(self._pin_key, blocks, codes)
-            return words + SetDigest.words(*_columns(names), packed(side)) if side else words
+            for columns in public.values():
+                words += SetDigest.words(*columns)
+            return words
         self.sums.rows += len(codes)
         self.sums.pins[self.receipt.run_id].update(blocks, codes)
-        if side:
-            self.sums.side.update(*_columns(names), packed(side))
+        self.sums.note(public)
         return None
 
     def order_words(self, blocks: Blocks) -> NDArray[np.uint64]:
@@ -286,6 +290,12 @@ def packed(side: Mapping[str, Array]) -> NDArray[np.uint8]:
     """(n, width) uint8: every row's side, its arrays by name, little-endian."""
     parts = [np.ascontiguousarray(side[name], side[name].dtype.newbyteorder("<")) for name in sorted(side)]
     return np.hstack([part.reshape(len(part), -1).view(np.uint8) for part in parts])
+
+
+def _public(names: Ids, units: Ids | None, side: Mapping[str, Array]) -> dict[str, list[Array]]:
+    """What both passes must read of each row besides its label, by the digest of `PassSums` that it enters."""
+    found = {} if units is None else {"units": [*_columns(names), *_columns(units)]}
+    return found | ({"side": [*_columns(names), packed(side)]} if side else {})
 
 
 def filtered(ids: Ids, kept: NDArray[np.bool_]) -> Ids:

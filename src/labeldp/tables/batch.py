@@ -32,7 +32,7 @@ class Columns(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Facts:
     """What a release reads of a batch of n rows.
 
@@ -154,7 +154,7 @@ def release_batch(
         Of the batch, where they are not to be read off its columns alone.
     """
     facts = facts or read_facts(batch, spec, shape.codec)
-    drawn = second.draw(facts.codes, facts.ids, prior=facts.prior, kept=kept, check_rows=check_rows)
+    drawn = second.draw(facts.codes, facts.ids, prior=facts.prior, kept=kept, check_rows=check_rows, units=facts.units)
     rows, prior, kept = batch, facts.prior, drawn.kept
     if not kept.all():
         rows, prior = batch.filter(pa.array(kept)), None if prior is None else prior[kept]

@@ -20,7 +20,7 @@ CHUNK = 1 << 22
 LONGEST_RECORD = 1 << 26
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Records:
     """Whole records of a text table.
 

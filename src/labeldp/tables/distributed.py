@@ -52,7 +52,7 @@ from labeldp.tables.seal_job import SealJob, whole_copy
 from labeldp.tables.sealed import SealedFolder, SealSummary
 from labeldp.tables.sealing import SealedCharge
 from labeldp.tables.spec import ReleaseSpec, law_of
-from labeldp.tables.table import EVIDENCE
+from labeldp.tables.table import EVIDENCE, check_own
 
 Table = Any
 """An engine's own table: a DataFrame of Spark, a Dataset of Ray."""
@@ -283,6 +283,7 @@ def _check_columns(schema: pa.Schema, label: str, names: Sequence[str]) -> None:
                 f"Expected a column that the table has, got {name!r}.{_validate.suggest(name, schema.names)} "
                 f"Its columns: {', '.join(schema.names[:20])}."
             )
+    check_own(schema.names)
     if len(set(schema.names)) < len(schema.names):
         raise InvalidInput("Expected distinct column names, got one twice. Rename it.")
     if label + EVIDENCE in schema.names:

@@ -119,7 +119,7 @@ class Passes:
         rows = 0
         for batch in self._batches("draw", self._rows.batches()):
             facts = self._read(batch, rows)
-            noisy, kept, words = self._run.draw(facts.codes, ids=facts.ids, prior=facts.prior)
+            noisy, kept, words = self._run.draw(facts.codes, ids=facts.ids, units=facts.units, prior=facts.prior)
             if digest is not None:
                 digest.update(batch)
             prior = facts.prior if facts.prior is None else facts.prior[kept]

@@ -19,6 +19,8 @@ from labeldp.tables.labels import LabelCodec
 from labeldp.tables.place import Place
 
 EVIDENCE = "__evidence"
+OWN = "__labeldp"
+"""How columns begin that a release adds for its own use and drops again."""
 BATCH_BYTES = 1 << 23
 
 
@@ -127,6 +129,14 @@ def check_columns(source: Source, names: Sequence[str]) -> None:
                 f"Expected a column that {source.path.name} has, got {name!r}."
                 f"{_validate.suggest(name, source.names)} Its columns: {listed}."
             )
+    check_own(source.names)
+
+
+def check_own(names: Sequence[str]) -> None:
+    """No column has a name that a release would take for one of its own."""
+    found = next((name for name in names if name.startswith(OWN)), None)
+    if found is not None:
+        raise InvalidInput(f"Expected columns whose names do not begin with {OWN!r}, got {found!r}. Rename it.")
 
 
 class HashedFile:

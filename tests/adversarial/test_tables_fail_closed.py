@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables, names and places that a release must refuse before it charges, and what is seen of those that it takes."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import labeldp as ldp
+from labeldp.app import stage
+from labeldp.errors import InvalidInput, LabelDPError
+from labeldp.privacy.staged import Stage
+from labeldp.tables.batch import NONCE, WEIGHTS, Facts
+from labeldp.tables.csv_text import Records
+from labeldp.tables.evidence import read_noisy
+from labeldp.tables.jobs import CHECK, KEPT, NAME, ROW_COUNT, WORD
+
+SPEC = ldp.ReleaseSpec("y", [0, 1, 2], 1.0, id="id", dataset="d")
+
+
+def write(path: Path, n: int = 50, **columns: object) -> Path:
+    rng = np.random.default_rng(0)
+    pq.write_table(pa.table({"id": np.arange(n), "y": rng.integers(0, 3, n), **columns}), path)
+    return path
+
+
+@pytest.mark.parametrize("name", [NONCE, WEIGHTS, WORD, KEPT, ROW_COUNT, NAME, *CHECK])
+def test_columns_that_a_release_would_take_for_its_own(tmp_path: Path, name: str) -> None:
+    ledger = ldp.Ledger(tmp_path / "l.db")
+    with pytest.raises(InvalidInput, match="begin with"):
+        ldp.release(write(tmp_path / "in.parquet", **{name: np.zeros(50)}), tmp_path / "out.parquet", SPEC, ledger)
+    assert not ledger.exists()
+
+
+def test_stages_of_different_cost_are_no_plan() -> None:
+    with pytest.raises(InvalidInput, match="one epsilon"):
+        Stage("0" * 32, 1, [ldp.RandomizedResponse(3, 1.0), ldp.RandomizedResponse(3, 5.0)], (0.5, 0.5))
+
+
+def test_a_stage_without_rows_is_an_empty_table(tmp_path: Path) -> None:
+    source, ledger = write(tmp_path / "in.parquet", n=3), ldp.Ledger(tmp_path / "l.db")
+    facts = {"label": "y", "classes": [0, 1, 2], "epsilon": 1.0, "id": "id", "dataset": "d", "parts": (1 - 1e-12, 1e-12)}
+    stage.plan(tmp_path / "plan", law="rr", ledger=ledger, **facts)  # type: ignore[arg-type]
+    for number, rows in ((1, 3), (2, 0)):
+        done = stage.release(tmp_path / "plan", source, number, tmp_path / f"{number}.parquet")
+        assert done.manifest["rows"] == pq.read_table(done.path).num_rows == rows
+    assert len(read_noisy(tmp_path / "1.parquet")) == 3
+    assert ledger.runs()[0].state == "settled"
+
+
+def test_what_holds_raw_labels_does_not_show_them() -> None:
+    facts = Facts(np.array([31337], np.int32), None, None, None)
+    records = Records(np.frombuffer(b"sentinel", np.uint8), np.zeros((1, 1), np.int64), np.zeros(1, np.int64))
+    assert "31337" not in repr(facts) and "array" not in repr(facts) + repr(records)
+
+
+@pytest.mark.parametrize("to", ["the input", "nowhere", "another file"])
+@pytest.mark.parametrize("many", [False, True])
+def test_a_link_in_the_outputs_place(tmp_path: Path, to: str, many: bool) -> None:
+    if many:
+        (tmp_path / "in").mkdir()
+    source = write(tmp_path / "in" / "a.parquet" if many else tmp_path / "in.parquet")
+    given = source.parent if many else source
+    before = source.read_bytes()
+    target = {"the input": given, "nowhere": tmp_path / "nowhere", "another file": tmp_path / "mine"}[to]
+    if to == "another file":
+        target.mkdir() if many else target.write_text("mine")
+        if many:
+            (target / "mine").write_text("mine")
+    out = tmp_path / ("out" if many else "out.parquet")
+    os.symlink(target, out)
+    ledger = ldp.Ledger(tmp_path / "l.db")
+    try:
+        ldp.release(given, out, SPEC, ledger)
+    except LabelDPError:
+        pass
+    else:
+        assert not out.is_symlink()
+    assert source.read_bytes() == before
+    if to == "another file":
+        assert ((target / "mine") if many else target).read_text() == "mine"
