@@ -174,7 +174,15 @@ class _Ray:
         """In the order of the files."""
         import ray
 
-        return ray.data.read_parquet([file.path for file in files], filesystem=files[0].filesystem)
+        context = ray.data.DataContext.get_current()
+        newer = getattr(context, "use_datasource_v2", None)
+        if newer:
+            context.use_datasource_v2 = False  # it lists several files in threads, which fail at times where aiohttp is not installed
+        try:
+            return ray.data.read_parquet([file.path for file in files], filesystem=files[0].filesystem)
+        finally:
+            if newer:
+                context.use_datasource_v2 = newer
 
     def select(self, table: "Dataset", names: Sequence[str]) -> "Dataset":
         """A projection, which the Parquet reader pushes down."""
