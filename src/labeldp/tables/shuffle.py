@@ -40,8 +40,6 @@ class Shuffle:
 
     def scatter(self, rows: pa.RecordBatch, words: NDArray[np.uint64]) -> None:
         """Put rows into their buckets. words: (n,) uniform uint64."""
-        if not len(rows):
-            return  # the first rows say how wide rows are
         worded = rows.append_column(WORD, pa.array(words))
         if not self._writers:
             self._open(worded)
