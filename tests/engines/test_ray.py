@@ -13,6 +13,7 @@ from tests.engines.test_engines_agree import read, spec_of, table, write
 from labeldp.errors import InvalidInput
 from labeldp.privacy.ledger import Ledger
 from labeldp.tables import ray as on_ray
+from labeldp.tables.place import Place
 from labeldp.tables.spec import ReleaseSpec
 
 __all__ = ["watch"]
@@ -26,7 +27,7 @@ class OnRay:
         self.ray = ray
 
     def release(self, source: Path, out: Path, spec: ReleaseSpec, ledger: Ledger) -> Any:
-        return on_ray.release_dataset(self.ray.data.read_parquet(str(source)), out, spec, ledger)
+        return on_ray.release_dataset(on_ray.read(Place.of(source)), out, spec, ledger)
 
     def logs(self) -> list[Path]:
         return list(files_below(Path("/tmp/ray/session_latest/logs").resolve()))
@@ -44,7 +45,7 @@ def test_columns_and_order_are_kept(ray: Any, tmp_path: Path) -> None:
     rows = rows.append_column("list", pa.array([[{"x": i}] for i in range(3000)]))
     source = write(rows, tmp_path / "in", 4)
     spec = spec_of(order="keep", id="id")
-    out = on_ray.release(ray.data.read_parquet(str(source)), tmp_path / "out", spec, Ledger(tmp_path / "ledger.db"))
+    out = on_ray.release(on_ray.read(Place.of(source)), tmp_path / "out", spec, Ledger(tmp_path / "ledger.db"))
     assert out.count() == 3000
     assert read(tmp_path / "out").drop_columns(["label"]).equals(rows.drop_columns(["label"]))
 
