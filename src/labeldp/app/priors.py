@@ -154,7 +154,7 @@ class OpenModel:
         sha256 = {name: hashlib.sha256(raw).hexdigest() for name, raw in self.files}
         return {"model": self.kind, "features": list(self.columns), "sha256": sha256} | torch
 
-    def weights(self, rows: pa.RecordBatch, start: int) -> Floats:
+    def weights(self, rows: pa.RecordBatch, start: int | None) -> Floats:
         """The probabilities of each row's classes."""
         return self.predictor()(rows)
 
