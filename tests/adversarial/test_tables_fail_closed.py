@@ -82,3 +82,40 @@ def test_a_link_in_the_outputs_place(tmp_path: Path, to: str, many: bool) -> Non
     assert source.read_bytes() == before
     if to == "another file":
         assert ((target / "mine") if many else target).read_text() == "mine"
+
+
+@pytest.mark.parametrize("how", ["symbolic link", "hard link", "two names"])
+def test_one_file_by_two_names_is_not_drawn_twice(tmp_path: Path, how: str) -> None:
+    (tmp_path / "in").mkdir()
+    file, other = write(tmp_path / "in" / "a.parquet"), tmp_path / "in" / "latest.parquet"
+    given: object = tmp_path / "in"
+    if how == "two names":
+        given = [file, tmp_path / "in" / ".." / "in" / "a.parquet"]
+    elif how == "hard link":
+        os.link(file, other)
+    else:
+        os.symlink(file, other)
+    ledger = ldp.Ledger(tmp_path / "l.db")
+    with pytest.raises(InvalidInput, match="one twice"):
+        ldp.release(given, tmp_path / "out", ldp.ReleaseSpec("y", [0, 1, 2], 1.0, dataset="d"), ledger)
+    assert not ledger.exists()
+
+
+def test_partitions_whose_key_begins_with_an_underscore_are_read(tmp_path: Path) -> None:
+    for day in range(2):
+        (tmp_path / "in" / f"_day={day}").mkdir(parents=True)
+        write(tmp_path / "in" / f"_day={day}" / "a.parquet", at=np.arange(50) + 100 * day)
+    (tmp_path / "in" / "_SUCCESS").touch()
+    spec = ldp.ReleaseSpec("y", [0, 1, 2], 1.0, id="at", dataset="d")
+    done = ldp.release(tmp_path / "in", tmp_path / "out", spec, ldp.Ledger(tmp_path / "l.db"))
+    assert done.manifest["rows"] == 100 and set(pq.read_table(done.path).column("_day").to_pylist()) == {0, 1}
+
+
+def test_a_cluster_does_not_write_into_its_input(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in" / "a.parquet")
+    ledger = ldp.Ledger(tmp_path / "l.db")
+    for engine in ("spark", "ray"):
+        with pytest.raises(ldp.ReleaseError, match="apart"):
+            ldp.release(tmp_path / "in", tmp_path / "in" / "out", SPEC, ledger, engine)
+    assert not ledger.exists()

@@ -34,7 +34,7 @@ class Files:
 def files_of(where: Place | Sequence[Place]) -> Files:
     """The files of a folder, a pattern ("folder/*.parquet", "s3://bucket/day=*/*.parquet") or a list, sorted by path.
 
-    Files and folders below whose names begin with "." or "_" are passed over, as other readers do.
+    Files and folders below whose names begin with "." or "_" are passed over, as other readers do; but not partitions ("_day=1").
 
     Raises
     ------
@@ -44,7 +44,7 @@ def files_of(where: Place | Sequence[Place]) -> Files:
     root = _root(where)
     if isinstance(where, Place):
         with reading(where):
-            found = [file for file in root.files() if not any(part.startswith((".", "_")) for part in file.below(root))]
+            found = [file for file in root.files() if not any(map(_is_hidden, file.below(root)))]
         found = [file for file in found if where is root or fnmatch.fnmatchcase(file.path, where.path)]
     else:
         found = sorted(where, key=lambda file: file.path)
@@ -53,9 +53,21 @@ def files_of(where: Place | Sequence[Place]) -> Files:
         raise InvalidInput(f"Expected only files that end in {' or '.join(ENDINGS)} in a data set of many files, got {odd}. Convert it.")
     if not found:
         raise InvalidInput(f"Expected Parquet files, got none in {where}.")
-    if len(set(found)) < len(found):
-        raise InvalidInput("Expected different files, got one twice. Name each file once.")
+    if len(set(map(_file_of, found))) < len(found):
+        raise InvalidInput("Expected different files, got one twice, by two names or a link. Name each file once.")
     return Files(root, tuple(found))
+
+
+def _file_of(place: Place) -> object:
+    """The same for two names of one file: its rows would be drawn twice."""
+    if place.local is None or not place.local.exists():
+        return place
+    facts = place.local.stat()
+    return facts.st_dev, facts.st_ino
+
+
+def _is_hidden(part: str) -> bool:
+    return part.startswith(".") or (part.startswith("_") and "=" not in part)
 
 
 def _root(where: Place | Sequence[Place]) -> Place:
