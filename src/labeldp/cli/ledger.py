@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`labeldp ledger`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from labeldp.cli.frame import CHECK_FAILED, Commands, answer, usage
+from labeldp.cli.options import Json, LedgerPath
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, help="What was spent: history, budgets, and whether the record is whole.")
+
+
+@app.command("where")
+def ledger_where(ledger: LedgerPath = None, as_json: Json = False) -> None:
+    """Where the ledger lies."""
+    from labeldp.app.ledger import ledger_at
+
+    record = usage(lambda: ledger_at(ledger))
+    facts: dict[str, object] = {"ledger": str(record.location), "exists": record.exists(), "runs": str(record.runs_dir)}
+    answer(as_json, facts, str(record.location))
+
+
+@app.command("history")
+def ledger_history(ledger: LedgerPath = None, as_json: Json = False) -> None:
+    """Every charge, settlement and budget, in order."""
+    from labeldp.app.ledger import history_text, ledger_at
+
+    entries = ledger_at(ledger).history()
+    answer(as_json, {"entries": entries}, history_text(entries))
+
+
+@app.command("spent")
+def ledger_spent(
+    dataset: Annotated[str | None, typer.Option()] = None,
+    label: Annotated[str | None, typer.Option()] = None,
+    ledger: LedgerPath = None,
+    as_json: Json = False,
+) -> None:
+    """Spent, budget and what remains, for each dataset and column."""
+    from labeldp.app.ledger import accounts, accounts_text, ledger_at
+
+    found = accounts(ledger_at(ledger), dataset, label)
+    answer(as_json, {"accounts": found}, accounts_text(found))
+
+
+@app.command("budget")
+def ledger_budget(
+    dataset: Annotated[str, typer.Option()], label: Annotated[str, typer.Option()], ledger: LedgerPath = None, as_json: Json = False
+) -> None:
+    """The budget of one dataset and column."""
+    from labeldp.app.ledger import ledger_at
+
+    found = ledger_at(ledger).budget_of(dataset, label)
+    answer(as_json, {"dataset": dataset, "column": label, "budget": found}, "none yet" if found is None else f"{found:g}")
+
+
+@app.command("set-budget")
+def ledger_set_budget(
+    dataset: Annotated[str, typer.Option()],
+    label: Annotated[str, typer.Option()],
+    budget: Annotated[float, typer.Option()],
+    ledger: LedgerPath = None,
+    as_json: Json = False,
+) -> None:
+    """Allow more, or less, for one dataset and column; the change stays in the history."""
+    from labeldp.app.ledger import ledger_at
+
+    record = ledger_at(ledger)
+    usage(lambda: record.set_budget(dataset, label, budget))
+    left = record.remaining(dataset, label)
+    answer(as_json, {"dataset": dataset, "column": label, "budget": budget, "remaining": left}, f"budget {budget:g}, remaining {left:g}")
+
+
+@app.command("abandon")
+def ledger_abandon(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run that was charged and has not settled.")],
+    reason: Annotated[str, typer.Option(help="Why; it stays in the history.")] = "given up on the command line",
+    ledger: LedgerPath = None,
+    as_json: Json = False,
+) -> None:
+    """Give up a run that will never be finished. What it cost stays spent."""
+    from labeldp.app.ledger import abandon, ledger_at
+
+    abandon(ledger_at(ledger), run, reason)
+    answer(as_json, {"run_id": run, "state": "abandoned", "reason": reason}, f"{run}: abandoned. Its epsilon stays spent.")
+
+
+@app.command("verify")
+def ledger_verify(
+    manifests: Annotated[list[Path] | None, typer.Argument(help="Manifests whose receipts and outputs the ledger must hold.")] = None,
+    anchor: Annotated[list[Path] | None, typer.Option(help="File of labeldp ledger anchor; its heads must be in the history.")] = None,
+    ledger: LedgerPath = None,
+    as_json: Json = False,
+) -> None:
+    """Is the history whole, and does it hold these receipts, outputs and anchors? Exit code 7 if not."""
+    from labeldp.app.ledger import ledger_at, verify
+
+    problems = verify(ledger_at(ledger), manifests or [], anchor or [])
+    answer(as_json, {"whole": not problems, "problems": problems}, "\n".join(problems) or "The history is whole.")
+    if problems:
+        raise typer.Exit(CHECK_FAILED)
+
+
+@app.command("anchor")
+def ledger_anchor(
+    file: Annotated[Path, typer.Argument(help="Text file to add a line to; keep it away from the ledger.")],
+    ledger: LedgerPath = None,
+    as_json: Json = False,
+) -> None:
+    """Write down the head of the history, which stands for all of it, for verify --anchor."""
+    from labeldp.app.ledger import anchor, ledger_at
+
+    facts = anchor(ledger_at(ledger), file)
+    answer(as_json, facts, f"{file}: entry {facts['seq']}, {facts['hash']}")
+
+
+@app.command("repair")
+def ledger_repair(
+    yes: Annotated[bool, typer.Option("--yes", help="Remove what is listed.")] = False,
+    older_than: Annotated[float, typer.Option(help="Minutes that nothing has changed in what a living process may still need.")] = 60,
+    ledger: LedgerPath = None,
+    as_json: Json = False,
+) -> None:
+    """List what killed processes left behind, and remove it with --yes. Nothing that a charged run needs."""
+    from labeldp.app.ledger import ledger_at, repair, repair_text
+
+    found = usage(lambda: repair(ledger_at(ledger), older_than, yes))
+    answer(as_json, {"orphans": found}, repair_text(found))

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options that commands share, and what is made of them."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from labeldp.errors import InvalidInput
+
+
+class Order(StrEnum):
+    """Order of the rows in the output."""
+
+    shuffle = "shuffle"
+    keep = "keep"
+
+
+class Overlap(StrEnum):
+    """What to do with rows that were released before."""
+
+    charge = "charge"
+    refuse = "refuse"
+
+
+class Engine(StrEnum):
+    """What runs a release."""
+
+    local = "local"
+    spark = "spark"
+    ray = "ray"
+
+
+def _remember_json(ctx: typer.Context, value: bool) -> bool:
+    ctx.meta["labeldp.json"] = value
+    return value
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.", callback=_remember_json, is_eager=True)]
+LedgerPath = Annotated[
+    str | None, typer.Option("--ledger", help="Ledger file, or postgresql://USER@HOST/DATABASE. Default: your own (labeldp ledger where).")
+]
+Budget = Annotated[float | None, typer.Option(help="Total budget of this (dataset, column), if it has none yet.")]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key", help="Where the release secret is: file:PATH, env:NAME or hook:package.module:function. Default: what LABELDP_KEY says."
+    ),
+]
+Label = Annotated[str, typer.Option(help="The private column.")]
+Classes = Annotated[str | None, typer.Option(help="Declared classes: A,B,C.")]
+ClassesFile = Annotated[Path | None, typer.Option(help="Declared classes, one a line.")]
+NullClass = Annotated[bool, typer.Option("--null-class", help="A missing label is a class of its own, after the others.")]
+Ids = Annotated[list[str] | None, typer.Option("--id", help="Column that names a row; repeat it for several.")]
+Unit = Annotated[str | None, typer.Option(help="Column that names the person; epsilon covers all their rows.")]
+MaxRows = Annotated[int, typer.Option("--max-rows-per-unit", help="Rows of one person that are used.")]
+Dataset = Annotated[str | None, typer.Option(help="Name in the ledger. Default: the input file's name without its ending.")]
+Prior = Annotated[str | None, typer.Option("--prior", help="Public columns with a weight for each class: A,B,C.")]
+PriorFile = Annotated[str | None, typer.Option("--prior-table", help="Parquet or CSV to look the weights of each class up in.")]
+PriorKey = Annotated[str | None, typer.Option("--prior-key", help="Columns of both tables to look up by: COL[,COL].")]
+PriorModelPath = Annotated[
+    str | None, typer.Option("--prior-model", help="Model to ask: a folder of labeldp train, .skops, .pt2, or a state_dict of torch.")
+]
+PriorFeatures = Annotated[str | None, typer.Option("--prior-features", help="Numeric columns that the model takes: A,B.")]
+PriorFactory = Annotated[
+    str | None, typer.Option("--prior-factory", help="package.module:function that makes the torch module of a state_dict. It is run.")
+]
+Trust = Annotated[list[str] | None, typer.Option("--trust", help="Type in the model's file to build although it is unknown.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse to read classes off the private column.")]
+
+
+def classes_of(listed: str | None, file: Path | None, null_class: bool) -> list[object] | None:
+    """The declared classes; None where they are to be read off the labels."""
+    if listed is not None and file is not None:
+        raise typer.BadParameter("Expected --classes or --classes-file, got both. Leave one out.")
+    if listed is None and file is None:
+        if null_class:
+            raise typer.BadParameter("Expected --null-class beside declared classes, got none. Add --classes.")
+        return None
+    names = split(listed) if file is None else lines_of(file)
+    return [*(names or ()), *([None] if null_class else [])]
+
+
+def lines_of(file: Path) -> list[str]:
+    """The lines of a text file."""
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise InvalidInput(f"Expected text in UTF-8, one class a line, got other bytes in {file}.") from None
+
+
+def split(listed: str | None) -> list[str] | None:
+    """The parts of A,B,C."""
+    return None if listed is None else [name.strip() for name in listed.split(",")]
+
+
+def numbers_of(text: str) -> list[float]:
+    """The numbers of 0.5,1,2."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidInput(f"Expected numbers separated by commas, got {text!r}. For example 0.5,1,2.") from None

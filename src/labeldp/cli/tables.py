@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`labeldp release`, `train`, `predict`, `plan` and `demo`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from labeldp import _validate
+from labeldp.cli.frame import Commands, answer, print_json, progress_bars, usage
+from labeldp.cli.options import (
+    Budget,
+    Classes,
+    ClassesFile,
+    Dataset,
+    Engine,
+    Ids,
+    Json,
+    Key,
+    Label,
+    LedgerPath,
+    MaxRows,
+    NullClass,
+    Order,
+    Overlap,
+    Prior,
+    PriorFactory,
+    PriorFeatures,
+    PriorFile,
+    PriorKey,
+    PriorModelPath,
+    Strict,
+    Trust,
+    Unit,
+    classes_of,
+    numbers_of,
+    split,
+)
+
+app = typer.Typer(cls=Commands)
+
+
+@app.command()
+def release(
+    source: Annotated[str, typer.Argument(metavar="IN", help="Parquet or CSV; or a folder or pattern of Parquet files; s3:// too.")],
+    label: Label,
+    epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit.")],
+    out: Annotated[str, typer.Option(help="Output, of the same format (of many files a folder); a manifest is written beside it.")],
+    classes: Classes = None,
+    classes_file: ClassesFile = None,
+    null_class: NullClass = False,
+    id: Ids = None,
+    unit: Unit = None,
+    max_rows_per_unit: MaxRows = 1,
+    law: Annotated[
+        str | None,
+        typer.Option(help="rr, rr-top-k:K, rr-with-prior, subset[:SIZE], split or auto. Default: rr, or rr-with-prior with a prior."),
+    ] = None,
+    prior: Prior = None,
+    prior_table: PriorFile = None,
+    prior_key: PriorKey = None,
+    prior_model: PriorModelPath = None,
+    prior_features: PriorFeatures = None,
+    prior_factory: PriorFactory = None,
+    trust: Trust = None,
+    order: Annotated[Order, typer.Option(help="keep: you state that order and layout are public.")] = Order.shuffle,
+    engine: Annotated[Engine, typer.Option(help="spark and ray take Parquet, need --id and --classes, and write a folder.")] = Engine.local,
+    master: Annotated[str | None, typer.Option(help="Spark's master or Ray's address. Default: all cores of this machine.")] = None,
+    dataset: Dataset = None,
+    ledger: LedgerPath = None,
+    budget: Budget = None,
+    key: Key = None,
+    overlap: Annotated[Overlap, typer.Option(help="refuse: no row of an earlier release of this column again.")] = Overlap.charge,
+    redraw: Annotated[bool, typer.Option("--redraw", help="Draw again what was released before; charged again.")] = False,
+    strict: Strict = False,
+    as_json: Json = False,
+) -> None:
+    """Release a table whose label column is private; every other column passes unchanged."""
+    from labeldp.app.ledger import ledger_at
+    from labeldp.app.priors import prior_of
+    from labeldp.app.release import release as run
+    from labeldp.tables.spec import ReleaseSpec
+
+    listed = classes_of(classes, classes_file, null_class)
+    weights = usage(
+        lambda: prior_of(split(prior), prior_table, split(prior_key), prior_model, split(prior_features), prior_factory, trust or ())
+    )
+    spec = usage(
+        lambda: ReleaseSpec(
+            label,
+            listed,
+            epsilon,
+            law,
+            id or None,
+            unit,
+            max_rows_per_unit,
+            weights,
+            dataset,
+            order,
+            strict,
+            overlap=overlap,
+        )
+    )
+    record = usage(lambda: ledger_at(ledger, budget, key))
+    with progress_bars(as_json) as progress:
+        done = run(source, out, spec, record, engine, master=master, redraw=redraw, progress=progress)
+    if as_json:
+        print_json(
+            {"path": str(done.path), "manifest": str(done.manifest_path), "repeated": done.repeated, "receipt": done.receipt.to_dict()}
+        )
+        return
+    who = "row" if done.receipt.unit == "row" else f"{done.receipt.unit} (at most {done.receipt.max_rows_per_unit} rows each)"
+    what = "Already released; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {done.receipt.epsilon:g}."
+    typer.echo(f"{done.path}: {done.manifest['rows']:,} rows; column {label!r} is {done.receipt.epsilon:g}-label-DP for each {who}.")
+    typer.echo(f"{what} Dataset {done.receipt.dataset!r} in {record.location}. Manifest: {done.manifest_path}")
+
+
+@app.command()
+def train(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="Parquet or CSV, with raw labels or as labeldp release wrote it.")],
+    label: Label,
+    out: Annotated[Path, typer.Option(help="New folder for the model.")],
+    epsilon: Annotated[float | None, typer.Option(help="Total budget of one row or unit; none for a released table.")] = None,
+    classes: Classes = None,
+    classes_file: ClassesFile = None,
+    null_class: NullClass = False,
+    id: Ids = None,
+    unit: Unit = None,
+    max_rows_per_unit: MaxRows = 1,
+    law: Annotated[str, typer.Option(help="rr, rr-with-prior, subset, split or auto.")] = "auto",
+    stages: Annotated[int, typer.Option(help="Rounds; each one's model is the next one's prior.")] = 2,
+    seed: Annotated[int, typer.Option(help="Of the training; the noise never depends on it.")] = 0,
+    dataset: Dataset = None,
+    ledger: LedgerPath = None,
+    budget: Budget = None,
+    key: Key = None,
+    strict: Strict = False,
+    as_json: Json = False,
+) -> None:
+    """Train a classifier on private labels; numbers, categories and gaps are fine."""
+    from labeldp.app.ledger import ledger_at
+    from labeldp.app.train import TrainSpec
+    from labeldp.app.train import train as run
+
+    listed = classes_of(classes, classes_file, null_class)
+    spec = usage(lambda: TrainSpec(label, epsilon, listed, id or None, unit, max_rows_per_unit, law, stages, dataset, strict, seed))
+    record = usage(lambda: ledger_at(ledger, budget, key))
+    with progress_bars(as_json) as progress:
+        done = run(source, out, spec, record, progress)
+    cost = done.facts["guarantee"]
+    accuracy = done.facts["estimated_accuracy"]
+    said = "" if accuracy is None else f" Estimated accuracy {accuracy['value']:.3f} ({accuracy['low']:.3f} to {accuracy['high']:.3f})."
+    text = f"{done.path}: a model of {done.facts['rows']:,} rows, {cost['epsilon']:g}-label-DP for each {cost['unit']}.{said}"
+    answer(as_json, {"path": str(done.path)} | dict(done.facts), text)
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that labeldp train wrote.")],
+    source: Annotated[Path, typer.Argument(metavar="IN", help="Parquet or CSV.")],
+    out: Annotated[Path, typer.Option(help="Parquet or CSV: a class and its probabilities for each row.")],
+    trust: Annotated[list[str] | None, typer.Option(help="Type in the model's file to build although it is unknown.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Predict with a trained model."""
+    from labeldp.app.predict import predict as run
+
+    with progress_bars(as_json) as progress:
+        done = run(model, source, out, trust or (), progress)
+    answer(as_json, {"path": str(done.path), "rows": done.rows}, f"{done.path}: {done.rows:,} rows.")
+
+
+@app.command()
+def plan(
+    classes: Annotated[int, typer.Option(help="Number of classes.")],
+    epsilon: Annotated[str, typer.Option(help="Budgets to compare: E[,E...].")],
+    rows: Annotated[int | None, typer.Option(help="Rows of the table.")] = None,
+    max_rows_per_unit: MaxRows = 1,
+    as_json: Json = False,
+) -> None:
+    """What each law gives at each budget, before anything is spent."""
+    from labeldp.app.plan import plan as make
+
+    budgets = usage(lambda: numbers_of(epsilon))
+    made = usage(lambda: make(classes, budgets, rows=rows, max_rows_per_unit=max_rows_per_unit))
+    if as_json:
+        print_json(made.to_dict())
+    else:
+        typer.echo(made.to_text())
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for summary.md and summary.json.")] = Path("demo-out"),
+    seeds: Annotated[int, typer.Option(help="Noise seeds and splits to average over.")] = 8,
+    workers: Annotated[int, typer.Option(help="Processes of one thread each.")] = 2,
+    as_json: Json = False,
+) -> None:
+    """Two real data sets at three budgets: what labeldp gains."""
+    from labeldp.app.demo import run
+
+    usage(lambda: (_validate.integer(seeds=seeds, low=1), _validate.integer(workers=workers, low=1)))
+    result = run(out, seeds=seeds, workers=workers)
+    answer(as_json, result, (out / "summary.md").read_text(encoding="utf-8"))
