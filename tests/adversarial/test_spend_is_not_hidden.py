@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ways to have rows released twice while the ledger takes them for different rows: none may make it count less than was spent."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 import labeldp as ldp
 from labeldp.app import stage
+from labeldp.privacy.ledger_repair import orphans, repair
 from labeldp.privacy.ledger_store import SqliteStore
 
 N = 20_000  # so many names that a filter takes some of them for known, and they are looked up
@@ -102,3 +104,19 @@ def test_a_forged_standing_is_not_believed_and_is_seen(tmp_path: Path, of: str) 
         session.keep(replace(true, seq=int(str(entry["seq"])), head=str(entry["hash"]), total=true.total * 0, runs=0))
     with pytest.raises(ldp.BudgetExceeded):
         ldp.privatize([1, 1], law, dataset="mine", ids=[1, 2], ledger=ledger, redraw=True)
+
+
+def test_a_ledger_that_was_set_back_is_seen_and_repair_keeps_the_traces(tmp_path: Path) -> None:
+    ledger = ldp.Ledger(tmp_path / "l.db", budget=1.0)
+    release(write(tmp_path / "a.parquet", row=np.arange(9)), ledger)
+    shutil.copy(tmp_path / "l.db", tmp_path / "backup.db")
+    release(write(tmp_path / "b.parquet", row=np.arange(9, 18)), ledger)
+    ldp.privatize([0, 1], ldp.RandomizedResponse(2, 1.0), dataset="other", ids=[30, 31], ledger=ledger)
+    assert ledger.verify() == []
+    for name in ("l.db-wal", "l.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    shutil.copy(tmp_path / "backup.db", tmp_path / "l.db")
+    for _ in range(2):
+        assert [problem for problem in ledger.verify() if "set back" in problem] == ledger.verify() and len(ledger.verify()) == 2
+        found = orphans(ledger, minutes=1e-9)
+        assert repair(ledger, found) == found == []

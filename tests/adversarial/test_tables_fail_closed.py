@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -119,3 +120,23 @@ def test_a_cluster_does_not_write_into_its_input(tmp_path: Path) -> None:
         with pytest.raises(ldp.ReleaseError, match="apart"):
             ldp.release(tmp_path / "in", tmp_path / "in" / "out", SPEC, ledger, engine)
     assert not ledger.exists()
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_labels_that_are_noisy_already(tmp_path: Path, ending: str) -> None:
+    ledger, source = ldp.Ledger(tmp_path / "l.db", budget=9.0), write(tmp_path / "in.parquet", other=np.zeros(50, int))
+    if ending == "csv":
+        pa_csv.write_csv(pq.read_table(source), source := tmp_path / "in.csv")
+    once = ldp.release(source, tmp_path / f"once.{ending}", SPEC, ledger).path
+    with pytest.raises(InvalidInput, match="released already"):
+        ldp.release(once, tmp_path / f"twice.{ending}", SPEC, ledger)
+    ldp.release(once, tmp_path / f"both.{ending}", ldp.ReleaseSpec("other", [0, 1], 1.0, id="id", dataset="d"), ledger)
+
+
+def test_classes_that_are_one_value_of_the_column(tmp_path: Path) -> None:
+    source = tmp_path / "in.parquet"
+    pq.write_table(pa.table({"id": [1, 2], "y": pa.array([0.1, 0.2], pa.float32())}), source)
+    with pytest.raises(InvalidInput, match="same value"):
+        ldp.release(
+            source, tmp_path / "out.parquet", ldp.ReleaseSpec("y", [0.1, 0.1 + 1e-12, 0.2], 1.0, id="id"), ldp.Ledger(tmp_path / "l.db")
+        )

@@ -8,6 +8,7 @@ from labeldp.errors import InvalidInput
 from labeldp.privacy.ledger import Ledger
 from labeldp.tables.dataset import DatasetSource, check_apart
 from labeldp.tables.distributed import ClusterRelease, check_spec
+from labeldp.tables.evidence import check_raw
 from labeldp.tables.formats import check_layout, given_parts, open_table, table_name
 from labeldp.tables.passes import Progress
 from labeldp.tables.place import Place
@@ -45,6 +46,7 @@ def release_on_cluster(
     named = replace(spec, dataset=spec.dataset or table_name(table))
     check_spec(named, NAMES[engine])
     check_columns(table, [spec.label, *spec.ids, *([spec.unit] if spec.unit else []), *spec.prior_columns])
+    check_raw(table, spec.label)
     check_apart(table.path, Place.of(out))
     check_layout(table, given_parts(source), spec.label, spec.classes or (), public=spec.order == "keep")
     place = Place.of(source)

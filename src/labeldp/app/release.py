@@ -22,6 +22,7 @@ from labeldp.privacy.stream import StreamRun
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import evidence_bytes
 from labeldp.tables.dataset import DatasetSource
+from labeldp.tables.evidence import check_raw
 from labeldp.tables.formats import check_layout, check_same_format, given_parts, open_table, table_name
 from labeldp.tables.labels import LabelCodec, check_type, distinct_labels, parse_classes
 from labeldp.tables.manifest import Released, manifest, manifest_path, manifest_place, shared_facts, to_json
@@ -35,7 +36,7 @@ from labeldp.tables.publish import scratch
 from labeldp.tables.request import run_of
 from labeldp.tables.sealing import SealedCharge
 from labeldp.tables.spec import ReleaseSpec, law_of
-from labeldp.tables.table import EVIDENCE, Source, check_columns
+from labeldp.tables.table import Source, check_columns
 
 
 @dataclass(frozen=True)
@@ -187,8 +188,7 @@ def _shown(given: Any, place: Place, receipt: Receipt, facts: Mapping[str, objec
 
 
 def _codec(table: Source, spec: ReleaseSpec) -> LabelCodec:
-    if spec.label + EVIDENCE in table.names:
-        raise InvalidInput(f"Expected a table with raw labels, got one with a column {spec.label + EVIDENCE!r}. It was released already.")
+    check_raw(table, spec.label)
     check_type(spec.label, table.type_of(spec.label))
     return declared_codec(table, spec.label, spec.classes)
 

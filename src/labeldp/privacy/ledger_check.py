@@ -10,6 +10,7 @@ from labeldp._rounding import exact
 from labeldp.privacy.ledger_entries import GENESIS, Account, Part, Row, RunRecord, Standing, apply, entry_hash, parts_digest
 from labeldp.privacy.ledger_rows import RowSets
 from labeldp.privacy.ledger_spend import Spend
+from labeldp.privacy.run_store import RunStore
 from labeldp.receipt import Receipt
 
 
@@ -91,7 +92,7 @@ def problems(
             read.charges[head] = entry
     if previous == GENESIS:
         found.append("The ledger has no entries: its history was deleted.")
-    found += _harmed(read, sets) + _parts_problems(read, parts)
+    found += _harmed(read, sets) + _parts_problems(read, parts) + _forgotten(read, sets)
     return found + _compared(read, kept or Kept())
 
 
@@ -133,6 +134,13 @@ def _misplaced(row: Row, read: _Read, sets: RowSets) -> list[str]:
 def _harmed(read: _Read, sets: RowSets) -> list[str]:
     runs = (run for account in read.accounts.values() for run in account.said.runs.values())
     return [f"The row set of run {run.run_id} is missing or damaged: it counts for every row now." for run in runs if sets.harmed(run)]
+
+
+def _forgotten(read: _Read, sets: RowSets) -> list[str]:
+    """Runs that drew and that the history does not know: whoever set the ledger back left their folders."""
+    known = {run for account in read.accounts.values() for run in account.said.runs}
+    others = [path for path in sorted(sets.folder.glob("[0-9a-f]*")) if path.name not in known and RunStore(path).has_results()]
+    return [f"Run {path.name} has results, but is not in this history: the ledger was cut, or set back." for path in others]
 
 
 def _parts_problems(read: _Read, parts: Sequence[tuple[str, Part]]) -> list[str]:

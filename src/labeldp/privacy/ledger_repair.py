@@ -118,7 +118,7 @@ def _of_run(folder: Path, state: str | None, old: float) -> Iterator[Orphan]:
     """What is unneeded in one run's folder; `state` is None where the run was never charged."""
     run_id = folder.name
     if state is None:
-        if _age(folder) > old:
+        if _age(folder) > old and not RunStore(folder).has_results():  # of a ledger that was set back: what `verify` speaks of
             yield from _staging(folder, "its run was never charged")
             yield Orphan("folder", str(folder), run_id, "its run was never charged")
         return

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -88,6 +89,11 @@ class RunStore:
                     file.flush()
                     os.fsync(file.fileno())
                 path.unlink()
+
+    def has_results(self) -> bool:
+        """Whether something was drawn, and so charged before: no other run has such files in its folder."""
+        names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
+        return any(re.fullmatch(r"(?!\.)(.*\.)?(output|manifest\.json|done|parquet)", name) for name in names)
 
     def save_array(self, name: str, array: NDArray[np.generic]) -> None:
         """Keep a public array."""

@@ -45,6 +45,13 @@ def released_facts(path: Path | Place) -> Mapping[str, object] | None:
     return facts
 
 
+def check_raw(table: Source, label: str) -> None:
+    """Refuse a table whose labels are noisy already, as its manifest or its own metadata says."""
+    facts = {} if label + EVIDENCE in table.names else read_manifest(table.path) or _embedded(table) or {}
+    if label + EVIDENCE in table.names or facts.get("label") == label:
+        raise InvalidInput(f"Expected a table with raw labels, got one whose column {label!r} was released already. Name its original.")
+
+
 def _embedded(source: Source) -> dict[str, object] | None:
     file = source.first if isinstance(source, DatasetSource) else source
     raw = read_facts(file.path) if isinstance(file, ParquetSource) else None

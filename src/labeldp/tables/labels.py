@@ -46,7 +46,8 @@ def parse_classes(classes: Sequence[object], column: str, column_type: pa.DataTy
         values = tuple("" if c is None else _text(c) for c in classes)
     else:
         values = tuple(None if c is None else _parse(c, kind, column) for c in classes)
-    if len(set(values)) < len(values):
+    stored = values if text_table else pa.array(values, kind).to_pylist()  # a float of 32 bits holds fewer values than one of 64
+    if len(set(stored)) < len(values):
         raise InvalidInput(f"Expected distinct classes, got two that are the same value of type {kind}. List each one once.")
     return values
 
