@@ -5,6 +5,7 @@ First pass (ids, label, prior columns): the row set, the digest of the prior, an
 pass: workers draw and write files of their own, and the keyed sum over the attempts that count must come out the same. Publish, settle.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ import pyarrow as pa
 from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.privacy.ledger import Ledger, default_ledger
+from labeldp.privacy.rowset import RowSetBuilder
 from labeldp.privacy.stream import changed_input, repeated_ids
 from labeldp.privacy.worker import RunSecret
 from labeldp.receipt import Receipt
@@ -53,6 +55,11 @@ from labeldp.tables.sealed import SealedFolder, SealSummary
 from labeldp.tables.sealing import SealedCharge
 from labeldp.tables.spec import ReleaseSpec, law_of
 from labeldp.tables.table import EVIDENCE, check_own
+
+_log = logging.getLogger("labeldp")
+
+MOST_NAMES = 50_000_000
+"""Text ids of a run that are told from those of other runs: 8 bytes each pass through the driver."""
 
 Table = Any
 """An engine's own table: a DataFrame of Spark, a Dataset of Ray."""
@@ -97,6 +104,10 @@ class Engine(Protocol):
 
     def repeats(self, table: Table, column: str, rows: int) -> bool:
         """Whether any value occurs twice."""
+        ...
+
+    def count(self, table: Table) -> int:
+        """How many rows; asked only where ids are text."""
         ...
 
 
@@ -175,7 +186,7 @@ class _ClusterTask:
     def _pin(self) -> None:
         exact = self.prior if self.sealed is None else None
         narrow = self.engine.select(self.table, list(dict.fromkeys([*self._named_columns(), *(exact.columns if exact else ())])))
-        rows = self.run_.row_set_builder(integers=self._integer_names())
+        rows = self._row_set(narrow)
         with self.engine.lend(Loan(self.run_.lend(), rows)) as handle:
             work = self._work(handle, narrow)
             found: list[FirstSummary] = read_summaries(self.engine.summaries(narrow, PinJob(work)))
@@ -191,6 +202,14 @@ class _ClusterTask:
         if repeated:
             raise repeated_ids()
         self.progress("check", 1, 1)
+
+    def _row_set(self, table: Table) -> RowSetBuilder | None:
+        """What tells the rows of runs apart. Hashes of names pass through the driver: of too many, the run counts against every other."""
+        integers = self._integer_names()
+        if not integers and self.engine.count(table) > MOST_NAMES:
+            _log.warning("Above %d rows text ids are not told apart: this run counts against every run of the column.", MOST_NAMES)
+            return None
+        return self.run_.row_set_builder(integers=integers)
 
     # Between the passes, for a prior that is asked once -----------------------------------------------------------------------------
 

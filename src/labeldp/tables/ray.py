@@ -228,6 +228,10 @@ class _Ray:
         """Rows are brought together by unit, and marked there."""
         return _by_bucket(table, unit, rows, _Marked(unit, by, cap, mark))
 
+    def count(self, table: "Dataset") -> int:
+        """From the files' metadata where there is some."""
+        return int(table.count())
+
     def repeats(self, table: "Dataset", column: str, rows: int) -> bool:
         """One shuffle of the ids alone."""
         found = _by_bucket(table, column, rows, _Repeated(column))

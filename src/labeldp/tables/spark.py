@@ -215,6 +215,10 @@ class _Spark:
         place = f.row_number().over(Window.partitionBy(f.col(_quoted(unit))).orderBy(by))
         return table.withColumn(mark, place <= cap)
 
+    def count(self, table: "DataFrame") -> int:
+        """From the files' metadata where there is some."""
+        return int(table.count())
+
     def repeats(self, table: "DataFrame", column: str, rows: int) -> bool:
         """One shuffle of the ids alone."""
         return bool(table.groupBy(column).count().filter("count > 1").limit(1).collect())
