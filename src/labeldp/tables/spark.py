@@ -236,7 +236,9 @@ class _Named:
 
 
 def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
+    if "`" in name:
+        raise InvalidInput(f"Expected column names without backticks, which Spark cannot look up, got {name!r}. Rename it.")
+    return f"`{name}`"
 
 
 def _spark_of(df: "DataFrame") -> "SparkSession":
