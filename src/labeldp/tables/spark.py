@@ -193,7 +193,8 @@ class _Spark:
         """mapInArrow."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        return table.mapInArrow(_Named(job), from_arrow_schema(schema))
+        numbered = table.toDF(*(f"c{i}" for i in range(len(table.columns))))  # mapInArrow takes a dot in a name for a field of a struct
+        return numbered.mapInArrow(_Named(job, table.columns), from_arrow_schema(schema))
 
     def ordered_summaries(self, table: "DataFrame", by: str, rows: int, job: Job) -> Iterable[bytes]:
         """Partitions of equal ranges, since the words are spread evenly, each sorted; Spark's own sort draws everything twice."""
@@ -227,12 +228,12 @@ class _Spark:
 class _Named:
     """A job as the function that Spark wants; what a plan shows of it is its kind."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job, columns: Sequence[str]) -> None:
+        self._job, self._columns = job, list(columns)
         self.__name__ = type(job).__name__
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self._job(batches)
+        return self._job(batch.rename_columns(self._columns) for batch in batches)
 
 
 def _quoted(name: str) -> str:
