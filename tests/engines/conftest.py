@@ -14,6 +14,24 @@ ROOT = Path(__file__).resolve().parents[2]
 WORKERS_PATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))  # the tests' own jobs are imported there
 
 
+OF_THE_ENGINES = (
+    "ignore::DeprecationWarning:ray.*",
+    "ignore::FutureWarning:ray.*",
+    "ignore::DeprecationWarning:pyspark.*",
+    "ignore::ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
+"""What the engines warn about themselves, sockets that they leave open among it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Only here."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            for warning in OF_THE_ENGINES:
+                item.add_marker(pytest.mark.filterwarnings(warning))
+
+
 @pytest.fixture(scope="session")
 def spark_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where Spark's driver, executors and event log write."""

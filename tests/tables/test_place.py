@@ -190,3 +190,22 @@ def test_unknown_addresses_are_refused() -> None:
     with pytest.raises(InvalidInput, match="file system"):
         Place.of((object(), "a"))
     assert issubclass(InvalidInput, ValueError) and pa.__version__
+
+
+def test_a_late_attempt_does_not_come_into_the_published_folder(tmp_path, monkeypatch):
+    """A speculative copy that writes while the driver publishes leaves nothing in the output."""
+    staging = Staging(Place.of(tmp_path / "out"), "a" * 32)
+    staging.prepare()
+    made = staging.new_file()
+    made.write_bytes(b"rows")
+    part = Part(made.name, 1, 4, hashlib.sha256(b"rows").hexdigest())
+    write = Staging.write_manifest
+
+    def late(self, data):
+        write(self, data)
+        self.new_file().write_bytes(b"the same rows again")
+
+    monkeypatch.setattr(Staging, "write_manifest", late)
+    staging.publish([part], b"{}")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["part-00000.parquet"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.manifest.json"]

@@ -11,7 +11,7 @@ from labeldp._files import sync
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.tables.place import Place, unused_name
 
-JOURNAL, MANIFEST = "_publishing.json", "_manifest.json"
+JOURNAL, MANIFEST, READY = "_publishing.json", "_manifest.json", "ready"
 FINAL = re.compile(r"part-\d{5,}\.\w+")
 
 
@@ -166,15 +166,19 @@ class Staging:
         if not done:
             if self.out.exists() and not replace and self.out.files():
                 raise self._taken()
+            ready = self.folder.child(READY)  # a folder that no late attempt writes to
+            ready.make_folder(private=True)
             for part, name in zip(parts, names, strict=True):
-                self._settle_name(part, self.folder.child(name))
-            self._drop_others(names)
+                self._settle_name(part, ready.child(name))
+            for file in ready.files():
+                if file.below(ready) not in {(name,) for name in names}:
+                    file.delete()
             if self.out.local is not None:
-                _sync_folder(Path(self.folder.path))
+                _sync_folder(Path(ready.path))
         self.write_manifest(manifest)
         if not done:
             self.out.delete()
-            _rename(self.folder, self.out)
+            _rename(ready, self.out)
         self.folder.delete()
 
     def _holds(self, folder: Place, parts: Sequence[Part], names: Sequence[str]) -> bool:
@@ -192,11 +196,6 @@ class Staging:
             made.move(target)
         elif not _same(target, part):
             raise self._lost(part)
-
-    def _drop_others(self, names: Sequence[str]) -> None:
-        for file in self.folder.files():
-            if file.below(self.folder) not in {(name,) for name in names}:
-                file.delete()
 
     # One by one -------------------------------------------------------------------------------------------------------------------
 
