@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from labeldp import datasets
+    from labeldp.app.priors import PriorModel
     from labeldp.app.release import release
     from labeldp.errors import (
         BudgetExceeded,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         LedgerError,
         MissingExtra,
         ReleaseError,
+        RowsOverlap,
         SeededNoiseWarning,
         UnrecordedWarning,
     )
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from labeldp.privacy.noise import SeededNoise
     from labeldp.protocol import metrics
     from labeldp.receipt import PrivacySpent, Receipt
+    from labeldp.tables.priors import PriorTable
     from labeldp.tables.spec import ReleaseSpec
 
 __version__ = "0.1.0"
@@ -57,6 +60,7 @@ _HOME = {
             "LedgerError",
             "MissingExtra",
             "ReleaseError",
+            "RowsOverlap",
             "SeededNoiseWarning",
             "UnrecordedWarning",
         ),
@@ -69,6 +73,8 @@ _HOME = {
     ),
     "LabelDPClassifier": "labeldp.learn",
     "Ledger": "labeldp.privacy.ledger",
+    "PriorModel": "labeldp.app.priors",
+    "PriorTable": "labeldp.tables.priors",
     "PrivacySpent": "labeldp.receipt",
     "Receipt": "labeldp.receipt",
     "ReleaseSpec": "labeldp.tables.spec",
@@ -91,7 +97,9 @@ __all__ = [
     "LedgerError",
     "MissingExtra",
     "NoisyLabels",
+    "PriorModel",
     "PriorSplit",
+    "PriorTable",
     "PrivacySpent",
     "RRTopK",
     "RRWithPrior",
@@ -99,6 +107,7 @@ __all__ = [
     "Receipt",
     "ReleaseError",
     "ReleaseSpec",
+    "RowsOverlap",
     "SeededNoise",
     "SeededNoiseWarning",
     "SubsetSelection",
