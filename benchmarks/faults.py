@@ -7,9 +7,11 @@ behind after `labeldp ledger repair`. Each kill is kept in benchmarks/results/fa
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -258,25 +260,29 @@ def _parent(pid: int) -> int:
 
 
 def take(engine: str, kills: int, folder: Path, keep: Callable[[dict[str, object]], None], seed: int = 0) -> None:
-    """Make so many kills on an engine and keep what came of each."""
+    """Make so many kills of running processes on an engine and keep what came of each attempt at one."""
     source, rows = folder / "in", ROWS[engine]
     make_input(source, rows)
     subject = Local(source) if engine == "local" else Cluster(engine, source, folder / "record")
     rng = random.Random(seed)
     whole = _seconds(subject, folder / "whole", rng)
-    for i in range(kills):
+    for i in itertools.count():
+        if not kills:
+            return
         place = folder / f"{engine}-{i}"
         place.mkdir()
         moment = rng.uniform(0, 1.02 * whole)
         said = subject.disturb(place, moment, rng)
         facts = {"moment": round(moment, 3), "of": round(whole, 3), **said, "problems": problems(source, place, place / "record", rows)}
         keep(facts)
+        kills -= bool(said["killed"])
+        shutil.rmtree(place)
 
 
 def _seconds(subject: "Local | Cluster", place: Path, rng: random.Random) -> float:
     """How long an undisturbed release takes; the second one, since the first one warms up."""
     for _ in range(2):
-        subprocess.run(["rm", "-rf", str(place)], check=True)
+        shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
         start = time.perf_counter()
         if isinstance(subject, Local):
@@ -316,9 +322,9 @@ def main() -> None:
             RESULT.write_text(json.dumps(kept, indent=1) + "\n")
             print(json.dumps(facts), file=sys.stderr, flush=True)
 
-        while (missing := wanted - sum(run["killed"] for run in mine["kills"])) > 0:
-            with tempfile.TemporaryDirectory() as folder:
-                take(engine, min(missing, 20), Path(folder), keep, seed=len(mine["kills"]))
+        missing = wanted - sum(run["killed"] for run in mine["kills"])
+        with tempfile.TemporaryDirectory() as folder:
+            take(engine, max(missing, 0), Path(folder), keep, seed=len(mine["kills"]))
     print(table(kept))
 
 
