@@ -1,2 +1,87 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What needs torch: `pip install 'labeldp[torch]'`. torch is imported when it is first used."""
+"""PyTorch from noisy labels (extra `torch`): losses, datasets, models, augmentation and schedules.
+
+In a loop of your own, three lines change:
+
+    data = labeldp.deep.with_evidence(dataset, noisy)            # items (x, i, log-likelihood row)
+    for x, _, log_likelihood in DataLoader(data, ...):
+        loss = labeldp.deep.likelihood_loss(model(x), log_likelihood)
+
+Names are imported when they are first used; torch is imported with them, and never by `import labeldp`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from labeldp.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from labeldp.deep import augment, models, schedules
+    from labeldp.deep.average import WeightAverage
+    from labeldp.deep.data import WithEvidence, with_evidence
+    from labeldp.deep.evidence import debias_weights, evidence_of
+    from labeldp.deep.forms import Candidates, Dense, Form, PackedSets, Sum
+    from labeldp.deep.losses import (
+        cross_entropy,
+        debiased_loss,
+        generalised_cross_entropy,
+        likelihood_loss,
+        mixup_loss,
+        posterior_loss,
+    )
+
+_HOME = {
+    "WeightAverage": "average",
+    **dict.fromkeys(("WithEvidence", "with_evidence"), "data"),
+    **dict.fromkeys(("debias_weights", "evidence_of"), "evidence"),
+    **dict.fromkeys(("Candidates", "Dense", "Form", "PackedSets", "Sum"), "forms"),
+    **dict.fromkeys(
+        ("cross_entropy", "debiased_loss", "generalised_cross_entropy", "likelihood_loss", "mixup_loss", "posterior_loss"), "losses"
+    ),
+}
+_MODULES = ("augment", "models", "schedules")
+
+__all__ = [
+    "Candidates",
+    "Dense",
+    "Form",
+    "PackedSets",
+    "Sum",
+    "WeightAverage",
+    "WithEvidence",
+    "augment",
+    "cross_entropy",
+    "debias_weights",
+    "debiased_loss",
+    "evidence_of",
+    "generalised_cross_entropy",
+    "likelihood_loss",
+    "mixup_loss",
+    "models",
+    "posterior_loss",
+    "schedules",
+    "with_evidence",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return _imported(name)
+    if name in _HOME:
+        return getattr(_imported(_HOME[name]), name)
+    from labeldp._validate import suggest
+
+    raise AttributeError(f"module 'labeldp.deep' has no attribute {name!r}.{suggest(name, __all__)}")
+
+
+def _imported(module: str) -> object:
+    try:
+        return import_module(f"labeldp.deep.{module}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingExtra("Expected torch, which is not installed. pip install 'labeldp[torch]'") from None
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
