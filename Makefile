@@ -9,6 +9,8 @@ PYTHON ?= python3
 VENV := .venv
 PINS := constraints.txt
 DEV_PINS := constraints-dev.txt
+DEEP_PINS := constraints-deep.txt
+DEEP_VENV := .venv-deep
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input --require-virtualenv -qq install
 
@@ -24,11 +26,12 @@ READY := $(STAMPS)/package-$(call checksum,$(PINS) pyproject.toml)
 READY_DEV := $(STAMPS)/dev-$(call checksum,$(PINS) $(DEV_PINS) pyproject.toml)
 LOCK := $(if $(shell command -v flock),flock $(VENV).lock)
 
-.PHONY: help demo test lint format bench test-oldest test-engines engines clean
+.PHONY: help demo test test-deep lint format bench test-oldest test-engines engines clean
 
 help:
 	@echo 'make demo         train on two real data sets at eps = 1, 2, 4 and compare with what people do today (writes demo-out/)'
 	@echo 'make test         run the tests (at most 10 minutes on 2 cores)'
+	@echo 'make test-deep    the tests that need torch, in .venv-deep (installs torch for the CPU; a few minutes)'
 	@echo 'make lint         ruff and mypy'
 	@echo 'make format       let ruff sort imports and format'
 	@echo 'make bench        the speed and accuracy tables in benchmarks/'
@@ -69,6 +72,10 @@ demo: $(READY)
 test: $(READY_DEV)
 	@$(PY) -m pytest --numprocesses=auto --maxprocesses=8 --quiet --ignore=tests/engines $(TESTS)
 
+test-deep:
+	@$(MAKE) $(DEEP_VENV)/.stamps/dev-$(call checksum,$(PINS) $(DEEP_PINS) pyproject.toml) VENV=$(DEEP_VENV) DEV_PINS=$(DEEP_PINS)
+	@$(DEEP_VENV)/bin/python -m pytest -m deep --quiet $(or $(TESTS),tests/deep)
+
 lint: $(READY_DEV)
 	@$(PY) -m ruff check --quiet .
 	@$(PY) -m ruff format --check --quiet . || { echo 'Some files are not formatted; run: make format' >&2; exit 1; }
@@ -92,5 +99,5 @@ engines: $(READY_DEV)
 	@$(PY) -m pytest -m engines --quiet --durations=10 $(or $(TESTS),tests/engines)
 
 clean:
-	@rm -rf .venv .venv-oldest .venv-engines .venv.lock .venv-oldest.lock .venv-engines.lock demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	@rm -rf .venv .venv-oldest .venv-engines .venv-deep .venv*.lock demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from labeldp import datasets
+    from labeldp import datasets, deep
     from labeldp.app.priors import PriorModel
     from labeldp.app.release import release
     from labeldp.errors import (
@@ -82,7 +82,7 @@ _HOME = {
     "privatize": "labeldp.privacy.door",
     "release": "labeldp.app.release",
 }
-_MODULES = {"datasets": "labeldp.datasets", "metrics": "labeldp.protocol.metrics"}
+_MODULES = {"datasets": "labeldp.datasets", "deep": "labeldp.deep", "metrics": "labeldp.protocol.metrics"}
 
 __all__ = [
     "AutoLaw",
@@ -114,6 +114,7 @@ __all__ = [
     "UnrecordedWarning",
     "concat",
     "datasets",
+    "deep",
     "exact_epsilon",
     "metrics",
     "privatize",

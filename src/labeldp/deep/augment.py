@@ -97,7 +97,7 @@ def cutout(images: Tensor, generator: torch.Generator, *, size: int = 8, shared:
         offset = torch.arange(length, device=images.device) - (middle - side // 2)
         hit.append((offset >= 0) & (offset < side))
     square = hit[0][:, None, :, None] & hit[1][:, None, None, :]
-    return images.masked_fill(square, 0)
+    return _like(images, images.masked_fill(square, 0))
 
 
 @dataclass(frozen=True, eq=False)

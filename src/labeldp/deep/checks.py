@@ -12,7 +12,7 @@ def require_logits(logits: Tensor) -> None:
     """(n, K) floating, at least one row and two classes."""
     if not isinstance(logits, Tensor) or logits.ndim != 2 or not logits.is_floating_point() or not len(logits) or logits.shape[1] < 2:
         found = f"shape {tuple(logits.shape)} of {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise InvalidInput(f"Expected logits as a float tensor (n, K) with n >= 1 and K >= 2, got {found}. Give the model one output a class.")
+        raise InvalidInput(f"Expected logits as a float tensor (n, K) with n >= 1 and K >= 2, got {found}. Give one output a class.")
 
 
 def as_form(table: Tensor | Form, logits: Tensor, log_prior: Tensor | None = None) -> Form:
@@ -43,7 +43,7 @@ def wants_check(check: bool | None, logits: Tensor, form: Form | None = None) ->
     """Whether values are to be checked; refuses classes out of range if so."""
     look = logits.device.type == "cpu" if check is None else check
     if look and form is not None and not form.in_range(logits.shape[1]):
-        raise InvalidInput(f"Expected classes from 0 to {logits.shape[1] - 1}, got others in the evidence. Give the model one output a class.")
+        raise InvalidInput(f"Expected classes from 0 to {logits.shape[1] - 1}, got others in the evidence. Give one output a class.")
     return look
 
 
@@ -64,8 +64,8 @@ def why_not_finite(logits: Tensor, form: Form | None) -> InvalidInput:
     wide = logits.float()
     if bool((bad := wide.isnan().any(dim=1) | (wide == torch.inf).any(dim=1)).any()):
         return InvalidInput(
-            f"Expected finite logits, got NaN or inf in {_rows(bad)}. Training has diverged or the inputs hold NaN: lower the learning rate, "
-            "clip gradients, check the inputs."
+            f"Expected finite logits, got NaN or inf in {_rows(bad)}. Training has diverged or the inputs hold NaN: lower the "
+            "learning rate, clip gradients, check the inputs."
         )
     if form is not None:
         table = form.expand(logits.shape[1])
@@ -73,8 +73,8 @@ def why_not_finite(logits: Tensor, form: Form | None) -> InvalidInput:
             return InvalidInput(f"Expected evidence of numbers, got NaN in {_rows(bad)}. Make it with evidence_of(noisy).")
         if bool((bad := (table == -torch.inf).all(dim=1)).any()):
             return InvalidInput(
-                f"Expected a likelihood above 0 for some class of every row, got 0 for all in {_rows(bad)}. The evidence contradicts itself: "
-                "were draws of different rows combined?"
+                f"Expected a likelihood above 0 for some class of every row, got 0 for all in {_rows(bad)}. The evidence contradicts "
+                "itself: were draws of different rows combined?"
             )
     return InvalidInput(
         "Expected some probability on classes that the evidence allows, got an infinite loss: logits are -inf there. Do not mask classes "

@@ -97,9 +97,9 @@ class WithEvidence(Dataset[tuple[Any, ...]]):
         x = self._features(item)
         if i in self._marks and fingerprint(x) != self._marks[i]:
             raise InvalidInput(
-                f"Expected the item that stood at position {self.positions[i]} when the evidence was matched, got another one: the dataset's "
-                "order or content has changed, so that items would be trained with other rows' labels. Fix the dataset's order, or pass "
-                "id_of= so that each item names itself."
+                f"Expected the item that stood at position {self.positions[i]} when the evidence was matched, got another one: the "
+                "dataset's order or content has changed, so that items would be trained with other rows' labels. Fix the dataset's "
+                "order, or pass id_of= so that each item names itself."
             )
         return x
 
@@ -107,8 +107,8 @@ class WithEvidence(Dataset[tuple[Any, ...]]):
         expected = self.noisy.ids[i]
         if not np.array_equal(np.asarray(found).reshape(-1), np.asarray(expected).reshape(-1)):
             raise InvalidInput(
-                f"Expected the item with id {expected!r} at position {self.positions[i]}, got id {found!r}: the dataset's order has changed. "
-                "Match the evidence again with with_evidence, or fix the dataset's order."
+                f"Expected the item with id {expected.tolist()!r} at position {self.positions[i]}, got id {found!r}: the dataset's order "
+                "has changed. Match the evidence again with with_evidence, or fix the dataset's order."
             )
 
     def _first_look(self) -> dict[int, bytes]:
@@ -193,12 +193,12 @@ def _positions(ids: NDArray[Any], n_items: int, noisy: NoisyLabels, *, given: bo
         raise InvalidInput(f"Expected one id an item, got {len(ids)} ids for {n_items} items. Pass ids in the order of the dataset.")
     place = {_key(value): position for position, value in enumerate(ids.tolist())}
     if len(place) != n_items:
-        raise InvalidInput(f"Expected ids that are all different, got {n_items - len(place)} that repeat. Pass ids that name one item each.")
+        raise InvalidInput(f"Expected ids that are all different, got {n_items - len(place)} that repeat. Name each item by its own.")
     found = [place.get(_key(value), -1) for value in noisy.ids.tolist()]
     if missing := found.count(-1):
         unmatched = noisy.ids[found.index(-1)]
         fix = "Pass the ids that were given to privatize, in the order of the dataset" if given or noisy.explicit_ids else "Pass ids="
-        raise InvalidInput(f"Expected an item for every noisy row, but {missing} ids have none, such as {unmatched!r}. {fix}.")
+        raise InvalidInput(f"Expected an item for every noisy row, but {missing} ids have none, such as {unmatched.tolist()!r}. {fix}.")
     return np.asarray(found, np.int64)
 
 

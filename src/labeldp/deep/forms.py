@@ -14,8 +14,6 @@ from torch import Tensor
 
 from labeldp.errors import InvalidInput
 
-Rows = Tensor | slice
-
 
 class Form(ABC):
     """A table (n, K) that can be indexed by rows, moved to a device, and expanded."""
@@ -25,7 +23,7 @@ class Form(ABC):
         """n."""
 
     @abstractmethod
-    def __getitem__(self, rows: Rows) -> Self:
+    def __getitem__(self, rows: Tensor | slice) -> Self:
         """The rows at these positions: a slice, or (m,) int64; in that order, repeats allowed."""
 
     @abstractmethod
@@ -72,7 +70,7 @@ class Dense(Form):
     def __len__(self) -> int:
         return len(self.values)
 
-    def __getitem__(self, rows: Rows) -> Self:
+    def __getitem__(self, rows: Tensor | slice) -> Self:
         return type(self)(self.values[rows])
 
     def to(self, device: torch.device | str) -> Self:
@@ -82,7 +80,7 @@ class Dense(Form):
         return self.values.to(dtype)
 
     def fits(self, n_classes: int) -> bool:
-        return self.values.shape[1] == n_classes
+        return bool(self.values.shape[1] == n_classes)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -115,7 +113,7 @@ class Candidates(Form):
     def __len__(self) -> int:
         return len(self.rest)
 
-    def __getitem__(self, rows: Rows) -> Self:
+    def __getitem__(self, rows: Tensor | slice) -> Self:
         return type(self)(self.indices[rows], self.values[rows], self.rest[rows])
 
     def to(self, device: torch.device | str) -> Self:
@@ -169,7 +167,7 @@ class PackedSets(Form):
     def __len__(self) -> int:
         return len(self.bits)
 
-    def __getitem__(self, rows: Rows) -> Self:
+    def __getitem__(self, rows: Tensor | slice) -> Self:
         return type(self)(self.bits[rows], self.inside[rows], self.outside[rows], *(x[rows] for x in self._own))
 
     def to(self, device: torch.device | str) -> Self:
@@ -189,7 +187,7 @@ class PackedSets(Form):
         return table
 
     def fits(self, n_classes: int) -> bool:
-        return self.bits.shape[1] == -(-n_classes // 8)
+        return bool(self.bits.shape[1] == -(-n_classes // 8))
 
     def in_range(self, n_classes: int) -> bool:
         return self.label is None or not len(self.label) or bool((self.label.min() >= 0) & (self.label.max() < n_classes))
@@ -218,7 +216,7 @@ class Sum(Form):
     def __len__(self) -> int:
         return len(self.parts[0])
 
-    def __getitem__(self, rows: Rows) -> Self:
+    def __getitem__(self, rows: Tensor | slice) -> Self:
         return type(self)(tuple(part[rows] for part in self.parts))
 
     def to(self, device: torch.device | str) -> Self:
@@ -243,4 +241,4 @@ class Sum(Form):
 
 def _require(value: Tensor, name: str, shape: str, good: bool) -> None:
     if not good:
-        raise InvalidInput(f"Expected {name} of shape {shape}, got shape {tuple(value.shape)} of {value.dtype}. See the class's parameters.")
+        raise InvalidInput(f"Expected {name} of shape {shape}, got {tuple(value.shape)} of {value.dtype}. See the class's parameters.")

@@ -31,9 +31,7 @@ _CELLS_CPU = 1 << 18  # worked on at a time: a few tables of as many float32 fit
 _CELLS_DEVICE = 1 << 25
 
 
-def likelihood_loss(
-    logits: Tensor, log_likelihood: Tensor | Form, reduction: Reduction = "mean", *, check: bool | None = None
-) -> Tensor:
+def likelihood_loss(logits: Tensor, log_likelihood: Tensor | Form, reduction: Reduction = "mean", *, check: bool | None = None) -> Tensor:
     """-ln sum_y softmax(logits)_y L_y: exact maximum likelihood from noisy labels.
 
     Parameters
@@ -238,7 +236,8 @@ def _weighted(logits: Tensor, table: Tensor) -> Part:
 
 
 def _weighted_sum(weights: Tensor, logits: Tensor) -> Tensor:
-    return torch.linalg.vecdot(weights, logits)
+    total: Tensor = torch.linalg.vecdot(weights, logits)
+    return total
 
 
 def _softmax(values: Tensor) -> tuple[Tensor, Tensor]:

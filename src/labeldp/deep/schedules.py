@@ -39,8 +39,8 @@ def triangular(peak_at: float = 0.3, *, start: float = 0.0, end: float = 0.0) ->
     start, end : float in [0, 1]
         Factors at both ends.
     """
-    top = _share(peak_at=peak_at)
-    first, last = (_validate.fraction(zero=True, one=True, **{name: v}) for name, v in (("start", start), ("end", end)))
+    top = _validate.fraction(peak_at=peak_at, zero=True)
+    first, last = _validate.fraction(start=start, zero=True, one=True), _validate.fraction(end=end, zero=True, one=True)
 
     def factor(progress: float) -> float:
         t = _clipped(progress)
@@ -62,7 +62,7 @@ def piecewise_constant(decays: Sequence[float] = PAPER_DECAYS, *, ramp: float = 
     points = [_validate.fraction(decays=point) for point in decays]
     if points != sorted(set(points)):
         raise InvalidInput(f"Expected ascending decay points, got {tuple(decays)}. Sort them.")
-    rise, drop = _share(ramp=ramp), _validate.fraction(gamma=gamma, one=True)
+    rise, drop = _validate.fraction(ramp=ramp, zero=True), _validate.fraction(gamma=gamma, one=True)
 
     def factor(progress: float) -> float:
         t = _clipped(progress)
@@ -83,7 +83,7 @@ def cosine(ramp: float = 0.0, *, end: float = 0.0) -> Schedule:
     -----
     Source: Loshchilov and Hutter, "SGDR" (2017), equation 5, without restarts.
     """
-    rise, last = _share(ramp=ramp), _validate.fraction(end=end, zero=True, one=True)
+    rise, last = _validate.fraction(ramp=ramp, zero=True), _validate.fraction(end=end, zero=True, one=True)
 
     def factor(progress: float) -> float:
         t = _clipped(progress)
@@ -104,7 +104,7 @@ def one_cycle(peak_at: float = 0.3, *, divide: float = 25.0, final_divide: float
     -----
     The factors of `torch.optim.lr_scheduler.OneCycleLR` with the same numbers. Source: Smith and Topin, "Super-convergence" (2018).
     """
-    top = _share(peak_at=peak_at)
+    top = _validate.fraction(peak_at=peak_at, zero=True)
     if not (1 <= divide < math.inf and 1 <= final_divide < math.inf):
         raise InvalidInput(f"Expected divide >= 1 and final_divide >= 1, got {divide} and {final_divide}. Use 25 and 1e4.")
     first, last = 1 / divide, 1 / (divide * final_divide)
@@ -142,7 +142,3 @@ def _clipped(progress: float) -> float:
     if not progress >= 0:
         raise InvalidInput(f"Expected progress from 0 to 1, got {progress!r}. Pass step / number of steps.")
     return min(progress, 1.0)
-
-
-def _share(**named: float) -> float:
-    return _validate.fraction(zero=True, **named)

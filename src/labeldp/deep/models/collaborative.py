@@ -2,6 +2,7 @@
 """Neural collaborative filtering: who would rate what how."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,7 @@ class NeuralCollaborativeFiltering(nn.Module):
         self.user_factors, self.item_factors = nn.Embedding(n_users, factors), nn.Embedding(n_items, factors)
         self.user_inputs, self.item_inputs = nn.Embedding(n_users, half), nn.Embedding(n_items, half)
         layers: list[nn.Module] = []
-        for n_in, n_out in zip(hidden, hidden[1:], strict=False):
+        for n_in, n_out in pairwise(hidden):
             layers += [nn.Linear(n_in, n_out), nn.ReLU()]
         self.perceptron = nn.Sequential(*layers)
         self.head = nn.Linear(factors + hidden[-1], n_classes)

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Datasets with evidence: every item meets its own row, whatever the order, and a dataset that changes its order is stopped."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import labeldp as ldp
+from labeldp.deep import evidence_of, with_evidence
+from labeldp.deep.data import WATCHED, batch_of
+from labeldp.deep.fingerprint import fingerprint
+
+N, K = 200, 7
+
+
+def privatized(n=N, **options):
+    labels = np.random.default_rng(0).integers(K, size=n)
+    return ldp.privatize(labels, ldp.SubsetSelection(K, 1.0, size=3), noise=ldp.SeededNoise(0), **options)
+
+
+class Items:
+    """Item i is the vector (name of i, 1) with a label beside it; `order` may change, and so may the content."""
+
+    def __init__(self, names=None, noise=0.0):
+        self.names = np.arange(N) if names is None else np.asarray(names)
+        self.noise = noise
+
+    def __len__(self):
+        return len(self.names)
+
+    def __getitem__(self, i):
+        return torch.tensor([float(self.names[i]), 1.0]) + self.noise * torch.rand(2), "raw label"
+
+
+def everything(loader):
+    x, i, table = (torch.cat(column) for column in zip(*loader, strict=True))
+    return x, i, table
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_row_comes_once_with_its_own_evidence(workers):
+    noisy = privatized()
+    data = with_evidence(Items(), noisy)
+    loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=workers)
+    x, i, table = everything(loader)
+    assert sorted(i.tolist()) == list(range(N)) and i.tolist() != list(range(N))
+    torch.testing.assert_close(x[:, 0], i.float())
+    torch.testing.assert_close(table, torch.from_numpy(noisy.log_likelihood())[i])
+    assert data.watched_by == "content"
+
+
+def test_items_are_single_rows_too_and_end_where_the_data_ends():
+    noisy = privatized()
+    data = with_evidence(Items(), noisy, form="compact")
+    x, i, row = data[-1]
+    assert i == N - 1 and x[0] == N - 1
+    torch.testing.assert_close(row, torch.from_numpy(noisy.log_likelihood()[N - 1]))
+    with pytest.raises(IndexError):
+        data[N]
+    assert len(list(data)) == N  # the old protocol of iteration ends by IndexError
+
+
+def test_ids_match_rows_in_any_order_and_leave_the_others_out():
+    names = np.random.default_rng(1).permutation(N)
+    ids = np.array([f"img-{j}" for j in range(N)])
+    noisy = privatized(ids=ids)[np.array([150, 3, 77])]
+    data = with_evidence(Items(names), noisy, ids=ids[names])
+    assert len(data) == 3
+    assert [x[0].item() for x, _, _ in data] == [150, 3, 77]
+    assert [i for _, i, _ in data] == [0, 1, 2]
+
+
+def test_ids_of_several_columns_match():
+    ids = np.column_stack([np.arange(N) // 10, np.arange(N) % 10])
+    noisy = privatized(ids=ids)
+    data = with_evidence(Items(np.arange(N)[::-1]), noisy, ids=ids[::-1])
+    assert [int(x[0]) for x, _, _ in data] == list(range(N))
+
+
+def test_evidence_can_stay_on_the_device():
+    noisy = privatized()
+    data = with_evidence(Items(), noisy, rows=False)
+    evidence = evidence_of(noisy)
+    x, i = next(iter(DataLoader(data, batch_size=16, shuffle=True)))
+    torch.testing.assert_close(x[:, 0], i.float())
+    torch.testing.assert_close(evidence[i].expand(K), torch.from_numpy(noisy.log_likelihood())[i])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_that_changes_its_order_between_epochs_is_stopped(workers):
+    items = Items()
+    data = with_evidence(items, privatized())
+    loader = DataLoader(data, batch_size=50, shuffle=True, num_workers=workers)
+    assert len(everything(loader)[0]) == N
+    items.names = np.roll(items.names, 1)
+    with pytest.raises(ldp.InvalidInput, match="order"):
+        everything(loader)
+    with pytest.raises(ldp.InvalidInput, match="order"):
+        data.check_order()
+
+
+def test_a_few_swapped_items_are_seen():
+    """One tenth of the positions are shuffled: 64 watched ones hold several of them."""
+    items = Items()
+    data = with_evidence(items, privatized())
+    moved = np.arange(N)
+    moved[90:110] = np.roll(moved[90:110], 7)
+    items.names = moved
+    with pytest.raises(ldp.InvalidInput, match="order"):
+        data.check_order()
+    assert len(data._marks) == WATCHED
+
+
+def test_an_unchanged_dataset_is_never_stopped():
+    data = with_evidence(Items(), privatized())
+    for _ in range(3):
+        everything(DataLoader(data, batch_size=50, shuffle=True))
+        data.check_order()
+
+
+def test_random_transforms_are_told_apart_from_a_change_of_order():
+    items = Items(noise=0.1)
+    data = with_evidence(items, privatized())
+    assert data.watched_by == "nothing"
+    everything(DataLoader(data, batch_size=50))
+    named = with_evidence(items, privatized(), id_of=lambda item: int(item[0][0]))
+    assert named.watched_by == "id"
+    everything(DataLoader(named, batch_size=50))
+    named.check_order()
+    items.names = np.roll(items.names, 1)
+    with pytest.raises(ldp.InvalidInput, match="got id 199"):
+        named.check_order()
+    with pytest.raises(ldp.InvalidInput, match="position 5"):
+        named[5]
+
+
+def test_the_label_of_an_item_is_left_behind_and_mappings_need_a_function():
+    noisy = privatized()
+    assert with_evidence(TensorDataset(torch.arange(N), torch.zeros(N)), noisy)[5][0] == 5
+    assert with_evidence(torch.arange(N), noisy)[5][0] == 5
+    rows = [{"pixel_values": torch.tensor(j), "label": 0} for j in range(N)]
+    with pytest.raises(ldp.InvalidInput, match="pixel_values"):
+        with_evidence(rows, noisy)
+    assert with_evidence(rows, noisy, features=lambda item: item["pixel_values"])[5][0] == 5
+
+
+def test_data_that_do_not_match_are_refused():
+    noisy = privatized()
+    stream = type("Stream", (IterableDataset,), {"__iter__": lambda self: iter(range(3))})()
+    for dataset, options, words in [
+        (stream, {}, "map-style"),
+        (Items(np.arange(N - 1)), {}, "1 ids have none"),
+        (Items(), {"ids": np.arange(N - 1)}, "one id an item"),
+        (Items(), {"ids": np.arange(N) // 2}, "100 that repeat"),
+        (Items(), {"ids": np.arange(N) + 1}, "such as 0"),
+    ]:
+        with pytest.raises(ldp.InvalidInput, match=words):
+            with_evidence(dataset, noisy, **options)
+    with pytest.raises(ldp.InvalidInput, match="NoisyLabels"):
+        with_evidence(Items(), np.arange(N))
+
+
+def test_string_ids_need_ids_of_the_dataset():
+    noisy = privatized(ids=np.array([f"img-{j}" for j in range(N)]))
+    with pytest.raises(ldp.InvalidInput, match="200 ids have none"):
+        with_evidence(Items(), noisy)
+
+
+DIFFERENT = [
+    torch.zeros(2),
+    torch.zeros(2, dtype=torch.int32),
+    torch.zeros(1, 2),
+    torch.tensor([0.0, 1e-30]),
+    torch.zeros(2, dtype=torch.bfloat16),
+    np.zeros(2),
+    np.zeros(2, np.float32),
+    np.array(["a", "b"]),
+    (torch.zeros(1), torch.zeros(1)),
+    [(torch.zeros(1),), torch.zeros(1)],
+    {"a": 1, "b": 2},
+    {"a": 2, "b": 1},
+    "text",
+    b"text",
+    None,
+    3,
+    torch.tensor(3),
+]
+
+
+def test_fingerprints_differ_where_items_do_and_only_there():
+    marks = [fingerprint(item) for item in DIFFERENT]
+    assert len(set(marks)) == len(marks)
+    assert marks[3] == fingerprint(torch.tensor([9.0, 0.0, 9.0, 1e-30])[1::2])  # a view with strides
+    assert marks[5] == fingerprint(np.zeros((2, 2))[:, 0])
+
+
+def test_batches_move_as_they_are_built():
+    batch = [torch.zeros(2), {"a": torch.ones(1), "b": "kept"}, (torch.zeros(1),)]
+    moved = batch_of(batch, "meta")
+    assert moved[0].device.type == moved[1]["a"].device.type == moved[2][0].device.type == "meta"
+    assert moved[1]["b"] == "kept" and isinstance(moved[2], tuple)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch is optional: nothing loads it unasked, and who asks without it is told what to install."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+import labeldp
+from labeldp import deep
+
+
+@pytest.mark.deep
+def test_torch_is_installed() -> None:
+    """The rest of this folder is not even collected without torch."""
+    if find_spec("torch") is None:
+        pytest.skip("tests/deep needs torch: run `make test-deep`")
+
+
+def run(program: str) -> str:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+
+def test_naming_the_package_loads_no_torch() -> None:
+    program = "import sys, labeldp; labeldp.deep; dir(labeldp.deep); import labeldp.deep.prior; print('torch' in sys.modules)"
+    assert run(program).strip() == "False"
+
+
+def test_the_extra_is_named_where_torch_is_missing() -> None:
+    program = """
+import sys
+sys.modules["torch"] = None
+import labeldp
+for name in labeldp.deep.__all__:
+    try:
+        getattr(labeldp.deep, name)
+    except labeldp.MissingExtra as error:
+        assert "labeldp[torch]" in str(error)
+    else:
+        raise SystemExit(f"{name} did not ask for torch")
+print("told")
+"""
+    assert run(program).strip() == "told"
+
+
+def test_names_are_sorted_and_a_wrong_one_is_corrected() -> None:
+    assert labeldp.deep is deep
+    assert list(deep.__all__) == sorted(set(deep.__all__)) == dir(deep)
+    with pytest.raises(AttributeError, match="likelihood_loss"):
+        _ = deep.likelihod_loss
