@@ -177,7 +177,7 @@ def sets_of(n, k, seed=0):
     return torch.from_numpy(mask), torch.from_numpy(sets.pack(mask))
 
 
-@pytest.mark.parametrize("k", [2, 8, 11, 300])
+@pytest.mark.parametrize("k", [2, 8, 11, 300, 2500])
 def test_forms_are_the_tables_that_they_stand_for(k):
     n = 9
     mask, bits = sets_of(n, k)
@@ -198,6 +198,7 @@ def test_forms_are_the_tables_that_they_stand_for(k):
     for form, table in cases.items():
         assert len(form) == n and form.fits(k) and form.in_range(k)
         torch.testing.assert_close(form.expand(k), table)
+        torch.testing.assert_close(form.plus(table.double()), 2 * table.double())
         torch.testing.assert_close(form[rows].expand(k), table[rows])
         torch.testing.assert_close(form[2:5].to("cpu").expand(k, torch.float64), table[2:5].double())
     assert packed.n_bytes == n * (-(-k // 8) + 8)

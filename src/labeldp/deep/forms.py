@@ -7,12 +7,16 @@ rows at a time, so that n x K numbers never lie in memory beside the logits.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from labeldp.errors import InvalidInput
+
+_WIDE = 256  # bytes a row from which a table of the row's 256 bytes pays
 
 
 class Form(ABC):
@@ -33,6 +37,10 @@ class Form(ABC):
     @abstractmethod
     def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """The table as (n, K) numbers. It may share memory with the form: do not write into it."""
+
+    def plus(self, logits: Tensor) -> Tensor:
+        """The table plus logits (n, K), of their type: a new tensor."""
+        return logits + self.expand(logits.shape[1], logits.dtype)
 
     @abstractmethod
     def fits(self, n_classes: int) -> bool:
@@ -123,6 +131,11 @@ class Candidates(Form):
         table = self.rest.to(dtype)[:, None].repeat(1, n_classes)
         return table.scatter_(1, self.indices.long(), self.values.to(dtype))
 
+    def plus(self, logits: Tensor) -> Tensor:
+        at = self.indices.long()
+        shifted = logits.gather(1, at) + self.values.to(logits.dtype)
+        return (logits + self.rest.to(logits.dtype)[:, None]).scatter_(1, at, shifted)
+
     def fits(self, n_classes: int) -> bool:
         return True
 
@@ -178,13 +191,24 @@ class PackedSets(Form):
         return () if self.label is None or self.at_label is None else (self.label, self.at_label)
 
     def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        places = torch.arange(8, dtype=torch.uint8, device=self.bits.device)
-        members = (self.bits[:, :, None] >> places) & 1
-        mask = members.reshape(len(self.bits), 8 * self.bits.shape[1])[:, :n_classes].bool()
-        table = torch.where(mask, self.inside.to(dtype)[:, None], self.outside.to(dtype)[:, None])
+        table = self._by_row(dtype) if self.bits.shape[1] >= _WIDE else self._by_mask(dtype)
+        table = table[:, :n_classes]
         if self.label is not None and self.at_label is not None:
             table.scatter_(1, self.label.long()[:, None], self.at_label.to(dtype)[:, None])
         return table
+
+    def _by_mask(self, dtype: torch.dtype) -> Tensor:
+        members = _unpacked(self.bits.device).index_select(0, self.bits.reshape(-1).int()).view(torch.bool)
+        mask = members.view(len(self.bits), 8 * self.bits.shape[1])
+        return torch.where(mask, self.inside.to(dtype)[:, None], self.outside.to(dtype)[:, None])
+
+    def _by_row(self, dtype: torch.dtype) -> Tensor:
+        """For many classes: each row's values of all 256 bytes, looked up; several times as quick as choosing class by class."""
+        n = len(self.bits)
+        every = _unpacked(self.bits.device).view(torch.bool).view(1, 256, 8)
+        values = torch.where(every, self.inside.to(dtype)[:, None, None], self.outside.to(dtype)[:, None, None])
+        place = self.bits.int() + 256 * torch.arange(n, dtype=torch.int32, device=self.bits.device)[:, None]
+        return functional.embedding(place, values.view(256 * n, 8)).view(n, 8 * self.bits.shape[1])
 
     def fits(self, n_classes: int) -> bool:
         return bool(self.bits.shape[1] == -(-n_classes // 8))
@@ -237,6 +261,13 @@ class Sum(Form):
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return tuple(t for part in self.parts for t in part.tensors)
+
+
+@lru_cache(maxsize=16)
+def _unpacked(device: torch.device) -> Tensor:
+    """For each byte, its eight bits as the eight bytes of one (256,) int64: one look-up a byte is much quicker than eight shifts."""
+    bits = (torch.arange(256)[:, None] >> torch.arange(8)) & 1
+    return bits.to(torch.uint8).view(torch.int64)[:, 0].to(device)
 
 
 def _require(value: Tensor, name: str, shape: str, good: bool) -> None:

@@ -24,10 +24,10 @@ from labeldp.deep.forms import Form
 
 Reduction = Literal["mean", "sum", "none"]
 Part = tuple[Tensor, Tensor, Tensor | None]
-Kind = Callable[[Tensor, Tensor], Part]
-"""(logits, table), each (m, K), to the (m,) part of the value beside ln sum exp(logits), the target (m, K), its sum a row (1 if None)."""
+Kind = Callable[[Tensor, Form], Part]
+"""(logits (m, K), form of m rows) to the (m,) part of the value beside ln sum exp(logits), the target (m, K), its sum a row (1 if None)."""
 
-_CELLS_CPU = 1 << 18  # worked on at a time: a few tables of as many float32 fit the cache
+_CELLS_CPU = 1 << 17  # worked on at a time: a few tables of as many float32 fit the cache
 _CELLS_DEVICE = 1 << 25
 
 
@@ -216,22 +216,23 @@ def mixup_loss(
 # How each loss makes its target of logits and table -------------------------------------------------------------------------------
 
 
-def _likelihood(logits: Tensor, table: Tensor) -> Part:
-    target, log_total = _softmax(logits + table)
+def _likelihood(logits: Tensor, form: Form) -> Part:
+    target, log_total = _softmax(form.plus(logits))
     return -log_total, target, None
 
 
-def _model_posterior(logits: Tensor, table: Tensor) -> Part:
-    target = torch.softmax(logits + table, dim=1)
+def _model_posterior(logits: Tensor, form: Form) -> Part:
+    target = torch.softmax(form.plus(logits), dim=1)
     return -_weighted_sum(target, logits), target, None
 
 
-def _soft_labels(logits: Tensor, table: Tensor) -> Part:
-    target = torch.softmax(table, dim=1)
+def _soft_labels(logits: Tensor, form: Form) -> Part:
+    target = torch.softmax(form.expand(logits.shape[1], logits.dtype), dim=1)
     return -_weighted_sum(target, logits), target, None
 
 
-def _weighted(logits: Tensor, table: Tensor) -> Part:
+def _weighted(logits: Tensor, form: Form) -> Part:
+    table = form.expand(logits.shape[1], logits.dtype)
     return -_weighted_sum(table, logits), table, table.sum(dim=1)
 
 
@@ -263,11 +264,10 @@ class _Rows(torch.autograd.Function):
             rows = slice(start, start + step)
             part = logits[rows].to(wide)
             p, log_total = _softmax(part)
-            value, target, mass = kind(part, form[rows].expand(k, wide))
+            value, target, mass = kind(part, form[rows])
             losses[rows] = value + (log_total if mass is None else mass * log_total)
             if gradient is not None:
-                torch.sub(p if mass is None else p.mul_(mass[:, None]), target, out=p)
-                gradient[rows] = p
+                gradient[rows] = (p if mass is None else p.mul_(mass[:, None])).sub_(target)
         if gradient is not None:
             ctx.save_for_backward(gradient)
         return losses

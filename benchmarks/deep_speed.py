@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the likelihood loss costs: `python benchmarks/deep_speed.py [--size quick|cpu|gpu] [--threads N]`, with torch.
+
+Training steps (forward, loss, backward, SGD) of one net with the likelihood loss and with torch's cross-entropy on hard labels, turn by
+turn in one process: the ratio of the two in each round, and the median over rounds. A ResNet-18 at K = 10; a small net at K = 1000 and
+100,000, with dense, candidate and packed-set evidence; and the losses alone. Results are kept in results/deep_speed.json.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from conditions import machine
+from torch import nn
+from torch.nn import functional
+
+from labeldp.deep import Candidates, Dense, PackedSets, likelihood_loss
+from labeldp.deep.models import CifarResNet18
+
+RESULT = Path(__file__).parent / "results" / "deep_speed.json"
+ROUNDS = {"quick": 9, "cpu": 31, "gpu": 101}
+RESNET_BATCH = {"quick": 16, "cpu": 64, "gpu": 512}
+WIDE_BATCH = {"quick": 64, "cpu": 128, "gpu": 512}
+TARGET = 1.03  # of a ResNet's step
+
+
+def evidence(form: str, n: int, k: int, device: str) -> Dense | Candidates | PackedSets:
+    """Made-up evidence of n rows in one form."""
+    label = torch.randint(0, k, (n,))
+    if form == "candidates":
+        return Candidates(label[:, None], torch.zeros(n, 1), -torch.ones(n)).to(device)
+    packed = PackedSets(torch.randint(0, 256, (n, -(-k // 8)), dtype=torch.uint8), torch.zeros(n), -torch.ones(n))
+    return packed.to(device) if form == "packed sets" else Dense(packed.expand(k)).to(device)
+
+
+def seconds(step: Callable[[], None], device: str) -> float:
+    """Of one call, the device's work included."""
+    start = time.perf_counter()
+    step()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def compare(steps: dict[str, Callable[[], None]], rounds: int, device: str) -> dict[str, dict[str, float]]:
+    """Each step's median milliseconds, and the median over rounds of its time against the first one's in the same round."""
+    for step in steps.values():
+        step(), step()
+    names, times = list(steps), {name: [] for name in steps}
+    for turn in range(rounds):
+        for name in names if turn % 2 else reversed(names):  # who goes first alternates
+            times[name].append(seconds(steps[name], device))
+    base = times[names[0]]
+    return {
+        name: {
+            "milliseconds": round(1000 * statistics.median(taken), 3),
+            "ratio": round(statistics.median(t / b for t, b in zip(taken, base, strict=True)), 4),
+        }
+        for name, taken in times.items()
+    }
+
+
+def training_step(net: nn.Module, x: torch.Tensor, loss: Callable[[torch.Tensor], torch.Tensor], bf16: bool) -> Callable[[], None]:
+    """One step of SGD with momentum."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=bf16):
+            logits = net(x)
+        loss(logits).backward()
+        optimizer.step()
+
+    return step
+
+
+def loss_step(logits: torch.Tensor, loss: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], None]:
+    """The loss and its gradient alone."""
+
+    def step() -> None:
+        logits.grad = None
+        loss(logits).backward()
+
+    return step
+
+
+def losses(forms: tuple[str, ...], n: int, k: int, device: str) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
+    """Cross-entropy first, then the likelihood loss on each form."""
+    labels = torch.randint(0, k, (n,), device=device)
+    found = {"cross-entropy": lambda z: functional.cross_entropy(z.float(), labels)}
+    for form in forms:
+        held = evidence(form, n, k, device)
+        found[f"likelihood, {form}"] = lambda z, held=held: likelihood_loss(z, held)
+    return found
+
+
+def resnet(size: str, device: str, bf16: bool) -> dict[str, object]:
+    """A step of ResNet-18 on 32 x 32 images, K = 10."""
+    n = RESNET_BATCH[size]
+    net = CifarResNet18().to(device, memory_format=torch.channels_last)
+    x = torch.randn(n, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
+    steps = {name: training_step(net, x, loss, bf16) for name, loss in losses(("dense", "packed sets"), n, 10, device).items()}
+    rounds = ROUNDS[size] if size != "cpu" else 11
+    return {"what": f"step of ResNet-18, K = 10, batch {n}, {'bf16' if bf16 else 'float32'}", "steps": compare(steps, rounds, device)}
+
+
+def wide_head(size: str, device: str, k: int) -> list[dict[str, object]]:
+    """A step of a small net with many classes, and the losses alone on its logits."""
+    n = WIDE_BATCH[size] if k < 10_000 else WIDE_BATCH[size] // 4
+    rounds = ROUNDS[size] if k < 10_000 else max(5, ROUNDS[size] // 3)
+    forms = ("dense", "candidates", "packed sets")
+    net = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, k)).to(device)
+    x = torch.randn(n, 256, device=device)
+    logits = torch.randn(n, k, device=device, requires_grad=True)
+    compared = losses(forms, n, k, device)
+    whole = {name: training_step(net, x, loss, False) for name, loss in compared.items()}
+    alone = {name: loss_step(logits, loss) for name, loss in compared.items()}
+    return [
+        {"what": f"step of a small net (256-256-K), K = {k}, batch {n}, float32", "steps": compare(whole, rounds, device)},
+        {"what": f"loss and gradient alone, K = {k}, batch {n}, float32", "steps": compare(alone, rounds, device)},
+    ]
+
+
+def main() -> None:
+    """Measure, print the table, keep the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=list(ROUNDS), default="cpu", help="quick: a minute, keeps nothing")
+    parser.add_argument("--threads", type=int, help="of torch; 1 where the machine is shared")
+    options = parser.parse_args()
+    size = options.size
+    torch.set_num_threads(options.threads or torch.get_num_threads())
+    device = "cuda" if size == "gpu" else "cpu"
+    torch.manual_seed(0)
+    cases = [resnet(size, device, bf16=size == "gpu"), *wide_head(size, device, 1000), *wide_head(size, device, 100_000)]
+    for case in cases:
+        for name, found in case["steps"].items():
+            print(f"| {case['what']} | {name} | {found['milliseconds']} ms | {found['ratio']} |", flush=True)
+    if size != "quick":
+        where = torch.cuda.get_device_name() if device == "cuda" else f"cpu, {torch.get_num_threads()} threads"
+        kept = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
+        kept[size] = {"machine": machine(), "torch": torch.__version__, "device": where, "resnet_target": TARGET, "cases": cases}
+        RESULT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
