@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop: it learns from noise, repeats exactly, sees every row, and stops where training has gone wrong."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import labeldp as ldp
+from labeldp.deep import augment, debias_weights, debiased_loss, evidence_of, likelihood_loss, posterior_loss
+from labeldp.deep.loop import Recipe, _batches, predict, train
+from labeldp.deep.models import Mlp, SmallConvNet
+
+K = 4
+
+
+def problem(n=3000, seed=0, epsilon=1.0):
+    """Four clusters, and noisy labels that are wrong in half of the rows."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(K, size=n)
+    x = np.eye(K)[labels] * 3 + rng.normal(size=(n, K))
+    noisy = ldp.privatize(labels, ldp.RandomizedResponse(K, epsilon), noise=ldp.SeededNoise(seed))
+    return torch.from_numpy(x).float(), labels, noisy
+
+
+def fitted(recipe, x, form, seed=0, **options):
+    torch.manual_seed(seed)
+    return train(Mlp(K, K, (16,)), x, form, recipe, generator=torch.Generator().manual_seed(seed), **options)
+
+
+def accuracy(net, x, labels):
+    return float((predict(net, x).argmax(1).numpy() == labels).mean())
+
+
+QUICK = Recipe(epochs=4, batch_size=128, rate=0.05, precision="float32")
+RECIPES = {
+    "likelihood": QUICK,
+    "average, clip, mixup": Recipe(4, 128, 0.05, alpha=1.0, clip=1.0, average=0.9, precision="float32"),
+    "model posterior": Recipe(4, 128, 0.05, loss=posterior_loss, precision="float32"),
+    "bf16": Recipe(4, 128, 0.05, precision="bf16"),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_nets_learn_the_truth_from_noise(name):
+    x, labels, noisy = problem()
+    assert (noisy.hard() == labels).mean() < 0.55
+    net = fitted(RECIPES[name], x, evidence_of(noisy, form="compact"))
+    assert not net.training
+    assert accuracy(net, x, labels) > 0.88  # the best possible is about 0.95
+
+
+def test_debiased_weights_train_too():
+    x, labels, noisy = problem()
+    recipe = Recipe(2, 128, 0.02, loss=debiased_loss, precision="float32")
+    assert accuracy(fitted(recipe, x, debias_weights(noisy)), x, labels) > 0.85
+
+
+def test_a_seed_gives_the_same_weights_and_another_others():
+    x, _, noisy = problem(300)
+    form, recipe = evidence_of(noisy), Recipe(2, 64, 0.05, alpha=1.0, precision="float32")
+    first, again, other = (predict(fitted(recipe, x, form, seed), x) for seed in (0, 0, 1))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_images_are_scaled_augmented_and_kept_channels_last():
+    seen = []
+
+    def watch(images, generator):
+        seen.append(images)
+        return augment.shift(augment.flip(images, generator), generator, pixels=1)
+
+    x = torch.randint(0, 256, (33, 2, 8, 8), dtype=torch.uint8)
+    noisy = ldp.privatize(np.arange(33) % K, ldp.RandomizedResponse(K, 1.0), noise=ldp.SeededNoise(0))
+    generator = torch.Generator().manual_seed(0)
+    train(SmallConvNet(K, 2), x, evidence_of(noisy), Recipe(1, 16, 0.01, augment=watch, precision="float32"), generator=generator)
+    assert [len(images) for images in seen] == [16, 17]
+    assert all(images.is_contiguous(memory_format=torch.channels_last) for images in seen)
+    assert max(float(images.max()) for images in seen) <= 1.0
+
+
+@pytest.mark.parametrize(("n", "sizes"), [(10, [4, 4, 2]), (9, [4, 5]), (4, [4]), (1, [1]), (3, [3])])
+def test_every_row_is_in_one_batch_and_none_stands_alone(n, sizes):
+    found = list(_batches(n, 4, torch.Generator().manual_seed(0)))
+    assert [len(rows) for rows in found] == sizes
+    assert sorted(torch.cat(found).tolist()) == list(range(n))
+
+
+def test_progress_tells_noisy_figures_only_and_may_stop():
+    x, _, noisy = problem(600)
+    form, told = evidence_of(noisy), []
+
+    class Enough(Exception):
+        pass
+
+    def progress(epoch):
+        told.append(epoch)
+        if epoch.number == 2:
+            raise Enough
+
+    with pytest.raises(Enough):
+        fitted(QUICK, x[:400], form[:400], held_out=(x[400:], form[400:]), progress=progress)
+    assert [epoch.number for epoch in told] == [1, 2]
+    assert all(0 < epoch.loss < 2 and -2 < epoch.held_out < 0 for epoch in told)
+
+
+def test_held_out_score_is_the_mean_log_evidence():
+    x, _, noisy = problem(600)
+    form, told = evidence_of(noisy), []
+    net = fitted(QUICK, x[:400], form[:400], held_out=(x[400:], form[400:]), progress=told.append)
+    proba = torch.softmax(predict(net, x[400:], precision="float32"), 1).double().numpy()
+    assert told[-1].held_out == pytest.approx(ldp.metrics.mean_log_evidence(noisy[400:], proba), abs=1e-5)
+
+
+def test_what_cannot_be_trained_is_refused():
+    x, _, noisy = problem(300)
+    form = evidence_of(noisy)
+    with pytest.raises(ldp.InvalidInput, match="200 for 300"):
+        fitted(QUICK, x, form[:200])
+    with pytest.raises(ldp.InvalidInput, match="finite"):
+        fitted(QUICK, x * math.nan, form)
+    with pytest.raises(ldp.InvalidInput, match="epoch 1"):  # where losses are not looked at one by one
+        fitted(Recipe(1, 64, loss=partial(likelihood_loss, check=False), precision="float32"), x * math.nan, form)
+    with pytest.raises(ldp.InvalidInput, match=r"logits' shape|K outputs"):
+        train(nn.Linear(K, K + 1), x, form, QUICK, generator=torch.Generator())
+    for bad in ({"epochs": 0}, {"rate": math.nan}, {"clip": 0.0}, {"precision": "fp8"}):
+        with pytest.raises(ldp.InvalidInput, match="Expected"):
+            Recipe(**bad)
