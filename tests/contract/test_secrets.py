@@ -441,7 +441,7 @@ def test_a_source_that_fails_charges_nothing(place):
 def test_runs_that_need_another_secret_do_not_stop_other_requests(place):
     crashed, _ = streamed(ldp.Ledger(place, budget=3.0, key=ASK))
     for key in (None, f"hook:{__name__}:another"):
-        run, _ = streamed(ldp.Ledger(place, key=key), stage=f"other {key is None}")
+        run, _ = streamed(ldp.Ledger(place, key=key), facts={"round": str(key)})
         assert run.receipt.run_id != crashed.receipt.run_id
 
 
