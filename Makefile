@@ -96,7 +96,7 @@ test-engines:
 	@$(MAKE) engines VENV=.venv-engines DEV_PINS=constraints-engines.txt
 
 engines: $(READY_DEV)
-	@$(PY) -m pytest -m engines --numprocesses=2 --dist=loadfile --quiet --durations=15 $(or $(TESTS),tests/engines)
+	@$(PY) -m pytest -m engines --quiet --durations=15 $(or $(TESTS),tests/engines)
 
 clean:
 	@rm -rf .venv .venv-oldest .venv-engines .venv-deep .venv*.lock demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
