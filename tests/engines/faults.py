@@ -66,10 +66,18 @@ def poisoned() -> Iterator[pa.RecordBatch]:
 def injected(engine: type, target: str, mode: str, marker: Path) -> Iterator[None]:
     """Jobs of one kind are faulty."""
     flow: Any = vars(engine)["flow"]
+    ordered: Any = vars(engine)["ordered_summaries"]
+
+    def wrapped(job: Any) -> Any:
+        return Faulty(job, mode, marker) if type(job).__name__ == target else job
 
     def faulty(self: Any, table: Any, job: Any, schema: Any) -> Any:
-        return flow(self, table, Faulty(job, mode, marker) if type(job).__name__ == target else job, schema)
+        return flow(self, table, wrapped(job), schema)
+
+    def faulty_ordered(self: Any, table: Any, by: str, rows: int, job: Any) -> Any:
+        return ordered(self, table, by, rows, wrapped(job))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "flow", faulty)
+        patch.setattr(engine, "ordered_summaries", faulty_ordered)
         yield
