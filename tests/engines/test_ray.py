@@ -52,7 +52,7 @@ def test_columns_and_order_are_kept(ray: Any, tmp_path: Path) -> None:
 
 def test_other_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="Ray Dataset, got Table"):
-        on_ray.release(table(3), tmp_path / "out", spec_of(), Ledger(tmp_path / "ledger.db"))
+        on_ray.release(table(4), tmp_path / "out", spec_of(), Ledger(tmp_path / "ledger.db"))
 
 
 def test_the_command_line(ray: Any, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ whatever another attempt at the same partition has written does not count.
 
 import copy
 import pickle
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from labeldp import errors
 from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
 from labeldp.privacy.noise import id_blocks, one_word
 from labeldp.privacy.rowset import RowSetBuilder
@@ -37,6 +39,7 @@ Method = TypeVar("Method", bound=Callable[..., Iterator[pa.RecordBatch]])
 SUMMARY = pa.schema([("summary", pa.binary())])
 WORD, KEPT, ROW_COUNT, NAME = "__labeldp_word", "__labeldp_kept", "__labeldp_rows", "__labeldp_id"
 CHECK = ("__labeldp_check_0", "__labeldp_check_1")
+OURS = re.compile(r"labeldp\.errors\.(\w+): (.+)$", re.MULTILINE)
 ROWS = 1 << 17  # worked on at once
 
 
@@ -161,6 +164,13 @@ def discreetly(job: Method) -> Method:
             yield from job(self, batches)
 
     return cast(Method, run)
+
+
+def told_by_workers(text: str) -> LabelDPError | None:
+    """The first error of ours in the text of an engine's error, which carries a worker's traceback."""
+    ours = OURS.search(text)
+    kind = getattr(errors, ours[1], None) if ours else None
+    return kind(ours[2].strip()) if ours and isinstance(kind, type) and issubclass(kind, LabelDPError) else None
 
 
 def read_summaries(column: Iterable[bytes]) -> list[Any]:

@@ -25,7 +25,7 @@ from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.rowset import RowSetBuilder
 from labeldp.privacy.worker import Lent
 from labeldp.tables.distributed import ClusterRelease, release_on
-from labeldp.tables.jobs import Handle, Job, Loan
+from labeldp.tables.jobs import Handle, Job, Loan, told_by_workers
 from labeldp.tables.passes import Progress, silent
 from labeldp.tables.place import Place
 from labeldp.tables.spec import ReleaseSpec
@@ -371,7 +371,7 @@ def _told(error: BaseException) -> LabelDPError:
         cause = getattr(cause, "cause", None) or cause.__cause__
     if cause is not None:
         return type(cause)(*cause.args)
-    return ReleaseError(
+    return told_by_workers(str(error)) or ReleaseError(
         f"Expected Ray to finish, got {type(error).__name__}. Nothing was published; the same call picks up a charge that was made. "
         "Ray's own log says more."
     )

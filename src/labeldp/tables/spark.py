@@ -10,7 +10,6 @@ import importlib.util
 import inspect
 import os
 import pickle
-import re
 import shutil
 import sys
 import warnings
@@ -21,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from labeldp import errors
 from labeldp.errors import InvalidInput, LabelDPError, MissingExtra, ReleaseError
 from labeldp.privacy.ledger import Ledger
 from labeldp.tables.distributed import ClusterRelease, release_on
-from labeldp.tables.jobs import SUMMARY, Handle, Job, Loan
+from labeldp.tables.jobs import SUMMARY, Handle, Job, Loan, told_by_workers
 from labeldp.tables.passes import Progress, silent
 from labeldp.tables.place import Place
 from labeldp.tables.spec import ReleaseSpec
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 INSTALL = "pip install 'labeldp[spark]'"
 JAVA = "Install Java 17 or newer, for example `apt install openjdk-17-jre-headless`, or set JAVA_HOME."
 FEW, MANY = 1 << 18, 1 << 22  # rows of a partition that is put in order: at least, at most
-OURS = re.compile(r"^labeldp\.errors\.(\w+): (.+)$", re.MULTILINE)
 
 
 def release(
@@ -284,10 +281,9 @@ def _told(error: Exception) -> LabelDPError:
     text = str(error)
     if "No module named 'labeldp'" in text:
         return ReleaseError("Expected labeldp in the workers' Python, got a worker without it. Install it there.")
-    ours = OURS.search(text)
-    kind = getattr(errors, ours[1], None) if ours else None
-    if ours and isinstance(kind, type) and issubclass(kind, LabelDPError):
-        return kind(ours[2])
+    ours = told_by_workers(text)
+    if ours is not None:
+        return ours
     condition = getattr(error, "getCondition", lambda: None)()
     return ReleaseError(
         f"Expected Spark to finish, got {type(error).__name__}{f' ({condition})' if condition else ''}. Nothing was published; the same "
