@@ -22,10 +22,14 @@ def test_equal_bytes(monkeypatch, epsilon, n_classes, dtype):
     more = np.random.default_rng(0).integers(0, WORD, 1 << 16, np.uint64, endpoint=False)
     words = np.concatenate([np.repeat(words, 3), more])
     labels = (np.arange(len(words)) % n_classes).astype(dtype)
+    monkeypatch.setattr(kernel, "respond_compiled", lambda rows: compiled.compiled())
     fast = kernel.respond_to_all(labels, words, epsilon, n_classes)
-    monkeypatch.setattr(kernel, "respond_compiled", lambda: None)
+    monkeypatch.setattr(kernel, "respond_compiled", lambda rows: None)
     np.testing.assert_array_equal(fast, kernel.respond_to_all(labels, words, epsilon, n_classes))
 
 
-def test_it_is_used_where_it_pays():
-    assert compiled.respond_compiled() is compiled.respond_compiled() is not None
+def test_it_is_used_where_it_pays(monkeypatch):
+    monkeypatch.setattr(compiled._Answered, "rows", 0)
+    assert compiled.respond_compiled(compiled.PAYS_AFTER - 1) is None
+    assert compiled.respond_compiled(1) is None
+    assert compiled.respond_compiled(1) is compiled.compiled() is not None

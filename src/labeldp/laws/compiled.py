@@ -9,14 +9,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-ROWS = 1 << 15
-"""Rows of a call from which on it is worth a second of compiling."""
+PAYS_AFTER = 1 << 26
+"""Rows that a process answers without it at first: compiling takes a second and 100 MB, which a smaller table does not give back."""
 
 Respond = Callable[[NDArray[Any], NDArray[np.uint64], np.uint64, np.int64, NDArray[np.int32]], None]
 
 
+class _Answered:
+    """How many rows this process has answered without machine code; about, where threads count at once."""
+
+    rows = 0
+
+
+def respond_compiled(rows: int) -> Respond | None:
+    """`compiled`, for a call of so many rows; None where it would not pay, as well."""
+    if _Answered.rows < PAYS_AFTER:
+        _Answered.rows += rows
+        return None
+    return compiled()
+
+
 @cache
-def respond_compiled() -> Respond | None:
+def compiled() -> Respond | None:
     """A function of (labels, words, b, K, out) that fills `out` as `labeldp.laws.kernel` does; None without numba."""
     if importlib.util.find_spec("numba") is None:
         return None

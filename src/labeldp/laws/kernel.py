@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
 from labeldp.laws import sets, words
-from labeldp.laws.compiled import ROWS as COMPILED_ROWS
 from labeldp.laws.compiled import respond_compiled
 from labeldp.laws.exact import WORD, exp_floor, whole_above
 
@@ -77,7 +76,7 @@ def respond_to_all(labels: NDArray[np.integer], r: U64, epsilon: float, n_classe
     a, b = cells(epsilon, n_classes)
     out = np.empty(len(r), dtype=np.int32)
     total = WORD / b  # e^epsilon + K - 1: how many cells q can name
-    compiled = respond_compiled() if len(r) >= COMPILED_ROWS and total < 2**62 else None
+    compiled = respond_compiled(len(r)) if total < 2**62 else None
     if compiled is not None:
         compiled(labels, r, np.uint64(b), np.int64(n_classes), out)
         return out

@@ -245,9 +245,22 @@ class StreamRun:
     # Second pass ---------------------------------------------------------------------------------------------------------------------
 
     def draw(
-        self, codes: NDArray[np.int32], *, ids: Ids | None = None, units: Ids | None = None, prior: Array | None = None
-    ) -> tuple[NoisyLabels, NDArray[np.bool_], NDArray[np.uint64]]:
+        self,
+        codes: NDArray[np.int32],
+        *,
+        ids: Ids | None = None,
+        units: Ids | None = None,
+        prior: Array | None = None,
+        ordered: bool = True,
+    ) -> tuple[NoisyLabels, NDArray[np.bool_], NDArray[np.uint64] | None]:
         """Draw a batch.
+
+        Parameters
+        ----------
+        codes, ids, units, prior
+            As in `pin`.
+        ordered : bool
+            Whether words are wanted.
 
         Returns
         -------
@@ -255,13 +268,13 @@ class StreamRun:
             Of the rows within their unit's cap, and of the stage's part.
         kept : (n,) bool
             Marks these rows.
-        words : uint64, one for each of these rows
+        words : uint64, one for each of these rows, or None
             Secret and random, to order the output by: the same whatever order the rows come in.
         """
         second = self.second
         start, self._rows = self._rows, self._rows + len(codes)
         drawn = second.draw(codes, ids, start, prior, self._kept_of(start, codes, ids), units=units)
-        return drawn.noisy, drawn.kept, second.order_words(drawn.blocks)
+        return drawn.noisy, drawn.kept, second.order_words(drawn.blocks) if ordered else None
 
     @property
     def second(self) -> SecondPass:

@@ -20,6 +20,7 @@ from labeldp.tables.table import BATCH_BYTES, Batch, HashedFile
 METADATA_KEY = b"labeldp"
 GROUP_BYTES, GROUP_ROWS = 1 << 25, 1 << 20
 READ_BUFFER, BUFFERS = 1 << 20, 1 << 26  # of one column chunk; of all of them
+WRITE_BUFFER = 1 << 20
 PROBE = 1024
 LABEL_BYTES = 8
 
@@ -192,7 +193,8 @@ class ParquetSink:
 
     def __init__(self, path: Path | Place, schema: pa.Schema, settings: Mapping[str, object]):
         self._file = HashedFile(path)
-        self._writer = pq.ParquetWriter(self._file, schema, **settings)
+        self._buffer = pa.BufferedOutputStream(pa.PythonFile(self._file, mode="w"), WRITE_BUFFER)
+        self._writer = pq.ParquetWriter(self._buffer, schema, **settings)
         self._schema = schema
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._bytes = self.rows = 0
@@ -214,18 +216,20 @@ class ParquetSink:
     def _flush(self) -> None:
         if self._rows:
             self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema), row_group_size=max(self._rows, 1))
+            self._buffer.flush()  # `size` counts it
         self._waiting, self._rows, self._bytes = [], 0, 0
 
     def close(self) -> str:
         """Finish the file; SHA-256 of its bytes."""
         self._flush()
         self._writer.close()
+        self._buffer.flush()
         return self._file.finish()
 
     def abort(self) -> None:
         """Let go of an unfinished file."""
-        self._writer.close()
         self._file.abandon()
+        self._writer.close()
 
 
 def released_sink(path: Path | Place, shape: Shape, settings: WriterSettings, facts: str, text: Sequence[str] = ()) -> ParquetSink:

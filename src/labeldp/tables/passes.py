@@ -22,6 +22,9 @@ from labeldp.tables.shuffle import Shuffle
 from labeldp.tables.spec import ReleaseSpec
 from labeldp.tables.table import Batch, Digest, Sink, Source
 
+GROUP_BATCHES = 4
+"""Batches to draw ahead: about a row group, so that the draw goes on while one is written."""
+
 Progress = Callable[[str, int, int], None]
 """Called with the pass, how much of it is done and how much there is, in units of the table's choice."""
 
@@ -101,11 +104,11 @@ class Passes:
         """Second pass: draw every row and write it; by way of a shuffle unless the order is public."""
         shuffle = Shuffle(folder, pinned) if self._spec.order == "shuffle" else None
         rows = 0
-        for released, words in ahead(self._drawn(digest)):
+        for released, words in ahead(self._drawn(digest), depth=GROUP_BATCHES):
             rows += released.num_rows
             if not released.num_rows:
                 continue
-            if shuffle is None:
+            if shuffle is None or words is None:
                 sink.write(released)
             else:
                 shuffle.scatter(released, words)
@@ -114,12 +117,12 @@ class Passes:
             self._gather(shuffle, sink, rows)
         return Written(rows, pinned - rows, sink.close())
 
-    def _drawn(self, digest: Digest | None) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint64]]]:
-        """Every batch as it is written, and the words to order its rows by."""
-        rows = 0
+    def _drawn(self, digest: Digest | None) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]]:
+        """Every batch as it is written, and the words to order its rows by, or to break ties by."""
+        rows, ordered = 0, self._spec.order == "shuffle" or not self._spec.ids
         for batch in self._batches("draw", self._rows.batches()):
             facts = self._read(batch, rows)
-            noisy, kept, words = self._run.draw(facts.codes, ids=facts.ids, units=facts.units, prior=facts.prior)
+            noisy, kept, words = self._run.draw(facts.codes, ids=facts.ids, units=facts.units, prior=facts.prior, ordered=ordered)
             if digest is not None:
                 digest.update(batch)
             prior = facts.prior if facts.prior is None else facts.prior[kept]

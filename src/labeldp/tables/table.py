@@ -140,29 +140,57 @@ def check_own(names: Sequence[str]) -> None:
 
 
 class HashedFile:
-    """A new binary file whose SHA-256 is known when it is closed; a local one is on disk by then."""
+    """A new binary file, written in a thread of its own, whose SHA-256 is known when it is closed; a local one is on disk by then."""
 
     def __init__(self, path: Path | Place):
         place = Place.of(path)
         self._local = place.local is not None
-        self._file: Any = place.open_output() if place.local is None else place.local.open("xb")
-        self._digest = _ThreadedDigest()
+        self._file: Any = place.open_output() if place.local is None else place.local.open("xb", buffering=0)
+        self._state = hashlib.sha256()
+        self._waiting: queue.Queue[bytes | None] = queue.Queue(16)
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._abandoned = False
         self.size = 0
 
     def write(self, data: bytes | memoryview) -> int:
-        """Append."""
-        self._digest.update(data)
-        written: int = self._file.write(data)
+        """Append; what is not immutable is copied, since its owner may use the memory again. Raises what an earlier write met."""
+        if self._abandoned:
+            return len(data)
+        if self._error is not None:
+            raise self._error
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, daemon=True)
+            self._thread.start()
+        self._waiting.put(data if isinstance(data, bytes) else bytes(data))
         self.size += len(data)
-        return written
+        return len(data)
+
+    def _work(self) -> None:
+        while (data := self._waiting.get()) is not None:
+            if self._error is not None:
+                continue  # emptied, so that whoever writes does not wait for ever
+            try:
+                _write_all(self._file, data)
+            except Exception as error:
+                self._error = error
+            self._state.update(data)
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join()
+            self._thread = None
 
     def finish(self) -> str:
         """Flush to disk, close, and return the digest."""
+        self._join()
+        if self._error is not None:
+            raise self._error
         if self._local:
-            self._file.flush()
             os.fsync(self._file.fileno())
         self._file.close()
-        return self._digest.hexdigest()
+        return self._state.hexdigest()
 
     @property
     def closed(self) -> bool:
@@ -170,44 +198,23 @@ class HashedFile:
         return bool(self._file.closed)
 
     def flush(self) -> None:
-        """For pyarrow."""
-        self._file.flush()
+        """For pyarrow; `finish` flushes."""
 
     def close(self) -> None:
         """For pyarrow, which must not close it before `finish`."""
 
     def abandon(self) -> None:
-        """Close without waiting for the disk."""
-        self._digest.hexdigest()
+        """Close without waiting for the disk; what a writer still holds back is taken and forgotten."""
+        self._join()
+        self._abandoned = True
         self._file.close()
 
 
-class _ThreadedDigest:
-    """SHA-256 in a thread of its own: a fifth of the time that writing a compressed file takes, on another core."""
-
-    def __init__(self) -> None:
-        self._state = hashlib.sha256()
-        self._waiting: queue.Queue[bytes | None] = queue.Queue(16)
-        self._thread: threading.Thread | None = None
-
-    def update(self, data: bytes | memoryview) -> None:
-        """Add bytes; what is not immutable is copied, since its owner may use the memory again."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, daemon=True)
-            self._thread.start()
-        self._waiting.put(data if isinstance(data, bytes) else bytes(data))
-
-    def _work(self) -> None:
-        while (data := self._waiting.get()) is not None:
-            self._state.update(data)
-
-    def hexdigest(self) -> str:
-        """Of all of it; the thread ends."""
-        if self._thread is not None:
-            self._waiting.put(None)
-            self._thread.join()
-            self._thread = None
-        return self._state.hexdigest()
+def _write_all(file: Any, data: bytes) -> None:
+    """All of it: an unbuffered file may take less than it is given."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) or len(rest) :]
 
 
 def file_digest(path: Path) -> str:
