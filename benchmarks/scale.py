@@ -171,7 +171,7 @@ def plan(kept: dict[str, Any]) -> str:
         ("rows a core and second on Spark, both passes", f"{per_core:.2f} M"),
         ("core hours", f"{PLANNED / per_core / MILLION / 3600:,.0f}"),
         (
-            "of these, reading twice and writing once without labeldp",
+            "core hours of reading twice and writing once with Spark alone",
             f"{PLANNED / per_core / MILLION / 3600 / spark['results']['keep']['ratio']:,.0f}",
         ),
         ("output", f"{PLANNED * local['bytes_a_row'] / 1e12:.1f} TB in {parts:,} files"),

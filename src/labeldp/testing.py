@@ -14,6 +14,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from labeldp.laws import sets
 from labeldp.laws.base import Array, Law, Side, law_from_dict, worst_ratio
 from labeldp.laws.exact import WORD, exp_floor
 
@@ -265,6 +266,8 @@ def _check_likelihood(law: Law, side: Side) -> None:
     assert (found.max(axis=1) == 0).all(), "the row maximum of log_likelihood must be 0"
     wanted = np.log(matrix.T) - np.log(matrix.T).max(axis=1, keepdims=True)
     assert np.allclose(found, wanted, rtol=1e-9, atol=1e-12), "log_likelihood is not proportional to the matrix's columns"
+    likeliest = sets.unpack(law.likeliest(outputs, rows), law.n_classes)
+    assert np.array_equal(likeliest, found == 0), "likeliest must be the classes where log_likelihood is 0"
     members = law.table(side).outputs
     shown = law.members(outputs, rows)
     assert (shown == (members if law.kind == "set" else members[:, None] == np.arange(law.n_classes))).all(), (

@@ -20,6 +20,7 @@ from labeldp._hash import public_hash
 from labeldp._rounding import sum_up
 from labeldp.errors import InvalidInput
 from labeldp.evidence.block import CELLS, Block, merge
+from labeldp.laws import sets
 from labeldp.laws.base import Array
 from labeldp.receipt import PrivacySpent, Receipt
 
@@ -230,11 +231,10 @@ class NoisyLabels:
 
     def hard_codes(self, prior: ArrayLike | None = None) -> NDArray[np.int64]:
         """`hard` as codes 0..K-1: (n,) int64."""
-        codes = np.empty(self.n_rows, np.int64)
-        if prior is None and len(self.blocks) == 1 and self.blocks[0].law.kind == "label" and len(self.blocks[0].rows) == self.n_rows:
-            codes[self.blocks[0].rows] = self.blocks[0].outputs  # a released label is its own most likely class
-            return codes
         salt = "hard/" + "/".join(receipt.run_id for receipt in self.receipts)
+        if prior is None and len(self.blocks) == 1 and len(self.blocks[0].rows) == self.n_rows:
+            return self._hard_codes_of_one_draw(self.blocks[0], salt)
+        codes = np.empty(self.n_rows, np.int64)
         weights = None if prior is None else _as_prior(prior, self.n_rows, self.n_classes)
         step = max(1, CELLS // self.n_classes)
         for start in range(0, self.n_rows, step):
@@ -246,6 +246,18 @@ class NoisyLabels:
             best = score == score.max(axis=1, keepdims=True)
             pick = public_hash(salt, self.ids[batch]) % best.sum(axis=1).astype(np.uint64)
             codes[batch] = np.argmax(best.cumsum(axis=1) > pick[:, None].astype(np.int64), axis=1)
+        return codes
+
+    def _hard_codes_of_one_draw(self, block: Block, salt: str) -> NDArray[np.int64]:
+        """The same without a table of likelihoods: a released label is its own most likely class, and a set knows its members."""
+        codes = np.empty(self.n_rows, np.int64)
+        if block.law.kind == "label":
+            codes[block.rows] = block.outputs
+            return codes
+        for part in block.batches():
+            likeliest = part.law.likeliest(part.outputs, part.side)
+            pick = public_hash(salt, self.ids[part.rows]) % sets.popcount(likeliest).astype(np.uint64)
+            (codes[part.rows],) = sets.select(likeliest, pick.astype(np.int32))
         return codes
 
     def inclusion(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -119,6 +119,12 @@ class AutoLaw(Law):
             result[rows] = self._parts[code].log_likelihood(self._native(code, outputs[rows]), own)
         return result
 
+    def likeliest(self, outputs: Array, side: Side) -> sets.Bits:
+        result = np.empty_like(outputs)
+        for code, rows, own in self._groups(side):
+            result[rows] = self._parts[code].likeliest(self._native(code, outputs[rows]), own)
+        return result
+
     def _native(self, code: int, outputs: sets.Bits) -> NDArray[np.uint8] | NDArray[np.int32]:
         """Packed outputs as the law with this code released them."""
         if self._parts[code].kind == "set":

@@ -168,6 +168,11 @@ class Law(ABC):
             return sets.unpack(outputs, self.n_classes)
         return np.asarray(np.asarray(outputs)[:, None] == np.arange(self.n_classes, dtype=np.int32))
 
+    def likeliest(self, outputs: Array, side: Side) -> sets.Bits:
+        """The classes with the largest likelihood: packed sets, (n, ceil(K/8)) uint8."""
+        score = self.log_likelihood(outputs, side)
+        return sets.pack(score == score.max(axis=1, keepdims=True))
+
     def matrix(self, prior: ArrayLike | None = None, exact: bool = False) -> Array:
         """Row y holds P[output | label y] for one row's prior.
 

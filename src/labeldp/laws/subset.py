@@ -110,10 +110,17 @@ class SubsetSelection(Law):
             out[rows] = _complete(labels[rows], inside, drawn, self.n_classes)
         return out
 
-    def log_likelihood(self, outputs: Array, side: Side) -> Floats:
+    @property
+    def _lacks(self) -> float:
+        """Log-likelihood of a class outside the set, over that of one inside; above 0 only where m, rounded down, is that small."""
         m, d = inside_words(self.epsilon, self.n_classes, self.set_size), self.set_size
-        lacks = log_ratio((WORD - m) * d, m * (self.n_classes - d))
-        return np.where(sets.unpack(outputs, self.n_classes), -max(0.0, lacks) + 0.0, min(0.0, lacks))
+        return log_ratio((WORD - m) * d, m * (self.n_classes - d))
+
+    def log_likelihood(self, outputs: Array, side: Side) -> Floats:
+        return np.where(sets.unpack(outputs, self.n_classes), -max(0.0, self._lacks) + 0.0, min(0.0, self._lacks))
+
+    def likeliest(self, outputs: Array, side: Side) -> sets.Bits:
+        return outputs if self._lacks < 0 else super().likeliest(outputs, side)
 
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
         own = Fraction(inside_words(self.epsilon, self.n_classes, self.set_size), WORD)
@@ -203,6 +210,10 @@ class PriorSplit(Law):
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
         m = inside_words(self.epsilon, 2, 1)
         return np.where(sets.unpack(outputs, self.n_classes), 0.0, log_ratio(WORD - m, m))
+
+    def likeliest(self, outputs: Array, side: Side) -> sets.Bits:
+        m = inside_words(self.epsilon, 2, 1)
+        return outputs if log_ratio(WORD - m, m) < 0 else super().likeliest(outputs, side)
 
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
         if self.n_classes > 2:
