@@ -223,10 +223,13 @@ class Cluster:
         self.source, self.record = source, record
 
     def workers(self) -> list[int]:
-        """Processes that run our code now; of Spark the children of its daemon, of Ray those that have a task."""
+        """Processes that run our code now; of Spark the children of its daemon, of Ray those that have a task.
+
+        Ray's agents are left alone: a node does not outlive them, and the only one here is the driver's.
+        """
         found = processes(*self.marks)
         if self.engine == "ray":
-            return [pid for pid in found if b"IDLE" not in _command(pid) and b"_Keeper" not in _command(pid)]
+            return [pid for pid in found if not any(name in _command(pid) for name in (b"IDLE", b"_Keeper", b"Agent"))]
         return [pid for pid in found if _parent(pid) in found] or []
 
     def disturb(self, place: Path, moment: float, rng: random.Random) -> dict[str, object]:
