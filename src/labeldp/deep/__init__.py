@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch from noisy labels (extra `torch`): losses, datasets, models, augmentation and schedules.
+"""PyTorch from noisy labels (extra `torch`): losses, datasets, a training loop, models, augmentation and schedules.
 
 In a loop of your own, three lines change:
 
@@ -7,6 +7,7 @@ In a loop of your own, three lines change:
     for x, _, log_likelihood in DataLoader(data, ...):
         loss = labeldp.deep.likelihood_loss(model(x), log_likelihood)
 
+Without one, `train(net, inputs, evidence_of(noisy), Recipe(), generator=...)` is a whole training.
 Names are imported when they are first used; torch is imported with them, and never by `import labeldp`.
 """
 
@@ -16,11 +17,13 @@ from typing import TYPE_CHECKING
 from labeldp.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from labeldp.deep import augment, models, schedules
+    from labeldp.deep import augment, logs, models, schedules
     from labeldp.deep.average import WeightAverage
     from labeldp.deep.data import WithEvidence, with_evidence
     from labeldp.deep.evidence import debias_weights, evidence_of
     from labeldp.deep.forms import Candidates, Dense, Form, PackedSets, Sum
+    from labeldp.deep.inputs import Inputs, Resident, Streamed, as_inputs
+    from labeldp.deep.loop import Epoch, Recipe, predict, train
     from labeldp.deep.losses import (
         cross_entropy,
         debiased_loss,
@@ -35,20 +38,28 @@ _HOME = {
     **dict.fromkeys(("WithEvidence", "with_evidence"), "data"),
     **dict.fromkeys(("debias_weights", "evidence_of"), "evidence"),
     **dict.fromkeys(("Candidates", "Dense", "Form", "PackedSets", "Sum"), "forms"),
+    **dict.fromkeys(("Inputs", "Resident", "Streamed", "as_inputs"), "inputs"),
+    **dict.fromkeys(("Epoch", "Recipe", "predict", "train"), "loop"),
     **dict.fromkeys(
         ("cross_entropy", "debiased_loss", "generalised_cross_entropy", "likelihood_loss", "mixup_loss", "posterior_loss"), "losses"
     ),
 }
-_MODULES = ("augment", "models", "schedules")
+_MODULES = ("augment", "logs", "models", "schedules")
 
 __all__ = [
     "Candidates",
     "Dense",
+    "Epoch",
     "Form",
+    "Inputs",
     "PackedSets",
+    "Recipe",
+    "Resident",
+    "Streamed",
     "Sum",
     "WeightAverage",
     "WithEvidence",
+    "as_inputs",
     "augment",
     "cross_entropy",
     "debias_weights",
@@ -56,10 +67,13 @@ __all__ = [
     "evidence_of",
     "generalised_cross_entropy",
     "likelihood_loss",
+    "logs",
     "mixup_loss",
     "models",
     "posterior_loss",
+    "predict",
     "schedules",
+    "train",
     "with_evidence",
 ]
 

@@ -11,11 +11,9 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from labeldp.deep.evidence import Shape, evidence_of, require_noisy
-from labeldp.deep.fingerprint import fingerprint
+from labeldp.deep.fingerprint import WATCHED, fingerprint, first_look
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
-
-WATCHED = 64  # positions whose content is compared each time they are read
 
 
 class MapDataset(Protocol):
@@ -55,7 +53,7 @@ class WithEvidence(Dataset[tuple[Any, ...]]):
         self.dataset, self.noisy, self.positions, self.rows = dataset, noisy, positions, rows
         self.evidence = evidence_of(noisy, form=form)
         self._features, self._id_of = features, id_of
-        self._marks = self._first_look() if id_of is None else {}
+        self._marks = first_look(lambda i: features(dataset[int(positions[i])]), len(positions)) if id_of is None else {}
         self.watched_by = "id" if id_of is not None else "content" if self._marks else "nothing"
 
     def __len__(self) -> int:
@@ -111,17 +109,6 @@ class WithEvidence(Dataset[tuple[Any, ...]]):
                 "has changed. Match the evidence again with with_evidence, or fix the dataset's order."
             )
 
-    def _first_look(self) -> dict[int, bytes]:
-        """Fingerprints of some items; none where an item differs from itself when read twice."""
-        chosen = np.unique(np.linspace(0, len(self) - 1, min(WATCHED, len(self))).round().astype(np.int64)).tolist()
-        first = self._features(self.dataset[int(self.positions[chosen[0]])])
-        again = [self._features(self.dataset[int(self.positions[i])]) for i in chosen]
-        marks = {i: fingerprint(x) for i, x in zip(chosen, again, strict=True)}
-        steady = fingerprint(first) == marks[chosen[0]] and all(
-            fingerprint(self._features(self.dataset[int(self.positions[i])])) == marks[i] for i in chosen[-3:]
-        )
-        return marks if steady else {}
-
 
 def with_evidence(
     dataset: MapDataset,
@@ -169,22 +156,28 @@ def with_evidence(
     ...     loss = likelihood_loss(model(x), log_likelihood)
     """
     require_noisy(noisy)
-    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise InvalidInput(
-            f"Expected a map-style Dataset with __len__ and __getitem__, got {type(dataset).__name__}: a stream has no positions to match "
-            "labels to. Put it into a map-style Dataset, or yield ids and use evidence_of(noisy) in your loop."
-        )
+    require_positions(dataset)
     positions = _positions(np.arange(len(dataset)) if ids is None else np.asarray(ids), len(dataset), noisy, given=ids is not None)
-    return WithEvidence(dataset, noisy, positions, features=features or _first, id_of=id_of, rows=rows, form=form)
+    return WithEvidence(dataset, noisy, positions, features=features or first_part, id_of=id_of, rows=rows, form=form)
 
 
-def _first(item: Any) -> Any:
+def first_part(item: Any) -> Any:
+    """What of a dataset's item is x, unless the user says otherwise: the first part of a tuple or list, which leaves labels behind."""
     if isinstance(item, Mapping):
         raise InvalidInput(
             f"Expected to know which part of an item is x, got a mapping with keys {', '.join(map(str, item))}. Pass features=, for "
             "example features=lambda item: item['pixel_values'], and leave the label out."
         )
     return item[0] if isinstance(item, tuple | list) else item
+
+
+def require_positions(dataset: Any) -> None:
+    """A map-style Dataset."""
+    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise InvalidInput(
+            f"Expected a map-style Dataset with __len__ and __getitem__, got {type(dataset).__name__}: a stream has no positions to match "
+            "labels to. Put it into a map-style Dataset, or yield ids and use evidence_of(noisy) in your loop."
+        )
 
 
 def _positions(ids: NDArray[Any], n_items: int, noisy: NoisyLabels, *, given: bool) -> NDArray[np.int64]:

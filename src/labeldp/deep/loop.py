@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plain training loop on noisy labels, with the data on the device. It sees evidence only: no true label can reach it."""
+"""A training loop on noisy labels, on one device or many. It sees evidence only: no true label can reach it."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +13,11 @@ from labeldp import _validate
 from labeldp.deep.augment import Augmentation, mixup
 from labeldp.deep.average import WeightAverage
 from labeldp.deep.forms import Form
+from labeldp.deep.inputs import Inputs, as_inputs
 from labeldp.deep.losses import likelihood_loss, mixup_loss
+from labeldp.deep.placement import FabricPlacement, Placement, Precision, share
 from labeldp.deep.schedules import Schedule, cosine, set_rate
 from labeldp.errors import InvalidInput
-
-Precision = Literal["auto", "float32", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Recipe:
     average : float, optional
         Decay of an exponential moving average of the weights, which is then the model that is scored and returned.
     precision : {"auto", "float32", "bf16"}
-        "auto": bf16 autocast where the processor multiplies it natively.
+        "auto": bf16 autocast where the processor multiplies it natively. Under Fabric its own precision counts instead.
     channels_last : bool
         Memory format of images and nets.
     """
@@ -80,23 +79,30 @@ class Epoch:
         Mean over the epoch's batches.
     held_out : float or None
         Mean log-evidence of held-out rows under the model, larger is better; None without such rows.
+    epochs : int
+        How many the recipe has; 0 where that is not known.
     """
 
     number: int
     loss: float
     held_out: float | None
+    epochs: int = 0
+
+
+Progress = Callable[[Epoch], object]
 
 
 def train(
     module: nn.Module,
-    inputs: Tensor,
-    evidence: Form,
+    inputs: Any,
+    evidence: Form | Tensor,
     recipe: Recipe,
     *,
     generator: torch.Generator,
     device: torch.device | str = "cpu",
-    held_out: tuple[Tensor, Form] | None = None,
-    progress: Callable[[Epoch], object] | None = None,
+    held_out: tuple[Any, Form] | None = None,
+    progress: Progress | None = None,
+    fabric: Any = None,
 ) -> nn.Module:
     """Train a net in place.
 
@@ -104,10 +110,11 @@ def train(
     ----------
     module : nn.Module
         Gives logits (m, K); moved to the device.
-    inputs : (n, ...) tensor
-        Kept on the device whole; uint8 is scaled to 0..1 batch by batch, so that images take a byte a pixel.
-    evidence : Form of n rows
-        What the recipe's loss is given.
+    inputs : (n, ...) tensor or array, or Inputs, or what `as_inputs` makes them of
+        Kept on the device where they fit, read batch by batch where not. uint8 is scaled to 0..1 batch by batch, so that images take a byte
+        a pixel; floats are turned into the net's type.
+    evidence : Form of n rows, or (n,) int64 tensor of noisy labels
+        What the recipe's loss is given. Row i belongs to input i.
     recipe : Recipe
     generator : torch.Generator
         On the CPU: order of the rows, augmentation, mixup.
@@ -115,55 +122,55 @@ def train(
     held_out : (inputs, Form), optional
         Rows that are scored after each epoch and never learned from.
     progress : function of an Epoch, optional
-        Called after each epoch; may raise to stop.
+        Called after each epoch, in every process with the same figures; may raise to stop. `logs.combine` makes one function of several.
+    fabric : lightning.fabric.Fabric, optional
+        Launched; decides device, precision and distribution. Each process calls `train` with the same arguments and learns from its share
+        of every batch; batches are those of one process, in the order of the first process's generator.
 
     Returns
     -------
-    nn.Module in evaluation mode: the averaged net if the recipe asks for one, else `module`.
+    nn.Module in evaluation mode: the averaged net if the recipe asks for one, else `module`. The same in every process.
 
     Raises
     ------
     InvalidInput
-        If inputs and evidence differ in length, or a loss is not finite.
+        If inputs and evidence differ in length, evidence differs between processes, or a loss is not finite.
     """
-    if len(inputs) != len(evidence) or not len(inputs):
-        raise InvalidInput(f"Expected evidence of every input and at least one, got {len(evidence)} for {len(inputs)}. Index both alike.")
-    layout = torch.channels_last if recipe.channels_last and inputs.ndim == 4 else torch.preserve_format
-    place: dict[str, Any] = {"device": device, "memory_format": layout}  # torch's own annotations lack the second
-    module.to(**place)
-    inputs, evidence = inputs.to(device, memory_format=layout), evidence.to(device)
+    place = Placement(device, recipe.precision) if fabric is None else FabricPlacement(fabric)
+    inputs = as_inputs(inputs)
+    _require_pairs(inputs, evidence)
+    place.require_same(evidence)
+    layout = _layout(inputs, recipe)
+    into: dict[str, Any] = {"device": place.device, "memory_format": layout}  # torch's own annotations lack the second
+    module.to(**into)
     optimizer = torch.optim.SGD(
         module.parameters(), recipe.rate, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.momentum > 0
     )
+    net, steps = place.setup(module, optimizer)
     average = None if recipe.average is None else WeightAverage(module, recipe.average)
-    per_epoch = -(-len(inputs) // recipe.batch_size)
+    order, draws = place.generators(generator)
+    run = _Run(net, inputs.on(place.device, layout), evidence.to(place.device), recipe, place, optimizer, steps, draws, layout)
+    if held_out is not None:
+        _require_pairs(scored := as_inputs(held_out[0]), held_out[1])
+        held_out = (scored.on(place.device, layout), held_out[1].to(place.device))
     for number in range(recipe.epochs):
         module.train()
-        total = torch.zeros((), device=device)
-        for step, rows in enumerate(_batches(len(inputs), recipe.batch_size, generator)):
-            set_rate(optimizer, recipe.schedule, (number * per_epoch + step) / (recipe.epochs * per_epoch))
-            loss = _loss(module, inputs[rows.to(device)], evidence[rows.to(device)], recipe, generator)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            if recipe.clip < math.inf:
-                nn.utils.clip_grad_norm_(module.parameters(), recipe.clip)
-            optimizer.step()
-            if average is not None:
-                average.update(module)
-            total += loss.detach() * (len(rows) / len(inputs))
-        _report(number + 1, float(total), module if average is None else average.module, held_out, recipe, progress)
-    return (module if average is None else average.module).eval()
+        loss = run.epoch(number, order, average, module)
+        model = module if average is None else average.module
+        place.unite(model)
+        _report(number + 1, loss, model, held_out, recipe, place, progress)
+    return model.eval()
 
 
 @torch.no_grad()
-def predict(module: nn.Module, inputs: Tensor, *, batch_size: int = 1024, precision: Precision = "auto") -> Tensor:
+def predict(module: nn.Module, inputs: Any, *, batch_size: int = 1024, precision: Precision = "auto") -> Tensor:
     """Logits of all rows.
 
     Parameters
     ----------
     module : nn.Module
         Put into evaluation mode for the call.
-    inputs : (n, ...) tensor on any device
+    inputs : (n, ...) tensor or array on any device, or Inputs, or what `as_inputs` makes them of
     batch_size : int
     precision : {"auto", "float32", "bf16"}
 
@@ -171,47 +178,112 @@ def predict(module: nn.Module, inputs: Tensor, *, batch_size: int = 1024, precis
     -------
     (n, K) float32 tensor on the module's device.
     """
-    device = next(module.parameters()).device
-    was_training = module.training
-    module.eval()
-    found = []
-    for start in range(0, len(inputs), batch_size):
-        with _autocast(device, precision):
-            found.append(module(_scaled(inputs[start : start + batch_size].to(device))).float())
-    module.train(was_training)
-    return torch.cat(found)
+    inputs = as_inputs(inputs, watch=False)
+    if not len(inputs):
+        raise InvalidInput("Expected inputs of at least one row, got none. Give the rows to predict.")
+    place = Placement(next(module.parameters()).device, precision)
+    every = torch.arange(len(inputs)).split(batch_size)
+    return torch.cat(list(_logits(module, inputs, every, place)))
 
 
-def _loss(module: nn.Module, x: Tensor, target: Form, recipe: Recipe, generator: torch.Generator) -> Tensor:
-    x = _scaled(x)
-    if recipe.augment is not None:
-        x = recipe.augment(x, generator)
-    if not recipe.alpha:
-        with _autocast(x.device, recipe.precision):
-            logits = module(x)
-        return recipe.loss(logits, target)
-    mixed = mixup(x, generator, alpha=recipe.alpha)
-    with _autocast(x.device, recipe.precision):
-        logits = module(mixed.inputs)
-    return mixup_loss(recipe.loss, logits, target, target[mixed.partner], mixed.lam)
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """What stays the same from epoch to epoch."""
+
+    net: nn.Module
+    inputs: Inputs
+    evidence: Form | Tensor
+    recipe: Recipe
+    place: Placement
+    optimizer: torch.optim.Optimizer
+    steps: Any
+    draws: torch.Generator
+    layout: torch.memory_format
+
+    def epoch(self, number: int, order: torch.Generator, average: WeightAverage | None, module: nn.Module) -> float:
+        """One pass over all rows; the mean loss."""
+        batches = list(_batches(len(self.inputs), self.recipe.batch_size, order))
+        shares = [share(rows, self.place.rank, self.place.world) for rows in batches]
+        total = torch.zeros((), device=self.place.device)
+        found = zip(batches, shares, self.inputs.batches([rows for rows, _ in shares]), strict=True)
+        for step, (batch, (rows, weight), x) in enumerate(found):
+            set_rate(self.optimizer, self.recipe.schedule, (number + step / len(batches)) / self.recipe.epochs)
+            loss = self.loss(rows, x) * weight
+            self.step(loss)
+            if average is not None:
+                average.update(module)
+            total += loss.detach() * (len(batch) / len(self.inputs))
+        return float(self.place.total(total)) / self.place.world
+
+    def loss(self, rows: Tensor, x: Tensor) -> Tensor:
+        """Mean loss of some rows."""
+        if len(x) != len(rows):
+            raise InvalidInput(f"Expected the {len(rows)} inputs that were asked for, got {len(x)}. Correct Inputs.batches.")
+        recipe, target = self.recipe, self.evidence[rows.to(self.place.device)]
+        x = _ready(x, self.place.device, self.layout, self.dtype)
+        if recipe.augment is not None:
+            x = recipe.augment(x, self.draws)
+        if not recipe.alpha:
+            with self.place.autocast():
+                logits = self.net(x)
+            return recipe.loss(logits, target)
+        mixed = mixup(x, self.draws, alpha=recipe.alpha)
+        with self.place.autocast():
+            logits = self.net(mixed.inputs)
+        return mixup_loss(recipe.loss, logits, target, target[mixed.partner], mixed.lam)
+
+    def step(self, loss: Tensor) -> None:
+        """Gradients, and one step along them."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.place.backward(loss)
+        if self.recipe.clip < math.inf:
+            self.place.clip(self.net, self.steps, self.recipe.clip)
+        self.steps.step()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        found: torch.dtype = self.optimizer.param_groups[0]["params"][0].dtype
+        return found
 
 
 def _report(
     number: int,
     loss: float,
     model: nn.Module,
-    held_out: tuple[Tensor, Form] | None,
+    held_out: tuple[Inputs, Form] | None,
     recipe: Recipe,
-    progress: Callable[[Epoch], object] | None,
+    place: Placement,
+    progress: Progress | None,
 ) -> None:
     if not math.isfinite(loss):  # on a GPU the losses themselves are not looked at, so that nothing waits for it
         raise InvalidInput(f"Expected a finite loss, got {loss} in epoch {number}. Lower the rate, clip gradients, or check the inputs.")
     if progress is not None:
-        score = None
-        if held_out is not None:
-            logits = predict(model, held_out[0], precision=recipe.precision)
-            score = -float(likelihood_loss(logits, held_out[1].to(logits.device)))
-        progress(Epoch(number, loss, score))
+        score = None if held_out is None else _score(model, *held_out, place)
+        progress(Epoch(number, loss, score, recipe.epochs))
+
+
+@torch.no_grad()
+def _score(model: nn.Module, inputs: Inputs, evidence: Form, place: Placement) -> float:
+    """Mean log-evidence; each process reads its part of the rows."""
+    total = torch.zeros((), device=place.device)
+    mine = torch.arange(len(inputs)).tensor_split(place.world)[place.rank].split(1024)
+    for rows, logits in zip(mine, _logits(model, inputs, mine, place), strict=True):
+        total -= likelihood_loss(logits, evidence[rows.to(place.device)], "sum")
+    return float(place.total(total)) / len(inputs)
+
+
+def _logits(module: nn.Module, inputs: Inputs, batches: Sequence[Tensor], place: Placement) -> Iterator[Tensor]:
+    """Batch by batch, in evaluation mode."""
+    was_training, dtype = module.training, next(module.parameters()).dtype
+    module.eval()
+    try:
+        for x in inputs.batches([rows for rows in batches if len(rows)]):
+            with place.autocast():
+                logits = module(_ready(x, place.device, torch.preserve_format, dtype))
+            yield logits.float()
+    finally:
+        module.train(was_training)
 
 
 def _batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
@@ -223,16 +295,18 @@ def _batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     yield from order.tensor_split(ends)
 
 
-def _scaled(x: Tensor) -> Tensor:
-    return x.float().div_(255) if x.dtype == torch.uint8 else x
+def _ready(x: Tensor, device: torch.device, layout: torch.memory_format, dtype: torch.dtype) -> Tensor:
+    """On the device, bytes scaled to 0..1, floats of the net's type, other numbers as they are."""
+    x = x.to(device, non_blocking=True, memory_format=layout)
+    if x.dtype == torch.uint8:
+        return x.to(dtype).div_(255)
+    return x.to(dtype) if x.is_floating_point() else x
 
 
-def _autocast(device: torch.device, precision: Precision) -> "torch.autocast | nullcontext[None]":
-    wanted = precision == "bf16" or (precision == "auto" and _has_bf16(device.type))
-    return torch.autocast(device.type, torch.bfloat16) if wanted else nullcontext()
+def _layout(inputs: Inputs, recipe: Recipe) -> torch.memory_format:
+    return torch.channels_last if recipe.channels_last and inputs.ndim == 4 else torch.preserve_format
 
 
-def _has_bf16(kind: str) -> bool:
-    if kind == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return kind == "cpu" and bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+def _require_pairs(inputs: Inputs, evidence: Form | Tensor) -> None:
+    if len(inputs) != len(evidence) or not len(inputs):
+        raise InvalidInput(f"Expected evidence of every input and at least one, got {len(evidence)} for {len(inputs)}. Index both alike.")

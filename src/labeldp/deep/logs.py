@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to do with each epoch's figures, which come from noisy labels alone: functions of an Epoch, for `train(..., progress=)`.
+
+In many processes only the first one writes.
+"""
+
+import csv
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch.distributed
+
+from labeldp.deep.loop import Epoch, Progress
+from labeldp.errors import InvalidInput, MissingExtra
+
+_COLUMNS = ("number", "loss", "held_out")
+_WIDTH = 24  # cells of the bar
+
+
+class CsvLog:
+    """A line an epoch in a CSV file, on disk at once: number, loss, held_out.
+
+    Parameters
+    ----------
+    path : str or path
+        A file that is there already is gone on with.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def __call__(self, epoch: Epoch) -> None:
+        """Write one line."""
+        if not _first():
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        head = self._head()
+        with self.path.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, _COLUMNS, extrasaction="ignore")
+            if not head:
+                writer.writeheader()
+            writer.writerow(asdict(epoch))
+
+    def _head(self) -> str:
+        head = ""
+        if self.path.exists():
+            with self.path.open(encoding="utf-8") as file:
+                head = file.readline().strip()
+        if head and head != ",".join(_COLUMNS):
+            raise InvalidInput(f"Expected a log of epochs, got {self.path} with other columns. Give the log a path of its own.")
+        return head
+
+
+class TensorBoardLog:
+    """Loss and held-out score as TensorBoard's scalars, a step an epoch; steps go on from one training to the next.
+
+    Parameters
+    ----------
+    folder : str or path
+
+    Raises
+    ------
+    MissingExtra
+        If tensorboard is not installed.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        try:
+            maker = import_module("torch.utils.tensorboard").SummaryWriter
+        except ModuleNotFoundError as error:
+            raise MissingExtra(f"Expected {error.name}, which is not installed. pip install 'labeldp[tensorboard]'") from None
+        self._writer = maker(str(folder)) if _first() else None
+        self._steps = 0
+
+    def __call__(self, epoch: Epoch) -> None:
+        """Write the figures."""
+        self._steps += 1
+        if self._writer is None:
+            return
+        for name in _COLUMNS[1:]:
+            value = getattr(epoch, name)
+            if value is not None:
+                self._writer.add_scalar(f"noisy/{name}", value, self._steps)
+        self._writer.flush()
+
+
+def progress_bar(console: Any = None) -> Progress:
+    """A bar that grows with the epochs, on a terminal in one line, elsewhere a line an epoch.
+
+    Parameters
+    ----------
+    console : rich.console.Console, optional
+        By default one on standard error.
+
+    Returns
+    -------
+    function of an Epoch
+
+    Raises
+    ------
+    MissingExtra
+        If rich is not installed.
+    """
+    try:
+        console = console or import_module("rich.console").Console(stderr=True)
+    except ModuleNotFoundError:
+        raise MissingExtra("Expected rich, which is not installed. pip install rich") from None
+
+    def show(epoch: Epoch) -> None:
+        if _first():
+            last = not console.is_terminal or epoch.number >= epoch.epochs
+            console.print(_line(epoch), end="\n" if last else "\r", markup=False, highlight=False, no_wrap=True, overflow="crop")
+
+    return show
+
+
+def combine(*progress: Callable[[Epoch], object]) -> Progress:
+    """Several functions of an Epoch as one, from left to right.
+
+    Parameters
+    ----------
+    *progress : functions of an Epoch
+
+    Returns
+    -------
+    function of an Epoch
+
+    Examples
+    --------
+    >>> from labeldp.deep import Epoch
+    >>> combine(lambda e: print("epoch", e.number), lambda e: print("loss", e.loss))(Epoch(1, 0.5, None))
+    epoch 1
+    loss 0.5
+    """
+
+    def every(epoch: Epoch) -> None:
+        for each in progress:
+            each(epoch)
+
+    return every
+
+
+def _line(epoch: Epoch) -> str:
+    done = round(_WIDTH * epoch.number / epoch.epochs) if epoch.epochs else 0
+    bar = f"{'━' * done}{' ' * (_WIDTH - done)}  epoch {epoch.number}/{epoch.epochs}" if epoch.epochs else f"epoch {epoch.number}"
+    score = "" if epoch.held_out is None else f"  held-out {epoch.held_out:.4f}"
+    return f"{bar}  loss {epoch.loss:.4f}{score}"
+
+
+def _first() -> bool:
+    """Whether this is the only process or the first of several."""
+    apart = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return not apart or torch.distributed.get_rank() == 0
