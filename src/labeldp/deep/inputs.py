@@ -146,7 +146,7 @@ class Streamed(Inputs):
         chosen = features or first_part
         marks = first_look(lambda i: chosen(dataset[i]), len(dataset)) if watch and len(dataset) else {}
         self._items, self._collate = _Items(dataset, chosen, marks), _Collate(chosen, collate)
-        self.workers = _validate.integer(workers=workers, low=0)
+        self.workers, self._passes = _validate.integer(workers=workers, low=0), 0
         self.options = {"pin_memory": True, **options}
         self.options["pin_memory"] &= torch.accelerator.is_available()  # torch warns where there is nothing to pin for
 
@@ -155,8 +155,10 @@ class Streamed(Inputs):
 
     def batches(self, rows: Iterable[Tensor]) -> Iterator[Tensor]:
         wanted = [chosen.tolist() for chosen in rows]
+        self._passes += 1
+        own = torch.Generator().manual_seed((torch.initial_seed() + self._passes) % 2**63)  # DataLoader would draw from dropout's
         loader: DataLoader[Any] = DataLoader(
-            self._items, batch_sampler=wanted, collate_fn=self._collate, num_workers=self.workers, **self.options
+            self._items, batch_sampler=wanted, collate_fn=self._collate, num_workers=self.workers, generator=own, **self.options
         )
         for asked, (found, x) in zip(wanted, loader, strict=True):
             if asked != found:
@@ -262,7 +264,7 @@ class _Collate:
         rows, items = [i for i, _ in found], [item for _, item in found]
         try:
             x = default_collate([self._features(item) for item in items]) if self._own is None else self._features(self._own(items))
-        except TypeError as error:  # torch's own message does not say what to do
+        except (TypeError, RuntimeError) as error:  # torch's own message does not say what to do
             raise InvalidInput(f"Expected items that make a tensor, got others ({error}). {_MAKE_TENSORS}") from error
         if not isinstance(x, Tensor) or len(x) != len(rows):
             raise InvalidInput(f"Expected a batch as one tensor of {len(rows)} rows, got {type(x).__name__}. {_MAKE_TENSORS}")
