@@ -5,12 +5,14 @@ import doctest
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUN = [pytest.param(page, marks=pytest.mark.deep) if page.name == "deep.md" else page for page in PAGES]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -23,9 +25,11 @@ def blocks(page: Path, language: str) -> list[tuple[int, str]]:
     ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python blocks share one namespace a page and run in an empty folder; so do the page's `labeldp` commands, after them."""
+    if page.name == "deep.md" and not (find_spec("torch") and find_spec("lightning_fabric")):
+        pytest.skip("needs labeldp[torch,fabric]: run `make test-deep`")
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "example"}
     parser, problems = doctest.DocTestParser(), []

@@ -208,7 +208,9 @@ class _Run:
         found = zip(batches, shares, self.inputs.batches([rows for rows, _ in shares]), strict=True)
         for step, (batch, (rows, weight), x) in enumerate(found):
             set_rate(self.optimizer, self.recipe.schedule, (number + step / len(batches)) / self.recipe.epochs)
-            loss = self.loss(rows, x) * weight
+            loss = self.loss(rows, x)
+            if weight != 1.0:
+                loss = loss * weight
             self.step(loss)
             if average is not None:
                 average.update(module)
