@@ -68,7 +68,7 @@ def test_batch_statistics_are_nearly_those_of_one_process(one, two):
 
 def test_each_process_reads_its_share_of_the_same_batches(one, two):
     for batches, *shares in zip(one["rows"]["asked"], *(found["rows"]["asked"] for found in two), strict=True):
-        assert [len(rows) for rows in batches] == [64, 64, 64, 3]
+        assert [len(rows) for rows in batches] == [63, 63, 63, 3]
         for whole, mine, other in zip(batches[:3], *(parts[:3] for parts in shares), strict=True):
             assert torch.equal(torch.cat([mine, other]), whole)
         last = [parts[3] for parts in shares]
