@@ -156,6 +156,7 @@ def read(data):
         (lambda: DataLoader(Items(), sampler=WeightedRandomSampler(torch.ones(N), 5)), "leave rows out"),
         (lambda: DataLoader(Items(), batch_size=None), "leave rows out"),
         (lambda: np.array(["a", "b"]), "numbers"),
+        (lambda: {"x": X}, "an item a row"),
         (lambda: torch.tensor(1.0), "axis of rows"),
         (lambda: DataLoader(Items(), collate_fn=lambda items: X[:1]), "tensor of 3 rows"),
         (lambda: DataLoader(Items(), collate_fn=lambda items: ["x"]), "one tensor"),

@@ -223,6 +223,8 @@ def as_inputs(X: Any, *, features: Features | None = None, watch: bool = True) -
         return _of_loader(X, features, watch)
     if isinstance(X, TensorDataset) and features is None:
         return Resident(X.tensors[0])
+    if isinstance(X, Mapping):
+        raise InvalidInput(f"Expected an array, a Dataset or a DataLoader, got {type(X).__name__}. Make a Dataset with an item a row.")
     if isinstance(X, Dataset) or (hasattr(X, "__getitem__") and not hasattr(X, "__array__") and not isinstance(X, list | tuple)):
         dataset: Any = X
         return Streamed(dataset, features=features, watch=watch)

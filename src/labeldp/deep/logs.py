@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch.distributed
+from torch import distributed
 
 from labeldp.deep.loop import Epoch, Progress
 from labeldp.errors import InvalidInput, MissingExtra
@@ -152,5 +152,5 @@ def _line(epoch: Epoch) -> str:
 
 def _first() -> bool:
     """Whether this is the only process or the first of several."""
-    apart = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return not apart or torch.distributed.get_rank() == 0
+    apart = distributed.is_available() and distributed.is_initialized()
+    return not apart or distributed.get_rank() == 0
