@@ -78,3 +78,9 @@ def test_a_release_keeps_to_its_bars_of_time_and_memory():
         assert case["results"]["shuffle"]["ratio"] <= 3.0
         assert max(found["peak_mb"] for found in case["results"].values()) < 400
     assert kept["spark"]["randomized response, K = 1000"]["results"]["keep"]["ratio"] <= 1.5
+
+
+def test_no_kill_of_a_fit_lost_or_doubled_anything():
+    trials = json.loads((RESULTS / "deep_resume.json").read_text(encoding="utf-8"))["trials"]
+    assert sum(len(each["kills"]) for each in trials) >= 50
+    assert not [each for each in trials if each["problems"]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting until files and folders are on disk."""
+"""Files that are on disk when a call returns."""
 
 import os
 from pathlib import Path
@@ -12,3 +12,11 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file that does not exist yet, readable by its owner only, and wait until its content is on disk."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

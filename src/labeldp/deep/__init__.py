@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from labeldp.deep import augment, logs, models, schedules
     from labeldp.deep.average import WeightAverage
     from labeldp.deep.data import WithEvidence, with_evidence
+    from labeldp.deep.estimator import TorchClassifier
     from labeldp.deep.evidence import debias_weights, evidence_of
     from labeldp.deep.forms import Candidates, Dense, Form, PackedSets, Sum
     from labeldp.deep.inputs import Inputs, Resident, Streamed, as_inputs
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _HOME = {
     "WeightAverage": "average",
     **dict.fromkeys(("WithEvidence", "with_evidence"), "data"),
+    "TorchClassifier": "estimator",
     **dict.fromkeys(("debias_weights", "evidence_of"), "evidence"),
     **dict.fromkeys(("Candidates", "Dense", "Form", "PackedSets", "Sum"), "forms"),
     **dict.fromkeys(("Inputs", "Resident", "Streamed", "as_inputs"), "inputs"),
@@ -57,6 +59,7 @@ __all__ = [
     "Resident",
     "Streamed",
     "Sum",
+    "TorchClassifier",
     "WeightAverage",
     "WithEvidence",
     "as_inputs",

@@ -144,8 +144,8 @@ class Streamed(Inputs):
     ) -> None:
         require_positions(dataset)
         chosen = features or first_part
-        marks = first_look(lambda i: chosen(dataset[i]), len(dataset)) if watch and len(dataset) else {}
-        self._items, self._collate = _Items(dataset, chosen, marks), _Collate(chosen, collate)
+        self.marks = first_look(lambda i: chosen(dataset[i]), len(dataset)) if watch and len(dataset) else {}
+        self._items, self._collate = _Items(dataset, chosen, self.marks), _Collate(chosen, collate)
         self.workers, self._passes = _validate.integer(workers=workers, low=0), 0
         self.options = {"pin_memory": True, **options}
         self.options["pin_memory"] &= torch.accelerator.is_available()  # torch warns where there is nothing to pin for

@@ -14,23 +14,17 @@ from sklearn.utils import assert_all_finite, check_random_state, column_or_1d, g
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from labeldp import _validate
-from labeldp._hash import array_digest
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
-from labeldp.laws import LAWS, Law
+from labeldp.laws import Law
 from labeldp.learn.features import check_features, features_digest
 from labeldp.learn.learners import Learner, LearnOptions, make_learner
 from labeldp.learn.model import Floats, Model, seeded, take
-from labeldp.privacy.door import open_run
-from labeldp.privacy.encode import declare, infer_classes
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise
-from labeldp.privacy.run import Run
 from labeldp.protocol import metrics
-from labeldp.protocol.stages import Rows, Stage, StagePlan, plan_stages, run_stages
-
-HeldOut = tuple[Rows, NoisyLabels]
+from labeldp.protocol.fitting import HeldOut, check_count, check_noisy, evidenced, hold_out, open_fit, plan_fit
+from labeldp.protocol.stages import Rows, Stage, run_stages
 
 _FEW_ROWS = 2000
 
@@ -167,45 +161,31 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         estimator = seeded(self._base(len_of(X)), random_state if self.random_state is not None else None)
         learner = make_learner(estimator, self.correction, options, random_state)
         if isinstance(y, NoisyLabels):
-            if ids is not None or unit is not None:
-                raise InvalidInput("Expected ids and unit only with raw labels; NoisyLabels carry their own.")
+            check_noisy(y, self.classes, ids, unit)
             return self._fit_noisy(X, y, learner, options, random_state)
         return self._fit_raw(X, y, ids, unit, learner, options)
 
     def _fit_raw(self, X: Any, y: Any, ids: ArrayLike | None, unit: ArrayLike | None, learner: Learner, options: LearnOptions) -> Self:
         labels = _checked_labels(y, len_of(X), declared=self.classes is not None)
-        classes = infer_classes(labels) if self.classes is None else declare(self.classes)
-        law = self._resolved_law(len(classes))
-        plan = plan_stages(
-            law,
-            n_stages=self.n_stages,
-            sizes=None if self.stage_sizes is None else tuple(self.stage_sizes),
-            validation_fraction=self.validation_fraction,
-            n_rows=len_of(X),
-        )
-        first = self._first_prior(X, law)
-        if self.correction == "debias" and not (plan.invertible and first is None):
+        plan = plan_fit(self, labels, X, len_of(X))
+        if self.correction == "debias" and not plan.invertible:
             raise InvalidInput(
-                f"Expected one invertible law for all rows with correction='debias', got {law} in {plan.n_stages} stages. Use law='rr' or "
-                "'subset', n_stages=1 without a prior, or correction='em'."
+                f"Expected one invertible law for all rows with correction='debias', got {plan.stages.law} in {plan.stages.n_stages} stages"
+                ". Use law='rr' or 'subset', n_stages=1 without a prior, or correction='em'."
             )
-        with self._open(X, labels, classes, plan, first, ids, unit) as run:
+        with open_fit(self, plan, labels, ids=ids, unit=unit, public_digest=lambda: features_digest(X)) as run:
             staged = run_stages(
                 run,
-                plan,
+                plan.stages,
                 fit=lambda rows, noisy, model, held_out: _learn(learner, X, rows, noisy, model, held_out),
                 prior_of=lambda model, rows: model.predict_proba(take(X, rows)) ** (1.0 / options.temperature),
-                first_prior=None if first is None else lambda rows: first[rows],
+                first_prior=plan.prior_of_rows,
             )
         return self._finish(X, staged.noisy, staged.model, staged.validation, staged.stages, learner, options)
 
     def _fit_noisy(self, X: Any, noisy: NoisyLabels, learner: Learner, options: LearnOptions, random_state: np.random.RandomState) -> Self:
-        if self.classes is not None and declare(self.classes) != noisy.classes:
-            raise InvalidInput(f"Expected noisy labels of the {len(tuple(self.classes))} declared classes, got other ones. Drop classes=.")
         usable = np.flatnonzero(noisy.evidenced)
-        if not len(usable):
-            raise InvalidInput("Expected noisy labels with evidence for at least one row, got none.")
-        held_out = _hold_out(noisy, self.validation_fraction, random_state)
+        held_out = hold_out(noisy, self.validation_fraction, random_state.permutation)
         training = np.setdiff1d(usable, held_out)
         model = _learn(learner, X, training, noisy[training], None, (held_out, noisy[held_out]) if len(held_out) else None)
         return self._finish(X, noisy, model, held_out, (), learner, options)
@@ -226,34 +206,6 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         self.noisy_labels_, self.privacy_, self.stages_ = noisy, noisy.privacy, stages
         return self
 
-    def _open(
-        self,
-        X: Any,
-        labels: Any,
-        classes: tuple[object, ...],
-        plan: StagePlan,
-        first: Floats | None,
-        ids: ArrayLike | None,
-        unit: ArrayLike | None,
-    ) -> Run:
-        named = self.ledger is not None or self.noise is not None
-        return open_run(
-            labels,
-            classes=classes,
-            epsilon=self.epsilon,
-            laws=plan.to_dict() | ({"classes_inferred": True} if self.classes is None else {}),
-            dataset=self.dataset,
-            column=self.column,
-            ids=ids,
-            public_digest=features_digest(X) if named and ids is None else "",
-            unit=unit,
-            unit_name=str(getattr(unit, "name", None) or "unit"),  # a column of a data frame has a name
-            max_rows_per_unit=self.max_rows_per_unit,
-            prior_digest="" if first is None else array_digest({"prior": first}),
-            ledger=self.ledger,
-            noise=self.noise,
-        )
-
     # What was asked for -----------------------------------------------------------------------------------------------------------
 
     def _base(self, n_rows: int = _FEW_ROWS) -> Any:
@@ -272,29 +224,6 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         if isinstance(y, NoisyLabels) and len(y) != len_of(checked):
             raise InvalidInput(f"Expected noisy labels of {len_of(checked)} rows, as many as X has, got {len(y)}.")
         return checked
-
-    def _resolved_law(self, n_classes: int) -> Law:
-        epsilon = _validate.epsilon(self.epsilon)
-        if isinstance(self.law, Law):
-            if self.law.n_classes != n_classes or self.law.epsilon != epsilon:
-                raise InvalidInput(f"Expected a law over {n_classes} classes with epsilon={epsilon}, got {self.law}. Make the two agree.")
-            return self.law
-        name = _validate.one_of(LAWS, law=self.law, fix="Or pass a Law.")
-        try:
-            return LAWS[name](n_classes, epsilon)
-        except TypeError:
-            fix = f"Pass law={LAWS[name].__name__}(...)."
-            raise InvalidInput(f"Expected a Law instance for {name!r}, which has parameters of its own. {fix}") from None
-
-    def _first_prior(self, X: Any, law: Law) -> Floats | None:
-        if self.prior is None:
-            return None
-        if not law.uses_prior:
-            raise InvalidInput(f"Expected no prior with {law}, which does not read it. Use law='auto', or drop prior=.")
-        weights = np.asarray(self.prior(X) if callable(self.prior) else self.prior, np.float64)
-        if weights.shape != (len_of(X), law.n_classes):
-            raise InvalidInput(f"Expected a prior of shape {(len_of(X), law.n_classes)}, got {weights.shape}.")
-        return weights
 
     # Predicting -------------------------------------------------------------------------------------------------------------------
 
@@ -335,10 +264,7 @@ def len_of(X: Any) -> int:
 def _checked_labels(y: Any, n_rows: int, declared: bool) -> Any:
     """Raw labels, one a row, of a kind that can be classes; no message shows a label, and no warning depends on them."""
     labels = column_or_1d(y, warn=True)
-    if len(labels) != n_rows:
-        raise InvalidInput(f"Found input variables with inconsistent numbers of samples: X has {n_rows} rows, y has {len(labels)}.")
-    if n_rows < 2:
-        raise InvalidInput(f"Expected at least 2 rows, got n_samples={n_rows}.")
+    check_count(len(labels), n_rows)
     if labels.dtype.kind == "f":
         assert_all_finite(labels, input_name="y")
     if not declared:
@@ -352,20 +278,6 @@ def _checked_labels(y: Any, n_rows: int, declared: bool) -> Any:
 
 
 def _learn(learner: Learner, X: Any, rows: Rows, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
-    """Learn from the rows that have evidence: those over a unit's cap have none."""
-    found = np.flatnonzero(noisy.evidenced)
-    if not len(found):
-        raise InvalidInput("Expected at least one row with evidence to learn from. Give more rows.")
-    kept = None
-    if held_out is not None:
-        seen = np.flatnonzero(held_out[1].evidenced)
-        kept = (take(X, held_out[0][seen]), held_out[1][seen]) if len(seen) else None
-    return learner.fit(take(X, rows[found]), noisy[found], start, kept)
-
-
-def _hold_out(noisy: NoisyLabels, fraction: float, random_state: np.random.RandomState) -> Rows:
-    """Random rows among those with an unbiased estimator; none if they would be too few to tell anything."""
-    share = _validate.fraction(validation_fraction=fraction, zero=True)
-    able = np.flatnonzero(np.isfinite(noisy.inclusion()[0]))
-    count = int(min(share * len(noisy), 0.5 * len(able)))
-    return np.sort(random_state.permutation(able)[:count]) if count >= 20 else np.empty(0, np.int64)
+    """Learn from the rows that have evidence."""
+    rows, noisy, kept = evidenced(rows, noisy, held_out)
+    return learner.fit(take(X, rows), noisy, start, None if kept is None else (take(X, kept[0]), kept[1]))

@@ -12,7 +12,10 @@ from labeldp.learn.model import Estimator
 
 
 def check_features(X: Any, estimator: Estimator) -> Any:
-    """X as it goes to the estimator: data frames and object arrays pass as they are, numbers are checked for what it refuses."""
+    """X as it goes to the estimator: data frames and object arrays pass as they are, numbers are checked for what it refuses.
+
+    Arrays of more than two dimensions pass where the estimator's tags say that it takes three.
+    """
     if hasattr(X, "iloc") or (isinstance(X, np.ndarray) and X.dtype.kind in "OUS" and X.ndim == 2):
         return X
     tags = get_tags(estimator).input_tags
@@ -20,6 +23,7 @@ def check_features(X: Any, estimator: Estimator) -> Any:
         X,
         accept_sparse=["csr", "csc"] if tags.sparse else False,
         ensure_all_finite="allow-nan" if tags.allow_nan else True,
+        allow_nd=tags.three_d_array,
         dtype=None if getattr(X, "dtype", np.dtype(object)).kind != "O" else "numeric",
         estimator="LabelDPClassifier",
         input_name="X",

@@ -6,14 +6,16 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.pipeline import Pipeline
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.learn.em import em_fit, m_step, posterior
 from labeldp.learn.likelihood import exact_fit, exact_learner, exact_refit
-from labeldp.learn.linear import common_channel, linear_round, members
+from labeldp.learn.linear import common_channel, linear_round
 from labeldp.learn.model import Estimator, Model, fit_codes, take
+from labeldp.protocol.fitting import in_top_k
 
 HeldOut = tuple[object, NoisyLabels]
 
@@ -170,12 +172,7 @@ class FilteringLearner:
 
     def _in_top_k(self, X: object, noisy: NoisyLabels, start: Model | None) -> NDArray[np.int64]:
         k = self.options.top_k_filter
-        if k is None or start is None or k >= noisy.n_classes:
-            return np.arange(len(noisy))
-        proba = start.predict_proba(X)
-        likely = proba >= -np.partition(-proba, k - 1, axis=1)[:, k - 1 : k]
-        kept = np.flatnonzero((members(noisy) & likely).any(axis=1))
-        return kept if len(kept) else np.arange(len(noisy))
+        return np.arange(len(noisy)) if k is None or start is None else in_top_k(noisy, start.predict_proba(X), k)
 
     def _agree(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
         for _ in range(self.options.consensus_rounds):
@@ -189,6 +186,7 @@ class FilteringLearner:
 def make_learner(estimator: Estimator, correction: str, options: LearnOptions, random_state: np.random.RandomState) -> Learner:
     """The learner for this correction; "auto" is "likelihood" where the estimator can take it, else "em"."""
     wanted = _validate.one_of(CORRECTIONS, correction=correction)
+    _require_known_labels(estimator, wanted, options)
     exact = exact_learner(estimator) if wanted in ("auto", "likelihood") else None
     inner: Learner
     if exact is not None:
@@ -205,3 +203,15 @@ def make_learner(estimator: Estimator, correction: str, options: LearnOptions, r
     else:
         inner = EMLearner(estimator, options, random_state)
     return FilteringLearner(inner, estimator, options) if options.top_k_filter or options.consensus_rounds else inner
+
+
+def _require_known_labels(estimator: Estimator, correction: str, options: LearnOptions) -> None:
+    """Refuse to give codes to the `fit` of an estimator that would take them for raw labels and add noise of its own."""
+    last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
+    if not getattr(last, "takes_raw_labels", False):
+        return
+    if correction not in ("auto", "likelihood") or options.consensus_rounds:
+        raise InvalidInput(
+            f"Expected correction='likelihood' and no consensus rounds with {type(last).__name__}, which privatizes the labels that its "
+            f"fit is given, got correction={correction!r} and consensus_rounds={options.consensus_rounds}."
+        )

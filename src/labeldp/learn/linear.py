@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 
 from labeldp.evidence import NoisyLabels
 from labeldp.learn.model import Estimator, Model, fit_codes
+from labeldp.protocol.fitting import members
 
 
 def common_channel(noisy: NoisyLabels) -> tuple[float, float] | None:
@@ -38,14 +39,6 @@ def linear_round(estimator: Estimator, X: object, noisy: NoisyLabels, row_budget
         return None
     rows, codes = _pairs(members(noisy), max(1, row_budget // len(noisy)), random_state)
     return Model(fit_codes(estimator, X, rows, codes), noisy.n_classes, channel)
-
-
-def members(noisy: NoisyLabels) -> NDArray[np.bool_]:
-    """The output of each row as a set: (n, K) bool. Only where each row has one draw."""
-    inside = np.zeros((len(noisy), noisy.n_classes), bool)
-    for block in noisy.blocks:
-        inside[block.rows] = block.law.members(block.outputs, block.side)
-    return inside
 
 
 def _pairs(inside: NDArray[np.bool_], most: int, random_state: np.random.RandomState) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

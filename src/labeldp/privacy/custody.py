@@ -162,6 +162,7 @@ def begin(
     names_rows: bool,
     fresh: SecretHalves | None = None,
     covered: Covered | None = None,
+    resumes: str = "",
 ) -> Begun:
     """Charge a run, pick up a crashed one, or find the settled one that this request repeats.
 
@@ -182,9 +183,23 @@ def begin(
         For a new charge, where the caller had to choose run id and secret beforehand, with `fresh_secret`.
     covered : Covered, optional
         Which rows a new charge is about; None: it adds to every run of the column.
+    resumes : str
+        Id of the run that must be picked up, or "" for any: then nothing is ever charged.
     """
-    if ledger is None:
-        return _unrecorded(plan, noise)
+    earlier = _unrecorded(plan, noise) if ledger is None else _earlier(plan, ledger, noise, redraw, pin_of, names_rows)
+    if resumes and (earlier is None or earlier.receipt.run_id != resumes):
+        raise InvalidInput(
+            f"Expected what run {resumes} was charged for, got other labels, rows, ids or another ledger. Nothing was charged or drawn. "
+            "Give what that run was begun with, or begin a new one."
+        )
+    if earlier is not None or ledger is None:
+        assert earlier is not None
+        return earlier
+    return _charge(plan, ledger, pin_of, fresh or fresh_secret(ledger), covered or Covered())
+
+
+def _earlier(plan: RunPlan, ledger: Ledger, noise: SeededNoise | None, redraw: bool, pin_of: PinOf, names_rows: bool) -> Begun | None:
+    """The crashed run to pick up, or the settled one that this request repeats; None for a new charge."""
     if noise is not None:
         raise InvalidInput(
             "Expected noise=None with a ledger: seeded noise protects nothing, so there is nothing to record. Drop one of the two."
@@ -207,7 +222,7 @@ def begin(
             "row ids nor public columns were given. Pass ids=, so that a repeat is recognised, or ask for a new, charged draw with "
             "redraw=True."
         )
-    return _charge(plan, ledger, pin_of, fresh or fresh_secret(ledger), covered or Covered())
+    return None
 
 
 def _unrecorded(plan: RunPlan, noise: SeededNoise | None) -> Begun:

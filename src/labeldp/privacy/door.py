@@ -149,6 +149,7 @@ def open_run(
     ledger: Ledger | None = None,
     noise: SeededNoise | None = None,
     redraw: bool = False,
+    resumes: str = "",
 ) -> Run:
     """Charge one run over all rows of a table, or pick up the run that this request repeats.
 
@@ -168,6 +169,8 @@ def open_run(
         Name of the unit in receipts.
     prior_digest : str
         Digest of the public prior, "" for none.
+    resumes : str
+        Run id of the run that must be picked up: where this request is not that run's, labels included, nothing is charged. "" for any.
 
     Returns
     -------
@@ -190,6 +193,7 @@ def open_run(
         ledger=ledger,
         noise=noise,
         redraw=redraw,
+        resumes=resumes,
     )
 
 
@@ -210,6 +214,7 @@ def _open(
     ledger: Ledger | None,
     noise: SeededNoise | None,
     redraw: bool,
+    resumes: str = "",
 ) -> Run:
     """`open_run` on codes."""
     _check_rows(codes, ids, unit, max_rows_per_unit)
@@ -237,7 +242,7 @@ def _open(
 
     frame.check(new_secret())
     covered = _covered(ledger, plan, ids if unit is None else unit)
-    begun = begin(plan, ledger, noise, redraw=redraw, pin_of=pin_of, names_rows=bool(plan.rows), covered=covered)
+    begun = begin(plan, ledger, noise, redraw=redraw, pin_of=pin_of, names_rows=bool(plan.rows), covered=covered, resumes=resumes)
     return Run(begun, codes, frame)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labeldp._files import sync
+from labeldp._files import sync, write_new
 from labeldp.errors import LedgerError
 from labeldp.evidence import NoisyLabels
 from labeldp.privacy.secrets import Secret, SecretHalves
@@ -43,10 +43,7 @@ class RunStore:
 
     def _written(self, name: str, data: bytes) -> Path:
         part = self._part(name)
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        write_new(part, data)
         return part
 
     def _part(self, name: str) -> Path:

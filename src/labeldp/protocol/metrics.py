@@ -10,11 +10,11 @@ often than with the truth, and the numbers come out far too good (a 1-nearest-ne
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import norm
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
@@ -254,7 +254,7 @@ def _mean(values: Floats, confidence: float, *, least: float = -np.inf, most: fl
 
 
 def _z(confidence: float) -> float:
-    return float(norm.ppf(0.5 + _validate.fraction(confidence=confidence) / 2))
+    return NormalDist().inv_cdf(0.5 + _validate.fraction(confidence=confidence) / 2)
 
 
 def _within(value: float, low: float, high: float) -> float:

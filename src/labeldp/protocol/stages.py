@@ -7,7 +7,7 @@ whole costs one epsilon by parallel composition, models and all outputs included
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,9 @@ from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels, concat
 from labeldp.laws import AutoLaw, Law, PriorSplit, RandomizedResponse, SubsetSelection
-from labeldp.privacy.draw import Prior
+
+if TYPE_CHECKING:  # a machine that only trains has none of what custody needs
+    from labeldp.privacy.draw import Prior
 
 Model = TypeVar("Model")
 Rows = NDArray[np.int64]
@@ -31,7 +33,7 @@ class StageRun(Protocol):
 
     def partition(self, fractions: tuple[float, ...]) -> NDArray[np.int16]: ...
 
-    def privatize(self, rows: Rows, law: Law, prior: Prior = None, stage: str = "release") -> NoisyLabels: ...
+    def privatize(self, rows: Rows, law: Law, prior: "Prior" = None, stage: str = "release") -> NoisyLabels: ...
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ def run_stages(
 
 def _prior(
     law: Law, rows: Rows, model: Model | None, prior_of: Callable[[Model, Rows], ArrayLike], first_prior: PriorOfRows | None
-) -> Prior:
+) -> "Prior":
     """The prior of a stage's rows as a function of positions among them, so that a repeat of the run need not evaluate it."""
     if model is not None and law.uses_prior:
         return lambda positions: prior_of(model, rows[positions])

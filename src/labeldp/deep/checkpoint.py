@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a fit: what was asked for, and what came of each step, so that a fit that was killed goes on where it was.
+
+    plan.json           public facts that make it the same fit, and its seed, from which every step's random numbers follow
+    initial.pt          weights before training
+    receipt.json        the charge
+    drawn-STAGE.json    rows, law, and digests of what a stage's prior decided and of what was drawn; outputs are in the run's own store
+    model-N.pt          weights after stage N, its history, and the digest of the noisy labels that it learned from
+
+A file appears whole or not at all, and is on disk when its step is done. Nothing here is secret: all of it follows from noisy labels.
+"""
+
+import contextlib
+import fcntl
+import functools
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from labeldp._files import sync, write_new
+from labeldp._hash import array_digest, digest
+from labeldp.deep.ranks import from_first, is_first
+from labeldp.errors import InvalidInput
+from labeldp.evidence import NoisyLabels
+from labeldp.protocol.stages import Rows
+from labeldp.receipt import Receipt
+
+State = Mapping[str, Tensor]
+
+_SHOWN = 60  # characters of a fact in a message
+
+
+class Checkpoint:
+    """The state of one fit on disk; without a folder, nothing is kept. Made by `opened`."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+
+    @property
+    def run_id(self) -> str:
+        """Of the run that the fit was charged for, or ""."""
+        facts = from_first(lambda: self._read_json("receipt.json"))
+        return "" if facts is None else str(facts["run_id"])
+
+    def begin(self, facts: Mapping[str, object], seed: int, module: nn.Module) -> int:
+        """Write what is asked for, or go on with what is there: puts the kept first weights into the module, and returns the kept seed.
+
+        Parameters
+        ----------
+        facts : mapping
+            JSON-ready: what makes a fit the same fit.
+        seed : int
+        module : nn.Module
+            Before training.
+
+        Raises
+        ------
+        InvalidInput
+            If the folder holds another fit: says in which facts it differs.
+        """
+        if self.folder is None:
+            return seed
+        wanted = json.loads(json.dumps(dict(facts)))
+        kept, initial = from_first(lambda: self._begun(wanted, seed, module))
+        if initial is not None:
+            _put(module, initial, f"{self.folder / 'initial.pt'}")
+        return kept
+
+    def _begun(self, wanted: dict[str, object], seed: int, module: nn.Module) -> tuple[int, State | None]:
+        plan = self._read_json("plan.json")
+        if plan is None:
+            self._write("initial.pt", _torch_bytes(_on_cpu(module)))
+            self._write("plan.json", json.dumps({"facts": wanted, "seed": seed}, indent=1).encode())
+            return seed, None
+        found = plan["facts"]
+        other = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+        if other:
+            said = "; ".join(f"{name} (kept {_short(found.get(name))}, now {_short(wanted.get(name))})" for name in other)
+            raise InvalidInput(
+                f"Expected in {self.folder} the state of this fit, got that of one that differs in {said}. Nothing was drawn and nothing "
+                "was changed. Give what that fit was given, or another folder: labels that were drawn are kept beside the ledger."
+            )
+        return int(plan["seed"]), self._read_torch("initial.pt")
+
+    def charged(self, receipt: Receipt) -> None:
+        """Keep the receipt."""
+        if self.folder is not None and is_first() and self._read_json("receipt.json") is None:
+            self._write("receipt.json", json.dumps(receipt.to_dict(), indent=1).encode())
+
+    def drawn(self, stage: str, noisy: NoisyLabels) -> None:
+        """Note that a stage's labels have been drawn, and what its prior decided.
+
+        Raises
+        ------
+        InvalidInput
+            If other labels were noted before.
+        """
+        if self.folder is None or not is_first():
+            return
+        side = {f"{i}.{name}": values for i, block in enumerate(noisy.blocks) for name, values in block.side.items()}
+        facts = {
+            "rows": len(noisy),
+            "laws": [block.law.to_dict() for block in noisy.blocks],
+            "prior": array_digest(side) if side else "",
+            "outputs": evidence_digest(None, noisy),
+        }
+        kept = self._read_json(f"drawn-{stage}.json")
+        if kept is not None and kept["outputs"] != facts["outputs"]:
+            raise self._foreign(f"drawn-{stage}.json")
+        if kept is None:
+            self._write(f"drawn-{stage}.json", json.dumps(facts, indent=1).encode())
+
+    def trained(self, number: int, module: nn.Module, history: list[dict[str, Any]], evidence: str) -> None:
+        """Keep the model of a stage."""
+        if self.folder is not None and is_first():
+            state = {"weights": _on_cpu(module), "history": history, "evidence": evidence}
+            self._write(f"model-{number}.pt", _torch_bytes(state))
+
+    def restored(self, number: int, module: nn.Module, evidence: str) -> list[dict[str, Any]] | None:
+        """Put the kept weights of a stage into a module; its history, or None if the stage is still to be trained.
+
+        Raises
+        ------
+        InvalidInput
+            If that model has learned from other noisy labels, or cannot be read.
+        """
+        kept = None if self.folder is None else from_first(lambda: self._read_torch(f"model-{number}.pt"))
+        if kept is None:
+            return None
+        if kept["evidence"] != evidence:
+            raise self._foreign(f"model-{number}.pt")
+        _put(module, kept["weights"], f"{self.folder}/model-{number}.pt")
+        return list(kept["history"])
+
+    def _foreign(self, name: str) -> InvalidInput:
+        return InvalidInput(
+            f"Expected {name} in {self.folder} to come from the labels that this fit has drawn, got that of other ones. "
+            "Nothing was changed. Give the folder and the ledger that belong together, or another folder."
+        )
+
+    def _write(self, name: str, data: bytes) -> None:
+        assert self.folder is not None
+        part = self.folder / f".{name}.part"
+        write_new(part, data)
+        part.replace(self.folder / name)
+        sync(self.folder)
+
+    def _read_json(self, name: str) -> dict[str, Any] | None:
+        path = None if self.folder is None else self.folder / name
+        if path is None or not path.exists():
+            return None
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError:
+            raise InvalidInput(
+                f"Expected the state of a fit in {path}, got something else. Restore the file, or use another folder."
+            ) from None
+
+    def _read_torch(self, name: str) -> Any:
+        assert self.folder is not None
+        path = self.folder / name
+        if not path.exists():
+            return None
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise InvalidInput(
+                f"Expected weights in {path}, got what cannot be read ({type(error).__name__}). Delete the file: the stage is trained "
+                "again, and no label is drawn again."
+            ) from None
+
+
+@contextlib.contextmanager
+def opened(folder: str | Path | None) -> Iterator[Checkpoint]:
+    """The folder's state, for this process (and the others of its training) alone; half files of killed ones are removed.
+
+    Parameters
+    ----------
+    folder : str, Path or None
+        Made if it does not exist. None: nothing is kept.
+    """
+    path = None if folder is None else Path(folder)
+    if path is None:
+        yield Checkpoint(None)
+        return
+    with contextlib.ExitStack() as held:
+        from_first(lambda: _take(path, held))
+        yield Checkpoint(path)
+
+
+def _take(path: Path, held: contextlib.ExitStack) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDONLY)
+    held.callback(os.close, handle)
+    _lock(handle, path)
+    for part in path.glob(".*.part"):
+        part.unlink()
+
+
+def _lock(handle: int, path: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InvalidInput(
+            f"Expected a folder that no other fit uses now, got {path}. Wait for the other, or use another folder."
+        ) from None
+
+
+def evidence_digest(rows: Rows | None, noisy: NoisyLabels) -> str:
+    """SHA-256 of noisy labels: outputs, sides, rows, ids and receipts."""
+    facts = [(block.law.to_dict(), block.receipt.run_id, block.stage) for block in noisy.blocks]
+    arrays: dict[str, Any] = {} if rows is None else {"rows": rows}
+    for i, block in enumerate(noisy.blocks):
+        arrays |= {f"{i}/output": block.outputs, f"{i}/at": block.rows} | {f"{i}/{name}": values for name, values in block.side.items()}
+    return digest(
+        {"blocks": facts, "classes": list(map(repr, noisy.classes)), "arrays": array_digest(arrays), "ids": ids_digest(noisy.ids)}
+    )
+
+
+def ids_digest(ids: ArrayLike | None) -> str:
+    """SHA-256 of ids in their order; "" for none."""
+    if ids is None:
+        return ""
+    array = np.asarray(ids)
+    return array_digest({"ids": array.astype(np.str_) if array.dtype.kind == "O" else array})
+
+
+def described(value: object) -> object:
+    """A setting as JSON-ready data that is the same in another process: functions by name, closure and, where they are the user's, code.
+
+    Parameters
+    ----------
+    value : object
+        Part of a recipe.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return {str(key): described(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [described(each) for each in value]
+    if isinstance(value, functools.partial):
+        return [described(value.func), described(value.args), described(value.keywords)]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"is": type(value).__qualname__, **{field.name: described(getattr(value, field.name)) for field in fields(value)}}
+    if isinstance(value, Tensor | np.ndarray):
+        return array_digest({"x": np.asarray(value)})
+    return _of_function(value) if hasattr(value, "__qualname__") else {"is": type(value).__qualname__, **_attributes(value)}
+
+
+def _of_function(value: Any) -> list[object]:
+    home, cells = str(getattr(value, "__module__", "")), getattr(value, "__closure__", None) or ()
+    code = getattr(value, "__code__", None)
+    own = [code.co_code.hex(), list(code.co_names)] if code is not None and home.split(".")[0] not in ("labeldp", "torch") else []
+    return [f"{home}.{value.__qualname__}", [described(cell.cell_contents) for cell in cells], own]
+
+
+def _attributes(value: object) -> dict[str, object]:
+    return (
+        {name: each for name, each in vars(value).items() if isinstance(each, bool | int | float | str)}
+        if hasattr(value, "__dict__")
+        else {}
+    )
+
+
+def architecture(module: nn.Module) -> list[object]:
+    """What a module is, but for its weights: class, and name, shape and type of each weight."""
+    return [type(module).__qualname__, [[name, list(w.shape), str(w.dtype)] for name, w in module.state_dict().items()]]
+
+
+def _put(module: nn.Module, state: State, where: str) -> None:
+    try:
+        module.load_state_dict(state)
+    except RuntimeError:
+        raise InvalidInput(f"Expected weights of this {type(module).__name__} in {where}, got those of another net.") from None
+
+
+def _on_cpu(module: nn.Module) -> State:
+    return {name: w.detach().cpu() for name, w in module.state_dict().items()}
+
+
+def _torch_bytes(thing: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(thing, buffer)
+    return buffer.getvalue()
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

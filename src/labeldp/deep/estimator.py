@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TorchClassifier: any torch net, trained on private labels, with scikit-learn's interface and without scikit-learn."""
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import nn
+
+from labeldp import _validate
+from labeldp._hash import digest
+from labeldp.deep.checkpoint import Checkpoint, architecture, described, evidence_digest, ids_digest, opened
+from labeldp.deep.data import WithEvidence
+from labeldp.deep.inputs import Inputs
+from labeldp.deep.loop import Epoch, Recipe
+from labeldp.deep.losses import debiased_loss
+from labeldp.deep.ranks import from_first
+from labeldp.deep.rows import inputs_digest, inputs_name, inputs_of
+from labeldp.deep.stages import (
+    HARD,
+    SharedRun,
+    Trained,
+    Trainer,
+    likelihood_table,
+    make_template,
+    plain,
+    recipes_for,
+    require_losses,
+    softmax,
+)
+from labeldp.errors import InvalidInput
+from labeldp.evidence import NoisyLabels
+from labeldp.laws import Law
+from labeldp.privacy.encode import as_array
+from labeldp.protocol import metrics
+from labeldp.protocol.fitting import FitPlan, check_count, check_noisy, hold_out, open_fit, plan_fit
+from labeldp.protocol.stages import Rows as Positions
+from labeldp.protocol.stages import Stage, run_stages
+
+if TYPE_CHECKING:
+    from labeldp.privacy.ledger import Ledger
+    from labeldp.privacy.noise import SeededNoise
+
+Floats = NDArray[np.float64]
+
+
+class TorchClassifier:
+    """Train any torch net under label differential privacy, in stages.
+
+    Parameters
+    ----------
+    module : nn.Module, or function of the number of classes that makes one
+        Gives logits (m, K). Copied, never changed.
+    recipe : Recipe or sequence of Recipe, optional
+        How it is trained: one for all stages, or one for each, of which the first ones are used where there are fewer stages.
+        Losses of hard labels get the most likely label of each row, `debiased_loss` its weights, all others log-likelihoods.
+    epsilon : float
+        Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
+    n_stages : int
+        The model of each stage is the prior with which the next part of the rows is privatized (LP-MST). One stage is used where a
+        prior could not help.
+    stage_sizes : sequence of floats, optional
+        Share of the rows in each stage; equal by default.
+    law : "auto", a law's name, or a Law
+        The paper's LP-2ST is `law="rr-with-prior"` with `Recipe(loss=cross_entropy, alpha=8.0)`.
+    prior : (n, K) array or function of X, optional
+        Public class weights for the first stage; they must not depend on these labels.
+    prior_temperature : float
+        Of the model that becomes the next stage's prior: below 1 sharpens it, above 1 flattens it.
+    top_k_filter : int, optional
+        In later stages, leave out rows whose output misses the k classes that the model so far holds likeliest.
+    warm_start : bool
+        Later stages start from the weights, and the statistics of batch normalisation, of the stage before; else from the first ones.
+    classes : sequence of K values, optional
+        The public list of classes. None reads them off the labels, with a warning, since that reveals that each occurs.
+    validation_fraction : float in [0, 1)
+        Rows held out of training, to measure the model by their noisy labels.
+    dataset, column : str
+        What a durable ledger charges.
+    max_rows_per_unit : int
+        Rows of one unit that are used, where `fit` gets `unit`.
+    ledger : Ledger, optional
+        Durable record of the spend. A fit that is repeated on the same rows then gets the stored outputs at no further cost.
+    noise : SeededNoise, optional
+        For tests and benchmarks on public data only.
+    random_state : int, RandomState or None
+        Drives training only, never the noise or who is in which stage.
+    device : "auto", str, torch.device, or lightning's Fabric
+        "auto": the GPU if there is one. A launched Fabric decides device, precision and distribution; every process then calls `fit` with
+        the same X, and the first one alone reads the raw labels, draws, and writes to the folder.
+    folder : str or Path, optional
+        Where `fit` keeps its state: one that is called again after it was killed goes on with the step that it was at, trains no finished
+        stage again and draws no label twice. Raw labels then need a ledger.
+    progress : function of an Epoch, optional
+        Called after each epoch of each stage; may raise to stop.
+
+    Attributes
+    ----------
+    classes_ : (K,) array
+    module_ : nn.Module
+        Trained, in evaluation mode; output k is classes_[k].
+    noisy_labels_ : NoisyLabels of all rows, in the order of X
+    privacy_ : PrivacySpent
+    stages_ : tuple of Stage
+    estimated_accuracy_ : Estimate or None
+        True-label accuracy on held-out noisy rows; None without such rows.
+    history_ : list of lists of Epoch, one for each stage
+
+    Notes
+    -----
+    Guarantee: epsilon-label-DP of everything the fit leaves behind: labels pass the door once, and all else is post-processing of what it
+    released. Features are not protected. scikit-learn is not needed; where it is installed, this can be cloned, searched and put into
+    `LabelDPClassifier`, which then decides about stages and laws. Learning from noisy labels needs torch, numpy and pyarrow alone.
+
+    Examples
+    --------
+    >>> import labeldp as ldp
+    >>> from labeldp.deep.models import Mlp
+    >>> y = np.arange(900) % 3
+    >>> X = np.eye(3, dtype=np.float32)[y] + np.random.default_rng(0).normal(0, 0.3, (900, 3)).astype(np.float32)
+    >>> net = TorchClassifier(lambda k: Mlp(3, k, (16,)), recipe=Recipe(epochs=4), epsilon=2.0, classes=[0, 1, 2], random_state=0)
+    >>> bool(net.set_params(noise=ldp.SeededNoise(0)).fit(X, y).score(X, y) > 0.8)
+    True
+    """
+
+    takes_raw_labels: ClassVar[bool] = True
+    """`fit` privatizes what it is given, so no other estimator may call it with labels of its own making."""
+
+    def __init__(
+        self,
+        module: nn.Module | Callable[[int], nn.Module],
+        *,
+        recipe: Recipe | Sequence[Recipe] | None = None,
+        epsilon: float = 1.0,
+        n_stages: int = 2,
+        stage_sizes: Sequence[float] | None = None,
+        law: str | Law = "auto",
+        prior: ArrayLike | Callable[[Any], ArrayLike] | None = None,
+        prior_temperature: float = 1.0,
+        top_k_filter: int | None = None,
+        warm_start: bool = True,
+        classes: Sequence[object] | None = None,
+        validation_fraction: float = 0.0,
+        dataset: str | None = None,
+        column: str = "label",
+        max_rows_per_unit: int = 1,
+        ledger: "Ledger | None" = None,
+        noise: "SeededNoise | None" = None,
+        random_state: Any = None,
+        device: Any = "auto",
+        folder: str | Path | None = None,
+        progress: Callable[[Epoch], object] | None = None,
+    ) -> None:
+        self.module = module
+        self.recipe = recipe
+        self.epsilon = epsilon
+        self.n_stages = n_stages
+        self.stage_sizes = stage_sizes
+        self.law = law
+        self.prior = prior
+        self.prior_temperature = prior_temperature
+        self.top_k_filter = top_k_filter
+        self.warm_start = warm_start
+        self.classes = classes
+        self.validation_fraction = validation_fraction
+        self.dataset = dataset
+        self.column = column
+        self.max_rows_per_unit = max_rows_per_unit
+        self.ledger = ledger
+        self.noise = noise
+        self.random_state = random_state
+        self.device = device
+        self.folder = folder
+        self.progress = progress
+
+    # What scikit-learn asks for -------------------------------------------------------------------------------------------------------
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters by name.
+
+        Parameters
+        ----------
+        deep : bool
+            Without effect: no parameter has parameters of its own.
+        """
+        return {name: getattr(self, name) for name in _PARAMETERS}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by name.
+
+        Parameters
+        ----------
+        **params
+            New values.
+        """
+        for name, value in params.items():
+            setattr(self, _validate.one_of(_PARAMETERS, parameter=name), value)
+        return self
+
+    def __repr__(self) -> str:
+        name = type(self.module).__name__ if isinstance(self.module, nn.Module) else getattr(self.module, "__name__", "function")
+        return f"TorchClassifier({name}, epsilon={self.epsilon}, n_stages={self.n_stages}, law={self.law!r})"
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="classifier",
+            target_tags=TargetTags(required=True),
+            classifier_tags=ClassifierTags(),
+            input_tags=InputTags(two_d_array=True, three_d_array=True),
+        )
+
+    # Fitting --------------------------------------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any, *, ids: ArrayLike | None = None, unit: ArrayLike | None = None) -> Self:
+        """Privatize the labels and learn from them, or learn from noisy labels.
+
+        Parameters
+        ----------
+        X : (n, ...) array or tensor, map-style Dataset, or DataLoader of one; public
+            Of a Dataset's items that are tuples, the first part is the input. Row i of y belongs to item i of the Dataset, whatever order
+            a DataLoader has; `with_evidence(dataset, noisy, ids=...)` matches items to noisy labels by id.
+        y : (n,) raw labels, which are charged once for all stages, or NoisyLabels, which cost nothing
+        ids : (n,) or (n, columns) array, optional
+            Public ids of the rows; their positions by default. With a ledger but without ids, a Dataset is read once before anything is
+            charged, so that a repeat is recognised.
+        unit : (n,) array, optional
+            Who each row is about.
+
+        Raises
+        ------
+        InvalidInput
+            Before anything is charged, for whatever is wrong with X, y, the net or the settings, and for a folder of another fit. During
+            training: logits or losses that are not finite, or a Dataset whose order changes; labels that were drawn stay with the run,
+            and the same fit, or another recipe in another folder, goes on from them.
+        """
+        inputs = inputs_of(X)
+        self._require_settings()
+        if isinstance(y, NoisyLabels):
+            return self._fit_noisy(X, inputs, y, ids, unit)
+        return self._fit_raw(X, inputs, y, ids, unit)
+
+    def _fit_raw(self, X: Any, inputs: Inputs, y: Any, ids: ArrayLike | None, unit: ArrayLike | None) -> Self:
+        labels = _checked_labels(y, len(inputs), declared=self.classes is not None)
+        if self.folder is not None and self.ledger is None and self.noise is None:
+            raise InvalidInput(
+                "Expected a ledger with folder=: without one a killed fit could not draw the same labels again. Pass ledger=."
+            )
+        plan = plan_fit(self, labels, X, len(inputs))
+        recipes = recipes_for(self.recipe, self.n_stages, plan.stages.n_stages)
+        require_losses(recipes, plan)
+        with opened(self.folder) as checkpoint:
+            trainer = self._trainer(inputs, len(plan.classes), recipes, checkpoint, lambda: self._facts_of_labels(plan, ids, unit))
+            resumes, runs = checkpoint.run_id, []
+
+            def begin() -> None:
+                runs.append(open_fit(self, plan, labels, ids=ids, unit=unit, public_digest=lambda: inputs_digest(inputs), resumes=resumes))
+                checkpoint.charged(runs[0].receipt)
+
+            from_first(begin)
+            staged = run_stages(
+                SharedRun(runs[0] if runs else None, len(inputs), checkpoint),
+                plan.stages,
+                fit=trainer.fit,
+                prior_of=trainer.prior_of,
+                first_prior=plan.prior_of_rows,
+            )
+            for run in runs:
+                run.settle()
+        return self._finish(trainer, staged.noisy, staged.model, staged.validation, staged.stages)
+
+    def _fit_noisy(self, X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None, unit: ArrayLike | None) -> Self:
+        check_noisy(noisy, self.classes, ids, unit)
+        if isinstance(X, WithEvidence) and not np.array_equal(X.noisy.ids, noisy.ids):
+            raise InvalidInput("Expected the noisy labels that the dataset was matched to, got those of other ids. Pass dataset.noisy.")
+        if len(noisy) != len(inputs):
+            raise InvalidInput(f"Expected noisy labels of {len(inputs)} rows, as many as X has, got {len(noisy)}.")
+        recipes = recipes_for(self.recipe, self.n_stages, 1)
+        with opened(self.folder) as checkpoint:
+            trainer = self._trainer(inputs, noisy.n_classes, recipes, checkpoint, lambda: {"noisy_labels": evidence_digest(None, noisy)})
+            held_out = hold_out(noisy, self.validation_fraction, np.random.default_rng(trainer.seed).permutation)
+            training = np.setdiff1d(np.arange(len(noisy)), held_out)
+            model = trainer.fit(training, noisy[training], None, (held_out, noisy[held_out]) if len(held_out) else None)
+        return self._finish(trainer, noisy, model, held_out, ())
+
+    def fit_likelihood(self, X: Any, log_likelihood: ArrayLike) -> Self:
+        """Learn in one stage from likelihoods; classes are the codes 0..K-1. What `LabelDPClassifier` calls; nothing is charged or kept.
+
+        Parameters
+        ----------
+        X : (n, ...) array or tensor, map-style Dataset, or DataLoader of one
+        log_likelihood : (n, K) array
+            ln P[what was released | y] up to a constant a row; -inf where a class is impossible.
+        """
+        inputs = inputs_of(X)
+        self._require_settings()
+        table = likelihood_table(log_likelihood, len(inputs))
+        recipes = recipes_for(self.recipe, self.n_stages, 1)
+        if plain(recipes[0].loss) in (*HARD, debiased_loss):
+            raise InvalidInput(
+                f"Expected a loss of likelihoods, such as likelihood_loss, got {plain(recipes[0].loss).__name__}. Set it in the "
+                "recipe, or call fit with noisy labels."
+            )
+        trainer = self._trainer(inputs, table.values.shape[1], recipes, Checkpoint(None), dict)
+        model = trainer.learn(copy.deepcopy(trainer.template), None, np.arange(len(inputs)), table, None)
+        self.classes_ = np.arange(table.values.shape[1])
+        self.module_, self.history_ = model.module, [list(each) for each in model.history]
+        return self
+
+    def _trainer(
+        self, inputs: Inputs, n_classes: int, recipes: tuple[Recipe, ...], checkpoint: Checkpoint, facts: Callable[[], dict[str, object]]
+    ) -> Trainer:
+        """What the stages share; nothing is drawn before the folder is found to be this fit's."""
+        seed = from_first(self._seed)
+        template = make_template(self.module, n_classes, seed, inputs)
+        if checkpoint.folder is not None:
+            seed = checkpoint.begin(self._facts(inputs, recipes, template) | facts(), seed, template)
+        fabric = self.device if hasattr(self.device, "launch") else None
+        device = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else getattr(fabric, "device", self.device)
+        return Trainer(
+            inputs,
+            template,
+            recipes,
+            seed,
+            torch.device(device),
+            fabric,
+            checkpoint,
+            self.warm_start,
+            self.prior_temperature,
+            self.top_k_filter,
+            self.progress,
+        )
+
+    def _finish(self, trainer: Trainer, noisy: NoisyLabels, model: Trained, validation: Positions, stages: tuple[Stage, ...]) -> Self:
+        classes = np.asarray(noisy.classes)
+        held_out = validation[noisy.evidenced[validation]]
+        self.estimated_accuracy_ = None
+        if len(held_out):
+            self.estimated_accuracy_ = metrics.accuracy(noisy[held_out], classes[trainer.proba(model, held_out).argmax(axis=1)])
+        self.classes_, self.module_, self.history_ = classes, model.module, [list(each) for each in model.history]
+        self.noisy_labels_, self.privacy_, self.stages_ = noisy, noisy.privacy, stages
+        return self
+
+    # What makes a fit the same fit ----------------------------------------------------------------------------------------------------
+
+    def _facts(self, inputs: Inputs, recipes: tuple[Recipe, ...], template: nn.Module) -> dict[str, object]:
+        known = self.random_state is None or isinstance(self.random_state, int)
+        return {
+            "inputs": inputs_name(inputs),
+            "module": architecture(template),
+            "recipe": [described(recipe) for recipe in recipes],
+            "warm_start": self.warm_start,
+            "prior_temperature": self.prior_temperature,
+            "top_k_filter": self.top_k_filter,
+            "validation_fraction": self.validation_fraction,
+            "random_state": self.random_state if known else type(self.random_state).__name__,
+        }
+
+    def _facts_of_labels(self, plan: FitPlan, ids: ArrayLike | None, unit: ArrayLike | None) -> dict[str, object]:
+        return {
+            "epsilon": self.epsilon,
+            "classes": digest({"classes": list(map(repr, plan.classes))}),
+            "dataset": self.dataset,
+            "column": self.column,
+            "max_rows_per_unit": self.max_rows_per_unit,
+            "ids": ids_digest(ids),
+            "unit": ids_digest(unit),
+            "prior": plan.prior_digest,
+            "seeded_noise": described(self.noise),
+            **plan.to_dict(),
+        }
+
+    def _seed(self) -> int:
+        if self.random_state is None:
+            return int(np.random.SeedSequence().generate_state(1)[0])
+        if isinstance(self.random_state, int | np.integer) and not isinstance(self.random_state, bool):
+            return _validate.integer(random_state=self.random_state, low=0)
+        if hasattr(self.random_state, "randint"):
+            return int(self.random_state.randint(np.iinfo(np.int32).max))
+        raise InvalidInput(f"Expected random_state as a number >= 0, a RandomState or None, got {type(self.random_state).__name__}.")
+
+    def _require_settings(self) -> None:
+        _validate.positive(prior_temperature=self.prior_temperature)
+        if self.top_k_filter is not None:
+            _validate.integer(top_k_filter=self.top_k_filter, low=1, fix="None keeps all rows.")
+
+    # Predicting -----------------------------------------------------------------------------------------------------------------------
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Probabilities of the true label: (n, K) float64, columns in the order of `classes_`.
+
+        Parameters
+        ----------
+        X : as in `fit`
+        """
+        if not hasattr(self, "module_"):
+            raise InvalidInput("Expected a fitted TorchClassifier. Call fit first.")
+        inputs = inputs_of(X)
+        return softmax(self.module_, inputs, np.arange(len(inputs)))
+
+    def predict(self, X: Any) -> NDArray[np.generic]:
+        """The most likely class of each row: (n,) class values.
+
+        Parameters
+        ----------
+        X : as in `fit`
+        """
+        codes = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[codes])
+
+    def score(self, X: Any, y: Any) -> float:
+        """Accuracy on true labels.
+
+        Parameters
+        ----------
+        X : as in `fit`
+        y : NoisyLabels of n rows that the model did not learn from: unbiased through the law; or (n,) public true labels: plain
+        """
+        predicted = self.predict(X)
+        if isinstance(y, NoisyLabels):
+            return metrics.accuracy(y, predicted).value
+        truth = np.asarray(y)
+        if truth.shape != predicted.shape:
+            raise InvalidInput(f"Expected {predicted.shape} labels, one a row of X, got shape {truth.shape}.")
+        return float(np.mean(truth == predicted))
+
+
+_PARAMETERS = tuple(inspect.signature(TorchClassifier).parameters)
+
+
+def _checked_labels(y: Any, n_rows: int, declared: bool) -> NDArray[Any]:
+    """Raw labels, one a row, of a kind that can be classes; no message shows a label."""
+    if y is None:
+        raise InvalidInput("Expected y: raw labels, or NoisyLabels; got None.")
+    labels = as_array(y)
+    check_count(len(labels), n_rows)
+    if not declared and labels.dtype.kind == "f" and not np.array_equal(labels, np.round(labels)):
+        raise InvalidInput("Expected labels of classes, got fractions or missing values. Bin them, or declare classes=.")
+    return labels

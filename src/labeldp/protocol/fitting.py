@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every estimator does around its learning: settle the classes, the law and the stages, open the run, choose the rows to learn from.
+
+Raw labels pass through here to the door as arguments; nothing keeps them. With noisy labels nothing of custody is imported, so that a
+machine that only trains needs none of it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labeldp import _validate
+from labeldp._hash import array_digest
+from labeldp.errors import InvalidInput
+from labeldp.evidence import NoisyLabels
+from labeldp.laws import LAWS, Law
+from labeldp.privacy.encode import declare, infer_classes
+from labeldp.protocol.stages import MIN_VALIDATION_ROWS, PriorOfRows, Rows, StagePlan, plan_stages
+
+if TYPE_CHECKING:
+    from labeldp.privacy.ledger import Ledger
+    from labeldp.privacy.noise import SeededNoise
+    from labeldp.privacy.run import Run
+
+Floats = NDArray[np.float64]
+HeldOut = tuple[Rows, NoisyLabels]
+
+
+class Settings(Protocol):
+    """The parameters that estimators have in common; `LabelDPClassifier` says what each means."""
+
+    @property
+    def epsilon(self) -> float: ...
+    @property
+    def n_stages(self) -> int: ...
+    @property
+    def stage_sizes(self) -> Sequence[float] | None: ...
+    @property
+    def law(self) -> str | Law: ...
+    @property
+    def prior(self) -> ArrayLike | Callable[[Any], ArrayLike] | None: ...
+    @property
+    def classes(self) -> Sequence[object] | None: ...
+    @property
+    def validation_fraction(self) -> float: ...
+    @property
+    def dataset(self) -> str | None: ...
+    @property
+    def column(self) -> str: ...
+    @property
+    def max_rows_per_unit(self) -> int: ...
+    @property
+    def ledger(self) -> "Ledger | None": ...
+    @property
+    def noise(self) -> "SeededNoise | None": ...
+
+
+@dataclass(frozen=True, eq=False)
+class FitPlan:
+    """What a fit on raw labels will do: public, checked, and fixed before anything is charged.
+
+    Attributes
+    ----------
+    classes : tuple of K values
+    inferred : bool
+        The classes were read off the labels.
+    stages : StagePlan
+    prior : (n, K) float64 array or None
+        Of the first stage.
+    """
+
+    classes: tuple[object, ...]
+    inferred: bool
+    stages: StagePlan
+    prior: Floats | None
+
+    @property
+    def prior_of_rows(self) -> PriorOfRows | None:
+        """The first stage's prior as `run_stages` takes it."""
+        prior = self.prior
+        return None if prior is None else lambda rows: prior[rows]
+
+    @property
+    def prior_digest(self) -> str:
+        """Of the first stage's prior; "" for none."""
+        return "" if self.prior is None else array_digest({"prior": self.prior})
+
+    @property
+    def invertible(self) -> bool:
+        """Every row will have an unbiased estimator."""
+        return self.stages.invertible and self.prior is None
+
+    def to_dict(self) -> dict[str, object]:
+        """The plan as JSON-ready data, for the charge."""
+        return self.stages.to_dict() | ({"classes_inferred": True} if self.inferred else {})
+
+
+def check_count(n_labels: int, n_rows: int) -> None:
+    """One label a row, and at least two rows."""
+    if n_labels != n_rows:
+        raise InvalidInput(f"Found input variables with inconsistent numbers of samples: X has {n_rows} rows, y has {n_labels}.")
+    if n_rows < 2:
+        raise InvalidInput(f"Expected at least 2 rows, got n_samples={n_rows}.")
+
+
+def plan_fit(settings: Settings, labels: NDArray[Any], X: Any, n_rows: int) -> FitPlan:
+    """Classes, law, stages and first prior of a fit; every fault of the settings is found here, before the charge.
+
+    Parameters
+    ----------
+    settings : Settings
+    labels : (n,) raw labels
+        Read only where the classes are not declared.
+    X : what a prior that is a function is given
+    n_rows : int
+    """
+    classes = infer_classes(labels) if settings.classes is None else declare(settings.classes)
+    law = resolve_law(settings.law, len(classes), settings.epsilon)
+    stages = plan_stages(
+        law,
+        n_stages=settings.n_stages,
+        sizes=None if settings.stage_sizes is None else tuple(settings.stage_sizes),
+        validation_fraction=settings.validation_fraction,
+        n_rows=n_rows,
+    )
+    return FitPlan(classes, settings.classes is None, stages, first_prior(settings.prior, X, n_rows, law))
+
+
+def resolve_law(law: str | Law, n_classes: int, epsilon: float) -> Law:
+    """The law that is asked for by name or as a value, over these classes and at this epsilon."""
+    budget = _validate.epsilon(epsilon)
+    if isinstance(law, Law):
+        if law.n_classes != n_classes or law.epsilon != budget:
+            raise InvalidInput(f"Expected a law over {n_classes} classes with epsilon={budget}, got {law}. Make the two agree.")
+        return law
+    name = _validate.one_of(LAWS, law=law, fix="Or pass a Law.")
+    try:
+        return LAWS[name](n_classes, budget)
+    except TypeError:
+        fix = f"Pass law={LAWS[name].__name__}(...)."
+        raise InvalidInput(f"Expected a Law instance for {name!r}, which has parameters of its own. {fix}") from None
+
+
+def first_prior(prior: ArrayLike | Callable[[Any], ArrayLike] | None, X: Any, n_rows: int, law: Law) -> Floats | None:
+    """The public prior of all rows as an (n, K) array, or None."""
+    if prior is None:
+        return None
+    if not law.uses_prior:
+        raise InvalidInput(f"Expected no prior with {law}, which does not read it. Use law='auto', or drop prior=.")
+    weights = np.asarray(prior(X) if callable(prior) else prior, np.float64)
+    if weights.shape != (n_rows, law.n_classes):
+        raise InvalidInput(f"Expected a prior of shape {(n_rows, law.n_classes)}, got {weights.shape}.")
+    return weights
+
+
+def open_fit(
+    settings: Settings,
+    plan: FitPlan,
+    labels: NDArray[Any],
+    *,
+    ids: ArrayLike | None,
+    unit: ArrayLike | None,
+    public_digest: Callable[[], str],
+    resumes: str = "",
+) -> "Run":
+    """Charge the fit's run, or pick up the one that it repeats.
+
+    Parameters
+    ----------
+    settings : Settings
+    plan : FitPlan
+    labels : (n,) raw labels
+    ids, unit : as `fit` got them
+    public_digest : function
+        Gives the digest of the public columns; called only where it is needed to recognise a repeat.
+    resumes : str
+        Run id of the run that must be picked up; "" for any, or a new one.
+    """
+    from labeldp.privacy.door import open_run
+
+    named = settings.ledger is not None or settings.noise is not None
+    return open_run(
+        labels,
+        classes=plan.classes,
+        epsilon=settings.epsilon,
+        laws=plan.to_dict(),
+        dataset=settings.dataset,
+        column=settings.column,
+        ids=ids,
+        public_digest=public_digest() if named and ids is None else "",
+        unit=unit,
+        unit_name=str(getattr(unit, "name", None) or "unit"),  # a column of a data frame has a name
+        max_rows_per_unit=settings.max_rows_per_unit,
+        prior_digest=plan.prior_digest,
+        ledger=settings.ledger,
+        noise=settings.noise,
+        resumes=resumes,
+    )
+
+
+def check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, ids: object, unit: object) -> None:
+    """Noisy labels with some evidence, of the declared classes, and nothing given that only raw labels need."""
+    if ids is not None or unit is not None:
+        raise InvalidInput("Expected ids and unit only with raw labels; NoisyLabels carry their own.")
+    if classes is not None and declare(classes) != noisy.classes:
+        raise InvalidInput(f"Expected noisy labels of the {len(tuple(classes))} declared classes, got other ones. Drop classes=.")
+    if not noisy.evidenced.any():
+        raise InvalidInput("Expected noisy labels with evidence for at least one row, got none.")
+
+
+def hold_out(noisy: NoisyLabels, fraction: float, permutation: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Rows:
+    """Random rows among those with an unbiased estimator; none if they would be too few to tell anything."""
+    share = _validate.fraction(validation_fraction=fraction, zero=True)
+    able = np.flatnonzero(np.isfinite(noisy.inclusion()[0]))
+    count = int(min(share * len(noisy), 0.5 * len(able)))
+    return np.sort(permutation(able)[:count]) if count >= MIN_VALIDATION_ROWS else np.empty(0, np.int64)
+
+
+def evidenced(rows: Rows, noisy: NoisyLabels, held_out: HeldOut | None) -> tuple[Rows, NoisyLabels, HeldOut | None]:
+    """The same without the rows that have no evidence: those over a unit's cap."""
+    found = np.flatnonzero(noisy.evidenced)
+    if not len(found):
+        raise InvalidInput("Expected at least one row with evidence to learn from. Give more rows.")
+    kept = None
+    if held_out is not None:
+        seen = np.flatnonzero(held_out[1].evidenced)
+        kept = (held_out[0][seen], held_out[1][seen]) if len(seen) else None
+    return rows[found], noisy[found], kept
+
+
+def members(noisy: NoisyLabels) -> NDArray[np.bool_]:
+    """The output of each row as a set: (n, K) bool. Only where each row has one draw."""
+    inside = np.zeros((len(noisy), noisy.n_classes), bool)
+    for block in noisy.blocks:
+        inside[block.rows] = block.law.members(block.outputs, block.side)
+    return inside
+
+
+def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: int) -> NDArray[np.int64]:
+    """Positions of the rows whose output meets the model's k likeliest classes; all rows where that would leave none.
+
+    Source: Ghazi et al. 2021, section 4.
+    """
+    if k >= noisy.n_classes:
+        return np.arange(len(noisy))
+    likely = proba >= -np.partition(-proba, k - 1, axis=1)[:, k - 1 : k]
+    kept = np.flatnonzero((members(noisy) & likely).any(axis=1))
+    return kept if len(kept) else np.arange(len(noisy))

@@ -1,0 +1,466 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TorchClassifier: what it takes, what it learns and spends, what it refuses before anything is drawn, and where it works."""
+
+import doctest
+import functools
+import math
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone, is_classifier
+from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import labeldp as ldp
+from labeldp.deep import (
+    TorchClassifier,
+    cross_entropy,
+    debiased_loss,
+    estimator,
+    generalised_cross_entropy,
+    posterior_loss,
+    with_evidence,
+)
+from labeldp.deep.loop import Recipe
+from labeldp.deep.models import Mlp, SmallConvNet
+from labeldp.learn import LearnOptions
+
+K, N = 4, 1200
+QUICK = Recipe(epochs=4, batch_size=64, rate=0.05, precision="float32")
+
+
+def perceptron(k=K):
+    """The same first weights in every run of the tests."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Mlp(K, k, (16,))
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    y = rng.integers(K, size=N)
+    return (3 * np.eye(K)[y] + rng.normal(size=(N, K))).astype(np.float32), y
+
+
+def classifier(module=perceptron, **settings):
+    defaults = {"recipe": QUICK, "epsilon": 2.0, "classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0}
+    return TorchClassifier(module, **defaults | settings)
+
+
+def noisy_of(y, law=None, **options):
+    return ldp.privatize(y, law or ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(1), **options)
+
+
+class Items:
+    """A map-style Dataset of pairs, of which only the first part may be looked at."""
+
+    def __init__(self, X):
+        self.X = X
+
+    def __len__(self):
+        return len(self.X)
+
+    def __getitem__(self, i):
+        return torch.from_numpy(self.X[i]), "raw label"
+
+
+# What it learns and spends ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"n_stages": 1, "law": "rr"},
+        {"n_stages": 3, "stage_sizes": (2, 1, 1), "validation_fraction": 0.1},
+        {"module": perceptron(), "law": "rr-with-prior", "recipe": Recipe(4, 64, 0.05, loss=cross_entropy, precision="float32")},
+        {"law": "rr", "recipe": Recipe(4, 64, 0.02, loss=debiased_loss, precision="float32")},
+        {"recipe": Recipe(4, 64, 0.05, loss=functools.partial(generalised_cross_entropy, q=0.5), alpha=0.5, precision="float32")},
+        {"recipe": Recipe(4, 64, 0.05, loss=posterior_loss, average=0.9, precision="float32"), "top_k_filter": 2},
+    ],
+    ids=str,
+)
+def test_every_way_of_learning_finds_the_classes(data, settings):
+    X, y = data
+    model = classifier(**settings).fit(X, y)
+    assert model.score(X, y) > 0.85
+    assert model.predict_proba(X).shape == (N, K)
+    assert np.allclose(model.predict_proba(X[:9]).sum(axis=1), 1)
+    assert len(model.history_) == len(model.stages_) and not model.module_.training
+    assert all(weight.requires_grad for weight in model.module_.parameters())
+    assert math.isinf(model.privacy_.epsilon) and not model.privacy_.secure  # the noise has a seed
+
+
+def test_the_example_runs():
+    assert doctest.testmod(estimator).failed == 0
+
+
+def test_inputs_of_every_kind_give_the_same_model(data):
+    X, y = data
+    tensor = torch.from_numpy(X)
+    kinds = (
+        X,
+        X.astype(np.float64),
+        tensor,
+        X.tolist(),
+        TensorDataset(tensor, torch.zeros(N)),
+        Items(X),
+        DataLoader(Items(X), 7, shuffle=True),
+    )
+    expected = classifier(n_stages=1).fit(X, y).predict_proba(X)
+    for kind in kinds:
+        model = classifier(n_stages=1).fit(kind, torch.from_numpy(y) if kind is tensor else y)
+        assert np.array_equal(model.predict_proba(kind), expected)
+
+
+def test_images_as_bytes_and_as_numbers():
+    rng = np.random.default_rng(0)
+    y = rng.integers(2, size=300)
+    images = (200 * y[:, None, None, None] + rng.integers(0, 50, (300, 1, 8, 8))).astype(np.uint8)
+    recipe = Recipe(epochs=3, batch_size=32, rate=0.02, precision="float32")
+    model = classifier(SmallConvNet, classes=[0, 1], recipe=recipe, epsilon=4.0).fit(images, y)
+    assert model.score(images, y) > 0.9
+    assert np.allclose(model.predict_proba(images), model.predict_proba(images / np.float32(255)), atol=1e-5)
+
+
+def test_named_classes_and_public_scores(data):
+    X, y = data
+    names = np.array(["ant", "bee", "cat", "dog"])
+    model = classifier(classes=names.tolist()).fit(X, names[y])
+    assert model.classes_.tolist() == names.tolist()
+    assert model.score(X, names[y]) == np.mean(model.predict(X) == names[y]) > 0.85
+    with pytest.raises(ldp.InvalidInput, match="labels, one a row"):
+        model.score(X, names[y[:-1]])
+
+
+def test_random_state_never_drives_noise_or_partition(data):
+    X, y = data
+    net = functools.partial(Mlp, K, hidden=(8,))
+    first, second, again = (classifier(net, random_state=seed, n_stages=1).fit(X, y) for seed in (0, 1, 0))
+    assert np.array_equal(first.noisy_labels_.likelihood(), second.noisy_labels_.likelihood())
+    assert not np.array_equal(first.predict_proba(X), second.predict_proba(X))
+    assert np.array_equal(first.predict_proba(X), again.predict_proba(X))
+
+
+def test_the_global_generator_and_the_given_net_stay_as_they_are(data):
+    X, y = data
+    net = perceptron()
+    before, weights = torch.get_rng_state(), [w.clone() for w in net.state_dict().values()]
+    classifier(net).fit(X, y)
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(weights, net.state_dict().values(), strict=True))
+
+
+def test_noisy_labels_cost_nothing_and_score_without_truth(data):
+    X, y = data
+    noisy = noisy_of(y)
+    model = classifier(validation_fraction=0.2, noise=None).fit(X[:1000], noisy[:1000])
+    assert model.privacy_ == noisy.privacy and model.stages_ == () and len(model.history_) == 1
+    assert model.estimated_accuracy_.low <= model.score(X, y) <= model.estimated_accuracy_.high
+    assert model.history_[0][-1].held_out < 0
+    assert model.score(X[1000:], noisy[1000:]) == ldp.metrics.accuracy(noisy[1000:], model.predict(X[1000:])).value
+
+
+def test_one_charge_covers_all_stages_and_a_repeat_is_free(data, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    model = classifier(noise=None, ledger=ledger, dataset="people", n_stages=3, recipe=Recipe(1, 256, 0.05))
+    first, second = model.fit(X, y).noisy_labels_, classifier(**model.get_params()).fit(X, y).noisy_labels_
+    assert np.array_equal(first.likelihood(), second.likelihood())
+    assert ledger.spent("people", "label") == model.privacy_.epsilon == 2.0
+    assert [run.state for run in ledger.runs()] == ["settled"]
+
+
+def test_a_unit_is_capped_and_rows_beyond_it_are_not_learned_from(data):
+    X, y = data
+    model = classifier(max_rows_per_unit=2, epsilon=8.0, validation_fraction=0.1).fit(X, y, unit=np.arange(N) // 3)
+    assert model.noisy_labels_.evidenced.sum() == 2 * N // 3
+    assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {4.0}
+    assert model.score(X, y) > 0.85 and model.estimated_accuracy_ is not None
+
+
+def test_ids_name_the_rows(data):
+    X, y = data
+    ids = np.array([f"row-{i}" for i in range(N)])
+    noisy = classifier(recipe=Recipe(1, 256, 0.05)).fit(X, y, ids=ids).noisy_labels_
+    assert noisy.explicit_ids and noisy.ids.tolist() == ids.tolist()
+
+
+# With scikit-learn, and without ---------------------------------------------------------------------------------------------------------
+
+
+def test_scikit_learn_clones_searches_and_knows_it(data):
+    X, y = data
+    model = classifier(perceptron())
+    copy = clone(model)
+    assert copy is not model and copy.get_params().keys() == model.get_params().keys() and is_classifier(model)
+    assert copy.recipe == QUICK and copy.module is not model.module
+    with pytest.raises(ldp.InvalidInput, match="epsilon"):
+        model.set_params(epsilom=1)
+    grid = {"recipe": [QUICK, Recipe(epochs=1, rate=1e-9, precision="float32")]}
+    search = GridSearchCV(classifier(noise=None), grid, scoring=ldp.metrics.likelihood_scorer, cv=KFold(2), error_score="raise")
+    assert search.fit(X, noisy_of(y)).best_params_ == {"recipe": QUICK}
+
+
+def test_inside_label_dp_classifier_alone_and_in_a_pipeline(data):
+    X, y = data
+    for wrapped in (classifier(noise=None), make_pipeline(StandardScaler(), classifier(noise=None))):
+        model = ldp.LabelDPClassifier(wrapped, epsilon=2.0, classes=range(K), noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
+        assert model.score(X, y) > 0.85
+        assert [stage.name for stage in model.stages_] == ["stage-1", "stage-2"]
+
+
+def test_images_pass_through_label_dp_classifier():
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=240)
+    images = (0.8 * (np.arange(3) == y[:, None])[:, :, None, None] + 0.1 * rng.random((240, 3, 6, 6))).astype(np.float32)
+    net = classifier(functools.partial(SmallConvNet, in_channels=3), recipe=Recipe(6, 32, 0.02, precision="float32"))
+    model = ldp.LabelDPClassifier(net, epsilon=4.0, classes=range(3), noise=ldp.SeededNoise(0), random_state=0).fit(images, y)
+    assert model.score(images, y) > 0.9
+    with pytest.raises(ValueError, match="dim"):
+        ldp.LabelDPClassifier(classes=range(3), noise=ldp.SeededNoise(0)).fit(images, y)
+
+
+@pytest.mark.parametrize("settings", [{"correction": "em"}, {"correction": "none"}, {"options": LearnOptions(consensus_rounds=1)}])
+def test_what_would_add_noise_to_noise_is_refused(data, settings):
+    X, y = data
+    with pytest.raises(ldp.InvalidInput, match="privatizes the labels"):
+        ldp.LabelDPClassifier(classifier(), classes=range(K), noise=ldp.SeededNoise(0), **settings).fit(X, y)
+
+
+TRAINING_MACHINE = """
+    import sys
+
+    HAS_NOT = {"sklearn", "scipy", "cryptography", "pyroaring", "platformdirs", "typer", "rich", "skops", "pooch", "joblib", "pandas"}
+
+
+    class Without:
+        def __init__(self, finder):
+            self.finder = finder
+
+        def __getattr__(self, name):
+            return getattr(self.finder, name)
+
+        def find_spec(self, name, path=None, target=None):
+            return None if name.split(".")[0] in HAS_NOT else self.finder.find_spec(name, path, target)
+
+
+    sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(1)
+    import labeldp
+    from labeldp.deep import TorchClassifier
+    from labeldp.deep.loop import Recipe
+    from labeldp.deep.models import Mlp
+
+    noisy, X = labeldp.NoisyLabels.load(sys.argv[1] + "/noisy.parquet"), np.load(sys.argv[1] + "/X.npy")
+    recipe = Recipe(epochs=4, batch_size=128, rate=0.05, precision="float32")
+    model = TorchClassifier(lambda k: Mlp(4, k, (8,)), recipe=recipe, validation_fraction=0.2, random_state=0, folder=sys.argv[1] + "/fit")
+    again = TorchClassifier(**model.get_params())
+    model.fit(X, noisy)
+    assert np.array_equal(again.fit(X, noisy).predict_proba(X), model.predict_proba(X))
+    assert not HAS_NOT & {name.split(".")[0] for name in sys.modules}
+    print(model.estimated_accuracy_.low, model.score(X, model.predict(X)), model.score(X, noisy))
+    np.save(sys.argv[1] + "/predicted.npy", model.predict(X))
+"""
+
+
+def test_a_machine_that_only_trains_needs_torch_numpy_and_pyarrow(data, tmp_path):
+    X, y = data
+    noisy_of(y).save(tmp_path / "noisy.parquet")
+    np.save(tmp_path / "X.npy", X)
+    command = [sys.executable, "-c", textwrap.dedent(TRAINING_MACHINE), str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    assert np.mean(np.load(tmp_path / "predicted.npy") == y) > 0.85
+
+
+# What is refused before anything is drawn -------------------------------------------------------------------------------------------------
+
+
+class Infinite(IterableDataset):
+    def __iter__(self):
+        yield torch.zeros(K)
+
+
+class Swapped(Items):
+    """Changes its order once it was read whole."""
+
+    def __init__(self, X, after):
+        super().__init__(X)
+        self.reads, self.after = 0, after
+
+    def __getitem__(self, i):
+        self.reads += 1
+        return super().__getitem__(i if self.reads <= self.after else len(self.X) - 1 - i)
+
+
+def nan_net():
+    net = nn.Linear(K, K)
+    nn.init.constant_(net.weight, math.nan)
+    return net
+
+
+class Ragged(Items):
+    def __getitem__(self, i):
+        return torch.zeros(2 + i % 2)
+
+
+REFUSED = {
+    "net with other outputs": ({"module": nn.Linear(K, K + 1)}, {}, "4 outputs"),
+    "net of other inputs": ({"module": nn.Linear(K + 1, K)}, {}, r"inputs of shape \(4,\)"),
+    "net with NaN": ({"module": nan_net()}, {}, "finite logits"),
+    "no net": ({"module": "resnet"}, {}, "nn.Module"),
+    "net without weights": ({"module": nn.Identity()}, {}, "nn.Module"),
+    "epsilon": ({"epsilon": math.nan}, {}, "epsilon"),
+    "law": ({"law": ldp.RandomizedResponse(K, 1.0)}, {}, "agree"),
+    "prior": ({"prior": np.ones((3, K))}, {}, "prior of shape"),
+    "prior that is not read": ({"law": "rr", "prior": np.ones((N, K))}, {}, "does not read it"),
+    "stages": ({"n_stages": 0}, {}, "n_stages"),
+    "recipes": ({"recipe": [QUICK]}, {}, "n_stages=2"),
+    "recipe": ({"recipe": "quick"}, {}, "Expected a Recipe"),
+    "debiasing": ({"recipe": Recipe(loss=functools.partial(debiased_loss, check=True))}, {}, "invertible"),
+    "temperature": ({"prior_temperature": 0.0}, {}, "prior_temperature"),
+    "filter": ({"top_k_filter": 0}, {}, "top_k_filter"),
+    "random_state": ({"random_state": "0"}, {}, "random_state"),
+    "a class that is not declared": ({"classes": range(K - 1)}, {}, "declared classes"),
+    "fractions as labels": ({"classes": None}, {"y": np.linspace(0, 1, N)}, "classes"),
+    "no labels": ({}, {"y": None}, "raw labels"),
+    "too few labels": ({}, {"y": np.zeros(N - 1, int)}, "numbers of samples"),
+    "inputs with NaN": ({}, {"X": np.full((N, K), np.nan)}, "finite inputs"),
+    "text": ({}, {"X": np.full((N, K), "a")}, "numbers"),
+    "a stream": ({}, {"X": Infinite()}, "stream"),
+    "items of several shapes": ({}, {"X": Ragged(np.zeros((N, 2)))}, "one shape"),
+    "no items": ({}, {"X": Items(np.zeros((0, 2)))}, "at least one row"),
+    "items of text": ({}, {"X": ["a"] * N}, "numbers"),
+    "a Dataset whose order changes": ({}, {"X": "swapped"}, "order or content"),
+    "ids that repeat": ({}, {"ids": np.zeros(N, int)}, "different ids"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_is_not_charged(data, tmp_path, name):
+    X, y = data
+    settings, given, message = REFUSED[name]
+    given = {"X": X, "y": y} | given
+    if isinstance(given["X"], str):
+        given["X"] = Swapped(X, N)
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    with pytest.raises(ldp.InvalidInput, match=message):
+        classifier(**{"noise": None, "ledger": ledger, "dataset": "people", "folder": tmp_path / "fit"} | settings).fit(**given)
+    assert ledger.spent("people", "label") == 0
+
+
+def test_no_message_shows_a_label(data):
+    X, _ = data
+    with pytest.raises(ldp.InvalidInput) as error:
+        classifier().fit(X, np.full(N, "sentinel-label"))
+    assert "sentinel" not in str(error.value)
+    with pytest.warns(ldp.DomainLeakWarning):
+        classifier(classes=None, recipe=Recipe(1, 256, 0.05)).fit(X, data[1])
+
+
+def test_likelihoods_are_checked(data):
+    X, y = data
+    table = noisy_of(y).log_likelihood()
+    zero = table.copy()
+    zero[5] = -np.inf
+    nan = table.copy()
+    nan[5, 0] = np.nan
+    for bad, message in ((table[1:], "shape"), (table[:, 0], "shape"), (table > 0, "shape"), (zero, "row 5"), (nan, "NaN")):
+        with pytest.raises(ldp.InvalidInput, match=message):
+            classifier().fit_likelihood(X, bad)
+    with pytest.raises(ldp.InvalidInput, match="loss of likelihoods"):
+        classifier(recipe=Recipe(loss=cross_entropy)).fit_likelihood(X, table)
+    fitted = classifier().fit_likelihood(X, table)
+    assert fitted.classes_.tolist() == list(range(K)) and fitted.score(X, y) > 0.85
+
+
+def test_noisy_labels_are_checked(data):
+    X, y = data
+    noisy = noisy_of(y)
+    for given, options, message in (
+        (noisy[1:], {}, "noisy labels of 1200 rows"),
+        (noisy, {"ids": np.arange(N)}, "only with raw labels"),
+        (ldp.privatize(y, ldp.RandomizedResponse(K + 1, 1.0), noise=ldp.SeededNoise(0)), {}, "declared classes"),
+    ):
+        with pytest.raises(ldp.InvalidInput, match=message):
+            classifier().fit(X, given, **options)
+    with pytest.raises(ldp.InvalidInput, match="fitted"):
+        classifier().predict(X)
+
+
+def test_training_that_diverges_stops_and_keeps_what_was_drawn(data, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    model = classifier(noise=None, ledger=ledger, dataset="people", recipe=Recipe(2, 128, 1e12, momentum=0.0, precision="float32"))
+    with pytest.raises(ldp.InvalidInput, match="finite"):
+        model.fit(X * 1e6, y)
+    assert [run.state for run in ledger.runs()] == ["charged"]
+    model.set_params(recipe=QUICK).fit(X * 1e6, y)
+    assert [run.state for run in ledger.runs()] == ["settled"]
+    assert ledger.spent("people", "label") == 2.0
+
+
+# Datasets and ids ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_items_are_matched_by_id_and_a_change_of_order_is_seen(data):
+    X, y = data
+    order = np.random.default_rng(1).permutation(N)
+    noisy = noisy_of(y, ids=np.arange(N))
+    shuffled = with_evidence(Items(X[order]), noisy, ids=order)
+    assert np.array_equal(classifier().fit(shuffled, noisy).predict_proba(X), classifier().fit(X, noisy).predict_proba(X))
+    with pytest.raises(ldp.InvalidInput, match="matched to"):
+        classifier().fit(shuffled, noisy[::-1])
+
+    class Named(Items):
+        def __getitem__(self, i):
+            return torch.from_numpy(self.X[i]), int(self.names[i])
+
+    items = Named(X)
+    items.names = np.arange(N)
+    matched = with_evidence(items, noisy, ids=np.arange(N), id_of=lambda item: item[1])
+    items.names = order
+    with pytest.raises(ldp.InvalidInput, match="order"):
+        classifier().fit(matched, noisy)
+
+
+def test_a_dataset_that_changes_its_order_during_training_stops_it(data):
+    X, y = data
+    items = Swapped(X, 10**9)
+
+    def swap(epoch):
+        items.after = 0
+
+    with pytest.raises(ldp.InvalidInput, match="order or content"):
+        classifier(progress=swap).fit(items, y)
+
+
+def test_random_transforms_are_not_taken_for_a_change_of_order(data):
+    X, y = data
+
+    class Random(Items):
+        def __getitem__(self, i):
+            return torch.from_numpy(self.X[i]) + 0.01 * torch.rand(K)
+
+    assert classifier().fit(Random(X), y, ids=np.arange(N)).score(X, y) > 0.85
+    with pytest.raises(ldp.InvalidInput, match="Expected ids="):
+        classifier().fit(Random(X), y)  # a repeat of this fit could not be recognised
+
+
+def test_held_out_progress_tells_noisy_figures_only(data):
+    X, y = data
+    told = []
+    model = classifier(validation_fraction=0.2, progress=told.append).fit(X, y)
+    assert [epoch for stage in model.history_ for epoch in stage] == told
+    assert all(epoch.held_out < 0 for epoch in told)

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stages of a net: which rows, weights, recipes and priors each of them has."""
+
+import subprocess
+import sys
+import textwrap
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import labeldp as ldp
+from labeldp.deep import TorchClassifier, cross_entropy, debiased_loss, posterior_loss, stages
+from labeldp.deep.forms import Form
+from labeldp.deep.loop import Recipe
+from labeldp.deep.models import Mlp
+
+K, N = 4, 900
+STILL = Recipe(epochs=1, batch_size=128, rate=1e-12, weight_decay=0.0, precision="float32")  # leaves weights as they are
+QUICK = Recipe(epochs=6, batch_size=64, rate=0.05, precision="float32")
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    y = rng.integers(K, size=N)
+    return (3 * np.eye(K)[y] + rng.normal(size=(N, K))).astype(np.float32), y
+
+
+def seeded_net(k=K):
+    """A net with the same first weights in every run of the tests."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Mlp(K, k, (16,))
+
+
+def classifier(**settings):
+    defaults = {"recipe": QUICK, "epsilon": 2.0, "classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0}
+    return TorchClassifier(**{"module": seeded_net} | defaults | settings)
+
+
+def trainings(monkeypatch):
+    """What each stage's training is given: first weights, number of rows, target, and how the held-out rows are scored."""
+    seen = []
+    learn = stages.Trainer.learn
+
+    def watched(self, module, model, rows, target, held_out):
+        weights = {name: w.clone() for name, w in module.state_dict().items()}
+        seen.append((weights, rows, target, held_out))
+        return learn(self, module, model, rows, target, held_out)
+
+    monkeypatch.setattr(stages.Trainer, "learn", watched)
+    return seen
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_each_stage_learns_from_all_rows_so_far(data, monkeypatch, count):
+    seen = trainings(monkeypatch)
+    model = classifier(n_stages=count, recipe=STILL, validation_fraction=0.1).fit(*data)
+    assert [stage.name for stage in model.stages_] == [f"stage-{i + 1}" for i in range(count)]
+    drawn = np.cumsum([stage.n_rows for stage in model.stages_])
+    assert [len(rows) for _, rows, _, _ in seen] == drawn.tolist()
+    held = seen[0][3][0]
+    assert len(held) + drawn[-1] == N and not set(held) & set(seen[-1][1])
+    assert all(len(set(rows)) == len(rows) == len(target) for _, rows, target, _ in seen)
+
+
+def same(a, b, kinds=("weight", "bias")):
+    return all(torch.allclose(a[name], b[name], atol=1e-6) for name in a if name.endswith(kinds))
+
+
+def test_a_warm_start_takes_weights_and_statistics_of_the_stage_before(data, monkeypatch):
+    seen = trainings(monkeypatch)
+    net = seeded_net()
+    classifier(module=net, recipe=[QUICK, STILL]).fit(*data)
+    first, second = seen[0][0], seen[1][0]
+    assert same(first, net.state_dict()) and not same(second, first)
+    assert not torch.allclose(second["layers.0.running_mean"], first["layers.0.running_mean"])
+    model = classifier(module=net, recipe=[QUICK, STILL]).fit(*data)
+    assert same(model.module_.state_dict(), second)  # the second recipe left them alone
+
+
+def test_without_a_warm_start_each_stage_begins_with_the_first_weights(data, monkeypatch):
+    seen = trainings(monkeypatch)
+    classifier(warm_start=False, module=lambda k: Mlp(K, k, (8,))).fit(*data)
+    assert all(torch.equal(w, seen[1][0][name]) for name, w in seen[0][0].items())
+
+
+def test_an_averaged_model_is_what_the_next_stage_starts_from(data, monkeypatch):
+    seen = trainings(monkeypatch)
+    recipe = Recipe(3, 128, 0.05, average=0.99, precision="float32")
+    model = classifier(recipe=[recipe, STILL]).fit(*data)
+    assert same(seen[1][0], model.module_.state_dict())
+    assert all(w.requires_grad for w in model.module_.parameters())
+
+
+def test_weights_that_were_frozen_stay_frozen(data):
+    net = seeded_net()
+    for weight in list(net.parameters())[:2]:
+        weight.requires_grad_(False)
+    model = classifier(module=net, recipe=Recipe(1, 128, 0.05, average=0.9, weight_decay=0.0, precision="float32")).fit(*data)
+    assert [w.requires_grad for w in model.module_.parameters()] == [w.requires_grad for w in net.parameters()]
+
+
+def test_each_stage_has_its_recipe(data, monkeypatch):
+    seen = trainings(monkeypatch)
+    one, two = Recipe(1, 128, loss=cross_entropy, precision="float32"), Recipe(3, 64, loss=posterior_loss, alpha=1.0, precision="float32")
+    model = classifier(recipe=(one, two)).fit(*data)
+    assert [len(each) for each in model.history_] == [1, 3]
+    hard, soft = seen[0][2], seen[1][2]
+    assert hard.dtype == torch.int64 and isinstance(soft, Form)
+    only = classifier(recipe=(one, two), law="subset").fit(*data)  # a prior could not help: one stage, and its recipe
+    assert [len(each) for each in only.history_] == [1]
+
+
+def test_targets_are_those_of_the_loss(data):
+    noisy = ldp.privatize(data[1], ldp.RandomizedResponse(K, 1.0), noise=ldp.SeededNoise(0))
+    assert torch.equal(stages.targets_of(noisy, Recipe(loss=cross_entropy)), torch.from_numpy(noisy.hard_codes()))
+    weights = stages.targets_of(noisy, Recipe(loss=debiased_loss)).expand(K)
+    losses = np.random.default_rng(0).random((N, K))
+    assert np.allclose((weights.numpy() * losses).sum(axis=1), noisy.debias(losses), atol=1e-4)
+    own = stages.targets_of(noisy, Recipe(loss=lambda logits, target, **_: logits.sum()))
+    assert np.array_equal(own.expand(K).numpy(), noisy.log_likelihood())
+
+
+def side_of(model):
+    (block,) = [block for block in model.noisy_labels_.blocks if block.stage == "stage-2"]
+    return np.concatenate([values.reshape(len(block.rows), -1) for values in block.side.values()], axis=1)
+
+
+def test_the_temperature_sharpens_or_flattens_the_prior(data):
+    flat, plain, sharp = (side_of(classifier(law="rr-with-prior", prior_temperature=t).fit(*data)) for t in (1e9, 1.0, 1e-9))
+    assert len(np.unique(flat, axis=0)) == 1  # no class is likelier than another: all are candidates, in every row
+    assert len(np.unique(plain, axis=0)) > 1
+    assert len(np.unique(sharp, axis=0)) == K  # one candidate, the likeliest
+
+
+def test_the_prior_is_the_model_so_far(data, monkeypatch):
+    asked = []
+    prior_of = stages.Trainer.prior_of
+    monkeypatch.setattr(stages.Trainer, "prior_of", lambda self, model, rows: asked.append((model, rows)) or prior_of(self, model, rows))
+    seen = trainings(monkeypatch)
+    classifier(n_stages=3).fit(*data)
+    assert [model.number for model, _ in asked] == [1, 2]
+    for (_, rows), (_, before, _, _) in zip(asked, seen, strict=False):
+        assert not set(rows) & set(before)  # the model has seen no label of these rows
+
+
+def test_a_public_prior_serves_the_first_stage(data):
+    X, y = data
+    wrong = np.eye(K)[(y + 1) % K] + 1e-9
+    told = classifier(prior=wrong, law="rr-with-prior", recipe=STILL).fit(X, y).noisy_labels_
+    called = classifier(prior=lambda x: wrong[: len(x)], law="rr-with-prior", recipe=STILL).fit(X, y).noisy_labels_
+    assert np.array_equal(told.likelihood(), called.likelihood())
+    (first,) = [block for block in told.blocks if block.stage == "stage-1"]
+    assert np.array_equal(first.outputs, (y[first.rows] + 1) % K)  # one candidate, which the prior is sure of
+
+
+def test_the_filter_leaves_out_what_the_model_does_not_believe(data, monkeypatch):
+    seen = trainings(monkeypatch)
+    model = classifier(law="rr-with-prior", top_k_filter=1, epsilon=1.0).fit(*data)
+    drawn = [stage.n_rows for stage in model.stages_]
+    assert len(seen[0][1]) == drawn[0]
+    assert 0.3 * sum(drawn) < len(seen[1][1]) < 0.9 * sum(drawn)
+    all_rows = classifier(law="rr-with-prior", top_k_filter=K, epsilon=1.0).fit(*data)
+    assert len(seen[3][1]) == sum(stage.n_rows for stage in all_rows.stages_)
+
+
+def test_logits_that_become_nan_end_the_fit_before_the_next_draw(data):
+    class Fragile(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.seen = Mlp(K, K, (8,)), 0
+
+        def forward(self, x):
+            self.seen += self.training
+            logits = self.inner(x)
+            return logits if self.training or not self.seen else logits * torch.nan
+
+    with pytest.raises(ldp.InvalidInput, match="NaN or infinity for"):
+        classifier(module=Fragile()).fit(*data)
+
+
+TWO_PROCESSES = """
+    import os
+    import sys
+    import numpy as np
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    place, rank, device = sys.argv[1], int(os.environ["RANK"]), "cpu"
+    if sys.argv[2] == "fabric":
+        from lightning_fabric import Fabric
+
+        device = Fabric(accelerator="cpu", strategy="ddp", devices=2)
+        device.launch()
+    else:
+        dist.init_process_group("gloo")
+    import labeldp as ldp
+    from labeldp.deep import TorchClassifier
+    from labeldp.deep.loop import Recipe
+    from labeldp.deep.models import Mlp
+
+    rng = np.random.default_rng(0)
+    y = rng.integers(4, size=600)
+    X = (3 * np.eye(4)[y] + rng.normal(size=(600, 4))).astype(np.float32)
+    settings = {"classes": range(4), "dataset": "two", "ledger": ldp.Ledger(f"{place}/ledger.db"), "folder": f"{place}/fit"}
+    settings["device"] = device
+    net = TorchClassifier(lambda k: Mlp(4, k, (8,)), recipe=Recipe(epochs=1, rate=0.05, precision="float32"), **settings)
+    y = y if rank == 0 else np.zeros(600, int)  # only the first process may look at raw labels
+    noisy = net.fit(X, y).noisy_labels_
+    np.save(f"{place}/likelihood-{rank}.npy", noisy.likelihood())
+    np.save(f"{place}/proba-{rank}.npy", net.predict_proba(X))
+    try:
+        net.set_params(epsilon=0.5).fit(X, y)
+    except ldp.InvalidInput as error:
+        assert "epsilon" in str(error)
+    else:
+        raise SystemExit("another epsilon in the same folder was not refused")
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("kind", ["plain", "fabric"])
+def test_of_several_processes_only_the_first_opens_the_run(tmp_path, kind):
+    if kind == "fabric" and find_spec("lightning_fabric") is None:
+        pytest.skip("needs lightning-fabric: pip install 'labeldp[fabric]'")
+    (tmp_path / "program.py").write_text(textwrap.dedent(TWO_PROCESSES))
+    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run([*command, tmp_path / "program.py", tmp_path, kind], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    first, second = (np.load(tmp_path / f"likelihood-{rank}.npy") for rank in (0, 1))
+    assert np.array_equal(first, second)
+    assert np.array_equal(*(np.load(tmp_path / f"proba-{rank}.npy") for rank in (0, 1)))
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    assert [run.state for run in ledger.runs()] == ["settled"] and ledger.spent("two", "label") == 1.0
