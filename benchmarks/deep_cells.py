@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of the deep benchmarks: each in a process of its own, recorded before it starts and after it ends, failed ones too.
+
+    python benchmarks/deep_cells.py < run.json      # one run: what deep.py starts; prints its measurements as one line of JSON
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+HERE = Path(__file__).parent
+FIRST_SEED = 100  # seeds below were used to choose recipes
+TINY_ROWS = 2000
+
+Run = dict  # what JSON holds
+
+
+def results_file(tiny: bool) -> Path:
+    """Where runs are recorded; those that only try the commands out are kept apart."""
+    return Path(tempfile.gettempdir(), "labeldp-deep-tiny.json") if tiny else HERE / "results" / "deep.json"
+
+
+def load_runs(path: Path) -> list[Run]:
+    """All runs that were ever started."""
+    return json.loads(path.read_text())["runs"] if path.exists() else []
+
+
+def save_runs(path: Path, runs: list[Run]) -> None:
+    """Replace the file at once, so that a kill leaves the old one."""
+    path.parent.mkdir(exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps({"runs": runs}, indent=1) + "\n")
+    part.replace(path)
+
+
+def same(a: Run, b: Run) -> bool:
+    """True for runs of one cell, seed and recipe."""
+    return all(a.get(name) == b.get(name) for name in ("table", "size", "method", "epsilon", "seed", "recipe"))
+
+
+def wanted(table: str, size: str, methods: list[str], epsilons: list[float], seeds: int, tiny: bool) -> Iterator[Run]:
+    """Every run of a table, one seed of everything first."""
+    for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+        for number, epsilon in enumerate(epsilons):
+            for method in methods:
+                private = method != "non-private"
+                if not private and number:
+                    continue
+                at = float(epsilon) if private else None
+                recipe = _recipe(table, size, method, at, tiny).described()
+                yield {"table": table, "size": size, "method": method, "epsilon": at, "seed": seed, "recipe": recipe, "tiny": tiny}
+
+
+def _recipe(table: str, size: str, name: str, epsilon: float | None, tiny: bool):
+    from deep_recipes import method, why
+
+    found = why()[name] if table == "why" else method(table, size, name, epsilon)
+    return found.shortened() if tiny else found
+
+
+def run_all(todo: list[Run], *, tiny: bool, threads: int, device: str) -> None:
+    """Start what has not finished yet, one after another; each start and each end is on disk."""
+    path = results_file(tiny)
+    done = [run for run in load_runs(path) if run["status"] == "finished"]
+    todo = [run for run in todo if not any(same(run, other) for other in done)]
+    for number, run in enumerate(todo):
+        print(f"[{number + 1}/{len(todo)}] {run['table']} {run['size']}: {run['method']}, eps {run['epsilon']}, seed {run['seed']}", flush=True)
+        runs = load_runs(path)
+        started = run | {"status": "started", "started": _now(), "device": device, "threads": threads, "noise": "seeded: insecure, public data"}
+        save_runs(path, [*runs, started])
+        found = run_one(started)
+        save_runs(path, [*runs, started | found])
+        print("   ", _summary(found), flush=True)
+
+
+def run_one(run: Run) -> Run:
+    """One run in a process of its own; what it measured, or how it failed."""
+    start = time.perf_counter()
+    threads = str(run["threads"])
+    env = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(HERE / "deep_cells.py")], input=json.dumps(run), env=env, stdout=subprocess.PIPE, text=True, check=False
+    )
+    ended = {"finished": _now(), "seconds": round(time.perf_counter() - start, 1)}
+    if done.returncode:
+        return ended | {"status": "failed", "error": f"exit status {done.returncode}"}
+    return ended | {"status": "finished"} | json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def measure(run: Run) -> Run:
+    """Train, and only then look at true test labels."""
+    import numpy as np
+    import torch
+    from conditions import machine
+    from deep_data import load
+    from deep_nets import n_parameters
+    from deep_recipes import WHY_TABLE
+    from deep_train import fit, probabilities
+
+    torch.set_num_threads(run["threads"])
+    method = _recipe(run["table"], run["size"], run["method"], run["epsilon"], run["tiny"])
+    data = load(WHY_TABLE if run["table"] == "why" else run["table"])
+    if run["tiny"]:
+        data = data.tiny(TINY_ROWS)
+    if method.law == "dp-sgd":
+        from deep_dpsgd import fit
+    start = time.perf_counter()
+    fitted = fit(data, method, run["epsilon"], run["seed"], device=run["device"], progress=say)
+    training = time.perf_counter() - start
+    proba = probabilities(fitted.net, data.X_test, method.views)
+    chosen = np.maximum(proba[np.arange(len(data.y_test)), data.y_test], 1e-15)
+    found = {
+        "accuracy": float(np.mean(proba.argmax(axis=1) == data.y_test)),
+        "log_loss": float(-np.log(chosen).mean()),
+        "training_seconds": round(training, 1),
+        "parameters": n_parameters(fitted.net),
+        "stages": fitted.stages,
+        "epochs": fitted.epochs,
+        "device_name": torch.cuda.get_device_name() if run["device"] == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "machine": machine(),
+    }
+    if data.rates:
+        mean = proba @ np.arange(data.n_classes)
+        found["rmse"] = float(np.sqrt(np.mean((mean - data.y_test) ** 2)))
+    return found
+
+
+def say(line: str) -> None:
+    """Progress, where somebody looks."""
+    if not sys.stderr.isatty():
+        return
+    print(f"\r    {line}    ", end="", file=sys.stderr, flush=True)
+
+
+def _summary(found: Run) -> str:
+    if found["status"] != "finished":
+        return found["error"]
+    main = f"RMSE {found['rmse']:.4f}" if "rmse" in found else f"accuracy {100 * found['accuracy']:.2f} %"
+    return f"{main}, {found['training_seconds'] / 60:.1f} minutes"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(json.load(sys.stdin))))

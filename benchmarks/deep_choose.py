@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How recipes of the deep benchmarks are chosen: on noisy labels of held-out training rows, no true label looked at.
+
+    python benchmarks/deep_choose.py --table movielens --method ours-2 --epsilon 1 --vary rate=0.5 --vary "epochs=(4, 8); sizes=(0.1, 0.9)"
+
+A sixth of the training rows is held out and its labels are drawn by subset selection at the same epsilon. The frozen recipe and each
+variation learn from the rest; each is scored by the mean log-probability of what was drawn for the held-out rows, in nats a row, and
+compared with the frozen recipe row by row. Everything that was tried is kept in results/deep_choose.json; `--report` prints it.
+Seeds are 0, 1, ...: those of the reported runs are others.
+"""
+
+import argparse
+import ast
+import json
+import time
+import warnings
+from dataclasses import fields, replace
+
+import numpy as np
+import torch
+from conditions import machine
+from deep_cells import HERE, say
+from deep_data import TABLES, Data, load
+from deep_recipes import SIZES, Method, Training, method
+from deep_train import fit, probabilities
+
+import labeldp as ldp
+from labeldp.errors import SeededNoiseWarning
+from labeldp.evidence import NoisyLabels
+
+RESULTS = HERE / "results" / "deep_choose.json"
+HELD_OUT = 1 / 6
+_OF_STAGES = {field.name for field in fields(Training)}
+
+
+def varied(recipe: Method, change: str) -> Method:
+    """A recipe with fields replaced: "name=value; ...". A field of stages takes one value for all, or a tuple of one each."""
+    for part in filter(None, (part.strip() for part in change.split(";"))):
+        name, _, text = part.partition("=")
+        value = ast.literal_eval(text)
+        if name == "n_stages":
+            last = recipe.stages[-1]
+            recipe = replace(recipe, stages=(recipe.stages + (last,) * value)[:value])
+        elif name in _OF_STAGES:
+            each = value if isinstance(value, tuple) else (value,) * len(recipe.stages)
+            recipe = replace(recipe, stages=tuple(replace(stage, **{name: v}) for stage, v in zip(recipe.stages, each, strict=True)))
+        else:
+            recipe = replace(recipe, **{name: value})
+    return recipe
+
+
+def divided(data: Data, epsilon: float, seed: int) -> tuple[Data, torch.Tensor, NoisyLabels]:
+    """What is learned from, and the held-out inputs with their noisy labels."""
+    order = np.random.default_rng(seed).permutation(len(data.y))
+    held, rest = np.split(order, [int(len(order) * HELD_OUT)])
+    law = ldp.SubsetSelection(data.n_classes, epsilon)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SeededNoiseWarning)
+        noisy = ldp.privatize(data.y[held], law, classes=range(data.n_classes), noise=ldp.SeededNoise(10_000 + seed))
+    return data.part(rest), data.X[torch.from_numpy(held)], noisy
+
+
+def scores(recipe: Method, table: str, epsilon: float, seed: int) -> tuple[np.ndarray, float]:
+    """Log-probability of each held-out row's draw, and the seconds of training."""
+    data, inputs, noisy = divided(load(table), epsilon, seed)
+    start = time.perf_counter()
+    fitted = fit(data, recipe, epsilon, seed, progress=say)
+    seconds = time.perf_counter() - start
+    proba = probabilities(fitted.net, inputs, recipe.views)
+    return np.log((proba * noisy.likelihood(dtype="float64")).sum(axis=1)), seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--table", choices=TABLES, default="fashion-mnist")
+    parser.add_argument("--size", choices=SIZES, default="cpu")
+    parser.add_argument("--method", default="ours-2")
+    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, nargs="+", default=[0])
+    parser.add_argument("--vary", action="append", default=[], metavar="CHANGES")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--report", action="store_true")
+    args = parser.parse_args()
+    if args.report:
+        print(report())
+        return
+    torch.set_num_threads(args.threads)
+    frozen = method(args.table, args.size, args.method, args.epsilon)
+    for seed in args.seed:
+        base = None
+        for change in ["", *args.vary]:
+            recipe = varied(frozen, change)
+            found, seconds = scores(recipe, args.table, args.epsilon, seed)
+            base = found if base is None else base
+            gain = found - base
+            record = {
+                "table": args.table, "size": args.size, "method": args.method, "epsilon": args.epsilon, "seed": seed, "change": change,
+                "recipe": recipe.described(), "rows": len(found), "held_out": float(found.mean()), "gain": float(gain.mean()),
+                "standard_error": float(gain.std() / np.sqrt(len(gain))), "training_seconds": round(seconds, 1),
+                "threads": args.threads, "machine": machine(),
+            }  # fmt: skip
+            save(record)
+            print(line(record), flush=True)
+
+
+def save(record: dict) -> None:
+    """Add one to what was tried."""
+    tried = json.loads(RESULTS.read_text())["tried"] if RESULTS.exists() else []
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"tried": [*tried, record]}, indent=1) + "\n")
+
+
+def line(record: dict) -> str:
+    """One comparison, in thousandths of a nat a row."""
+    gain = f"{1000 * record['gain']:+7.2f} +- {1000 * record['standard_error']:4.2f}" if record["change"] else f"{'':16}"
+    where = f"{record['table']} {record['method']} eps {record['epsilon']:g} seed {record['seed']}"
+    return f"{where}: {1000 * record['held_out']:9.2f} {gain}  {record['training_seconds']:6.0f} s  {record['change'] or 'frozen'}"
+
+
+def report() -> str:
+    """Everything that was tried, in order."""
+    return "\n".join(line(record) for record in json.loads(RESULTS.read_text())["tried"])
+
+
+if __name__ == "__main__":
+    main()

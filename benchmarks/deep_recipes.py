@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frozen recipes: what each row of each table does, for every data set and size. Plain values, so that a run's record holds all of it.
+
+One recipe serves every epsilon of a data set but for the fields in `PAPER_FIELDS` and `RATING_LAW`. The recipes were chosen on noisy held-out labels (see
+deep_choose.py); the paper's are as published (Ghazi et al. 2021, Appendix B, and the authors' code), with the effective decay points:
+    rows of --size gpu   its nets, epochs, rates, batch sizes, augmentation, l2 1e-4
+    rows of --size cpu   its law, loss, mixup, split, temperature, filter and augmentation; our net, batch, rate and number of epochs, so that
+                         both do the same work: its own take hours
+Mixup, split and temperature are published for CIFAR-10 only and used for all; MovieLens has no mixup, since ids cannot be mixed.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+
+from labeldp.deep import augment, cross_entropy, debiased_loss, likelihood_loss, schedules
+from labeldp.deep.loop import Recipe
+
+METHODS = ("paper-1st", "paper-2st", "paper-3st", "ours-1", "ours-2", "ours-3", "dp-sgd", "non-private")
+SIZES = ("cpu", "gpu")
+
+SCHEDULES: dict[str, schedules.Schedule] = {
+    "triangular": schedules.triangular(0.2),
+    "linear ramp": schedules.linear_ramp(0.15),
+    "paper decays": schedules.piecewise_constant(schedules.PAPER_DECAYS),
+    "cosine": schedules.cosine(0.1),
+    "one cycle": schedules.one_cycle(),
+}
+AUGMENTATIONS: dict[str, augment.Augmentation | None] = {
+    "none": None,
+    "flip, shift 2": augment.chain(augment.flip, partial(augment.shift, pixels=2)),
+    "shift 2": partial(augment.shift, pixels=2),
+    "flip, shift 2, cutout": augment.chain(augment.flip, partial(augment.shift, pixels=2), partial(augment.cutout, size=8)),
+    "flip, shift 4": augment.chain(augment.flip, partial(augment.shift, pixels=4, mode="reflect")),
+    "paper": augment.chain(augment.flip, partial(augment.shift, pixels=4), partial(augment.cutout, size=8, shared=True)),
+}
+LOSSES: dict[str, Callable] = {"likelihood": likelihood_loss, "cross-entropy": cross_entropy, "debiased": debiased_loss}
+
+
+@dataclass(frozen=True)
+class Training:
+    """One stage's training, by names and numbers; see labeldp.deep.loop.Recipe."""
+
+    epochs: int
+    rate: float
+    batch_size: int = 256
+    schedule: str = "triangular"
+    weight_decay: float = 5e-4
+    alpha: float = 0.0
+    augment: str = "none"
+    loss: str = "likelihood"
+    average: float | None = None
+    precision: str = "auto"
+
+    def recipe(self) -> Recipe:
+        """As the training loop takes it."""
+        named = {"schedule": SCHEDULES[self.schedule], "augment": AUGMENTATIONS[self.augment], "loss": LOSSES[self.loss]}
+        return Recipe(**(asdict(self) | named))
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of a table.
+
+    Attributes
+    ----------
+    net : str
+        See deep_nets.
+    stages : tuple of Training
+    law : str
+        A law's name; "none" trains on true labels, "dp-sgd" with noise on gradients instead.
+    sizes : tuple of float
+        Share of the rows in each stage.
+    temperature : float
+        The next stage's prior is softmax(logits / temperature).
+    prior : "model" or "threshold"
+        What the law is given: the model's probabilities, or weights that split ordered classes where the model is least sure.
+    top_k_filter : bool
+        The paper's: earlier rows whose noisy label is not among the model's top classes, as many as RRWithPrior kept on average, are left out.
+    warm_start : bool
+    views : "one" or "flip"
+        Images that a prediction averages over: the image, or with its mirror image; no label is used.
+    """
+
+    net: str
+    stages: tuple[Training, ...]
+    law: str
+    sizes: tuple[float, ...] = (1.0,)
+    temperature: float = 1.0
+    prior: str = "model"
+    top_k_filter: bool = False
+    warm_start: bool = True
+    views: str = "one"
+
+    def described(self) -> dict[str, object]:
+        """As JSON: part of what makes a run the same run."""
+        return asdict(self) | {"stages": [asdict(stage) for stage in self.stages], "sizes": list(self.sizes)}
+
+    def shortened(self) -> "Method":
+        """One epoch a stage, to try a command out."""
+        return replace(self, stages=tuple(replace(stage, epochs=1) for stage in self.stages))
+
+
+# The paper -----------------------------------------------------------------------------------------------------------------------------
+
+PAPER_FIELDS = {  # epsilon from which on: mixup of stage 1, of later stages, share of stage 1, temperature (the authors' code, CIFAR-10)
+    0: (16.0, 8.0, 0.8, 0.6),
+    2: (8.0, 8.0, 0.7, 0.5),
+    4: (8.0, 4.0, 0.6, 0.5),
+    8: (4.0, 4.0, 0.6, 0.5),
+}
+
+
+def paper(n_stages: int, epsilon: float, net: str, training: Training, *, mixes: bool = True) -> Method:
+    """LP-1ST, LP-2ST or LP-3ST; where a third stage is, it takes half of the rows that are not in the first."""
+    first, later, share, temperature = PAPER_FIELDS[max(start for start in PAPER_FIELDS if start <= epsilon)]
+    alphas = (first, later, later)[:n_stages] if mixes else (0.0,) * n_stages
+    sizes = {1: (1.0,), 2: (share, 1 - share), 3: (share, (1 - share) / 2, (1 - share) / 2)}[n_stages]
+    stages = tuple(replace(training, loss="cross-entropy", alpha=alpha) for alpha in alphas)
+    law = "rr" if n_stages == 1 else "rr-with-prior"
+    return Method(net, stages, law, tuple(round(size, 3) for size in sizes), temperature, top_k_filter=n_stages > 1)
+
+
+# Frozen recipes, a data set and size each ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """What is chosen for a data set and size.
+
+    Attributes
+    ----------
+    ours : tuple of three tuples of Training
+        For one, two and three stages.
+    sizes : tuple of three tuples of float
+    law : function of epsilon giving (law, prior) for one stage and for more
+    paper : Training
+        Of every stage of the paper's rows.
+    clean : Training
+        Of the row without privacy; and DP-SGD's epochs and batch.
+    """
+
+    net: str
+    ours: tuple[tuple[Training, ...], ...]
+    sizes: tuple[tuple[float, ...], ...]
+    law: Callable[[int, float], tuple[str, str]]
+    paper: Training
+    clean: Training
+    paper_net: str
+    views: str = "one"
+    mixes: bool = True
+
+    def method(self, name: str, epsilon: float | None) -> Method:
+        """The recipe of one row."""
+        kind, _, number = name.partition("-")
+        if name == "non-private":
+            return Method(self.net, (self.clean,), "none", views=self.views)
+        if name == "dp-sgd":
+            return Method(self.net, (self.clean,), "dp-sgd", views=self.views)
+        if kind == "paper":
+            return paper(int(number[0]), epsilon or 0.0, self.paper_net, self.paper, mixes=self.mixes)
+        n = int(number)
+        law, prior = self.law(n, epsilon or 0.0)
+        return Method(self.net, self.ours[n - 1], law, self.sizes[n - 1], prior=prior, views=self.views)
+
+
+def image_law(n_stages: int, epsilon: float) -> tuple[str, str]:
+    """Sets without a prior; with one, whatever tells most about each row."""
+    return ("subset" if n_stages == 1 else "auto"), "model"
+
+
+RATING_LAW = {0: ("split", "threshold"), 2.5: ("auto", "model")}
+"""By epsilon: a question about a threshold tells more of where a rating lies up to about 2.5, the rating itself through noise beyond."""
+
+
+def rating_law(n_stages: int, epsilon: float) -> tuple[str, str]:
+    """By epsilon; see `RATING_LAW`."""
+    return RATING_LAW[max(start for start in RATING_LAW if start <= epsilon)]
+
+
+def stages(training: Training, *epochs: int, later_rate: float) -> tuple[Training, ...]:
+    """The same training for some epochs a stage; warm-started stages at a rate of their own."""
+    return tuple(replace(training, epochs=n, rate=later_rate if i else training.rate) for i, n in enumerate(epochs))
+
+
+_SPLITS = ((1.0,), (0.6, 0.4), (0.4, 0.3, 0.3))
+
+_GREY = Training(10, 0.1, augment="flip, shift 2", average=0.998)
+_DIGITS = replace(_GREY, augment="shift 2")
+_COLOUR = Training(30, 0.4, batch_size=512, augment="flip, shift 4", average=0.999, schedule="triangular")
+_RATINGS = Training(12, 1.0, batch_size=1024, weight_decay=4e-3)
+_PAPER_GREY = Training(40, 0.02, batch_size=265, schedule="linear ramp", weight_decay=1e-4, augment="paper")
+_PAPER_COLOUR = Training(200, 0.4, batch_size=512, schedule="paper decays", weight_decay=1e-4, augment="paper")
+
+
+def _ours(training: Training, one: int, two: tuple[int, int], three: tuple[int, int, int], later_rate: float) -> tuple[tuple[Training, ...], ...]:
+    return tuple(stages(training, *epochs, later_rate=later_rate) for epochs in ((one,), two, three))
+
+
+FROZEN: dict[tuple[str, str], Frozen] = {
+    ("fashion-mnist", "cpu"): Frozen(
+        "quick",
+        _ours(_GREY, 18, (12, 10), (10, 6, 8), 0.05),
+        _SPLITS,
+        image_law,
+        replace(_PAPER_GREY, epochs=10, rate=0.1, batch_size=256),
+        replace(_GREY, epochs=18),
+        "quick",
+        views="flip",
+    ),
+    ("mnist", "cpu"): Frozen(
+        "quick",
+        _ours(_DIGITS, 18, (12, 10), (10, 6, 8), 0.05),
+        _SPLITS,
+        image_law,
+        replace(_PAPER_GREY, epochs=10, rate=0.1, batch_size=256),
+        replace(_DIGITS, epochs=18),
+        "quick",
+    ),
+    ("cifar10", "cpu"): Frozen(
+        "quick",
+        _ours(replace(_GREY, augment="flip, shift 4"), 18, (12, 10), (10, 6, 8), 0.05),
+        _SPLITS,
+        image_law,
+        replace(_PAPER_COLOUR, epochs=10, rate=0.1, batch_size=256),
+        replace(_GREY, epochs=18, augment="flip, shift 4"),
+        "quick",
+        views="flip",
+    ),
+    ("movielens", "cpu"): Frozen(
+        "ratings",
+        _ours(_RATINGS, 12, (4, 12), (4, 6, 12), 1.0),
+        ((1.0,), (0.15, 0.85), (0.1, 0.3, 0.6)),
+        rating_law,
+        Training(12, 0.2, batch_size=128, schedule="paper decays", weight_decay=1e-4),
+        _RATINGS,
+        "ncf",
+        mixes=False,
+    ),
+    ("fashion-mnist", "gpu"): Frozen(
+        "small-inception",
+        _ours(_GREY, 40, (30, 30), (20, 20, 30), 0.05),
+        _SPLITS,
+        image_law,
+        _PAPER_GREY,
+        replace(_GREY, epochs=40),
+        "small-inception",
+        views="flip",
+    ),
+    ("mnist", "gpu"): Frozen(
+        "small-inception",
+        _ours(_DIGITS, 40, (30, 30), (20, 20, 30), 0.05),
+        _SPLITS,
+        image_law,
+        _PAPER_GREY,
+        replace(_DIGITS, epochs=40),
+        "small-inception",
+    ),
+    ("cifar10", "gpu"): Frozen(
+        "fast-resnet",
+        _ours(_COLOUR, 60, (40, 40), (30, 30, 40), 0.2),
+        _SPLITS,
+        image_law,
+        _PAPER_COLOUR,
+        replace(_COLOUR, epochs=40),
+        "cifar-resnet18",
+        views="flip",
+    ),
+    ("cifar100", "gpu"): Frozen(
+        "fast-resnet",
+        _ours(_COLOUR, 60, (40, 40), (30, 30, 40), 0.2),
+        _SPLITS,
+        image_law,
+        replace(_PAPER_COLOUR, batch_size=256, rate=0.2),
+        replace(_COLOUR, epochs=40),
+        "cifar-resnet18",
+        views="flip",
+    ),
+}
+for _size in SIZES:
+    FROZEN["kmnist", _size] = FROZEN["mnist", _size]
+FROZEN["cifar100", "cpu"] = FROZEN["cifar10", "cpu"]
+FROZEN["movielens", "gpu"] = replace(
+    FROZEN["movielens", "cpu"], paper=Training(200, 0.2, batch_size=128, schedule="paper decays", weight_decay=1e-4)
+)
+
+
+def method(table: str, size: str, name: str, epsilon: float | None) -> Method:
+    """The frozen recipe of one row of a data set's table."""
+    return FROZEN[table, size].method(name, epsilon)
+
+
+# What makes the difference ---------------------------------------------------------------------------------------------------------------
+
+WHY_TABLE = "fashion-mnist"
+
+
+def why() -> dict[str, Method]:
+    """Same net, same data, about the same number of images trained on; one thing changed at a time."""
+    one = Training(10, 0.1, augment="flip, shift 2", average=0.998)
+    two = stages(one, 6, 6, later_rate=0.05)
+    three = stages(one, 5, 4, 5, later_rate=0.05)
+    hard = replace(one, loss="cross-entropy")
+    net = FROZEN[WHY_TABLE, "cpu"].net
+    return {
+        "loss: cross-entropy": Method(net, (hard,), "rr"),
+        "loss: cross-entropy, mixup": Method(net, (replace(hard, alpha=8.0),), "rr"),
+        "loss: debiased": Method(net, (replace(one, loss="debiased"),), "rr"),
+        "loss: likelihood": Method(net, (one,), "rr"),
+        "law: subset selection": Method(net, (one,), "subset"),
+        "law: RRWithPrior, 2 stages": Method(net, two, "rr-with-prior", (0.6, 0.4)),
+        "law: prior split, 2 stages": Method(net, two, "split", (0.6, 0.4)),
+        "law: auto, 2 stages": Method(net, two, "auto", (0.6, 0.4)),
+        "stages: auto, 1 stage": Method(net, (one,), "auto"),
+        "stages: auto, 3 stages": Method(net, three, "auto", (0.4, 0.3, 0.3)),
+    }

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables and plots of the deep benchmarks, from the runs in results/deep.json."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from deep_cells import FIRST_SEED, Run, load_runs, results_file
+from deep_published import PUBLISHED
+from deep_recipes import METHODS, method, why
+
+NAMES = {
+    "paper-1st": "LP-1ST, the paper's recipe",
+    "paper-2st": "LP-2ST, the paper's recipe",
+    "paper-3st": "LP-3ST, the paper's recipe",
+    "ours-1": "labeldp, 1 stage",
+    "ours-2": "labeldp, 2 stages",
+    "ours-3": "labeldp, 3 stages",
+    "dp-sgd": "DP-SGD, delta 1e-5",
+    "non-private": "no privacy",
+}
+
+
+def cells(table: str, size: str, *, tiny: bool = False) -> dict[tuple[str, float | None], list[Run]]:
+    """Finished runs of the present recipes, by method and epsilon; with fresh seeds only."""
+    found: dict[tuple[str, float | None], list[Run]] = {}
+    for run in load_runs(results_file(tiny)):
+        if (run["table"], run["size"]) != (table, size) or run["status"] != "finished" or run["seed"] < FIRST_SEED:
+            continue
+        if tiny or run["recipe"] == _present(table, size, run["method"], run["epsilon"]):
+            found.setdefault((run["method"], run["epsilon"]), []).append(run)
+    return found
+
+
+def _present(table: str, size: str, name: str, epsilon: float | None) -> dict | None:
+    if table == "why":
+        return why()[name].described() if name in why() else None
+    return method(table, size, name, epsilon).described()
+
+
+def measured(table: str, runs: Sequence[Run]) -> np.ndarray:
+    """The table's number of each run: RMSE for ratings, else accuracy in %."""
+    return np.array([run["rmse"] if table == "movielens" else 100 * run["accuracy"] for run in runs])
+
+
+def shown(values: np.ndarray, digits: int) -> str:
+    """Mean, and standard deviation over seeds; empty if there is none."""
+    if not len(values):
+        return ""
+    spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{values.mean():.{digits}f}{spread}"
+
+
+def markdown(table: str, size: str, epsilons: Sequence[float], *, tiny: bool = False) -> str:
+    """The table of a data set: ours and theirs as measured, the published number in brackets."""
+    if table == "why":
+        return why_markdown(tiny=tiny)
+    found, published = cells(table, size, tiny=tiny), PUBLISHED[table]
+    digits = 3 if table == "movielens" else 2
+    title = "test RMSE" if table == "movielens" else "test accuracy, %"
+    lines = [f"| {table}, {size}: {title} | " + " | ".join(f"eps = {e:g}" for e in epsilons) + " | seeds | minutes a run |"]
+    lines.append("|---" * (len(epsilons) + 3) + "|")
+    for name in METHODS:
+        if name == "non-private":
+            continue
+        row = [_cell(table, found.get((name, float(e)), []), published.beside(name, e), digits) for e in epsilons]
+        runs = [run for e in epsilons for run in found.get((name, float(e)), [])]
+        lines.append(f"| {NAMES[name]} | " + " | ".join(row) + f" | {_seeds(runs)} | {_minutes(runs)} |")
+    runs = found.get(("non-private", None), [])
+    bound = _cell(table, runs, published.beside("non-private", None), digits)
+    lines.append(f"| {NAMES['non-private']} | {bound}" + " |" * len(epsilons) + f" {_seeds(runs)} | {_minutes(runs)} |")
+    for label, numbers in published.others.items():
+        text = ", ".join(f"{value:g} at " + ("no privacy" if e is None else f"eps {e:g}") for e, value in numbers.items())
+        lines.append(f"\nPublished: {label}: {text}.")
+    sources = ", ".join(sorted(set(published.source.values())))
+    note = "Mean ± standard deviation over seeds of true test labels, looked at after training; in brackets the published number"
+    return "\n".join(lines) + f"\n\n{note} ({sources}; beside labeldp: LP-2ST's)."
+
+
+def _cell(table: str, runs: list[Run], published: float | None, digits: int) -> str:
+    own = shown(measured(table, runs), digits)
+    return own + (f" ({published:.{digits}f})" if published is not None else "")
+
+
+def _seeds(runs: list[Run]) -> str:
+    counts = {}
+    for run in runs:
+        counts[run["epsilon"]] = counts.get(run["epsilon"], 0) + 1
+    low, high = (min(counts.values()), max(counts.values())) if counts else (0, 0)
+    return "" if not counts else str(low) if low == high else f"{low} to {high}"
+
+
+def _minutes(runs: list[Run]) -> str:
+    return f"{np.median([run['training_seconds'] for run in runs]) / 60:.1f}" if runs else ""
+
+
+def why_markdown(*, tiny: bool = False) -> str:
+    """One thing changed at a time."""
+    found = cells("why", "cpu", tiny=tiny)
+    epsilons = sorted({epsilon for _, epsilon in found})
+    lines = ["| what | " + " | ".join(f"eps = {e:g}: accuracy, % | bits a label" for e in epsilons) + " |"]
+    lines.append("|---" * (1 + 2 * len(epsilons)) + "|")
+    for name in why():
+        row = []
+        for epsilon in epsilons:
+            runs = found.get((name, epsilon), [])
+            row += [shown(measured("why", runs), 2), f"{np.mean([bits(run) for run in runs]):.3f}" if runs else ""]
+        lines.append(f"| {name} | " + " | ".join(row) + " |")
+    return "\n".join(lines)
+
+
+def bits(run: Run) -> float:
+    """Mean bits of information that a label's output tells, over all rows."""
+    known = [stage for stage in run["stages"] if stage["bits"] is not None]
+    return sum(stage["bits"] * stage["drawn"] for stage in known) / sum(stage["drawn"] for stage in known)
+
+
+def plot(table: str, size: str, epsilons: Sequence[float], path: Path, *, tiny: bool = False) -> bool:
+    """Accuracy, or RMSE, against epsilon: measured as lines with spread, published as dots. False without matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        return False
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    found, published = cells(table, size, tiny=tiny), PUBLISHED[table]
+    figure, axes = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
+    for number, name in enumerate(METHODS):
+        points = [(e, measured(table, found[name, float(e)])) for e in epsilons if (name, float(e)) in found]
+        colour = f"C{number}"
+        if points:
+            x, means, spreads = zip(*((e, v.mean(), v.std(ddof=1) if len(v) > 1 else 0.0) for e, v in points), strict=True)
+            axes.errorbar(x, means, spreads, marker="o", capsize=3, label=NAMES[name], color=colour)
+        known = {e: v for e, v in published.rows.get(name, {}).items() if e is not None}
+        if known:
+            axes.plot(list(known), list(known.values()), "x:", color=colour, label=f"{NAMES[name]}, published")
+    clean = found.get(("non-private", None))
+    if clean:
+        axes.axhline(measured(table, clean).mean(), color="black", linestyle="--", linewidth=1, label=NAMES["non-private"])
+    axes.set(xlabel="epsilon", ylabel="test RMSE" if table == "movielens" else "test accuracy, %", title=f"{table} ({size})")
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return True

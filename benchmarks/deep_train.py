@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One training under a recipe: draws stage by stage from seeded noise, which protects nothing and is for public data only."""
+
+import copy
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from deep_data import Data
+from deep_nets import build
+from deep_ratings import every_threshold, threshold_bits, threshold_prior
+from deep_recipes import Method, Training
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+import labeldp as ldp
+from labeldp.deep import debias_weights, evidence_of
+from labeldp.deep.loop import Epoch, predict, train
+from labeldp.errors import SeededNoiseWarning
+from labeldp.evidence import NoisyLabels
+from labeldp.laws import LAWS, Law
+from labeldp.privacy.door import open_run
+from labeldp.privacy.draw import Prior
+from labeldp.privacy.run import Run
+from labeldp.protocol.stages import plan_stages, run_stages
+
+Rows = NDArray[np.int64]
+Floats = NDArray[np.float64]
+_INFORMATION_ROWS = 2000
+
+
+@dataclass
+class Fitted:
+    """What a training leaves behind.
+
+    Attributes
+    ----------
+    net : nn.Module
+    stages : list of dict
+        Law, rows drawn and learned from, mean bits of information a label, mean number of candidates.
+    epochs : list of dict
+        Stage, number and mean loss of each epoch.
+    """
+
+    net: nn.Module
+    stages: list[dict[str, object]] = field(default_factory=list)
+    epochs: list[dict[str, object]] = field(default_factory=list)
+
+
+class Watched:
+    """A run that remembers what it drew last."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.n_rows, self.partition = run.n_rows, run.partition
+        self.rows: Rows = np.empty(0, np.int64)
+        self.noisy: NoisyLabels | None = None
+
+    def privatize(self, rows: Rows, law: Law, prior: Prior = None, stage: str = "release") -> NoisyLabels:
+        """As the run's."""
+        self.rows, self.noisy = rows, self._run.privatize(rows, law, prior, stage)
+        return self.noisy
+
+
+class Stages:
+    """A method's stages on a data set: the functions that `run_stages` calls."""
+
+    def __init__(self, data: Data, method: Method, seed: int, device: str, progress: Callable[[str], object]) -> None:
+        torch.manual_seed(seed)
+        self.data, self.method, self.device, self.progress = data, method, device, progress
+        self.generator = torch.Generator().manual_seed(seed)
+        self.found = Fitted(build(method.net, data))
+        self.run: Watched | None = None
+        self._proba: list[Floats] = []  # the model's, of the rows that are drawn next
+
+    def fit(self, rows: Rows, noisy: NoisyLabels, model: nn.Module | None, held_out: object) -> nn.Module:
+        """Learn from all rows drawn so far."""
+        training = self.method.stages[len(self.found.stages)]
+        kept = self._in_top_k(model, rows, noisy) if model is not None and self.method.top_k_filter else np.arange(len(rows))
+        self.found.stages.append(self._drawn() | {"learned_from": len(kept)})
+        fresh = model is None or not self.method.warm_start
+        net = build(self.method.net, self.data) if fresh else copy.deepcopy(model).requires_grad_(True)  # an averaged net needs no gradient
+        return self.learn(net, rows[kept], target_of(training.loss, noisy[kept]), training)
+
+    def learn(self, net: nn.Module, rows: Rows, target: Tensor, training: Training) -> nn.Module:
+        """Train a net on these rows."""
+        inputs = self.data.X[torch.from_numpy(rows)]
+        return train(net, inputs, target, training.recipe(), generator=self.generator, device=self.device, progress=self._progress)
+
+    def prior_of(self, model: nn.Module, rows: Rows) -> Floats:
+        """What the law is told of rows whose labels the model knows nothing of."""
+        proba = probabilities(model, self.data.X[torch.from_numpy(rows)], self.method.views, self.method.temperature)
+        self._proba.append(proba)
+        return threshold_prior(proba) if self.method.prior == "threshold" else proba
+
+    def first_prior(self) -> Callable[[Rows], Floats] | None:
+        """What the law is told before there is a model: nothing, or thresholds in turn."""
+        if self.method.prior != "threshold":
+            return None
+        return lambda rows: every_threshold(rows, self.data.n_classes)
+
+    def _in_top_k(self, model: nn.Module, rows: Rows, noisy: NoisyLabels) -> Rows:
+        """Places of the latest rows, and of earlier ones whose noisy label is among the model's top k: k is the latest rows' mean, cut."""
+        k = max(1, int(self.run.noisy.blocks[0].side["size"].mean()))
+        proba = probabilities(model, self.data.X[torch.from_numpy(rows)], self.method.views)
+        rank = (proba > proba[np.arange(len(rows)), noisy.hard_codes()][:, None]).sum(axis=1)
+        return np.flatnonzero(np.isin(rows, self.run.rows) | (rank < k))
+
+    def _drawn(self) -> dict[str, object]:
+        """What this stage drew, and the mean bits that its outputs tell of labels that follow the model's probabilities."""
+        (block,) = self.run.noisy.blocks
+        proba = np.concatenate(self._proba)[:_INFORMATION_ROWS] if self._proba else None
+        self._proba.clear()
+        bits = None
+        if self.method.prior == "threshold" and proba is not None:
+            bits = threshold_bits(proba, block.law.epsilon)
+        elif self.method.prior == "model":
+            bits = float(np.mean(block.law.information(proba))) / math.log(2)
+        size = float(block.side["size"].mean()) if "size" in block.side else None
+        return {"law": block.law.name, "drawn": len(self.run.rows), "bits": bits, "mean_size": size}
+
+    def _progress(self, epoch: Epoch) -> None:
+        stage = max(1, len(self.found.stages))
+        self.found.epochs.append({"stage": stage, "epoch": epoch.number, "loss": round(epoch.loss, 5)})
+        self.progress(f"stage {stage}, epoch {epoch.number}: loss {epoch.loss:.4f}")
+
+
+def target_of(loss: str, noisy: NoisyLabels) -> Tensor:
+    """What a loss is given."""
+    if loss == "cross-entropy":
+        return torch.from_numpy(noisy.hard_codes())
+    return debias_weights(noisy) if loss == "debiased" else evidence_of(noisy)
+
+
+def fit(
+    data: Data, method: Method, epsilon: float | None, seed: int, *, device: str = "cpu", progress: Callable[[str], object] = str
+) -> Fitted:
+    """Train as a method says.
+
+    Parameters
+    ----------
+    data : Data
+    method : Method
+    epsilon : float or None
+        None: no privacy, on true labels.
+    seed : int
+        Of the noise, the weights and the order of rows.
+    device : str
+    progress : function of a line of text
+    """
+    stages = Stages(data, method, seed, device, progress)
+    if method.law == "none" or epsilon is None:
+        training = replace(method.stages[0], loss="cross-entropy")
+        stages.found.net = stages.learn(stages.found.net, np.arange(len(data.y)), torch.from_numpy(data.y), training)
+        return stages.found
+    law = LAWS[method.law](data.n_classes, epsilon)
+    plan = plan_stages(law, n_stages=len(method.sizes), sizes=method.sizes, validation_fraction=0.0, n_rows=len(data.y))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SeededNoiseWarning)
+        opened = open_run(data.y, classes=range(data.n_classes), epsilon=epsilon, laws=plan.to_dict(), noise=ldp.SeededNoise(seed))
+    with opened as run:
+        stages.run = Watched(run)
+        first = stages.first_prior()
+        stages.found.net = run_stages(stages.run, plan, fit=stages.fit, prior_of=stages.prior_of, first_prior=first).model
+    return stages.found
+
+
+def probabilities(net: nn.Module, inputs: Tensor, views: str = "one", temperature: float = 1.0) -> Floats:
+    """Of the classes: (n, K) float64, averaged over the views of an image."""
+    seen = [inputs] if views == "one" else [inputs, inputs.flip(3)]
+    return sum(torch.softmax(predict(net, x).double() / temperature, dim=1) for x in seen).div(len(seen)).cpu().numpy()
