@@ -3,7 +3,7 @@
 
     python benchmarks/deep.py --table fashion-mnist --size cpu [--epsilon 1 2] [--method ours-2 paper-2st] [--seeds 3] [--report]
     python benchmarks/deep.py --table why [--epsilon 1]
-    python benchmarks/deep.py --table mnist --tiny            # try a command out: 2,000 rows, one epoch a stage, recorded elsewhere
+    python benchmarks/deep.py --table mnist --tiny            # try a command out: 600 rows, one epoch a stage, recorded elsewhere
 
 Each run is a process of its own and is recorded in results/deep.json before it starts and after it ends, with its seed, recipe, law of
 each stage, epochs, wall time, device and commit. A finished run is not repeated, so the command can be stopped and started again. Recipes

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of the deep benchmarks: each in a process of its own, recorded before it starts and after it ends, failed ones too.
 
-    python benchmarks/deep_cells.py < run.json      # one run: what deep.py starts; prints its measurements as one line of JSON
+python benchmarks/deep_cells.py < run.json      # one run: what deep.py starts; prints its measurements as one line of JSON
 """
 
 import json
@@ -16,7 +16,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 FIRST_SEED = 100  # seeds below were used to choose recipes
-TINY_ROWS = 2000
+TINY_ROWS = 600
 
 Run = dict  # what JSON holds
 
@@ -70,9 +70,11 @@ def run_all(todo: list[Run], *, tiny: bool, threads: int, device: str) -> None:
     done = [run for run in load_runs(path) if run["status"] == "finished"]
     todo = [run for run in todo if not any(same(run, other) for other in done)]
     for number, run in enumerate(todo):
-        print(f"[{number + 1}/{len(todo)}] {run['table']} {run['size']}: {run['method']}, eps {run['epsilon']}, seed {run['seed']}", flush=True)
+        what = f"{run['table']} {run['size']}: {run['method']}, eps {run['epsilon']}, seed {run['seed']}"
+        print(f"[{number + 1}/{len(todo)}] {what}", flush=True)
         runs = load_runs(path)
-        started = run | {"status": "started", "started": _now(), "device": device, "threads": threads, "noise": "seeded: insecure, public data"}
+        conditions = {"device": device, "threads": threads, "noise": "seeded: insecure, public data"}
+        started = run | conditions | {"status": "started", "started": _now()}
         save_runs(path, [*runs, started])
         found = run_one(started)
         save_runs(path, [*runs, started | found])

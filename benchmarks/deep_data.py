@@ -70,13 +70,13 @@ def load(table: str) -> Data:
     if table == "movielens":
         return _ratings(found)
     if not len(found.y_train):
-        raise SystemExit(f"{table}: the train images are not in LABELDP_DATA. Put the files that labeldp.datasets names there, or run another.")
+        raise SystemExit(f"{table}: no train images in LABELDP_DATA. Put the files that labeldp.datasets names there.")
     nobody = np.empty((0, 0), np.float32)
     return Data(table, _images(found.X_train), found.y_train, _images(found.X_test), found.y_test, found.n_classes, nobody)
 
 
 def _images(X: NDArray[np.generic]) -> Tensor:
-    images = torch.from_numpy(np.ascontiguousarray(X))
+    images = torch.from_numpy(np.array(X))
     return images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
 
 

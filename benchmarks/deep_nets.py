@@ -84,16 +84,24 @@ _IMAGE_NETS: dict[str, Callable[..., nn.Module]] = {
 
 
 def build(name: str, data: Data) -> nn.Module:
-    """A fresh net for this data set, its weights from torch's global generator."""
-    if name == "ncf":
+    """A fresh net for this data set, its weights from torch's global generator.
+
+    Parameters
+    ----------
+    name : str
+        A net's name, with widths after a colon where it takes them: "quick:24,48,96".
+    data : Data
+    """
+    kind, _, text = name.partition(":")
+    numbers = tuple(float(number) for number in text.split(",")) if text else ()
+    if kind == "ncf":
         return models.NeuralCollaborativeFiltering(n_classes=data.n_classes)
-    if name == "ratings":
-        return rating_net(data)
-    return _IMAGE_NETS[name](n_classes=data.n_classes, in_channels=data.X.shape[1])
+    if kind == "ratings":
+        return rating_net(data, *numbers)
+    widths = {"widths": tuple(map(int, numbers))} if numbers else {}
+    return _IMAGE_NETS[kind](n_classes=data.n_classes, in_channels=data.X.shape[1], **widths)
 
 
 def n_parameters(net: nn.Module) -> int:
     """Number of weights that are trained."""
     return sum(p.numel() for p in net.parameters() if p.requires_grad)
-
-

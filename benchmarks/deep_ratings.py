@@ -13,6 +13,7 @@ from scipy import sparse
 from scipy.sparse.linalg import svds
 from scipy.stats import entropy
 from torch import Tensor, nn
+from torch.nn import functional
 
 Floats = NDArray[np.floating]
 
@@ -65,17 +66,18 @@ class RatingNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         user, item = x.unbind(dim=1)
-        u = self.of_user(self.users[user]) + self.reach * self.user(user)
-        i = self.of_item(self.items[item]) + self.reach * self.item(item)
+        # whole tables first: a batch is about as long as they are, and narrow rows are picked faster than wide ones
+        u = functional.embedding(user, self.of_user(self.users) + self.reach * self.user.weight)
+        i = functional.embedding(item, self.of_item(self.items) + self.reach * self.item.weight)
         place = u[:, 0] + i[:, 0] + (u[:, 2:] * i[:, 2:]).sum(dim=1)
         spread = u[:, 1] + i[:, 1]
         return self.base + place[:, None] * self.t + spread[:, None] * self.t2
 
 
-def rating_net(data: Data) -> RatingNet:
+def rating_net(data: Data, reach: float = 20.0, factor_reach: float = 10.0, factors: float = 12) -> RatingNet:
     """A fresh net with the public columns of this data set."""
     users, items = _public_columns(data)
-    return RatingNet(users, items, data.n_classes)
+    return RatingNet(users, items, data.n_classes, int(factors), (reach, factor_reach))
 
 
 def _public_columns(data: Data) -> tuple[Floats, Floats]:
@@ -110,9 +112,7 @@ def threshold_prior(proba: Floats) -> NDArray[np.float64]:
     (n, K): the two sides of the threshold have half the mass each, so that the split falls between them. A split by mass alone may ask
     for {2, 4} against {1, 3, 5}, which tells nothing of where a rating lies.
     """
-    n, k = proba.shape
-    reach = proba[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]  # P[class >= t], t = 1..K-1
-    return _split_at(1 + np.abs(reach - 0.5).argmin(axis=1), k)
+    return _split_at(1 + np.abs(_reaching(proba) - 0.5).argmin(axis=1), proba.shape[1])
 
 
 def every_threshold(rows: NDArray[np.integer], n_classes: int) -> NDArray[np.float64]:
@@ -122,11 +122,16 @@ def every_threshold(rows: NDArray[np.integer], n_classes: int) -> NDArray[np.flo
 
 def threshold_bits(proba: Floats, epsilon: float) -> float:
     """Mean bits that the answers to `threshold_prior`'s questions tell of labels that follow `proba`."""
-    reach = proba[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
+    reach = _reaching(proba)
     yes = reach[np.arange(len(proba)), np.abs(reach - 0.5).argmin(axis=1)]
     truthful = 1 / (1 + np.exp(-epsilon))
     answered = yes * truthful + (1 - yes) * (1 - truthful)
     return float(np.mean(entropy([answered, 1 - answered], base=2) - entropy([truthful, 1 - truthful], base=2)))
+
+
+def _reaching(proba: Floats) -> Floats:
+    """P[class >= t] for t = 1 to K-1: (n, K - 1)."""
+    return proba[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
 
 
 def _split_at(threshold: NDArray[np.integer], n_classes: int) -> NDArray[np.float64]:
