@@ -4,8 +4,9 @@
     python benchmarks/deep_choose.py --table movielens --method ours-2 --epsilon 1 --vary rate=0.5 --vary "epochs=(4, 8); sizes=(0.1, 0.9)"
 
 A sixth of the training rows is held out and its labels are drawn by subset selection at the same epsilon. The frozen recipe and each
-variation learn from the rest; each is scored by the mean log-probability of what was drawn for the held-out rows, in nats a row, and
-compared with the frozen recipe row by row. Everything that was tried is kept in results/deep_choose.jsonl; `--report` prints it.
+variation learn from the rest; each is scored by the mean log-probability of what was drawn for the held-out rows, in nats a row, and by
+its error (squared error of ratings, else share of mistakes), unbiased through the law, both compared with the frozen recipe row by row.
+Everything that was tried is kept in results/deep_choose.jsonl; `--report` prints it.
 Seeds are 0, 1, ...: those of the reported runs are others.
 """
 
@@ -66,14 +67,18 @@ def halved(data: Data) -> Data:
     return replace(data, X=functional.avg_pool2d(data.X.float(), 2).round().to(torch.uint8))
 
 
-def scores(recipe: Method, data: Data, epsilon: float, seed: int) -> tuple[np.ndarray, float]:
-    """Log-probability of each held-out row's draw, and the seconds of training."""
+def scores(recipe: Method, data: Data, epsilon: float, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """Log-probability of each held-out row's draw, its unbiased error, and the seconds of training."""
     data, inputs, noisy = divided(data, epsilon, seed)
     start = time.perf_counter()
     fitted = fit(data, recipe, epsilon, seed, progress=say)
     seconds = time.perf_counter() - start
     proba = probabilities(fitted.net, inputs, recipe.views)
-    return np.log((proba * noisy.likelihood(dtype="float64")).sum(axis=1)), seconds
+    evidence = np.log((proba * noisy.likelihood(dtype="float64")).sum(axis=1))
+    values = np.arange(data.n_classes)
+    guess = proba @ values if data.rates else proba.argmax(axis=1)
+    wrong = guess[:, None] - values
+    return evidence, noisy.debias(wrong**2 if data.rates else (wrong != 0).astype(float)), seconds
 
 
 def main() -> None:
@@ -98,16 +103,29 @@ def main() -> None:
         base = None
         for change in ["", *args.vary]:
             recipe = varied(frozen, change)
-            found, seconds = scores(recipe, data, args.epsilon, seed)
-            base = found if base is None else base
-            gain = found - base
+            found, error, seconds = scores(recipe, data, args.epsilon, seed)
+            base = (found, error) if base is None else base
+            gain, change_of_error = found - base[0], error - base[1]
             record = {
-                "table": args.table, "size": args.size, "method": args.method, "epsilon": args.epsilon, "seed": seed, "half": args.half,
+                "table": args.table,
+                "size": args.size,
+                "method": args.method,
+                "epsilon": args.epsilon,
+                "seed": seed,
+                "half": args.half,
                 "change": change,
-                "recipe": recipe.described(), "rows": len(found), "held_out": float(found.mean()), "gain": float(gain.mean()),
-                "standard_error": float(gain.std() / np.sqrt(len(gain))), "training_seconds": round(seconds, 1),
-                "threads": args.threads, "machine": machine(),
-            }  # fmt: skip
+                "recipe": recipe.described(),
+                "rows": len(found),
+                "held_out": float(found.mean()),
+                "gain": float(gain.mean()),
+                "standard_error": float(gain.std() / np.sqrt(len(gain))),
+                "error": float(error.mean()),
+                "error_change": float(change_of_error.mean()),
+                "error_standard_error": float(change_of_error.std() / np.sqrt(len(gain))),
+                "training_seconds": round(seconds, 1),
+                "threads": args.threads,
+                "machine": machine(),
+            }
             save(record)
             print(line(record), flush=True)
 
@@ -120,11 +138,17 @@ def save(record: dict) -> None:
 
 
 def line(record: dict) -> str:
-    """One comparison, in thousandths of a nat a row."""
-    gain = f"{1000 * record['gain']:+7.2f} +- {1000 * record['standard_error']:4.2f}" if record["change"] else f"{'':16}"
+    """One comparison: evidence in thousandths of a nat a row, error in thousandths."""
+    gain, error = f"{'':16}", ""
+    if record["change"]:
+        gain = f"{1000 * record['gain']:+7.2f} +- {1000 * record['standard_error']:4.2f}"
+    if "error" in record:
+        error = f"error {1000 * record['error']:7.1f}"
+        error += f" {1000 * record['error_change']:+6.1f} +- {1000 * record['error_standard_error']:4.1f}" if record["change"] else " " * 15
     half = "half size, " if record.get("half") else ""
     where = f"{record['table']} {record['method']} eps {record['epsilon']:g} seed {record['seed']}"
-    return f"{where}: {1000 * record['held_out']:9.2f} {gain}  {record['training_seconds']:6.0f} s  {half}{record['change'] or 'frozen'}"
+    what = f"{half}{record['change'] or 'frozen'}"
+    return f"{where}: {1000 * record['held_out']:9.2f} {gain}  {error} {record['training_seconds']:6.0f} s  {what}"
 
 
 def report() -> str:

@@ -37,6 +37,9 @@ def fit(data: Data, method: Method, epsilon: float, seed: int, *, device: str = 
 
     torch.manual_seed(seed)
     net = ModuleValidator.fix(build(method.net, data)).to(device)
+    for layer in net.modules():
+        if isinstance(layer, nn.ReLU):
+            layer.inplace = False  # Opacus reads each layer's output after it
     epochs = method.stages[0].epochs
     optimizer = torch.optim.SGD(net.parameters(), RATE, momentum=0.9)
     loader = DataLoader(TensorDataset(data.X, torch.from_numpy(data.y)), batch_size=min(BATCH, len(data.y)))
