@@ -14,7 +14,7 @@ from a seed, on public data, and protects nothing; true test labels are looked a
 import argparse
 from collections.abc import Sequence
 
-from deep_cells import HERE, run_all, wanted
+from deep_cells import results_file, run_all, wanted
 from deep_data import TABLES
 from deep_published import EPSILONS
 from deep_recipes import METHODS, SIZES, why
@@ -53,7 +53,7 @@ def main() -> None:
         todo = list(wanted(args.table, args.size, chosen(args.method, args.table), epsilons, args.seeds, args.tiny))
         run_all(todo, tiny=args.tiny, threads=args.threads, device=args.device)
     print(markdown(args.table, args.size, epsilons, tiny=args.tiny))
-    path = HERE / "results" / f"deep-{args.table}-{args.size}.png"
+    path = results_file(args.tiny).parent / f"deep-{args.table}-{args.size}.png"
     if args.report and args.table != "why":
         print(f"\nPlot: {path}" if plot(args.table, args.size, epsilons, path, tiny=args.tiny) else "\nNo plot: pip install matplotlib.")
 

@@ -4,12 +4,14 @@
 python benchmarks/deep_cells.py < run.json      # one run: what deep.py starts; prints its measurements as one line of JSON
 """
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,12 +33,15 @@ def load_runs(path: Path) -> list[Run]:
     return json.loads(path.read_text())["runs"] if path.exists() else []
 
 
-def save_runs(path: Path, runs: list[Run]) -> None:
-    """Replace the file at once, so that a kill leaves the old one."""
+def record(path: Path, run: Run) -> None:
+    """Add a run, or replace it by what is now known of it. One command at a time, and a kill leaves the old file."""
     path.parent.mkdir(exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps({"runs": runs}, indent=1) + "\n")
-    part.replace(path)
+    with Path(tempfile.gettempdir(), "labeldp-deep.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        runs = [other for other in load_runs(path) if other["id"] != run["id"]]
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps({"runs": [*runs, run]}, indent=1) + "\n")
+        part.replace(path)
 
 
 def same(a: Run, b: Run) -> bool:
@@ -72,12 +77,11 @@ def run_all(todo: list[Run], *, tiny: bool, threads: int, device: str) -> None:
     for number, run in enumerate(todo):
         what = f"{run['table']} {run['size']}: {run['method']}, eps {run['epsilon']}, seed {run['seed']}"
         print(f"[{number + 1}/{len(todo)}] {what}", flush=True)
-        runs = load_runs(path)
         conditions = {"device": device, "threads": threads, "noise": "seeded: insecure, public data"}
-        started = run | conditions | {"status": "started", "started": _now()}
-        save_runs(path, [*runs, started])
-        found = run_one(started)
-        save_runs(path, [*runs, started | found])
+        run |= conditions | {"id": uuid.uuid4().hex, "status": "started", "started": _now()}
+        record(path, run)
+        found = run_one(run)
+        record(path, run | found)
         print("   ", _summary(found), flush=True)
 
 

@@ -103,5 +103,5 @@ def build(name: str, data: Data) -> nn.Module:
 
 
 def n_parameters(net: nn.Module) -> int:
-    """Number of weights that are trained."""
-    return sum(p.numel() for p in net.parameters() if p.requires_grad)
+    """Number of weights."""
+    return sum(p.numel() for p in net.parameters())
