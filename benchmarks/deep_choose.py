@@ -67,9 +67,10 @@ def halved(data: Data) -> Data:
     return replace(data, X=functional.avg_pool2d(data.X.float(), 2).round().to(torch.uint8))
 
 
-def scores(recipe: Method, data: Data, epsilon: float, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
+def scores(recipe: Method, data: Data, epsilon: float, seed: int, rows: int | None) -> tuple[np.ndarray, np.ndarray, float]:
     """Log-probability of each held-out row's draw, its unbiased error, and the seconds of training."""
     data, inputs, noisy = divided(data, epsilon, seed)
+    data = data.part(np.arange(len(data.y))[:rows])
     start = time.perf_counter()
     fitted = fit(data, recipe, epsilon, seed, progress=say)
     seconds = time.perf_counter() - start
@@ -89,6 +90,8 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--seed", type=int, nargs="+", default=[0])
     parser.add_argument("--vary", action="append", default=[], metavar="CHANGES")
+    parser.add_argument("--rows", type=int, help="learn from so many rows only")
+    parser.add_argument("--always", default="", metavar="CHANGES", help="made to the frozen recipe first, as for --rows a smaller batch")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--half", action="store_true", help="images of half the height and width")
     parser.add_argument("--report", action="store_true")
@@ -98,12 +101,12 @@ def main() -> None:
         return
     torch.set_num_threads(args.threads)
     data = halved(load(args.table)) if args.half else load(args.table)
-    frozen = method(args.table, args.size, args.method, args.epsilon)
+    frozen = varied(method(args.table, args.size, args.method, args.epsilon), args.always)
     for seed in args.seed:
         base = None
         for change in ["", *args.vary]:
             recipe = varied(frozen, change)
-            found, error, seconds = scores(recipe, data, args.epsilon, seed)
+            found, error, seconds = scores(recipe, data, args.epsilon, seed, args.rows)
             base = (found, error) if base is None else base
             gain, change_of_error = found - base[0], error - base[1]
             record = {
@@ -113,6 +116,8 @@ def main() -> None:
                 "epsilon": args.epsilon,
                 "seed": seed,
                 "half": args.half,
+                "learned_from": args.rows,
+                "always": args.always,
                 "change": change,
                 "recipe": recipe.described(),
                 "rows": len(found),
@@ -146,6 +151,7 @@ def line(record: dict) -> str:
         error = f"error {1000 * record['error']:7.1f}"
         error += f" {1000 * record['error_change']:+6.1f} +- {1000 * record['error_standard_error']:4.1f}" if record["change"] else " " * 15
     half = "half size, " if record.get("half") else ""
+    half += f"{record['learned_from']} rows, " if record.get("learned_from") else ""
     where = f"{record['table']} {record['method']} eps {record['epsilon']:g} seed {record['seed']}"
     what = f"{half}{record['change'] or 'frozen'}"
     return f"{where}: {1000 * record['held_out']:9.2f} {gain}  {error} {record['training_seconds']:6.0f} s  {what}"

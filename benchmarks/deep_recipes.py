@@ -203,7 +203,7 @@ _SPLITS = ((1.0,), (0.6, 0.4), (0.4, 0.3, 0.3))
 _GREY = Training(10, 0.1, augment="flip, shift 2", average=0.998)
 _DIGITS = replace(_GREY, augment="shift 2")
 _COLOUR = Training(30, 0.4, batch_size=512, augment="flip, shift 4", average=0.999, schedule="triangular")
-_RATINGS = Training(12, 2.0, batch_size=4096, weight_decay=2e-3)
+_RATINGS = Training(18, 2.0, batch_size=4096, weight_decay=2e-3)
 _PAPER_GREY = Training(40, 0.02, batch_size=265, schedule="linear ramp", weight_decay=1e-4, augment="paper")
 _PAPER_COLOUR = Training(200, 0.4, batch_size=512, schedule="paper decays", weight_decay=1e-4, augment="paper")
 
@@ -246,7 +246,7 @@ FROZEN: dict[tuple[str, str], Frozen] = {
     ),
     ("movielens", "cpu"): Frozen(
         "ratings:28,12,12",
-        _ours(_RATINGS, 12, (3, 12), (3, 5, 12), 2.0),
+        _ours(_RATINGS, 18, (3, 18), (3, 5, 18), 2.0),
         ((1.0,), (0.15, 0.85), (0.1, 0.3, 0.6)),
         rating_law,
         Training(12, 0.2, batch_size=128, schedule="paper decays", weight_decay=1e-4),
