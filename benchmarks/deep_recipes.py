@@ -152,7 +152,13 @@ class Frozen:
     paper : Training
         Of every stage of the paper's rows.
     clean : Training
-        Of the row without privacy; and DP-SGD's epochs and batch.
+        Of the row without privacy; and DP-SGD's epochs.
+    paper_net : str
+    views : str
+    mixes : bool
+        Whether the paper's rows have mixup.
+    paper_epochs : three int, optional
+        Epochs of each of their stages, where there are one, two or three; else those of `paper`.
     """
 
     net: str
@@ -164,6 +170,7 @@ class Frozen:
     paper_net: str
     views: str = "one"
     mixes: bool = True
+    paper_epochs: tuple[int, int, int] | None = None
 
     def method(self, name: str, epsilon: float | None) -> Method:
         """The recipe of one row."""
@@ -173,7 +180,9 @@ class Frozen:
         if name == "dp-sgd":
             return Method(self.net, (self.clean,), "dp-sgd", views=self.views)
         if kind == "paper":
-            return paper(int(number[0]), epsilon or 0.0, self.paper_net, self.paper, mixes=self.mixes)
+            n = int(number[0])
+            training = replace(self.paper, epochs=self.paper_epochs[n - 1]) if self.paper_epochs else self.paper
+            return paper(n, epsilon or 0.0, self.paper_net, training, mixes=self.mixes)
         n = int(number)
         law, prior = self.law(n, epsilon or 0.0)
         return Method(self.net, self.ours[n - 1], law, self.sizes[n - 1], prior=prior, views=self.views)
@@ -224,6 +233,7 @@ FROZEN: dict[tuple[str, str], Frozen] = {
         replace(_GREY, epochs=10),
         "quick",
         views="flip",
+        paper_epochs=(10, 6, 4),
     ),
     ("mnist", "cpu"): Frozen(
         "quick",
@@ -233,6 +243,7 @@ FROZEN: dict[tuple[str, str], Frozen] = {
         replace(_PAPER_GREY, epochs=6, rate=0.1, batch_size=256),
         replace(_DIGITS, epochs=10),
         "quick",
+        paper_epochs=(10, 6, 4),
     ),
     ("cifar10", "cpu"): Frozen(
         "quick",
@@ -243,6 +254,7 @@ FROZEN: dict[tuple[str, str], Frozen] = {
         replace(_GREY, epochs=10, augment="flip, shift 4"),
         "quick",
         views="flip",
+        paper_epochs=(10, 6, 4),
     ),
     ("movielens", "cpu"): Frozen(
         "ratings:28,12,12",
