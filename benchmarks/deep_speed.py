@@ -3,13 +3,17 @@
 
 Training steps (forward, loss, backward, SGD) of one net with the likelihood loss and with torch's cross-entropy on hard labels, turn by
 turn in one process: the ratio of the two in each round, and the median over rounds. A ResNet-18 at K = 10; a small net at K = 1000 and
-100,000, with dense, candidate and packed-set evidence; and the losses alone. Results are kept in results/deep_speed.json.
+100,000, with dense, candidate and packed-set evidence; and the losses alone. Then an epoch of `labeldp.deep.train` against a loop written
+by hand for the same net, device and precision, and a fit in two stages (privatize, train, privatize the rest by the model, train) with its
+share of training and its peak memory. Results are kept in results/deep_speed.json.
 """
 
 import argparse
 import json
+import resource
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,14 +22,17 @@ from conditions import machine
 from torch import nn
 from torch.nn import functional
 
-from labeldp.deep import Candidates, Dense, PackedSets, likelihood_loss
-from labeldp.deep.models import CifarResNet18
+import labeldp as ldp
+from labeldp.deep import Candidates, Dense, PackedSets, Recipe, TorchClassifier, likelihood_loss, train
+from labeldp.deep.models import CifarResNet18, SmallConvNet
 
 RESULT = Path(__file__).parent / "results" / "deep_speed.json"
 ROUNDS = {"quick": 9, "cpu": 31, "gpu": 101}
 RESNET_BATCH = {"quick": 16, "cpu": 64, "gpu": 512}
 WIDE_BATCH = {"quick": 64, "cpu": 128, "gpu": 512}
+EPOCH_ROWS = {"quick": 512, "cpu": 4096, "gpu": 50_000}
 TARGET = 1.03  # of a ResNet's step
+LOOP_TARGET = 0.97  # images a second, of the loop by hand
 
 
 def evidence(form: str, n: int, k: int, device: str) -> Dense | Candidates | PackedSets:
@@ -125,6 +132,70 @@ def wide_head(size: str, device: str, k: int) -> list[dict[str, object]]:
     ]
 
 
+def loops(size: str, device: str, precision: str) -> dict[str, object]:
+    """An epoch of our loop against the least that one would write: the same net, rows, loss, optimizer and precision."""
+    n, batch = EPOCH_ROWS[size], 256
+    images = torch.randint(0, 256, (n, 1, 28, 28), dtype=torch.uint8)
+    held = evidence("dense", n, 10, "cpu")
+    ours, theirs = SmallConvNet().to(device), SmallConvNet().to(device, memory_format=torch.channels_last)
+    recipe = Recipe(epochs=1, batch_size=batch, rate=1e-3, precision=precision)
+    resident, table = images.to(device), held.values.to(device)
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4, nesterov=True)
+    generator = torch.Generator().manual_seed(0)
+
+    def by_hand() -> None:
+        theirs.train()
+        for rows in torch.randperm(n).split(batch):
+            rows = rows.to(device)
+            x = resident[rows].float().div_(255).contiguous(memory_format=torch.channels_last)
+            with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bf16"):
+                logits = theirs(x)
+            loss = likelihood_loss(logits, table[rows])
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+
+    steps = {"loop by hand": by_hand, "labeldp.deep.train": lambda: train(ours, images, held, recipe, generator=generator, device=device)}
+    found = compare(steps, 5 if size != "gpu" else 21, device)
+    for each in found.values():
+        each["images_per_second"] = round(1000 * n / each["milliseconds"])
+    return {"what": f"epoch of SmallConvNet, {n} images of 28 x 28, batch {batch}, {precision}", "steps": found}
+
+
+def two_stages(size: str, device: str) -> dict[str, object]:
+    """A fit in two stages, from raw labels to a model, and the share of it that is training."""
+    n = EPOCH_ROWS[size]
+    images = torch.randint(0, 256, (n, 1, 28, 28), dtype=torch.uint8)
+    labels = torch.randint(0, 10, (n,)).numpy()
+    net = TorchClassifier(
+        SmallConvNet,
+        recipe=Recipe(epochs=2, rate=0.05),
+        epsilon=1.0,
+        classes=range(10),
+        noise=ldp.SeededNoise(0),
+        device=device,
+        random_state=0,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # seeded noise: made-up labels
+        whole = seconds(lambda: net.fit(images, labels), device)
+    evidence_rows = evidence("dense", n, 10, device)
+    half = torch.arange(n // 2)
+    again = SmallConvNet().to(device)
+
+    def training() -> None:
+        for x, table in ((images[half], evidence_rows[half]), (images, evidence_rows)):
+            train(again, x, table, Recipe(epochs=2, rate=0.05), generator=torch.Generator().manual_seed(0), device=device)
+
+    alone = seconds(training, device)
+    return {
+        "what": f"LP-2ST of SmallConvNet, {n} images of 28 x 28, 2 epochs a stage",
+        "seconds": round(whole, 2),
+        "training_seconds": round(alone, 2),
+        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+
+
 def main() -> None:
     """Measure, print the table, keep the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -136,13 +207,22 @@ def main() -> None:
     device = "cuda" if size == "gpu" else "cpu"
     torch.manual_seed(0)
     cases = [resnet(size, device, bf16=size == "gpu"), *wide_head(size, device, 1000), *wide_head(size, device, 100_000)]
+    cases.append(loops(size, device, "bf16" if size == "gpu" else "float32"))
+    fit = two_stages(size, device)
     for case in cases:
         for name, found in case["steps"].items():
             print(f"| {case['what']} | {name} | {found['milliseconds']} ms | {found['ratio']} |", flush=True)
+    print(f"| {fit['what']} | {fit['seconds']} s, of which training {fit['training_seconds']} s | {fit['peak_mb']} MB of the process |")
     if size != "quick":
         where = torch.cuda.get_device_name() if device == "cuda" else f"cpu, {torch.get_num_threads()} threads"
         kept = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
-        kept[size] = {"machine": machine(), "torch": torch.__version__, "device": where, "resnet_target": TARGET, "cases": cases}
+        kept[size] = {
+            "machine": machine(),
+            "torch": torch.__version__,
+            "device": where,
+            "resnet_target": TARGET,
+            "loop_target": LOOP_TARGET,
+        } | {"cases": cases, "two_stages": fit}
         RESULT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
