@@ -2,7 +2,7 @@
 """The deep-learning tables: ours against the published recipes, DP-SGD and no privacy, one command a table.
 
     python benchmarks/deep.py --table fashion-mnist --size cpu [--epsilon 1 2] [--method ours-2 paper-2st] [--seeds 3] [--report]
-    python benchmarks/deep.py --table why [--epsilon 1]
+    python benchmarks/deep.py --table why [--epsilon 1]       # also splits, mixups, nets: robustness of the published recipe, and of ours
     python benchmarks/deep.py --table mnist --tiny            # try a command out: 600 rows, one epoch a stage, recorded elsewhere
 
 Each run is a process of its own and is recorded in results/deep.json before it starts and after it ends, with its seed, recipe, law of
@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from deep_cells import results_file, run_all, wanted
 from deep_data import TABLES
 from deep_published import EPSILONS
-from deep_recipes import METHODS, SIZES, why
+from deep_recipes import GRIDS, METHODS, SIZES
 from deep_report import markdown, plot
 
 
 def chosen(method: Sequence[str] | None, table: str) -> list[str]:
     """The methods to run: all by default, DP-SGD where Opacus is installed and the input is an image; a prefix names a family."""
-    known = list(why()) if table == "why" else list(METHODS)
+    known = list(GRIDS[table](1.0)) if table in GRIDS else list(METHODS)
     if method is None:
         from deep_dpsgd import available
 
@@ -36,7 +36,7 @@ def chosen(method: Sequence[str] | None, table: str) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--table", choices=[*TABLES, "why"], default="fashion-mnist")
+    parser.add_argument("--table", choices=[*TABLES, *GRIDS], default="fashion-mnist")
     parser.add_argument("--size", choices=SIZES, default="cpu")
     parser.add_argument("--epsilon", type=float, nargs="+", help="as published, by default")
     parser.add_argument("--method", nargs="+", help=f"{', '.join(METHODS)}; 'ours' and 'paper' name all of theirs")
@@ -46,15 +46,15 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="few rows, one epoch a stage; not kept with the results")
     parser.add_argument("--report", action="store_true", help="only print the table and draw the plot")
     args = parser.parse_args()
-    if args.table == "why" and args.size != "cpu":
-        raise SystemExit("--table why has the size cpu only.")
-    epsilons = args.epsilon or (EPSILONS[args.table] if args.table != "why" else (1.0,))
+    if args.table in GRIDS and args.size != "cpu":
+        raise SystemExit(f"--table {args.table} has the size cpu only.")
+    epsilons = args.epsilon or (EPSILONS[args.table] if args.table not in GRIDS else (1.0,))
     if not args.report:
         todo = list(wanted(args.table, args.size, chosen(args.method, args.table), epsilons, args.seeds, args.tiny))
         run_all(todo, tiny=args.tiny, threads=args.threads, device=args.device)
     print(markdown(args.table, args.size, epsilons, tiny=args.tiny))
     path = results_file(args.tiny).parent / f"deep-{args.table}-{args.size}.png"
-    if args.report and args.table != "why":
+    if args.report:
         print(f"\nPlot: {path}" if plot(args.table, args.size, epsilons, path, tiny=args.tiny) else "\nNo plot: pip install matplotlib.")
 
 

@@ -63,9 +63,10 @@ def wanted(table: str, size: str, methods: list[str], epsilons: list[float], see
 
 
 def _recipe(table: str, size: str, name: str, epsilon: float | None, tiny: bool):
-    from deep_recipes import method, why
+    from deep_recipes import recipe_of
 
-    found = why()[name] if table == "why" else method(table, size, name, epsilon)
+    found = recipe_of(table, size, name, epsilon)
+    assert found is not None, name
     return found.shortened() if tiny else found
 
 
@@ -106,12 +107,12 @@ def measure(run: Run) -> Run:
     from conditions import machine
     from deep_data import load
     from deep_nets import n_parameters
-    from deep_recipes import WHY_TABLE
+    from deep_recipes import GRID_DATA, GRIDS
     from deep_train import fit, probabilities
 
     torch.set_num_threads(run["threads"])
     method = _recipe(run["table"], run["size"], run["method"], run["epsilon"], run["tiny"])
-    data = load(WHY_TABLE if run["table"] == "why" else run["table"])
+    data = load(GRID_DATA if run["table"] in GRIDS else run["table"])
     if run["tiny"]:
         data = data.tiny(TINY_ROWS)
     if method.law == "dp-sgd":
@@ -126,7 +127,7 @@ def measure(run: Run) -> Run:
         "log_loss": float(-np.log(chosen).mean()),
         "training_seconds": round(training, 1),
         "parameters": n_parameters(fitted.net),
-        "stages": fitted.stages,
+        "stages": [stage | fitted.hits(number, data.y) for number, stage in enumerate(fitted.stages)],
         "epochs": fitted.epochs,
         "device_name": torch.cuda.get_device_name() if run["device"] == "cuda" else "cpu",
         "torch": torch.__version__,

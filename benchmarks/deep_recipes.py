@@ -321,16 +321,16 @@ def method(table: str, size: str, name: str, epsilon: float | None) -> Method:
 
 # What makes the difference ---------------------------------------------------------------------------------------------------------------
 
-WHY_TABLE = "fashion-mnist"
+GRID_DATA = "fashion-mnist"
 
 
-def why() -> dict[str, Method]:
+def why(epsilon: float) -> dict[str, Method]:
     """Same net, same data, about the same number of images trained on; one thing changed at a time."""
     one = Training(10, 0.1, augment="flip, shift 2", average=0.998)
     two = stages(one, 6, 6, later_rate=0.05)
     three = stages(one, 5, 4, 5, later_rate=0.05)
     hard = replace(one, loss="cross-entropy")
-    net = FROZEN[WHY_TABLE, "cpu"].net
+    net = FROZEN[GRID_DATA, "cpu"].net
     return {
         "loss: cross-entropy": Method(net, (hard,), "rr"),
         "loss: cross-entropy, mixup": Method(net, (replace(hard, alpha=8.0),), "rr"),
@@ -343,3 +343,45 @@ def why() -> dict[str, Method]:
         "stages: auto, 1 stage": Method(net, (one,), "auto"),
         "stages: auto, 3 stages": Method(net, three, "auto", (0.4, 0.3, 0.3)),
     }
+
+
+def splits(epsilon: float) -> dict[str, Method]:
+    """The paper's two stages: share of the first one by temperature of the prior (Ghazi et al. 2021, figure 4, left)."""
+    base = FROZEN[GRID_DATA, "cpu"].method("paper-2st", epsilon)
+    return {
+        f"share {share:g}, temperature {temperature:g}": replace(base, sizes=(share, round(1 - share, 3)), temperature=temperature)
+        for share in (0.4, 0.6, 0.8)
+        for temperature in (0.3, 0.6, 1.0)
+    }
+
+
+def mixups(epsilon: float) -> dict[str, Method]:
+    """The paper's two stages: mixup of the first one by mixup of the second (figure 4, right)."""
+    base = FROZEN[GRID_DATA, "cpu"].method("paper-2st", epsilon)
+    first, second = base.stages
+    return {
+        f"mixup {one:g}, then {two:g}": replace(base, stages=(replace(first, alpha=one), replace(second, alpha=two)))
+        for one in (0.0, 4.0, 16.0)
+        for two in (0.0, 4.0, 16.0)
+    }
+
+
+def nets(epsilon: float) -> dict[str, Method]:
+    """Ours and the paper's two stages on other nets (as Tang et al. 2021, table 9, ask of theirs)."""
+    rows = {name: FROZEN[GRID_DATA, "cpu"].method(name, epsilon) for name in ("paper-2st", "ours-2")}
+    return {
+        f"{net}, {name}": replace(row, net=net)
+        for net in ("quick:16,32,64", "quick", "small-convnet", "small-inception")
+        for name, row in rows.items()
+    }
+
+
+GRIDS: dict[str, Callable[[float], dict[str, Method]]] = {"why": why, "splits": splits, "mixups": mixups, "nets": nets}
+"""Tables of Fashion-MNIST at size cpu whose rows are recipes of their own, by name."""
+
+
+def recipe_of(table: str, size: str, name: str, epsilon: float | None) -> Method | None:
+    """The present recipe of a row of any table; None if there is none of this name."""
+    if table in GRIDS:
+        return GRIDS[table](epsilon or 0.0).get(name)
+    return method(table, size, name, epsilon) if name in METHODS else None

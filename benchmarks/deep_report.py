@@ -3,11 +3,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from deep_cells import FIRST_SEED, Run, load_runs, results_file
 from deep_published import PUBLISHED
-from deep_recipes import METHODS, method, why
+from deep_recipes import GRIDS, METHODS, recipe_of
 
 NAMES = {
     "paper-1st": "LP-1ST, the paper's recipe",
@@ -27,15 +28,10 @@ def cells(table: str, size: str, *, tiny: bool = False) -> dict[tuple[str, float
     for run in load_runs(results_file(tiny)):
         if (run["table"], run["size"]) != (table, size) or run["status"] != "finished" or run["seed"] < FIRST_SEED:
             continue
-        if tiny or run["recipe"] == _present(table, size, run["method"], run["epsilon"]):
+        present = recipe_of(table, size, run["method"], run["epsilon"])
+        if tiny or (present is not None and run["recipe"] == present.described()):
             found.setdefault((run["method"], run["epsilon"]), []).append(run)
     return found
-
-
-def _present(table: str, size: str, name: str, epsilon: float | None) -> dict | None:
-    if table == "why":
-        return why()[name].described() if name in why() else None
-    return method(table, size, name, epsilon).described()
 
 
 def measured(table: str, runs: Sequence[Run]) -> np.ndarray:
@@ -53,8 +49,8 @@ def shown(values: np.ndarray, digits: int) -> str:
 
 def markdown(table: str, size: str, epsilons: Sequence[float], *, tiny: bool = False) -> str:
     """The table of a data set: ours and theirs as measured, the published number in brackets."""
-    if table == "why":
-        return why_markdown(tiny=tiny)
+    if table in GRIDS:
+        return grid_markdown(table, tiny=tiny)
     found, published = cells(table, size, tiny=tiny), PUBLISHED[table]
     digits = 3 if table == "movielens" else 2
     title = "test RMSE" if table == "movielens" else "test accuracy, %"
@@ -94,19 +90,25 @@ def _minutes(runs: list[Run]) -> str:
     return f"{np.median([run['training_seconds'] for run in runs]) / 60:.1f}" if runs else ""
 
 
-def why_markdown(*, tiny: bool = False) -> str:
-    """One thing changed at a time."""
-    found = cells("why", "cpu", tiny=tiny)
+def grid_markdown(table: str, *, tiny: bool = False) -> str:
+    """A recipe a row: accuracy, bits a label, and of the last stage: how many candidates a row had, how often the label was one."""
+    found = cells(table, "cpu", tiny=tiny)
     epsilons = sorted({epsilon for _, epsilon in found})
-    lines = ["| what | " + " | ".join(f"eps = {e:g}: accuracy, % | bits a label" for e in epsilons) + " |"]
-    lines.append("|---" * (1 + 2 * len(epsilons)) + "|")
-    for name in why():
+    lines = ["| what | " + " | ".join(f"eps = {e:g}: accuracy, % | bits a label | mean k | label among k, %" for e in epsilons) + " |"]
+    lines.append("|---" * (1 + 4 * len(epsilons)) + "|")
+    for name in GRIDS[table](1.0):
         row = []
         for epsilon in epsilons:
             runs = found.get((name, epsilon), [])
-            row += [shown(measured("why", runs), 2), f"{np.mean([bits(run) for run in runs]):.3f}" if runs else ""]
+            row += [shown(measured(table, runs), 2), f"{np.mean([bits(run) for run in runs]):.3f}" if runs else ""]
+            row += [_mean(runs, "mean_size", 1), _mean(runs, "label_in_candidates", 100)]
         lines.append(f"| {name} | " + " | ".join(row) + " |")
     return "\n".join(lines)
+
+
+def _mean(runs: Sequence[Run], name: str, factor: float) -> str:
+    known = [factor * run["stages"][-1][name] for run in runs if run["stages"][-1].get(name) is not None]
+    return f"{np.mean(known):.2f}" if known else ""
 
 
 def bits(run: Run) -> float:
@@ -116,7 +118,7 @@ def bits(run: Run) -> float:
 
 
 def plot(table: str, size: str, epsilons: Sequence[float], path: Path, *, tiny: bool = False) -> bool:
-    """Accuracy, or RMSE, against epsilon: measured as lines with spread, published as dots. False without matplotlib."""
+    """Accuracy, or RMSE, against epsilon; of a grid against the share of labels among the candidates. False without matplotlib."""
     try:
         import matplotlib
     except ImportError:
@@ -124,8 +126,27 @@ def plot(table: str, size: str, epsilons: Sequence[float], path: Path, *, tiny: 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    found, published = cells(table, size, tiny=tiny), PUBLISHED[table]
     figure, axes = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
+    (_plot_grid if table in GRIDS else _plot_table)(axes, table, size, epsilons, tiny)
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return True
+
+
+def _plot_grid(axes: Any, table: str, size: str, epsilons: Sequence[float], tiny: bool) -> None:
+    """Every run a point: the model before the last stage against the end result (Ghazi et al. 2021, figure 5)."""
+    for (name, epsilon), runs in cells(table, size, tiny=tiny).items():
+        known = [run for run in runs if run["stages"][-1].get("label_in_candidates") is not None]
+        if known:
+            hits = [100 * run["stages"][-1]["label_in_candidates"] for run in known]
+            axes.plot(hits, measured(table, known), "o", label=f"{name}, eps {epsilon:g}")
+    axes.set(xlabel="label among the candidates, %", ylabel="test accuracy, %", title=f"{table} (Fashion-MNIST, {size})")
+
+
+def _plot_table(axes: Any, table: str, size: str, epsilons: Sequence[float], tiny: bool) -> None:
+    """Measured as lines with spread, published as crosses."""
+    found, published = cells(table, size, tiny=tiny), PUBLISHED[table]
     for number, name in enumerate(METHODS):
         points = [(e, measured(table, found[name, float(e)])) for e in epsilons if (name, float(e)) in found]
         colour = f"C{number}"
@@ -139,7 +160,3 @@ def plot(table: str, size: str, epsilons: Sequence[float], path: Path, *, tiny: 
     if clean:
         axes.axhline(measured(table, clean).mean(), color="black", linestyle="--", linewidth=1, label=NAMES["non-private"])
     axes.set(xlabel="epsilon", ylabel="test RMSE" if table == "movielens" else "test accuracy, %", title=f"{table} ({size})")
-    axes.legend(fontsize=8)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-    return True

@@ -21,7 +21,7 @@ from labeldp.deep import debias_weights, evidence_of
 from labeldp.deep.loop import Epoch, predict, train
 from labeldp.errors import SeededNoiseWarning
 from labeldp.evidence import NoisyLabels
-from labeldp.laws import LAWS, Law
+from labeldp.laws import LAWS, Law, sets
 from labeldp.privacy.door import open_run
 from labeldp.privacy.draw import Prior
 from labeldp.privacy.run import Run
@@ -43,11 +43,21 @@ class Fitted:
         Law, rows drawn and learned from, mean bits of information a label, mean number of candidates.
     epochs : list of dict
         Stage, number and mean loss of each epoch.
+    candidates : dict
+        By stage, from 0: the rows drawn and their candidate sets, packed, where the law has any.
     """
 
     net: nn.Module
     stages: list[dict[str, object]] = field(default_factory=list)
     epochs: list[dict[str, object]] = field(default_factory=list)
+    candidates: dict[int, tuple[Rows, NDArray[np.uint8]]] = field(default_factory=dict)
+
+    def hits(self, number: int, labels: NDArray[np.integer]) -> dict[str, float]:
+        """Share of a stage's rows whose true label was among the candidates: top-k accuracy of the model before it. After training only."""
+        if number not in self.candidates:
+            return {}
+        rows, packed = self.candidates[number]
+        return {"label_in_candidates": float(sets.contains(packed, labels[rows], int(labels.max()) + 1).mean())}
 
 
 class Watched:
@@ -120,6 +130,8 @@ class Stages:
         elif self.method.prior == "model":
             bits = float(np.mean(block.law.information(proba))) / math.log(2)
         size = float(block.side["size"].mean()) if "size" in block.side else None
+        if "candidates" in block.side:
+            self.found.candidates[len(self.found.stages)] = (self.run.rows, block.side["candidates"])
         return {"law": block.law.name, "drawn": len(self.run.rows), "bits": bits, "mean_size": size}
 
     def _progress(self, epoch: Epoch) -> None:
