@@ -1,21 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trained model as a folder: model.skops (the estimator, in a format that runs no code) and model.json (everything else)."""
+"""A trained model as a folder: model.json, and what it learnt in a format that runs no code.
+
+model.skops is an estimator of scikit-learn. weights.pt is the state_dict of a net, which model.json names with its parameters.
+"""
 
 import json
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from labeldp._files import sync
+from labeldp.deep import named
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.learn.model import Model
-from labeldp.tables.features import Features
+from labeldp.tables.inputs import Inputs, inputs_from_dict
 from labeldp.tables.publish import workplace
 
 FORMAT = 1
-MODEL, FACTS = "model.skops", "model.json"
+MODEL, WEIGHTS, FACTS = "model.skops", "weights.pt", "model.json"
 SAFE = frozenset(
     {
         # what scikit-learn's histogram gradient boosting is made of, beyond what skops trusts by itself
@@ -26,23 +33,42 @@ SAFE = frozenset(
 )
 
 
+class Predicts(Protocol):
+    """Gives the probabilities of class codes."""
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """(n, K)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class NetModel:
+    """A net as a model of the true label."""
+
+    module: Any
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Probabilities of the true label: (n, K)."""
+        return named.probabilities(self.module, X)
+
+
 @dataclass(frozen=True)
 class StoredModel:
     """A model that was read back.
 
     Attributes
     ----------
-    model : Model
-        Predicts the probabilities of class codes.
-    features : Features
+    model : Predicts
+    inputs : Inputs
+        How it reads a row.
     classes : tuple
         Class values by code.
     facts : mapping
         model.json.
     """
 
-    model: Model
-    features: Features
+    model: Predicts
+    inputs: Inputs
     classes: tuple[object, ...]
     facts: Mapping[str, Any]
 
@@ -53,15 +79,13 @@ def check_free(out: Path) -> None:
         raise ReleaseError(f"Expected a new or empty folder for the model, got {out}. Remove it, or choose another name.")
 
 
-def save_model(out: Path, estimator: Any, facts: Mapping[str, object]) -> None:
-    """Write the folder, whole or not at all."""
-    from skops import io
-
+def save_model(out: Path, model: Any, facts: Mapping[str, object]) -> None:
+    """Write the folder, whole or not at all: an estimator, or the net that the facts name."""
     check_free(out)
     with workplace(out) as folder:
         made = folder / "model"
         made.mkdir()
-        _write(made / MODEL, io.dumps(estimator))
+        _write(made / _file_of(facts), _bytes_of(model, facts))
         _write(
             made / FACTS,
             json.dumps({"format": FORMAT, "kind": "model"} | dict(facts), indent=2, ensure_ascii=False, allow_nan=False).encode(),
@@ -71,6 +95,21 @@ def save_model(out: Path, estimator: Any, facts: Mapping[str, object]) -> None:
         sync(out.parent)
 
 
+def _file_of(facts: Mapping[str, object]) -> str:
+    return WEIGHTS if "net" in facts else MODEL
+
+
+def _bytes_of(model: Any, facts: Mapping[str, object]) -> bytes:
+    from skops import io
+
+    return named.weights_of(model) if "net" in facts else bytes(io.dumps(model))
+
+
+def files_of_model(folder: Path) -> list[Path]:
+    """The files of a model's folder."""
+    return [folder / FACTS, folder / _file_of(_facts(folder))]
+
+
 def _write(path: Path, data: bytes) -> None:
     with path.open("xb") as stream:
         stream.write(data)
@@ -78,13 +117,15 @@ def _write(path: Path, data: bytes) -> None:
         os.fsync(stream.fileno())
 
 
-def load_model(folder: Path, trust: Collection[str] = ()) -> StoredModel:
+def load_model(folder: Path, trust: Collection[str] = (), device: str = "cpu") -> StoredModel:
     """Read a folder that `save_model` wrote.
 
     Parameters
     ----------
     trust : collection of str
         Types that the file may build although neither skops nor labeldp knows them.
+    device : str
+        Where a net is put; "auto" is the GPU if there is one.
 
     Raises
     ------
@@ -92,14 +133,18 @@ def load_model(folder: Path, trust: Collection[str] = ()) -> StoredModel:
         It is no model's folder, or its file wants to build types that are not trusted: they are listed, nothing is built.
     """
     facts = _facts(folder)
+    path = folder / _file_of(facts)
     try:
-        raw = (folder / MODEL).read_bytes()
+        raw = path.read_bytes()
     except OSError as error:
-        raise ReleaseError(f"Expected a model's file, got {folder / MODEL} ({error.strerror}).") from None
-    estimator = read_estimator(raw, str(folder / MODEL), trust)
+        raise ReleaseError(f"Expected a model's file, got {path} ({error.strerror}).") from None
+    if "net" in facts:
+        net = named.restored(facts["net"]["name"], facts["net"]["parameters"], raw, str(path)).to(named.device_of(device))
+        return StoredModel(NetModel(net), inputs_from_dict(facts["features"]), tuple(facts["classes"]), facts)
+    estimator = read_estimator(raw, str(path), trust)
     channel = facts.get("channel")
     model = Model(estimator, len(facts["classes"]), None if channel is None else (float(channel[0]), float(channel[1])))
-    return StoredModel(model, Features.from_dict(facts["features"]), tuple(facts["classes"]), facts)
+    return StoredModel(model, inputs_from_dict(facts["features"]), tuple(facts["classes"]), facts)
 
 
 def read_estimator(raw: bytes, name: str, trust: Collection[str] = ()) -> Any:

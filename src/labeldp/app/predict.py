@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp predict`: a model's folder and a table in, a class and a probability for each class out, in bounded memory."""
+"""`labeldp predict`: a model's folder and rows in, a class and a probability for each class out, in bounded memory."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,12 +10,15 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from labeldp.app.model_store import StoredModel, load_model
+from labeldp.app.training_data import open_inputs
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.tables.formats import FORMATS, open_table
+from labeldp.tables.arrays import ArrayTable, is_arrays
+from labeldp.tables.formats import FORMATS
+from labeldp.tables.images import ImageInputs, in_folder
 from labeldp.tables.parquet import ParquetSource
 from labeldp.tables.passes import Progress, silent
 from labeldp.tables.publish import publish, workplace
-from labeldp.tables.table import Batch, Source, check_columns
+from labeldp.tables.table import Readable, Rows, check_columns
 
 PREDICTION, PROBABILITY = "prediction", "probability_"
 
@@ -28,21 +31,39 @@ class Predicted:
     rows: int
 
 
-def predict(model: str | Path, source: str | Path, out: str | Path, trust: Collection[str] = (), progress: Progress = silent) -> Predicted:
-    """Predict every row of a table.
+def predict(
+    model: str | Path,
+    source: str | Path,
+    out: str | Path,
+    trust: Collection[str] = (),
+    progress: Progress = silent,
+    *,
+    images: Path | None = None,
+    device: str = "auto",
+) -> Predicted:
+    """Predict every row.
 
     Parameters
     ----------
     model : str or Path
         A folder that `train` wrote.
-    source, out : str or Path
-        Parquet or CSV, either. `out` has a row for each row of `source`, in its order: the id columns of the training, as far as
-        they are there, `prediction`, and `probability_CLASS` for each class.
+    source : str or Path
+        Of the kind that the model was trained on: Parquet or CSV, either; or .npz or .npy.
+    out : str or Path
+        Parquet or CSV. It has a row for each row of `source`, in its order: the id columns of the training, as far as they are there,
+        `prediction`, and `probability_CLASS` for each class.
     trust : collection of str
         Types in the model's file to build although labeldp does not know them.
+    images : Path, optional
+        Folder of the images that a column names; by default that of the table.
+    device : str
+        For a net; "auto" is the GPU if there is one.
     """
-    stored, table, target = load_model(Path(model), trust), open_table(Path(source)), Path(out)
-    check_columns(table, stored.features.names)
+    stored, path, target = load_model(Path(model), trust, device), Path(source), Path(out)
+    table = _opened(stored, path)
+    check_columns(table, stored.inputs.names)
+    if isinstance(stored.inputs, ImageInputs):
+        stored = replace(stored, inputs=in_folder(stored.inputs, images or path.parent))
     if FORMATS.get(target.suffix.lower()) is None:
         raise InvalidInput(f"Expected an output that ends in {', '.join(FORMATS)}; got {target.name}.")
     if target.exists():
@@ -53,18 +74,24 @@ def predict(model: str | Path, source: str | Path, out: str | Path, trust: Colle
     return Predicted(target, rows)
 
 
-def _predictions(stored: StoredModel, table: Source, progress: Progress) -> Iterator[pa.RecordBatch]:
+def _opened(stored: StoredModel, path: Path) -> Readable:
+    if not is_arrays(path):
+        return open_inputs(path)
+    return ArrayTable(path, stored.inputs.names[0])
+
+
+def _predictions(stored: StoredModel, table: Readable, progress: Progress) -> Iterator[pa.RecordBatch]:
     ids = [name for name in stored.facts.get("ids", []) if name in table.names]
     classes = pa.array(list(stored.classes))
-    done = 0
-    for batch in table.batches(list(dict.fromkeys([*stored.features.names, *ids]))):
-        yield _predicted(stored, batch, ids, classes)
-        done += batch.extent
+    start = done = 0
+    for batch in table.batches(list(dict.fromkeys([*stored.inputs.names, *ids]))):
+        yield _predicted(stored, batch, start, ids, classes)
+        start, done = start + len(batch), done + batch.extent
         progress("predict", done, table.extent)
 
 
-def _predicted(stored: StoredModel, batch: Batch, ids: list[str], classes: pa.Array) -> pa.RecordBatch:
-    chances = stored.model.predict_proba(stored.features.matrix(batch))
+def _predicted(stored: StoredModel, batch: Rows, start: int, ids: list[str], classes: pa.Array) -> pa.RecordBatch:
+    chances = stored.model.predict_proba(stored.inputs.read(batch, start))
     columns = {name: batch.column(name) for name in ids}
     columns[PREDICTION] = classes.take(pa.array(chances.argmax(axis=1)))
     for code, value in enumerate(stored.classes):
@@ -72,7 +99,7 @@ def _predicted(stored: StoredModel, batch: Batch, ids: list[str], classes: pa.Ar
     return pa.record_batch(columns)
 
 
-def _write(batches: Iterator[pa.RecordBatch], path: Path, table: Source) -> int:
+def _write(batches: Iterator[pa.RecordBatch], path: Path, table: Readable) -> int:
     first = next(batches, None)
     if first is None:
         raise InvalidInput(f"Expected rows to predict, got none in {table.path.name}.")

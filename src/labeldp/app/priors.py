@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labeldp.app.model_store import FACTS, MODEL, load_model, read_estimator
+from labeldp.app.model_store import files_of_model, load_model, read_estimator
 from labeldp.deep.prior import load_module
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.tables.features import Feature, Features
@@ -92,7 +92,7 @@ class PriorModel:
     def open(self, classes: Sequence[object]) -> "OpenModel":
         """Read the files, and load them once to see that they fit."""
         kind, path = self.kind, Path(self.path)
-        paths = [path / FACTS, path / MODEL] if kind == FOLDER else [path]
+        paths = files_of_model(path) if kind == FOLDER else [path]
         files = tuple((each.name, _bytes(each)) for each in paths)
         given = OpenModel(kind, files, (), tuple(classes), self.factory, self.probabilities, tuple(self.trust))
         columns = self.features or given.own_columns()
@@ -170,7 +170,7 @@ class OpenModel:
     def own_columns(self) -> tuple[str, ...]:
         """The columns that the model itself says it takes; empty if it says nothing."""
         if self.kind == FOLDER:
-            return tuple(self._folder().features.names)
+            return tuple(self._folder().inputs.names)
         if self.kind == SKOPS:
             return tuple(map(str, getattr(self._estimator(), "feature_names_in_", ())))
         return ()
@@ -179,11 +179,11 @@ class OpenModel:
         if self.kind == FOLDER:
             stored = self._folder()
             order = _order(stored.classes, self.classes, values_only=True)
-            if list(self.columns) != stored.features.names:
+            if list(self.columns) != stored.inputs.names:
                 raise InvalidInput(
                     f"Expected a model's folder to name its own features, got features={list(self.columns)}. Leave them out."
                 )
-            return lambda rows: np.asarray(stored.model.predict_proba(stored.features.matrix(rows)))[:, order]
+            return lambda rows: np.asarray(stored.model.predict_proba(stored.inputs.read(rows, None)))[:, order]
         features = Features(tuple(Feature(name, "number") for name in self.columns))
         if self.kind == SKOPS:
             return _of_estimator(self._estimator(), features, self.classes)

@@ -36,7 +36,7 @@ from labeldp.tables.publish import scratch
 from labeldp.tables.request import run_of
 from labeldp.tables.sealing import SealedCharge
 from labeldp.tables.spec import ReleaseSpec, law_of
-from labeldp.tables.table import Source, check_columns
+from labeldp.tables.table import Readable, Source, check_columns
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def _codec(table: Source, spec: ReleaseSpec) -> LabelCodec:
     return declared_codec(table, spec.label, spec.classes)
 
 
-def declared_codec(table: Source, label: str, classes: Sequence[object] | None) -> LabelCodec:
+def declared_codec(table: Readable, label: str, classes: Sequence[object] | None) -> LabelCodec:
     """The declared classes as values of the label's type; None reads them off the column, with a warning."""
     kind = table.type_of(label)
     if classes is None:

@@ -67,6 +67,23 @@ PriorFactory = Annotated[
     str | None, typer.Option("--prior-factory", help="package.module:function that makes the torch module of a state_dict. It is run.")
 ]
 Trust = Annotated[list[str] | None, typer.Option("--trust", help="Type in the model's file to build although it is unknown.")]
+ModelName = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        help="mlp, small-convnet, resnet18, wrn-28-4, vgg16 or small-inception, which need torch; or auto: gradient boosting, and for "
+        "images small-convnet.",
+    ),
+]
+Image = Annotated[str | None, typer.Option("--image", help="Column of images: bytes of image files, or names of files; the only input.")]
+ImagesFolder = Annotated[Path | None, typer.Option("--images", help="Folder of the files that the column names. Default: the table's.")]
+ArrayName = Annotated[str | None, typer.Option("--inputs", help="Array of inputs in an .npz file. Default: X.")]
+LabelsFile = Annotated[Path | None, typer.Option("--labels", help="Another .npz or .npy file, with the labels, ids and units of arrays.")]
+Epochs = Annotated[int | None, typer.Option("--epochs", help="Of a net, in each stage.")]
+BatchSize = Annotated[int | None, typer.Option("--batch-size", help="Of a net.")]
+Rate = Annotated[float | None, typer.Option("--rate", help="Learning rate of a net, at its peak.")]
+Device = Annotated[str, typer.Option("--device", help="For a net: cpu, cuda, cuda:1 or auto.")]
+StateFolder = Annotated[Path | None, typer.Option("--folder", help="Where a net's training keeps its state, to go on if it was killed.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Refuse to read classes off the private column.")]
 
 

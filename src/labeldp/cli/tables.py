@@ -9,17 +9,25 @@ import typer
 from labeldp import _validate
 from labeldp.cli.frame import Commands, answer, print_json, progress_bars, usage
 from labeldp.cli.options import (
+    ArrayName,
+    BatchSize,
     Budget,
     Classes,
     ClassesFile,
     Dataset,
+    Device,
     Engine,
+    Epochs,
     Ids,
+    Image,
+    ImagesFolder,
     Json,
     Key,
     Label,
+    LabelsFile,
     LedgerPath,
     MaxRows,
+    ModelName,
     NullClass,
     Order,
     Overlap,
@@ -29,6 +37,8 @@ from labeldp.cli.options import (
     PriorFile,
     PriorKey,
     PriorModelPath,
+    Rate,
+    StateFolder,
     Strict,
     Trust,
     Unit,
@@ -117,10 +127,18 @@ def release(
 
 @app.command()
 def train(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="Parquet or CSV, with raw labels or as labeldp release wrote it.")],
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="IN", help="Parquet or CSV, with raw labels or as labeldp release wrote it; or .npz or .npy."),
+    ],
     label: Label,
     out: Annotated[Path, typer.Option(help="New folder for the model.")],
     epsilon: Annotated[float | None, typer.Option(help="Total budget of one row or unit; none for a released table.")] = None,
+    model: ModelName = "auto",
+    image: Image = None,
+    images: ImagesFolder = None,
+    inputs: ArrayName = None,
+    labels: LabelsFile = None,
     classes: Classes = None,
     classes_file: ClassesFile = None,
     null_class: NullClass = False,
@@ -129,6 +147,11 @@ def train(
     max_rows_per_unit: MaxRows = 1,
     law: Annotated[str, typer.Option(help="rr, rr-with-prior, subset, split or auto.")] = "auto",
     stages: Annotated[int, typer.Option(help="Rounds; each one's model is the next one's prior.")] = 2,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    rate: Rate = None,
+    device: Device = "auto",
+    folder: StateFolder = None,
     seed: Annotated[int, typer.Option(help="Of the training; the noise never depends on it.")] = 0,
     dataset: Dataset = None,
     ledger: LedgerPath = None,
@@ -137,13 +160,21 @@ def train(
     strict: Strict = False,
     as_json: Json = False,
 ) -> None:
-    """Train a classifier on private labels; numbers, categories and gaps are fine."""
+    """Train a classifier on private labels: of a table, with categories and gaps; of images; or of arrays."""
+    from labeldp.app.learners import NetOptions
     from labeldp.app.ledger import ledger_at
     from labeldp.app.train import TrainSpec
     from labeldp.app.train import train as run
+    from labeldp.app.training_data import InputsSpec
 
     listed = classes_of(classes, classes_file, null_class)
-    spec = usage(lambda: TrainSpec(label, epsilon, listed, id or None, unit, max_rows_per_unit, law, stages, dataset, strict, seed))
+    net = usage(lambda: NetOptions(epochs, batch_size, rate, device, folder))
+    where = InputsSpec(image, images, inputs, labels)
+    spec = usage(
+        lambda: TrainSpec(
+            label, epsilon, listed, id or None, unit, max_rows_per_unit, law, stages, dataset, strict, seed, model, net, where
+        )
+    )
     record = usage(lambda: ledger_at(ledger, budget, key))
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, progress)
@@ -157,8 +188,10 @@ def train(
 @app.command()
 def predict(
     model: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that labeldp train wrote.")],
-    source: Annotated[Path, typer.Argument(metavar="IN", help="Parquet or CSV.")],
+    source: Annotated[Path, typer.Argument(metavar="IN", help="Of the kind that the model was trained on.")],
     out: Annotated[Path, typer.Option(help="Parquet or CSV: a class and its probabilities for each row.")],
+    images: ImagesFolder = None,
+    device: Device = "auto",
     trust: Annotated[list[str] | None, typer.Option(help="Type in the model's file to build although it is unknown.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -166,7 +199,7 @@ def predict(
     from labeldp.app.predict import predict as run
 
     with progress_bars(as_json) as progress:
-        done = run(model, source, out, trust or (), progress)
+        done = run(model, source, out, trust or (), progress, images=images, device=device)
     answer(as_json, {"path": str(done.path), "rows": done.rows}, f"{done.path}: {done.rows:,} rows.")
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
-from labeldp.tables.table import Batch, Source
+from labeldp.tables.table import Readable, Rows
 
 MAX_CATEGORIES = 254  # histogram gradient boosting takes 255 codes; the last one stands for all rarer categories
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
@@ -62,7 +62,7 @@ class Features:
         """Positions of the categories."""
         return [i for i, feature in enumerate(self.columns) if feature.kind == "category"]
 
-    def matrix(self, batch: Batch) -> NDArray[np.float64]:
+    def matrix(self, batch: Rows) -> NDArray[np.float64]:
         """(n, d) float64, NaN where a value is missing."""
         out = np.empty((len(batch), len(self.columns)))
         for i, feature in enumerate(self.columns):
@@ -84,7 +84,7 @@ class Features:
         return cls(columns, tuple(map(str, data["left_out"])))
 
 
-def learn_features(source: Source, names: Sequence[str]) -> Features:
+def learn_features(source: Readable, names: Sequence[str]) -> Features:
     """Decide how each column is read, in one pass over the table.
 
     Numbers, booleans and times are numbers; text and dictionaries are categories, the most frequent 254 of them. In a text table a

@@ -24,8 +24,8 @@ OWN = "__labeldp"
 BATCH_BYTES = 1 << 23
 
 
-class Batch(Protocol):
-    """Consecutive rows of a table."""
+class Rows(Protocol):
+    """Consecutive rows of anything that has columns."""
 
     def __len__(self) -> int:
         """Rows."""
@@ -33,12 +33,16 @@ class Batch(Protocol):
 
     @property
     def extent(self) -> int:
-        """How much of the table the rows are, in the units of `Source.extent`."""
+        """How much of the whole the rows are, in the units of `Readable.extent`."""
         ...
 
     def column(self, name: str) -> pa.Array:
         """One column; text where the format is text."""
         ...
+
+
+class Batch(Rows, Protocol):
+    """Consecutive rows of a table that can be released."""
 
     def plain(self, label: str) -> pa.RecordBatch:
         """The rows as Arrow columns from which `Source.restored` makes them again; the label is to be replaced or is not there."""
@@ -87,8 +91,8 @@ class Sink(Protocol):
         ...
 
 
-class Source(Protocol):
-    """A table, of one file or many, that can be read more than once."""
+class Readable(Protocol):
+    """Rows with named columns that can be read more than once: a table, or arrays of one length."""
 
     path: Place
     names: tuple[str, ...]
@@ -98,6 +102,14 @@ class Source(Protocol):
     def type_of(self, name: str) -> pa.DataType:
         """A column's type."""
         ...
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Rows]:
+        """The rows in order; only these columns can be asked for."""
+        ...
+
+
+class Source(Readable, Protocol):
+    """A table, of one file or many, that can be released."""
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Batch]:
         """The rows in order; only these columns can be asked for."""
@@ -120,7 +132,7 @@ class Source(Protocol):
         ...
 
 
-def check_columns(source: Source, names: Sequence[str]) -> None:
+def check_columns(source: Readable, names: Sequence[str]) -> None:
     """Every named column exists, or the nearest names are suggested."""
     for name in names:
         if name not in source.names:
