@@ -115,6 +115,9 @@ def test_a_table_with_a_perceptron(tmp_path: Path) -> None:
     assert run("predict", tmp_path / "m", tmp_path / "odd.parquet", "--out", tmp_path / "odd.csv")[0] == 0
     assert accuracy_of(tmp_path / "odd.csv", codes) > 0  # finite for values that were never seen
     assert default_ledger().spent("in", "what") == 8.0
+    assert train(tmp_path / "in.parquet", tmp_path / "n", "--model", "mlp", "--id", "id", *FAST, "--epochs", 1)[0] == 0
+    assert train(tmp_path / "in.parquet", tmp_path / "o", "--id", "id")[0] == 0  # gradient boosting
+    assert len(default_ledger().runs()) == 1  # the same rows: another model and other epochs are free
 
 
 @pytest.mark.parametrize("name", ["auto", "small-convnet"])
@@ -293,6 +296,23 @@ def test_names_that_show_the_class_are_refused(tmp_path: Path, name: str) -> Non
     assert code == 4
     assert "say nothing about the labels" in said
     assert "row 19" in said
+    assert default_ledger().runs() == []
+
+
+def test_paths_beside_bytes_that_show_the_class_are_refused(tmp_path: Path) -> None:
+    """Neither the path that a struct keeps of an image nor the folders of a table of many files."""
+    pixels, codes = pictures(20)
+    images = [{"bytes": encoded(each), "path": f"x/{what}-1.png"} for each, what in zip(pixels, text(codes), strict=True)]
+    pq.write_table(pa.table({"shot": images, "what": text(codes)}), tmp_path / "in.parquet")
+    for i, name in enumerate(CLASSES):
+        (tmp_path / "many" / name).mkdir(parents=True)
+        rows = np.flatnonzero(codes == i)
+        shots = pa.array([encoded(pixels[row]) for row in rows], pa.binary())
+        pq.write_table(pa.table({"shot": shots, "what": [name] * len(rows)}), tmp_path / "many" / name / "0.parquet")
+    for source in (tmp_path / "in.parquet", tmp_path / "many"):
+        code, _, said = train(source, tmp_path / "m", "--image", "shot", *FAST)
+        assert code == 4
+        assert "say nothing about the labels" in said
     assert default_ledger().runs() == []
 
 

@@ -124,9 +124,9 @@ class _Task:
 
     def __init__(self, path: Path, spec: TrainSpec, ledger: Ledger):
         self._spec, self._ledger, self._path = spec, ledger, path
+        self._data = TrainingData(path, spec.where, Columns(spec.label, spec.ids, spec.unit))
         if needs_torch(spec.model, images=spec.where.image is not None):
             require_torch()
-        self._data = TrainingData(path, spec.where, Columns(spec.label, spec.ids, spec.unit))
         self._released = self._data.released
         self._check_epsilon()
         inputs = self._data.learn_inputs()

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from labeldp.errors import InvalidInput
 from labeldp.tables.arrays import ArrayTable, is_arrays, learn_array
 from labeldp.tables.batch import id_array, row_id_array
+from labeldp.tables.dataset import DatasetSource
 from labeldp.tables.evidence import released_facts
 from labeldp.tables.features import learn_features
 from labeldp.tables.formats import open_table
-from labeldp.tables.images import NamesOfFiles, is_text, learn_images
+from labeldp.tables.images import NamesOfFiles, learn_images, names_in
 from labeldp.tables.inputs import ColumnInputs, Inputs
 from labeldp.tables.labels import LabelCodec
 from labeldp.tables.passes import Progress
@@ -119,12 +120,14 @@ class TrainingData:
         """All rows. Labels of a released table are not read here."""
         parts = _Parts()
         wanted = list(dict.fromkeys([*inputs.names, *self._columns.names]))
-        names = self._names_of_files(codec.classes)
+        names = None if self._where.image is None else NamesOfFiles(self._where.image, self._columns.label, codec.classes)
+        if names is not None and isinstance(self.table, DatasetSource):
+            names.check_layout(self.table.layout)
         done = 0
         for batch in self.table.batches(wanted):
             start = parts.rows
-            if names is not None:
-                names.check(batch.column(names.column), start)
+            if names is not None and (found := names_in(batch.column(names.column))) is not None:
+                names.check(found, start)
             parts.X.append(inputs.read(batch, start))
             if self.released is None:
                 parts.codes.append(codec.encode(batch.column(self._columns.label), start))
@@ -135,12 +138,6 @@ class TrainingData:
         if not parts.rows:
             raise InvalidInput(f"Expected rows, got none in {self._path.name}.")
         return TrainingRows(np.concatenate(parts.X), _joined(parts.codes), _joined(parts.ids), _joined(parts.units))
-
-    def _names_of_files(self, classes: Sequence[object]) -> NamesOfFiles | None:
-        column = self._where.image
-        if column is None or not is_text(self.table.type_of(column)):
-            return None
-        return NamesOfFiles(column, self._columns.label, classes)
 
     @property
     def label_type(self) -> pa.DataType:

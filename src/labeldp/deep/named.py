@@ -127,6 +127,7 @@ def recipe_for(name: str, epochs: int | None, batch_size: int | None, rate: floa
         batch_size=256 if batch_size is None else batch_size,
         rate=net.rate if rate is None else rate,
         schedule=schedules.triangular(0.2),
+        clip=1.0,  # small data at a high rate diverge without
         augment=partial(augment.shift, pixels=2) if net.side else None,
     )
 

@@ -134,17 +134,24 @@ def _files(column: pa.Array, name: str, folder: Path | None) -> Iterable[bytes]:
         raise InvalidInput(f"Expected an image in every row of column {name!r}, got none in one. Drop such rows.")
     if types.is_binary(values.type) or types.is_large_binary(values.type) or types.is_binary_view(values.type):
         return (value.as_py() for value in values)
-    if is_text(values.type):
+    if _is_text(values.type):
         if folder is None:
             raise InvalidInput(f"Expected the bytes of images in column {name!r}, got names of files. Say where they are (--images).")
         return (_content(folder, value.as_py()) for value in values)
     raise InvalidInput(f"Expected bytes of images, or names of files, in column {name!r}, got type {column.type}. Name another (--image).")
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """A column of names."""
-    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_string_view(inner))
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def names_in(column: pa.Array) -> pa.Array | None:
+    """The names of files in a column of images: its values, or the field `path` of a struct that has the bytes, too."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_struct(column.type) and column.type.get_field_index("path") >= 0:
+        column = column.field("path")
+    return column if _is_text(column.type) else None
 
 
 def _content(folder: Path, name: str) -> bytes:
@@ -191,6 +198,14 @@ class NamesOfFiles:
                     f"Expected names of files that say nothing about the labels in column {self.column!r}, got one with a folder or a "
                     f"word named like a class in {_row(start, i)}. Rename the files, for example by their numbers."
                 )
+
+    def check_layout(self, layout: Iterable[Sequence[str]]) -> None:
+        """The paths of a table of many files, as their parts."""
+        if any(self._shows("/".join(parts).casefold()) for parts in layout):
+            raise InvalidInput(
+                "Expected a table whose paths say nothing about the labels, got one with a folder or file named like a class. Write it "
+                "without these folders."
+            )
 
     def _shows(self, name: str) -> bool:
         parts = _parts(name)
