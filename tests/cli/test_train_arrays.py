@@ -13,7 +13,7 @@ from tests.cli.commands import SENTINEL, run
 
 from labeldp.privacy.ledger import default_ledger
 
-N = 900
+N = 450
 
 
 def saved(path: Path, seed: int = 0, **more: np.ndarray) -> np.ndarray:
@@ -55,6 +55,9 @@ def test_labels_in_another_file(tmp_path: Path) -> None:
     code, said, _ = train(tmp_path / "X.npy", tmp_path / "m", "--labels", tmp_path / "labels.npy", "--stages", 1, "--json")
     assert code == 0
     assert json.loads(said)["ids"] == []
+    np.savez(tmp_path / "other.npz", X=np.zeros((N, 9)), y=codes)  # whose X is not the inputs
+    assert train(tmp_path / "X.npy", tmp_path / "o", "--labels", tmp_path / "other.npz", "--stages", 1)[0] == 0
+    assert json.loads((tmp_path / "o" / "model.json").read_text())["features"]["shape"] == [3]
     saved(tmp_path / "new.npz", 1)
     np.savez(tmp_path / "named.npz", features=np.load(tmp_path / "new.npz")["X"], y=codes)
     assert train(tmp_path / "named.npz", tmp_path / "n", "--inputs", "features", "--stages", 1)[0] == 0
@@ -73,7 +76,7 @@ def test_arrays_that_do_not_fit(tmp_path: Path) -> None:
         ({}, ("--inputs", "y"), "as both"),
         ({}, ("--image", "X"), "arrays"),
         ({"y": codes[:-1]}, (), "one value for each"),
-        ({"y": np.array(["0"] * (N - 1) + [SENTINEL])}, (), "row 899"),
+        ({"y": np.array(["0"] * (N - 1) + [SENTINEL])}, (), f"row {N - 1}"),
         ({"y": codes.astype(complex)}, (), "'y'"),
         ({"X": np.empty((0, 3))}, (), "rows"),
         ({"X": np.zeros(())}, (), "axis of rows"),

@@ -38,14 +38,16 @@ class ArrayTable:
     key : str
         The inputs, which say how many rows there are.
     beside : (Path, str), optional
-        Another such file with more arrays; the name is that of its one array if it is an .npy file.
+        Another such file, whose arrays stand in for those of the same name, but never for the inputs. The name is that of its one array
+        if it is an .npy file.
     """
 
     text = False
 
     def __init__(self, path: Path, key: str, beside: tuple[Path, str] | None = None):
         self.path, self.key = Place.of(path), key
-        self._readers = _opened(path, key) | ({} if beside is None else _opened(*beside))
+        more = {} if beside is None else _opened(*beside)
+        self._readers = _opened(path, key) | {name: read for name, read in more.items() if name != key}
         self._arrays: dict[str, Array] = {}
         self.names = tuple(self._readers)
         if key not in self._readers:
