@@ -11,7 +11,7 @@ from labeldp.deep import models
 
 
 class QuickNet(nn.Module):
-    """A convnet for 28 x 28 images whose work is done at 14 x 14 and 7 x 7: about a third of SmallConvNet's, so three times the epochs.
+    """SmallConvNet with its first two convolutions as one, so that most work is done at 14 x 14: a quarter to a half of the time an epoch.
 
     Parameters
     ----------
@@ -19,21 +19,20 @@ class QuickNet(nn.Module):
         K.
     in_channels : int
     widths : (int, int, int)
-        Channels at 28, 14 and 7 pixels; a residual block of two 3x3 convolutions at 7.
+        Channels at 28, 14 and 7 pixels.
     """
 
-    def __init__(self, n_classes: int = 10, in_channels: int = 1, widths: tuple[int, int, int] = (24, 48, 96)) -> None:
+    def __init__(self, n_classes: int = 10, in_channels: int = 1, widths: tuple[int, int, int] = (24, 48, 128)) -> None:
         super().__init__()
         first, second, third = widths
-        self.stem = nn.Sequential(*_layer(in_channels, first), nn.MaxPool2d(2), *_layer(first, second), *_layer(second, second))
-        self.shrink = nn.Sequential(nn.MaxPool2d(2), *_layer(second, third))
-        self.residual = nn.Sequential(*_layer(third, third), *_layer(third, third))
+        pool = nn.MaxPool2d(2)
+        self.features = nn.Sequential(
+            *_layer(in_channels, first), pool, *_layer(first, second), *_layer(second, second), pool, *_layer(second, third)
+        )
         self.head = nn.Linear(third, n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.shrink(self.stem(x))
-        x = x + self.residual(x)
-        logits: Tensor = self.head(x.amax(dim=(2, 3)))
+        logits: Tensor = self.head(self.features(x).amax(dim=(2, 3)))
         return logits
 
 

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The deep tables in the documents are made again from the kept runs and compared."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def deep(monkeypatch):
+    """The benchmark's modules, found as it finds them itself."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    for name in [name for name in sys.modules if name == "conditions" or name.startswith("deep_")]:
+        monkeypatch.delitem(sys.modules, name)
+    import deep_cells
+    import deep_published
+    import deep_report
+
+    return deep_cells, deep_published, deep_report
+
+
+def test_tables_in_the_documents_are_the_kept_runs(deep):
+    cells, published, report = deep
+    page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    tables = sorted({(run["table"], run["size"]) for run in cells.load_runs(cells.results_file(False))})
+    assert tables
+    for table, size in tables:
+        assert report.markdown(table, size, published.EPSILONS.get(table, ())) in page
+
+
+def test_every_run_that_was_started_says_how_it_ended(deep):
+    cells, _, _ = deep
+    runs = cells.load_runs(cells.results_file(False))
+    assert all(run["status"] in ("finished", "failed") for run in runs)
+    assert all(run["recipe"] and run["machine"]["versions"] and run["noise"].startswith("seeded") for run in runs if run["status"] == "finished")
