@@ -35,4 +35,5 @@ def test_every_run_that_was_started_says_how_it_ended(deep):
     cells, _, _ = deep
     runs = cells.load_runs(cells.results_file(False))
     assert all(run["status"] in ("finished", "failed") for run in runs)
-    assert all(run["recipe"] and run["machine"]["versions"] and run["noise"].startswith("seeded") for run in runs if run["status"] == "finished")
+    finished = [run for run in runs if run["status"] == "finished"]
+    assert all(run["recipe"] and run["machine"]["versions"] and run["noise"].startswith("seeded") for run in finished)
