@@ -127,7 +127,7 @@ def measure(run: Run) -> Run:
         "log_loss": float(-np.log(chosen).mean()),
         "training_seconds": round(training, 1),
         "parameters": n_parameters(fitted.net),
-        "stages": [stage | fitted.hits(number, data.y) for number, stage in enumerate(fitted.stages)],
+        "stages": [stage | fitted.hits(number, data.y, data.n_classes) for number, stage in enumerate(fitted.stages)],
         "epochs": fitted.epochs,
         "device_name": torch.cuda.get_device_name() if run["device"] == "cuda" else "cpu",
         "torch": torch.__version__,

@@ -11,7 +11,7 @@ from labeldp.deep import models
 
 
 class QuickNet(nn.Module):
-    """SmallConvNet with its first two convolutions as one, so that most work is done at 14 x 14: a quarter to a half of the time an epoch.
+    """SmallConvNet with its first two convolutions as one, so that most work is done at 14 x 14.
 
     Parameters
     ----------

@@ -52,12 +52,12 @@ class Fitted:
     epochs: list[dict[str, object]] = field(default_factory=list)
     candidates: dict[int, tuple[Rows, NDArray[np.uint8]]] = field(default_factory=dict)
 
-    def hits(self, number: int, labels: NDArray[np.integer]) -> dict[str, float]:
+    def hits(self, number: int, labels: NDArray[np.integer], n_classes: int) -> dict[str, float]:
         """Share of a stage's rows whose true label was among the candidates: top-k accuracy of the model before it. After training only."""
         if number not in self.candidates:
             return {}
         rows, packed = self.candidates[number]
-        return {"label_in_candidates": float(sets.contains(packed, labels[rows], int(labels.max()) + 1).mean())}
+        return {"label_in_candidates": float(sets.contains(packed, labels[rows], n_classes).mean())}
 
 
 class Watched:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PAYS_AFTER = 1 << 26
-"""Rows that a process answers without it at first: compiling takes a second and 100 MB, which a smaller table does not give back."""
+"""Rows that a process answers without it at first: compiling takes time and memory that a smaller table does not give back."""
 
 Respond = Callable[[NDArray[Any], NDArray[np.uint64], np.uint64, np.int64, NDArray[np.int32]], None]
 

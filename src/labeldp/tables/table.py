@@ -157,7 +157,7 @@ class HashedFile:
     def __init__(self, path: Path | Place):
         place = Place.of(path)
         self._local = place.local is not None
-        self._file: Any = place.open_output() if place.local is None else place.local.open("xb", buffering=0)
+        self._file: Any = place.open_output() if place.local is None else place.local.open("xb")
         self._state = hashlib.sha256()
         self._waiting: queue.Queue[bytes | None] = queue.Queue(16)
         self._thread: threading.Thread | None = None
@@ -183,7 +183,7 @@ class HashedFile:
             if self._error is not None:
                 continue  # emptied, so that whoever writes does not wait for ever
             try:
-                _write_all(self._file, data)
+                self._file.write(data)
             except Exception as error:
                 self._error = error
             self._state.update(data)
@@ -200,6 +200,7 @@ class HashedFile:
         if self._error is not None:
             raise self._error
         if self._local:
+            self._file.flush()
             os.fsync(self._file.fileno())
         self._file.close()
         return self._state.hexdigest()
@@ -220,13 +221,6 @@ class HashedFile:
         self._join()
         self._abandoned = True
         self._file.close()
-
-
-def _write_all(file: Any, data: bytes) -> None:
-    """All of it: an unbuffered file may take less than it is given."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[file.write(rest) or len(rest) :]
 
 
 def file_digest(path: Path) -> str:
