@@ -2,8 +2,8 @@
 """Frozen recipes: what each row of each table does, for every data set and size. Plain values, so that a run's record holds all of it.
 
 One recipe serves every epsilon of a data set but for the fields in `PAPER_FIELDS` and `RATING_LAW`. Ours are chosen on noisy held-out
-labels (deep_choose.py; README.md says how far that has come). The paper's are as published (Ghazi et al. 2021, Appendix B, and the authors' code, whose decays come at 45 and
-75 % of a stage):
+labels (deep_choose.py; README.md says how far that has come). The paper's are as published (Ghazi et al. 2021, Appendix B, and the
+authors' code, whose decays come at 45 and 75 % of a stage):
     --size gpu   its nets, epochs, rates, batch sizes, augmentation, penalty
     --size cpu   its law, loss, mixup, split, temperature, filter, augmentation and schedule; our net, batch and peak rate, and about as
                  many images trained on as ours, since its own nets take hours on two cores
