@@ -235,16 +235,6 @@ FROZEN: dict[tuple[str, str], Frozen] = {
         views="flip",
         paper_epochs=(10, 6, 4),
     ),
-    ("mnist", "cpu"): Frozen(
-        "quick",
-        _ours(_DIGITS, 10, (6, 6), (5, 4, 5), 0.05),
-        _SPLITS,
-        image_law,
-        replace(_PAPER_GREY, epochs=6, rate=0.1, batch_size=256),
-        replace(_DIGITS, epochs=10),
-        "quick",
-        paper_epochs=(10, 6, 4),
-    ),
     ("cifar10", "cpu"): Frozen(
         "quick",
         _ours(replace(_GREY, augment="flip, shift 4"), 10, (6, 6), (5, 4, 5), 0.05),
@@ -276,15 +266,6 @@ FROZEN: dict[tuple[str, str], Frozen] = {
         "small-inception",
         views="flip",
     ),
-    ("mnist", "gpu"): Frozen(
-        "small-inception",
-        _ours(_DIGITS, 40, (30, 30), (20, 20, 30), 0.05),
-        _SPLITS,
-        image_law,
-        _PAPER_GREY,
-        replace(_DIGITS, epochs=40),
-        "small-inception",
-    ),
     ("cifar10", "gpu"): Frozen(
         "fast-resnet",
         _ours(_COLOUR, 60, (40, 40), (30, 30, 40), 0.2),
@@ -295,17 +276,14 @@ FROZEN: dict[tuple[str, str], Frozen] = {
         "cifar-resnet18",
         views="flip",
     ),
-    ("cifar100", "gpu"): Frozen(
-        "fast-resnet",
-        _ours(_COLOUR, 60, (40, 40), (30, 30, 40), 0.2),
-        _SPLITS,
-        image_law,
-        replace(_PAPER_COLOUR, batch_size=256, rate=0.2),
-        replace(_COLOUR, epochs=40),
-        "cifar-resnet18",
-        views="flip",
-    ),
 }
+FROZEN["mnist", "cpu"] = replace(
+    FROZEN["fashion-mnist", "cpu"], ours=_ours(_DIGITS, 10, (6, 6), (5, 4, 5), 0.05), clean=replace(_DIGITS, epochs=10), views="one"
+)
+FROZEN["mnist", "gpu"] = replace(
+    FROZEN["fashion-mnist", "gpu"], ours=_ours(_DIGITS, 40, (30, 30), (20, 20, 30), 0.05), clean=replace(_DIGITS, epochs=40), views="one"
+)
+FROZEN["cifar100", "gpu"] = replace(FROZEN["cifar10", "gpu"], paper=replace(_PAPER_COLOUR, batch_size=256, rate=0.2))
 for _size in SIZES:
     FROZEN["kmnist", _size] = FROZEN["mnist", _size]
 FROZEN["cifar100", "cpu"] = FROZEN["cifar10", "cpu"]
