@@ -115,6 +115,29 @@ def test_permute_and_flip_fails_no_more_often_than_the_exponential_mechanism(gap
     assert flip <= other * (1 + 1e-9) + 1e-13
 
 
+class Equal:
+    """Words that are equal at first, and then as they are written down: implements `labeldp.laws.base.Words`."""
+
+    def __init__(self, *then: int) -> None:
+        self.then = np.array(then, np.uint64)
+
+    def __len__(self) -> int:
+        return len(self.then)
+
+    def take(self, counter: int, rows: np.ndarray | None = None) -> np.ndarray:
+        words = np.full(len(self), 7, np.uint64) if counter < 2 else self.then
+        return words if rows is None else words[rows]
+
+    def select(self, rows: np.ndarray) -> "Equal":
+        return Equal(*self.then[rows])
+
+
+def test_classes_with_equal_words_are_ordered_by_further_ones() -> None:
+    """Of two groups with all counts alike, each takes the class that comes first; the class's number never decides."""
+    found = Vote(3, 1.0, 2, "permute-and-flip").release(np.zeros((2, 3), np.int64), Equal(5, 3, 9, 8, 6, 2))
+    assert found.tolist() == [1, 2]
+
+
 def test_failure_probabilities_are_those_of_the_laws() -> None:
     for counts in ((9, 7, 6, 0), (4, 4, 1), (20, 1, 1, 1, 1)):
         gaps = [[counts[0] - count for count in counts[1:]]]
