@@ -16,6 +16,7 @@ from deep_ratings import every_threshold, threshold_bits, threshold_prior
 from deep_recipes import Method, Training
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 import labeldp as ldp
 from labeldp.deep import debias_weights, evidence_of
@@ -140,7 +141,7 @@ class Stages:
         return {"law": block.law.name, "drawn": len(self.run.rows), "bits": bits, "mean_size": size}
 
     def _watch(self, number: int, net: nn.Module) -> None:
-        self.found.watched.append(probabilities(net, self.data.X_test[:WATCHED_ROWS], self.method.views))
+        self.found.watched.append(probabilities(net, self.data.X_test[:WATCHED_ROWS]))
 
     def _progress(self, epoch: Epoch) -> None:
         stage = max(1, len(self.found.stages))
@@ -190,5 +191,15 @@ def fit(
 
 def probabilities(net: nn.Module, inputs: Tensor, views: str = "one", temperature: float = 1.0) -> Floats:
     """Of the classes: (n, K) float64, averaged over the views of an image."""
-    seen = [inputs] if views == "one" else [inputs, inputs.flip(3)]
+    seen = seen_as(inputs, views)
     return sum(torch.softmax(predict(net, x).double() / temperature, dim=1) for x in seen).div(len(seen)).cpu().numpy()
+
+
+def seen_as(inputs: Tensor, views: str) -> list[Tensor]:
+    """The inputs; mirrored too; and each of them moved by a pixel in four directions, zeros coming in."""
+    seen = [inputs, inputs.flip(3)] if "flip" in views else [inputs]
+    if "shift 1" not in views:
+        return seen
+    moves = ((1, 1), (0, 1), (2, 1), (1, 0), (1, 2))
+    height, width = inputs.shape[2:]
+    return [functional.pad(x, (1, 1, 1, 1))[:, :, down : down + height, right : right + width] for x in seen for down, right in moves]
