@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from labeldp.evidence import NoisyLabels, concat
     from labeldp.laws import (
         AutoLaw,
+        ClusterRR,
         Law,
         PriorSplit,
         RandomizedResponse,
@@ -68,7 +69,18 @@ _HOME = {
     ),
     **dict.fromkeys(("NoisyLabels", "concat"), "labeldp.evidence"),
     **dict.fromkeys(
-        ("AutoLaw", "Law", "PriorSplit", "RRTopK", "RRWithPrior", "RandomizedResponse", "SubsetSelection", "exact_epsilon", "register_law"),
+        (
+            "AutoLaw",
+            "ClusterRR",
+            "Law",
+            "PriorSplit",
+            "RRTopK",
+            "RRWithPrior",
+            "RandomizedResponse",
+            "SubsetSelection",
+            "exact_epsilon",
+            "register_law",
+        ),
         "labeldp.laws",
     ),
     "LabelDPClassifier": "labeldp.learn",
@@ -87,6 +99,7 @@ _MODULES = {"datasets": "labeldp.datasets", "deep": "labeldp.deep", "metrics": "
 __all__ = [
     "AutoLaw",
     "BudgetExceeded",
+    "ClusterRR",
     "DomainLeakWarning",
     "InvalidInput",
     "LabelDPClassifier",

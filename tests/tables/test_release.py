@@ -90,6 +90,8 @@ def test_order_keep_keeps_order(tmp_path: Path, ledger: Ledger) -> None:
         ("split", True),
         ("auto", True),
         ("auto", False),
+        ("cluster-rr", True),
+        ("cluster-rr:0.05", True),
     ],
 )
 def test_every_law_reads_back_as_evidence(tmp_path: Path, ledger: Ledger, ending: str, law: str | None, prior: bool) -> None:

@@ -283,7 +283,7 @@ class NoisyLabels:
         Returns
         -------
         (n,) float64 whose expectation over the law is losses[i, true label of i]; draws of one row are averaged.
-        (sum of the losses in the output - other x sum of all) / (own - other): Ghazi et al. 2021, equation 7, for sets too.
+        Each row's losses are weighted by its law's unbiased weights (`Law.weights`).
 
         Raises
         ------
@@ -295,10 +295,7 @@ class NoisyLabels:
             raise InvalidInput(f"Expected losses of shape {(self.n_rows, self.n_classes)}, got {table.shape}.")
         total, draws = np.zeros(self.n_rows), np.zeros(self.n_rows)
         for part in (part for block in self.blocks for part in block.batches()):
-            own, other = part.law.inclusion(part.outputs, part.side)
-            mine = table[part.rows]
-            inside = np.where(part.law.members(part.outputs, part.side), mine, 0.0).sum(axis=1)
-            estimate = (inside - other * mine.sum(axis=1)) / (own - other)
+            estimate = (part.law.weights(part.outputs, part.side) * table[part.rows]).sum(axis=1)
             known = np.isfinite(estimate)
             total[part.rows[known]] += estimate[known]
             draws[part.rows[known]] += 1

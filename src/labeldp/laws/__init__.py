@@ -3,6 +3,7 @@
 
 from labeldp.laws.auto import AutoLaw
 from labeldp.laws.base import LAWS, Cell, Law, Words, exact_epsilon, law_from_dict, law_names, register_law
+from labeldp.laws.cluster import ClusterRR
 from labeldp.laws.response import RandomizedResponse, RRTopK, RRWithPrior
 from labeldp.laws.subset import PriorSplit, SubsetSelection
 
@@ -10,6 +11,7 @@ __all__ = [
     "LAWS",
     "AutoLaw",
     "Cell",
+    "ClusterRR",
     "Law",
     "PriorSplit",
     "RRTopK",
@@ -23,5 +25,5 @@ __all__ = [
     "register_law",
 ]
 
-for _law in (RandomizedResponse, RRTopK, RRWithPrior, SubsetSelection, PriorSplit, AutoLaw):
+for _law in (RandomizedResponse, RRTopK, RRWithPrior, SubsetSelection, PriorSplit, AutoLaw, ClusterRR):
     register_law(_law)
