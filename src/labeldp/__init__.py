@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from labeldp.evidence import NoisyLabels, concat
     from labeldp.laws import (
+        Alibi,
         AutoLaw,
         ClusterRR,
         Law,
@@ -70,6 +71,7 @@ _HOME = {
     **dict.fromkeys(("NoisyLabels", "concat"), "labeldp.evidence"),
     **dict.fromkeys(
         (
+            "Alibi",
             "AutoLaw",
             "ClusterRR",
             "Law",
@@ -97,6 +99,7 @@ _HOME = {
 _MODULES = {"datasets": "labeldp.datasets", "deep": "labeldp.deep", "metrics": "labeldp.protocol.metrics"}
 
 __all__ = [
+    "Alibi",
     "AutoLaw",
     "BudgetExceeded",
     "ClusterRR",
