@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     )
     from labeldp.evidence import NoisyLabels, concat
     from labeldp.laws import (
+        Alibi,
         AutoLaw,
+        ClusterRR,
         Law,
         PriorSplit,
         RandomizedResponse,
@@ -69,7 +71,19 @@ _HOME = {
     ),
     **dict.fromkeys(("NoisyLabels", "concat"), "labeldp.evidence"),
     **dict.fromkeys(
-        ("AutoLaw", "Law", "PriorSplit", "RRTopK", "RRWithPrior", "RandomizedResponse", "SubsetSelection", "exact_epsilon", "register_law"),
+        (
+            "Alibi",
+            "AutoLaw",
+            "ClusterRR",
+            "Law",
+            "PriorSplit",
+            "RRTopK",
+            "RRWithPrior",
+            "RandomizedResponse",
+            "SubsetSelection",
+            "exact_epsilon",
+            "register_law",
+        ),
         "labeldp.laws",
     ),
     "LabelDPClassifier": "labeldp.learn",
@@ -92,8 +106,10 @@ _MODULES = {
 }
 
 __all__ = [
+    "Alibi",
     "AutoLaw",
     "BudgetExceeded",
+    "ClusterRR",
     "DomainLeakWarning",
     "InvalidInput",
     "LabelDPClassifier",

@@ -86,8 +86,8 @@ def check_law(law: Law, priors: Sequence[Sequence[float]] | None = None) -> None
     -----
     Checked, per prior: exact epsilon <= claim (against a certified lower bound of e^eps); probabilities sum to exactly 1; table and
     profile agree; the sampler's word intervals have exactly the claimed measure; samples fit the matrix (chi-square, false alarm 1e-6);
-    likelihoods are proportional to matrix columns; inclusion gives exactly unbiased estimates; prepare is deterministic and fits the
-    layout; the law survives JSON; labels never change the words asked for.
+    likelihoods are proportional to matrix columns; inclusion gives exactly unbiased estimates, weights unbiased ones; prepare is
+    deterministic and fits the layout; the law survives JSON; labels never change the words asked for.
     """
     _check_value(law)
     for prior in _default_priors(law.n_classes) if priors is None else priors:
@@ -99,6 +99,7 @@ def check_law(law: Law, priors: Sequence[Sequence[float]] | None = None) -> None
         _check_samples(law, side)
         _check_likelihood(law, side)
         _check_inclusion(law, side)
+        _check_weights(law, side)
         _check_words(law, side)
 
 
@@ -143,7 +144,7 @@ def _exact_matrix(law: Law, side: Side) -> NDArray[np.object_]:
     table = law.table(side)
     values = np.empty(len(table.values), dtype=object)
     values[:] = table.values
-    return values[table.index]
+    return np.asarray(values[table.index])
 
 
 def _check_table(law: Law, side: Side) -> None:
@@ -157,8 +158,7 @@ def _check_table(law: Law, side: Side) -> None:
 
 def _column_of(law: Law, side: Side) -> Callable[[Array], NDArray[np.int64]]:
     """A function from outputs to column numbers of the matrix; an output that is not a column fails."""
-    table = law.table(side)
-    keys = table.outputs if law.kind == "label" else np.packbits(table.outputs, axis=1, bitorder="little")
+    keys = _outputs_in_columns(law, side)
     known = {key.tobytes(): j for j, key in enumerate(keys)}
 
     def find(outputs: Array) -> NDArray[np.int64]:
@@ -181,8 +181,10 @@ def _draw(law: Law, side: Side, label: int, words: CounterWords) -> Array:
 def _check_word_measure(law: Law, side: Side) -> None:
     """The measure of first words that lead to each output is exactly the claimed probability.
 
-    Where other words matter too, what is measured is whether the output holds the label.
+    Where other words matter too, what is measured is whether the output holds the label; of scores, the level of each class by its word.
     """
+    if law.kind == "scores":
+        return _check_level_measure(law, side)
     find, matrix, table = _column_of(law, side), _exact_matrix(law, side), law.table(side)
     one_word = _uses_one_word(law, side)
     for label in range(law.n_classes):
@@ -199,6 +201,23 @@ def _check_word_measure(law: Law, side: Side) -> None:
             assert Fraction(measured.get(value, 0), WORD) == claim, (
                 f"label {label}: words give {measured.get(value, 0)} / 2^64, not {claim}"
             )
+
+
+def _check_level_measure(law: Law, side: Side) -> None:
+    """The measure of the words number c that lead to each level of class c, whatever the others."""
+    matrix, levels = _exact_matrix(law, side), law.table(side).outputs
+    for label, c in itertools.product(range(law.n_classes), repeat=2):
+
+        def code(words: list[int], label: int = label, c: int = c) -> list[int]:
+            fixed = {c: np.array(words, dtype=np.uint64)}
+            drawn = _draw(law, side, label, CounterWords(np.zeros(len(words), dtype=np.int64), fixed=fixed))
+            return [int(v) for v in drawn[:, c]]
+
+        measured = _measure(code)
+        for level in range(int(levels.max()) + 1):
+            claim = sum(matrix[label][levels[:, c] == level], Fraction(0))
+            found = measured.get(level, 0)
+            assert Fraction(found, WORD) == claim, f"label {label}, class {c}: words give level {level} {found} / 2^64, not {claim}"
 
 
 def _uses_one_word(law: Law, side: Side) -> bool:
@@ -254,7 +273,7 @@ def _check_samples(law: Law, side: Side) -> None:
 
 def _outputs_in_columns(law: Law, side: Side) -> Array:
     outputs = law.table(side).outputs
-    return outputs if law.kind == "label" else np.packbits(outputs, axis=1, bitorder="little")
+    return np.packbits(outputs, axis=1, bitorder="little") if law.kind == "set" else outputs
 
 
 def _check_likelihood(law: Law, side: Side) -> None:
@@ -270,9 +289,8 @@ def _check_likelihood(law: Law, side: Side) -> None:
     assert np.array_equal(likeliest, found == 0), "likeliest must be the classes where log_likelihood is 0"
     members = law.table(side).outputs
     shown = law.members(outputs, rows)
-    assert (shown == (members if law.kind == "set" else members[:, None] == np.arange(law.n_classes))).all(), (
-        "members disagrees with the outputs"
-    )
+    wanted_members = {"set": members, "scores": found == 0}.get(law.kind, members[..., None] == np.arange(law.n_classes))
+    assert (shown == wanted_members).all(), "members disagrees with the outputs"
 
 
 def _check_inclusion(law: Law, side: Side) -> None:
@@ -282,6 +300,8 @@ def _check_inclusion(law: Law, side: Side) -> None:
     own, other = law.inclusion(outputs, rows)
     members = law.members(outputs, rows)
     k = law.n_classes
+    if law.kind == "scores" and np.isnan(own).all():
+        return  # how many classes are likeliest differs between outputs: `weights` is the estimator
     chance = np.array([[sum(matrix[y][members[:, c]], Fraction(0)) for c in range(k)] for y in range(k)], dtype=object)
     same, different = {chance[c, c] for c in range(k)}, {chance[y, c] for y in range(k) for c in range(k) if y != c}
     if np.isnan(own).all() and np.isnan(other).all():
@@ -294,6 +314,19 @@ def _check_inclusion(law: Law, side: Side) -> None:
         for c in range(k):
             estimate = sum((matrix[y, j] * ((int(members[j, c]) - q) / (p - q)) for j in range(len(outputs))), Fraction(0))
             assert estimate == (y == c), "the estimator built from inclusion is biased"
+
+
+def _check_weights(law: Law, side: Side) -> None:
+    """The weights give unbiased estimates of every class's loss, to rounding; NaN only where no inverse of the law exists."""
+    matrix, outputs = _exact_matrix(law, side).astype(np.float64), _outputs_in_columns(law, side)
+    rows = {name: np.broadcast_to(value, (len(outputs), *np.shape(value))) for name, value in side.items()}
+    weights = law.weights(outputs, rows)
+    assert (weights.dtype, weights.shape) == (np.dtype(np.float64), (len(outputs), law.n_classes)), "weights must be (n, K) float64"
+    if np.isnan(weights).all():
+        return
+    scale = max(1.0, float(np.abs(weights).max()))
+    assert np.allclose(weights.sum(axis=1), 1.0, rtol=0, atol=1e-9 * scale), "weights of a row must sum to 1"
+    assert np.allclose(matrix @ weights, np.eye(law.n_classes), rtol=0, atol=1e-9 * scale), "the estimator built from weights is biased"
 
 
 def _check_words(law: Law, side: Side) -> None:

@@ -11,8 +11,10 @@ import pytest
 
 from labeldp.laws import (
     LAWS,
+    Alibi,
     AutoLaw,
     Cell,
+    ClusterRR,
     Law,
     PriorSplit,
     RandomizedResponse,
@@ -42,6 +44,15 @@ SMALL: list[Law] = [
     PriorSplit(2, 30.0),
     AutoLaw(4, 1.0),
     AutoLaw(2, 0.5),
+    ClusterRR(3, 1.0),
+    ClusterRR(4, 0.3, 0.1, realised=False),
+    ClusterRR(4, 2.0, 0.25),
+    ClusterRR(2, 1e-6, 0.2),
+    ClusterRR(5, 4.0, 0.08),
+    Alibi(2, 1.0, 8),
+    Alibi(3, 3.0, 5),
+    Alibi(3, 1e-3, 4),
+    Alibi(2, 50.0, 3),
 ]
 
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labeldp.errors import InvalidInput
-from labeldp.laws import LAWS, AutoLaw, PriorSplit, RRTopK, RRWithPrior, sets
+from labeldp.laws import LAWS, AutoLaw, ClusterRR, PriorSplit, RRTopK, RRWithPrior, sets
 from labeldp.laws.prior import TOP, as_prior, quantise
 
-LAWS_WITH_PRIOR = [RRTopK(4, 1.0, 2), RRWithPrior(4, 1.0), PriorSplit(4, 1.0), AutoLaw(4, 1.0)]
+LAWS_WITH_PRIOR = [RRTopK(4, 1.0, 2), RRWithPrior(4, 1.0), PriorSplit(4, 1.0), AutoLaw(4, 1.0), ClusterRR(4, 1.0)]
 
 
 @given(st.lists(st.floats(0, 1e300), min_size=2, max_size=8))

@@ -127,7 +127,7 @@ def _levels(table: Floats) -> tuple[NDArray[np.uint8], Floats, Floats, NDArray[n
 
 
 def _weights(noisy: NoisyLabels) -> Floats:
-    """(output - other) / (own - other), averaged over the draws of a row that have an unbiased estimator."""
+    """The laws' unbiased weights, averaged over the draws of a row that have an unbiased estimator."""
     total, draws = np.zeros((len(noisy), noisy.n_classes)), np.zeros(len(noisy))
     for block in noisy.blocks:
         rows, weights = _block_weights(block)
@@ -139,7 +139,6 @@ def _weights(noisy: NoisyLabels) -> Floats:
 
 
 def _block_weights(block: Block) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    own, other = block.law.inclusion(block.outputs, block.side)
-    known = np.isfinite(own) & (own != other)
-    members = block.law.members(block.outputs, block.side)[known]
-    return block.rows[known], (members - other[known, None]) / (own - other)[known, None]
+    weights = block.law.weights(block.outputs, block.side)
+    known = np.isfinite(weights).all(axis=1)
+    return block.rows[known], weights[known]

@@ -21,7 +21,7 @@ from labeldp._rounding import sum_up
 from labeldp.errors import InvalidInput
 from labeldp.evidence.block import CELLS, Block, merge
 from labeldp.laws import sets
-from labeldp.laws.base import Array
+from labeldp.laws.base import Array, Law
 from labeldp.receipt import PrivacySpent, Receipt
 
 if TYPE_CHECKING:
@@ -272,6 +272,16 @@ class NoisyLabels:
             own[block.rows[new]], other[block.rows[new]] = mine[new], theirs[new]
         return own, other
 
+    @property
+    def invertible(self) -> NDArray[np.bool_]:
+        """(n,) bool: rows that `debias` can take. Cost O(n) where set membership says all of an output, else O(n K)."""
+        known = np.isfinite(self.inclusion()[0])
+        for block in self.blocks:
+            if type(block.law).weights is not Law.weights and not known[block.rows].all():
+                for part in block.batches():
+                    known[part.rows] |= np.isfinite(part.law.weights(part.outputs, part.side)).all(axis=1)
+        return known
+
     def debias(self, losses: ArrayLike) -> NDArray[np.float64]:
         """Unbiased estimate of each row's loss at its true label.
 
@@ -283,7 +293,7 @@ class NoisyLabels:
         Returns
         -------
         (n,) float64 whose expectation over the law is losses[i, true label of i]; draws of one row are averaged.
-        (sum of the losses in the output - other x sum of all) / (own - other): Ghazi et al. 2021, equation 7, for sets too.
+        Each row's losses are weighted by its law's unbiased weights (`Law.weights`).
 
         Raises
         ------
@@ -295,10 +305,7 @@ class NoisyLabels:
             raise InvalidInput(f"Expected losses of shape {(self.n_rows, self.n_classes)}, got {table.shape}.")
         total, draws = np.zeros(self.n_rows), np.zeros(self.n_rows)
         for part in (part for block in self.blocks for part in block.batches()):
-            own, other = part.law.inclusion(part.outputs, part.side)
-            mine = table[part.rows]
-            inside = np.where(part.law.members(part.outputs, part.side), mine, 0.0).sum(axis=1)
-            estimate = (inside - other * mine.sum(axis=1)) / (own - other)
+            estimate = (part.law.weights(part.outputs, part.side) * table[part.rows]).sum(axis=1)
             known = np.isfinite(estimate)
             total[part.rows[known]] += estimate[known]
             draws[part.rows[known]] += 1

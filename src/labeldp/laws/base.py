@@ -6,6 +6,7 @@ randomness: it is handed uniform 64-bit words. Outputs and side are plain arrays
 
 * label-valued laws release `outputs` of shape (n,), int32 class codes;
 * set-valued laws release `outputs` of shape (n, ceil(K/8)), uint8: the set as packed bits, class c in bit c % 8 of byte c // 8;
+* score-valued laws release `outputs` of shape (n, K), uint8: one level a class, higher where the class is likelier;
 * `side` is a dict of arrays, first axis n: what the law must know of each row's public prior to read its output.
 """
 
@@ -80,17 +81,17 @@ class Table:
 
     Attributes
     ----------
-    outputs : (n_outputs,) int32 labels, or (n_outputs, K) bool sets
+    outputs : (n_outputs,) int32 labels, (n_outputs, K) bool sets, or (n_outputs, K) uint8 levels
         The possible outputs, in the order of the matrix's columns.
     values : tuple of Fraction
         The distinct probabilities.
-    index : (K, n_outputs) uint8
+    index : (K, n_outputs) uint8, or a wider type
         index[y, j] says which of the values P[outputs[j] | y] is.
     """
 
     outputs: Array
     values: tuple[Fraction, ...]
-    index: NDArray[np.uint8]
+    index: NDArray[np.unsignedinteger[Any]]
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Law(ABC):
     """
 
     name: ClassVar[str]
-    kind: ClassVar[Literal["label", "set"]]
+    kind: ClassVar[Literal["label", "set", "scores"]]
     uses_prior: ClassVar[bool]
 
     n_classes: int
@@ -163,15 +164,27 @@ class Law(ABC):
     # What follows from it ---------------------------------------------------------------------------------------------------------
 
     def members(self, outputs: Array, side: Side) -> NDArray[np.bool_]:
-        """The outputs as sets of classes: (n, K) bool, one-hot for label-valued laws."""
+        """The outputs as sets of classes: (n, K) bool, one-hot for label-valued laws, the likeliest classes for score-valued ones."""
         if self.kind == "set":
             return sets.unpack(outputs, self.n_classes)
+        if self.kind == "scores":
+            return sets.unpack(self.likeliest(outputs, side), self.n_classes)
         return np.asarray(np.asarray(outputs)[:, None] == np.arange(self.n_classes, dtype=np.int32))
 
     def likeliest(self, outputs: Array, side: Side) -> sets.Bits:
         """The classes with the largest likelihood: packed sets, (n, ceil(K/8)) uint8."""
         score = self.log_likelihood(outputs, side)
         return sets.pack(score == score.max(axis=1, keepdims=True))
+
+    def weights(self, outputs: Array, side: Side) -> Floats:
+        """Unbiased weights: (n, K) with E sum_c weights[i, c] losses[i, c] = losses[i, label of i]; rows sum to 1, or are NaN.
+
+        From `inclusion`, (1{c in output} - other) / (own - other): Ghazi et al. 2021, equation 7, for sets too; a law that is invertible in
+        another way says so here.
+        """
+        own, other = (part[:, None] for part in self.inclusion(outputs, side))
+        gap = np.where(own == other, np.nan, own - other)
+        return np.asarray((self.members(outputs, side) - other) / gap)
 
     def matrix(self, prior: ArrayLike | None = None, exact: bool = False) -> Array:
         """Row y holds P[output | label y] for one row's prior.
@@ -253,8 +266,10 @@ class Law(ABC):
                 return self.epsilon
             side_row = self.side_row()
         ratio = worst_ratio(self.profile(side_row))
-        if ratio is None:
-            return math.inf
+        return math.inf if ratio is None else self._certified(ratio)
+
+    def _certified(self, ratio: Fraction) -> float:
+        """ln of the largest ratio of the running sampler, rounded up; the claim itself where the ratio is proven not to exceed it."""
         bound = exact.log_ceil(ratio)
         return min(bound, self.epsilon) if ratio <= exact.exp_floor(self.epsilon) else bound
 

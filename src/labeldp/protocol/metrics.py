@@ -225,9 +225,9 @@ def _agreement(noisy: NoisyLabels, hits: Floats, confidence: float) -> Estimate:
     """Mean of a 0-1 score a class; Wilson's interval where each row has one draw."""
     _require_rows(noisy)
     values = noisy.debias(hits)
-    if sum(len(block.rows) for block in noisy.blocks) > len(noisy):
-        return _mean(values, confidence, least=0.0, most=1.0)
     own, other = noisy.inclusion()
+    if sum(len(block.rows) for block in noisy.blocks) > len(noisy) or not np.isfinite(own).all():
+        return _mean(values, confidence, least=0.0, most=1.0)
     low, high = _score_interval(float(values.mean()), own, other, _z(confidence))
     return Estimate(float(values.mean()), _within(low, 0.0, 1.0), _within(high, 0.0, 1.0), confidence)
 

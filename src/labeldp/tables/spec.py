@@ -11,8 +11,10 @@ from labeldp.privacy.staged import Stage
 from labeldp.privacy.stream import RELEASE
 from labeldp.tables.priors import Prior
 
-LAWS = ("rr", "rr-top-k", "rr-with-prior", "subset", "split", "auto")
-WITH_PRIOR = ("rr-top-k", "rr-with-prior", "split", "auto")
+LAWS = ("rr", "rr-top-k", "rr-with-prior", "subset", "split", "auto", "cluster-rr", "alibi")
+WITH_PRIOR = ("rr-top-k", "rr-with-prior", "split", "auto", "cluster-rr")
+NUMBER = {"rr-top-k": "k", "subset": "size", "cluster-rr": "floor", "alibi": "levels"}
+"""What the number after a law's name and a colon is."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class ReleaseSpec:
     epsilon : float
         Total budget of one unit, 0 < epsilon < inf.
     law : str, Law or None
-        "rr", "rr-top-k:K", "rr-with-prior", "subset", "subset:SIZE", "split", "auto", or a law (its epsilon must be `epsilon`).
+        "rr", "rr-top-k:K", "rr-with-prior", "subset", "subset:SIZE", "split", "auto", "cluster-rr", "cluster-rr:FLOOR", "alibi",
+        "alibi:LEVELS", or a law (its epsilon must be `epsilon`).
         None: "rr", or "rr-with-prior" where a prior is given; both release plain labels that any trainer can use.
     id : str, sequence of str, or None
         Columns that name a row, unique and never null. None: the row's position in the file names it.
@@ -172,15 +175,28 @@ class ReleaseSpec:
         return data | resolved
 
 
-def parse_law(text: str) -> tuple[str, int | None]:
+def parse_law(text: str) -> tuple[str, int | float | None]:
     """("rr-top-k", 3) from "rr-top-k:3"; the number is the law's parameter, None where the text has none."""
     name, colon, number = text.partition(":")
     _validate.one_of(LAWS, law=name)
-    if colon and (name not in ("rr-top-k", "subset") or not number.isdecimal() or int(number) < 1):
-        raise InvalidInput(f"Expected rr-top-k:K or subset:SIZE with a whole number, got law={text!r}. Leave the colon out for other laws.")
     if name == "rr-top-k" and not colon:
         raise InvalidInput("Expected rr-top-k:K, got law='rr-top-k'. Say how many candidates, for example rr-top-k:3.")
-    return name, int(number) if colon else None
+    if not colon:
+        return name, None
+    if name == "cluster-rr":
+        return name, _floor(text, number)
+    if name not in NUMBER or not number.isdecimal() or int(number) < 1:
+        raise InvalidInput(
+            f"Expected rr-top-k:K, subset:SIZE or alibi:LEVELS with a whole number, got law={text!r}. Leave the colon out for other laws."
+        )
+    return name, int(number)
+
+
+def _floor(text: str, number: str) -> float:
+    try:
+        return _validate.positive(floor=float(number))
+    except ValueError as error:  # InvalidInput is one
+        raise InvalidInput(f"Expected cluster-rr:FLOOR with a number above 0 and at most 1/K, got law={text!r}.") from error
 
 
 def law_of(spec: ReleaseSpec, n_classes: int) -> Law:
@@ -192,7 +208,7 @@ def law_of(spec: ReleaseSpec, n_classes: int) -> Law:
             )
         return spec.law
     name, number = parse_law(spec.law_name)
-    extra = {} if number is None else {"k" if name == "rr-top-k" else "size": number}
+    extra = {} if number is None else {NUMBER[name]: number}
     return law_from_dict({"law": name, "n_classes": n_classes, "epsilon": spec.epsilon} | extra)
 
 
