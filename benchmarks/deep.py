@@ -3,6 +3,7 @@
 
     python benchmarks/deep.py --table fashion-mnist --size cpu [--epsilon 1 2] [--method ours-2 paper-2st] [--seeds 3] [--report]
     python benchmarks/deep.py --table why [--epsilon 1]       # also splits, mixups, nets: robustness of the published recipe, and of ours
+    python benchmarks/deep.py --summary                       # of what was run: ours in two stages beside the published numbers
     python benchmarks/deep.py --table mnist --tiny            # try a command out: 600 rows, one epoch a stage, recorded elsewhere
 
 Each run is a process of its own and is recorded in results/deep.json before it starts and after it ends, with its seed, recipe, law of
@@ -20,7 +21,7 @@ from deep_curves import plot as plot_curves
 from deep_data import TABLES
 from deep_published import EPSILONS
 from deep_recipes import GRIDS, METHODS, SIZES
-from deep_report import cells, markdown, plot
+from deep_report import cells, markdown, plot, summary
 
 
 def chosen(method: Sequence[str] | None, table: str) -> list[str]:
@@ -47,7 +48,11 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--tiny", action="store_true", help="few rows, one epoch a stage; not kept with the results")
     parser.add_argument("--report", action="store_true", help="only print the table and draw the plot")
+    parser.add_argument("--summary", action="store_true", help="only print the README's table")
     args = parser.parse_args()
+    if args.summary:
+        print(summary())
+        return
     if args.table in GRIDS and args.size != "cpu":
         raise SystemExit(f"--table {args.table} has the size cpu only.")
     epsilons = args.epsilon or (EPSILONS[args.table] if args.table not in GRIDS else (1.0,))

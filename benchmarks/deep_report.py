@@ -73,6 +73,25 @@ def markdown(table: str, size: str, epsilons: Sequence[float], *, tiny: bool = F
     return "\n".join(lines) + f"\n\n{note} ({sources}; beside labeldp: LP-2ST's)."
 
 
+def summary() -> str:
+    """One line for each table, size and epsilon at which ours in two stages was run: the README's."""
+    lines = [
+        "| data, net | eps | published, LP-2ST | LP-2ST, run here | labeldp, 2 stages | no privacy | minutes a run |",
+        "|---" * 7 + "|",
+    ]
+    for table, size in sorted({(run["table"], run["size"]) for run in load_runs(results_file(False))} - {(name, "cpu") for name in GRIDS}):
+        found, digits = cells(table, size), 3 if table == "movielens" else 2
+        clean = shown(measured(table, found.get(("non-private", None), [])), digits)
+        for (name, epsilon), runs in sorted(found.items(), key=str):
+            if name == "ours-2":
+                theirs = shown(measured(table, found.get(("paper-2st", epsilon), [])), digits)
+                published = PUBLISHED[table].beside("paper-2st", epsilon)
+                what = f"{table}, {size}" + (": RMSE" if table == "movielens" else ": accuracy, %")
+                row = [what, f"{epsilon:g}", "" if published is None else f"{published:.{digits}f}", theirs]
+                lines.append("| " + " | ".join([*row, shown(measured(table, runs), digits), clean, _minutes(runs)]) + " |")
+    return "\n".join(lines)
+
+
 def _cell(table: str, runs: list[Run], published: float | None, digits: int) -> str:
     own = shown(measured(table, runs), digits)
     return own + (f" ({published:.{digits}f})" if published is not None else "")

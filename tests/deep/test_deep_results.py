@@ -31,6 +31,11 @@ def test_tables_in_the_documents_are_the_kept_runs(deep):
         assert report.markdown(table, size, published.EPSILONS.get(table, ())) in page
 
 
+def test_the_summary_in_the_readme_is_the_kept_runs(deep):
+    _, _, report = deep
+    assert report.summary() in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 def test_every_run_that_was_started_says_how_it_ended(deep):
     cells, _, _ = deep
     runs = cells.load_runs(cells.results_file(False))
