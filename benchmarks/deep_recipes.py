@@ -57,7 +57,8 @@ LOSSES: dict[str, Callable] = {"likelihood": likelihood_loss, "cross-entropy": c
 class Training:
     """One stage's training, by names and numbers; see labeldp.deep.loop.Recipe.
 
-    Gradients of ours on images are clipped: the likelihood of a class that the net gives no probability has no gradient, so one wild step can lose a class.
+    Gradients of ours on images are clipped: the likelihood of a class that the net gives no probability has no gradient, so that one wild
+    step can lose a class for good.
     """
 
     epochs: int
