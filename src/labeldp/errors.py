@@ -11,6 +11,7 @@ LabelDPError
 
 LabelDPWarning
 ├── DomainLeakWarning    the classes were read off private labels
+├── LostClassWarning     a net has given up a class that occurs
 ├── SeededNoiseWarning   noise from a seed protects nothing
 └── UnrecordedWarning    nothing keeps a record of this spend
 """
@@ -50,6 +51,10 @@ class LabelDPWarning(UserWarning):
 
 class DomainLeakWarning(LabelDPWarning):
     """The list of classes was read off the private labels, which reveals that each of them occurs."""
+
+
+class LostClassWarning(LabelDPWarning):
+    """A net gives a class practically no probability, though the noisy labels say that it occurs."""
 
 
 class SeededNoiseWarning(LabelDPWarning):

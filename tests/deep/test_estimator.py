@@ -414,6 +414,23 @@ def test_training_that_diverges_stops_and_keeps_what_was_drawn(data, tmp_path):
 # Datasets and ids ---------------------------------------------------------------------------------------------------------------------
 
 
+class Blind(nn.Module):
+    """A net that has lost its last class."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = perceptron()
+
+    def forward(self, x):
+        return self.net(x) - 50.0 * torch.eye(K)[-1]
+
+
+def test_a_class_that_the_net_has_lost_is_told(data):
+    X, y = data
+    with pytest.warns(ldp.errors.LostClassWarning, match=r"stage 1 the net gives no probability to 3,.*random_state"):
+        classifier(Blind, n_stages=1).fit(X, y)
+
+
 def test_items_are_matched_by_id_and_a_change_of_order_is_seen(data):
     X, y = data
     order = np.random.default_rng(1).permutation(N)

@@ -129,6 +129,21 @@ def test_likelihood_score_is_highest_at_the_truth():
     assert all(metrics.mean_log_evidence(noisy, truth) > metrics.mean_log_evidence(noisy, other) for other in others)
 
 
+@pytest.mark.parametrize("law", [*LAWS, ldp.PriorSplit(K, 1.0), ldp.AutoLaw(K, 2.0)])
+def test_a_class_that_the_model_has_lost_is_named_and_no_other(law):
+    """False alarm below 3e-7 a class: a score above 5 standard errors whose mean is 0."""
+    rng, n = np.random.default_rng(8), 80_000
+    truth = np.array([0.5, 0.3, 0.15, 0.05, 0.0])  # the last one does not occur
+    labels = np.array(list("abcde"))[rng.choice(K, p=truth, size=n)]
+    prior = rng.dirichlet(np.ones(K), size=n) if law.uses_prior else None
+    noisy = ldp.privatize(labels, law, prior=prior, classes=list("abcde"), noise=ldp.SeededNoise(8))
+    rows = np.tile(truth, (n, 1))
+    assert metrics.lost_classes(noisy, rows) == []
+    lost = rows * [1, 1, 0, 1, 1]
+    assert metrics.lost_classes(noisy, lost / lost.sum(axis=1, keepdims=True)) == ["c"]
+    assert metrics.lost_classes(noisy, np.full((n, K), 1 / K)) == []
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [(-np.ones((30, 3)), ">= 0"), (np.ones((3, 3)), "shape"), (np.full((30, 3), np.nan), ">= 0"), (np.full((30, 2), 0.5), "shape")],

@@ -4,6 +4,7 @@
 import contextlib
 import copy
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,17 +20,19 @@ from labeldp.deep.forms import Dense
 from labeldp.deep.inputs import Inputs
 from labeldp.deep.loop import Epoch, Recipe, predict, train
 from labeldp.deep.losses import cross_entropy, debiased_loss, generalised_cross_entropy
-from labeldp.deep.ranks import from_first
-from labeldp.errors import InvalidInput
+from labeldp.deep.ranks import from_first, is_first
+from labeldp.errors import InvalidInput, LostClassWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
 from labeldp.protocol.fitting import FitPlan, HeldOut, evidenced, in_top_k
+from labeldp.protocol.metrics import lost_classes
 from labeldp.protocol.stages import Rows as Positions
 from labeldp.protocol.stages import StageRun
 
 Floats = NDArray[np.float64]
 HARD = (cross_entropy, generalised_cross_entropy)
 """Losses of hard noisy labels."""
+_LOOKED_AT, _LOOKED_AT_CELLS = 10_000, 1 << 23
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,14 +98,16 @@ class Trainer:
         if kept is not None:
             history = () if model is None else model.history
             return Trained(module.to(self.device).eval(), number, (*history, tuple(Epoch(**epoch) for epoch in kept)))
+        learned, targets = rows, noisy
         if model is not None:
             if self.warm_start:
                 module.load_state_dict(model.module.state_dict())
             if self.top_k_filter is not None:
                 chosen = in_top_k(noisy, self.proba(model, rows), self.top_k_filter)
-                rows, noisy = rows[chosen], noisy[chosen]
+                learned, targets = rows[chosen], noisy[chosen]
         scored = None if held_out is None else (held_out[0], evidence_of(held_out[1]))
-        trained = self.learn(module, model, rows, targets_of(noisy, self.recipes[number - 1]), scored)
+        trained = self.learn(module, model, learned, targets_of(targets, self.recipes[number - 1]), scored)
+        self._tell_of_lost_classes(trained, rows, noisy)
         self.checkpoint.trained(number, trained.module, [asdict(epoch) for epoch in trained.history[-1]], digest)
         return trained
 
@@ -133,6 +138,22 @@ class Trainer:
         for weight, first in zip(done.parameters(), self.template.parameters(), strict=True):
             weight.requires_grad_(first.requires_grad)  # an averaged net has none
         return Trained(done, number, (*before, tuple(history)))
+
+    def _tell_of_lost_classes(self, trained: Trained, rows: Positions, noisy: NoisyLabels) -> None:
+        """Warn, in the first process, by some thousand rows; fewer where there are very many classes."""
+        if not is_first():
+            return
+        looked_at = min(_LOOKED_AT, max(1, _LOOKED_AT_CELLS // noisy.n_classes))
+        some = np.arange(0, len(rows), -(-len(rows) // looked_at))
+        lost = lost_classes(noisy[some], self.proba(trained, rows[some]))
+        if lost:
+            warnings.warn(
+                f"After stage {trained.number} the net gives no probability to {', '.join(map(repr, lost))}, though the noisy labels speak "
+                "for it: a step was too large. Clip gradients, lower the rate, or fit again from another random_state; labels that were "
+                "drawn are not drawn again.",
+                LostClassWarning,
+                stacklevel=2,
+            )
 
     def prior_of(self, model: Trained, rows: Positions) -> Floats:
         """What the model holds likely for these rows, made sharper or flatter by the temperature: (m, K)."""

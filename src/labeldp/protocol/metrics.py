@@ -192,6 +192,52 @@ def log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> Floats:
     return np.asarray(np.log(np.maximum(evidence, 1e-300)))
 
 
+def lost_classes(noisy: NoisyLabels, proba: ArrayLike) -> list[object]:
+    """Classes that a model practically never expects, though the noisy labels speak for them.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows
+        Of any law.
+    proba : (n, K) array
+        The model's probabilities for the same rows; it may have learned from them.
+
+    Returns
+    -------
+    list of class values, in their order
+        Mean probability below 0.1 / K, and a score above 5 standard errors: if outputs follow the model, L_c / (sum_y p_y L_y) - 1 has
+        mean 0 for every class c, so that a class that does not occur is named once in three million times. The class with the highest
+        score is given its likeliest share before the others are judged.
+
+    Notes
+    -----
+    The likelihood of a class whose probability is 0 has no gradient: once lost, training does not bring it back. Cost O(n K).
+    """
+    table, likelihood = _probabilities(noisy, proba), noisy.likelihood(dtype="float64")
+    rare, evidence = table.mean(axis=0) < 0.1 / noisy.n_classes, np.maximum((table * likelihood).sum(axis=1), 1e-300)
+    found: list[int] = []
+    while rare.any():
+        score = likelihood[:, rare] / evidence[:, None] - 1
+        high = score.mean(axis=0) / np.maximum(score.std(axis=0), 1e-12) * np.sqrt(len(noisy))
+        if not high.max() > 5:
+            break
+        code = int(np.flatnonzero(rare)[high.argmax()])
+        found.append(code)
+        rare[code] = False
+        evidence = _with_share(
+            evidence, likelihood[:, code]
+        )  # a class that is missing lends its outputs to others, so these are judged with it
+    return [noisy.classes[code] for code in sorted(found)]
+
+
+def _with_share(evidence: Floats, likelihood: Floats) -> Floats:
+    """Evidence of the mixture of a model with one class, at the likeliest share of that class: some rounds of EM."""
+    share = 0.1
+    for _ in range(30):
+        share = float(np.mean(share * likelihood / (share * likelihood + (1 - share) * evidence)))
+    return np.asarray((1 - share) * evidence + share * likelihood)
+
+
 def _codes(noisy: NoisyLabels, predictions: ArrayLike) -> NDArray[np.int32]:
     _require_rows(noisy)
     values = np.asarray(predictions)
