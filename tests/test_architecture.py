@@ -165,6 +165,7 @@ def test_secret_randomness_is_drawn_in_custody_only() -> None:
         (("sqlite3",), ("privacy",)),
         (("cryptography",), ("privacy",)),
         (("pyroaring",), ("privacy",)),
+        (("opendp",), ()),
         (("sqlalchemy", "psycopg"), ("privacy/ledger_postgres.py",)),
     ],
 )

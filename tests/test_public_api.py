@@ -13,7 +13,7 @@ import pytest
 import labeldp
 
 ROOT = Path(__file__).resolve().parents[1]
-NAMES = [name for name in labeldp.__all__ if name not in ("datasets", "deep", "metrics")]
+NAMES = [name for name in labeldp.__all__ if name not in ("aggregates", "datasets", "deep", "metrics")]
 HEAVY = ("numpy", "scipy", "sklearn", "pyarrow", "cryptography", "typer", "rich", "skops", "pooch", "pandas", "torch")
 ARRAYS = ("NDArray", "ArrayLike", "ndarray")
 

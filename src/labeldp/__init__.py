@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from labeldp import datasets, deep
+    from labeldp import aggregates, datasets, deep
     from labeldp.app.priors import PriorModel
     from labeldp.app.release import release
     from labeldp.errors import (
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         register_law,
     )
     from labeldp.learn import LabelDPClassifier
+    from labeldp.privacy.aggregation import aggregate
     from labeldp.privacy.door import privatize
     from labeldp.privacy.ledger import Ledger
     from labeldp.privacy.noise import SeededNoise
@@ -91,10 +92,16 @@ _HOME = {
     "Receipt": "labeldp.receipt",
     "ReleaseSpec": "labeldp.tables.spec",
     "SeededNoise": "labeldp.privacy.noise",
+    "aggregate": "labeldp.privacy.aggregation",
     "privatize": "labeldp.privacy.door",
     "release": "labeldp.app.release",
 }
-_MODULES = {"datasets": "labeldp.datasets", "deep": "labeldp.deep", "metrics": "labeldp.protocol.metrics"}
+_MODULES = {
+    "aggregates": "labeldp.aggregates",
+    "datasets": "labeldp.datasets",
+    "deep": "labeldp.deep",
+    "metrics": "labeldp.protocol.metrics",
+}
 
 __all__ = [
     "AutoLaw",
@@ -125,6 +132,8 @@ __all__ = [
     "SeededNoiseWarning",
     "SubsetSelection",
     "UnrecordedWarning",
+    "aggregate",
+    "aggregates",
     "concat",
     "datasets",
     "deep",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from labeldp.errors import InvalidInput
 from labeldp.laws import RandomizedResponse
 from labeldp.privacy import events
-from labeldp.privacy.events import LabelDraw, Parallel, Sequential
+from labeldp.privacy.events import AggregateDraw, LabelDraw, Parallel, Sequential
 
 EPSILONS = st.floats(min_value=1e-6, max_value=700)
 DRAW = LabelDraw(RandomizedResponse(10, 1.0).to_dict(), 1.0)
@@ -55,7 +55,8 @@ def test_shares_that_are_none(epsilon: float, rows: int) -> None:
 
 @given(
     st.recursive(
-        st.builds(LabelDraw, st.just({"law": "rr", "n_classes": 3}), EPSILONS),
+        st.builds(LabelDraw, st.just({"law": "rr", "n_classes": 3}), EPSILONS)
+        | st.builds(AggregateDraw, st.just({"query": "vote"}), EPSILONS, st.just(1e-9)),
         lambda e: st.builds(Sequential, st.tuples(e, e)) | st.builds(Parallel, st.tuples(e)),
     )
 )
@@ -76,6 +77,7 @@ def test_json_form_is_kept() -> None:
         '{"event":"label-draw","law":{},"epsilon":0.5}': 0.5,
         f'{{"event":"sequential","events":{two}}}': 0.75,
         f'{{"event":"parallel","events":{two}}}': 0.5,
+        '{"event":"aggregate","query":{"query":"vote"},"epsilon":0.5,"delta":1e-06,"unit":"row","max_rows_per_unit":2}': 0.5,
     }
     for text, epsilon in kept.items():
         assert events.from_dict(json.loads(text)).epsilon == epsilon
@@ -102,6 +104,9 @@ def test_json_form_is_kept() -> None:
         ({**DRAW.to_dict(), "max_rows_per_unit": 0}, "max_rows_per_unit"),
         ({**DRAW.to_dict(), "unit": ""}, "unit"),
         ({**DRAW.to_dict(), "law": "rr"}, "law"),
+        ({**AggregateDraw({}, 1.0).to_dict(), "law": {}}, "aggregate"),
+        ({**AggregateDraw({}, 1.0).to_dict(), "query": "vote"}, "query"),
+        ({**AggregateDraw({}, 1.0).to_dict(), "epsilon": 0.0}, "epsilon"),
         (None, "mapping"),
         ([DRAW.to_dict()], "mapping"),
     ],
@@ -121,3 +126,8 @@ def test_an_event_does_not_change_with_the_law_it_was_made_from() -> None:
     event = LabelDraw(law, 1.0)
     law["law"] = "other"
     assert event.law == {"law": "rr"}
+
+
+def test_an_aggregate_and_a_draw_of_the_same_labels_add_up() -> None:
+    both = Sequential((AggregateDraw({"query": "histogram"}, 0.1, 1e-6), LabelDraw({"law": "rr"}, 0.2)))
+    assert (both.epsilon, both.delta) == (0.3, 1e-6)

@@ -14,16 +14,16 @@ from typing import Literal, NoReturn
 from labeldp._hash import digest
 from labeldp.errors import InvalidInput, LabelDPError, LedgerError
 from labeldp.privacy import noise as noise_source
-from labeldp.privacy.events import LabelDraw
+from labeldp.privacy.events import AggregateDraw, LabelDraw
 from labeldp.privacy.ledger import Ledger, RunRecord
 from labeldp.privacy.ledger_rows import IdsOf
 from labeldp.privacy.noise import SeededNoise
 from labeldp.privacy.rowset import RowSet
-from labeldp.privacy.run_store import RunStore
+from labeldp.privacy.run_store import RunStore, private_folder
 from labeldp.privacy.secrets import Secret, SecretHalves, UnknownReleaseSecret, run_secret_halves
 from labeldp.receipt import Receipt
 
-__all__ = ["Begun", "PinOf", "RunPlan", "RunStore", "begin", "fresh_secret", "kept_secret"]
+__all__ = ["AggregatePlan", "Begun", "PinOf", "RunPlan", "RunStore", "begin", "begin_once", "fresh_secret", "kept_secret"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,16 @@ class RunPlan:
     def event(self) -> dict[str, object]:
         """What is done, as the ledger keeps it."""
         return LabelDraw(self.laws, self.epsilon, self.delta, self.unit, self.max_rows_per_unit).to_dict()
+
+
+@dataclass(frozen=True)
+class AggregatePlan(RunPlan):
+    """The public facts of a query about groups: `laws` is the query, `rows` says which row is in which group."""
+
+    @property
+    def event(self) -> dict[str, object]:
+        """What is done, as the ledger keeps it."""
+        return AggregateDraw(self.laws, self.epsilon, self.delta, self.unit, self.max_rows_per_unit).to_dict()
 
 
 Overlap = Literal["charge", "refuse"]
@@ -200,10 +210,7 @@ def begin(
 
 def _earlier(plan: RunPlan, ledger: Ledger, noise: SeededNoise | None, redraw: bool, pin_of: PinOf, names_rows: bool) -> Begun | None:
     """The crashed run to pick up, or the settled one that this request repeats; None for a new charge."""
-    if noise is not None:
-        raise InvalidInput(
-            "Expected noise=None with a ledger: seeded noise protects nothing, so there is nothing to record. Drop one of the two."
-        )
+    _refuse_seed(noise)
     found = ledger.find(plan.dataset, plan.column, plan.identity)
     if found is not None and found.state == "charged":
         resumed = _resume(found, ledger, pin_of)
@@ -212,7 +219,7 @@ def _earlier(plan: RunPlan, ledger: Ledger, noise: SeededNoise | None, redraw: b
     closed = [run for run in ledger.runs(plan.dataset, plan.column) if run.state != "charged"]
     for run in closed:
         RunStore(ledger.run_dir(run.run_id)).forget_secret()  # where a process died right after settling, or the run was given up
-    settled = [run for run in closed if run.state == "settled"]
+    settled = [run for run in closed if run.state == "settled" and run.event.get("event") != AggregateDraw.kind]  # those release no row
     repeated = [run for run in settled if run.identity == plan.identity]
     if repeated and names_rows and not redraw:
         return Begun(repeated[-1].receipt, None, RunStore(ledger.run_dir(repeated[-1].run_id)), repeated[-1])
@@ -233,11 +240,66 @@ def _unrecorded(plan: RunPlan, noise: SeededNoise | None) -> Begun:
     return Begun(receipt, Secret(noise_source.new_secret() if noise is None else noise.secret()), None)
 
 
+def _refuse_seed(noise: SeededNoise | None) -> None:
+    if noise is not None:
+        raise InvalidInput(
+            "Expected noise=None with a ledger: seeded noise protects nothing, so there is nothing to record. Drop one of the two."
+        )
+
+
+def begin_once(plan: RunPlan, ledger: Ledger | None, noise: SeededNoise | None, *, redraw: bool, covered: Covered | None = None) -> Begun:
+    """Charge a run that nobody can pick up, or find the one whose outputs are stored already.
+
+    Its secret is kept in this process alone: a crash before the outputs are stored leaves the charge spent, and a repeat is a new charge.
+
+    Parameters
+    ----------
+    plan, ledger, noise, redraw, covered
+        As in `begin`; the plan names its rows.
+
+    Returns
+    -------
+    Begun
+        `secret` is None where the outputs are stored: `settled` is then their run, which may still have to be settled.
+    """
+    if ledger is None:
+        return _unrecorded(plan, noise)
+    _refuse_seed(noise)
+    for run in reversed(ledger.runs(plan.dataset, plan.column) if not redraw else []):
+        store = RunStore(ledger.run_dir(run.run_id))
+        if run.identity == plan.identity and (run.state == "settled" or (run.state == "charged" and store.has_results())):
+            return Begun(run.receipt, None, store, run)
+    run_id = noise_source.new_run_id()
+    secret = Secret(noise_source.new_secret())
+
+    def prepare(store: RunStore) -> None:
+        private_folder(store.folder)
+
+    return _charged(plan, ledger, run_id, secret, covered or Covered(), prepare, repeatable=False)
+
+
 def _charge(plan: RunPlan, ledger: Ledger, pin_of: PinOf, fresh: SecretHalves, covered: Covered) -> Begun:
-    store = RunStore(ledger.run_dir(fresh.run_id))
-    try:
+    def prepare(store: RunStore) -> None:
         store.keep_secret(fresh)
         store.write("pin", pin_of(fresh.secret, fresh.run_id).encode())
+
+    return _charged(plan, ledger, fresh.run_id, fresh.secret, covered, prepare, repeatable=True)
+
+
+def _charged(
+    plan: RunPlan,
+    ledger: Ledger,
+    run_id: str,
+    secret: bytes,
+    covered: Covered,
+    prepare: Callable[[RunStore], None],
+    *,
+    repeatable: bool,
+) -> Begun:
+    """The charge of a run whose folder is prepared before it; where either fails, neither is left."""
+    store = RunStore(ledger.run_dir(run_id))
+    try:
+        prepare(store)
         receipt = ledger.charge(
             dataset=plan.dataset,
             column=plan.column,
@@ -247,7 +309,8 @@ def _charge(plan: RunPlan, ledger: Ledger, pin_of: PinOf, fresh: SecretHalves, c
             delta=plan.delta,
             event=plan.event,
             identity=plan.identity,
-            run_id=fresh.run_id,
+            run_id=run_id,
+            repeatable=repeatable,
             rows=covered.rows,
             overlap=covered.overlap,
             ids_of=covered.ids_of,
@@ -260,7 +323,7 @@ def _charge(plan: RunPlan, ledger: Ledger, pin_of: PinOf, fresh: SecretHalves, c
     except LabelDPError:
         shutil.rmtree(store.folder, ignore_errors=True)
         raise
-    return Begun(receipt, fresh.secret, store)
+    return Begun(receipt, secret, store)
 
 
 def _resume(found: RunRecord, ledger: Ledger, pin_of: PinOf) -> Begun | None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one door: the only functions that read raw labels. They check everything, charge, and then draw.
 
-What comes out is `NoisyLabels`, which cannot leak. Whatever happens after it (training, tuning, choosing models) is post-processing.
+What comes out is `NoisyLabels` here, and an `Aggregate` in `labeldp.privacy.aggregation`, the door's other wing: neither can leak.
+Whatever happens after it (training, tuning, choosing models) is post-processing.
 """
 
 import warnings
@@ -97,7 +98,7 @@ def privatize(
     >>> noisy.likelihood().shape
     (3, 4)
     """
-    declared, inferred = _classes_for(labels, classes, law.n_classes)
+    declared, inferred = classes_for(labels, classes, law.n_classes)
     codes = encode(labels, declared)
     check_prior_use(law, prior)
     name = check_stage("release" if stage is None else stage)
@@ -121,7 +122,7 @@ def privatize(
         return run.draw_with_side(np.arange(len(codes)), law, side, name)
 
 
-def _classes_for(labels: ArrayLike, classes: Sequence[object] | None, n_classes: int) -> tuple[tuple[object, ...], bool]:
+def classes_for(labels: ArrayLike, classes: Sequence[object] | None, n_classes: int) -> tuple[tuple[object, ...], bool]:
     """The classes, and whether they were read off the labels."""
     if classes is not None:
         return declare(classes, n_classes), False
@@ -217,10 +218,9 @@ def _open(
     resumes: str = "",
 ) -> Run:
     """`open_run` on codes."""
-    _check_rows(codes, ids, unit, max_rows_per_unit)
-    if ledger is not None and not dataset:
-        raise InvalidInput("Expected dataset= with a ledger: the public name under which this data set's budget is kept.")
-    _warn_once(ledger, noise)
+    check_rows(codes, ids, unit, max_rows_per_unit)
+    check_account(ledger, dataset)
+    warn_once(ledger, noise)
     plan = RunPlan(
         dataset=dataset or "",
         column=column,
@@ -230,8 +230,8 @@ def _open(
         laws=laws,
         classes=digest({"classes": list(map(repr, declared))}),
         prior=prior_digest,
-        rows=public_digest if ids is None else _set_digest(ids),
-        units="" if unit is None else _set_digest(np.arange(len(codes)) if ids is None else ids, unit),
+        rows=public_digest if ids is None else set_digest(ids),
+        units="" if unit is None else set_digest(np.arange(len(codes)) if ids is None else ids, unit),
     )
     frame = Frame(plan, declared, len(codes), ids, unit, ledger)
 
@@ -241,12 +241,12 @@ def _open(
         return pin.hexdigest()
 
     frame.check(new_secret())
-    covered = _covered(ledger, plan, ids if unit is None else unit)
+    covered = covered_rows(ledger, plan, ids if unit is None else unit)
     begun = begin(plan, ledger, noise, redraw=redraw, pin_of=pin_of, names_rows=bool(plan.rows), covered=covered, resumes=resumes)
     return Run(begun, codes, frame)
 
 
-def _covered(ledger: Ledger | None, plan: RunPlan, names: ArrayLike | None) -> Covered | None:
+def covered_rows(ledger: Ledger | None, plan: RunPlan, names: ArrayLike | None) -> Covered | None:
     """Which rows, or units, a charge is about, where ids name them."""
     if ledger is None or names is None:
         return None
@@ -256,7 +256,14 @@ def _covered(ledger: Ledger | None, plan: RunPlan, names: ArrayLike | None) -> C
     return Covered(rows.finish())
 
 
-def _check_rows(codes: NDArray[np.int32], ids: ArrayLike | None, unit: ArrayLike | None, cap: int) -> None:
+def check_account(ledger: Ledger | None, dataset: str | None) -> None:
+    """Refuse a charge that nobody could find again."""
+    if ledger is not None and not dataset:
+        raise InvalidInput("Expected dataset= with a ledger: the public name under which this data set's budget is kept.")
+
+
+def check_rows(codes: NDArray[np.int32], ids: ArrayLike | None, unit: ArrayLike | None, cap: int) -> None:
+    """Refuse no labels, columns of another length, and a cap without units."""
     if not len(codes):
         raise InvalidInput("Expected at least one label, got none.")
     for name, values in (("ids", ids), ("unit", unit)):
@@ -268,7 +275,8 @@ def _check_rows(codes: NDArray[np.int32], ids: ArrayLike | None, unit: ArrayLike
         )
 
 
-def _set_digest(*columns: ArrayLike) -> str:
+def set_digest(*columns: ArrayLike) -> str:
+    """Digest of a set of rows by their public columns, whatever their order."""
     named = SetDigest()
     named.update(*map(np.asarray, columns))
     return named.hexdigest()
@@ -277,7 +285,8 @@ def _set_digest(*columns: ArrayLike) -> str:
 _warned: set[str] = set()
 
 
-def _warn_once(ledger: Ledger | None, noise: SeededNoise | None) -> None:
+def warn_once(ledger: Ledger | None, noise: SeededNoise | None) -> None:
+    """Say aloud that noise is seeded, or that nothing is recorded, to whoever called the caller's caller."""
     if noise is not None:
         warnings.warn(
             "The noise comes from a seed: nothing is protected. For tests and public data only.", SeededNoiseWarning, stacklevel=4

@@ -7,7 +7,7 @@ so that an old reader cannot report too small a cost.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import ClassVar
 
@@ -16,8 +16,37 @@ from labeldp._rounding import exact, float_down, sum_up
 from labeldp.errors import InvalidInput
 
 
+class _Single:
+    """One mechanism at work on some rows' labels; its first field says which."""
+
+    kind: ClassVar[str]
+    what: ClassVar[str]
+    """Name of the first field."""
+
+    epsilon: float
+    delta: float
+    unit: str
+    max_rows_per_unit: int
+
+    def __post_init__(self) -> None:
+        mechanism = getattr(self, self.what)
+        if not isinstance(mechanism, Mapping):
+            raise InvalidInput(f"Expected the {self.what} as a mapping, got {type(mechanism).__name__}. Pass {self.what}.to_dict().")
+        if not (isinstance(self.unit, str) and self.unit):
+            raise InvalidInput(f"Expected unit to be 'row' or a column's name, got unit={self.unit!r}.")
+        object.__setattr__(self, self.what, dict(mechanism))
+        object.__setattr__(self, "epsilon", _validate.epsilon(self.epsilon))
+        object.__setattr__(self, "delta", _validate.fraction(delta=self.delta, zero=True))
+        object.__setattr__(self, "max_rows_per_unit", _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1))
+
+    def to_dict(self) -> dict[str, object]:
+        """The event as JSON-ready data."""
+        names = (self.what, "epsilon", "delta", "unit", "max_rows_per_unit")
+        return {"event": self.kind} | {name: getattr(self, name) for name in names} | {self.what: dict(getattr(self, self.what))}
+
+
 @dataclass(frozen=True)
-class LabelDraw:
+class LabelDraw(_Single):
     """Each label of some rows went through a law once.
 
     Parameters
@@ -33,6 +62,7 @@ class LabelDraw:
     """
 
     kind: ClassVar[str] = "label-draw"
+    what: ClassVar[str] = "law"
 
     law: Mapping[str, object] = field(hash=False)
     epsilon: float
@@ -40,19 +70,31 @@ class LabelDraw:
     unit: str = "row"
     max_rows_per_unit: int = 1
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.law, Mapping):
-            raise InvalidInput(f"Expected the law as a mapping, got {type(self.law).__name__}. Pass law.to_dict().")
-        if not (isinstance(self.unit, str) and self.unit):
-            raise InvalidInput(f"Expected unit to be 'row' or a column's name, got unit={self.unit!r}.")
-        object.__setattr__(self, "law", dict(self.law))
-        object.__setattr__(self, "epsilon", _validate.epsilon(self.epsilon))
-        object.__setattr__(self, "delta", _validate.fraction(delta=self.delta, zero=True))
-        object.__setattr__(self, "max_rows_per_unit", _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1))
 
-    def to_dict(self) -> dict[str, object]:
-        """The event as JSON-ready data."""
-        return {"event": self.kind} | {f.name: getattr(self, f.name) for f in fields(self)} | {"law": dict(self.law)}
+@dataclass(frozen=True)
+class AggregateDraw(_Single):
+    """A query about groups of rows was answered once: each row is in one group, so the groups together cost what one of them costs.
+
+    Parameters
+    ----------
+    query : mapping
+        The query as JSON data (`Query.to_dict()`).
+    epsilon, delta : float
+        What it costs one unit in total; it adds to every other event on the same rows' labels.
+    unit : str
+        "row", or the name of the column that names the person.
+    max_rows_per_unit : int
+        Rows that one unit has at most.
+    """
+
+    kind: ClassVar[str] = "aggregate"
+    what: ClassVar[str] = "query"
+
+    query: Mapping[str, object] = field(hash=False)
+    epsilon: float
+    delta: float = 0.0
+    unit: str = "row"
+    max_rows_per_unit: int = 1
 
 
 @dataclass(frozen=True)
@@ -113,7 +155,7 @@ class Parallel(_Composed):
         return max(event.delta for event in self.events)
 
 
-Event = LabelDraw | Sequential | Parallel
+Event = LabelDraw | AggregateDraw | Sequential | Parallel
 
 
 def from_dict(data: object) -> Event:
@@ -142,6 +184,7 @@ def _composed(cls: type[Sequential] | type[Parallel]) -> Callable[[dict[str, obj
 
 _READERS: dict[str, Callable[[dict[str, object]], Event]] = {
     LabelDraw.kind: lambda facts: LabelDraw(**facts),  # type: ignore[arg-type]  # the constructor checks each
+    AggregateDraw.kind: lambda facts: AggregateDraw(**facts),  # type: ignore[arg-type]
     Sequential.kind: _composed(Sequential),
     Parallel.kind: _composed(Parallel),
 }

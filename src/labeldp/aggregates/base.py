@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every aggregate query is: a frozen value that turns label counts of groups into private values."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labeldp import _validate
+from labeldp._rounding import exact
+from labeldp.aggregates import _gaussian
+from labeldp.errors import InvalidInput
+from labeldp.laws.base import Words
+
+SMALLEST_EPSILON = 1e-6
+LARGEST_EPSILON = 700.0
+LARGEST_TABLE = 1 << 31
+
+
+@dataclass(frozen=True)
+class Query(ABC):
+    """A question about the labels of each group of rows, with what its answer may cost.
+
+    Parameters
+    ----------
+    n_classes : int
+        K >= 2.
+    epsilon : float
+        Total of one unit, over all groups: a row is in one group only.
+    n_groups : int
+        Groups are numbered 0..n_groups-1; some may be empty.
+    mechanism : str
+    delta : float
+        0 for a pure mechanism; in (0, 1) where Gaussian noise may be used.
+    """
+
+    name: ClassVar[str]
+    mechanisms: ClassVar[tuple[str, ...]]
+    pure: ClassVar[frozenset[str]]
+
+    n_classes: int
+    epsilon: float
+    n_groups: int
+    mechanism: str
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n_classes", _validate.integer(n_classes=self.n_classes, low=2))
+        object.__setattr__(self, "n_groups", _validate.integer(n_groups=self.n_groups, low=1))
+        object.__setattr__(self, "epsilon", _validate.epsilon(self.epsilon))
+        object.__setattr__(self, "delta", _validate.fraction(delta=self.delta, zero=True))
+        if not self.n_groups * self.n_classes <= LARGEST_TABLE:
+            raise InvalidInput(f"Expected at most {LARGEST_TABLE} counts, got {self.n_groups} groups of {self.n_classes} classes.")
+        _validate.one_of(self.mechanisms, mechanism=self.mechanism)
+        if not SMALLEST_EPSILON <= self.epsilon <= LARGEST_EPSILON:
+            raise InvalidInput(f"Expected {SMALLEST_EPSILON} <= epsilon <= {LARGEST_EPSILON} for an aggregate, got {self.epsilon!r}.")
+        if self.mechanism in self.pure and self.delta != 0:
+            raise InvalidInput(f"Expected delta=0 with mechanism={self.mechanism!r}, which is pure; got delta={self.delta!r}. Drop it.")
+        if self.mechanism == "gaussian" and not self.delta > 0:
+            raise InvalidInput("Expected delta > 0 with mechanism='gaussian', got delta=0. Pass for example delta=1e-6.")
+
+    @abstractmethod
+    def release(self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1) -> NDArray[np.int64]:
+        """Private values of some groups from their raw counts: (g, K) counts, words of g K rows, cell by cell."""
+
+    @abstractmethod
+    def value_shape(self) -> tuple[int, ...]:
+        """Shape of all values."""
+
+    def spent_delta(self, max_rows_per_unit: int = 1) -> float:
+        """The delta that a release may cost."""
+        return self.delta
+
+    def to_dict(self) -> dict[str, object]:
+        """The query as JSON-ready data."""
+        return {"query": self.name} | asdict(self)
+
+    def _check(self, counts: NDArray[np.int64], words: Words) -> None:
+        if counts.ndim != 2 or counts.shape[1] != self.n_classes or len(words) != counts.size:
+            raise InvalidInput(f"Expected counts of {self.n_classes} classes and words for each, got {counts.shape} and {len(words)}.")
+
+    def _variance(self, max_rows_per_unit: int) -> Fraction:
+        """The noise's sigma^2 on each count."""
+        return _gaussian.calibrated_variance(self.epsilon, self.delta, max_rows_per_unit)
+
+
+def exact_share(epsilon: float, parts: int) -> Fraction:
+    """Epsilon divided exactly, as the binary or the decimal number that it is: the smaller."""
+    return min(Fraction(epsilon), exact(epsilon)) / parts
+
+
+def facts_of(data: object, known: Mapping[str, type[Query]]) -> tuple[type[Query], dict[str, object]]:
+    """Which query some JSON data is, and its fields; an unknown one is refused and named."""
+    if not (isinstance(data, Mapping) and data.get("query") in known):
+        given = data.get("query") if isinstance(data, Mapping) else type(data).__name__
+        raise InvalidInput(f"Expected a query that is one of {', '.join(known)}; got {given!r}. A newer labeldp may know it.")
+    return known[str(data["query"])], {str(name): value for name, value in data.items() if name != "query"}

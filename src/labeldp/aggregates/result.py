@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an aggregate query answered: private values of groups, with the receipt of their charge."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labeldp.aggregates.base import Query, facts_of
+from labeldp.aggregates.histogram import Histogram, clamped_prior
+from labeldp.aggregates.vote import Vote
+from labeldp.errors import InvalidInput
+from labeldp.receipt import PrivacySpent, Receipt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vote)}
+METADATA_KEY = b"labeldp-aggregate"
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregate:
+    """The private answer to a query about groups of rows. Whatever is computed from it is post-processing.
+
+    Attributes
+    ----------
+    query : Query
+    values : (n_groups, K) int64 noisy counts, or (n_groups,) int64 class codes
+        Of a histogram, or of a vote.
+    n_rows : (n_groups,) int64
+        Rows of each group that were counted; public, as the groups are.
+    classes : tuple of K values
+    receipt : Receipt
+    """
+
+    query: Query
+    values: NDArray[np.int64]
+    n_rows: NDArray[np.int64]
+    classes: tuple[object, ...]
+    receipt: Receipt
+
+    def __post_init__(self) -> None:
+        if self.values.shape != self.query.value_shape() or self.n_rows.shape != (self.query.n_groups,):
+            raise InvalidInput(f"Expected values of shape {self.query.value_shape()}, one entry a group; got {self.values.shape}.")
+        if len(self.classes) != self.query.n_classes:
+            raise InvalidInput(f"Expected {self.query.n_classes} classes, got {len(self.classes)}.")
+
+    def __repr__(self) -> str:
+        return f"Aggregate({self.query}, run {self.receipt.run_id})"
+
+    @property
+    def n_groups(self) -> int:
+        """Number of groups, empty ones too."""
+        return self.query.n_groups
+
+    @property
+    def epsilon(self) -> float:
+        """What one unit spent; infinite where the noise came from a seed."""
+        return self.privacy.epsilon
+
+    @property
+    def delta(self) -> float:
+        """Probability with which epsilon may be exceeded; 0 for a pure mechanism."""
+        return self.privacy.delta
+
+    @property
+    def privacy(self) -> PrivacySpent:
+        """What one unit spent on this answer."""
+        receipt = self.receipt
+        spent = (receipt.epsilon, receipt.delta) if receipt.secure else (math.inf, 1.0)
+        return PrivacySpent(*spent, receipt.unit, receipt.recorded, receipt.secure)
+
+    def prior(self, groups: ArrayLike) -> NDArray[np.float64]:
+        """Class probabilities of rows, by their groups, from a histogram.
+
+        Parameters
+        ----------
+        groups : (n,) integers in 0..n_groups-1
+
+        Returns
+        -------
+        (n, K) float64, rows sum to 1: the group's noisy counts, negative ones as 0, divided by their sum. Uniform for a group that was
+        empty, or of which nothing is left.
+        """
+        if not isinstance(self.query, Histogram):
+            raise InvalidInput(f"Expected the answer to a Histogram for a prior, got one to {self.query}. Use labels() or predict().")
+        table = clamped_prior(np.where(self.n_rows[:, None] > 0, self.values, 0))
+        return np.asarray(table[check_groups(groups, self.n_groups)])
+
+    def codes(self) -> NDArray[np.int64]:
+        """One class code for each group: the vote, or the largest noisy count (the first of equal ones): (n_groups,) int64."""
+        return self.values.argmax(axis=1) if self.values.ndim == 2 else self.values
+
+    def labels(self) -> NDArray[np.generic]:
+        """`codes` as class values: (n_groups,)."""
+        return np.asarray(self.classes)[self.codes()]
+
+    def predict(self, groups: ArrayLike) -> NDArray[np.generic]:
+        """The class value of each row's group: (n,) from (n,) integers in 0..n_groups-1."""
+        return np.asarray(self.labels()[check_groups(groups, self.n_groups)])
+
+    # Files --------------------------------------------------------------------------------------------------------------------------
+
+    def to_table(self) -> "pa.Table":
+        """An Arrow table that `from_table` reads back: a row a group, columns group, n_rows, and code or count_0, count_1, ..."""
+        import pyarrow as pa
+
+        columns = {"group": np.arange(self.n_groups), "n_rows": self.n_rows}
+        columns |= {"code": self.values} if self.values.ndim == 1 else {f"count_{k}": column for k, column in enumerate(self.values.T)}
+        classes = [value.item() if isinstance(value, np.generic) else value for value in self.classes]
+        facts = {"format": FORMAT, "query": self.query.to_dict(), "classes": classes, "receipt": self.receipt.to_dict()}
+        return pa.table(columns).replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
+
+    @classmethod
+    def from_table(cls, table: "pa.Table") -> Self:
+        """The aggregate that `to_table` wrote; another format, query or field is refused."""
+        raw = (table.schema.metadata or {}).get(METADATA_KEY)
+        facts = json.loads(raw) if raw else {}
+        if facts.get("format") != FORMAT:
+            raise InvalidInput(
+                f"Expected a labeldp aggregate of format {FORMAT} in the table's metadata, got {facts.get('format', 'none')}."
+            )
+        query = query_from_dict(facts["query"])
+        names = ["code"] if len(query.value_shape()) == 1 else [f"count_{k}" for k in range(query.n_classes)]
+        if table.column_names != ["group", "n_rows", *names] or table.num_rows != query.n_groups:
+            raise InvalidInput(f"Expected columns group, n_rows and {', '.join(names)} of {query.n_groups} rows: the table was changed.")
+        values = np.column_stack([table[name].to_numpy() for name in names]).astype(np.int64)
+        shaped = values.reshape(query.value_shape())
+        return cls(query, shaped, table["n_rows"].to_numpy(), tuple(facts["classes"]), Receipt.from_dict(facts["receipt"]))
+
+    def save(self, path: str | Path) -> None:
+        """Write `to_table()` as a Parquet file."""
+        import pyarrow.parquet as pq
+
+        pq.write_table(self.to_table(), path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read the file that `save` wrote."""
+        import pyarrow.parquet as pq
+
+        return cls.from_table(pq.read_table(path))
+
+
+def query_from_dict(data: object) -> Query:
+    """The query that `to_dict` wrote; an unknown kind or field is refused and named."""
+    kind, facts = facts_of(data, QUERIES)
+    try:
+        return kind(**facts)  # type: ignore[arg-type]  # the constructor checks each
+    except TypeError:
+        raise InvalidInput(f"Expected the fields of a {kind.name} query, got {', '.join(facts)}. A newer labeldp may know them.") from None
+
+
+def check_groups(groups: ArrayLike, n_groups: int) -> NDArray[np.int64]:
+    """Groups of rows as (n,) int64, all in 0..n_groups-1; numbers that no row has are empty groups."""
+    array = np.asarray(groups)
+    if np.ma.is_masked(groups) or array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise InvalidInput(
+            f"Expected one whole number a row for its group, without missing ones; got {array.dtype} of shape {array.shape}. "
+            "Number the groups, and give rows of no group one of their own."
+        )
+    bad = np.flatnonzero((array < 0) | (array >= n_groups))
+    if len(bad):
+        raise InvalidInput(
+            f"Expected groups in 0..{n_groups - 1}, got {int(array[bad[0]])} in row {bad[0]} (and {len(bad) - 1} more). Raise n_groups, or "
+            "number the groups from 0."
+        )
+    return array.astype(np.int64)

@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Aggregates through the door: charged before they are drawn, never drawn twice for one charge, stored, and refused before a charge."""
+
+import math
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import labeldp as ldp
+from labeldp.aggregates import Aggregate, Histogram, Query, Vote
+from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, SeededNoiseWarning
+from labeldp.privacy.aggregation import aggregate_batches
+from labeldp.privacy.counting import GroupCounts
+
+RNG = np.random.default_rng(0)
+LABELS, GROUPS = RNG.integers(0, 3, 600), RNG.integers(0, 4, 600)
+QUERY = Histogram(3, 0.5, 4)
+SEED = ldp.SeededNoise(3)
+
+
+def counted(labels: np.ndarray = LABELS, groups: np.ndarray = GROUPS) -> np.ndarray:
+    table = np.zeros((4, 3), int)
+    np.add.at(table, (groups, labels), 1)
+    return table
+
+
+def ask(ledger: ldp.Ledger, query: Query = QUERY, **more: object) -> Aggregate:
+    return ldp.aggregate(LABELS, query, GROUPS, dataset="d", ledger=ledger, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> ldp.Ledger:
+    return ldp.Ledger(tmp_path / "ledger.sqlite", budget=2.0)
+
+
+def test_counts_are_near_the_truth_and_rows_are_exact() -> None:
+    found = ldp.aggregate(LABELS, QUERY, GROUPS)
+    assert found.n_rows.tolist() == counted().sum(axis=1).tolist()
+    assert np.abs(found.values - counted()).max() < 4 * 40
+    assert (found.values != counted()).any()
+    assert (found.epsilon, found.delta, found.privacy.unit, found.privacy.recorded) == (0.5, 0.0, "row", False)
+
+
+def test_with_little_noise_the_counts_and_the_votes_are_right() -> None:
+    assert ldp.aggregate(LABELS, Histogram(3, 300.0, 4), GROUPS).values.tolist() == counted().tolist()
+    assert ldp.aggregate(LABELS, Histogram(3, 300.0, 4, "gaussian", 1e-6), GROUPS).values.tolist() == counted().tolist()
+    labels = np.where(RNG.random(600) < 0.7, GROUPS % 3, LABELS)
+    for query in (Vote(3, 30.0, 4), Vote(3, 30.0, 4, "exponential"), Vote(3, 30.0, 4, "gaussian", 1e-6)):
+        assert ldp.aggregate(labels, query, GROUPS).codes().tolist() == [0, 1, 2, 0]
+
+
+def test_two_calls_without_a_ledger_have_noise_of_their_own() -> None:
+    one, two = (ldp.aggregate(LABELS, QUERY, GROUPS) for _ in range(2))
+    assert one.values.tolist() != two.values.tolist()
+    assert one.receipt.run_id != two.receipt.run_id
+
+
+def test_seeded_noise_is_the_same_again_and_taints() -> None:
+    with pytest.warns(SeededNoiseWarning):
+        one = ldp.aggregate(LABELS, QUERY, GROUPS, noise=SEED)
+    with pytest.warns(SeededNoiseWarning):
+        two = ldp.aggregate(LABELS, QUERY, GROUPS, noise=SEED)
+    assert one.values.tolist() == two.values.tolist()
+    assert (one.epsilon, one.delta, one.privacy.secure) == (math.inf, 1.0, False)
+    with pytest.warns(SeededNoiseWarning):
+        other = ldp.aggregate(LABELS, Histogram(3, 0.25, 4), GROUPS, noise=SEED)
+    assert (other.values - counted()).tolist() != (2 * (one.values - counted())).tolist()
+
+
+# The ledger -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_repeat_returns_what_was_stored_and_costs_nothing(ledger: ldp.Ledger) -> None:
+    one, two = ask(ledger), ask(ledger)
+    assert one.values.tolist() == two.values.tolist()
+    assert one.receipt == two.receipt
+    assert (two.query, two.classes, two.n_rows.tolist()) == (one.query, one.classes, one.n_rows.tolist())
+    assert ledger.spent("d", "label") == 0.5
+    assert ledger.verify([one.receipt]) == []
+    (run,) = ledger.runs()
+    assert run.state == "settled"
+    assert not run.repeatable
+    assert sorted(path.name for path in ledger.run_dir(run.run_id).iterdir()) == ["aggregate.parquet"]
+
+
+def test_a_redraw_is_charged_again(ledger: ldp.Ledger) -> None:
+    one, two = ask(ledger), ask(ledger, redraw=True)
+    assert one.values.tolist() != two.values.tolist()
+    assert ledger.spent("d", "label") == 1.0
+
+
+@pytest.mark.parametrize("other", [Histogram(3, 0.25, 4), Histogram(3, 0.5, 5), Vote(3, 0.5, 4), Histogram(3, 0.5, 4, "gaussian", 1e-6)])
+def test_another_query_is_another_charge(ledger: ldp.Ledger, other: Query) -> None:
+    ask(ledger)
+    ask(ledger, other)
+    assert ledger.spent("d", "label") == 0.5 + other.epsilon
+
+
+def test_other_groups_are_another_charge(ledger: ldp.Ledger) -> None:
+    ask(ledger)
+    ldp.aggregate(LABELS, QUERY, np.roll(GROUPS, 1), dataset="d", ledger=ledger)
+    assert ledger.spent("d", "label") == 1.0
+
+
+def test_ids_recognise_a_repeat_in_another_order_and_keep_disjoint_rows_apart(ledger: ldp.Ledger) -> None:
+    ids, order = np.arange(600), np.argsort(LABELS, kind="stable")
+    one = ask(ledger, ids=ids)
+    two = ldp.aggregate(LABELS[order], QUERY, GROUPS[order], ids=ids[order], dataset="d", ledger=ledger)
+    assert one.values.tolist() == two.values.tolist()
+    ldp.aggregate(LABELS, QUERY, GROUPS, ids=ids + 1000, dataset="d", ledger=ledger)
+    assert ledger.spent("d", "label") == 0.5
+
+
+def test_an_aggregate_adds_to_a_draw_of_the_same_labels(ledger: ldp.Ledger) -> None:
+    """A cluster prior, then labels drawn with it: sequential, in decimals; the histogram does not pass for an earlier release of rows."""
+    prior = ask(ledger, Histogram(3, 0.1, 4)).prior(GROUPS)
+    noisy = ldp.privatize(LABELS, ldp.RRWithPrior(3, 0.2), prior=prior, dataset="d", ledger=ledger)
+    assert len(noisy) == 600
+    assert Fraction(repr(ledger.spent("d", "label"))) == Fraction("0.3")
+
+
+def test_what_exceeds_the_budget_is_refused_and_leaves_nothing(ledger: ldp.Ledger) -> None:
+    with pytest.raises(BudgetExceeded):
+        ask(ledger, Histogram(3, 2.5, 4))
+    assert ledger.runs() == []
+    assert [path for path in ledger.runs_dir.glob("*") if path.is_dir()] == []
+
+
+def test_a_stored_answer_that_is_gone_or_changed_is_not_given(ledger: ldp.Ledger) -> None:
+    path = ledger.run_dir(ask(ledger).receipt.run_id) / "aggregate.parquet"
+    kept = path.read_bytes()
+    pq.write_table(pa.table({"count_0": [1]}), path)
+    with pytest.raises(LedgerError, match="changed"):
+        ask(ledger)
+    path.unlink()
+    with pytest.raises(LedgerError, match="redraw=True"):
+        ask(ledger)
+    path.write_bytes(kept)
+    ask(ledger)
+    assert ledger.spent("d", "label") == 0.5
+
+
+def test_the_charge_is_on_disk_before_the_draw(ledger: ldp.Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    release = Histogram.release
+
+    def watched(self: Histogram, *arguments: object) -> np.ndarray:
+        seen.append(ledger.spent("d", "label"))
+        return release(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Histogram, "release", watched)
+    ask(ledger)
+    assert seen == [0.5]
+
+
+ASK = """
+import os, signal, sys
+import numpy as np
+import labeldp as ldp
+from labeldp.privacy import run_store
+from labeldp.privacy.ledger import Ledger
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if sys.argv[2] == "before the store":
+    run_store.RunStore.write = die
+if sys.argv[2] == "before settling":
+    Ledger.settle = die
+rng = np.random.default_rng(0)
+labels, groups = rng.integers(0, 3, 600), rng.integers(0, 4, 600)
+try:
+    found = ldp.aggregate(labels, ldp.aggregates.Histogram(3, 0.5, 4), groups, dataset="d", ledger=ldp.Ledger(sys.argv[1], budget=2.0))
+    print(found.receipt.run_id, found.values.tolist())
+except ldp.BudgetExceeded:
+    print("refused")
+"""
+
+
+def process(ledger: ldp.Ledger, dies: str = "") -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", ASK, str(ledger.location), dies]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+def test_killed_before_the_answer_is_stored_it_is_spent_and_not_replayed(ledger: ldp.Ledger) -> None:
+    died = process(ledger, "before the store")
+    assert died.communicate(timeout=120)[0] == ""
+    assert died.returncode == -signal.SIGKILL
+    assert ledger.spent("d", "label") == 0.5
+    (dead,) = ledger.runs()
+    assert dead.state == "charged"
+    assert list(ledger.run_dir(dead.run_id).iterdir()) == []  # no secret from which it could be drawn again
+    again = ask(ledger)
+    assert again.receipt.run_id != dead.run_id
+    assert ledger.spent("d", "label") == 1.0
+    assert ledger.verify([again.receipt]) == []
+
+
+def test_killed_after_the_answer_was_stored_it_is_found_and_settled(ledger: ldp.Ledger) -> None:
+    died = process(ledger, "before settling")
+    assert died.communicate(timeout=120)[0] == ""
+    assert died.returncode == -signal.SIGKILL
+    (dead,) = ledger.runs()
+    found = ask(ledger)
+    assert found.receipt.run_id == dead.run_id
+    assert ledger.spent("d", "label") == 0.5
+    assert [run.state for run in ledger.runs()] == ["settled"]
+    assert ledger.verify([found.receipt]) == []
+
+
+def test_processes_at_once_never_share_a_draw_or_exceed_the_budget(ledger: ldp.Ledger) -> None:
+    ends = [each.communicate(timeout=120) for each in [process(ledger) for _ in range(5)]]
+    assert [error for _, error in ends if error and "UnrecordedWarning" not in error] == []
+    answers = {out.strip() for out, _ in ends if out.strip() != "refused"}
+    runs = ledger.runs()
+    assert {answer.split()[0] for answer in answers} <= {run.run_id for run in runs}
+    assert len({answer.split(maxsplit=1)[1] for answer in answers}) == len(answers)  # one run, one answer
+    assert ledger.spent("d", "label") == 0.5 * len(runs) <= 2.0  # who comes while another one draws is charged for a draw of its own
+    assert all(run.state == "settled" for run in runs)
+    assert ledger.verify([run.receipt for run in runs]) == []
+
+
+# Units ------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_units_are_capped_and_the_noise_is_for_all_of_their_rows(ledger: ldp.Ledger) -> None:
+    unit = np.arange(600) // 5
+    found = ask(ledger, Histogram(3, 1.0, 4), unit=unit, max_rows_per_unit=2)
+    assert found.n_rows.sum() == 2 * 120
+    assert (found.privacy.unit, found.receipt.max_rows_per_unit) == ("unit", 2)
+    exact = ldp.aggregate(LABELS, Histogram(3, 600.0, 4), GROUPS, unit=np.arange(600), max_rows_per_unit=1)
+    assert exact.values.tolist() == counted().tolist()
+    spread = [ldp.aggregate(np.zeros(2, int), Histogram(3, 1.0, 400), [0, 0], unit=[1, 1], max_rows_per_unit=m) for m in (1, 8)]
+    deviations = [np.std(each.values[1:]) for each in spread]
+    for m, deviation in zip((1, 8), deviations, strict=True):
+        assert deviation == pytest.approx(Histogram(3, 1.0, 400).standard_deviation(m), rel=0.25)
+
+
+# What is refused, before anything is charged ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"groups": [0, 1]}, "groups of 600 rows"),
+        ({"groups": np.where(GROUPS == 0, 7, GROUPS)}, "0..3, got 7"),
+        ({"groups": np.where(GROUPS == 0, -1, GROUPS)}, "0..3, got -1"),
+        ({"groups": np.where(GROUPS == 0, np.nan, GROUPS)}, "whole number"),
+        ({"groups": [None, *GROUPS[1:]]}, "whole number"),
+        ({"groups": np.ma.masked_equal(GROUPS, 0)}, "whole number"),
+        ({"groups": GROUPS.astype(str)}, "whole number"),
+        ({"query": "histogram"}, "Histogram or Vote"),
+        ({"query": Histogram(2, 0.5, 4)}, "declared classes"),
+        ({"query": Histogram(3, 0.5, 4), "classes": ["a", "b"]}, "3 classes"),
+        ({"labels": []}, "at least one label"),
+        ({"labels": np.where(LABELS == 0, 9, LABELS)}, "declared classes"),
+        ({"max_rows_per_unit": 2}, "unit="),
+        ({"ids": np.zeros(600, int)}, "different ids"),
+        ({"ids": np.arange(5)}, "ids of 600 rows"),
+        ({"dataset": None}, "dataset="),
+        ({"noise": SEED}, "noise=None"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_charged(ledger: ldp.Ledger, arguments: dict[str, object], named: str) -> None:
+    facts = {"labels": LABELS, "query": QUERY, "groups": GROUPS, "dataset": "d", "ledger": ledger} | arguments
+    with pytest.raises(InvalidInput, match=named):
+        ldp.aggregate(**facts)  # type: ignore[arg-type]
+    assert ledger.runs() == []
+
+
+def test_groups_may_be_empty_one_or_more_than_rows() -> None:
+    empty = ldp.aggregate([0, 1, 1], Histogram(2, 300.0, 10), [2, 9, 9])
+    assert empty.n_rows.tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0, 2]
+    assert empty.prior([0, 2, 9]).tolist() == [[0.5, 0.5], [1, 0], [0, 1]]
+    assert ldp.aggregate([0, 1, 1], Vote(2, 300.0, 1), [0, 0, 0]).predict([0]).tolist() == [1]
+    assert set(ldp.aggregate([0, 1, 1], Vote(2, 1.0, 1000), [0, 0, 0]).codes().tolist()) == {0, 1}
+
+
+def test_no_message_shows_a_label_and_raw_counts_stay_inside() -> None:
+    secret = "only-Alice-has-this"
+    with pytest.raises(InvalidInput) as caught:
+        ldp.aggregate(["a", "b", secret], Histogram(2, 1.0, 1), [0, 0, 0], classes=["a", "b"])
+    assert secret not in str(caught.value)
+    counts = GroupCounts(1, 2)
+    counts.add(np.zeros(3, np.int64), np.array([0, 0, 1]))
+    assert repr(counts) == "GroupCounts(1, 2)"
+    with pytest.raises(TypeError, match="never pickled"):
+        pickle.dumps(counts)
+
+
+# Files ------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("query", [QUERY, Vote(3, 0.5, 4), Vote(3, 0.5, 4, "gaussian", 1e-6)])
+def test_an_answer_is_read_back(query: Query, tmp_path: Path) -> None:
+    found = ldp.aggregate(np.array(["x", "y", "z"])[LABELS], query, GROUPS, classes=["x", "y", "z"])
+    found.save(tmp_path / "answer.parquet")
+    again = Aggregate.load(tmp_path / "answer.parquet")
+    assert (again.values.tolist(), again.n_rows.tolist()) == (found.values.tolist(), found.n_rows.tolist())
+    assert (again.query, again.classes, again.receipt) == (found.query, found.classes, found.receipt)
+    assert again.labels().tolist() == found.labels().tolist()
+
+
+def test_tables_that_are_no_answer_are_refused() -> None:
+    table = ldp.aggregate(LABELS, QUERY, GROUPS).to_table()
+    for other in (table.replace_schema_metadata(None), table.slice(1), table.drop_columns(["count_2"])):
+        with pytest.raises(InvalidInput, match=r"aggregate of format|table was changed"):
+            Aggregate.from_table(other)
+
+
+# Batches ----------------------------------------------------------------------------------------------------------------------------
+
+TABLE = pa.table({"y": LABELS, "cluster": GROUPS.astype(np.int32), "x": RNG.random(600)})
+
+
+def test_batches_give_what_arrays_give_and_repeat_each_other(ledger: ldp.Ledger, tmp_path: Path) -> None:
+    pq.write_table(TABLE, tmp_path / "rows.parquet", row_group_size=100)
+    one = ldp.aggregate(LABELS, QUERY, GROUPS, classes=range(3), dataset="d", column="y", ledger=ledger)
+    for source in (tmp_path / "rows.parquet", TABLE, iter(TABLE.to_batches(max_chunksize=7))):
+        two = aggregate_batches(source, QUERY, label="y", group="cluster", classes=range(3), dataset="d", ledger=ledger)
+        assert two.values.tolist() == one.values.tolist()
+        assert two.receipt == one.receipt
+    assert ledger.spent("d", "y") == 0.5
+
+
+@pytest.mark.parametrize("encode", [lambda column: column, pa.Array.dictionary_encode])
+def test_text_labels_in_batches_are_found_by_value(encode: object) -> None:
+    text = pa.array(np.array(["x", "y", "z"])[LABELS])
+    batch = pa.record_batch({"y": encode(text), "g": GROUPS})  # type: ignore[operator]
+    found = aggregate_batches([batch], Histogram(3, 300.0, 4), label="y", group="g", classes=["x", "y", "z"])
+    assert found.values.tolist() == counted().tolist()
+
+
+@pytest.mark.parametrize(
+    ("table", "named"),
+    [
+        ({"y": [0, 1], "g": [0, None]}, "without nulls"),
+        ({"y": [0, 1], "g": [0.0, 1.0]}, "whole numbers"),
+        ({"y": [0, 1], "g": [0, 4]}, "0..3, got 4"),
+        ({"y": [0, None], "g": [0, 1]}, "row 1 is not"),
+        ({"y": [0, 7], "g": [0, 1]}, "row 1 is not"),
+        ({"y": ["0", "1"], "g": [0, 1]}, "classes of the type"),
+        ({"z": [0, 1], "g": [0, 1]}, "label column 'y'"),
+        ({"y": [0, 1], "h": [0, 1]}, "column 'g'"),
+        ({"y": pa.array([], pa.int64()), "g": pa.array([], pa.int64())}, "at least one row"),
+    ],
+)
+def test_batches_that_are_wrong_are_refused_before_a_charge(ledger: ldp.Ledger, table: dict[str, object], named: str) -> None:
+    with pytest.raises(InvalidInput, match=named):
+        aggregate_batches(pa.table(table), QUERY, label="y", group="g", classes=range(3), dataset="d", ledger=ledger)
+    assert ledger.runs() == []

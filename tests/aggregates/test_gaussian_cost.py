@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Gaussian noise on counts costs: the bound against brute force, and the continuous formulas against the published values."""
+
+import json
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labeldp.aggregates import Vote, _gaussian
+from labeldp.errors import InvalidInput
+
+VECTORS = json.loads((Path(__file__).parents[1] / "golden" / "vectors.json").read_text(encoding="utf-8"))
+
+
+def brute_delta(variance: float, epsilon: float, shift: tuple[int, ...]) -> float:
+    """Sum over all outputs of max(0, P - e^epsilon P shifted): the definition, cell by cell."""
+    reach = math.ceil(14 * math.sqrt(variance)) + 8
+    y = np.arange(-reach, reach + 1)
+    law = np.exp(-(y**2) / (2 * variance))
+    law /= law.sum()
+    here, there = np.ones(1), np.ones(1)
+    for v in shift:
+        moved = np.zeros_like(law)
+        moved[max(v, 0) : len(law) + min(v, 0)] = law[max(-v, 0) : len(law) - max(v, 0)]
+        here, there = np.multiply.outer(here, law), np.multiply.outer(there, moved)
+    return float(np.maximum(here - math.exp(epsilon) * there, 0).sum())
+
+
+@pytest.mark.parametrize("variance", [0.3, 1.0, 2.7, 10.0, 60.0])
+@pytest.mark.parametrize("epsilon", [0.01, 0.3, 1.0, 2.5])
+def test_delta_is_bounded_and_exact_for_one_changed_label(variance: float, epsilon: float) -> None:
+    truth, bound = brute_delta(variance, epsilon, (1, -1)), _gaussian.discrete_delta(Fraction(variance), epsilon)
+    assert truth * (1 - 1e-9) - 1e-15 <= bound <= truth * (1 + 1e-9) + 1e-14
+
+
+@pytest.mark.parametrize("shift", [(2, -2), (1, 1, -2), (2, -1, -1), (1, -1, 1, -1)])
+def test_delta_is_bounded_however_two_labels_of_a_unit_change(shift: tuple[int, ...]) -> None:
+    for variance, epsilon in ((2.0, 1.0), (4.0, 0.5), (6.0, 2.0)):
+        if len(shift) == 4 and variance > 2.0:
+            continue
+        assert brute_delta(variance, epsilon, shift) <= _gaussian.discrete_delta(Fraction(variance), epsilon, 2) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.003, 1e-5), (0.5, 1e-5), (1.0, 1e-9), (4.0, 1e-6), (20.0, 1e-6), (1e-4, 1e-3)])
+def test_calibrated_noise_is_enough_and_not_much_more(epsilon: float, delta: float, rows: int) -> None:
+    variance = _gaussian.calibrated_variance(epsilon, delta, rows)
+    assert _gaussian.discrete_delta(variance, epsilon, rows) <= delta
+    assert _gaussian.discrete_delta(variance * Fraction(9998, 10000), epsilon, rows) > delta
+    continuous = rows * _gaussian.analytic_sigma(epsilon, delta)
+    assert math.sqrt(variance) < continuous * (1.01 if rows == 1 and continuous > 1 else 1.6)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in VECTORS if name.startswith("noisecluster.sigma.")))
+def test_published_standard_deviations(name: str) -> None:
+    epsilon = float(name.split(".eps")[1].split(".d1e-5")[0])
+    assert _gaussian.analytic_sigma(epsilon, 1e-5) == pytest.approx(float(VECTORS[name]["analytic"]), rel=1e-9)
+
+
+@pytest.mark.parametrize("sigma", [1, 2, 5, 10])
+def test_published_epsilons(sigma: int) -> None:
+    assert _gaussian.analytic_epsilon(sigma, 1e-5) == pytest.approx(float(VECTORS[f"noisecluster.eps.sigma{sigma}"]), rel=1e-9)
+
+
+def test_published_failure() -> None:
+    """A lead of 4000 at epsilon 0.003: continuous noise fails with 0.0173; the bound counts every tie as a failure."""
+    failure = Vote(10, 0.003, 1, "gaussian", 1e-5).failure([[4000] * 9])[0]
+    assert VECTORS["noisecluster.flip.eps0.003.gap4000"] <= failure <= VECTORS["noisecluster.flip.eps0.003.gap4000"] * 1.002
+
+
+def test_tails_are_those_of_the_difference_of_two_draws() -> None:
+    y = np.arange(-200, 201)
+    law = np.exp(-(y**2) / (2 * 3.3))
+    law /= law.sum()
+    difference = np.convolve(law, law)
+    for gap in (0, 1, 4, 11):
+        truth = difference[400 + gap :].sum()
+        assert truth * (1 - 1e-12) <= _gaussian.gap_tail(Fraction(3.3), np.array([gap]))[0] <= truth * (1 + 1e-11)
+
+
+def test_very_wide_noise_is_bounded_without_a_sum() -> None:
+    wide, narrow = Fraction(4 * 10**12), Fraction(2 * 10**12)
+    assert _gaussian.discrete_delta(wide, 1e-6) < _gaussian.discrete_delta(narrow, 1e-6) < 1e-2
+
+
+def test_counts_without_noise_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="variance > 0"):
+        _gaussian.discrete_delta(Fraction(0), 1.0)

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Histograms, votes and priors as values: published vectors, exact laws, what the samplers do, and what is refused."""
+
+import itertools
+import json
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from labeldp.aggregates import Aggregate, Histogram, Query, Vote, clamped_prior, query_from_dict
+from labeldp.errors import InvalidInput
+from labeldp.privacy import noise
+from labeldp.receipt import Receipt
+
+VECTORS = json.loads((Path(__file__).parents[1] / "golden" / "vectors.json").read_text(encoding="utf-8"))
+FALSE_ALARM = 1e-6
+TWO_LN_2 = 2 * math.log(2)
+
+
+def words(n: int, seed: int = 0) -> noise.RowWords:
+    key = noise.derive_key(noise.SeededNoise(seed).secret(), purpose="aggregate", facts={"test": "queries"})
+    return noise.RowWords(key, noise.row_blocks(n))
+
+
+def draw(query: Query, counts: tuple[int, ...], times: int, seed: int = 0) -> np.ndarray:
+    return query.release(np.tile(np.array(counts, np.int64), (times, 1)), words(times * len(counts), seed))
+
+
+# Laws of the votes, written down from their definitions in exact arithmetic; base = e^(epsilon / 2) ---------------------------------
+
+
+def exponential(counts: tuple[int, ...], base: Fraction) -> list[Fraction]:
+    weights = [base ** (count - max(counts)) for count in counts]
+    return [weight / sum(weights) for weight in weights]
+
+
+def permute_and_flip(counts: tuple[int, ...], base: Fraction) -> list[Fraction]:
+    """All orders of the classes; each class in turn is taken with probability base^-(its gap)."""
+    heads = [base ** (count - max(counts)) for count in counts]
+    chances = [Fraction(0)] * len(counts)
+    for order in itertools.permutations(range(len(counts))):
+        left = Fraction(1, math.factorial(len(counts)))
+        for k in order:
+            chances[k] += left * heads[k]
+            left *= 1 - heads[k]
+    return chances
+
+
+LAWS = {"exponential": exponential, "permute-and-flip": permute_and_flip}
+
+
+@pytest.mark.parametrize(("mechanism", "key"), [("exponential", "EM"), ("permute-and-flip", "PF")])
+def test_published_votes(mechanism: str, key: str) -> None:
+    published = [Fraction(text) for text in VECTORS["pf.counts(3,1).base2"][key]]
+    assert LAWS[mechanism]((3, 1), Fraction(2)) == published
+    query = Vote(2, TWO_LN_2, 1, mechanism)
+    assert query.failure([[2]])[0] == pytest.approx(float(published[1]), rel=1e-12)
+    assert query.failure([[2]])[0] >= float(published[1]) * (1 - 1e-15)
+
+
+@pytest.mark.parametrize("mechanism", list(LAWS))
+@given(st.lists(st.integers(0, 6), min_size=2, max_size=4), st.data())
+def test_one_changed_label_changes_no_vote_by_more_than_epsilon(mechanism: str, counts: list[int], data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(counts) - 1))
+    end = data.draw(st.integers(0, len(counts) - 1))
+    counts[start] += 1
+    other = list(counts)
+    other[start] -= 1
+    other[end] += 1
+    base = Fraction(3, 2)
+    one, two = LAWS[mechanism](tuple(counts), base), LAWS[mechanism](tuple(other), base)
+    assert all(p <= base**2 * q for p, q in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize("mechanism", list(LAWS))
+@pytest.mark.parametrize("counts", [(3, 1), (5, 5, 4, 2), (0, 0, 0), (7, 0, 0, 0)])
+def test_votes_that_run_have_their_law_and_no_other(mechanism: str, counts: tuple[int, ...]) -> None:
+    """Drawn with base 2 and, so that the test can fail, compared with base 3 too."""
+    seen = np.bincount(draw(Vote(len(counts), TWO_LN_2, 1, mechanism), counts, 60_000), minlength=len(counts))
+    chances, wrong = (np.array(LAWS[mechanism](counts, Fraction(base)), float) for base in (2, 3))
+    assert stats.chisquare(seen, chances * seen.sum()).pvalue > FALSE_ALARM
+    if len(set(counts)) > 1:
+        assert stats.chisquare(seen, wrong * seen.sum()).pvalue < FALSE_ALARM
+
+
+def test_the_noisy_argmax_that_runs_has_its_law() -> None:
+    """Two classes, a lead of 3: the other one wins where the difference of two draws is larger, and every other time where it is equal."""
+    query = Vote(2, 0.5, 1, "gaussian", 1e-3)
+    variance = float(query._variance(1))
+    y = np.arange(-300, 301)
+    law = np.exp(-(y**2) / (2 * variance))
+    difference = np.convolve(law, law) / law.sum() ** 2
+    loses = difference[600 + 4 :].sum() + difference[600 + 3] / 2
+    lost = int(draw(query, (3, 0), 60_000).sum())
+    assert stats.binomtest(lost, 60_000, loses).pvalue > FALSE_ALARM
+    assert stats.binomtest(lost, 60_000, loses * 1.1).pvalue < FALSE_ALARM
+    assert loses <= query.failure([[3]])[0] <= loses + difference[600 + 3]
+
+
+def test_an_empty_group_gets_a_class_at_random() -> None:
+    for mechanism, delta in (("exponential", 0.0), ("permute-and-flip", 0.0), ("gaussian", 1e-5)):
+        seen = np.bincount(draw(Vote(4, 1.0, 1, mechanism, delta), (0, 0, 0, 0), 20_000), minlength=4)
+        assert stats.chisquare(seen).pvalue > FALSE_ALARM
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=5), st.floats(1e-3, 5))
+def test_permute_and_flip_fails_no_more_often_than_the_exponential_mechanism(gaps: list[int], epsilon: float) -> None:
+    flip, other = (Vote(len(gaps) + 1, epsilon, 1, mechanism).failure([gaps])[0] for mechanism in ("permute-and-flip", "exponential"))
+    assert flip <= other * (1 + 1e-9) + 1e-13
+
+
+def test_failure_probabilities_are_those_of_the_laws() -> None:
+    for counts in ((9, 7, 6, 0), (4, 4, 1), (20, 1, 1, 1, 1)):
+        gaps = [[counts[0] - count for count in counts[1:]]]
+        for mechanism, law in LAWS.items():
+            exact = float(1 - law(counts, Fraction(2))[0])
+            found = Vote(len(counts), TWO_LN_2, 1, mechanism).failure(gaps)[0]
+            assert exact * (1 - 1e-14) <= found <= exact * (1 + 1e-9) + 1e-13
+
+
+def test_published_failure_of_the_exponential_mechanism() -> None:
+    assert 1 - Vote(10, 0.003, 1, "exponential").failure([[4000] * 9])[0] == pytest.approx(VECTORS["em.gap4000.K10.eps0.003"], rel=1e-9)
+
+
+def test_auto_takes_what_fails_less_often_and_is_charged_for_that() -> None:
+    assert Vote(10, 0.5, 1).chosen() == "permute-and-flip"
+    many, few = Vote(300, 0.003, 1, delta=1e-3), Vote(2, 0.5, 1, delta=1e-6)
+    assert (many.chosen(), many.spent_delta()) == ("gaussian", 1e-3)
+    assert (few.chosen(), few.spent_delta()) == ("permute-and-flip", 0.0)
+
+
+# Histograms and priors --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("a", ["0.025", "0.5", "1.0"])
+def test_published_laplace_noise(a: str) -> None:
+    chance, _, _, variance = VECTORS[f"dlaplace.pmf0.a{a}"]
+    query = Histogram(2, 2 * float(a), 1)
+    assert query.scale() == Fraction(a)
+    assert math.tanh(float(query.scale()) / 2) == pytest.approx(chance, rel=1e-12)
+    assert query.standard_deviation() ** 2 == pytest.approx(variance, rel=1e-12)
+
+
+def test_every_bin_has_noise_of_its_own() -> None:
+    """One scalar for all bins, as `scipy.stats.dlaplace.rvs(a, K)` draws, would leave their differences exact."""
+    values = Histogram(10, 1.0, 300).release(np.zeros((300, 10), np.int64), words(3000))
+    assert all(len(set(row)) > 1 for row in values)
+    correlation = np.corrcoef(values.T.astype(float))
+    assert np.abs(correlation - np.eye(10)).max() < 0.3
+    assert np.abs(values.mean(axis=0)).max() < 6 * 2.8 / math.sqrt(300)
+
+
+@pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
+def test_a_unit_of_many_rows_gets_noise_for_all_of_them(mechanism: str) -> None:
+    query = Histogram(3, 0.9, 1, mechanism, 0.0 if mechanism == "laplace" else 1e-6)
+    ratio = query.standard_deviation(3) / query.standard_deviation()
+    assert query.scale(3) == query.scale() / 3 if mechanism == "laplace" else 3 < ratio < 4.5
+
+
+def test_epsilon_is_split_as_the_smaller_of_the_number_and_its_decimal() -> None:
+    for epsilon in (0.1, 0.3, 1.1):
+        assert 2 * Histogram(2, epsilon, 1).scale() <= min(Fraction(epsilon), Fraction(repr(epsilon)))
+
+
+@pytest.mark.parametrize("name", sorted(name for name in VECTORS if name.startswith("sslprior.")))
+def test_published_priors(name: str) -> None:
+    counts = json.loads(name.removeprefix("sslprior."))
+    assert clamped_prior([counts])[0].tolist() == pytest.approx([float(Fraction(text)) for text in VECTORS[name]])
+
+
+def answer(values: list[list[int]], n_rows: list[int]) -> Aggregate:
+    query = Histogram(len(values[0]), 1.0, len(values))
+    receipt = Receipt("0" * 32, "d", "y", "row", 1, 1.0)
+    return Aggregate(query, np.array(values), np.array(n_rows), tuple(range(len(values[0]))), receipt)
+
+
+def test_priors_of_rows_follow_their_groups() -> None:
+    found = answer([[5, -2, 3], [-1, -4, 0], [9, 0, 0]], [6, 4, 0])
+    assert found.prior([1, 0, 2, 0]).tolist() == [[1 / 3] * 3, [5 / 8, 0, 3 / 8], [1 / 3] * 3, [5 / 8, 0, 3 / 8]]
+    assert found.codes().tolist() == [0, 2, 0]
+
+
+@pytest.mark.parametrize("groups", [[0, 3], [-1], [0.0, 1.0], [[0]], np.ma.masked_array([0, 1], [False, True]), [None, 1], ["a"]])
+def test_groups_that_are_none_are_refused(groups: object) -> None:
+    with pytest.raises(InvalidInput, match=r"groups in|whole number"):
+        answer([[1, 2], [3, 4], [5, 6]], [1, 1, 1]).prior(groups)  # type: ignore[arg-type]
+
+
+def test_a_vote_has_no_prior() -> None:
+    query = Vote(2, 1.0, 1)
+    found = Aggregate(query, np.array([1]), np.array([3]), ("no", "yes"), Receipt("0" * 32, "d", "y", "row", 1, 1.0))
+    with pytest.raises(InvalidInput, match="Histogram for a prior"):
+        found.prior([0])
+    assert found.predict([0, 0]).tolist() == ["yes", "yes"]
+
+
+# What is not a query ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("facts", "named"),
+    [
+        ({"n_classes": 1}, "n_classes"),
+        ({"n_groups": 0}, "n_groups"),
+        ({"n_groups": 2.5}, "n_groups"),
+        ({"n_groups": 1 << 31}, "counts"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": math.nan}, "epsilon"),
+        ({"epsilon": math.inf}, "epsilon"),
+        ({"epsilon": 1e-9}, "epsilon"),
+        ({"delta": 1e-5}, "pure"),
+        ({"delta": math.nan}, "delta"),
+        ({"mechanism": "gaussian"}, "delta > 0"),
+        ({"mechanism": "gaussian", "delta": 1.0}, "delta"),
+        ({"mechanism": "gauss"}, "Did you mean 'gaussian'"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Histogram, Vote])
+def test_what_is_no_query_is_refused(kind: type[Query], facts: dict[str, object], named: str) -> None:
+    if kind is Vote and named == "pure":
+        facts |= {"mechanism": "exponential"}
+    with pytest.raises(InvalidInput, match=named):
+        kind(**({"n_classes": 3, "epsilon": 1.0, "n_groups": 4} | facts))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "query", [Histogram(3, 0.1, 4), Histogram(3, 0.1, 4, "gaussian", 1e-6), Vote(5, 0.1, 4), Vote(5, 2.0, 1, delta=1e-6)]
+)
+def test_json_form_is_read_back(query: Query) -> None:
+    assert query_from_dict(json.loads(json.dumps(query.to_dict()))) == query
+
+
+def test_json_form_is_kept() -> None:
+    """What one release wrote, every later one reads."""
+    text = '{"query":"histogram","n_classes":3,"epsilon":0.1,"n_groups":4,"mechanism":"laplace","delta":0.0}'
+    assert query_from_dict(json.loads(text)) == Histogram(3, 0.1, 4)
+    assert Histogram(3, 0.1, 4).to_dict() == json.loads(text)
+
+
+@pytest.mark.parametrize("data", [{"query": "median"}, {}, None, {**Vote(2, 1.0, 1).to_dict(), "weights": 1}, {"query": "vote"}])
+def test_unknown_queries_are_refused(data: object) -> None:
+    with pytest.raises(InvalidInput, match="newer labeldp"):
+        query_from_dict(data)
+
+
+@pytest.mark.parametrize("gaps", [[[1]], [1, 2], [[1.0, 2.0]], [[-1, 2]]])
+def test_leads_that_are_none_are_refused(gaps: object) -> None:
+    with pytest.raises(InvalidInput, match="leads"):
+        Vote(3, 1.0, 1).failure(gaps)  # type: ignore[arg-type]
