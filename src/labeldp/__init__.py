@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from labeldp.evidence import NoisyLabels, concat
     from labeldp.laws import (
+        Alibi,
         AutoLaw,
         ClusterRR,
         Law,
@@ -71,6 +72,7 @@ _HOME = {
     **dict.fromkeys(("NoisyLabels", "concat"), "labeldp.evidence"),
     **dict.fromkeys(
         (
+            "Alibi",
             "AutoLaw",
             "ClusterRR",
             "Law",
@@ -104,6 +106,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "Alibi",
     "AutoLaw",
     "BudgetExceeded",
     "ClusterRR",

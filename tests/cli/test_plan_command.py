@@ -35,7 +35,10 @@ def test_laws_at_one_budget() -> None:
     assert made["subset"].set_size == 3
     assert made["subset"].keep_probability == pytest.approx(3 * math.e / (3 * math.e + 7))
     assert made["split"].keep_probability == pytest.approx(math.e / (math.e + 1))
-    assert [line.recommended for line in made.values()] == [False, True, False]
+    assert made["alibi"].bits_per_row * math.log(2) == pytest.approx(0.0954, abs=5e-5)
+    assert made["alibi"].noisy_accuracy == pytest.approx(0.16367, abs=5e-5)
+    assert 0.16367 < made["alibi"].keep_probability < made["alibi"].set_size / 2
+    assert [line.recommended for line in made.values()] == [False, True, False, False]
 
 
 def test_binary_labels_get_rr_and_units_share() -> None:
@@ -48,7 +51,7 @@ def test_the_command() -> None:
     assert result.exit_code == 0
     facts = json.loads(result.stdout)
     assert [entry["epsilon"] for entry in facts["budgets"]] == [0.5, 1.0]
-    assert len(facts["laws"]) == 6
+    assert len(facts["laws"]) == 8
     text = CliRunner().invoke(app, ["plan", "--classes", "10", "--epsilon", "1"])
     assert "recommended" in text.stdout
     for bad in (["1", "1"], ["10", "nan"], ["10", "0"], ["10", "x"], ["10", ""]):

@@ -11,6 +11,7 @@ import pytest
 
 from labeldp.laws import (
     LAWS,
+    Alibi,
     AutoLaw,
     Cell,
     ClusterRR,
@@ -48,6 +49,10 @@ SMALL: list[Law] = [
     ClusterRR(4, 2.0, 0.25),
     ClusterRR(2, 1e-6, 0.2),
     ClusterRR(5, 4.0, 0.08),
+    Alibi(2, 1.0, 8),
+    Alibi(3, 3.0, 5),
+    Alibi(3, 1e-3, 4),
+    Alibi(2, 50.0, 3),
 ]
 
 

@@ -92,6 +92,8 @@ def test_order_keep_keeps_order(tmp_path: Path, ledger: Ledger) -> None:
         ("auto", False),
         ("cluster-rr", True),
         ("cluster-rr:0.05", True),
+        ("alibi", False),
+        ("alibi:16", True),
     ],
 )
 def test_every_law_reads_back_as_evidence(tmp_path: Path, ledger: Ledger, ending: str, law: str | None, prior: bool) -> None:
@@ -106,7 +108,7 @@ def test_every_law_reads_back_as_evidence(tmp_path: Path, ledger: Ledger, ending
     assert noisy.privacy.epsilon == 1.5
     weights = np.column_stack([out[name].to_numpy() for name in names]) if names else None
     block = noisy.blocks[0]
-    codes = noisy.hard_codes(weights) if block.law.kind == "set" else block.outputs
+    codes = noisy.hard_codes(weights) if block.law.kind != "label" else block.outputs
     assert (codes == out["y"].to_numpy()).all()
     true = dict(zip(table["id"].to_pylist(), table["y"].to_pylist(), strict=True))
     truth = np.array([true[i] for i in out["id"].to_pylist()])

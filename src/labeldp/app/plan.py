@@ -9,10 +9,10 @@ import numpy as np
 
 from labeldp import _validate
 from labeldp.app.ledger import table_text
-from labeldp.laws import Law, law_from_dict
+from labeldp.laws import Alibi, Law, law_from_dict
 from labeldp.privacy.events import per_row_epsilon
 
-COMPARED = ("rr", "subset", "split")
+COMPARED = ("rr", "subset", "split", "alibi")
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,9 @@ def _chances(law: Law) -> tuple[float, float, float]:
         # A side of a or b labels is the answer, and the label's own side with probability e^eps / (e^eps + 1).
         a, b, right = n // 2, n - n // 2, 1 / (1 + math.exp(-law.epsilon))
         return right, (right * (a * a + b * b) + (1 - right) * 2 * a * b) / n, 2 * right / n
+    if isinstance(law, Alibi):
+        inside, other, hit = law.likeliest_chances()  # of a row of scores, the likeliest classes are what is read as an answer
+        return inside, inside + (n - 1) * other, hit
     kind, shape = law.layout()["output"]
     inside = float(law.inclusion(np.zeros((1, *shape), kind), {})[0][0])
     size = int(law.set_size) if law.kind == "set" else 1  # type: ignore[attr-defined]

@@ -52,7 +52,10 @@ def stage_plan(
     unit: Unit = None,
     max_rows_per_unit: MaxRows = 1,
     law: Annotated[
-        str, typer.Option(help="Of each stage: auto, split, rr-with-prior, rr-top-k:K, subset[:SIZE], cluster-rr[:FLOOR] or rr.")
+        str,
+        typer.Option(
+            help="Of each stage: auto, split, rr-with-prior, rr-top-k:K, subset[:SIZE], cluster-rr[:FLOOR], alibi[:LEVELS] or rr."
+        ),
     ] = "auto",
     first_law: Annotated[str | None, typer.Option(help="Of the first stage, for example subset or rr. Default: what fits --law.")] = None,
     order: Annotated[Order, typer.Option(help="keep: you state that order and layout are public.")] = Order.shuffle,

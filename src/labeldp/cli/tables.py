@@ -65,7 +65,7 @@ def release(
     law: Annotated[
         str | None,
         typer.Option(
-            help="rr, rr-top-k:K, rr-with-prior, subset[:SIZE], split, auto or cluster-rr[:FLOOR]. "
+            help="rr, rr-top-k:K, rr-with-prior, subset[:SIZE], split, auto, cluster-rr[:FLOOR] or alibi[:LEVELS]. "
             "Default: rr, or rr-with-prior with a prior."
         ),
     ] = None,
@@ -148,7 +148,7 @@ def train(
     id: Ids = None,
     unit: Unit = None,
     max_rows_per_unit: MaxRows = 1,
-    law: Annotated[str, typer.Option(help="rr, rr-with-prior, subset, split, auto or cluster-rr.")] = "auto",
+    law: Annotated[str, typer.Option(help="rr, rr-with-prior, subset, split, auto, cluster-rr or alibi.")] = "auto",
     stages: Annotated[int, typer.Option(help="Rounds; each one's model is the next one's prior.")] = 2,
     epochs: Epochs = None,
     batch_size: BatchSize = None,

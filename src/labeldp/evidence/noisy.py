@@ -21,7 +21,7 @@ from labeldp._rounding import sum_up
 from labeldp.errors import InvalidInput
 from labeldp.evidence.block import CELLS, Block, merge
 from labeldp.laws import sets
-from labeldp.laws.base import Array
+from labeldp.laws.base import Array, Law
 from labeldp.receipt import PrivacySpent, Receipt
 
 if TYPE_CHECKING:
@@ -271,6 +271,16 @@ class NoisyLabels:
             new = np.isnan(own[block.rows]) & ~np.isnan(mine)
             own[block.rows[new]], other[block.rows[new]] = mine[new], theirs[new]
         return own, other
+
+    @property
+    def invertible(self) -> NDArray[np.bool_]:
+        """(n,) bool: rows that `debias` can take. Cost O(n) where set membership says all of an output, else O(n K)."""
+        known = np.isfinite(self.inclusion()[0])
+        for block in self.blocks:
+            if type(block.law).weights is not Law.weights and not known[block.rows].all():
+                for part in block.batches():
+                    known[part.rows] |= np.isfinite(part.law.weights(part.outputs, part.side)).all(axis=1)
+        return known
 
     def debias(self, losses: ArrayLike) -> NDArray[np.float64]:
         """Unbiased estimate of each row's loss at its true label.

@@ -5,10 +5,12 @@ from labeldp.laws.auto import AutoLaw
 from labeldp.laws.base import LAWS, Cell, Law, Words, exact_epsilon, law_from_dict, law_names, register_law
 from labeldp.laws.cluster import ClusterRR
 from labeldp.laws.response import RandomizedResponse, RRTopK, RRWithPrior
+from labeldp.laws.scores import Alibi
 from labeldp.laws.subset import PriorSplit, SubsetSelection
 
 __all__ = [
     "LAWS",
+    "Alibi",
     "AutoLaw",
     "Cell",
     "ClusterRR",
@@ -25,5 +27,5 @@ __all__ = [
     "register_law",
 ]
 
-for _law in (RandomizedResponse, RRTopK, RRWithPrior, SubsetSelection, PriorSplit, AutoLaw, ClusterRR):
+for _law in (RandomizedResponse, RRTopK, RRWithPrior, SubsetSelection, PriorSplit, AutoLaw, ClusterRR, Alibi):
     register_law(_law)

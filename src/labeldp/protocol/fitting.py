@@ -214,7 +214,7 @@ def check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, ids: objec
 def hold_out(noisy: NoisyLabels, fraction: float, permutation: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Rows:
     """Random rows among those with an unbiased estimator; none if they would be too few to tell anything."""
     share = _validate.fraction(validation_fraction=fraction, zero=True)
-    able = np.flatnonzero(np.isfinite(noisy.inclusion()[0]))
+    able = np.flatnonzero(noisy.invertible)
     count = int(min(share * len(noisy), 0.5 * len(able)))
     return np.sort(permutation(able)[:count]) if count >= MIN_VALIDATION_ROWS else np.empty(0, np.int64)
 

@@ -177,7 +177,7 @@ def written(
 
 def needs_evidence(law: Law) -> bool:
     """True if a released label alone does not say all that the law released."""
-    return law.kind == "set" or set(law.layout()) != {"output"}
+    return law.kind != "label" or set(law.layout()) != {"output"}
 
 
 def evidence_bytes(law: Law) -> int:

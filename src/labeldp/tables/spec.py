@@ -11,9 +11,9 @@ from labeldp.privacy.staged import Stage
 from labeldp.privacy.stream import RELEASE
 from labeldp.tables.priors import Prior
 
-LAWS = ("rr", "rr-top-k", "rr-with-prior", "subset", "split", "auto", "cluster-rr")
+LAWS = ("rr", "rr-top-k", "rr-with-prior", "subset", "split", "auto", "cluster-rr", "alibi")
 WITH_PRIOR = ("rr-top-k", "rr-with-prior", "split", "auto", "cluster-rr")
-NUMBER = {"rr-top-k": "k", "subset": "size", "cluster-rr": "floor"}
+NUMBER = {"rr-top-k": "k", "subset": "size", "cluster-rr": "floor", "alibi": "levels"}
 """What the number after a law's name and a colon is."""
 
 
@@ -31,8 +31,8 @@ class ReleaseSpec:
     epsilon : float
         Total budget of one unit, 0 < epsilon < inf.
     law : str, Law or None
-        "rr", "rr-top-k:K", "rr-with-prior", "subset", "subset:SIZE", "split", "auto", "cluster-rr", "cluster-rr:FLOOR", or a law
-        (its epsilon must be `epsilon`).
+        "rr", "rr-top-k:K", "rr-with-prior", "subset", "subset:SIZE", "split", "auto", "cluster-rr", "cluster-rr:FLOOR", "alibi",
+        "alibi:LEVELS", or a law (its epsilon must be `epsilon`).
         None: "rr", or "rr-with-prior" where a prior is given; both release plain labels that any trainer can use.
     id : str, sequence of str, or None
         Columns that name a row, unique and never null. None: the row's position in the file names it.
@@ -186,7 +186,9 @@ def parse_law(text: str) -> tuple[str, int | float | None]:
     if name == "cluster-rr":
         return name, _floor(text, number)
     if name not in NUMBER or not number.isdecimal() or int(number) < 1:
-        raise InvalidInput(f"Expected rr-top-k:K or subset:SIZE with a whole number, got law={text!r}. Leave the colon out for other laws.")
+        raise InvalidInput(
+            f"Expected rr-top-k:K, subset:SIZE or alibi:LEVELS with a whole number, got law={text!r}. Leave the colon out for other laws."
+        )
     return name, int(number)
 
 
