@@ -205,11 +205,17 @@ def make_learner(estimator: Estimator, correction: str, options: LearnOptions, r
     return FilteringLearner(inner, estimator, options) if options.top_k_filter or options.consensus_rounds else inner
 
 
+def takes_raw_labels(estimator: Estimator) -> bool:
+    """Whether the estimator's own `fit` privatizes the labels that it is given."""
+    last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
+    return bool(getattr(last, "takes_raw_labels", False))
+
+
 def _require_known_labels(estimator: Estimator, correction: str, options: LearnOptions) -> None:
     """Refuse to give codes to the `fit` of an estimator that would take them for raw labels and add noise of its own."""
-    last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
-    if not getattr(last, "takes_raw_labels", False):
+    if not takes_raw_labels(estimator):
         return
+    last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
     if correction not in ("auto", "likelihood") or options.consensus_rounds:
         raise InvalidInput(
             f"Expected correction='likelihood' and no consensus rounds with {type(last).__name__}, which privatizes the labels that its "
