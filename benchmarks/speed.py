@@ -3,7 +3,8 @@
 
 Every figure is a ratio within one run, against what people write in NumPy or against a floor, and the median of several rounds. The parts
 run one after the other, each in a process of its own: keyed randomized response (speed_noise.py), the choice of candidates
-(speed_laws.py), a release of a Parquet table (speed_release.py), and the memory of a million rows with a thousand classes.
+(speed_laws.py), a release of a Parquet table (speed_release.py), private counts of groups (speed_aggregates.py), and the memory of a
+million rows with a thousand classes.
 """
 
 import argparse
@@ -20,11 +21,17 @@ from conditions import machine
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "speed.json"
-FULL = {"noise": ["--labels", "50000000", "--repeats", "7"], "laws": ["--repeats", "5"], "release": ["--rows", "20000000"]}
+FULL = {
+    "noise": ["--labels", "50000000", "--repeats", "7"],
+    "laws": ["--repeats", "5"],
+    "release": ["--rows", "20000000"],
+    "aggregates": ["--rows", "100000000", "--repeats", "3"],
+}
 QUICK = {
     "noise": ["--labels", "2000000", "--repeats", "3"],
     "laws": ["--rows", "500000", "--cells", "1000000", "--repeats", "3"],
     "release": ["--rows", "1000000", "--repeats", "1"],
+    "aggregates": ["--rows", "1000000", "--repeats", "1"],
 }
 
 
@@ -74,6 +81,10 @@ def lines(result: dict) -> list[tuple[str, float, str]]:
     for task in ("keep", "shuffle"):
         rows.append((f"release, order {task}, time against reading and writing", release[task]["ratio"], f"<= {bars[task]}"))
     rows.append(("release, peak memory in MB", max(release[task]["peak_mb"] for task in ("keep", "shuffle")), f"<= {bars['peak_mb']}"))
+    aggregates = result.get("aggregates", {"results": {}})
+    for case, found in aggregates["results"].items():
+        what = f"private {case}, {aggregates['rows']:,} rows in {aggregates['n_groups']:,} groups, against pyarrow's counts"
+        rows.append((what, round(found["ratio"], 2), f">= {aggregates['target']}"))
     rows.append((result["memory"]["what"] + ", MB beyond the caller's", result["memory"]["mb_beyond"], "a few hundred"))
     return rows
 

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a draw leaves behind as public fact: a receipt for the charge, and what was spent in total."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+from labeldp._rounding import sum_up
 
 
 @dataclass(frozen=True)
@@ -77,3 +80,19 @@ class PrivacySpent:
     unit: str
     recorded: bool
     secure: bool
+
+
+def spent_together(receipts: Iterable[Receipt]) -> PrivacySpent:
+    """What one unit spent on all of these draws, each receipt counted once: their sum, rounded up, as if every draw touched every unit.
+
+    Parameters
+    ----------
+    receipts : iterable of Receipt
+        For example of a histogram, and of the labels that were drawn with a prior made from it.
+    """
+    distinct = {receipt.run_id: receipt for receipt in receipts}.values()
+    units = " and ".join(sorted({receipt.unit for receipt in distinct})) or "row"
+    recorded, secure = all(receipt.recorded for receipt in distinct), all(receipt.secure for receipt in distinct)
+    if not secure:
+        return PrivacySpent(math.inf, 1.0, units, recorded, secure)
+    return PrivacySpent(sum_up(r.epsilon for r in distinct), min(1.0, sum_up(r.delta for r in distinct)), units, recorded, secure)

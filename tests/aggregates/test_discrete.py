@@ -135,6 +135,19 @@ def test_bounds_hold_and_are_as_close_as_they_say(x: Fraction, bits: int) -> Non
     assert float(low) <= math.exp(-float(x)) * (1 + 1e-13) + 1e-300
 
 
+@pytest.mark.parametrize("x", [Fraction(1, 3), Fraction(7, 3), Fraction(100, 7), Fraction(1, 10**9)])
+def test_bounds_hold_the_series_in_exact_fractions(x: Fraction) -> None:
+    """e^x as its series, cut where what is left is below 2^-700."""
+    term, total, k = Fraction(1), Fraction(0), 0
+    while k < 2 * x or term > Fraction(1, 2**700):
+        total += term
+        k += 1
+        term = term * x / k
+    low, high = exp_bounds(x, 500)
+    assert low <= 1 / (total + 2 * term)
+    assert 1 / total <= high
+
+
 def test_uniform_numbers_are_uniform() -> None:
     counts = np.bincount(coins().below(np.arange(DRAWS), 7), minlength=7)
     assert len(counts) == 7

@@ -14,12 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from scipy import stats
 
 import labeldp as ldp
 from labeldp.aggregates import Aggregate, Histogram, Query, Vote
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, SeededNoiseWarning
 from labeldp.privacy.aggregation import aggregate_batches
 from labeldp.privacy.counting import GroupCounts
+from labeldp.receipt import spent_together
 
 RNG = np.random.default_rng(0)
 LABELS, GROUPS = RNG.integers(0, 3, 600), RNG.integers(0, 4, 600)
@@ -76,6 +78,17 @@ def test_seeded_noise_is_the_same_again_and_taints() -> None:
     assert (other.values - counted()).tolist() != (2 * (one.values - counted())).tolist()
 
 
+def test_noise_of_the_running_door_has_its_law_and_no_other() -> None:
+    """From the operating system's entropy, 60,000 empty cells; an alarm once in a million runs."""
+    values = ldp.aggregate([0, 1], Histogram(3, 1.0, 20_001), [20_000, 20_000], classes=range(3)).values[:20_000].reshape(-1)
+    reach = np.arange(-12, 13)
+    for a, fits in ((0.5, True), (0.65, False), (0.385, False)):
+        shares = math.tanh(a / 2) * np.exp(-a * np.abs(reach))
+        counts = np.array([np.count_nonzero(values == k) for k in reach])
+        expected = np.append(shares, 1 - shares.sum()) * len(values)
+        assert (stats.chisquare(np.append(counts, len(values) - counts.sum()), expected).pvalue > 1e-6) == fits
+
+
 # The ledger -------------------------------------------------------------------------------------------------------------------------
 
 
@@ -126,6 +139,8 @@ def test_an_aggregate_adds_to_a_draw_of_the_same_labels(ledger: ldp.Ledger) -> N
     noisy = ldp.privatize(LABELS, ldp.RRWithPrior(3, 0.2), prior=prior, dataset="d", ledger=ledger)
     assert len(noisy) == 600
     assert Fraction(repr(ledger.spent("d", "label"))) == Fraction("0.3")
+    together = spent_together([ask(ledger, Histogram(3, 0.1, 4)).receipt, *noisy.receipts])
+    assert (together.epsilon, together.delta, together.unit, together.recorded) == (0.3, 0.0, "row", True)
 
 
 def test_what_exceeds_the_budget_is_refused_and_leaves_nothing(ledger: ldp.Ledger) -> None:
@@ -330,6 +345,13 @@ def test_batches_give_what_arrays_give_and_repeat_each_other(ledger: ldp.Ledger,
         assert two.values.tolist() == one.values.tolist()
         assert two.receipt == one.receipt
     assert ledger.spent("d", "y") == 0.5
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.uint64(), pa.float64()])
+def test_numbers_of_every_type_are_labels_in_batches(kind: pa.DataType) -> None:
+    batch = pa.record_batch({"y": pa.array(LABELS).cast(kind), "g": pa.array(GROUPS).cast(pa.uint64())})
+    found = aggregate_batches([batch], Histogram(3, 300.0, 4), label="y", group="g", classes=range(3))
+    assert found.values.tolist() == counted().tolist()
 
 
 @pytest.mark.parametrize("encode", [lambda column: column, pa.Array.dictionary_encode])

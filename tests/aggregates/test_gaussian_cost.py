@@ -89,3 +89,19 @@ def test_very_wide_noise_is_bounded_without_a_sum() -> None:
 def test_counts_without_noise_are_refused() -> None:
     with pytest.raises(InvalidInput, match="variance > 0"):
         _gaussian.discrete_delta(Fraction(0), 1.0)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-6), (0.5, 1e-5), (2.0, 1e-9)])
+def test_the_continuous_formula_is_that_of_dp_accounting(epsilon: float, delta: float) -> None:
+    accounting = pytest.importorskip("dp_accounting")
+    theirs = accounting.get_sigma_gaussian(epsilon, delta) * math.sqrt(2)
+    assert _gaussian.analytic_sigma(epsilon, delta) == pytest.approx(theirs, rel=1e-6)
+
+
+@pytest.mark.parametrize(("sigma", "epsilon"), [(2.0, 0.3), (3.0, 0.5), (5.0, 0.05)])
+def test_concentrated_privacy_covers_what_dp_accounting_finds_for_one_count(sigma: float, epsilon: float) -> None:
+    """One count that changes by m: its discrete Gaussian loss, composed by their accountant, stays below our bound for m rows."""
+    pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
+    for rows in (2, 3):
+        found = pld.from_discrete_gaussian_mechanism(sigma, sensitivity=rows).get_delta_for_epsilon(epsilon)
+        assert found <= _gaussian.discrete_delta(Fraction(sigma) ** 2, epsilon, rows)

@@ -115,6 +115,29 @@ def test_permute_and_flip_fails_no_more_often_than_the_exponential_mechanism(gap
     assert flip <= other * (1 + 1e-9) + 1e-13
 
 
+class Equal:
+    """Words that are equal at first, and then as they are written down: implements `labeldp.laws.base.Words`."""
+
+    def __init__(self, *then: int) -> None:
+        self.then = np.array(then, np.uint64)
+
+    def __len__(self) -> int:
+        return len(self.then)
+
+    def take(self, counter: int, rows: np.ndarray | None = None) -> np.ndarray:
+        words = np.full(len(self), 7, np.uint64) if counter < 2 else self.then
+        return words if rows is None else words[rows]
+
+    def select(self, rows: np.ndarray) -> "Equal":
+        return Equal(*self.then[rows])
+
+
+def test_classes_with_equal_words_are_ordered_by_further_ones() -> None:
+    """Of two groups with all counts alike, each takes the class that comes first; the class's number never decides."""
+    found = Vote(3, 1.0, 2, "permute-and-flip").release(np.zeros((2, 3), np.int64), Equal(5, 3, 9, 8, 6, 2))
+    assert found.tolist() == [1, 2]
+
+
 def test_failure_probabilities_are_those_of_the_laws() -> None:
     for counts in ((9, 7, 6, 0), (4, 4, 1), (20, 1, 1, 1, 1)):
         gaps = [[counts[0] - count for count in counts[1:]]]
@@ -147,13 +170,35 @@ def test_published_laplace_noise(a: str) -> None:
     assert query.standard_deviation() ** 2 == pytest.approx(variance, rel=1e-12)
 
 
+def bins_are_apart(drawn: np.ndarray) -> bool:
+    """No two bins of (g, K) draws move together, and none is shifted: 10 sigma."""
+    deviation = max(drawn.std(), 1e-9)
+    pairs = drawn[:, 1:] - drawn[:, :1]
+    return bool(np.all(pairs.std(axis=0) > deviation) and np.abs(drawn.mean(axis=0)).max() < 10 * deviation / math.sqrt(len(drawn)))
+
+
 def test_every_bin_has_noise_of_its_own() -> None:
-    """One scalar for all bins, as `scipy.stats.dlaplace.rvs(a, K)` draws, would leave their differences exact."""
-    values = Histogram(10, 1.0, 300).release(np.zeros((300, 10), np.int64), words(3000))
-    assert all(len(set(row)) > 1 for row in values)
-    correlation = np.corrcoef(values.T.astype(float))
-    assert np.abs(correlation - np.eye(10)).max() < 0.3
-    assert np.abs(values.mean(axis=0)).max() < 6 * 2.8 / math.sqrt(300)
+    """Not as the algorithm is printed: `scipy.stats.dlaplace.rvs(a, K)` is one number for all bins, shifted by K."""
+    ours = Histogram(10, 1.0, 300).release(np.zeros((300, 10), np.int64), words(3000))
+    rng = np.random.default_rng(0)
+    printed = np.array([stats.dlaplace.rvs(0.5, 10, random_state=rng) for _ in range(300)])
+    assert printed.shape == (300,)
+    meant = stats.dlaplace.rvs(0.5, size=(300, 10), random_state=rng)
+    assert bins_are_apart(ours)
+    assert bins_are_apart(meant)
+    assert not bins_are_apart(np.repeat(printed[:, None], 10, axis=1))
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_the_odds_that_run_change_by_epsilon(rows: int) -> None:
+    """Counts (6, 4) against (5, 5), and (7, 3) for a unit of two rows: of all events, this one is likelier by e^epsilon exactly."""
+    query, times = Histogram(2, 1.0, 1), 400_000
+    seen = []
+    for seed, counts in enumerate([(5 + rows, 5 - rows), (5, 5)]):
+        drawn = query.release(np.tile(np.array(counts), (times, 1)), words(2 * times, seed), rows)
+        seen.append(int(np.sum((drawn[:, 0] >= 5 + rows) & (drawn[:, 1] <= 5 - rows))))
+    error = 5.5 * math.sqrt(sum(1 / count - 1 / times for count in seen))
+    assert abs(math.log(seen[0] / seen[1]) - 1.0) < error < 0.25
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])

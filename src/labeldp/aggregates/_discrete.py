@@ -104,8 +104,8 @@ def exp_bounds(x: Fraction, bits: int) -> tuple[Fraction, Fraction]:
         decimal.Context(prec=digits, rounding=r) for r in (decimal.ROUND_FLOOR, decimal.ROUND_CEILING, decimal.ROUND_HALF_EVEN)
     )
     numerator, denominator = Decimal(x.numerator), Decimal(x.denominator)  # exact: a Decimal holds an int of any length
-    low = near.next_minus(near.exp(-up.divide(numerator, denominator)))
-    high = near.next_plus(near.exp(-down.divide(numerator, denominator)))
+    low = near.next_minus(near.exp(up.divide(numerator, denominator).copy_negate()))  # a minus sign would round to 28 digits
+    high = near.next_plus(near.exp(down.divide(numerator, denominator).copy_negate()))
     return max(Fraction(low), Fraction(0)), min(Fraction(high), Fraction(1))
 
 

@@ -2,7 +2,6 @@
 """What an aggregate query answered: private values of groups, with the receipt of their charge."""
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -14,7 +13,7 @@ from labeldp.aggregates.base import Query, facts_of
 from labeldp.aggregates.histogram import Histogram, clamped_prior
 from labeldp.aggregates.vote import Vote
 from labeldp.errors import InvalidInput
-from labeldp.receipt import PrivacySpent, Receipt
+from labeldp.receipt import PrivacySpent, Receipt, spent_together
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,9 +71,7 @@ class Aggregate:
     @property
     def privacy(self) -> PrivacySpent:
         """What one unit spent on this answer."""
-        receipt = self.receipt
-        spent = (receipt.epsilon, receipt.delta) if receipt.secure else (math.inf, 1.0)
-        return PrivacySpent(*spent, receipt.unit, receipt.recorded, receipt.secure)
+        return spent_together([self.receipt])
 
     def prior(self, groups: ArrayLike) -> NDArray[np.float64]:
         """Class probabilities of rows, by their groups, from a histogram.
