@@ -15,10 +15,12 @@ import argparse
 from collections.abc import Sequence
 
 from deep_cells import results_file, run_all, wanted
+from deep_curves import WATCHED_ROWS
+from deep_curves import plot as plot_curves
 from deep_data import TABLES
 from deep_published import EPSILONS
 from deep_recipes import GRIDS, METHODS, SIZES
-from deep_report import markdown, plot
+from deep_report import cells, markdown, plot
 
 
 def chosen(method: Sequence[str] | None, table: str) -> list[str]:
@@ -53,9 +55,19 @@ def main() -> None:
         todo = list(wanted(args.table, args.size, chosen(args.method, args.table), epsilons, args.seeds, args.tiny))
         run_all(todo, tiny=args.tiny, threads=args.threads, device=args.device)
     print(markdown(args.table, args.size, epsilons, tiny=args.tiny))
-    path = results_file(args.tiny).parent / f"deep-{args.table}-{args.size}.png"
     if args.report:
-        print(f"\nPlot: {path}" if plot(args.table, args.size, epsilons, path, tiny=args.tiny) else "\nNo plot: pip install matplotlib.")
+        draw(args.table, args.size, epsilons, tiny=args.tiny)
+
+
+def draw(table: str, size: str, epsilons: Sequence[float], *, tiny: bool) -> None:
+    """The table as a plot, and the learning curves of the first seed in two stages, the paper's beside ours."""
+    path = results_file(tiny).parent / f"deep-{table}-{size}.png"
+    print(f"\nPlot: {path}" if plot(table, size, epsilons, path, tiny=tiny) else "\nNo plot: pip install matplotlib.")
+    found = cells(table, size, tiny=tiny)
+    runs = [found[name, float(epsilons[0])][0] for name in ("paper-2st", "ours-2") if (name, float(epsilons[0])) in found]
+    path = path.with_name(f"deep-{table}-{size}-epochs.png")
+    if plot_curves(runs, f"{table}, {size}: the first {WATCHED_ROWS} test rows after each epoch", path):
+        print(f"Learning curves: {path}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -105,6 +106,7 @@ def measure(run: Run) -> Run:
     import numpy as np
     import torch
     from conditions import machine
+    from deep_curves import WATCHED_ROWS, scored
     from deep_data import load
     from deep_nets import n_parameters
     from deep_recipes import GRID_DATA, GRIDS
@@ -117,18 +119,21 @@ def measure(run: Run) -> Run:
         data = data.tiny(TINY_ROWS)
     if method.law == "dp-sgd":
         from deep_dpsgd import fit
-    start = time.perf_counter()
+    start, busy = time.perf_counter(), time.process_time()
     fitted = fit(data, method, run["epsilon"], run["seed"], device=run["device"], progress=say)
-    training = time.perf_counter() - start
+    training, busy = time.perf_counter() - start, time.process_time() - busy
     proba = probabilities(fitted.net, data.X_test, method.views)
     chosen = np.maximum(proba[np.arange(len(data.y_test)), data.y_test], 1e-15)
+    watched = [scored(seen, data.y_test[:WATCHED_ROWS], run["epsilon"], data.rates) for seen in fitted.watched]
+    epochs = [epoch | curve for epoch, curve in zip_longest(fitted.epochs, watched, fillvalue={})]
     found = {
         "accuracy": float(np.mean(proba.argmax(axis=1) == data.y_test)),
         "log_loss": float(-np.log(chosen).mean()),
         "training_seconds": round(training, 1),
+        "core_seconds": round(busy, 1),
         "parameters": n_parameters(fitted.net),
         "stages": [stage | fitted.hits(number, data.y, data.n_classes) for number, stage in enumerate(fitted.stages)],
-        "epochs": fitted.epochs,
+        "epochs": epochs,
         "device_name": torch.cuda.get_device_name() if run["device"] == "cuda" else "cpu",
         "torch": torch.__version__,
         "machine": machine(),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from deep_curves import WATCHED_ROWS
 from deep_data import Data
 from deep_nets import build
 from deep_ratings import every_threshold, threshold_bits, threshold_prior
@@ -45,12 +46,15 @@ class Fitted:
         Stage, number and mean loss of each epoch.
     candidates : dict
         By stage, from 0: the rows drawn and their candidate sets, packed, where the law has any.
+    watched : list of arrays
+        Each epoch's probabilities for the first test rows, to be compared with their labels after training.
     """
 
     net: nn.Module
     stages: list[dict[str, object]] = field(default_factory=list)
     epochs: list[dict[str, object]] = field(default_factory=list)
     candidates: dict[int, tuple[Rows, NDArray[np.uint8]]] = field(default_factory=dict)
+    watched: list[Floats] = field(default_factory=list)
 
     def hits(self, number: int, labels: NDArray[np.integer], n_classes: int) -> dict[str, float]:
         """Share of a stage's rows whose true label was among the candidates: top-k accuracy of the model before it. After training only."""
@@ -98,7 +102,8 @@ class Stages:
     def learn(self, net: nn.Module, rows: Rows, target: Tensor, training: Training) -> nn.Module:
         """Train a net on these rows."""
         inputs = self.data.X[torch.from_numpy(rows)]
-        return train(net, inputs, target, training.recipe(), generator=self.generator, device=self.device, progress=self._progress)
+        how = {"generator": self.generator, "device": self.device, "progress": self._progress, "watch": self._watch}
+        return train(net, inputs, target, training.recipe(), **how)
 
     def prior_of(self, model: nn.Module, rows: Rows) -> Floats:
         """What the law is told of rows whose labels the model knows nothing of."""
@@ -133,6 +138,9 @@ class Stages:
         if "candidates" in block.side:
             self.found.candidates[len(self.found.stages)] = (self.run.rows, block.side["candidates"])
         return {"law": block.law.name, "drawn": len(self.run.rows), "bits": bits, "mean_size": size}
+
+    def _watch(self, number: int, net: nn.Module) -> None:
+        self.found.watched.append(probabilities(net, self.data.X_test[:WATCHED_ROWS], self.method.views))
 
     def _progress(self, epoch: Epoch) -> None:
         stage = max(1, len(self.found.stages))

@@ -2,6 +2,7 @@
 """The loop: it learns from noise, repeats exactly, sees every row, and stops where training has gone wrong."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -105,6 +106,20 @@ def test_progress_tells_noisy_figures_only_and_may_stop():
         fitted(QUICK, x[:400], form[:400], held_out=(x[400:], form[400:]), progress=progress)
     assert [epoch.number for epoch in told] == [1, 2]
     assert all(0 < epoch.loss < 2 and -2 < epoch.held_out < 0 for epoch in told)
+
+
+def test_each_epochs_averaged_net_can_be_watched_and_is_the_one_returned():
+    x, _, noisy = problem(600)
+    seen = []
+
+    def watch(number, net):
+        seen.append((number, predict(net, x)))
+
+    recipe = replace(QUICK, average=0.9)
+    plain, net = fitted(recipe, x, evidence_of(noisy)), fitted(recipe, x, evidence_of(noisy), watch=watch)
+    assert [number for number, _ in seen] == list(range(1, recipe.epochs + 1))
+    torch.testing.assert_close(predict(net, x), seen[-1][1])
+    torch.testing.assert_close(predict(net, x), predict(plain, x))  # watching changes nothing
 
 
 def test_held_out_score_is_the_mean_log_evidence():

@@ -179,6 +179,16 @@ def test_matrix_is_the_formula(prior: list[float], realised: bool) -> None:
     assert law.information(prior) == pytest.approx(float(by_matrix[0]), rel=1e-10)
 
 
+def test_randomized_response_tells_at_least_as_much_to_whoever_knows_the_distribution() -> None:
+    """600 random priors, sizes and budgets: no floor below 1 / K beats it in information, which the documentation says."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        k, epsilon = int(rng.integers(2, 12)), float(rng.choice([0.05, 0.3, 1.0, 2.0, 4.0, 8.0]))
+        prior = rng.dirichlet(np.full(k, rng.choice([0.2, 1.0, 5.0])))
+        most = RandomizedResponse(k, epsilon).information(prior) * (1 + 1e-9) + 1e-12
+        assert all(ClusterRR(k, epsilon, part / k).information(prior) <= most for part in (0.01, 0.5, 0.95))
+
+
 def test_a_smoothed_distribution_is_taken_as_it_is() -> None:
     rng = np.random.default_rng(3)
     q = smoothed(rng.normal(0.1, 0.2, (200, 10)), 0.02)

@@ -90,6 +90,7 @@ class Epoch:
 
 
 Progress = Callable[[Epoch], object]
+Watch = Callable[[int, nn.Module], object]
 
 
 def train(
@@ -102,6 +103,7 @@ def train(
     device: torch.device | str = "cpu",
     held_out: tuple[Any, Form] | None = None,
     progress: Progress | None = None,
+    watch: Watch | None = None,
     fabric: Any = None,
 ) -> nn.Module:
     """Train a net in place.
@@ -123,6 +125,8 @@ def train(
         Rows that are scored after each epoch and never learned from.
     progress : function of an Epoch, optional
         Called after each epoch, in every process with the same figures; may raise to stop. `logs.combine` makes one function of several.
+    watch : function of an epoch's number and the net, optional
+        Called after each epoch, before `progress`, with the averaged net where there is one: to predict with or to save, not to change.
     fabric : lightning.fabric.Fabric, optional
         Launched; decides device, precision and distribution. Each process calls `train` with the same arguments and learns from its share
         of every batch; batches are those of one process, in the order of the first process's generator.
@@ -158,6 +162,8 @@ def train(
         loss = run.epoch(number, order, average, module)
         model = module if average is None else average.module
         place.unite(model)
+        if watch is not None:
+            watch(number + 1, model)
         _report(number + 1, loss, model, held_out, recipe, place, progress)
     return model.eval()
 

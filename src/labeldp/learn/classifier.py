@@ -26,13 +26,13 @@ from labeldp.protocol import metrics
 from labeldp.protocol.fitting import (
     FitPlan,
     HeldOut,
+    answer_for,
     check_noisy,
     evidenced,
     hold_out,
     open_fit,
     plan_fit,
     spent_by,
-    with_answer,
 )
 from labeldp.protocol.stages import Rows, Stage, run_stages
 
@@ -183,7 +183,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         labels = checked_labels(y, len_of(X), declared=self.classes is not None)
         plan = plan_fit(self, labels, X, len_of(X))
         self._require_estimate(plan)
-        plan = with_answer(self, plan, labels, ids=ids, unit=unit)
+        plan = plan.with_answer(answer_for(self, plan, labels, ids=ids, unit=unit))
         known = None if plan.answer is None or plan.grouped is None else ClusterModel(plan.grouped.found, plan.answer)
         start = None if known is None else Model(known, len(plan.classes))
         with open_fit(self, plan, labels, ids=ids, unit=unit, public_digest=lambda: features_digest(X)) as run:

@@ -138,6 +138,10 @@ def embedded(embedder: Any, X: Any) -> Any:
         return sparse
     if hasattr(found, "detach"):
         found = found.detach().cpu().numpy()
+    if not hasattr(found, "__array__") and not isinstance(found, (list, tuple)):
+        raise InvalidInput(
+            f"Expected an array, tensor, sparse matrix or data frame to cluster, got {type(found).__name__}. Give embedder=."
+        )
     try:
         array = np.asarray(found)
         array = array if array.dtype == np.float32 else array.astype(np.float64)

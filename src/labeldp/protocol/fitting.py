@@ -74,7 +74,7 @@ class FitPlan:
     prior : (n, K) float64 array or None
         Of the first stage.
     grouped : GroupPlan or None
-        A prior of groups, which `with_answer` pays for.
+        A prior of groups, which `answer_for` pays for.
     answer : Aggregate or None
         What it bought.
     """
@@ -103,6 +103,10 @@ class FitPlan:
     def invertible(self) -> bool:
         """Every row will have an unbiased estimator."""
         return self.stages.invertible and self.prior is None and self.grouped is None
+
+    def with_answer(self, answer: "Aggregate | None") -> "FitPlan":
+        """The plan with its prior of groups paid for; as it is, without one."""
+        return self if answer is None or self.grouped is None else replace(self, answer=answer, prior=answer.prior(self.grouped.groups))
 
     def to_dict(self) -> dict[str, object]:
         """The plan as JSON-ready data, for the charge."""
@@ -163,8 +167,10 @@ def _law_of(settings: Settings, grouped: GroupPlan | None, n_classes: int) -> La
     return law
 
 
-def with_answer(settings: Settings, plan: FitPlan, labels: NDArray[Any], *, ids: ArrayLike | None, unit: ArrayLike | None) -> FitPlan:
-    """The plan with its prior of groups paid for: the first of a fit's two charges. Without such a prior, the plan as it is.
+def answer_for(
+    settings: Settings, plan: FitPlan, labels: NDArray[Any], *, ids: ArrayLike | None, unit: ArrayLike | None
+) -> "Aggregate | None":
+    """What the labels say of a prior's groups: the first of a fit's two charges. None without such a prior.
 
     Parameters
     ----------
@@ -174,9 +180,8 @@ def with_answer(settings: Settings, plan: FitPlan, labels: NDArray[Any], *, ids:
     ids, unit : as `fit` got them
     """
     if plan.grouped is None:
-        return plan
-    answer = ask_groups(settings, plan.grouped, labels, plan.classes, inferred=plan.inferred, ids=ids, unit=unit)
-    return replace(plan, answer=answer, prior=answer.prior(plan.grouped.groups))
+        return None
+    return ask_groups(settings, plan.grouped, labels, plan.classes, inferred=plan.inferred, ids=ids, unit=unit)
 
 
 def spent_by(plan: FitPlan, noisy: NoisyLabels) -> PrivacySpent:

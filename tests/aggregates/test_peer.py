@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peer to peer: the exact accountant against fractions and published values, and the protocol as it runs."""
+
+import json
+import math
+import re
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from labeldp.aggregates.peer import Learner, PeerToPeer, Report, User, flip_words, frequencies, report_law, run
+from labeldp.errors import InvalidInput
+from labeldp.laws.exact import WORD
+from labeldp.testing import CounterWords
+
+VECTORS = json.loads((Path(__file__).parent.parent / "golden" / "vectors.json").read_text())
+QUARTER = Fraction(1, 4)
+
+
+@pytest.mark.parametrize("key", [k for k in VECTORS if re.fullmatch(r"p2p\.memo\.n\dm\da1/4t\d", k)])
+def test_exact_laws(key: str) -> None:
+    n, m, t = (int(v) for v in re.fullmatch(r"p2p\.memo\.n(\d)m(\d)a1/4t(\d)", key).groups())
+    assert report_law(n, m, t, QUARTER) == [Fraction(v) for v in VECTORS[key]]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_worst_pure_ratio(n: int) -> None:
+    laws = [report_law(n, m, n, QUARTER) for m in range(n + 1)]
+    pairs = [(laws[m], laws[m + step]) for m in range(n + 1) for step in (-1, 1) if 0 <= m + step <= n]
+    worst = max(p / q for here, there in pairs for p, q in zip(here, there, strict=True))
+    assert worst == Fraction(VECTORS[f"p2p.memo.pure_ratio.n{n}"][0])
+    assert math.log(worst) <= PeerToPeer(0.25).local_epsilon
+
+
+VALUES = [
+    ("p2p.full.n100.a0.25.theta1", 100, 0.25, 1.0),
+    ("p2p.full.n100.a0.25.theta0.5", 100, 0.25, 0.5),
+    ("p2p.full.n50.a0.2.theta0.5", 50, 0.2, 0.5),
+    ("p2p.full.n300.a0.1.theta1", 300, 0.1, 1.0),
+    ("p2p.full.n600.a0.1.theta1", 600, 0.1, 1.0),
+    ("p2p.n1000.alpha0.1.t1000.delta1/n2", 1000, 0.1, 1.0),
+    ("p2p.n1000.alpha0.05.t1000.delta1/n2", 1000, 0.05, 1.0),
+]
+
+
+@pytest.mark.parametrize(("key", "n", "flip", "join"), VALUES)
+def test_published_epsilons_from_above(key: str, n: int, flip: float, join: float) -> None:
+    wanted = VECTORS[key][0][0] if key.startswith("p2p.full") else VECTORS[key]["memo"][0]
+    found = PeerToPeer(flip, join).epsilon(n, 1 / n**2)
+    assert wanted - 1e-9 <= found <= wanted + 2.0**-19
+    if key.startswith("p2p.n1000.alpha0.1."):
+        lemma, local = VECTORS[key]["lemma9"][0], VECTORS[key]["local"]
+        assert 11 * found < lemma and found < local < lemma  # the closed form is worse than the flips alone
+
+
+@pytest.mark.parametrize(("n", "flip", "join"), [(40, 0.25, 1.0), (40, 0.1, 0.5), (200, 0.3, 1.0), (1, 0.2, 1.0), (2, 0.2, 0.3)])
+def test_the_ends_are_the_worst_of_all(n: int, flip: float, join: float) -> None:
+    mechanism = PeerToPeer(flip, join)
+    for epsilon in (0.0, 0.05, 0.3):
+        every, ends = (mechanism.delta(n, epsilon, search=search) for search in ("all", "ends"))
+        assert every == ends == mechanism.delta(n, epsilon)
+
+
+@pytest.mark.parametrize(("n", "join"), [(6, 1), (9, 1), (5, Fraction(1, 2))])
+def test_delta_is_rounded_up_from_the_exact_sum(n: int, join: Fraction) -> None:
+    """Against fractions: every m, both directions; t binomial where users join by chance."""
+    for epsilon in (0.0, 0.1, 0.5):
+        gain, total = Fraction(math.exp(epsilon)), Fraction(0)
+        for m in range(n):
+            for here, there in ((m, m + 1), (m + 1, m)):
+                found = Fraction(0)
+                for t in range(n + 1):
+                    chance = math.comb(n, t) * Fraction(join) ** t * (1 - Fraction(join)) ** (n - t)
+                    if chance:
+                        laws = report_law(n, here, t, QUARTER), report_law(n, there, t, QUARTER)
+                        found += chance * sum(max(Fraction(0), p - gain * q) for p, q in zip(*laws, strict=True))
+                total = max(total, found)
+        claim = PeerToPeer(0.25, float(join)).delta(n, epsilon)
+        assert total <= claim <= float(total) + 1e-10
+
+
+def test_large_clusters_take_seconds_and_more_users_hide_better() -> None:
+    start = time.perf_counter()
+    mechanism = PeerToPeer(0.1)
+    found = [mechanism.epsilon(n, 1e-8) for n in (1000, 10_000)]
+    assert time.perf_counter() - start < 60  # about one second alone
+    assert found[1] == pytest.approx(0.0887, abs=5e-4)
+    assert found[1] < found[0] < mechanism.local_epsilon
+    assert mechanism.delta(10_000, found[1]) <= 1e-8
+    assert mechanism.epsilon(5, 1e-12) == mechanism.local_epsilon or mechanism.epsilon(5, 1e-12) < mechanism.local_epsilon
+
+
+def test_nothing_is_claimed_below_what_the_pure_ratio_needs() -> None:
+    """At a tiny delta, epsilon is that of the worst outcome: ln 11/5 for two users."""
+    assert PeerToPeer(0.25).epsilon(2, 1e-9) == pytest.approx(math.log(11 / 5), abs=2e-6)
+    assert PeerToPeer(0.25).epsilon(2, 1e-9) >= math.log(11 / 5) - 1e-8
+
+
+# The protocol ---------------------------------------------------------------------------------------------------------------------
+
+
+def counts_of_ones(mechanism: PeerToPeer, labels: list[int], rounds: int, seed: int) -> np.ndarray:
+    """How often each number of ones was reported, over independent clusters of the same labels."""
+    n = len(labels)
+    words = CounterWords(np.arange(n * rounds, dtype=np.int64), seed=seed)
+    groups = np.repeat(np.arange(rounds), n)
+    reports = run(mechanism, np.tile(labels, rounds), groups, words)
+    ones = np.bincount(groups[[r.user for r in reports]], weights=[r.bit for r in reports], minlength=rounds).astype(int)
+    return np.bincount(ones, minlength=n + 1)
+
+
+def test_reports_follow_the_exact_law_and_not_that_of_fresh_noise() -> None:
+    """20,000 clusters of four users, chi-square at 1e-6. Were a bit drawn anew for every request, ones would be binomial: rejected."""
+    labels, rounds = [1, 0, 0, 0], 20_000
+    seen = counts_of_ones(PeerToPeer(0.25), labels, rounds, seed=1)
+    wanted = rounds * np.array([float(p) for p in report_law(4, 1, 4, QUARTER)])
+    limit = float(chi2.isf(1e-6, 4))
+    assert ((seen - wanted) ** 2 / wanted).sum() < limit
+    share = 0.25 * 0.75 + 0.75 * 0.25
+    fresh = rounds * np.array([math.comb(4, k) * share**k * (1 - share) ** (4 - k) for k in range(5)])
+    assert ((seen - fresh) ** 2 / fresh).sum() > limit
+    louder = rounds * np.array([float(p) for p in report_law(4, 1, 4, Fraction(1, 4) / Fraction(13, 10))])
+    assert ((seen - louder) ** 2 / louder).sum() > limit
+
+
+def test_users_join_and_ask_uniformly() -> None:
+    n = 30_000
+    words = CounterWords(np.arange(n, dtype=np.int64), seed=3)
+    groups = np.arange(n) // 3
+    reports = run(PeerToPeer(1e-9, 0.3), (np.arange(n) % 3 == 0).astype(int), groups, words)
+    assert abs(len(reports) - 0.3 * n) < 5 * math.sqrt(0.21 * n)
+    by_place = np.array([[r.user % 3, r.bit] for r in reports])
+    for place in range(3):  # whoever asks, one of the three has a one; with flips next to never, a third of the answers are ones
+        bits = by_place[by_place[:, 0] == place, 1]
+        assert abs(bits.mean() - 1 / 3) < 5 * math.sqrt(2 / 9 / len(bits))
+    assert len({r.user for r in reports}) == len(reports)
+
+
+def test_each_sees_what_the_protocol_gives_and_nothing_else() -> None:
+    learner, asker, peer = Learner(), User(0, 1, False), User(1, 0, True)
+    asker.take_part(peer, learner)
+    assert vars(learner) == {"reports": [Report(0, 1)]}  # the asker's name and the peer's bit, not the peer's name
+    assert set(vars(peer)) == {"name", "_label", "_flip", "asked"} and peer.asked == 1  # not who asked
+    assert {peer.answer() for _ in range(20)} == {1}  # one flip, for every request
+    assert "_label" not in repr(peer) and "label" not in repr(peer)
+
+
+def test_frequencies_are_unbiased() -> None:
+    mechanism, n = PeerToPeer(0.2, 0.9), 40_000
+    labels = (np.arange(n) % 10 < 3).astype(int)
+    groups = np.zeros(n, dtype=int)
+    found = frequencies(mechanism, run(mechanism, labels, groups, CounterWords(np.arange(n, dtype=np.int64))), groups, 2)
+    error = math.sqrt(2 * 0.25 / (0.9 * n)) / (1 - 2 * 0.2)
+    assert abs(found[0] - 0.3) < 5 * error
+    assert found[1] == 0.5
+
+
+def test_flips_are_never_fewer_than_asked() -> None:
+    for flip in (0.1, 0.25, 1e-9, 0.4999):
+        assert Fraction(flip_words(flip), WORD) >= Fraction(repr(flip))
+        assert PeerToPeer(flip).local_epsilon == pytest.approx(math.log((1 - flip) / flip), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PeerToPeer(0.0), "flip"),
+        (lambda: PeerToPeer(0.5), "says nothing"),
+        (lambda: PeerToPeer(math.nan), "flip"),
+        (lambda: PeerToPeer(0.1, 0.0), "join"),
+        (lambda: PeerToPeer(0.1).delta(0, 1.0), "n_users"),
+        (lambda: PeerToPeer(0.1).delta(20_000, 1.0), "only help"),
+        (lambda: PeerToPeer(0.1).delta(10, -1.0), "epsilon"),
+        (lambda: PeerToPeer(0.1).epsilon(10, 0.0), "delta"),
+        (lambda: PeerToPeer(0.1).epsilon(10, 0.1, search="some"), "search"),
+        (lambda: run(PeerToPeer(0.1), [0, 2], [0, 0], CounterWords(np.arange(2))), "0 and 1"),
+        (lambda: run(PeerToPeer(0.1), [0, 1], [0.5, 0.5], CounterWords(np.arange(2))), "cluster"),
+        (lambda: run(PeerToPeer(0.1), [0, 1], [0, 0], CounterWords(np.arange(3))), "word stream"),
+    ],
+)
+def test_bad_input(make, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        make()
