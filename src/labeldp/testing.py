@@ -325,6 +325,7 @@ def _check_weights(law: Law, side: Side) -> None:
     if np.isnan(weights).all():
         return
     scale = max(1.0, float(np.abs(weights).max()))
+    assert np.allclose(weights.sum(axis=1), 1.0, rtol=0, atol=1e-9 * scale), "weights of a row must sum to 1"
     assert np.allclose(matrix @ weights, np.eye(law.n_classes), rtol=0, atol=1e-9 * scale), "the estimator built from weights is biased"
 
 

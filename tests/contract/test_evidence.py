@@ -20,6 +20,8 @@ LAWS = [
     ldp.RRWithPrior(4, 1.0),
     ldp.PriorSplit(4, 1.0),
     ldp.AutoLaw(4, 1.0),
+    ldp.ClusterRR(4, 1.0, 0.05),
+    ldp.Alibi(4, 1.0),
 ]
 
 

@@ -15,6 +15,8 @@ LAWS = {
     "rr-with-prior": (ldp.RRWithPrior, PackedSets),
     "split": (ldp.PriorSplit, PackedSets),
     "auto": (ldp.AutoLaw, PackedSets),
+    "cluster-rr": (ldp.ClusterRR, Candidates),
+    "alibi": (ldp.Alibi, Dense),
 }
 
 
@@ -73,7 +75,9 @@ def test_large_tables_are_compact_by_themselves(monkeypatch):
     assert small.n_bytes == 120 * (64 // 8 + 16)
 
 
-@pytest.mark.parametrize("law", [ldp.RandomizedResponse(5, 1.0), ldp.SubsetSelection(9, 0.7)], ids=lambda law: law.name)
+@pytest.mark.parametrize(
+    "law", [ldp.RandomizedResponse(5, 1.0), ldp.SubsetSelection(9, 0.7), ldp.ClusterRR(4, 1.0), ldp.Alibi(4, 1.0)], ids=lambda law: law.name
+)
 def test_debias_weights_are_those_of_numpy(law):
     noisy = draw(law)
     both = noisy.combine(draw(law, seed=1))

@@ -10,6 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.optimize import brentq
 
@@ -162,6 +164,31 @@ def test_no_share_of_the_least_class_exceeds_epsilon(epsilon: float, floor: floa
         assert WORD - resampling + cell <= exp_floor(epsilon) * cell
         share = least / GRID
         assert resampling / WORD == pytest.approx(1 / (1 + share * math.expm1(epsilon)), rel=1e-6, abs=2 / (WORD * share))
+
+
+@given(
+    st.integers(2, 12),
+    st.floats(1e-3, 12.0),
+    st.floats(1e-6, 1.0),
+    st.booleans(),
+    st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=150, deadline=None)
+def test_the_running_sampler_stays_within_its_claim(k: int, epsilon: float, part: float, realised: bool, seed: int) -> None:
+    """Whole numbers of words, for any prior: they add up to 2^64, no class is below the floor, and no ratio is above e^epsilon."""
+    law = ClusterRR(k, epsilon, min(max(part / k, 2.0**-32), 1.0 / k), realised)
+    if law.is_uniform:
+        return
+    rng = np.random.default_rng(seed)
+    side = law.prepare(rng.dirichlet(np.full(k, rng.choice([0.05, 0.5, 5.0])), 20) * rng.choice([1e-30, 1.0, 1e30]))
+    kept, cells = law.cells(side)
+    assert [int(a) + sum(int(c) for c in row) for a, row in zip(kept, cells, strict=True)] == [WORD] * 20
+    ceiling = exp_floor(epsilon)
+    assert all(int(a) + int(row.min()) <= ceiling * int(row.min()) for a, row in zip(kept, cells, strict=True))
+    assert (side["q"] >= int(law.floor * GRID)).all()
+    if realised:
+        once = ClusterRR(k, epsilon, law.floor, realised=False)
+        assert (once.cells(side)[0] <= kept).all()
 
 
 @pytest.mark.parametrize("prior", [[0.7, 0.2, 0.1, 0.0], [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 5.0], [0.4, 0.3, 0.2, 0.1]])

@@ -177,7 +177,7 @@ class Law(ABC):
         return sets.pack(score == score.max(axis=1, keepdims=True))
 
     def weights(self, outputs: Array, side: Side) -> Floats:
-        """Unbiased weights: (n, K) with E sum_c weights[i, c] losses[i, c] = losses[i, label of i], NaN where a row has none.
+        """Unbiased weights: (n, K) with E sum_c weights[i, c] losses[i, c] = losses[i, label of i]; rows sum to 1, or are NaN.
 
         From `inclusion`, (1{c in output} - other) / (own - other): Ghazi et al. 2021, equation 7, for sets too; a law that is invertible in
         another way says so here.

@@ -135,14 +135,16 @@ class Alibi(Law):
         return np.full(len(outputs), _NAN), np.full(len(outputs), _NAN)
 
     def weights(self, outputs: Array, side: Side) -> Floats:
-        """Unbiased weights, (n, K) float64: (f - E[f | not the label]) / (E[f | label] - E[f | not the label]).
+        """Unbiased weights, (n, K) float64: (f - E[f | not the label]) / (E[f | label] - E[f | not the label]), raised alike to sum to 1.
 
-        f = tanh(half the log-likelihood ratio) of each class's score: among functions of one score near the least variance.
+        f = tanh(half the log-likelihood ratio) of each class's score: among functions of one score near the least variance. Before they are
+        raised, a row's weights sum to 1 in expectation, so raising them keeps them unbiased.
         """
         ratio, own, other = _score_table(self.epsilon, self.levels)
         f = np.tanh(0.5 * ratio)
         mean = float(f @ other)
-        return np.asarray(((f - mean) / float(f @ (own - other)))[np.asarray(outputs, dtype=np.intp)])
+        weights = ((f - mean) / float(f @ (own - other)))[np.asarray(outputs, dtype=np.intp)]
+        return np.asarray(weights + (1.0 - weights.sum(axis=1, keepdims=True)) / self.n_classes)
 
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
         """Every probability, where the outputs are few (levels^K x K <= 10^6); `coordinate` says as much at any size.
