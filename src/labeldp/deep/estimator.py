@@ -108,6 +108,8 @@ class TorchClassifier:
         Trained, in evaluation mode; output k is classes_[k].
     noisy_labels_ : NoisyLabels of all rows, in the order of X
     privacy_ : PrivacySpent
+    answer_ : Aggregate or None
+        The noisy histograms of a ClusterPrior.
     stages_ : tuple of Stage
     estimated_accuracy_ : Estimate or None
         True-label accuracy on held-out noisy rows; None without such rows.
@@ -277,7 +279,7 @@ class TorchClassifier:
             for run in runs:
                 run.settle()
         self._finish(trainer, staged.noisy, staged.model, staged.validation, staged.stages)
-        self.privacy_ = spent_by(plan, staged.noisy)
+        self.answer_, self.privacy_ = plan.answer, spent_by(plan, staged.noisy)
         return self
 
     def _fit_noisy(self, X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None, unit: ArrayLike | None) -> Self:
@@ -349,7 +351,7 @@ class TorchClassifier:
         if len(held_out):
             self.estimated_accuracy_ = metrics.accuracy(noisy[held_out], classes[trainer.proba(model, held_out).argmax(axis=1)])
         self.classes_, self.module_, self.history_ = classes, model.module, [list(each) for each in model.history]
-        self.noisy_labels_, self.privacy_, self.stages_ = noisy, noisy.privacy, stages
+        self.noisy_labels_, self.privacy_, self.answer_, self.stages_ = noisy, noisy.privacy, None, stages
         return self
 
     # What makes a fit the same fit ----------------------------------------------------------------------------------------------------

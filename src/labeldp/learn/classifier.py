@@ -173,7 +173,9 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         random_state = check_random_state(self.random_state)
         X = self._checked(X, y)
         estimator = seeded(self._base(len_of(X)), random_state if self.random_state is not None else None)
-        learner = make_learner(estimator, self._correction(estimator, y), options, random_state)
+        learner = make_learner(
+            estimator, self._correction(estimator, y), options, random_state, linear=not isinstance(self.prior, ClusterPrior)
+        )
         if isinstance(y, NoisyLabels):
             check_noisy(y, self.classes, ids, unit)
             return self._fit_noisy(X, y, learner, options, random_state)

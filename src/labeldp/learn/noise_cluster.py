@@ -128,7 +128,7 @@ class NoiseCluster(ClassifierMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         inner = None if self.estimator is None else get_tags(self.estimator).input_tags
         tags.input_tags.sparse = inner is None or inner.sparse
-        tags.input_tags.allow_nan = False
+        tags.input_tags.allow_nan = self.embedder is not None and not isinstance(self.embedder, str) and (inner is None or inner.allow_nan)
         return tags
 
     # Fitting ----------------------------------------------------------------------------------------------------------------------
