@@ -16,7 +16,7 @@ import labeldp as ldp
 from labeldp._rounding import exact, sum_up
 from labeldp.learn import ClusterPrior, LearnOptions, NoiseCluster
 from labeldp.learn.clusters import clusters_for, find_clusters
-from labeldp.protocol.groups import left_of
+from labeldp.protocol.groups import left_of, projected_prior
 
 K = 4
 MISTAKE = 1e-6  # chance that a test of a random draw fails although all is right
@@ -350,3 +350,33 @@ def test_a_wrong_vote_is_as_rare_as_it_says():
         stated = float(model.failure(1.0).mean())
     assert binom.ppf(MISTAKE, 800, stated) <= wrong <= binom.isf(MISTAKE, 800, stated)
     assert binom.isf(MISTAKE, 800, stated / 4) < wrong < binom.ppf(MISTAKE, 800, 4 * stated)
+
+
+# Histograms as priors ----------------------------------------------------------------------------------------------------------------
+
+
+def answer_of(values, n_rows, epsilon=1.0):
+    values = np.asarray(values, np.int64)
+    query = ldp.aggregates.Histogram(values.shape[1], epsilon, len(values))
+    receipt = ldp.Receipt("0" * 32, "", "label", "row", 1, epsilon)
+    return ldp.aggregates.Aggregate(query, values, np.asarray(n_rows, np.int64), tuple(range(values.shape[1])), receipt)
+
+
+def test_noise_is_projected_off_a_histogram():
+    exact_counts = projected_prior(answer_of([[60, 30, 10]], [100], epsilon=700.0))
+    np.testing.assert_allclose(exact_counts, [[0.6, 0.3, 0.1]])
+    # 7 too many in all: taken off evenly, and what is negative stays at 0; by hand, the level is 3.5
+    np.testing.assert_allclose(projected_prior(answer_of([[63, 44, -5]], [100], epsilon=700.0)), [[0.595, 0.405, 0]], atol=1e-12)
+    np.testing.assert_allclose(projected_prior(answer_of([[5, -7, 3], [9, 9, 9]], [0, 2], epsilon=0.01)), 1 / 3)
+
+
+def test_projected_histograms_are_nearer_to_the_truth_than_clamped_ones():
+    rng = np.random.default_rng(0)
+    true = rng.dirichlet(np.full(10, 0.1), 400)
+    groups = np.repeat(np.arange(400), 50)
+    labels = (rng.random((len(groups), 1)) > true[groups].cumsum(axis=1)).sum(axis=1).clip(max=9)
+    answer = ldp.aggregate(labels, ldp.aggregates.Histogram(10, 0.4, 400), groups, classes=range(10), noise=ldp.SeededNoise(0))
+    clamped, projected = answer.prior(np.arange(400)), projected_prior(answer)
+    np.testing.assert_allclose(projected.sum(axis=1), 1)
+    assert projected.min() >= 0
+    assert np.abs(projected - true).sum() < 0.8 * np.abs(clamped - true).sum()

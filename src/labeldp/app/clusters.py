@@ -131,7 +131,7 @@ class ClusterLearner:
         """The nearest centre as scikit-learn has it, with the class codes that were voted."""
         from sklearn.neighbors import KNeighborsClassifier
 
-        nearest = KNeighborsClassifier(1).fit(model.clusters_.centres, model.aggregate_.codes())
+        nearest = KNeighborsClassifier(1, algorithm="brute").fit(model.clusters_.centres, model.aggregate_.codes())
         sizes = model.aggregate_.n_rows
         failure = float(model.failure_ @ sizes / sizes.sum())
         return nearest, {"clusters": {"number": len(sizes), "mechanism": model.aggregate_.query.chosen(), "failure": failure}}

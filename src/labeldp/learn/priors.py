@@ -14,7 +14,7 @@ from labeldp.laws import ClusterRR, Law
 from labeldp.laws.cluster_budget import split_budget
 from labeldp.learn.clusters import Clusters, clusters_for, find_clusters
 from labeldp.learn.model import Floats
-from labeldp.protocol.groups import GroupPlan, left_of
+from labeldp.protocol.groups import GroupPlan, left_of, projected_prior
 
 
 class ClusterPrior(BaseEstimator):
@@ -39,7 +39,7 @@ class ClusterPrior(BaseEstimator):
     -----
     Guarantee: the histogram is `epsilon`-label-DP for each unit, one charge in the ledger, data set and column of the fit. The rows' draws
     are charged what is left, on the same labels: the two add to the fit's epsilon. Rules use n, K and epsilon alone. Source: Algorithm 4 of
-    Ghazi et al. 2021, with one draw of noise a bin.
+    Ghazi et al. 2021, with one draw of noise a bin, and noisy counts projected to the cluster's public size instead of clamped.
 
     Examples
     --------
@@ -129,10 +129,10 @@ class ClusterModel:
         return np.arange(len(self.answer.classes))
 
     def predict_proba(self, X: Any) -> Floats:
-        """(n, K): the clamped histogram of each row's nearest cluster.
+        """(n, K): the histogram of each row's nearest cluster, by `labeldp.protocol.groups.projected_prior`.
 
         Parameters
         ----------
         X : (n, ...) features
         """
-        return self.answer.prior(self.clusters.assign(X))
+        return np.asarray(projected_prior(self.answer)[self.clusters.assign(X)])

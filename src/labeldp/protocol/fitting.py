@@ -18,7 +18,7 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import LAWS, Law
 from labeldp.privacy.encode import declare, infer_classes
-from labeldp.protocol.groups import GroupPlan, GroupPrior, ask_groups, both, is_group_prior, unit_name_of, with_room
+from labeldp.protocol.groups import GroupPlan, GroupPrior, ask_groups, both, is_group_prior, projected_prior, unit_name_of, with_room
 from labeldp.protocol.stages import MIN_VALIDATION_ROWS, PriorOfRows, Rows, StagePlan, plan_stages
 from labeldp.receipt import PrivacySpent
 
@@ -106,7 +106,9 @@ class FitPlan:
 
     def with_answer(self, answer: "Aggregate | None") -> "FitPlan":
         """The plan with its prior of groups paid for; as it is, without one."""
-        return self if answer is None or self.grouped is None else replace(self, answer=answer, prior=answer.prior(self.grouped.groups))
+        if answer is None or self.grouped is None:
+            return self
+        return replace(self, answer=answer, prior=projected_prior(answer)[self.grouped.groups])
 
     def to_dict(self) -> dict[str, object]:
         """The plan as JSON-ready data, for the charge."""

@@ -55,6 +55,26 @@ class GroupPlan:
         return digest({"groups": array_digest({"groups": self.groups}), "query": self.query.to_dict()})
 
 
+def projected_prior(answer: "Aggregate") -> NDArray[np.float64]:
+    """What a noisy histogram says of each group's labels, knowing how many rows the group has: (n_groups, K), rows sum to 1.
+
+    The nearest counts >= 0 that add up to the group's public number of rows, so that noise on classes that are not there is taken off and
+    not, as by clamping at 0, left on one side; mixed with the uniform distribution by (standard deviation / rows)^2, at most all of it.
+    Uniform for a group without rows. Post-processing: free.
+    """
+    values, sizes = answer.values.astype(np.float64), answer.n_rows.astype(np.float64)[:, None]
+    k = values.shape[1]
+    ordered = -np.sort(-values, axis=1)
+    level = (np.cumsum(ordered, axis=1) - sizes) / np.arange(1, k + 1)
+    last = np.maximum((ordered > level).sum(axis=1), 1) - 1
+    kept = np.maximum(values - np.take_along_axis(level, last[:, None], axis=1), 0.0)
+    total = kept.sum(axis=1, keepdims=True)
+    shares = np.where(total > 0, kept / np.where(total > 0, total, 1.0), 1.0 / k)
+    deviation = answer.query.standard_deviation(answer.receipt.max_rows_per_unit)  # type: ignore[attr-defined]  # of a histogram
+    doubt = np.minimum(1.0, (deviation / np.maximum(sizes, 1e-9)) ** 2)
+    return np.asarray((1.0 - doubt) * shares + doubt / k)
+
+
 class GroupPrior(Protocol):
     """What an estimator's `prior=` must have to be a prior of groups."""
 
