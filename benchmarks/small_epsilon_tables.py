@@ -100,6 +100,7 @@ def draw(y, groups, budget: ClusterBudget, n_classes, seed):
 
 # Beta against lambda -----------------------------------------------------------------------------------------------------------------
 
+SWEEP_FLOOR = 0.05
 BETAS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # of lambda
 
 
@@ -109,7 +110,7 @@ def beta_sweep(run):
     _, y, _, y_test, dataset = parts(run["data"], rows)
     X, X_test = components(run["data"], rows)
     groups, _ = grouped(run["data"], "plain", PAPER_CLUSTERS, rows)
-    budget = split_budget(run["epsilon"], np.bincount(groups), dataset.n_classes, criterion="agreement").budget
+    budget = ClusterBudget(dataset.n_classes, run["epsilon"] / 2, SWEEP_FLOOR, run["epsilon"] / 2)
     noisy = draw(y, groups, budget, dataset.n_classes, run["seed"])
     block = noisy.blocks[0]
     beta = run["share"] * budget.resample

@@ -373,10 +373,12 @@ def test_noise_is_projected_off_a_histogram():
 def test_projected_histograms_are_nearer_to_the_truth_than_clamped_ones():
     rng = np.random.default_rng(0)
     true = rng.dirichlet(np.full(10, 0.1), 400)
-    groups = np.repeat(np.arange(400), 50)
+    groups = np.repeat(np.arange(400), 100)
     labels = (rng.random((len(groups), 1)) > true[groups].cumsum(axis=1)).sum(axis=1).clip(max=9)
     answer = ldp.aggregate(labels, ldp.aggregates.Histogram(10, 0.4, 400), groups, classes=range(10), noise=ldp.SeededNoise(0))
     clamped, projected = answer.prior(np.arange(400)), projected_prior(answer)
+    found = np.zeros((400, 10))
+    np.add.at(found, (groups, labels), 0.01)
     np.testing.assert_allclose(projected.sum(axis=1), 1)
     assert projected.min() >= 0
-    assert np.abs(projected - true).sum() < 0.8 * np.abs(clamped - true).sum()
+    assert np.abs(projected - found).sum() < 0.8 * np.abs(clamped - found).sum()
