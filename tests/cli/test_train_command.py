@@ -173,3 +173,75 @@ def test_other_files_are_no_models(tmp_path: Path) -> None:
     (tmp_path / "m" / "model.json").write_text("{}")
     with pytest.raises(InvalidInput, match="model of format"):
         load_model(tmp_path / "m")
+
+
+# Clusters ----------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prior", ["clusters", "clusters:20", "clusters:20,eps=0.5", "clusters,eps=0.5"])
+def test_clusters_are_asked_first_out_of_the_total(tmp_path, prior):
+    source = write(tmp_path / "shop.parquet", shop())
+    code, _, err = train(source, tmp_path / "model", "--prior", prior, "--id", "id", epsilon=4.0)
+    assert (code, err) == (0, "")
+    facts = json.loads((tmp_path / "model" / "model.json").read_text(encoding="utf-8"))
+    assert facts["guarantee"] == {"unit": "row", "epsilon": 4.0, "delta": 0.0}
+    first, second = facts["receipts"]
+    assert (first["event"]["event"], second["event"]["event"]) == ("aggregate", "label-draw")
+    assert first["epsilon"] == (0.5 if "eps" in prior else 0.8)
+    if "20" in prior:
+        assert first["event"]["query"]["n_groups"] == 20
+    assert default_ledger().spent("shop", "bought") == 4.0
+    new = shop(400, seed=1)
+    assert run("predict", tmp_path / "model", write(tmp_path / "new.parquet", new), "--out", tmp_path / "found.parquet")[0] == 0
+    assert accuracy_of(tmp_path / "found.parquet", new["bought"]) > 0.8
+
+
+def test_votes_of_clusters_make_a_model(tmp_path):
+    source = write(tmp_path / "shop.parquet", shop())
+    code, out, err = train(source, tmp_path / "model", "--model", "noise-cluster", "--id", "id", "--json", epsilon=0.5)
+    assert (code, err) == (0, "")
+    facts = json.loads(out)
+    assert facts["guarantee"] == {"unit": "row", "epsilon": 0.5, "delta": 0.0}
+    assert facts["clusters"]["mechanism"] == "permute-and-flip"
+    assert 0 < facts["clusters"]["failure"] < 0.5
+    assert [receipt["event"]["query"]["query"] for receipt in facts["receipts"]] == ["vote"]
+    new = shop(400, seed=1)
+    assert run("predict", tmp_path / "model", write(tmp_path / "new.parquet", new), "--out", tmp_path / "found.parquet")[0] == 0
+    assert accuracy_of(tmp_path / "found.parquet", new["bought"]) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--prior", "income,age"), 2, "clusters[:NUMBER][,eps=E]"),
+        (("--prior", "clusters:many"), 2, "whole NUMBER"),
+        (("--prior", "clusters:0"), 2, "n_clusters"),
+        (("--prior", "clusters:3,4"), 2, "clusters[:NUMBER]"),
+        (("--prior", "clusters:3,delta=1"), 2, "clusters[:NUMBER]"),
+        (("--prior", "clusters,eps=nan"), 2, "epsilon"),
+        (("--prior", "clusters,eps=8"), 2, "less than the total"),
+        (("--prior", "clusters:5000"), 4, "at most as many clusters as rows"),
+        (("--prior", "clusters", "--law", "rr"), 4, "does not read it"),
+        (("--prior", "clusters", "--model", "noise-cluster"), 2, "asks clusters alone"),
+        (("--law", "rr", "--model", "noise-cluster"), 2, "asks clusters alone"),
+        (("--epochs", "3", "--model", "noise-cluster"), 4, "Choose one"),
+    ],
+    ids=str,
+)
+def test_bad_clusters_are_refused_before_a_charge(tmp_path, options, code, message):
+    source = write(tmp_path / "shop.parquet", shop())
+    found, _, err = train(source, tmp_path / "model", *options)
+    assert found == code
+    assert message in " ".join(err.replace("│", " ").split())
+    assert not default_ledger().runs()
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_released_table_is_not_asked_again(tmp_path):
+    source = write(tmp_path / "shop.parquet", shop())
+    released = ("release", source, "--label", "bought", "--epsilon", 2, "--classes", "no,yes", "--out", tmp_path / "out.parquet")
+    assert run(*released)[0] == 0
+    for more, message in ((("--prior", "clusters"), "paid for"), (("--model", "noise-cluster"), "cannot vote")):
+        code, _, err = train(tmp_path / "out.parquet", tmp_path / "model", *more, epsilon=None)
+        assert code in (2, 4)
+        assert message in " ".join(err.replace("│", " ").split())

@@ -119,6 +119,17 @@ def test_ties_do_not_favour_a_class():
     assert np.all(np.abs(counts - n / 3) < 5.3 * math.sqrt(n * 2 / 9))
 
 
+def test_a_released_label_is_the_hard_label_in_any_company():
+    """Also where the prior left one candidate, so that all classes are equally likely, and with rows of other draws beside it."""
+    prior = np.tile([0.97, 0.01, 0.01, 0.01], (50, 1))
+    constant = ldp.privatize(np.full(50, 2), ldp.RRWithPrior(4, 0.1), prior=prior, noise=ldp.SeededNoise(0))
+    other = ldp.privatize(np.full(50, 2), ldp.RandomizedResponse(4, 0.1), noise=ldp.SeededNoise(1))
+    assert (constant.hard_codes() == 0).all()
+    both = ldp.concat([constant, other])
+    assert np.array_equal(both.hard_codes(), np.concatenate([constant.hard_codes(), other.hard_codes()]))
+    assert np.array_equal(both[::-1].hard_codes(), both.hard_codes()[::-1])
+
+
 def test_hard_gives_class_values():
     noisy = ldp.privatize(["b", "a", "b"], ldp.RandomizedResponse(2, 700.0), classes=["a", "b"], noise=ldp.SeededNoise(0))
     assert noisy.hard().tolist() == ["b", "a", "b"]

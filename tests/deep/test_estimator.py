@@ -30,7 +30,7 @@ from labeldp.deep import (
 )
 from labeldp.deep.loop import Recipe
 from labeldp.deep.models import Mlp, SmallConvNet
-from labeldp.learn import LearnOptions
+from labeldp.learn import ClusterPrior, LearnOptions
 
 K, N = 4, 1200
 QUICK = Recipe(epochs=4, batch_size=64, rate=0.05, precision="float32")
@@ -481,3 +481,17 @@ def test_held_out_progress_tells_noisy_figures_only(data):
     model = classifier(validation_fraction=0.2, progress=told.append).fit(X, y)
     assert [epoch for stage in model.history_ for epoch in stage] == told
     assert all(epoch.held_out < 0 for epoch in told)
+
+
+def test_a_cluster_prior_is_paid_for_out_of_epsilon(data, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    net = TorchClassifier(perceptron, recipe=QUICK, epsilon=1.0, classes=range(K), ledger=ledger, dataset="people", random_state=0)
+    net.set_params(prior=ClusterPrior(n_clusters=8, epsilon=0.4)).fit(X, y)
+    assert [(run.event["event"], run.epsilon) for run in ledger.runs()] == [("aggregate", 0.4), ("label-draw", 0.6)]
+    assert net.privacy_.epsilon == ledger.spent("people", "label") == 1.0
+    again = clone(net).fit(X, y)
+    assert np.array_equal(again.noisy_labels_.likelihood(), net.noisy_labels_.likelihood())
+    assert len(ledger.runs()) == 2
+    with pytest.raises(ldp.InvalidInput, match="embedder"):
+        clone(net).fit(Items(X), y)

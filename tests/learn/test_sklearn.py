@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import labeldp as ldp
-from labeldp.learn import SoftmaxRegression
+from labeldp.learn import ClusterPrior, NoiseCluster, SoftmaxRegression
 
 FRESH = "each fit draws fresh noise"
 FRESH_NOISE_CHECKS = ("check_fit_idempotent", "check_supervised_y_2d", "check_classifier_data_not_an_array")
@@ -38,6 +38,9 @@ def fails_by_fresh_noise(estimator):
         ldp.LabelDPClassifier(epsilon=4.0),  # with fresh noise, enough that no check of accuracy fails by chance
         ldp.LabelDPClassifier(noise=ldp.SeededNoise(0)),
         ldp.LabelDPClassifier(make_pipeline(StandardScaler(), LogisticRegression()), noise=ldp.SeededNoise(0)),
+        ldp.LabelDPClassifier(LogisticRegression(), epsilon=4.0, prior=ClusterPrior(), noise=ldp.SeededNoise(0)),
+        NoiseCluster(epsilon=4.0, noise=ldp.SeededNoise(0)),
+        NoiseCluster(make_pipeline(StandardScaler(), LogisticRegression()), epsilon=4.0),
         SoftmaxRegression(),
     ],
     expected_failed_checks=fails_by_fresh_noise,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `labeldp train` can train: gradient boosting on rows of numbers, and nets by name; each as a classifier to fit and facts to keep."""
+"""What `labeldp train` can train: gradient boosting or clusters of rows of numbers, and nets by name; each with facts to keep."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,14 +8,15 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from labeldp import _validate
+from labeldp.app.clusters import NOISE_CLUSTER, ClusterLearner, ClustersSpec, Embedding, prior_for, standardised_by
 from labeldp.deep import named
 from labeldp.errors import InvalidInput
 from labeldp.tables.inputs import ColumnInputs, Inputs, StandardisedInputs
 from labeldp.tables.passes import Progress
-from labeldp.tables.standardised import learn_standardised
+from labeldp.tables.standardised import Standardised, learn_standardised
 
 AUTO = "auto"
-MODELS = (AUTO, *named.NETS)
+MODELS = (AUTO, NOISE_CLUSTER, *named.NETS)
 IMAGES_BY_DEFAULT = "small-convnet"
 
 
@@ -82,16 +83,17 @@ class Learner(Protocol):
 
 def learner_for(model: str, inputs: Inputs, n_classes: int, options: NetOptions) -> Learner:
     """The learner of a name that `MODELS` has, for these inputs."""
-    if model == AUTO and inputs.image is None:
+    if model == NOISE_CLUSTER or (model == AUTO and inputs.image is None):
         if options.given:
-            raise InvalidInput(f"Expected a net with {', '.join(options.given)}, got gradient boosting. Choose one: --model mlp.")
-        return Boosting(inputs)
+            name = "gradient boosting" if model == AUTO else model
+            raise InvalidInput(f"Expected a net with {', '.join(options.given)}, got {name}. Choose one: --model mlp.")
+        return Boosting(inputs) if model == AUTO else ClusterLearner(inputs)
     return NetLearner(IMAGES_BY_DEFAULT if model == AUTO else model, inputs, n_classes, options)
 
 
 def needs_torch(model: str, *, images: bool) -> bool:
     """Whether the model will be a net."""
-    return model != AUTO or images
+    return model in named.NETS or (model == AUTO and images)
 
 
 @dataclass
@@ -99,12 +101,14 @@ class Boosting:
     """Histogram gradient boosting, told which columns are categories."""
 
     inputs: Inputs
+    _standardised: Standardised | None = None
 
     def prepared(self, X: NDArray[Any]) -> NDArray[Any]:
         """Unchanged."""
+        self._standardised = standardised_by(self.inputs, X)
         return X
 
-    def classifier(self, seed: int, progress: Progress, **settings: Any) -> Any:
+    def classifier(self, seed: int, progress: Progress, prior: ClustersSpec | None = None, **settings: Any) -> Any:
         """LabelDPClassifier around its own default."""
         from sklearn.ensemble import HistGradientBoostingClassifier
 
@@ -118,7 +122,8 @@ class Boosting:
             categorical_features=categories or None,
             random_state=seed,
         )
-        return LabelDPClassifier(estimator, random_state=seed, **settings)
+        known = None if prior is None or self._standardised is None else prior_for(prior, Embedding(self._standardised))
+        return LabelDPClassifier(estimator, random_state=seed, prior=known, **settings)
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
         """The estimator, and how to read its probabilities."""
@@ -156,7 +161,7 @@ class NetLearner:
         self._parameters = named.parameters_for(self.name, self._n_classes, None, standardised.width)
         return standardised.apply(X)
 
-    def classifier(self, seed: int, progress: Progress, **settings: Any) -> Any:
+    def classifier(self, seed: int, progress: Progress, prior: ClustersSpec | None = None, **settings: Any) -> Any:
         """TorchClassifier around the net."""
         from labeldp.deep import TorchClassifier
 
@@ -169,6 +174,7 @@ class NetLearner:
             device=self._device,
             folder=options.folder,
             progress=_Epochs(progress),
+            prior=prior_for(prior, "pca"),
             **settings,
         )
 

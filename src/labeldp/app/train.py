@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labeldp import _validate
+from labeldp.app.clusters import NOISE_CLUSTER, ClustersSpec
 from labeldp.app.learners import AUTO, MODELS, Learner, NetOptions, learner_for, needs_torch
 from labeldp.app.model_store import check_free, save_model
 from labeldp.app.release import declared_codec
 from labeldp.app.training_data import Columns, InputsSpec, TrainingData, TrainingRows
 from labeldp.deep.named import require_torch
 from labeldp.errors import InvalidInput
-from labeldp.evidence import NoisyLabels
 from labeldp.privacy.ledger import Ledger, default_ledger
+from labeldp.receipt import Receipt
 from labeldp.tables.evidence import read_noisy
 from labeldp.tables.labels import LabelCodec, check_type
 from labeldp.tables.passes import Progress, silent
@@ -41,9 +42,12 @@ class TrainSpec:
     random_state : int
         Of the training; the noise never depends on it.
     model : str
-        One of `MODELS`: a net by name, or "auto", gradient boosting for rows of numbers and a small convnet for images.
+        One of `MODELS`: a net by name; "noise-cluster", one private vote for each cluster of rows of numbers; or "auto", gradient boosting
+        for rows of numbers and a small convnet for images.
     net : NetOptions
     where : InputsSpec
+    prior : ClustersSpec, optional
+        Ask clusters of the inputs first, at a part of epsilon.
     """
 
     label: str
@@ -60,6 +64,7 @@ class TrainSpec:
     model: str = AUTO
     net: NetOptions = field(default_factory=NetOptions)
     where: InputsSpec = field(default_factory=InputsSpec)
+    prior: ClustersSpec | None = None
 
     def __post_init__(self) -> None:
         if self.epsilon is not None:
@@ -68,6 +73,10 @@ class TrainSpec:
         _validate.integer(n_stages=self.n_stages, low=1)
         _validate.integer(random_state=self.random_state, low=0)
         _validate.one_of(MODELS, model=self.model)
+        if self.prior is not None:
+            self.prior.require_less_than(self.epsilon)
+        if self.model == NOISE_CLUSTER and (self.prior is not None or self.law != "auto"):
+            raise InvalidInput("Expected no prior and no law with model='noise-cluster', which asks clusters alone. Leave them out.")
         if self.max_rows_per_unit > 1 and self.unit is None:
             raise InvalidInput("Expected unit= with max_rows_per_unit > 1, got none. Name the column that says whose row it is.")
         if self.strict and self.classes is None and self.epsilon is not None:
@@ -139,6 +148,8 @@ class _Task:
             raise InvalidInput(
                 f"Expected epsilon for raw labels, got none: {self._path.name} is no released table. Pass the total budget (--epsilon)."
             )
+        if self._released is not None and self._spec.model == NOISE_CLUSTER:
+            raise InvalidInput("Expected raw labels with model='noise-cluster', got a released table, which cannot vote. Choose another.")
         if self._released is not None and epsilon is not None:
             raise InvalidInput(
                 f"Expected no epsilon for a released table, got {epsilon!r}: its labels are paid for. Leave it out (--epsilon)."
@@ -162,7 +173,7 @@ class _Task:
         else:
             model.fit(X, rows.codes, ids=rows.ids, unit=self._unit(rows))
         stored, more = self._learner.result(model)
-        return stored, self._facts(model, model.noisy_labels_) | more
+        return stored, self._facts(model, len(rows.X)) | more
 
     def _settings(self) -> dict[str, Any]:
         """What every classifier is told, over class codes."""
@@ -174,12 +185,13 @@ class _Task:
             "n_stages": spec.n_stages,
             "classes": list(range(len(self._codec.classes))),
             "max_rows_per_unit": spec.max_rows_per_unit,
+            "prior": spec.prior,
         } | (paid if self._released is None else {})
 
     def _unit(self, rows: TrainingRows) -> "_Column | None":
         return None if rows.units is None else _Column(rows.units, str(self._spec.unit))
 
-    def _facts(self, model: Any, noisy: NoisyLabels) -> dict[str, object]:
+    def _facts(self, model: Any, n_rows: int) -> dict[str, object]:
         spent = model.privacy_
         accuracy = getattr(model, "estimated_accuracy_", None)
         guarantee = {"unit": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
@@ -191,12 +203,19 @@ class _Task:
             "classes": list(self._codec.classes),
             "classes_inferred": self._released is None and self._spec.classes is None,
             "trained_on": "released table" if self._released is not None else "raw labels",
-            "rows": len(noisy),
+            "rows": n_rows,
             "estimated_accuracy": None if accuracy is None else {"value": accuracy.value, "low": accuracy.low, "high": accuracy.high},
             "ids": list(self._spec.ids),
             "features": self._learner.inputs.to_dict(),
-            "receipts": [receipt.to_dict() for receipt in noisy.receipts],
+            "receipts": [receipt.to_dict() for receipt in _receipts(model)],
         }
+
+
+def _receipts(model: Any) -> list[Receipt]:
+    """All charges behind a classifier: of clusters, and of rows."""
+    answers = [getattr(model, "aggregate_", None), getattr(model, "answer_", None), getattr(getattr(model, "prior_", None), "answer", None)]
+    noisy = getattr(model, "noisy_labels_", None)
+    return [*(answer.receipt for answer in answers if answer is not None), *(noisy.receipts if noisy is not None else ())]
 
 
 @dataclass(frozen=True)

@@ -67,12 +67,16 @@ PriorFactory = Annotated[
     str | None, typer.Option("--prior-factory", help="package.module:function that makes the torch module of a state_dict. It is run.")
 ]
 Trust = Annotated[list[str] | None, typer.Option("--trust", help="Type in the model's file to build although it is unknown.")]
+TrainPrior = Annotated[
+    str | None,
+    typer.Option("--prior", help="clusters[:NUMBER][,eps=E]: ask clusters of the inputs first, at E of the total; by rule if not given."),
+]
 ModelName = Annotated[
     str,
     typer.Option(
         "--model",
-        help="mlp, small-convnet, resnet18, wrn-28-4, vgg16 or small-inception, which need torch; or auto: gradient boosting, and for "
-        "images small-convnet.",
+        help="noise-cluster: one vote for each cluster of rows, for tiny budgets; mlp, small-convnet, resnet18, wrn-28-4, vgg16 or "
+        "small-inception, which need torch; or auto: gradient boosting, and for images small-convnet.",
     ),
 ]
 Image = Annotated[str | None, typer.Option("--image", help="Column of images: bytes of image files, or names of files; the only input.")]

@@ -40,6 +40,7 @@ from labeldp.cli.options import (
     Rate,
     StateFolder,
     Strict,
+    TrainPrior,
     Trust,
     Unit,
     classes_of,
@@ -149,6 +150,7 @@ def train(
     unit: Unit = None,
     max_rows_per_unit: MaxRows = 1,
     law: Annotated[str, typer.Option(help="rr, rr-with-prior, subset, split, auto, cluster-rr or alibi.")] = "auto",
+    prior: TrainPrior = None,
     stages: Annotated[int, typer.Option(help="Rounds; each one's model is the next one's prior.")] = 2,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
@@ -164,6 +166,7 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a classifier on private labels: of a table, with categories and gaps; of images; or of arrays."""
+    from labeldp.app.clusters import clusters_of
     from labeldp.app.learners import NetOptions
     from labeldp.app.ledger import ledger_at
     from labeldp.app.train import TrainSpec
@@ -175,7 +178,21 @@ def train(
     where = InputsSpec(image, images, inputs, labels)
     spec = usage(
         lambda: TrainSpec(
-            label, epsilon, listed, id or None, unit, max_rows_per_unit, law, stages, dataset, strict, seed, model, net, where
+            label,
+            epsilon,
+            listed,
+            id or None,
+            unit,
+            max_rows_per_unit,
+            law,
+            stages,
+            dataset,
+            strict,
+            seed,
+            model,
+            net,
+            where,
+            clusters_of(prior),
         )
     )
     record = usage(lambda: ledger_at(ledger, budget, key))

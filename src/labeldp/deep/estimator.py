@@ -38,13 +38,14 @@ from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
 from labeldp.privacy.encode import as_array
 from labeldp.protocol import metrics
-from labeldp.protocol.fitting import FitPlan, check_count, check_noisy, hold_out, open_fit, plan_fit
+from labeldp.protocol.fitting import FitPlan, answer_for, check_count, check_noisy, hold_out, open_fit, plan_fit, spent_by
 from labeldp.protocol.stages import Rows as Positions
 from labeldp.protocol.stages import Stage, run_stages
 
 if TYPE_CHECKING:
     from labeldp.privacy.ledger import Ledger
     from labeldp.privacy.noise import SeededNoise
+    from labeldp.protocol.groups import GroupPrior
 
 Floats = NDArray[np.float64]
 
@@ -68,8 +69,9 @@ class TorchClassifier:
         Share of the rows in each stage; equal by default.
     law : "auto", a law's name, or a Law
         The paper's LP-2ST is `law="rr-with-prior"` with `Recipe(loss=cross_entropy, alpha=8.0)`.
-    prior : (n, K) array or function of X, optional
-        Public class weights for the first stage; they must not depend on these labels.
+    prior : (n, K) array, function of X, or labeldp.learn.ClusterPrior, optional
+        Public class weights for the first stage; they must not depend on these labels. A ClusterPrior asks them privately, at a part of
+        epsilon, and the law gets the rest; of a Dataset it needs an embedder.
     prior_temperature : float
         Of the model that becomes the next stage's prior: below 1 sharpens it, above 1 flattens it.
     top_k_filter : int, optional
@@ -106,6 +108,8 @@ class TorchClassifier:
         Trained, in evaluation mode; output k is classes_[k].
     noisy_labels_ : NoisyLabels of all rows, in the order of X
     privacy_ : PrivacySpent
+    answer_ : Aggregate or None
+        The noisy histograms of a ClusterPrior.
     stages_ : tuple of Stage
     estimated_accuracy_ : Estimate or None
         True-label accuracy on held-out noisy rows; None without such rows.
@@ -140,7 +144,7 @@ class TorchClassifier:
         n_stages: int = 2,
         stage_sizes: Sequence[float] | None = None,
         law: str | Law = "auto",
-        prior: ArrayLike | Callable[[Any], ArrayLike] | None = None,
+        prior: "ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | None" = None,
         prior_temperature: float = 1.0,
         top_k_filter: int | None = None,
         warm_start: bool = True,
@@ -258,6 +262,7 @@ class TorchClassifier:
         with opened(self.folder) as checkpoint:
             trainer = self._trainer(inputs, len(plan.classes), recipes, checkpoint, lambda: self._facts_of_labels(plan, ids, unit))
             resumes, runs = checkpoint.run_id, []
+            plan = plan.with_answer(from_first(lambda: answer_for(self, plan, labels, ids=ids, unit=unit)))
 
             def begin() -> None:
                 runs.append(open_fit(self, plan, labels, ids=ids, unit=unit, public_digest=lambda: inputs_digest(inputs), resumes=resumes))
@@ -273,7 +278,9 @@ class TorchClassifier:
             )
             for run in runs:
                 run.settle()
-        return self._finish(trainer, staged.noisy, staged.model, staged.validation, staged.stages)
+        self._finish(trainer, staged.noisy, staged.model, staged.validation, staged.stages)
+        self.answer_, self.privacy_ = plan.answer, spent_by(plan, staged.noisy)
+        return self
 
     def _fit_noisy(self, X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None, unit: ArrayLike | None) -> Self:
         check_noisy(noisy, self.classes, ids, unit)
@@ -344,7 +351,7 @@ class TorchClassifier:
         if len(held_out):
             self.estimated_accuracy_ = metrics.accuracy(noisy[held_out], classes[trainer.proba(model, held_out).argmax(axis=1)])
         self.classes_, self.module_, self.history_ = classes, model.module, [list(each) for each in model.history]
-        self.noisy_labels_, self.privacy_, self.stages_ = noisy, noisy.privacy, stages
+        self.noisy_labels_, self.privacy_, self.answer_, self.stages_ = noisy, noisy.privacy, None, stages
         return self
 
     # What makes a fit the same fit ----------------------------------------------------------------------------------------------------

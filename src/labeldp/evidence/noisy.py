@@ -225,7 +225,8 @@ class NoisyLabels:
     def hard(self, prior: ArrayLike | None = None) -> NDArray[np.generic]:
         """The most likely class of each row, as class values: (n,).
 
-        Among equally likely classes a public hash of receipt and row id decides, never the order of the classes.
+        Without a prior, a label that was released is its own most likely class. Among equally likely classes a public hash of receipt and
+        row id decides, never the order of the classes.
         """
         return np.asarray(self.classes)[self.hard_codes(prior)]
 
@@ -246,6 +247,17 @@ class NoisyLabels:
             best = score == score.max(axis=1, keepdims=True)
             pick = public_hash(salt, self.ids[batch]) % best.sum(axis=1).astype(np.uint64)
             codes[batch] = np.argmax(best.cumsum(axis=1) > pick[:, None].astype(np.int64), axis=1)
+        return codes if prior is not None else self._with_released(codes)
+
+    def _with_released(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """A row that was drawn once has the label that was released, also where that is a constant and tells no class from another."""
+        draws = np.zeros(self.n_rows, np.int64)
+        for block in self.blocks:
+            np.add.at(draws, block.rows, 1)
+        for block in self.blocks:
+            if block.law.kind == "label":
+                once = draws[block.rows] == 1
+                codes[block.rows[once]] = block.outputs[once]
         return codes
 
     def _hard_codes_of_one_draw(self, block: Block, salt: str) -> NDArray[np.int64]:

@@ -3,6 +3,8 @@
 
 from labeldp.learn.classifier import LabelDPClassifier
 from labeldp.learn.learners import LearnOptions
+from labeldp.learn.noise_cluster import NoiseCluster
+from labeldp.learn.priors import ClusterPrior
 from labeldp.learn.softmax import SoftmaxRegression
 
-__all__ = ["LabelDPClassifier", "LearnOptions", "SoftmaxRegression"]
+__all__ = ["ClusterPrior", "LabelDPClassifier", "LearnOptions", "NoiseCluster", "SoftmaxRegression"]

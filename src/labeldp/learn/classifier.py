@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """LabelDPClassifier: any scikit-learn classifier, trained on private labels."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -10,20 +9,31 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import accuracy_score
-from sklearn.utils import assert_all_finite, check_random_state, column_or_1d, get_tags
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
 from labeldp.learn.features import check_features, features_digest
-from labeldp.learn.learners import Learner, LearnOptions, make_learner
+from labeldp.learn.labels import checked_labels, len_of
+from labeldp.learn.learners import Learner, LearnOptions, make_learner, takes_raw_labels
 from labeldp.learn.model import Floats, Model, seeded, take
+from labeldp.learn.priors import ClusterModel, ClusterPrior
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise
 from labeldp.protocol import metrics
-from labeldp.protocol.fitting import HeldOut, check_count, check_noisy, evidenced, hold_out, open_fit, plan_fit
+from labeldp.protocol.fitting import (
+    FitPlan,
+    HeldOut,
+    answer_for,
+    check_noisy,
+    evidenced,
+    hold_out,
+    open_fit,
+    plan_fit,
+    spent_by,
+)
 from labeldp.protocol.stages import Rows, Stage, run_stages
 
 _FEW_ROWS = 2000
@@ -44,14 +54,16 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
     stage_sizes : sequence of floats, optional
         Share of the rows in each stage; equal by default.
     law : "auto", a law's name, or a Law
-        "auto" draws each row with the most informative law. A Law instance must have this epsilon. The paper's LP-1ST and LP-2ST are
-        `law="rr-with-prior", correction="none", validation_fraction=0` with n_stages=1 and 2.
+        "auto" draws each row with the most informative law. A Law instance must have this epsilon, or what a ClusterPrior leaves of it.
+        The paper's LP-1ST and LP-2ST are `law="rr-with-prior", correction="none", validation_fraction=0` with n_stages=1 and 2.
     correction : {"auto", "likelihood", "em", "debias", "none"}
         How the noise is accounted for: the exact likelihood (an estimator with `fit_likelihood`, or LogisticRegression, which becomes
         the equal SoftmaxRegression with a penalty chosen on held-out noisy rows), expectation-maximisation with sample weights (any
-        estimator), the law undone on predictions, or not at all. "auto": likelihood where possible, else em.
-    prior : (n, K) array or function of X, optional
-        Public class weights for the first stage; they must not depend on these labels.
+        estimator), the law undone on predictions, or not at all. "auto": likelihood where possible, else em; and em with a ClusterPrior,
+        whose histograms are where it starts.
+    prior : (n, K) array, function of X, or ClusterPrior, optional
+        Public class weights for the first stage; they must not depend on these labels. A `ClusterPrior` asks them privately, at a part of
+        epsilon, and the law gets the rest.
     classes : sequence of K values, optional
         The public list of classes. None reads them off the labels, with a warning, since that reveals that each occurs.
     validation_fraction : float in [0, 1)
@@ -77,6 +89,8 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
     noisy_labels_ : NoisyLabels of all rows, in the order of X
     privacy_ : PrivacySpent
     stages_ : tuple of Stage
+    prior_ : ClusterModel or None
+        The clusters and their noisy histograms, with a ClusterPrior.
     estimated_accuracy_ : Estimate or None
         True-label accuracy on held-out noisy rows, measured before the final refit; None without held-out rows.
     n_features_in_, feature_names_in_
@@ -105,7 +119,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         stage_sizes: Sequence[float] | None = None,
         law: str | Law = "auto",
         correction: str = "auto",
-        prior: ArrayLike | Callable[[Any], ArrayLike] | None = None,
+        prior: ArrayLike | Callable[[Any], ArrayLike] | ClusterPrior | None = None,
         classes: Sequence[object] | None = None,
         validation_fraction: float = 0.1,
         dataset: str | None = None,
@@ -159,35 +173,47 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         random_state = check_random_state(self.random_state)
         X = self._checked(X, y)
         estimator = seeded(self._base(len_of(X)), random_state if self.random_state is not None else None)
-        learner = make_learner(estimator, self.correction, options, random_state)
+        learner = make_learner(
+            estimator, self._correction(estimator, y), options, random_state, linear=not isinstance(self.prior, ClusterPrior)
+        )
         if isinstance(y, NoisyLabels):
             check_noisy(y, self.classes, ids, unit)
             return self._fit_noisy(X, y, learner, options, random_state)
         return self._fit_raw(X, y, ids, unit, learner, options)
 
     def _fit_raw(self, X: Any, y: Any, ids: ArrayLike | None, unit: ArrayLike | None, learner: Learner, options: LearnOptions) -> Self:
-        labels = _checked_labels(y, len_of(X), declared=self.classes is not None)
+        labels = checked_labels(y, len_of(X), declared=self.classes is not None)
         plan = plan_fit(self, labels, X, len_of(X))
+        self._require_estimate(plan)
+        plan = plan.with_answer(answer_for(self, plan, labels, ids=ids, unit=unit))
+        known = None if plan.answer is None or plan.grouped is None else ClusterModel(plan.grouped.found, plan.answer)
+        start = None if known is None else Model(known, len(plan.classes))
+        with open_fit(self, plan, labels, ids=ids, unit=unit, public_digest=lambda: features_digest(X)) as run:
+            staged = run_stages(
+                run,
+                plan.stages,
+                fit=lambda rows, noisy, model, held_out: _learn(learner, X, rows, noisy, model or start, held_out),
+                prior_of=lambda model, rows: model.predict_proba(take(X, rows)) ** (1.0 / options.temperature),
+                first_prior=plan.prior_of_rows,
+            )
+        self.prior_ = known
+        self._finish(X, staged.noisy, staged.model, staged.validation, staged.stages, learner, options)
+        self.privacy_ = spent_by(plan, staged.noisy)
+        return self
+
+    def _require_estimate(self, plan: FitPlan) -> None:
         if self.correction == "debias" and not plan.invertible:
             raise InvalidInput(
                 f"Expected one invertible law for all rows with correction='debias', got {plan.stages.law} in {plan.stages.n_stages} stages"
                 ". Use law='rr' or 'subset', n_stages=1 without a prior, or correction='em'."
             )
-        with open_fit(self, plan, labels, ids=ids, unit=unit, public_digest=lambda: features_digest(X)) as run:
-            staged = run_stages(
-                run,
-                plan.stages,
-                fit=lambda rows, noisy, model, held_out: _learn(learner, X, rows, noisy, model, held_out),
-                prior_of=lambda model, rows: model.predict_proba(take(X, rows)) ** (1.0 / options.temperature),
-                first_prior=plan.prior_of_rows,
-            )
-        return self._finish(X, staged.noisy, staged.model, staged.validation, staged.stages, learner, options)
 
     def _fit_noisy(self, X: Any, noisy: NoisyLabels, learner: Learner, options: LearnOptions, random_state: np.random.RandomState) -> Self:
         usable = np.flatnonzero(noisy.evidenced)
         held_out = hold_out(noisy, self.validation_fraction, random_state.permutation)
         training = np.setdiff1d(usable, held_out)
         model = _learn(learner, X, training, noisy[training], None, (held_out, noisy[held_out]) if len(held_out) else None)
+        self.prior_ = None
         return self._finish(X, noisy, model, held_out, (), learner, options)
 
     def _finish(
@@ -205,6 +231,11 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         self._model, self.estimator_ = model, model.estimator
         self.noisy_labels_, self.privacy_, self.stages_ = noisy, noisy.privacy, stages
         return self
+
+    def _correction(self, estimator: Any, y: Any) -> str:
+        """What was asked for; "auto" with a ClusterPrior is "em", which begins with what is known of the clusters."""
+        known = self.correction == "auto" and isinstance(self.prior, ClusterPrior) and not isinstance(y, NoisyLabels)
+        return "em" if known and not takes_raw_labels(estimator) else self.correction
 
     # What was asked for -----------------------------------------------------------------------------------------------------------
 
@@ -254,27 +285,6 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
                 raise InvalidInput("Expected no sample_weight with NoisyLabels.")
             return metrics.accuracy(y, self.predict(X)).value
         return float(accuracy_score(y, self.predict(X), sample_weight=sample_weight))
-
-
-def len_of(X: Any) -> int:
-    """Rows of an array, sparse matrix or data frame."""
-    return int(X.shape[0])
-
-
-def _checked_labels(y: Any, n_rows: int, declared: bool) -> Any:
-    """Raw labels, one a row, of a kind that can be classes; no message shows a label, and no warning depends on them."""
-    labels = column_or_1d(y, warn=True)
-    check_count(len(labels), n_rows)
-    if labels.dtype.kind == "f":
-        assert_all_finite(labels, input_name="y")
-    if not declared:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # it warns by how many labels are different
-                check_classification_targets(labels)
-        except TypeError:
-            raise InvalidInput("Expected labels of one type, none missing, got several types. Convert them, or declare classes=.") from None
-    return labels
 
 
 def _learn(learner: Learner, X: Any, rows: Rows, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:

@@ -22,6 +22,7 @@ def em_fit(
     rounds: int,
     row_budget: int,
     random_state: np.random.RandomState,
+    linear: bool = True,
 ) -> Model:
     """Linear round (or the model of the stage before), then rounds of expectation-maximisation.
 
@@ -40,13 +41,15 @@ def em_fit(
     row_budget : int
         Most rows of one fit.
     random_state : numpy RandomState
+    linear : bool
+        False: no linear round where there is a start, which knows more than these outputs say.
 
     Returns
     -------
     Model. Cost: at most 1 + rounds fits, each on up to min(row_budget, n x classes left in 99 % of the posterior) rows.
     """
     likelihood = noisy.likelihood(dtype="float64")
-    model = linear_round(estimator, X, noisy, row_budget, random_state) or start
+    model = (linear_round(estimator, X, noisy, row_budget, random_state) if linear or start is None else None) or start
     for number in range(1, max(rounds, 0 if model else 1) + 1):
         belief = np.ones(likelihood.shape) if model is None else model.predict_proba(X)
         candidate = m_step(estimator, X, posterior(belief, likelihood), number, row_budget, random_state)

@@ -112,11 +112,12 @@ class DebiasLearner:
 
 @dataclass(frozen=True, eq=False)
 class EMLearner:
-    """Correction "em": any estimator, by posterior weights."""
+    """Correction "em": any estimator, by posterior weights; from the start that it is given where `linear` is False."""
 
     estimator: Estimator
     options: LearnOptions
     random_state: np.random.RandomState
+    linear: bool = True
 
     def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
         return em_fit(
@@ -128,11 +129,12 @@ class EMLearner:
             rounds=self.options.em_rounds if held_out else min(1, self.options.em_rounds),
             row_budget=self.options.row_budget,
             random_state=self.random_state,
+            linear=self.linear,
         )
 
     def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
         budget = self.options.row_budget
-        if common_channel(noisy):
+        if self.linear and common_channel(noisy):
             return em_fit(
                 self.estimator, X, noisy, start=None, held_out=None, rounds=model.rounds, row_budget=budget, random_state=self.random_state
             )
@@ -183,8 +185,20 @@ class FilteringLearner:
         return model
 
 
-def make_learner(estimator: Estimator, correction: str, options: LearnOptions, random_state: np.random.RandomState) -> Learner:
-    """The learner for this correction; "auto" is "likelihood" where the estimator can take it, else "em"."""
+def make_learner(
+    estimator: Estimator, correction: str, options: LearnOptions, random_state: np.random.RandomState, *, linear: bool = True
+) -> Learner:
+    """The learner for this correction; "auto" is "likelihood" where the estimator can take it, else "em".
+
+    Parameters
+    ----------
+    estimator : scikit-learn classifier or pipeline
+    correction : str
+    options : LearnOptions
+    random_state : numpy RandomState
+    linear : bool
+        False: "em" starts from the model that it is given even where a linear round is possible.
+    """
     wanted = _validate.one_of(CORRECTIONS, correction=correction)
     _require_known_labels(estimator, wanted, options)
     exact = exact_learner(estimator) if wanted in ("auto", "likelihood") else None
@@ -201,15 +215,21 @@ def make_learner(estimator: Estimator, correction: str, options: LearnOptions, r
     elif wanted == "debias":
         inner = DebiasLearner(estimator, options, random_state)
     else:
-        inner = EMLearner(estimator, options, random_state)
+        inner = EMLearner(estimator, options, random_state, linear)
     return FilteringLearner(inner, estimator, options) if options.top_k_filter or options.consensus_rounds else inner
+
+
+def takes_raw_labels(estimator: Estimator) -> bool:
+    """Whether the estimator's own `fit` privatizes the labels that it is given."""
+    last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
+    return bool(getattr(last, "takes_raw_labels", False))
 
 
 def _require_known_labels(estimator: Estimator, correction: str, options: LearnOptions) -> None:
     """Refuse to give codes to the `fit` of an estimator that would take them for raw labels and add noise of its own."""
-    last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
-    if not getattr(last, "takes_raw_labels", False):
+    if not takes_raw_labels(estimator):
         return
+    last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
     if correction not in ("auto", "likelihood") or options.consensus_rounds:
         raise InvalidInput(
             f"Expected correction='likelihood' and no consensus rounds with {type(last).__name__}, which privatizes the labels that its "

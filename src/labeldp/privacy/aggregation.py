@@ -103,6 +103,53 @@ def aggregate(
     [[2, 1], [0, 2]]
     """
     declared, inferred = classes_for(labels, classes, _checked(query).n_classes)
+    return answer_groups(
+        labels,
+        query,
+        groups,
+        classes=declared,
+        inferred=inferred,
+        dataset=dataset,
+        column=column,
+        ids=ids,
+        unit=unit,
+        max_rows_per_unit=max_rows_per_unit,
+        ledger=ledger,
+        noise=noise,
+        redraw=redraw,
+    )
+
+
+def answer_groups(
+    labels: ArrayLike,
+    query: Query,
+    groups: ArrayLike,
+    *,
+    classes: Sequence[object],
+    inferred: bool = False,
+    dataset: str | None = None,
+    column: str = "label",
+    ids: ArrayLike | None = None,
+    unit: ArrayLike | None = None,
+    unit_name: str = "unit",
+    max_rows_per_unit: int = 1,
+    ledger: Ledger | None = None,
+    noise: SeededNoise | None = None,
+    redraw: bool = False,
+) -> Aggregate:
+    """`aggregate` for estimators, which have settled the classes and know what a unit is called.
+
+    Parameters
+    ----------
+    labels, query, groups, dataset, column, ids, unit, max_rows_per_unit, ledger, noise, redraw
+        As in `aggregate`.
+    classes : sequence of K values
+    inferred : bool
+        They were read off the labels, which the ledger notes.
+    unit_name : str
+        Name of the unit in receipts.
+    """
+    declared = declare(classes, _checked(query).n_classes)
     codes = encode(labels, declared)
     check_rows(codes, ids, unit, max_rows_per_unit)
     where = _groups_of(groups, query, len(codes))
@@ -113,7 +160,7 @@ def aggregate(
         dataset=dataset,
         column=column,
         inferred=inferred,
-        unit="row" if unit is None else "unit",
+        unit="row" if unit is None else unit_name,
         max_rows_per_unit=max_rows_per_unit,
         units="" if unit is None else set_digest(np.arange(len(codes)) if ids is None else ids, unit),
     )

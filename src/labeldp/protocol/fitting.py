@@ -6,7 +6,7 @@ machine that only trains needs none of it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -18,9 +18,12 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import LAWS, Law
 from labeldp.privacy.encode import declare, infer_classes
+from labeldp.protocol.groups import GroupPlan, GroupPrior, ask_groups, both, is_group_prior, projected_prior, unit_name_of, with_room
 from labeldp.protocol.stages import MIN_VALIDATION_ROWS, PriorOfRows, Rows, StagePlan, plan_stages
+from labeldp.receipt import PrivacySpent
 
 if TYPE_CHECKING:
+    from labeldp.aggregates import Aggregate
     from labeldp.privacy.ledger import Ledger
     from labeldp.privacy.noise import SeededNoise
     from labeldp.privacy.run import Run
@@ -41,7 +44,7 @@ class Settings(Protocol):
     @property
     def law(self) -> str | Law: ...
     @property
-    def prior(self) -> ArrayLike | Callable[[Any], ArrayLike] | None: ...
+    def prior(self) -> ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | None: ...
     @property
     def classes(self) -> Sequence[object] | None: ...
     @property
@@ -70,12 +73,18 @@ class FitPlan:
     stages : StagePlan
     prior : (n, K) float64 array or None
         Of the first stage.
+    grouped : GroupPlan or None
+        A prior of groups, which `answer_for` pays for.
+    answer : Aggregate or None
+        What it bought.
     """
 
     classes: tuple[object, ...]
     inferred: bool
     stages: StagePlan
     prior: Floats | None
+    grouped: GroupPlan | None = None
+    answer: "Aggregate | None" = None
 
     @property
     def prior_of_rows(self) -> PriorOfRows | None:
@@ -85,13 +94,21 @@ class FitPlan:
 
     @property
     def prior_digest(self) -> str:
-        """Of the first stage's prior; "" for none."""
-        return "" if self.prior is None else array_digest({"prior": self.prior})
+        """Of the first stage's prior, or of what it follows from as long as it is not paid for; "" for none."""
+        if self.prior is None:
+            return "" if self.grouped is None else self.grouped.digest
+        return array_digest({"prior": self.prior})
 
     @property
     def invertible(self) -> bool:
         """Every row will have an unbiased estimator."""
-        return self.stages.invertible and self.prior is None
+        return self.stages.invertible and self.prior is None and self.grouped is None
+
+    def with_answer(self, answer: "Aggregate | None") -> "FitPlan":
+        """The plan with its prior of groups paid for; as it is, without one."""
+        if answer is None or self.grouped is None:
+            return self
+        return replace(self, answer=answer, prior=projected_prior(answer)[self.grouped.groups])
 
     def to_dict(self) -> dict[str, object]:
         """The plan as JSON-ready data, for the charge."""
@@ -118,7 +135,8 @@ def plan_fit(settings: Settings, labels: NDArray[Any], X: Any, n_rows: int) -> F
     n_rows : int
     """
     classes = infer_classes(labels) if settings.classes is None else declare(settings.classes)
-    law = resolve_law(settings.law, len(classes), settings.epsilon)
+    grouped = _grouped(settings, settings.prior, X, n_rows, len(classes)) if is_group_prior(settings.prior) else None
+    law = _law_of(settings, grouped, len(classes))
     stages = plan_stages(
         law,
         n_stages=settings.n_stages,
@@ -126,15 +144,69 @@ def plan_fit(settings: Settings, labels: NDArray[Any], X: Any, n_rows: int) -> F
         validation_fraction=settings.validation_fraction,
         n_rows=n_rows,
     )
-    return FitPlan(classes, settings.classes is None, stages, first_prior(settings.prior, X, n_rows, law))
+    known = None if is_group_prior(settings.prior) else first_prior(settings.prior, X, n_rows, law)
+    return FitPlan(classes, settings.classes is None, stages, known, grouped)
 
 
-def resolve_law(law: str | Law, n_classes: int, epsilon: float) -> Law:
-    """The law that is asked for by name or as a value, over these classes and at this epsilon."""
+def _grouped(settings: Settings, prior: GroupPrior, X: Any, n_rows: int, n_classes: int) -> GroupPlan:
+    if isinstance(settings.law, Law):
+        _require_use(settings.law)
+    return prior.plan_groups(
+        X,
+        n_rows=n_rows,
+        n_classes=n_classes,
+        epsilon=_validate.epsilon(settings.epsilon),
+        max_rows_per_unit=_validate.integer(max_rows_per_unit=settings.max_rows_per_unit, low=1),
+        law=settings.law,
+    )
+
+
+def _law_of(settings: Settings, grouped: GroupPlan | None, n_classes: int) -> Law:
+    if grouped is None:
+        return resolve_law(settings.law, n_classes, settings.epsilon)
+    law = grouped.law or resolve_law(settings.law, n_classes, grouped.epsilon, settings.epsilon)
+    _require_use(law)
+    return law
+
+
+def answer_for(
+    settings: Settings, plan: FitPlan, labels: NDArray[Any], *, ids: ArrayLike | None, unit: ArrayLike | None
+) -> "Aggregate | None":
+    """What the labels say of a prior's groups: the first of a fit's two charges. None without such a prior.
+
+    Parameters
+    ----------
+    settings : Settings
+    plan : FitPlan
+    labels : (n,) raw labels
+    ids, unit : as `fit` got them
+    """
+    if plan.grouped is None:
+        return None
+    return ask_groups(settings, plan.grouped, labels, plan.classes, inferred=plan.inferred, ids=ids, unit=unit)
+
+
+def spent_by(plan: FitPlan, noisy: NoisyLabels) -> PrivacySpent:
+    """What a fit spent: on its noisy labels, and on a prior of groups."""
+    return noisy.privacy if plan.answer is None else both(plan.answer.privacy, noisy.privacy)
+
+
+def resolve_law(law: str | Law, n_classes: int, epsilon: float, total: float | None = None) -> Law:
+    """The law that is asked for by name or as a value, over these classes and at this epsilon.
+
+    Parameters
+    ----------
+    law : str or Law
+    n_classes : int
+    epsilon : float
+    total : float, optional
+        What the fit may spend, where a prior takes a part of it.
+    """
     budget = _validate.epsilon(epsilon)
     if isinstance(law, Law):
         if law.n_classes != n_classes or law.epsilon != budget:
-            raise InvalidInput(f"Expected a law over {n_classes} classes with epsilon={budget}, got {law}. Make the two agree.")
+            why = "" if total is None else f", which the prior leaves of {total!r}"
+            raise InvalidInput(f"Expected a law over {n_classes} classes with epsilon={budget}{why}, got {law}. Make the two agree.")
         return law
     name = _validate.one_of(LAWS, law=law, fix="Or pass a Law.")
     try:
@@ -144,12 +216,16 @@ def resolve_law(law: str | Law, n_classes: int, epsilon: float) -> Law:
         raise InvalidInput(f"Expected a Law instance for {name!r}, which has parameters of its own. {fix}") from None
 
 
-def first_prior(prior: ArrayLike | Callable[[Any], ArrayLike] | None, X: Any, n_rows: int, law: Law) -> Floats | None:
+def _require_use(law: Law) -> None:
+    if not law.uses_prior:
+        raise InvalidInput(f"Expected no prior with {law}, which does not read it. Use law='auto', or drop prior=.")
+
+
+def first_prior(prior: Any, X: Any, n_rows: int, law: Law) -> Floats | None:
     """The public prior of all rows as an (n, K) array, or None."""
     if prior is None:
         return None
-    if not law.uses_prior:
-        raise InvalidInput(f"Expected no prior with {law}, which does not read it. Use law='auto', or drop prior=.")
+    _require_use(law)
     weights = np.asarray(prior(X) if callable(prior) else prior, np.float64)
     if weights.shape != (n_rows, law.n_classes):
         raise InvalidInput(f"Expected a prior of shape {(n_rows, law.n_classes)}, got {weights.shape}.")
@@ -185,17 +261,17 @@ def open_fit(
     return open_run(
         labels,
         classes=plan.classes,
-        epsilon=settings.epsilon,
+        epsilon=plan.stages.law.epsilon,
         laws=plan.to_dict(),
         dataset=settings.dataset,
         column=settings.column,
         ids=ids,
         public_digest=public_digest() if named and ids is None else "",
         unit=unit,
-        unit_name=str(getattr(unit, "name", None) or "unit"),  # a column of a data frame has a name
+        unit_name=unit_name_of(unit),
         max_rows_per_unit=settings.max_rows_per_unit,
         prior_digest=plan.prior_digest,
-        ledger=settings.ledger,
+        ledger=settings.ledger if plan.grouped is None else with_room(settings.ledger, settings.epsilon),
         noise=settings.noise,
         resumes=resumes,
     )

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accuracy at small epsilon: clusters of public features against randomized response and the best published numbers.
+
+    python benchmarks/small_epsilon.py [--table main,figure,beta,histogram,clusters] [--data mnist,fashion_mnist,adult,digits,cifar10]
+        [--epsilon 0.05,0.1,0.5,1] [--seeds 3] [--jobs 1] [--rows N] [--report]
+
+Every cell that is started is kept in results/small_epsilon.json with its conditions; one that is there and finished is not repeated, so the
+command can be stopped and started again. Labels are public here, so the noise is seeded, paired over seeds. `--rows` takes the first N
+training rows, for a trial: such cells are kept apart. `--report` only prints.
+
+All of ours is pure label-DP. Published numbers are (epsilon, delta) where it says so. Two choices were made by looking at true labels, of
+the first 10,000 MNIST and Fashion-MNIST training rows and 2,000 test rows: the factor 3 in the rule for the number of clusters
+(labeldp.learn.clusters.clusters_for), and gradient histograms as features.
+"""
+
+import argparse
+import json
+import os
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+import small_epsilon_tables as tables
+from conditions import machine
+from small_epsilon_methods import METHODS, PUBLISHED, classifier, features, kind_of, parts
+
+RESULTS = Path(os.environ.get("SMALL_EPSILON_RESULTS", Path(__file__).parent / "results" / "small_epsilon.json"))
+EPSILONS = (0.05, 0.1, 0.5, 1.0)
+DATA = ("digits", "adult", "mnist", "fashion_mnist", "cifar10")
+MEASURED = ("accuracy", "seconds", "finished", "started", "machine", "error")
+
+
+def main_cell(run):
+    """One method on one data set: accuracy on true test labels."""
+    rows = run.get("rows")
+    X, X_test = features(run["data"], kind_of(run["data"], run["method"]), rows)
+    _, y, _, y_test, _ = parts(run["data"], rows)
+    model = classifier(run["data"], run["method"], run["epsilon"], run["seed"])
+    start = time.perf_counter()
+    model.fit(X, y)
+    found = {"accuracy": float(np.mean(model.predict(X_test) == y_test)), "fit_seconds": round(time.perf_counter() - start, 2)}
+    answer = getattr(model, "aggregate_", None) or getattr(getattr(model, "prior_", None), "answer", None)
+    if answer is not None:
+        found |= {"clusters": answer.n_groups, "aggregate_epsilon": answer.receipt.epsilon}
+    return found
+
+
+def measure(run):
+    """One cell, with what was measured and how long it took."""
+    warnings.simplefilter("ignore")
+    start = time.perf_counter()
+    try:
+        found = {"main": main_cell, **tables.TABLES}[run["table"]](run)
+    except Exception as error:  # kept with its cell: one failure must not hide the others
+        return run | {"error": f"{type(error).__name__}: {error}"}
+    return run | found | {"seconds": round(time.perf_counter() - start, 2), "finished": now()}
+
+
+def now():
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def wanted(table, names, epsilons, seeds, rows):
+    """The cells that are asked for."""
+    if table != "main":
+        cells = tables.wanted(table, names, seeds)
+    else:
+        cells = [
+            {"table": "main", "data": name, "method": method, "epsilon": epsilon, "seed": seed}
+            for name in names
+            if name != "cifar10"
+            for method in METHODS
+            for epsilon in epsilons
+            for seed in range(seeds)
+            if method != "non-private" or (epsilon == epsilons[0] and seed == 0)
+            if "PCA" not in method or name in ("mnist", "fashion_mnist")
+        ]
+    return [cell | ({} if rows is None else {"rows": rows}) for cell in cells]
+
+
+IDENTITY = ("table", "data", "method", "epsilon", "seed", "rows", "beta", "share", "clusters", "features")
+
+
+def key(run):
+    """What makes two cells the same; the number of clusters is asked for in some tables and chosen in the main one."""
+    return tuple(run.get(name) for name in IDENTITY if not (name == "clusters" and run["table"] == "main"))
+
+
+def load_runs():
+    return json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else []
+
+
+def save_runs(runs):
+    RESULTS.parent.mkdir(exist_ok=True)
+    part = RESULTS.with_suffix(".part")
+    part.write_text(json.dumps({"runs": runs}, indent=1) + "\n")
+    part.replace(RESULTS)
+
+
+def run_all(cells, jobs):
+    """Start what is not finished; a cell that failed or was cut off is started again."""
+    runs = [run for run in load_runs() if "finished" in run]
+    done = {key(run) for run in runs}
+    todo = [cell for cell in cells if key(cell) not in done]
+    with ProcessPoolExecutor(jobs) as pool:
+        started = [cell | {"started": now(), "machine": machine()} for cell in todo]
+        for number, run in enumerate(pool.map(measure, started), 1):
+            runs.append(run)
+            save_runs(runs)
+            print(
+                f"{number}/{len(todo)} {run['seconds'] if 'seconds' in run else run['error']} {key(run)} {run.get('accuracy')}", flush=True
+            )
+
+
+def mean_of(runs, field="accuracy", scale=100):
+    found = np.array([run[field] for run in runs if field in run])
+    if not len(found):
+        return ""
+    return f"{scale * found.mean():.1f}" + (f" ± {scale * found.std(ddof=1):.1f}" if len(found) > 1 else "")
+
+
+def markdown(runs, rows=None):
+    """The main table as Markdown: mean and standard deviation over the seeds, the published number beside."""
+    runs = [run for run in runs if run["table"] == "main" and run.get("rows") == rows and "finished" in run]
+    lines = ["| accuracy, % | eps | " + " | ".join(METHODS) + " | published |", "|---|---|" + "---|" * (len(METHODS) + 1)]
+    for name in dict.fromkeys(run["data"] for run in runs):
+        bound = mean_of([run for run in runs if (run["data"], run["method"]) == (name, "non-private")])
+        for epsilon in sorted({run["epsilon"] for run in runs if run["data"] == name}):
+            at = [run for run in runs if (run["data"], run["epsilon"]) == (name, epsilon)]
+            cells = [bound if m == "non-private" else mean_of([run for run in at if run["method"] == m]) for m in METHODS]
+            published = PUBLISHED.get((name, epsilon))
+            said = "" if published is None else f"{published[0]} ({published[1]})"
+            lines.append(f"| {name} | {epsilon:g} | " + " | ".join(cells) + f" | {said} |")
+    return "\n".join(lines)
+
+
+def table_of(runs, table, across, rows=None):
+    """A smaller table as Markdown: a line for each setting, a column for each value of `across`."""
+    runs = [run for run in runs if run["table"] == table and run.get("rows") == rows and "finished" in run]
+    if not runs:
+        return ""
+    columns = list(dict.fromkeys(run[across] for run in runs))
+    names = [name for name in IDENTITY if name in runs[0] and name not in ("table", "seed", "rows", across)]
+    lines = [_line(*names, *(f"{across} {c}" for c in columns)), "|---" * (len(names) + len(columns)) + "|"]
+    for line in dict.fromkeys(tuple(run[name] for name in names) for run in runs):
+        same = [run for run in runs if tuple(run[name] for name in names) == line]
+        lines.append(_line(*line, *(mean_of([run for run in same if run[across] == c]) for c in columns)))
+    return "\n".join(lines)
+
+
+def _line(*cells):
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+ACROSS = {"figure": "method", "beta": "share", "histogram": "epsilon", "clusters": "clusters"}
+
+
+def report(rows=None):
+    runs = load_runs()
+    print(markdown(runs, rows))
+    for table, across in ACROSS.items():
+        print(f"\n{table}: accuracy, %\n\n{table_of(runs, table, across, rows)}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--table", default="main," + ",".join(tables.TABLES))
+    parser.add_argument("--data", default=",".join(DATA))
+    parser.add_argument("--epsilon", default=",".join(map(str, EPSILONS)))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--rows", type=int, default=None, help="only the first rows of each training set")
+    parser.add_argument("--report", action="store_true", help="only print the tables")
+    args = parser.parse_args()
+    epsilons = tuple(float(e) for e in args.epsilon.split(","))
+    if not args.report:
+        for table in args.table.split(","):
+            run_all(wanted(table, args.data.split(","), epsilons, args.seeds, args.rows), args.jobs)
+    report(args.rows)
+
+
+if __name__ == "__main__":
+    main()

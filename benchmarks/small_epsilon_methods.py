@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The methods that small_epsilon.py compares, and the features they see. Nothing is tuned for a cell, and no feature saw a label."""
+
+from functools import cache
+
+import numpy as np
+from sklearn.compose import make_column_transformer
+from sklearn.decomposition import PCA
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+import labeldp as ldp
+from labeldp.learn import ClusterPrior, LearnOptions, NoiseCluster
+
+IMAGES = ("mnist", "fashion_mnist", "cifar10")
+ORIENTATIONS, CELL = 8, 4
+ROWS_AT_ONCE = 5000
+
+
+@cache
+def parts(name, rows=None):
+    """(X, y, X_test, y_test, dataset): images flat, in [0, 1]; sets without an official split are split once, two thirds to one third."""
+    dataset = ldp.datasets.load(name)
+    X, y, X_test, y_test = dataset.X_train, dataset.y_train, dataset.X_test, dataset.y_test
+    if not len(y_test):
+        order = np.random.default_rng(0).permutation(len(y))
+        train, test = order[: 2 * len(y) // 3], order[2 * len(y) // 3 :]
+        X, y, X_test, y_test = X[train], y[train], X[test], y[test]
+    if X.ndim > 2:
+        X, X_test = (part.reshape(len(part), -1) / np.float32(255) for part in (X, X_test))
+    return X[:rows], y[:rows], X_test, y_test, dataset
+
+
+def oriented(X):
+    """Gradient histograms of grey images (Dalal and Triggs 2005): (n, width) float32 from (n, pixels) in [0, 1].
+
+    Eight orientations over the full circle in cells of 4 x 4 pixels, blocks of 2 x 2 cells normalised, square roots of the result. A fixed
+    function of one image: it has no parameters to learn, so it could not have seen a label.
+    """
+    return np.concatenate([_oriented(X[start : start + ROWS_AT_ONCE]) for start in range(0, len(X), ROWS_AT_ONCE)])
+
+
+def _oriented(X):
+    side = round((X.shape[1] / (3 if X.shape[1] % 784 else 1)) ** 0.5)
+    images = X.reshape(len(X), side, side, -1).mean(axis=3)
+    dx, dy = np.zeros_like(images), np.zeros_like(images)
+    dx[:, :, 1:-1], dy[:, 1:-1] = images[:, :, 2:] - images[:, :, :-2], images[:, 2:] - images[:, :-2]
+    size, angle = np.hypot(dx, dy), (np.arctan2(dy, dx) / (2 * np.pi)) % 1 * ORIENTATIONS
+    cells = side // CELL
+    found = np.empty((len(X), ORIENTATIONS, cells, cells), np.float32)
+    for k in range(ORIENTATIONS):
+        off = np.abs(angle - k)
+        share = size * np.maximum(0, 1 - np.minimum(off, ORIENTATIONS - off))
+        found[:, k] = share.reshape(len(X), cells, CELL, cells, CELL).sum(axis=(2, 4))
+    blocks = np.concatenate([found[:, :, i : cells - 1 + i, j : cells - 1 + j] for i in (0, 1) for j in (0, 1)], axis=1)
+    blocks /= np.sqrt((blocks**2).sum(axis=1, keepdims=True) + 0.1)
+    return np.sqrt(blocks).reshape(len(X), -1)
+
+
+@cache
+def features(name, kind, rows=None):
+    """(train, test) features of a data set: "plain" as they are, "gradients" of images."""
+    X, _, X_test, _, _ = parts(name, rows)
+    return (oriented(X), oriented(X_test)) if kind == "gradients" else (X, X_test)
+
+
+def kind_of(name, method):
+    """Which features a method gets: gradients of images, but for the ones that are about plain features."""
+    return "plain" if name not in IMAGES or "PCA" in method else "gradients"
+
+
+def estimator_for(name, kind):
+    """The learner, the same for every method of a data set."""
+    if name == "adult":
+        categories = list(parts(name)[4].categorical)
+        return HistGradientBoostingClassifier(categorical_features=categories, max_leaf_nodes=15, l2_regularization=1.0)
+    if name == "digits":
+        return make_pipeline(StandardScaler(), LogisticRegression())
+    pca = PCA(200 if kind == "gradients" else 60, random_state=0)
+    return make_pipeline(pca, StandardScaler(), LogisticRegression(C=0.01, max_iter=200))
+
+
+def embedder_for(name):
+    """What rows are clustered by."""
+    if name != "adult":
+        return "pca"
+    categories = list(parts(name)[4].categorical)
+    numbers = [j for j in range(parts(name)[0].shape[1]) if j not in categories]
+    one_hot = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
+    return make_column_transformer(
+        (make_pipeline(SimpleImputer(), StandardScaler()), numbers),
+        (make_pipeline(SimpleImputer(strategy="most_frequent"), one_hot), categories),
+    )
+
+
+OPTIONS = LearnOptions(row_budget=200_000)
+PUBLISHED_RECIPE = {"n_stages": 1, "correction": "none", "validation_fraction": 0.0}
+
+
+def classifier(name, method, epsilon, seed):
+    """The model of a cell, to be fitted on raw labels."""
+    dataset = parts(name)[4]
+    estimator = estimator_for(name, kind_of(name, method))
+    shared = {"epsilon": epsilon, "classes": range(dataset.n_classes), "noise": ldp.SeededNoise(seed)}
+    if method == "non-private":
+        return estimator
+    if method.startswith("NoiseCluster"):
+        return NoiseCluster(estimator if "learner" in method else None, embedder=embedder_for(name), **shared)
+    more = {
+        "randomized response": {"law": "rr"} | PUBLISHED_RECIPE,
+        "labeldp without clusters": {},
+        "ClusterRR": {"law": "cluster-rr"} | PUBLISHED_RECIPE,
+        "ClusterPrior + RRWithPrior": {"law": "rr-with-prior"} | PUBLISHED_RECIPE,
+        "ClusterPrior + AutoLaw": {"law": "auto"},
+    }[method]
+    if method.startswith("Cluster"):
+        more = more | {"prior": ClusterPrior(embedder_for(name))}
+    return ldp.LabelDPClassifier(estimator, random_state=seed, options=OPTIONS, **shared, **more)
+
+
+METHODS = (
+    "randomized response",
+    "labeldp without clusters",
+    "NoiseCluster, PCA of pixels",
+    "NoiseCluster",
+    "NoiseCluster, then the learner",
+    "ClusterRR",
+    "ClusterPrior + RRWithPrior",
+    "ClusterPrior + AutoLaw",
+    "non-private",
+)
+
+PUBLISHED = {
+    ("mnist", 0.1): (91.1, "LabelDP-Pro, delta > 0"),
+    ("mnist", 0.5): (94.1, "LabelDP-Pro, delta > 0"),
+    ("mnist", 1.0): (95.82, "LP-2ST"),
+    ("fashion_mnist", 0.1): (75.7, "LabelDP-Pro, delta > 0"),
+    ("fashion_mnist", 0.5): (79.8, "LabelDP-Pro, delta > 0"),
+    ("fashion_mnist", 1.0): (83.26, "LP-2ST"),
+}
+"""Best published accuracies, %: Ghazi et al. 2024 (Table 5) and 2021."""

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Priors that are paid for: which group each row is in is public, what the labels of a group are like is asked for once, privately.
+
+The question is a histogram of the same labels that the law then draws from, in the same ledger, data set and column: the two add.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labeldp import _validate
+from labeldp._hash import array_digest, digest
+from labeldp._rounding import exact, sum_up
+from labeldp.errors import BudgetExceeded, InvalidInput
+from labeldp.laws import Law
+from labeldp.receipt import PrivacySpent
+
+if TYPE_CHECKING:  # a machine that only trains has none of what custody and aggregates need
+    from labeldp.aggregates import Aggregate, Histogram
+    from labeldp.privacy.ledger import Ledger
+    from labeldp.privacy.noise import SeededNoise
+
+
+@dataclass(frozen=True, eq=False)
+class GroupPlan:
+    """A prior before it is paid for: public, and fixed before anything is charged.
+
+    Attributes
+    ----------
+    groups : (n,) int64
+        Which group each row is in: a function of public features.
+    query : Histogram
+        The question, with what it costs.
+    epsilon : float
+        What it leaves for the law, rounded down.
+    law : Law or None
+        A law that goes with this division of the budget; None: the one that the user asked for.
+    found : object
+        How groups of other rows are found, for the estimator that asked.
+    """
+
+    groups: NDArray[np.int64]
+    query: "Histogram"
+    epsilon: float
+    law: Law | None = None
+    found: Any = None
+
+    @property
+    def digest(self) -> str:
+        """Of the public facts that the prior follows from, but for the answer."""
+        return digest({"groups": array_digest({"groups": self.groups}), "query": self.query.to_dict()})
+
+
+def projected_prior(answer: "Aggregate") -> NDArray[np.float64]:
+    """What a noisy histogram says of each group's labels, knowing how many rows the group has: (n_groups, K), rows sum to 1.
+
+    The nearest counts >= 0 that add up to the group's public number of rows, so that noise on classes that are not there is taken off and
+    not, as by clamping at 0, left on one side; mixed with the uniform distribution by (standard deviation / rows)^2, at most all of it.
+    Uniform for a group without rows. Post-processing: free.
+    """
+    values, sizes = answer.values.astype(np.float64), answer.n_rows.astype(np.float64)[:, None]
+    k = values.shape[1]
+    ordered = -np.sort(-values, axis=1)
+    level = (np.cumsum(ordered, axis=1) - sizes) / np.arange(1, k + 1)
+    last = np.maximum((ordered > level).sum(axis=1), 1) - 1
+    kept = np.maximum(values - np.take_along_axis(level, last[:, None], axis=1), 0.0)
+    total = kept.sum(axis=1, keepdims=True)
+    shares = np.where(total > 0, kept / np.where(total > 0, total, 1.0), 1.0 / k)
+    deviation = answer.query.standard_deviation(answer.receipt.max_rows_per_unit)  # type: ignore[attr-defined]  # of a histogram
+    doubt = np.minimum(1.0, (deviation / np.maximum(sizes, 1e-9)) ** 2)
+    return np.asarray((1.0 - doubt) * shares + doubt / k)
+
+
+class GroupPrior(Protocol):
+    """What an estimator's `prior=` must have to be a prior of groups."""
+
+    def plan_groups(self, X: Any, *, n_rows: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: "str | Law") -> GroupPlan:
+        """Group the rows of X and divide the budget; everything that is wrong is refused here.
+
+        Parameters
+        ----------
+        X : (n, ...) features
+        n_rows, n_classes, max_rows_per_unit : int
+        epsilon : float
+            For the histogram and the law together.
+        law : str or Law
+            As the user asked for it.
+        """
+        ...
+
+
+class Charging(Protocol):
+    """Whom a charge is for; see `labeldp.protocol.fitting.Settings`."""
+
+    @property
+    def epsilon(self) -> float: ...
+    @property
+    def dataset(self) -> str | None: ...
+    @property
+    def column(self) -> str: ...
+    @property
+    def max_rows_per_unit(self) -> int: ...
+    @property
+    def ledger(self) -> "Ledger | None": ...
+    @property
+    def noise(self) -> "SeededNoise | None": ...
+
+
+def is_group_prior(prior: Any) -> TypeGuard[GroupPrior]:
+    """Whether a prior groups rows and asks the labels, instead of being known."""
+    return hasattr(prior, "plan_groups")
+
+
+def left_of(epsilon: float, part: float, what: str = "the prior") -> float:
+    """What a part leaves of a budget: the two together, read as the decimals that they show, are not above it.
+
+    Parameters
+    ----------
+    epsilon, part : float
+    what : str
+        Whose part it is, for the message.
+    """
+    total, first = exact(_validate.epsilon(epsilon)), exact(_validate.epsilon(part))
+    if not first < total:
+        raise InvalidInput(
+            f"Expected {what} to cost less than the total epsilon={epsilon!r}, got {part!r}. Lower it: something must be left for labels."
+        )
+    rest = float(total - first)
+    while exact(rest) + first > total:
+        rest = float(np.nextafter(rest, 0.0))
+    if not rest > 0:
+        raise InvalidInput(f"Expected {what} to leave something of epsilon={epsilon!r}, got {part!r}. Lower it.")
+    return rest
+
+
+def ask_groups(
+    settings: Charging,
+    plan: GroupPlan,
+    labels: NDArray[Any],
+    classes: Sequence[object],
+    *,
+    inferred: bool,
+    ids: ArrayLike | None,
+    unit: ArrayLike | None,
+) -> "Aggregate":
+    """Charge and answer the plan's question; a repeat of a settled one costs nothing.
+
+    Parameters
+    ----------
+    settings : Charging
+        Its epsilon is the total; refused at once if the budget has no room for all of it.
+    plan : GroupPlan
+    labels : (n,) raw labels
+    classes : sequence of K values
+    inferred : bool
+        They were read off the labels.
+    ids, unit : as `fit` got them
+    """
+    from labeldp.privacy.aggregation import answer_groups
+
+    _require_room(settings, plan, by_ids=ids is not None)
+    return answer_groups(
+        labels,
+        plan.query,
+        plan.groups,
+        classes=classes,
+        inferred=inferred,
+        dataset=settings.dataset,
+        column=settings.column,
+        ids=ids,
+        unit=unit,
+        unit_name=unit_name_of(unit),
+        max_rows_per_unit=settings.max_rows_per_unit,
+        ledger=with_room(settings.ledger, settings.epsilon),
+        noise=settings.noise,
+    )
+
+
+def unit_name_of(unit: ArrayLike | None) -> str:
+    """What a unit's column is called: a column of a data frame has a name."""
+    return str(getattr(unit, "name", None) or "unit")
+
+
+def with_room(ledger: "Ledger | None", epsilon: float) -> "Ledger | None":
+    """A ledger whose first charge sets the budget to all that is going to be charged, not to its own part, if nobody has set another."""
+    return ledger if ledger is None or ledger.budget is not None else replace(ledger, budget=epsilon)
+
+
+def _require_room(settings: Charging, plan: GroupPlan, *, by_ids: bool) -> None:
+    """Refuse a first charge where the second could not follow. With ids, rows may be new ones, which the charges themselves decide."""
+    ledger = settings.ledger
+    if ledger is None or not settings.dataset or by_ids:
+        return
+    asked = [run.event.get("query") for run in ledger.runs(settings.dataset, settings.column)]
+    left = ledger.remaining(settings.dataset, settings.column)
+    if plan.query.to_dict() not in asked and not exact_at_least(left, settings.epsilon):
+        raise BudgetExceeded(
+            f"Requested epsilon={settings.epsilon!r} of {settings.dataset!r}, column {settings.column!r}, in two charges; remaining "
+            f"{left!r}. Nothing was charged. Raise the budget (labeldp ledger set-budget), or lower epsilon."
+        )
+
+
+def exact_at_least(left: float, wanted: float) -> bool:
+    """left >= wanted, both read as decimals; infinity is enough."""
+    return left == float("inf") or exact(left) >= exact(wanted)
+
+
+def both(*spent: PrivacySpent) -> PrivacySpent:
+    """What several releases of the same labels have spent together."""
+    units = sorted({each.unit for each in spent})
+    return PrivacySpent(
+        float("inf") if any(each.epsilon == float("inf") for each in spent) else sum_up(each.epsilon for each in spent),
+        min(1.0, float(sum((Fraction(each.delta) for each in spent), Fraction(0)))),
+        " and ".join(units),
+        all(each.recorded for each in spent),
+        all(each.secure for each in spent),
+    )

@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clusters of public features: how they are found, how budgets are divided over them, and the estimators that stand on them."""
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+from scipy.stats import binom
+from sklearn.base import clone
+from sklearn.datasets import make_blobs
+from sklearn.decomposition import PCA
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.tree import DecisionTreeClassifier
+
+import labeldp as ldp
+from labeldp._rounding import exact, sum_up
+from labeldp.learn import ClusterPrior, LearnOptions, NoiseCluster
+from labeldp.learn.clusters import clusters_for, find_clusters
+from labeldp.protocol.groups import left_of, projected_prior
+
+K = 4
+MISTAKE = 1e-6  # chance that a test of a random draw fails although all is right
+
+
+@pytest.fixture(scope="module")
+def data():
+    centers = 4 * np.array([[1, 1, 0], [-1, 1, 0], [1, -1, 0], [-1, -1, 0]])
+    return make_blobs(3000, centers=centers, random_state=0, cluster_std=0.9)
+
+
+def classifier(prior, estimator=None, **settings):
+    defaults = {"epsilon": 0.5, "classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0}
+    return ldp.LabelDPClassifier(GaussianNB() if estimator is None else estimator, prior=prior, **defaults | settings)
+
+
+# Clusters ----------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ["k-means", "mini-batch"])
+@pytest.mark.parametrize("embedder", [None, "pca", "standard", PCA(2), lambda X: X[:, :2]], ids=str)
+def test_clusters_are_found_and_found_again(data, algorithm, embedder):
+    X, y = data
+    clusters, again = (find_clusters(X, K, embedder=embedder, algorithm=algorithm, random_state=1) for _ in range(2))
+    groups = clusters.assign(X)
+    assert np.array_equal(groups, again.assign(X))
+    counts = np.zeros((K, K))
+    np.add.at(counts, (groups, y), 1)
+    # standardised, the column that is noise counts as much as the others
+    assert counts.max(axis=1).sum() > (0.6 if embedder == "standard" else 0.95) * len(y)
+    assert np.array_equal(clusters.assign(X[100:200]), groups[100:200])
+
+
+def test_images_and_sparse_rows_are_clustered_too(data):
+    X, _ = data
+    flat = find_clusters(X, K).assign(X)
+    assert np.array_equal(find_clusters(X.reshape(-1, 3, 1), K).assign(X.reshape(-1, 3, 1)), flat)
+    assert len(np.unique(find_clusters(csr_matrix(X), K, embedder="standard").assign(csr_matrix(X)))) == K
+    assert len(np.unique(find_clusters(X.reshape(-1, 3, 1), K, embedder="pca").assign(X.reshape(-1, 3, 1)))) == K
+
+
+def test_fewer_different_rows_than_clusters_leave_some_empty():
+    X = np.repeat([[0.0], [5.0]], 50, axis=0)
+    prior = find_clusters(X, 6)
+    assert len(np.unique(prior.assign(X))) == 2
+    model = NoiseCluster(epsilon=1.0, n_clusters=6, classes=[0, 1], noise=ldp.SeededNoise(0)).fit(X, np.repeat([0, 1], 50))
+    assert model.score(X, np.repeat([0, 1], 50)) == 1.0
+    assert (model.failure_[model.aggregate_.n_rows == 0] == 0.5).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_clusters": 3001}, "at most as many clusters as rows"),
+        ({"n_clusters": 0}, "n_clusters"),
+        ({"algorithm": "magic"}, "algorithm"),
+        ({"embedder": "magic"}, "embedder"),
+        ({"embedder": 3}, "embedder"),
+        ({"embedder": lambda X: X[:10]}, "a row for each of X"),
+        ({"embedder": lambda X: X[:, 0]}, "a row for each of X"),
+        ({"embedder": lambda X: np.where(X > 0, X, np.nan)}, "finite"),
+        ({"embedder": lambda X: np.full((len(X), 2), "a")}, "numbers"),
+        ({"random_state": None}, "random_state"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_clustered_is_refused_before_a_charge(data, settings, message, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    with pytest.raises(ldp.InvalidInput, match=message):
+        classifier(ClusterPrior(**settings), noise=None, ledger=ledger, dataset="people").fit(X, y)
+    with pytest.raises(ldp.InvalidInput, match=message):
+        NoiseCluster(**settings, classes=range(K), ledger=ledger, dataset="people").fit(X, y)
+    assert not ledger.runs()
+
+
+def test_embeddings_of_another_width_are_refused(data):
+    X, y = data
+    model = NoiseCluster(embedder=lambda rows: rows if len(rows) == 3000 else rows[:, :2], classes=range(K), noise=ldp.SeededNoise(0))
+    with pytest.raises(ldp.InvalidInput, match="width 3"):
+        model.fit(X, y).predict(X[:5])
+
+
+def test_faiss_is_asked_for_by_name(data):
+    X, _ = data
+    try:
+        import faiss  # noqa: F401
+    except ImportError:
+        with pytest.raises(ldp.MissingExtra, match="faiss-cpu"):
+            find_clusters(X, K, algorithm="faiss")
+    else:
+        assert len(np.unique(find_clusters(X, K, algorithm="faiss").assign(X))) == K
+
+
+def test_the_number_of_clusters_follows_from_public_facts():
+    assert clusters_for(60_000, 10, 0.5) == round(60_000 / (3 * (3 + np.log(10)) / 0.5))
+    assert clusters_for(10, 10, 0.01) == 1
+    assert clusters_for(10**9, 10, 1.0) == 2000
+    assert clusters_for(3, 2, 100.0) == 1
+    numbers = [clusters_for(60_000, 10, epsilon) for epsilon in (0.01, 0.05, 0.1, 0.5, 1.0)]
+    assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize(("epsilon", "part"), [(0.5, 0.1), (1.0, 0.1234567890123456), (0.3, 0.1), (1e-3, 1e-4), (7.7, 0.7), (0.7, 1 / 3)])
+def test_a_part_and_what_it_leaves_are_never_above_the_whole(epsilon, part):
+    rest = left_of(epsilon, part)
+    assert exact(rest) + exact(part) <= exact(epsilon)
+    assert sum_up([rest, part]) <= epsilon
+    assert rest >= epsilon - part - 1e-15
+
+
+# ClusterPrior ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"law": "rr-with-prior"},
+        {"law": "cluster-rr"},
+        {"law": "cluster-rr", "prior": ClusterPrior(n_clusters=8, epsilon=0.2)},
+        {"law": ldp.ClusterRR(K, 0.3, 0.05), "prior": ClusterPrior(n_clusters=8, epsilon=0.2), "n_stages": 1},
+        {"prior": ClusterPrior(delta=1e-6, epsilon=0.25)},
+        {"estimator": LogisticRegression()},
+        {"correction": "none", "n_stages": 1, "law": "rr-with-prior"},
+        {"options": LearnOptions(top_k_filter=2)},
+    ],
+    ids=str,
+)
+def test_a_cluster_prior_learns_at_a_small_epsilon(data, settings):
+    X, y = data
+    model = classifier(**{"prior": ClusterPrior()} | settings).fit(X, y)
+    assert model.score(X, y) > 0.9
+    assert model.prior_.answer.epsilon == np.inf  # seeded
+    assert model.prior_.answer.receipt.epsilon + model.noisy_labels_.receipts[0].epsilon <= 0.5
+    assert model.predict_proba(X).shape == (len(X), K)
+
+
+def test_both_charges_are_in_the_ledger_and_add_to_epsilon(data, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    model = classifier(ClusterPrior(n_clusters=8, epsilon=0.1), noise=None, ledger=ledger, dataset="people").fit(X, y)
+    first, second = ledger.runs("people", "label")
+    assert (first.event["event"], first.epsilon, second.epsilon) == ("aggregate", 0.1, 0.4)
+    assert model.privacy_ == ldp.PrivacySpent(0.5, 0.0, "row", recorded=True, secure=True)
+    assert ledger.spent("people", "label") == ledger.budget_of("people", "label") == 0.5
+    assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {0.4}
+
+
+def test_a_repeat_is_not_charged_and_gets_what_was_stored(data, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    model = classifier(ClusterPrior(n_clusters=8), noise=None, ledger=ledger, dataset="people")
+    first, second = clone(model).fit(X, y), clone(model).fit(X, y)
+    assert np.array_equal(first.prior_.answer.values, second.prior_.answer.values)
+    assert np.array_equal(first.noisy_labels_.likelihood(), second.noisy_labels_.likelihood())
+    assert ledger.spent("people", "label") == 0.5
+    assert len(ledger.runs()) == 2
+    with pytest.raises(ldp.BudgetExceeded):
+        clone(model).set_params(prior__n_clusters=9).fit(X, y)
+    assert len(ledger.runs()) == 2
+
+
+def test_a_fit_that_died_between_its_charges_goes_on_with_the_answer_that_it_has(data, tmp_path, monkeypatch):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    model = classifier(ClusterPrior(n_clusters=8, epsilon=0.1), noise=None, ledger=ledger, dataset="people")
+    with monkeypatch.context() as patched:
+        patched.setattr("labeldp.learn.classifier.run_stages", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            clone(model).fit(X, y)
+    assert [run.state for run in ledger.runs()] == ["settled", "charged"]
+    assert clone(model).fit(X, y).privacy_.epsilon == ledger.spent("people", "label") == 0.5
+    assert [run.state for run in ledger.runs()] == ["settled", "settled"]
+
+
+@pytest.mark.parametrize("budget", [0.3, None])
+def test_no_charge_is_made_where_the_second_could_not_follow(data, tmp_path, budget):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db", budget=budget)
+    if budget is None:
+        ldp.privatize(y, ldp.RandomizedResponse(K, 0.2), classes=range(K), dataset="people", ledger=ledger)
+    with pytest.raises(ldp.BudgetExceeded, match="in two charges"):
+        classifier(ClusterPrior(), noise=None, ledger=ledger, dataset="people").fit(X, y)
+    assert len(ledger.runs()) == (budget is None)
+
+
+@pytest.mark.parametrize(
+    ("prior", "settings", "message"),
+    [
+        (ClusterPrior(epsilon=0.5), {}, "less than the total"),
+        (ClusterPrior(epsilon=0.7), {}, "less than the total"),
+        (ClusterPrior(epsilon=float("nan")), {}, "epsilon"),
+        (ClusterPrior(epsilon=0.0), {}, "epsilon"),
+        (ClusterPrior(delta=2.0), {}, "delta"),
+        (ClusterPrior(), {"law": "rr"}, "does not read it"),
+        (ClusterPrior(), {"law": ldp.SubsetSelection(K, 0.5)}, "does not read it"),
+        (ClusterPrior(epsilon=0.1), {"law": ldp.RRWithPrior(K, 0.5)}, "leaves of 0.5"),
+        (ClusterPrior(), {"correction": "debias"}, "invertible"),
+        (ClusterPrior(), {"epsilon": -1.0}, "epsilon"),
+        (ClusterPrior(), {"max_rows_per_unit": 0}, "max_rows_per_unit"),
+        (ClusterPrior(), {"dataset": None}, "dataset"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_refused_before_a_charge(data, prior, settings, message, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    with pytest.raises(ldp.InvalidInput, match=message):
+        classifier(prior, **{"noise": None, "ledger": ledger, "dataset": "people"} | settings).fit(X, y)
+    assert not ledger.runs()
+
+
+def test_features_with_gaps_are_refused_unless_the_embedder_fills_them(data):
+    X, y = data
+    gaps = np.where(np.arange(X.size).reshape(X.shape) % 7 == 0, np.nan, X)
+    trees = {"estimator": None, "noise": ldp.SeededNoise(0), "classes": range(K), "epsilon": 0.5}
+    with pytest.raises(ldp.InvalidInput, match="finite features"):
+        ldp.LabelDPClassifier(prior=ClusterPrior(), **trees).fit(gaps, y)
+    fitted = ldp.LabelDPClassifier(prior=ClusterPrior(lambda rows: np.nan_to_num(rows)), **trees).fit(gaps, y)
+    assert fitted.score(gaps, y) > 0.8
+
+
+def test_one_cluster_is_the_frequency_of_the_labels(data):
+    X, y = data
+    model = classifier(ClusterPrior(n_clusters=1, epsilon=0.25)).fit(X, np.minimum(y, 1))
+    frequencies = np.bincount(np.minimum(y, 1), minlength=K) / len(y)
+    # four counts with Laplace noise of scale 8: beyond 150 with chance exp(-18) each
+    assert np.abs(model.prior_.predict_proba(X[:1])[0] - frequencies).max() < 4 * 150 / len(y)
+
+
+def test_units_share_the_budget_of_both_charges(data):
+    X, y = data
+    unit = np.arange(len(y)) // 2
+    model = classifier(ClusterPrior(n_clusters=4, epsilon=2.0), epsilon=6.0, max_rows_per_unit=2).fit(X, y, unit=unit)
+    assert model.prior_.answer.receipt.max_rows_per_unit == 2
+    assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {2.0}
+    assert model.score(X, y) > 0.9
+
+
+def test_noisy_labels_need_no_prior_and_cost_nothing(data):
+    X, y = data
+    noisy = ldp.privatize(y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(1))
+    model = classifier(ClusterPrior()).fit(X, noisy)
+    assert model.prior_ is None
+    assert model.privacy_ == noisy.privacy
+
+
+# NoiseCluster ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", [None, DecisionTreeClassifier(max_depth=4, random_state=0), LogisticRegression()], ids=str)
+def test_votes_label_clusters_where_rows_say_nothing(data, estimator):
+    X, y = data
+    names = np.array(["north", "east", "south", "west"])
+    model = NoiseCluster(estimator, epsilon=0.05, n_clusters=K, classes=names, noise=ldp.SeededNoise(0)).fit(X, names[y])
+    assert model.score(X, names[y]) > 0.95
+    assert set(model.predict(X[:50])) <= set(names)
+    assert set(model.cluster_classes_) == set(names)
+    proba = model.predict_proba(X)
+    assert np.allclose(proba.sum(axis=1), 1)
+    assert np.array_equal(model.classes_[proba.argmax(axis=1)], model.predict(X))
+    # a vote of 750 rows at epsilon 0.05 fails with chance exp(-0.025 * lead), about 1e-4 at a lead of half of them
+    assert (model.failure_ < 1e-3).all()
+    assert (model.failure(0.1) > model.failure(0.5)).all()
+
+
+def test_a_vote_is_charged_once_and_kept(data, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    model = NoiseCluster(epsilon=0.02, classes=range(K), ledger=ledger, dataset="people")
+    first = clone(model).fit(X, y, ids=np.arange(len(y)))
+    second = clone(model).set_params(estimator=GaussianNB()).fit(X, y, ids=np.arange(len(y)))
+    assert np.array_equal(first.cluster_classes_, second.cluster_classes_)
+    assert first.privacy_ == second.privacy_ == ldp.PrivacySpent(0.02, 0.0, "row", recorded=True, secure=True)
+    assert len(ledger.runs()) == 1
+    with pytest.raises(ldp.BudgetExceeded):
+        clone(model).set_params(epsilon=0.01).fit(X, y, ids=np.arange(len(y)))
+
+
+def test_gaussian_votes_say_what_delta_they_cost(data):
+    X, y = data
+    model = NoiseCluster(epsilon=0.1, delta=1e-5, mechanism="gaussian", classes=range(K)).fit(X, y)
+    assert (model.privacy_.epsilon, model.privacy_.delta) == (0.1, 1e-5)
+    assert model.failure().shape == (model.clusters_.n_clusters,)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epsilon": float("nan")}, "epsilon"),
+        ({"epsilon": 0}, "epsilon"),
+        ({"mechanism": "magic"}, "mechanism"),
+        ({"mechanism": "gaussian"}, "delta"),
+        ({"max_rows_per_unit": 2}, "unit"),
+        ({"ledger": "given"}, "dataset"),
+        ({"classes": [0, 1]}, "declared classes"),
+    ],
+    ids=str,
+)
+def test_wrong_votes_are_refused(data, settings, message, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    settings = {name: ledger if name == "ledger" else value for name, value in settings.items()}
+    with pytest.raises(ldp.InvalidInput, match=message):
+        NoiseCluster(**{"classes": range(K)} | settings).fit(X, y)
+    assert not ledger.runs()
+
+
+def test_raw_labels_only(data):
+    X, y = data
+    noisy = ldp.privatize(y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(1))
+    with pytest.raises(ldp.InvalidInput, match="LabelDPClassifier"):
+        NoiseCluster(classes=range(K)).fit(X, noisy)
+    with pytest.raises(ldp.InvalidInput, match="privatizes"):
+        ldp.LabelDPClassifier(NoiseCluster(), classes=range(K), correction="em").fit(X, y)
+    model = NoiseCluster(epsilon=1.0, classes=range(K), noise=ldp.SeededNoise(0)).fit(X, y)
+    assert abs(model.score(X, noisy) - model.score(X, y)) < 0.1
+    with pytest.raises(ldp.InvalidInput, match="sample_weight"):
+        model.score(X, noisy, sample_weight=np.ones(len(y)))
+
+
+def test_a_wrong_vote_is_as_rare_as_it_says():
+    """Two clusters of 40 rows, each of one class, 400 seeds: wrong votes are as many as stated, not a quarter or four times as many."""
+    X = np.repeat([[0.0], [9.0]], 40, axis=0)
+    y = np.repeat([0, 1], 40)
+    wrong, stated = 0, 0.0
+    for seed in range(400):
+        model = NoiseCluster(epsilon=0.1, n_clusters=2, classes=[0, 1], noise=ldp.SeededNoise(seed)).fit(X, y)
+        wrong += int((model.predict(X[[0, -1]]) != [0, 1]).sum())
+        stated = float(model.failure(1.0).mean())
+    assert binom.ppf(MISTAKE, 800, stated) <= wrong <= binom.isf(MISTAKE, 800, stated)
+    assert binom.isf(MISTAKE, 800, stated / 4) < wrong < binom.ppf(MISTAKE, 800, 4 * stated)
+
+
+# Histograms as priors ----------------------------------------------------------------------------------------------------------------
+
+
+def answer_of(values, n_rows, epsilon=1.0):
+    values = np.asarray(values, np.int64)
+    query = ldp.aggregates.Histogram(values.shape[1], epsilon, len(values))
+    receipt = ldp.Receipt("0" * 32, "", "label", "row", 1, epsilon)
+    return ldp.aggregates.Aggregate(query, values, np.asarray(n_rows, np.int64), tuple(range(values.shape[1])), receipt)
+
+
+def test_noise_is_projected_off_a_histogram():
+    exact_counts = projected_prior(answer_of([[60, 30, 10]], [100], epsilon=700.0))
+    np.testing.assert_allclose(exact_counts, [[0.6, 0.3, 0.1]])
+    # 7 too many in all: taken off evenly, and what is negative stays at 0; by hand, the level is 3.5
+    np.testing.assert_allclose(projected_prior(answer_of([[63, 44, -5]], [100], epsilon=700.0)), [[0.595, 0.405, 0]], atol=1e-12)
+    np.testing.assert_allclose(projected_prior(answer_of([[5, -7, 3], [9, 9, 9]], [0, 2], epsilon=0.01)), 1 / 3)
+
+
+def test_projected_histograms_are_nearer_to_the_truth_than_clamped_ones():
+    rng = np.random.default_rng(0)
+    true = rng.dirichlet(np.full(10, 0.1), 400)
+    groups = np.repeat(np.arange(400), 100)
+    labels = (rng.random((len(groups), 1)) > true[groups].cumsum(axis=1)).sum(axis=1).clip(max=9)
+    answer = ldp.aggregate(labels, ldp.aggregates.Histogram(10, 0.4, 400), groups, classes=range(10), noise=ldp.SeededNoise(0))
+    clamped, projected = answer.prior(np.arange(400)), projected_prior(answer)
+    found = np.zeros((400, 10))
+    np.add.at(found, (groups, labels), 0.01)
+    np.testing.assert_allclose(projected.sum(axis=1), 1)
+    assert projected.min() >= 0
+    assert np.abs(projected - found).sum() < 0.8 * np.abs(clamped - found).sum()
