@@ -251,9 +251,7 @@ class NoisyLabels:
 
     def _with_released(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
         """A row that was drawn once has the label that was released, also where that is a constant and tells no class from another."""
-        draws = np.zeros(self.n_rows, np.int64)
-        for block in self.blocks:
-            np.add.at(draws, block.rows, 1)
+        draws = np.bincount(np.concatenate([block.rows for block in self.blocks]), minlength=self.n_rows)
         for block in self.blocks:
             if block.law.kind == "label":
                 once = draws[block.rows] == 1

@@ -214,7 +214,8 @@ def lost_classes(noisy: NoisyLabels, proba: ArrayLike) -> list[object]:
     The likelihood of a class whose probability is 0 has no gradient: once lost, training does not bring it back. Cost O(n K).
     """
     table, likelihood = _probabilities(noisy, proba), noisy.likelihood(dtype="float64")
-    rare, evidence = table.mean(axis=0) < 0.1 / noisy.n_classes, np.maximum((table * likelihood).sum(axis=1), 1e-300)
+    rare = table.mean(axis=0) < 0.1 / noisy.n_classes
+    evidence = np.maximum((table * likelihood).sum(axis=1), 1e-300)
     found: list[int] = []
     while rare.any():
         score = likelihood[:, rare] / evidence[:, None] - 1
@@ -230,7 +231,7 @@ def lost_classes(noisy: NoisyLabels, proba: ArrayLike) -> list[object]:
     return [noisy.classes[code] for code in sorted(found)]
 
 
-def _with_share(evidence: Floats, likelihood: Floats) -> Floats:
+def _with_share(evidence: Floats, likelihood: NDArray[np.floating]) -> Floats:
     """Evidence of the mixture of a model with one class, at the likeliest share of that class: some rounds of EM."""
     share = 0.1
     for _ in range(30):
