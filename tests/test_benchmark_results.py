@@ -84,3 +84,12 @@ def test_no_kill_of_a_fit_lost_or_doubled_anything():
     trials = json.loads((RESULTS / "deep_resume.json").read_text(encoding="utf-8"))["trials"]
     assert sum(len(each["kills"]) for each in trials) >= 50
     assert not [each for each in trials if each["problems"]]
+
+
+def test_tables_of_small_epsilon_are_the_kept_results(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    for name in ("small_epsilon", "small_epsilon_tables", "small_epsilon_methods", "conditions"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    found = importlib.import_module("small_epsilon")
+    assert found.documented() in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert all("finished" in run and "error" not in run and run["machine"]["versions"] for run in found.load_runs())
