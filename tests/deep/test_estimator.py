@@ -417,9 +417,9 @@ def test_training_that_diverges_stops_and_keeps_what_was_drawn(data, tmp_path):
 class Blind(nn.Module):
     """A net that has lost its last class."""
 
-    def __init__(self):
+    def __init__(self, k):
         super().__init__()
-        self.net = perceptron()
+        self.net = perceptron(k)
 
     def forward(self, x):
         return self.net(x) - 50.0 * torch.eye(K)[-1]

@@ -35,8 +35,8 @@ class Recipe:
     augment : function (images, generator) -> images, optional
     loss : function (logits, evidence, reduction=...)
     clip : float
-        Largest norm of the gradient; inf for none, which risks a class: where one wild step leaves it no probability, its likelihood has no
-        gradient any more.
+        Largest norm of the gradient; inf for none. At high rates take 1: where one wild step leaves a class no probability, its likelihood
+        has no gradient any more.
     average : float, optional
         Decay of an exponential moving average of the weights, which is then the model that is scored and returned.
     precision : {"auto", "float32", "bf16"}
@@ -54,7 +54,7 @@ class Recipe:
     alpha: float = 0.0
     augment: Augmentation | None = None
     loss: Callable[..., Tensor] = likelihood_loss
-    clip: float = 1.0
+    clip: float = math.inf
     average: float | None = None
     precision: Precision = "auto"
     channels_last: bool = True
