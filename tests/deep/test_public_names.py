@@ -38,7 +38,7 @@ def test_names_are_documented(name):
             assert value.__doc__ or inherited, f"{name}.{member}"
 
 
-@pytest.mark.parametrize("module", ["losses", "data", "evidence", "logs", "schedules", "augment"])
+@pytest.mark.parametrize("module", ["losses", "data", "evidence", "logs", "schedules", "augment", "embed"])
 def test_examples_run(module):
     found = importlib.import_module(f"labeldp.deep.{module}")
     assert doctest.testmod(found, extraglobs={"torch": torch}).failed == 0
