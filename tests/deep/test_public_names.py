@@ -15,7 +15,7 @@ FUNCTIONS = {
     **{f"models.{name}": getattr(deep.models, name) for name in deep.models.__all__},
     **{
         f"{module.__name__.split('.')[-1]}.{name}": thing
-        for module in (deep.augment, deep.logs, deep.schedules)
+        for module in (deep.augment, deep.logs, deep.schedules, deep.ssl)
         for name, thing in vars(module).items()
         if callable(thing) and getattr(thing, "__module__", "") == module.__name__ and not name.startswith("_")
     },

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from labeldp.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from labeldp.deep import augment, logs, models, schedules
+    from labeldp.deep import augment, logs, models, schedules, ssl
     from labeldp.deep.average import WeightAverage
     from labeldp.deep.data import WithEvidence, with_evidence
     from labeldp.deep.embed import Embedder, SentenceEmbedder
@@ -48,7 +48,7 @@ _HOME = {
         ("cross_entropy", "debiased_loss", "generalised_cross_entropy", "likelihood_loss", "mixup_loss", "posterior_loss"), "losses"
     ),
 }
-_MODULES = ("augment", "logs", "models", "schedules")
+_MODULES = ("augment", "logs", "models", "schedules", "ssl")
 
 __all__ = [
     "Candidates",
@@ -80,6 +80,7 @@ __all__ = [
     "posterior_loss",
     "predict",
     "schedules",
+    "ssl",
     "train",
     "with_evidence",
 ]
