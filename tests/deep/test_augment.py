@@ -16,6 +16,8 @@ STEPS = {
     "shift": partial(augment.shift, pixels=3),
     "shift reflect": partial(augment.shift, pixels=3, mode="reflect"),
     "cutout": partial(augment.cutout, size=4),
+    "resized crop": augment.resized_crop,
+    "colour jitter": lambda x, generator: augment.colour_jitter(x / 5000, generator),
     "shared cutout": partial(augment.cutout, size=4, shared=True),
     "mixup": lambda x, generator: augment.mixup(x, generator, alpha=4.0).inputs,
 }
@@ -39,7 +41,7 @@ def test_seeds_decide_and_nothing_is_changed_in_place(name):
     assert first.shape == x.shape and first.dtype == x.dtype
 
 
-@pytest.mark.parametrize("name", ["flip", "shift", "cutout"])
+@pytest.mark.parametrize("name", ["flip", "shift", "cutout", "resized crop", "colour jitter"])
 def test_channels_last_stays_so_with_the_same_pixels(name):
     x = images(8)
     last = STEPS[name](x.contiguous(memory_format=torch.channels_last), generator())
@@ -124,7 +126,82 @@ def test_chains_run_from_left_to_right():
     assert torch.equal(augment.chain(augment.flip, partial(augment.cutout, size=3))(x, generator()), expected)
 
 
-@pytest.mark.parametrize("step", [augment.flip, augment.shift, augment.cutout])
+def ramps(n=2000, h=16, w=16):
+    """Two channels that say where a pixel came from: its column and its row, both in -1..1."""
+    column, row = ((torch.arange(length) * 2 + 1) / length - 1 for length in (w, h))
+    return torch.stack((column.expand(h, w), row[:, None].expand(h, w))).expand(n, 2, h, w)
+
+
+def test_crops_are_boxes_inside_the_image_of_the_promised_areas_and_shapes():
+    out = augment.resized_crop(ramps(), generator(), scale=(0.3, 0.6), ratio=(0.8, 1.25))
+    across, down = out[:, 0, 8], out[:, 1, :, 8]
+    step = (across[:, 8] - across[:, 7]) * 8, (down[:, 8] - down[:, 7]) * 8  # sides, as parts of the image's
+    area, ratio = step[0] * step[1], step[0] / step[1]
+    assert area.min() >= 0.3 - 1e-4 and area.max() <= 0.6 + 1e-4
+    assert ratio.min() >= 0.8 - 1e-4 and ratio.max() <= 1.25 + 1e-4
+    assert abs(area.mean() - 0.45) < 5 * 0.3 / 12**0.5 / 2000**0.5
+    assert abs(ratio.log().mean()) < 5 * (2 * np.log(1.25)) / 12**0.5 / 2000**0.5
+    for place, side in zip((across, down), step, strict=True):
+        centre = (place[:, 7] + place[:, 8]) / 2
+        assert (centre.abs() + side <= 1 + 1e-4).all() and centre.abs().max() > 0.2
+        assert abs(centre.mean()) < 5 * 0.4 / 2000**0.5
+
+
+def test_a_crop_of_the_whole_is_the_image():
+    x = torch.rand(3, 2, 5, 7)
+    torch.testing.assert_close(augment.resized_crop(x, generator(), scale=(1.0, 1.0), ratio=(1.0, 1.0)), x, atol=1e-5, rtol=0)
+
+
+OFF = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "hue": 0.0, "grey": 0.0, "chance": 1.0}
+LUMA = torch.tensor([0.299, 0.587, 0.114])
+
+
+def luma(x):
+    return (x * LUMA[:, None, None]).sum(1)
+
+
+def test_colours_change_one_thing_at_a_time():
+    x = 0.3 + 0.2 * torch.rand(3000, 3, 3, 3, generator=generator(9))
+    jitter = lambda **on: augment.colour_jitter(x, generator(), **{**OFF, **on})  # noqa: E731
+    torch.testing.assert_close(jitter(), x, atol=2e-6, rtol=0)
+    torch.testing.assert_close(jitter(brightness=0.4, contrast=0.4, hue=0.1, chance=0.0), x, atol=2e-6, rtol=0)
+    factor = (jitter(brightness=0.4) / x).flatten(1)
+    assert (factor.std(1) < 1e-4).all() and 0.6 <= factor.min() < 0.65 and 1.35 < factor.max() <= 1.4 + 1e-5
+    contrast = jitter(contrast=0.4)
+    torch.testing.assert_close(contrast.mean((1, 2, 3)), x.mean((1, 2, 3)))
+    spread = contrast.flatten(1).std(1) / x.flatten(1).std(1)
+    assert 0.6 - 1e-4 <= spread.min() < 0.65 and 1.35 < spread.max() <= 1.4 + 1e-4
+    for change in ({"saturation": 0.4}, {"hue": 0.1}, {"grey": 1.0}):
+        torch.testing.assert_close(luma(jitter(**change)), luma(x), atol=1e-3, rtol=0)  # YIQ's table has three digits
+    assert (jitter(grey=1.0).std(1) < 2e-3).all()
+    grey = (jitter(grey=0.2).std(1) < 2e-3).all(1).all(1).float().mean()
+    assert abs(grey - 0.2) < 5 * 0.4 / 3000**0.5
+    changed = (jitter(brightness=0.4, chance=0.8) - x).abs().amax((1, 2, 3)) > 1e-4
+    assert abs(changed.float().mean() - 0.8) < 0.04
+
+
+def test_a_full_turn_of_hue_is_none_and_a_third_takes_red_to_green():
+    from labeldp.deep.augment import _chroma
+
+    turns = _chroma(torch.ones(2), torch.tensor([0.0, 2 * np.pi]))
+    torch.testing.assert_close(turns[1], turns[0], atol=1e-5, rtol=0)
+    third = _chroma(torch.ones(1), torch.tensor([2 * np.pi / 3]))[0] @ torch.tensor([1.0, 0.0, 0.0])
+    assert third.argmax() != 0
+    torch.testing.assert_close((third * LUMA).sum(), torch.tensor(0.299), atol=1e-3, rtol=0)
+
+
+def test_colours_stay_in_range_and_other_channels_keep_their_ratio():
+    x = torch.rand(200, 2, 4, 4, generator=generator(3))
+    out = augment.colour_jitter(x, generator(), brightness=0.9, contrast=0.9, chance=1.0)
+    assert out.min() >= 0 and out.max() <= 1
+    grey = augment.colour_jitter(x, generator(), grey=1.0, chance=0.0)
+    torch.testing.assert_close(grey, x)
+
+
+STEPS_OF_IMAGES = [augment.flip, augment.shift, augment.cutout, augment.resized_crop, augment.colour_jitter]
+
+
+@pytest.mark.parametrize("step", STEPS_OF_IMAGES)
 def test_what_is_no_batch_of_images_is_refused(step):
     for bad in (torch.zeros(3, 4, 4), np.zeros((1, 3, 4, 4))):
         with pytest.raises(InvalidInput, match="batch of images"):
@@ -137,6 +214,13 @@ def test_bad_options_are_refused():
         lambda: augment.shift(x, generator(), pixels=-1),
         lambda: augment.shift(x, generator(), mode="wrap"),
         lambda: augment.cutout(x, generator(), size=2.5),
+        lambda: augment.resized_crop(x, generator(), scale=(0.0, 1.0)),
+        lambda: augment.resized_crop(x, generator(), scale=(0.9, 0.5)),
+        lambda: augment.resized_crop(x, generator(), ratio=(2.0, 1.0)),
+        lambda: augment.resized_crop(x.byte(), generator()),
+        lambda: augment.colour_jitter(x, generator(), hue=1.0),
+        lambda: augment.colour_jitter(x, generator(), contrast=float("nan")),
+        lambda: augment.colour_jitter(x.byte(), generator()),
         lambda: augment.mixup(x, generator(), alpha=-1.0),
         lambda: augment.mixup(x, generator(), alpha=float("nan")),
         lambda: augment.mixup(x.long(), generator(), alpha=1.0),

@@ -15,7 +15,7 @@ FUNCTIONS = {
     **{f"models.{name}": getattr(deep.models, name) for name in deep.models.__all__},
     **{
         f"{module.__name__.split('.')[-1]}.{name}": thing
-        for module in (deep.augment, deep.logs, deep.schedules)
+        for module in (deep.augment, deep.logs, deep.schedules, deep.ssl)
         for name, thing in vars(module).items()
         if callable(thing) and getattr(thing, "__module__", "") == module.__name__ and not name.startswith("_")
     },
@@ -38,7 +38,7 @@ def test_names_are_documented(name):
             assert value.__doc__ or inherited, f"{name}.{member}"
 
 
-@pytest.mark.parametrize("module", ["losses", "data", "evidence", "logs", "schedules", "augment"])
+@pytest.mark.parametrize("module", ["losses", "data", "evidence", "logs", "schedules", "augment", "embed"])
 def test_examples_run(module):
     found = importlib.import_module(f"labeldp.deep.{module}")
     assert doctest.testmod(found, extraglobs={"torch": torch}).failed == 0

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 from labeldp.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from labeldp.deep import augment, logs, models, schedules
+    from labeldp.deep import augment, logs, models, schedules, ssl
     from labeldp.deep.average import WeightAverage
     from labeldp.deep.data import WithEvidence, with_evidence
+    from labeldp.deep.embed import Embedder, SentenceEmbedder
     from labeldp.deep.estimator import TorchClassifier
     from labeldp.deep.evidence import debias_weights, evidence_of
     from labeldp.deep.forms import Candidates, Dense, Form, PackedSets, Sum
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _HOME = {
     "WeightAverage": "average",
     **dict.fromkeys(("WithEvidence", "with_evidence"), "data"),
+    **dict.fromkeys(("Embedder", "SentenceEmbedder"), "embed"),
     "TorchClassifier": "estimator",
     **dict.fromkeys(("debias_weights", "evidence_of"), "evidence"),
     **dict.fromkeys(("Candidates", "Dense", "Form", "PackedSets", "Sum"), "forms"),
@@ -46,17 +48,19 @@ _HOME = {
         ("cross_entropy", "debiased_loss", "generalised_cross_entropy", "likelihood_loss", "mixup_loss", "posterior_loss"), "losses"
     ),
 }
-_MODULES = ("augment", "logs", "models", "schedules")
+_MODULES = ("augment", "logs", "models", "schedules", "ssl")
 
 __all__ = [
     "Candidates",
     "Dense",
+    "Embedder",
     "Epoch",
     "Form",
     "Inputs",
     "PackedSets",
     "Recipe",
     "Resident",
+    "SentenceEmbedder",
     "Streamed",
     "Sum",
     "TorchClassifier",
@@ -76,6 +80,7 @@ __all__ = [
     "posterior_loss",
     "predict",
     "schedules",
+    "ssl",
     "train",
     "with_evidence",
 ]

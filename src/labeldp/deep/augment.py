@@ -5,6 +5,7 @@ What is drawn comes from a `torch.Generator` alone. A CPU generator serves every
 sent over, so that a run gives the same pictures on every machine.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -147,6 +148,106 @@ def mixup(inputs: Tensor, generator: torch.Generator, *, alpha: float) -> Mixed:
     return Mixed(torch.lerp(inputs[partner], inputs, lam), partner, lam)
 
 
+def resized_crop(
+    images: Tensor, generator: torch.Generator, *, scale: tuple[float, float] = (0.2, 1.0), ratio: tuple[float, float] = (3 / 4, 4 / 3)
+) -> Tensor:
+    """Cut a random part out of each image, and stretch it to the image's size.
+
+    Parameters
+    ----------
+    images : (n, c, h, w) float tensor
+    generator : torch.Generator
+    scale : (float, float)
+        Least and greatest share of the area, all equally likely.
+    ratio : (float, float)
+        Least and greatest width over height, in parts of the image's; their logarithms are equally likely. A side is at most the image's.
+
+    Returns
+    -------
+    (n, c, h, w), a new tensor, bilinearly interpolated. Cost O(pixels).
+
+    Notes
+    -----
+    Source: Szegedy et al., "Going deeper with convolutions" (2015), as used by SimCLR and BYOL.
+    """
+    _require_floats(images)
+    low, high = (_validate.fraction(scale=each, one=True) for each in scale)
+    narrow, wide = (_validate.positive(ratio=each) for each in ratio)
+    if not (low <= high and narrow <= wide):
+        raise InvalidInput(f"Expected ascending bounds, got scale={scale!r} and ratio={ratio!r}. Swap them.")
+    u = _uniform(images, generator, 4)
+    area, shape = low + (high - low) * u[0], narrow * (wide / narrow) ** u[1]
+    sides = ((area * shape).sqrt().clamp(max=1), (area / shape).sqrt().clamp(max=1))
+    zero = torch.zeros_like(area)
+    rows = [(sides[0], zero, (1 - sides[0]) * (2 * u[2] - 1)), (zero, sides[1], (1 - sides[1]) * (2 * u[3] - 1))]
+    grid = functional.affine_grid(torch.stack([torch.stack(row, 1) for row in rows], 1), list(images.shape), align_corners=False)
+    return _like(images, functional.grid_sample(images, grid, padding_mode="border", align_corners=False))
+
+
+def colour_jitter(
+    images: Tensor,
+    generator: torch.Generator,
+    *,
+    brightness: float = 0.4,
+    contrast: float = 0.4,
+    saturation: float = 0.4,
+    hue: float = 0.1,
+    chance: float = 0.8,
+    grey: float = 0.2,
+) -> Tensor:
+    """Change the colours of each image with some probability; images that are not of three channels get light and dark only.
+
+    Parameters
+    ----------
+    images : (n, c, h, w) float tensor of values in 0..1
+    generator : torch.Generator
+    brightness, contrast, saturation : float in [0, 1)
+        Factors are uniform in 1 - s..1 + s.
+    hue : float in [0, 1)
+        Colours turn by up to this share of a full turn, each way, at equal luma.
+    chance : float
+        Of a change.
+    grey : float
+        Chance of an image without colours, changed otherwise or not.
+
+    Returns
+    -------
+    (n, c, h, w) in 0..1, a new tensor. Cost O(pixels).
+
+    Notes
+    -----
+    Hue and saturation are one linear map of the chroma plane (YIQ), not a way through HSV. Source: Chen et al., "A simple framework for
+    contrastive learning" (2020), Appendix A.
+    """
+    _require_floats(images)
+    bright, contrary, vivid = (_validate.fraction(strength=each, zero=True) for each in (brightness, contrast, saturation))
+    turn = _validate.fraction(hue=hue, zero=True)
+    often, without = _validate.fraction(chance=chance, zero=True, one=True), _validate.fraction(grey=grey, zero=True, one=True)
+    u = _uniform(images, generator, 6)
+    on = (u[4] < often).to(images.dtype)
+    light, dark, colour, angle = (
+        on * s * (2 * each - 1) for s, each in zip((bright, contrary, vivid, 2 * math.pi * turn), u[:4], strict=True)
+    )
+    x = images
+    if x.shape[1] == 3:
+        x = torch.einsum("nij,njhw->nihw", _chroma((1 + colour) * (u[5] >= without), angle), x)
+    x = (1 + light)[:, None, None, None] * x
+    middle = x.mean((1, 2, 3), keepdim=True)
+    return _like(images, torch.lerp(middle, x, (1 + dark)[:, None, None, None]).clamp(0, 1))
+
+
+_YIQ = ((0.299, 0.587, 0.114), (0.596, -0.274, -0.322), (0.211, -0.523, 0.312))
+
+
+def _chroma(factor: Tensor, angle: Tensor) -> Tensor:
+    """(n, 3, 3): the chroma of red, green and blue times a factor, and turned; luma stays."""
+    to = torch.tensor(_YIQ, dtype=torch.float64)
+    zero, one, c, s = torch.zeros_like(factor), torch.ones_like(factor), factor * angle.cos(), factor * angle.sin()
+    turn = torch.stack([torch.stack(row, 1) for row in ((one, zero, zero), (zero, c, -s), (zero, s, c))], 1)
+    back, there = (each.to(factor) for each in (torch.linalg.inv(to), to))
+    return back @ turn @ there
+
+
 def chain(*steps: Augmentation) -> Augmentation:
     """Several augmentations as one, from left to right.
 
@@ -168,6 +269,17 @@ def _require_images(images: Any) -> None:
     if not isinstance(images, Tensor) or images.ndim != 4:
         found = f"shape {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
         raise InvalidInput(f"Expected a batch of images (n, channels, height, width), got {found}. Add the axes that are missing.")
+
+
+def _require_floats(images: Any) -> None:
+    _require_images(images)
+    if not images.is_floating_point():
+        raise InvalidInput(f"Expected floating images, got {images.dtype}. Scale them to 0..1 first.")
+
+
+def _uniform(images: Tensor, generator: torch.Generator, count: int) -> Tensor:
+    """(count, n) numbers in [0, 1), where the images are."""
+    return torch.rand(count, len(images), generator=generator, device=generator.device).to(images)
 
 
 def _like(images: Tensor, made: Tensor) -> Tensor:

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embedders: nets that are trained already, or sentence encoders, as transformers of scikit-learn and as functions of rows.
+
+Give one as `embedder=` to `ClusterPrior` or `NoiseCluster`. Nothing here sees a label.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from torch import Tensor, nn
+
+from labeldp import _validate
+from labeldp.deep.images import Layout, channels_first, normalised, resized
+from labeldp.deep.inputs import as_inputs
+from labeldp.deep.loop import predict
+from labeldp.deep.placement import Precision
+from labeldp.errors import InvalidInput
+
+Features = NDArray[np.float32]
+Pool = str | Callable[[Any], Tensor]
+
+_POOLS = ("auto", "first", "mean")
+_POOLED = ("image_embeds", "pooler_output")  # what models of Hugging Face call one vector an image
+_TOKENS = "last_hidden_state"
+
+
+class _Fixed(TransformerMixin, BaseEstimator):
+    """A transformer that has nothing to learn: a clone of it is itself, so that no net is copied."""
+
+    def fit(self, X: Any = None, y: Any = None) -> Self:
+        """Nothing: what it does was learned before.
+
+        Parameters
+        ----------
+        X, y : ignored
+        """
+        return self
+
+    def __call__(self, X: Any) -> Features:
+        features: Features = self.transform(X)
+        return features
+
+    def __sklearn_clone__(self) -> Self:
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+
+class Embedder(_Fixed):
+    """A trained torch net as a function from images, or rows of numbers, to features.
+
+    Parameters
+    ----------
+    module : nn.Module, or function of a batch
+        DINO, the image tower of CLIP, a model of timm made with num_classes=0, a net of `labeldp.deep.ssl`, or any other. A method of a
+        module does too: `clip.get_image_features`.
+    size : int or (int, int), optional
+        What images are resized to. A number: the shorter side becomes that long, and the middle square is cut out. None: as they are.
+    mean, std : sequences of floats, optional
+        Of the channels on the scale 0..1, as the net was trained; None: not normalised. Grey images are repeated for each number.
+    batch_size : int
+    device : str or torch.device, optional
+        Where the net is moved to and stays; None: where it is.
+    pool : {"auto", "first", "mean"}, or function of what the net gives, to a tensor (m, d)
+        How a row of features is made. "auto": the net's own vector an image if it names one (image_embeds, pooler_output), else the first
+        token of (m, tokens, d); "mean": the mean over tokens. Feature maps (m, d, h, w) are averaged over the image.
+    image : tuple, optional
+        Shape of one image, (h, w), (h, w, c) or (c, h, w), where rows come flat, as most of scikit-learn wants them.
+    layout : {"auto", "first", "last"}
+        Where the channels are; "auto" tells by 1, 3 or 4 of them.
+    precision : {"auto", "float32", "bf16"}
+
+    Notes
+    -----
+    Rows are what `as_inputs` takes: arrays, tensors, Datasets, DataLoaders. Bytes (uint8) are scaled to 0..1; floats are taken as they
+    are. Rows of numbers (n, d) go to the net unchanged. Guarantee: none needed, and none given, of the features: a net that was trained on
+    these rows' labels must not be used. Cost: one pass of the net.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> net = torch.nn.Conv2d(3, 16, 4)
+    >>> embedder = Embedder(net, size=32, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    >>> embedder.transform(np.zeros((5, 40, 30, 3), np.uint8)).shape
+    (5, 16)
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        *,
+        size: int | tuple[int, int] | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        batch_size: int = 256,
+        device: str | torch.device | None = None,
+        pool: Pool = "auto",
+        image: tuple[int, ...] | None = None,
+        layout: Layout = "auto",
+        precision: Precision = "float32",
+    ) -> None:
+        self.module = module
+        self.size = size
+        self.mean = mean
+        self.std = std
+        self.batch_size = batch_size
+        self.device = device
+        self.pool = pool
+        self.image = image
+        self.layout = layout
+        self.precision = precision
+
+    def transform(self, X: Any) -> Features:
+        """Features: (n, d) float32.
+
+        Parameters
+        ----------
+        X : (n, h, w), (n, h, w, c) or (n, c, h, w) images, (n, d) rows, or what `as_inputs` takes
+        """
+        self._require_sound()
+        inputs = as_inputs(X, watch=False)
+        if not len(inputs):
+            raise InvalidInput("Expected at least one row to embed, got none.")
+        size = _validate.integer(batch_size=self.batch_size, low=1)
+        found = predict(_Prepared(self), inputs, batch_size=size, precision=self.precision)
+        return _finite(found.cpu().numpy())
+
+    def _require_sound(self) -> None:
+        if not callable(self.module):
+            raise InvalidInput(f"Expected a torch module or a function of a batch, got {type(self.module).__name__}.")
+        if not callable(self.pool):
+            _validate.one_of(_POOLS, pool=self.pool, fix="Or pass a function of what the net gives.")
+        for side in () if self.size is None else (self.size,) if isinstance(self.size, int) else self.size:
+            _validate.integer(size=side, low=1)
+        if (self.mean is None) != (self.std is None) or (self.mean is not None and len(self.mean) != len(self.std or ())):
+            raise InvalidInput(f"Expected mean and std of as many channels, or neither, got mean={self.mean!r} and std={self.std!r}.")
+        for spread in self.std or ():
+            _validate.positive(std=spread)
+
+
+class SentenceEmbedder(_Fixed):
+    """Any encoder of sentences as a function from texts to features.
+
+    Parameters
+    ----------
+    encoder : object with `encode(list of str)`
+        A SentenceTransformer, a StaticModel of model2vec, or another; gives an array, a tensor or a list of vectors.
+    batch_size : int, optional
+        Texts of one call; None: all of them, for encoders that make batches themselves.
+    options : dict, optional
+        Further arguments of `encode`.
+
+    Examples
+    --------
+    >>> class Lengths:
+    ...     def encode(self, texts):
+    ...         return [[len(text), text.count(" ")] for text in texts]
+    >>> SentenceEmbedder(Lengths()).transform(["a b", "abc"]).tolist()
+    [[3.0, 1.0], [3.0, 0.0]]
+    """
+
+    def __init__(self, encoder: Any, *, batch_size: int | None = None, options: Mapping[str, Any] | None = None) -> None:
+        self.encoder = encoder
+        self.batch_size = batch_size
+        self.options = options
+
+    def transform(self, X: Any) -> Features:
+        """Features: (n, d) float32.
+
+        Parameters
+        ----------
+        X : (n,) texts: list, array, or a column (n, 1) of a table
+        """
+        if not callable(getattr(self.encoder, "encode", None)):
+            raise InvalidInput(f"Expected an encoder with a method encode(list of str), got {type(self.encoder).__name__}.")
+        texts = _texts(X)
+        size = len(texts) if self.batch_size is None else _validate.integer(batch_size=self.batch_size, low=1)
+        parts = [self._encoded(texts[start : start + size]) for start in range(0, len(texts), size)]
+        widths = sorted({part.shape[1] for part in parts})
+        if len(widths) > 1:
+            raise _varying(widths)
+        return _finite(np.concatenate(parts))
+
+    def _encoded(self, texts: list[str]) -> Features:
+        found = self.encoder.encode(texts, **(self.options or {}))
+        if isinstance(found, list | tuple):
+            vectors = [_array(each) for each in found]
+            if len(widths := sorted({each.size for each in vectors})) > 1:
+                raise _varying(widths)
+            found = np.stack(vectors)
+        array = _array(found)
+        if array.ndim != 2 or len(array) != len(texts):
+            raise InvalidInput(
+                f"Expected a vector for each of {len(texts)} texts, got shape {array.shape} from {type(self.encoder).__name__}."
+            )
+        return array
+
+
+class _Prepared(nn.Module):
+    """From a batch to features: what comes before and after the net."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        super().__init__()
+        net = embedder.module
+        owner = net if isinstance(net, nn.Module) else getattr(net, "__self__", None)
+        weight = next(owner.parameters(), None) if isinstance(owner, nn.Module) else None
+        device = embedder.device or (weight.device if weight is not None else "cpu")
+        kind = weight.dtype if weight is not None and weight.is_floating_point() else torch.float32
+        self.where = nn.Parameter(torch.empty(0, device=device, dtype=kind), requires_grad=False)
+        if isinstance(owner, nn.Module):
+            self.owner = owner if embedder.device is None else owner.to(device)
+            self.training = owner.training  # as it was, after the pass
+        self._net, self._how, self._width = (net,), embedder, 0  # the tuple hides it from torch: it has its owner
+
+    def forward(self, x: Tensor) -> Tensor:
+        how = self._how
+        if how.image is not None and x.ndim == 2:
+            x = _unflattened(x, how.image)
+        if x.ndim > 2:
+            x = self._image(x)
+        elif how.size is not None or how.mean is not None:
+            raise InvalidInput(f"Expected images, as size or mean is given, got rows of shape {tuple(x.shape)}. Pass image=(h, w).")
+        features = _pooled(self._net[0](x), how.pool)
+        if features.ndim != 2 or len(features) != len(x) or not features.shape[1]:
+            raise InvalidInput(f"Expected features ({len(x)}, d) of {len(x)} rows, got shape {tuple(features.shape)}. Pass pool=function.")
+        if self._width not in (0, features.shape[1]):
+            raise _varying([self._width, features.shape[1]])
+        self._width = features.shape[1]
+        return features
+
+    def _image(self, x: Tensor) -> Tensor:
+        if not x.is_floating_point():
+            raise InvalidInput(f"Expected images of bytes (uint8) or floats, got {x.dtype}. Convert them to uint8.")
+        x = channels_first(x, self._how.layout)
+        if self._how.size is not None:
+            x = resized(x, self._how.size)
+        return x if self._how.mean is None or self._how.std is None else normalised(x, self._how.mean, self._how.std)
+
+
+def _unflattened(x: Tensor, image: tuple[int, ...]) -> Tensor:
+    if x.shape[1] != int(np.prod(image)):
+        raise InvalidInput(f"Expected rows of {int(np.prod(image))} numbers for image={image!r}, got {x.shape[1]}.")
+    return x.reshape(-1, *image)
+
+
+def _pooled(output: Any, pool: Pool) -> Tensor:
+    """One vector a row of what a net gives."""
+    if callable(pool):
+        return pool(output)
+    found = _tensor_of(output, pool)
+    if found.ndim == 4:
+        return found.mean((2, 3))
+    if found.ndim == 3:
+        return found.mean(1) if pool == "mean" else found[:, 0]
+    return found
+
+
+def _tensor_of(output: Any, pool: str) -> Tensor:
+    names = (*_POOLED, _TOKENS) if pool == "auto" else (_TOKENS, *_POOLED)
+    named = output if isinstance(output, Mapping) else {name: getattr(output, name, None) for name in names}
+    parts = [output, *(named.get(name) for name in names), *(output[:1] if isinstance(output, tuple | list) else ())]
+    for part in parts:
+        if isinstance(part, Tensor):
+            return part
+    raise InvalidInput(
+        f"Expected a tensor, a tuple that starts with one, or {', '.join(names)}; got {type(output).__name__}. Pass pool=function."
+    )
+
+
+def _texts(X: Any) -> list[str]:
+    values = X.to_pylist() if hasattr(X, "to_pylist") else X
+    array = np.asarray(values, dtype=object)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1 or not len(array):
+        raise InvalidInput(f"Expected texts (n,) or one column of them (n, 1), n >= 1, got shape {array.shape}.")
+    for row, text in enumerate(array):
+        if not isinstance(text, str):
+            raise InvalidInput(f"Expected texts, got {type(text).__name__} in row {row}. Fill gaps with '' first.")
+    return [str(text) for text in array]
+
+
+def _array(found: Any) -> Features:
+    plain = found.detach().float().cpu().numpy() if isinstance(found, Tensor) else found
+    return np.asarray(plain, dtype=np.float32)
+
+
+def _finite(features: Features) -> Features:
+    bad = ~np.isfinite(features).all(axis=1)
+    if bad.any():
+        raise InvalidInput(
+            f"Expected finite features, got NaN or infinity in {int(bad.sum())} rows (first: row {int(bad.argmax())}). Look at these rows, "
+            "or take precision='float32' if the net is in half precision."
+        )
+    return features
+
+
+def _varying(widths: Sequence[int]) -> InvalidInput:
+    return InvalidInput(
+        f"Expected features of one width, got {' and '.join(map(str, widths))}. Give rows of one size, or resize them (size=)."
+    )

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learning from images alone: SimCLR, BYOL, and SCAN's clusters. There is no place for labels here, so nothing of them can get in.
+
+Each is a training by `labeldp.deep.train` on pairs of views, and gives a net for `labeldp.deep.Embedder`. Changes of images are those of
+`labeldp.deep.augment`, whose draws come from the generator that is given.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from labeldp import _validate
+from labeldp.deep.augment import Augmentation, chain, colour_jitter, flip, resized_crop
+from labeldp.deep.average import WeightAverage
+from labeldp.deep.images import CHANNELS, channels_first
+from labeldp.deep.inputs import Inputs, Resident, as_inputs
+from labeldp.deep.loop import Progress, Recipe, predict, train
+from labeldp.deep.losses import likelihood_loss
+from labeldp.deep.schedules import cosine
+from labeldp.deep.ssl_losses import byol_loss, nt_xent, scan_loss, self_label_loss
+from labeldp.errors import InvalidInput
+
+SIMCLR = Recipe(epochs=200, batch_size=512, rate=0.4, weight_decay=1e-4, schedule=cosine(0.05))
+"""As Tang et al. 2022 train on CIFAR-10 (there for 500 epochs)."""
+BYOL = Recipe(epochs=200, batch_size=512, rate=0.2, weight_decay=1e-4, schedule=cosine(0.05))
+SCAN = Recipe(epochs=50, batch_size=512, rate=0.02, weight_decay=1e-4, clip=5.0)
+SELF_LABEL = Recipe(epochs=50, batch_size=1000, rate=0.01, weight_decay=1e-4, clip=5.0)
+
+_HIDDEN, _PROJECTED = 512, 128  # widths of the perceptrons that are thrown away after the training
+_HEADS = ("head", "fc", "classifier")  # what nets call their last layer
+
+
+def simclr(
+    module: nn.Module,
+    inputs: Any,
+    recipe: Recipe = SIMCLR,
+    *,
+    generator: torch.Generator,
+    temperature: float = 0.1,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    fabric: Any = None,
+) -> nn.Module:
+    """Train a net so that two views of an image are nearer to each other than to those of other images.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Gives features (m, d), for example `without_head(CifarResNet18())`. Trained in place, moved to the device.
+    inputs : (n, h, w), (n, h, w, c) or (n, c, h, w) images, or what `as_inputs` takes
+        Bytes (uint8) or floats of 0..1; public.
+    recipe : Recipe
+        Its `augment` makes one view of an image. None: crops, brightness and contrast; in three colours also colours and mirrored images.
+    generator : torch.Generator
+        On the CPU: first weights of what is put on the net, order, views. The module's own first weights are its maker's.
+    temperature : float
+        Of `nt_xent`.
+    device, progress, fabric
+        As in `train`. In many processes, an image is compared with those of its own process.
+
+    Returns
+    -------
+    nn.Module in evaluation mode, giving features (m, d): `module`, or its average if the recipe asks for one.
+
+    Notes
+    -----
+    Guarantee: no label is read. Cost: two passes of the net an image and epoch. Source: Chen et al. 2020, with the settings of Tang et al.
+    2022.
+    """
+    _validate.positive(temperature=temperature)
+    found = _images(inputs)
+    with _first_weights(generator):
+        net = nn.Sequential(module, _perceptron(_width(module, found), _PROJECTED))
+    views = _two_views(_view(recipe, found))
+    trained = _train(net, found, recipe, views, partial(nt_xent, temperature=temperature), generator, device, progress, fabric)
+    return _inside(trained, 0)
+
+
+def byol(
+    module: nn.Module,
+    inputs: Any,
+    recipe: Recipe = BYOL,
+    *,
+    generator: torch.Generator,
+    decay: float = 0.996,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    fabric: Any = None,
+) -> nn.Module:
+    """Train a net to foretell what its own slow average makes of another view of the image.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Gives features (m, d). Trained in place, moved to the device.
+    inputs : (n, h, w), (n, h, w, c) or (n, c, h, w) images, or what `as_inputs` takes
+        Bytes (uint8) or floats of 0..1; public.
+    recipe : Recipe
+        As in `simclr`.
+    generator : torch.Generator
+        As in `simclr`.
+    decay : float in [0, 1)
+        Of the slow net, a `WeightAverage`.
+    device, progress, fabric
+        As in `train`.
+
+    Returns
+    -------
+    nn.Module in evaluation mode, giving features (m, d): `module`, or its average if the recipe asks for one.
+
+    Notes
+    -----
+    Guarantee: no label is read. Cost: two passes of the net with gradients and two without, an image and epoch. Source: Grill et al. 2020.
+    """
+    found = _images(inputs)
+    with _first_weights(generator):
+        online = nn.Sequential(module, _perceptron(_width(module, found), _PROJECTED))
+        net = _Byol(online, _perceptron(_PROJECTED, _PROJECTED), _validate.fraction(decay=decay, zero=True))
+    trained = _train(net, found, recipe, _two_views(_view(recipe, found)), _both, generator, device, progress, fabric)
+    return _inside(trained.online, 0)
+
+
+def scan(
+    module: nn.Module,
+    inputs: Any,
+    n_clusters: int,
+    recipe: Recipe = SCAN,
+    *,
+    generator: torch.Generator,
+    n_neighbours: int = 20,
+    entropy_weight: float = 5.0,
+    self_label: Recipe | None = SELF_LABEL,
+    confidence: float = 0.99,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    fabric: Any = None,
+) -> nn.Module:
+    """Train a net of good features to put neighbours into one of a number of clusters, then to agree with itself where it is sure.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Gives features (m, d) in which images of a class are near each other: what `simclr` or `byol` returned. Trained further in place.
+    inputs : (n, h, w), (n, h, w, c) or (n, c, h, w) images, or what `as_inputs` takes
+        Those that the features were learned on.
+    n_clusters : int
+        At most n; most simply the number of classes, which is public.
+    recipe : Recipe
+        Of the clusters; `augment` as in `simclr`.
+    generator : torch.Generator
+        As in `simclr`.
+    n_neighbours : int
+        Nearest images, by cosine, of which each epoch takes one.
+    entropy_weight : float
+        Of `scan_loss`.
+    self_label : Recipe, optional
+        Of the last step; None leaves it out.
+    confidence : float
+        Of `self_label_loss`.
+    device, progress, fabric
+        As in `train`; epochs of both steps are reported.
+
+    Returns
+    -------
+    nn.Module in evaluation mode, giving cluster probabilities (m, n_clusters). As an embedder for as many clusters it gives these clusters;
+    `predict(net, images).argmax(1)` are groups for `aggregate`.
+
+    Notes
+    -----
+    Guarantee: no label is read. Cost: n^2 d multiplications for the neighbours, then as `simclr`. Source: Van Gansbeke et al. 2020; used
+    by Tang et al. 2022 for NoiseCluster.
+    """
+    found = _images(inputs)
+    count = _validate.integer(n_clusters=n_clusters, low=2, high=len(found))
+    near = _validate.integer(n_neighbours=n_neighbours, low=1, high=len(found) - 1, fix="An image has at most all others as neighbours.")
+    module.to(device if fabric is None else fabric.device)
+    pairs = _Pairs(found, neighbours(predict(module, found), near), _seed(generator))
+    with _first_weights(generator):
+        net: nn.Module = nn.Sequential(module, nn.Linear(_width(module, found), count))
+    loss = partial(scan_loss, entropy_weight=entropy_weight)
+    net = _train(net, pairs, recipe, _view_of_each(_view(recipe, found)), loss, generator, device, progress, fabric)
+    if self_label is not None:
+        loss = partial(self_label_loss, confidence=_validate.fraction(confidence=confidence))
+        net = _train(net, found, self_label, _beside(_view(self_label, found)), loss, generator, device, progress, fabric)
+    return nn.Sequential(net, nn.Softmax(dim=1)).eval()
+
+
+def without_head(module: nn.Module) -> nn.Module:
+    """A net of which the last layer is left out, in place: it gives the features that this layer read.
+
+    Parameters
+    ----------
+    module : nn.Module
+        With a last layer `head`, `fc` or `classifier`, as the image nets of `labeldp.deep.models` and most others.
+    """
+    for name in _HEADS:
+        if isinstance(getattr(module, name, None), nn.Linear | nn.Identity):
+            setattr(module, name, nn.Identity())
+            return module
+    raise InvalidInput(
+        f"Expected a net with a linear layer {', '.join(_HEADS)}, got {type(module).__name__}. Make one that gives features."
+    )
+
+
+def neighbours(features: Tensor, count: int) -> Tensor:
+    """The nearest other rows by cosine, nearest first: (n, count) int64 on the CPU.
+
+    Parameters
+    ----------
+    features : (n, d) float tensor
+    count : int
+        Less than n.
+    """
+    unit, chosen = functional.normalize(features.float(), dim=1), []
+    for rows in torch.arange(len(unit), device=unit.device).split(max(1, (1 << 26) // len(unit))):
+        cosines = unit[rows] @ unit.T
+        cosines[torch.arange(len(rows), device=unit.device), rows] = -2.0  # not itself
+        chosen.append(cosines.topk(count, dim=1).indices.cpu())
+    return torch.cat(chosen)
+
+
+class _Byol(nn.Module):
+    """Predictions beside targets: (2m, 2, d)."""
+
+    def __init__(self, online: nn.Module, predictor: nn.Module, decay: float) -> None:
+        super().__init__()
+        self.online, self.predictor, self._decay = online, predictor, decay
+        self._slow: WeightAverage | None = None  # made where and when the net is first used, and hidden from optimizers
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self._slow is None:
+            self._slow = WeightAverage(self.online, self._decay)
+            self._slow.module.train()  # normalised by the batch, as the paper's
+        else:
+            self._slow.update(self.online)  # of the step that was made since
+        with torch.no_grad():
+            target = self._slow.module(x)
+        return torch.stack((self.predictor(self.online(x)), target), dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pairs(Inputs):
+    """Each input with a random one of its neighbours, their channels one after the other."""
+
+    inputs: Inputs
+    neighbours: Tensor
+    seed: torch.Generator
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def batches(self, rows: Iterable[Tensor]) -> Iterator[Tensor]:
+        wanted = [torch.cat((chosen, self._partners(chosen))) for chosen in rows]
+        for both in self.inputs.batches(wanted):
+            yield torch.cat(both.chunk(2), dim=1)
+
+    def _partners(self, rows: Tensor) -> Tensor:
+        which = torch.randint(self.neighbours.shape[1], (len(rows),), generator=self.seed)
+        return self.neighbours[rows, which]
+
+    def on(self, device: torch.device | str, layout: torch.memory_format = torch.preserve_format) -> Inputs:
+        return replace(self, inputs=self.inputs.on(device, layout))
+
+
+def _train(
+    net: nn.Module,
+    inputs: Inputs,
+    recipe: Recipe,
+    pairs: Augmentation,
+    loss: Callable[[Tensor], Tensor],
+    generator: torch.Generator,
+    device: torch.device | str,
+    progress: Progress | None,
+    fabric: Any,
+) -> Any:
+    """The loop of `train`, whose evidence is the rows' numbers, which no loss looks at."""
+    if recipe.alpha or recipe.loss is not likelihood_loss:
+        raise InvalidInput("Expected a recipe without mixup and without a loss, since learning without labels has its own. Leave them out.")
+
+    def of_pairs(outputs: Tensor, rows: Tensor, reduction: str = "mean") -> Tensor:
+        return loss(outputs)
+
+    own = replace(recipe, augment=pairs, loss=of_pairs)
+    numbers = torch.arange(len(inputs))
+    return train(net, inputs, numbers, own, generator=generator, device=device, progress=progress, fabric=fabric)
+
+
+def _images(X: Any) -> Inputs:
+    """Inputs with channels first; what is no array of images is taken as it is."""
+    inputs = as_inputs(X)
+    if len(inputs) < 2:
+        raise InvalidInput(f"Expected at least two images to compare, got {len(inputs)}.")
+    if isinstance(inputs, Resident) and inputs.tensor.ndim in (3, 4):
+        told_last = inputs.tensor.shape[-1] in CHANNELS and inputs.tensor.shape[1] not in CHANNELS
+        return Resident(channels_first(inputs.tensor, "last" if told_last else "first"))
+    return inputs
+
+
+def _view(recipe: Recipe, inputs: Inputs) -> Augmentation:
+    """What makes a view of a batch."""
+    if recipe.augment is not None:
+        return recipe.augment
+    shape = next(inputs.batches([torch.zeros(1, dtype=torch.int64)])).shape
+    if len(shape) != 4:
+        raise InvalidInput(
+            f"Expected images, of which there is a rule for views, got rows of shape {tuple(shape)}. Pass Recipe(augment=...)."
+        )
+    return chain(resized_crop, flip, colour_jitter) if shape[1] == 3 else chain(resized_crop, colour_jitter)
+
+
+def _two_views(view: Augmentation) -> Augmentation:
+    return lambda x, generator: torch.cat((view(x, generator), view(x, generator)))
+
+
+def _view_of_each(view: Augmentation) -> Augmentation:
+    """Of pairs whose channels follow each other."""
+    return lambda x, generator: torch.cat([view(half, generator) for half in x.chunk(2, dim=1)])
+
+
+def _beside(view: Augmentation) -> Augmentation:
+    return lambda x, generator: torch.cat((x, view(x, generator)))
+
+
+def _both(outputs: Tensor) -> Tensor:
+    predictions, targets = outputs.unbind(dim=1)
+    return byol_loss(predictions, targets)
+
+
+def _perceptron(n_in: int, n_out: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(n_in, _HIDDEN, bias=False), nn.BatchNorm1d(_HIDDEN), nn.ReLU(inplace=True), nn.Linear(_HIDDEN, n_out))
+
+
+def _width(module: nn.Module, inputs: Inputs) -> int:
+    """Of the features."""
+    if next(module.parameters(), None) is None:
+        raise InvalidInput(f"Expected a net with weights to train, got {type(module).__name__}, which has none.")
+    shape = tuple(predict(module, inputs.take(torch.arange(2))).shape)
+    if len(shape) != 2:
+        raise InvalidInput(f"Expected a net that gives features (m, d), got shape {shape}. Put torch.nn.Flatten() or a mean behind it.")
+    return int(shape[1])
+
+
+@contextmanager
+def _first_weights(generator: torch.Generator) -> Iterator[None]:
+    """Layers made here get weights from the generator, and torch's global one stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
+        yield
+
+
+def _seed(generator: torch.Generator) -> torch.Generator:
+    """Another generator, from this one."""
+    return torch.Generator().manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
+
+
+def _inside(net: nn.Module, place: int) -> nn.Module:
+    """The net without what was put on it for the training."""
+    found: nn.Module = list(net.children())[place]
+    return found.requires_grad_(True).eval()
