@@ -60,4 +60,4 @@ def _draw(axes, run: dict) -> None:
             axes.axvline(place + 0.5, color="grey", linewidth=0.8)
     axes.set(xlabel="epoch (a line where a stage begins)", ylabel="% of test rows", title=f"{run['method']}, eps {run['epsilon']:g}")
     lines = [*axes.get_lines()[:2], *right.get_lines()]
-    axes.legend(lines, [line.get_label() for line in lines], fontsize=8, loc="lower right")
+    axes.legend(lines, [line.get_label() for line in lines], fontsize=8, loc="center right")
