@@ -225,9 +225,7 @@ def lost_classes(noisy: NoisyLabels, proba: ArrayLike) -> list[object]:
         code = int(np.flatnonzero(rare)[high.argmax()])
         found.append(code)
         rare[code] = False
-        evidence = _with_share(
-            evidence, likelihood[:, code]
-        )  # a class that is missing lends its outputs to others, so these are judged with it
+        evidence = _with_share(evidence, likelihood[:, code])  # its outputs speak for other classes too while it is missing
     return [noisy.classes[code] for code in sorted(found)]
 
 
