@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clusters of public features: how they are found, how budgets are divided over them, and the estimators that stand on them."""
 
+import re
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
@@ -36,8 +38,13 @@ def classifier(prior, estimator=None, **settings):
 # Clusters ----------------------------------------------------------------------------------------------------------------------------
 
 
+def named(value):
+    """The same in every process that collects the tests."""
+    return re.sub(" at 0x[0-9a-f]+", "", str(value))
+
+
 @pytest.mark.parametrize("algorithm", ["k-means", "mini-batch"])
-@pytest.mark.parametrize("embedder", [None, "pca", "standard", PCA(2), lambda X: X[:, :2]], ids=str)
+@pytest.mark.parametrize("embedder", [None, "pca", "standard", PCA(2), lambda X: X[:, :2]], ids=named)
 def test_clusters_are_found_and_found_again(data, algorithm, embedder):
     X, y = data
     clusters, again = (find_clusters(X, K, embedder=embedder, algorithm=algorithm, random_state=1) for _ in range(2))
@@ -81,7 +88,7 @@ def test_fewer_different_rows_than_clusters_leave_some_empty():
         ({"embedder": lambda X: np.full((len(X), 2), "a")}, "numbers"),
         ({"random_state": None}, "random_state"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_what_cannot_be_clustered_is_refused_before_a_charge(data, settings, message, tmp_path):
     X, y = data
@@ -144,7 +151,7 @@ def test_a_part_and_what_it_leaves_are_never_above_the_whole(epsilon, part):
         {"correction": "none", "n_stages": 1, "law": "rr-with-prior"},
         {"options": LearnOptions(top_k_filter=2)},
     ],
-    ids=str,
+    ids=named,
 )
 def test_a_cluster_prior_learns_at_a_small_epsilon(data, settings):
     X, y = data
@@ -220,7 +227,7 @@ def test_no_charge_is_made_where_the_second_could_not_follow(data, tmp_path, bud
         (ClusterPrior(), {"max_rows_per_unit": 0}, "max_rows_per_unit"),
         (ClusterPrior(), {"dataset": None}, "dataset"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_wrong_settings_are_refused_before_a_charge(data, prior, settings, message, tmp_path):
     X, y = data
@@ -268,7 +275,7 @@ def test_noisy_labels_need_no_prior_and_cost_nothing(data):
 # NoiseCluster ------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("estimator", [None, DecisionTreeClassifier(max_depth=4, random_state=0), LogisticRegression()], ids=str)
+@pytest.mark.parametrize("estimator", [None, DecisionTreeClassifier(max_depth=4, random_state=0), LogisticRegression()], ids=named)
 def test_votes_label_clusters_where_rows_say_nothing(data, estimator):
     X, y = data
     names = np.array(["north", "east", "south", "west"])
@@ -315,7 +322,7 @@ def test_gaussian_votes_say_what_delta_they_cost(data):
         ({"ledger": "given"}, "dataset"),
         ({"classes": [0, 1]}, "declared classes"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_wrong_votes_are_refused(data, settings, message, tmp_path):
     X, y = data
