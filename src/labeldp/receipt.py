@@ -82,8 +82,17 @@ class PrivacySpent:
     secure: bool
 
 
+def spent_in_sequence(*spent: PrivacySpent) -> PrivacySpent:
+    """What one unit spent in all, if everything touched every unit: the sums, rounded up; no guarantee where a part has none."""
+    units = " and ".join(sorted({each.unit for each in spent})) or "row"
+    recorded, secure = all(each.recorded for each in spent), all(each.secure for each in spent)
+    if not secure:
+        return PrivacySpent(math.inf, 1.0, units, recorded, secure)
+    return PrivacySpent(sum_up(each.epsilon for each in spent), min(1.0, sum_up(each.delta for each in spent)), units, recorded, secure)
+
+
 def spent_together(receipts: Iterable[Receipt]) -> PrivacySpent:
-    """What one unit spent on all of these draws, each receipt counted once: their sum, rounded up, as if every draw touched every unit.
+    """What one unit spent on all of these draws, each receipt counted once; see `spent_in_sequence`.
 
     Parameters
     ----------
@@ -91,8 +100,4 @@ def spent_together(receipts: Iterable[Receipt]) -> PrivacySpent:
         For example of a histogram, and of the labels that were drawn with a prior made from it.
     """
     distinct = {receipt.run_id: receipt for receipt in receipts}.values()
-    units = " and ".join(sorted({receipt.unit for receipt in distinct})) or "row"
-    recorded, secure = all(receipt.recorded for receipt in distinct), all(receipt.secure for receipt in distinct)
-    if not secure:
-        return PrivacySpent(math.inf, 1.0, units, recorded, secure)
-    return PrivacySpent(sum_up(r.epsilon for r in distinct), min(1.0, sum_up(r.delta for r in distinct)), units, recorded, secure)
+    return spent_in_sequence(*(PrivacySpent(r.epsilon, r.delta, r.unit, r.recorded, r.secure) for r in distinct))

@@ -221,17 +221,21 @@ def make_learner(
 
 def takes_raw_labels(estimator: Estimator) -> bool:
     """Whether the estimator's own `fit` privatizes the labels that it is given."""
-    last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
-    return bool(getattr(last, "takes_raw_labels", False))
+    return bool(getattr(_last(estimator), "takes_raw_labels", False))
+
+
+def _last(estimator: Estimator) -> object:
+    """The last step of a pipeline, or the estimator itself."""
+    return estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
 
 
 def _require_known_labels(estimator: Estimator, correction: str, options: LearnOptions) -> None:
     """Refuse to give codes to the `fit` of an estimator that would take them for raw labels and add noise of its own."""
     if not takes_raw_labels(estimator):
         return
-    last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
     if correction not in ("auto", "likelihood") or options.consensus_rounds:
+        name = type(_last(estimator)).__name__
         raise InvalidInput(
-            f"Expected correction='likelihood' and no consensus rounds with {type(last).__name__}, which privatizes the labels that its "
+            f"Expected correction='likelihood' and no consensus rounds with {name}, which privatizes the labels that its "
             f"fit is given, got correction={correction!r} and consensus_rounds={options.consensus_rounds}."
         )

@@ -18,25 +18,21 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import LAWS, Law
 from labeldp.privacy.encode import declare, infer_classes
-from labeldp.protocol.groups import GroupPlan, GroupPrior, ask_groups, both, is_group_prior, projected_prior, unit_name_of, with_room
+from labeldp.protocol.groups import Charging, GroupPlan, GroupPrior, ask_groups, is_group_prior, projected_prior, unit_name_of, with_room
 from labeldp.protocol.stages import MIN_VALIDATION_ROWS, PriorOfRows, Rows, StagePlan, plan_stages
-from labeldp.receipt import PrivacySpent
+from labeldp.receipt import PrivacySpent, spent_in_sequence
 
 if TYPE_CHECKING:
     from labeldp.aggregates import Aggregate
-    from labeldp.privacy.ledger import Ledger
-    from labeldp.privacy.noise import SeededNoise
     from labeldp.privacy.run import Run
 
 Floats = NDArray[np.float64]
 HeldOut = tuple[Rows, NoisyLabels]
 
 
-class Settings(Protocol):
+class Settings(Charging, Protocol):
     """The parameters that estimators have in common; `LabelDPClassifier` says what each means."""
 
-    @property
-    def epsilon(self) -> float: ...
     @property
     def n_stages(self) -> int: ...
     @property
@@ -49,16 +45,6 @@ class Settings(Protocol):
     def classes(self) -> Sequence[object] | None: ...
     @property
     def validation_fraction(self) -> float: ...
-    @property
-    def dataset(self) -> str | None: ...
-    @property
-    def column(self) -> str: ...
-    @property
-    def max_rows_per_unit(self) -> int: ...
-    @property
-    def ledger(self) -> "Ledger | None": ...
-    @property
-    def noise(self) -> "SeededNoise | None": ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +174,7 @@ def answer_for(
 
 def spent_by(plan: FitPlan, noisy: NoisyLabels) -> PrivacySpent:
     """What a fit spent: on its noisy labels, and on a prior of groups."""
-    return noisy.privacy if plan.answer is None else both(plan.answer.privacy, noisy.privacy)
+    return noisy.privacy if plan.answer is None else spent_in_sequence(plan.answer.privacy, noisy.privacy)
 
 
 def resolve_law(law: str | Law, n_classes: int, epsilon: float, total: float | None = None) -> Law:

@@ -6,7 +6,6 @@ The question is a histogram of the same labels that the law then draws from, in 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import numpy as np
@@ -14,10 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import array_digest, digest
-from labeldp._rounding import exact, sum_up
+from labeldp._rounding import exact
 from labeldp.errors import BudgetExceeded, InvalidInput
 from labeldp.laws import Law
-from labeldp.receipt import PrivacySpent
 
 if TYPE_CHECKING:  # a machine that only trains has none of what custody and aggregates need
     from labeldp.aggregates import Aggregate, Histogram
@@ -197,25 +195,13 @@ def _require_room(settings: Charging, plan: GroupPlan, *, by_ids: bool) -> None:
         return
     asked = [run.event.get("query") for run in ledger.runs(settings.dataset, settings.column)]
     left = ledger.remaining(settings.dataset, settings.column)
-    if plan.query.to_dict() not in asked and not exact_at_least(left, settings.epsilon):
+    if plan.query.to_dict() not in asked and not _enough(left, settings.epsilon):
         raise BudgetExceeded(
             f"Requested epsilon={settings.epsilon!r} of {settings.dataset!r}, column {settings.column!r}, in two charges; remaining "
             f"{left!r}. Nothing was charged. Raise the budget (labeldp ledger set-budget), or lower epsilon."
         )
 
 
-def exact_at_least(left: float, wanted: float) -> bool:
+def _enough(left: float, wanted: float) -> bool:
     """left >= wanted, both read as decimals; infinity is enough."""
     return left == float("inf") or exact(left) >= exact(wanted)
-
-
-def both(*spent: PrivacySpent) -> PrivacySpent:
-    """What several releases of the same labels have spent together."""
-    units = sorted({each.unit for each in spent})
-    return PrivacySpent(
-        float("inf") if any(each.epsilon == float("inf") for each in spent) else sum_up(each.epsilon for each in spent),
-        min(1.0, float(sum((Fraction(each.delta) for each in spent), Fraction(0)))),
-        " and ".join(units),
-        all(each.recorded for each in spent),
-        all(each.secure for each in spent),
-    )
