@@ -2,7 +2,7 @@
 """Accuracy at small epsilon: clusters of public features against randomized response and the best published numbers.
 
     python benchmarks/small_epsilon.py [--table main,figure,beta,histogram,clusters] [--data mnist,fashion_mnist,adult,digits,cifar10]
-        [--epsilon 0.05,0.1,0.5,1] [--seeds 3] [--jobs 1] [--rows N] [--report]
+        [--epsilon 0.05,0.1,0.5,1] [--method "NoiseCluster;ClusterRR"] [--seeds 3] [--jobs 1] [--rows N] [--report]
 
 Every cell that is started is kept in results/small_epsilon.json with its conditions; one that is there and finished is not repeated, so the
 command can be stopped and started again. Labels are public here, so the noise is seeded, paired over seeds. `--rows` takes the first N
@@ -67,7 +67,7 @@ def now():
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def wanted(table, names, epsilons, seeds, rows):
+def wanted(table, names, epsilons, seeds, rows, methods=METHODS):
     """The cells that are asked for."""
     if table != "main":
         cells = tables.wanted(table, names, seeds)
@@ -76,7 +76,7 @@ def wanted(table, names, epsilons, seeds, rows):
             {"table": "main", "data": name, "method": method, "epsilon": epsilon, "seed": seed}
             for name in names
             if name != "cifar10"
-            for method in METHODS
+            for method in methods
             for epsilon in epsilons
             for seed in range(seeds)
             if method != "non-private" or (epsilon == epsilons[0] and seed == 0)
@@ -174,15 +174,18 @@ def main():
     parser.add_argument("--table", default="main," + ",".join(tables.TABLES))
     parser.add_argument("--data", default=",".join(DATA))
     parser.add_argument("--epsilon", default=",".join(map(str, EPSILONS)))
+    parser.add_argument("--method", default=";".join(METHODS), help="of the main table, separated by semicolons")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--rows", type=int, default=None, help="only the first rows of each training set")
     parser.add_argument("--report", action="store_true", help="only print the tables")
     args = parser.parse_args()
-    epsilons = tuple(float(e) for e in args.epsilon.split(","))
+    epsilons, methods = tuple(float(e) for e in args.epsilon.split(",")), args.method.split(";")
+    if unknown := set(methods) - set(METHODS):
+        parser.error(f"no method {', '.join(sorted(unknown))}; there are {'; '.join(METHODS)}")
     if not args.report:
         for table in args.table.split(","):
-            run_all(wanted(table, args.data.split(","), epsilons, args.seeds, args.rows), args.jobs)
+            run_all(wanted(table, args.data.split(","), epsilons, args.seeds, args.rows, methods), args.jobs)
     print(documented(args.rows))
 
 

@@ -15,6 +15,13 @@ settings.register_profile("labeldp", deadline=None, derandomize=bool(os.environ.
 settings.load_profile("labeldp")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Names must not hold addresses: parallel runs compare the names that each process collected."""
+    unstable = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if unstable:
+        raise pytest.UsageError(f"Expected names of tests that are the same in every process, got {unstable[0]}. Give the parameters ids.")
+
+
 @pytest.fixture(autouse=True)
 def own_ledger(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A default ledger in a folder of this test, so that no test spends from, or writes to, the user's own."""
