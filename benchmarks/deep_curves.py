@@ -2,10 +2,12 @@
 """Learning curves: what each epoch's net says of some test rows, and, after training, how good that was (Ghazi et al. 2021, figure 3)."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from plots import save
 
 from labeldp.laws import RRWithPrior
 
@@ -29,23 +31,10 @@ def scored(proba: Floats, labels: NDArray[np.int64], epsilon: float | None, rate
 
 def plot(runs: Sequence[dict], title: str, path: Path) -> bool:
     """One run's curves over the epochs of all its stages; False without matplotlib or without a run that was watched."""
-    try:
-        import matplotlib
-    except ImportError:
-        return False
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     watched = [run for run in runs if run["epochs"] and "mean_k" in run["epochs"][-1]]
     if not watched:
         return False
-    figure, all_axes = pyplot.subplots(1, len(watched), figsize=(5.2 * len(watched), 4.2), layout="constrained", squeeze=False, sharey=True)
-    for axes, run in zip(all_axes[0], watched, strict=True):
-        _draw(axes, run)
-    figure.suptitle(title)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-    return True
+    return save(path, [[partial(_draw, run=run) for run in watched]], size=(5.2, 4.2), title=title, sharey=True)
 
 
 def _draw(axes, run: dict) -> None:

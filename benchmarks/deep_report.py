@@ -9,6 +9,7 @@ import numpy as np
 from deep_cells import FIRST_SEED, Run, load_runs, results_file
 from deep_published import PUBLISHED
 from deep_recipes import GRIDS, METHODS, recipe_of
+from plots import save
 
 NAMES = {
     "paper-1st": "LP-1ST, the paper's recipe",
@@ -138,19 +139,12 @@ def bits(run: Run) -> float:
 
 def plot(table: str, size: str, epsilons: Sequence[float], path: Path, *, tiny: bool = False) -> bool:
     """Accuracy, or RMSE, against epsilon; of a grid against the share of labels among the candidates. False without matplotlib."""
-    try:
-        import matplotlib
-    except ImportError:
-        return False
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
-    (_plot_grid if table in GRIDS else _plot_table)(axes, table, size, epsilons, tiny)
-    axes.legend(fontsize=8)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-    return True
+    def draw(axes: Any) -> None:
+        (_plot_grid if table in GRIDS else _plot_table)(axes, table, size, epsilons, tiny)
+        axes.legend(fontsize=8)
+
+    return save(path, [[draw]])
 
 
 def _plot_grid(axes: Any, table: str, size: str, epsilons: Sequence[float], tiny: bool) -> None:

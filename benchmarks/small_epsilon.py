@@ -6,7 +6,7 @@
 
 Every cell that is started is kept in results/small_epsilon.json with its conditions; one that is there and finished is not repeated, so the
 command can be stopped and started again. Labels are public here, so the noise is seeded, paired over seeds. `--rows` takes the first N
-training rows, for a trial: such cells are kept apart. `--report` only prints.
+training rows, for a trial: such cells are kept apart. `--report` prints the tables and, with matplotlib, draws them beside the JSON.
 
 All of ours is pure label-DP. Published numbers are (epsilon, delta) where it says so. Four choices were made by looking at true labels: of
 the first 10,000 MNIST and Fashion-MNIST training rows and 2,000 test rows, the factor 3 in the rule for the number of clusters
@@ -27,6 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
+import small_epsilon_plots as plots
 import small_epsilon_tables as tables
 from conditions import machine
 from small_epsilon_methods import METHODS, PUBLISHED, classifier, features, kind_of, parts
@@ -88,9 +89,13 @@ def wanted(table, names, epsilons, seeds, rows, methods=METHODS):
 IDENTITY = ("table", "data", "method", "epsilon", "seed", "rows", "beta", "share", "clusters", "features")
 
 
+FOUND = {("main", "clusters"), ("beta", "beta")}
+"""What is asked for in other tables, and comes out in these."""
+
+
 def key(run):
-    """What makes two cells the same; the number of clusters is asked for in some tables and chosen in the main one."""
-    return tuple(run.get(name) for name in IDENTITY if not (name == "clusters" and run["table"] == "main"))
+    """What makes two cells the same."""
+    return tuple(run.get(name) for name in IDENTITY if (run["table"], name) not in FOUND)
 
 
 def load_runs():
@@ -119,11 +124,12 @@ def run_all(cells, jobs):
             )
 
 
-def mean_of(runs, field="accuracy", scale=100):
+def mean_of(runs, field="accuracy", scale=100, digits=1):
     found = np.array([run[field] for run in runs if field in run])
     if not len(found):
         return ""
-    return f"{scale * found.mean():.1f}" + (f" ± {scale * found.std(ddof=1):.1f}" if len(found) > 1 else "")
+    spread = f" ± {scale * found.std(ddof=1):.{digits}f}" if len(found) > 1 else ""
+    return f"{scale * found.mean():.{digits}f}" + spread
 
 
 def markdown(runs, rows=None):
@@ -142,16 +148,30 @@ def markdown(runs, rows=None):
 
 
 def table_of(runs, table, across, rows=None):
-    """A smaller table as Markdown: a line for each setting, a column for each value of `across`."""
+    """A smaller table as Markdown: a line for each setting, a column for each value of `across`, and one for what has none."""
     runs = [run for run in runs if run["table"] == table and run.get("rows") == rows and "finished" in run]
     if not runs:
         return ""
-    columns = list(dict.fromkeys(run[across] for run in runs))
-    names = [name for name in IDENTITY if name in runs[0] and name not in ("table", "seed", "rows", across)]
-    lines = [_line(*names, *(f"{across} {c}" for c in columns)), "|---" * (len(names) + len(columns)) + "|"]
-    for line in dict.fromkeys(tuple(run[name] for name in names) for run in runs):
-        same = [run for run in runs if tuple(run[name] for name in names) == line]
-        lines.append(_line(*line, *(mean_of([run for run in same if run[across] == c]) for c in columns)))
+    columns = list(dict.fromkeys(run.get(across) for run in runs))
+    names = [name for name in IDENTITY if any(name in run for run in runs) and name not in ("table", "seed", "rows", across)]
+    titles = [*names, *(f"no {across}" if c is None else f"{across} {c}" for c in columns)]
+    lines = [_line(*titles), "|---" * len(titles) + "|"]
+    for line in dict.fromkeys(tuple(run.get(name, "") for name in names) for run in runs):
+        same = [run for run in runs if tuple(run.get(name, "") for name in names) == line]
+        lines.append(_line(*line, *(mean_of([run for run in same if run.get(across) == c]) for c in columns)))
+    return "\n".join(lines)
+
+
+def beta_table(runs, rows=None):
+    """What another beta than lambda does to bias, spread and accuracy, a line for each."""
+    runs = [run for run in runs if run["table"] == "beta" and run.get("rows") == rows and "finished" in run]
+    if not runs:
+        return ""
+    titles = ("data", "epsilon", "lambda", "beta / lambda", "error of the mean loss (bias)", "spread of one row's loss", "accuracy, %")
+    lines = [_line(*titles), "|---" * len(titles) + "|"]
+    for line in dict.fromkeys((run["data"], run["epsilon"], f"{run['lambda']:.3f}", run["share"]) for run in runs):
+        same = [run for run in runs if (run["data"], run["epsilon"], run["share"]) == (*line[:2], line[3])]
+        lines.append(_line(*line, mean_of(same, "error_of_mean_loss", 1, 4), mean_of(same, "spread_of_one_loss", 1, 2), mean_of(same)))
     return "\n".join(lines)
 
 
@@ -159,14 +179,15 @@ def _line(*cells):
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-ACROSS = {"figure": "method", "beta": "share", "histogram": "epsilon", "clusters": "clusters"}
+ACROSS = {"figure": "method", "histogram": "epsilon", "clusters": "clusters"}
 
 
 def documented(rows=None):
     """All tables of which something was run, as benchmarks/README.md has them."""
     runs = load_runs()
-    smaller = {table: table_of(runs, table, across, rows) for table, across in ACROSS.items()}
-    return "\n\n".join([markdown(runs, rows), *(f"{table}: accuracy, %\n\n{body}" for table, body in smaller.items() if body)])
+    smaller = {f"{table}: accuracy, %": table_of(runs, table, across, rows) for table, across in ACROSS.items()}
+    smaller["beta: bias and spread of the estimated loss"] = beta_table(runs, rows)
+    return "\n\n".join([markdown(runs, rows), *(f"{title}\n\n{body}" for title, body in smaller.items() if body)])
 
 
 def main():
@@ -178,7 +199,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--rows", type=int, default=None, help="only the first rows of each training set")
-    parser.add_argument("--report", action="store_true", help="only print the tables")
+    parser.add_argument("--report", action="store_true", help="only print and draw the tables")
     args = parser.parse_args()
     epsilons, methods = tuple(float(e) for e in args.epsilon.split(",")), args.method.split(";")
     if unknown := set(methods) - set(METHODS):
@@ -187,6 +208,9 @@ def main():
         for table in args.table.split(","):
             run_all(wanted(table, args.data.split(","), epsilons, args.seeds, args.rows, methods), args.jobs)
     print(documented(args.rows))
+    if args.report:
+        made = plots.write(load_runs(), RESULTS.parent, args.rows)
+        print("\n" + ("\n".join(f"Plot: {path}" for path in made) or "No plot: nothing was run, or there is no matplotlib."))
 
 
 if __name__ == "__main__":
