@@ -10,7 +10,7 @@ from deep_data import Data
 from deep_nets import build
 from deep_recipes import Method
 from deep_train import Fitted
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -30,38 +30,65 @@ def available() -> bool:
 
 
 def fit(data: Data, method: Method, epsilon: float, seed: int, *, device: str = "cpu", progress=str) -> Fitted:
-    """Train under DP-SGD for the recipe's epochs, Poisson batches, noise for exactly this epsilon at delta 1e-5."""
+    """Train a recipe's net for its epochs."""
+    torch.manual_seed(seed)
+    net, losses = train(build(method.net, data), data.X, data.y, epsilon, epochs=method.stages[0].epochs, device=device, progress=progress)
+    return Fitted(net, epochs=[{"stage": 1, "epoch": number, "loss": round(loss, 5)} for number, loss in enumerate(losses, 1)])
+
+
+def train(net, X, y, epsilon: float, *, epochs: int, batch=BATCH, rate=RATE, clip=CLIP, device="cpu", progress=str):
+    """Train any net under DP-SGD: Poisson batches, noise for exactly this epsilon at delta 1e-5. Noise is torch's global generator's.
+
+    Parameters
+    ----------
+    net : nn.Module
+        Gives logits (m, K). Batch normalisation is replaced.
+    X : Tensor, one row an example
+        Bytes are scaled to 0..1.
+    y : (n,) int64 array
+    epsilon : float
+        Of examples, features and labels.
+    epochs, batch : int
+    rate, clip : float
+    device : str
+    progress : function of a line of text
+
+    Returns
+    -------
+    (net in evaluation mode, mean loss of each epoch)
+    """
     from opacus import PrivacyEngine
     from opacus.utils.batch_memory_manager import BatchMemoryManager
     from opacus.validators import ModuleValidator
 
-    torch.manual_seed(seed)
-    net = ModuleValidator.fix(build(method.net, data)).to(device)
+    net = ModuleValidator.fix(net).to(device)
     for layer in net.modules():
         if isinstance(layer, nn.ReLU):
             layer.inplace = False  # Opacus reads each layer's output after it
-    epochs = method.stages[0].epochs
-    optimizer = torch.optim.SGD(net.parameters(), RATE, momentum=0.9)
-    loader = DataLoader(TensorDataset(data.X, torch.from_numpy(data.y)), batch_size=min(BATCH, len(data.y)))
+    optimizer = torch.optim.SGD(net.parameters(), rate, momentum=0.9)
+    loader = DataLoader(TensorDataset(X, torch.from_numpy(y)), batch_size=min(batch, len(y)))
     net, optimizer, loader = PrivacyEngine().make_private_with_epsilon(
-        module=net, optimizer=optimizer, data_loader=loader, target_epsilon=epsilon, target_delta=DELTA, epochs=epochs, max_grad_norm=CLIP
+        module=net, optimizer=optimizer, data_loader=loader, target_epsilon=epsilon, target_delta=DELTA, epochs=epochs, max_grad_norm=clip
     )
-    found = Fitted(net)
+    losses: list[float] = []
     for epoch in range(epochs):
         total, steps = 0.0, 0
         with BatchMemoryManager(data_loader=loader, max_physical_batch_size=256, optimizer=optimizer) as batches:
-            for x, y in batches:
-                if not len(y):
+            for x, labels in batches:
+                if not len(labels):
                     continue
                 optimizer.zero_grad()
-                loss = functional.cross_entropy(net(x.to(device).float() / 255), y.to(device))
+                loss = functional.cross_entropy(net(_scaled(x.to(device))), labels.to(device))
                 loss.backward()
                 optimizer.step()
                 total, steps = total + float(loss), steps + 1
-        found.epochs.append({"stage": 1, "epoch": epoch + 1, "loss": round(total / steps, 5)})
-        progress(f"epoch {epoch + 1}: loss {total / steps:.4f}")
-    found.net = _plain(net)
-    return found
+        losses.append(total / steps)
+        progress(f"epoch {epoch + 1}: loss {losses[-1]:.4f}")
+    return _plain(net), losses
+
+
+def _scaled(x: Tensor) -> Tensor:
+    return x.float() / 255 if x.dtype == torch.uint8 else x
 
 
 def _plain(net: nn.Module) -> nn.Module:

@@ -30,7 +30,8 @@ import numpy as np
 import small_epsilon_plots as plots
 import small_epsilon_tables as tables
 from conditions import machine
-from small_epsilon_methods import METHODS, PUBLISHED, classifier, features, kind_of, parts
+from small_epsilon_features import IMAGES
+from small_epsilon_methods import METHODS, PUBLISHED, classifier, facts_of, features, kind_of, parts
 
 RESULTS = Path(os.environ.get("SMALL_EPSILON_RESULTS", Path(__file__).parent / "results" / "small_epsilon.json"))
 EPSILONS = (0.05, 0.1, 0.5, 1.0)
@@ -50,7 +51,7 @@ def main_cell(run):
     answer = getattr(model, "aggregate_", None) or getattr(getattr(model, "prior_", None), "answer", None)
     if answer is not None:
         found |= {"clusters": answer.n_groups, "aggregate_epsilon": answer.receipt.epsilon}
-    return found
+    return found | facts_of(run["data"], kind_of(run["data"], run["method"]), rows)
 
 
 def measure(run):
@@ -81,11 +82,13 @@ def wanted(table, names, epsilons, seeds, rows, methods=METHODS):
             for epsilon in epsilons
             for seed in range(seeds)
             if method != "non-private" or (epsilon == epsilons[0] and seed == 0)
-            if "PCA" not in method or name in ("mnist", "fashion_mnist")
+            if name in IMAGES or not any(word in method for word in ONLY_IMAGES)
         ]
     return [cell | ({} if rows is None else {"rows": rows}) for cell in cells]
 
 
+ONLY_IMAGES = ("PCA", "self-supervised", "SCAN")
+"""Names of methods that are about images have one of these in them."""
 IDENTITY = ("table", "data", "method", "epsilon", "seed", "rows", "beta", "share", "clusters", "features")
 
 

@@ -4,6 +4,7 @@
 from functools import cache
 
 import numpy as np
+import small_epsilon_features
 from sklearn.compose import make_column_transformer
 from sklearn.decomposition import PCA
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -62,13 +63,29 @@ def _oriented(X):
 
 @cache
 def features(name, kind, rows=None):
-    """(train, test) features of a data set: "plain" as they are, "gradients" of images."""
+    """(train, test) features of a data set: "plain" as they are, "gradients" of images, or what a net learned from the images."""
     X, _, X_test, _, _ = parts(name, rows)
+    if kind in small_epsilon_features.KINDS:
+        return learned(name, kind, rows)[:2]
     return (oriented(X), oriented(X_test)) if kind == "gradients" else (X, X_test)
 
 
+@cache
+def learned(name, kind, rows=None):
+    """(train, test, facts) of features that were learned."""
+    X, _, X_test, _, _ = parts(name, rows)
+    return small_epsilon_features.learned(name, kind, X, X_test)
+
+
+def facts_of(name, kind, rows=None):
+    """What a cell says of its features: how long they took to learn, and how."""
+    return {"learned_features": learned(name, kind, rows)[2]} if kind in small_epsilon_features.KINDS else {}
+
+
 def kind_of(name, method):
-    """Which features a method gets: gradients of images, but for the ones that are about plain features."""
+    """Which features a method gets: gradients of images, but for the ones that are about others."""
+    if named := [kind for kind in small_epsilon_features.KINDS if kind in method]:
+        return named[0]
     return "plain" if name not in IMAGES or "PCA" in method else "gradients"
 
 
@@ -107,6 +124,8 @@ def classifier(name, method, epsilon, seed):
     shared = {"epsilon": epsilon, "classes": range(dataset.n_classes), "noise": ldp.SeededNoise(seed)}
     if method == "non-private":
         return estimator
+    if method == "NoiseCluster, SCAN":
+        return NoiseCluster(n_clusters=dataset.n_classes, **shared)  # an image is in the cluster that the net puts it in
     if method.startswith("NoiseCluster"):
         return NoiseCluster(estimator if "learner" in method else None, embedder=embedder_for(name), **shared)
     more = {
@@ -127,6 +146,8 @@ METHODS = (
     "NoiseCluster, PCA of pixels",
     "NoiseCluster",
     "NoiseCluster, then the learner",
+    "NoiseCluster, self-supervised",
+    "NoiseCluster, SCAN",
     "ClusterRR",
     "ClusterPrior + RRWithPrior",
     "ClusterPrior + AutoLaw",
