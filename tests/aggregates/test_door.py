@@ -18,6 +18,7 @@ from scipy import stats
 
 import labeldp as ldp
 from labeldp.aggregates import Aggregate, Histogram, Query, Vote
+from labeldp.app.ledger import accounts
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, SeededNoiseWarning
 from labeldp.privacy.aggregation import aggregate_batches
 from labeldp.privacy.counting import GroupCounts
@@ -116,6 +117,20 @@ def test_another_query_is_another_charge(ledger: ldp.Ledger, other: Query) -> No
     ask(ledger)
     ask(ledger, other)
     assert ledger.spent("d", "label") == 0.5 + other.epsilon
+
+
+def test_deltas_add_up_over_the_rows_that_share_them(ledger: ldp.Ledger) -> None:
+    query, ids = Histogram(3, 0.2, 4, "gaussian", 1e-6), np.arange(600)
+    ask(ledger, ids=ids)
+    assert ledger.spent_delta("d", "label") == 0.0
+    ask(ledger, query, ids=ids)
+    ask(ledger, query, ids=ids + 1000)
+    assert ledger.spent_delta("d", "label") == 1e-6
+    ask(ledger, Vote(3, 0.2, 4, "gaussian", 2e-6), ids=ids)
+    assert ledger.spent_delta("d", "label") == 3e-6
+    ask(ledger, query)
+    assert ledger.spent_delta("d", "label") == 4e-6
+    assert accounts(ledger)[0]["delta"] == 4e-6
 
 
 def test_other_groups_are_another_charge(ledger: ldp.Ledger) -> None:

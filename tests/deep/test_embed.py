@@ -10,12 +10,16 @@ import torch
 from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
+from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import labeldp as ldp
 from labeldp import InvalidInput
 from labeldp.deep import Embedder, SentenceEmbedder
+from labeldp.learn import ClusterPrior, NoiseCluster
 
 MEAN, STD = (0.2, 0.4, 0.6), (0.5, 0.25, 2.0)
 
@@ -179,6 +183,18 @@ def test_it_is_a_transformer():
     assert set(embedder.get_params()) >= {"module", "size", "mean", "std", "batch_size", "device"}
     assert embedder.set_params(batch_size=2).batch_size == 2
     assert KMeans(2, random_state=0, n_init=1).fit_predict(embedder.fit_transform(X)).shape == (30,)
+
+
+def test_images_reach_a_net_that_clusters_them_and_one_that_starts_a_pipeline():
+    generator = np.random.default_rng(0)
+    y = generator.integers(0, 3, 600)
+    images = (generator.integers(0, 60, (600, 8, 8)) + 60 * y[:, None, None]).astype(np.uint8)
+    embedder = Embedder(nn.AvgPool2d(4))
+    noise, classes = ldp.SeededNoise(0), range(3)
+    assert NoiseCluster(epsilon=0.2, n_clusters=3, embedder=embedder, classes=classes, noise=noise).fit(images, y).score(images, y) > 0.9
+    pipeline = make_pipeline(clone(embedder), StandardScaler(), LogisticRegression())
+    model = ldp.LabelDPClassifier(pipeline, epsilon=1.0, prior=ClusterPrior(embedder, n_clusters=3), classes=classes, noise=noise)
+    assert model.fit(images, y).score(images, y) > 0.9
 
 
 class Sparse(nn.Module):

@@ -155,3 +155,16 @@ def test_frequency_variance(key: str) -> None:
         outputs = np.zeros((1, *law.layout()["output"][1]), dtype=law.layout()["output"][0])
         (p,), (q,) = law.inclusion(outputs, {})
         assert q * (1 - q) / (p - q) ** 2 == pytest.approx(wanted, abs=5.1e-4)
+
+
+@pytest.mark.parametrize("key", [k for k in VECTORS if k.startswith("denoise.")])
+def test_a_guess_that_a_noisy_label_confirms(key: str) -> None:
+    """DenoiseSSL keeps the rows whose noisy label is the one that was guessed; how often it is right there is the posterior."""
+    right, e = re.fullmatch(r"denoise\.Acc0=([\d/]+)\.E=(\d+)", key).groups()
+    guess, wanted = float(Fraction(right)), float(Fraction(VECTORS[key]))
+    for n_classes in (2, 5, 10):
+        prior = np.full((1, n_classes), (1 - guess) / (n_classes - 1))
+        prior[0, 0] = guess
+        law = RandomizedResponse(n_classes, IN_E[e])
+        posterior = prior * law.matrix()[:, 0]
+        assert posterior[0, 0] / posterior.sum() == pytest.approx(wanted, rel=1e-13)

@@ -291,6 +291,18 @@ def test_votes_label_clusters_where_rows_say_nothing(data, estimator):
     assert (model.failure(0.1) > model.failure(0.5)).all()
 
 
+def test_images_are_voted_on_where_nothing_refuses_them(data, tmp_path):
+    X, y = data
+    images, shared = X.reshape(-1, 3, 1), {"epsilon": 0.05, "n_clusters": K, "classes": range(K)}
+    flat = NoiseCluster(**shared, noise=ldp.SeededNoise(0)).fit(X, y)
+    found = NoiseCluster(**shared, noise=ldp.SeededNoise(0)).fit(images, y)
+    assert np.array_equal(found.predict(images), flat.predict(X))
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    with pytest.raises(ValueError, match="dim 3"):
+        NoiseCluster(GaussianNB(), **shared, ledger=ledger, dataset="people").fit(images, y)
+    assert ledger.runs() == []
+
+
 def test_a_vote_is_charged_once_and_kept(data, tmp_path):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")

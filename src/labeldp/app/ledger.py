@@ -32,7 +32,7 @@ def abandon(ledger: Ledger, run_id: str, reason: str) -> None:
 
 
 def accounts(ledger: Ledger, dataset: str | None = None, column: str | None = None) -> list[dict[str, object]]:
-    """What each (dataset, column) has spent, may spend, and has left."""
+    """What each (dataset, column) has spent, may spend, and has left of epsilon, and the delta it has spent."""
     pairs = sorted({(run.dataset, run.column, run.unit) for run in ledger.runs(dataset, column)})
     return [
         {
@@ -42,6 +42,7 @@ def accounts(ledger: Ledger, dataset: str | None = None, column: str | None = No
             "spent": ledger.spent(name, label),
             "budget": ledger.budget_of(name, label),
             "remaining": ledger.remaining(name, label),
+            "delta": ledger.spent_delta(name, label),
         }
         for name, label, unit in pairs
     ]
@@ -49,7 +50,7 @@ def accounts(ledger: Ledger, dataset: str | None = None, column: str | None = No
 
 def accounts_text(found: Sequence[Mapping[str, object]]) -> str:
     """The accounts as a table."""
-    return table_text(("dataset", "column", "unit", "spent", "budget", "remaining"), found) if found else "Nothing was spent."
+    return table_text(("dataset", "column", "unit", "spent", "budget", "remaining", "delta"), found) if found else "Nothing was spent."
 
 
 def history_text(entries: Iterable[Mapping[str, object]]) -> str:

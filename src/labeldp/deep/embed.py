@@ -115,6 +115,11 @@ class Embedder(_Fixed):
         self.layout = layout
         self.precision = precision
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
     def transform(self, X: Any) -> Features:
         """Features: (n, d) float32.
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.pipeline import Pipeline
 from sklearn.utils import check_array, get_tags
 
 from labeldp._hash import array_digest
@@ -14,7 +15,7 @@ from labeldp.learn.model import Estimator
 def check_features(X: Any, estimator: Estimator) -> Any:
     """X as it goes to the estimator: data frames and object arrays pass as they are, numbers are checked for what it refuses.
 
-    Arrays of more than two dimensions pass where the estimator's tags say that it takes three.
+    Arrays of more than two dimensions pass where it `takes_images`.
     """
     if hasattr(X, "iloc") or (isinstance(X, np.ndarray) and X.dtype.kind in "OUS" and X.ndim == 2):
         return X
@@ -23,11 +24,18 @@ def check_features(X: Any, estimator: Estimator) -> Any:
         X,
         accept_sparse=["csr", "csc"] if tags.sparse else False,
         ensure_all_finite="allow-nan" if tags.allow_nan else True,
-        allow_nd=tags.three_d_array,
+        allow_nd=takes_images(estimator),
         dtype=None if getattr(X, "dtype", np.dtype(object)).kind != "O" else "numeric",
         estimator="LabelDPClassifier",
         input_name="X",
     )
+
+
+def takes_images(estimator: Any) -> bool:
+    """Whether it, or the first step of a pipeline, says by its tags that arrays may have three dimensions and more."""
+    if isinstance(estimator, Pipeline):
+        return takes_images(estimator.steps[0][1])
+    return hasattr(estimator, "__sklearn_tags__") and bool(get_tags(estimator).input_tags.three_d_array)
 
 
 def features_digest(X: Any) -> str:

@@ -16,7 +16,7 @@ from labeldp.aggregates import Aggregate, Vote
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.learn.clusters import clusters_for, find_clusters
-from labeldp.learn.features import check_features
+from labeldp.learn.features import check_features, takes_images
 from labeldp.learn.labels import checked_labels, len_of
 from labeldp.learn.model import Floats, Model, fit_codes
 from labeldp.privacy.encode import declare, infer_classes
@@ -128,6 +128,7 @@ class NoiseCluster(ClassifierMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         inner = None if self.estimator is None else get_tags(self.estimator).input_tags
         tags.input_tags.sparse = inner is None or inner.sparse
+        tags.input_tags.three_d_array = inner is None or takes_images(self.estimator)
         tags.input_tags.allow_nan = self.embedder is not None and not isinstance(self.embedder, str) and (inner is None or inner.allow_nan)
         return tags
 

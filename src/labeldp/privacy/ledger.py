@@ -23,7 +23,7 @@ from labeldp.privacy.ledger_entries import Account, File, Part, RunRecord, accou
 from labeldp.privacy.ledger_place import LedgerUrl, location_of, runs_folder
 from labeldp.privacy.ledger_rows import IdsOf, RowSets
 from labeldp.privacy.ledger_session import Session, Store
-from labeldp.privacy.ledger_spend import Spend
+from labeldp.privacy.ledger_spend import Spend, delta_of
 from labeldp.privacy.ledger_store import SqliteStore
 from labeldp.privacy.rowset import RowSet, RowSetBuilder
 from labeldp.privacy.secrets import KeySource
@@ -220,6 +220,14 @@ class Ledger:
         Runs whose row sets show that they share no row do not add; all others do, whatever became of them.
         """
         return float_up(self._spend(self._read(dataset, column)).most)
+
+    def spent_delta(self, dataset: str, column: str) -> float:
+        """Delta spent on a (dataset, column), as `spent` adds epsilons; it has no budget. 0 where no noise needed one.
+
+        Keep it far below one over the number of rows: it is the probability with which epsilon may not hold.
+        """
+        runs = [run for run in self._read(dataset, column).runs.values() if run.delta]
+        return float_up(Spend(self._sets.integers, runs, delta_of).most)
 
     def spent_by_rows(self, dataset: str, column: str) -> list[tuple[float, int | None]]:
         """(epsilon, number of rows) for each amount that was spent on some rows, least first: exact for integer ids.

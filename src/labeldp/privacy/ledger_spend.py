@@ -19,16 +19,29 @@ SetOf = Callable[[RunRecord], IntegerSet | None]
 _EXACT_CLIQUE = 24
 
 
+def epsilon_of(run: RunRecord) -> Fraction:
+    """A run's epsilon, as the decimal number that it is written as."""
+    return exact(run.epsilon)
+
+
+def delta_of(run: RunRecord) -> Fraction:
+    """A run's delta, as the decimal number that it is written as."""
+    return exact(run.delta)
+
+
 class Spend:
     """What was spent on the rows of one (dataset, column), run by run.
 
     Parameters
     ----------
     set_of : function of a run
+    runs : iterable of RunRecord
+    cost : function of a run
+        What adds up: `epsilon_of`, or `delta_of`.
     """
 
-    def __init__(self, set_of: SetOf, runs: Iterable[RunRecord] = ()) -> None:
-        self._set_of = set_of
+    def __init__(self, set_of: SetOf, runs: Iterable[RunRecord] = (), cost: Callable[[RunRecord], Fraction] = epsilon_of) -> None:
+        self._set_of, self._cost = set_of, cost
         self._everywhere = Fraction(0)
         self._integers: dict[str, Levels] = {}
         self._names: dict[str, list[RunRecord]] = {}
@@ -39,11 +52,11 @@ class Spend:
         """Count a further run."""
         kind, names, members = self._space(run)
         if kind == "integers" and members is not None:
-            self._integers.setdefault(names, Levels()).add(exact(run.epsilon), members)
+            self._integers.setdefault(names, Levels()).add(self._cost(run), members)
         elif kind == "names":
             self._names.setdefault(names, []).append(run)
         else:
-            self._everywhere += exact(run.epsilon)
+            self._everywhere += self._cost(run)
 
     @property
     def most(self) -> Fraction:
@@ -81,7 +94,7 @@ class Spend:
         for space, runs in self._names.items():
             mine = beside is not None and beside.rows is not None and beside.rows["kind"] == "names" and space == names
             near = [run for run in runs if not (mine and beside is not None and disjoint(run, beside))]
-            total += heaviest_clique(near)
+            total += heaviest_clique(near, self._cost)
         return total
 
 
@@ -107,16 +120,16 @@ class Levels:
                 return spent
         return Fraction(0)
 
-    def add(self, epsilon: Fraction, members: IntegerSet) -> None:
-        """These rows spend epsilon more."""
+    def add(self, cost: Fraction, members: IntegerSet) -> None:
+        """These rows spend this much more."""
         made: dict[Fraction, IntegerSet] = {}
         rest = members
         for spent, rows in self._levels.items():
             both = rows & members
-            _join(made, spent + epsilon, both)
+            _join(made, spent + cost, both)
             _join(made, spent, rows - both if len(both) else rows)
             rest = rest - both if len(both) else rest
-        _join(made, epsilon, rest)
+        _join(made, cost, rest)
         self._levels = made
 
 
@@ -130,9 +143,9 @@ def disjoint(one: RunRecord, other: RunRecord) -> bool:
     return one.run_id in other.disjoint or other.run_id in one.disjoint
 
 
-def heaviest_clique(runs: list[RunRecord]) -> Fraction:
-    """The largest sum of epsilons over runs of which no two are disjoint; for more than a few dozen runs, a bound above it."""
-    weights = {run.run_id: exact(run.epsilon) for run in runs}
+def heaviest_clique(runs: list[RunRecord], cost: Callable[[RunRecord], Fraction] = epsilon_of) -> Fraction:
+    """The largest sum of costs over runs of which no two are disjoint; for more than a few dozen runs, a bound above it."""
+    weights = {run.run_id: cost(run) for run in runs}
     near = {run.run_id: {other.run_id for other in runs if other is not run and not disjoint(run, other)} for run in runs}
     if len(runs) > _EXACT_CLIQUE:
         return _colour_bound(weights, near)
