@@ -21,6 +21,7 @@ import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -30,7 +31,7 @@ import numpy as np
 import small_epsilon_plots as plots
 import small_epsilon_tables as tables
 from conditions import machine
-from small_epsilon_features import IMAGES
+from small_epsilon_features import IMAGES, KINDS
 from small_epsilon_methods import METHODS, PUBLISHED, classifier, facts_of, features, kind_of, parts
 
 RESULTS = Path(os.environ.get("SMALL_EPSILON_RESULTS", Path(__file__).parent / "results" / "small_epsilon.json"))
@@ -112,11 +113,21 @@ def save_runs(runs):
     part.replace(RESULTS)
 
 
+def lacking(cell):
+    """What is not installed of what a cell needs; empty if nothing is."""
+    kind = cell.get("features") or kind_of(cell["data"], cell.get("method", ""))
+    needs = {"opacus"} if cell.get("method") == tables.DP_SGD else {"torch"} if kind in KINDS else set()
+    return "".join(name for name in needs if find_spec(name) is None)
+
+
 def run_all(cells, jobs):
     """Start what is not finished; a cell that failed or was cut off is started again."""
     runs = [run for run in load_runs() if "finished" in run]
     done = {key(run) for run in runs}
     todo = [cell for cell in cells if key(cell) not in done]
+    if left := [cell for cell in todo if lacking(cell)]:
+        print(f"{len(left)} cells are left out: pip install {' '.join(sorted({lacking(cell) for cell in left}))}")
+        todo = [cell for cell in todo if not lacking(cell)]
     with ProcessPoolExecutor(jobs) as pool:
         started = [cell | {"started": now(), "machine": machine()} for cell in todo]
         for number, run in enumerate(pool.map(measure, started), 1):

@@ -28,11 +28,14 @@ class SimCLR:
     """How the net is trained; every number is part of the cache's key."""
 
     widths: tuple[int, ...] = (16, 32, 64, 128)
+    kernels: tuple[int, ...] = (5, 3, 3, 3)
+    strides: tuple[int, ...] = (2, 2, 1, 2)
     epochs: int = 12
     batch: int = 256
     rate: float = 0.2
     temperature: float = 0.1
     least_crop: float = 0.5
+    jitter: float = 0.4
     flip: bool = False
     seed: int = 0
 
@@ -142,7 +145,7 @@ def _net(recipe):
     from torch import nn
 
     layers, n_in = [], 1
-    for width, kernel, stride in zip(recipe.widths, (5, 3, 3, 3), (2, 2, 1, 2), strict=True):
+    for width, kernel, stride in zip(recipe.widths, recipe.kernels, recipe.strides, strict=True):
         layers += [nn.Conv2d(n_in, width, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
         n_in = width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -152,8 +155,9 @@ def _view(recipe):
     """Crops, brightness and contrast; mirrored images where a mirror image is of the same kind."""
     from labeldp.deep import augment
 
-    steps = [partial(augment.resized_crop, scale=(recipe.least_crop, 1.0)), augment.colour_jitter]
-    return augment.chain(*steps, *([augment.flip] if recipe.flip else []))
+    crop = partial(augment.resized_crop, scale=(recipe.least_crop, 1.0))
+    light = partial(augment.colour_jitter, brightness=recipe.jitter, contrast=recipe.jitter)
+    return augment.chain(crop, light, *([augment.flip] if recipe.flip else []))
 
 
 def _images(X):
