@@ -81,7 +81,7 @@ def test_dp_sgd_learns_with_much_budget_and_not_without(benchmark):
     pytest.importorskip("opacus")
     found = benchmark("small_epsilon")
     cell = {"table": "clusters", "data": "digits", "method": found.tables.DP_SGD, "features": "plain", "seed": 0}
-    much, little = (found.measure(cell | {"epsilon": epsilon}) for epsilon in (50.0, 0.01))
+    much, little = (found.measure(cell | {"epsilon": epsilon}) for epsilon in (50.0, 0.5))
     assert much["accuracy"] > 0.7
-    assert little["accuracy"] < 0.4
+    assert little["accuracy"] < much["accuracy"] - 0.2
     assert much["settings"]["delta"] == 1e-5
