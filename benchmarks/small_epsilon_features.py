@@ -3,10 +3,10 @@
 
     python benchmarks/small_epsilon_features.py        how the rates were chosen: losses without labels, by rate
 
-A training is kept in a cache by its data and recipe, so that the cells of all methods, seeds and epsilons share it. Nothing of the recipes was
-chosen by looking at labels. Known of the data: clothes may be mirrored, digits may not; a fifth of a digit, SimCLR's least crop, need not show
-which it is. The net is small and the epochs are few, to be done in about ten minutes on one core. Rates are those with the lowest loss, of
-SimCLR or SCAN, after a short training on the first MNIST images.
+A training is kept in a cache by its data and recipe, so that the cells of all methods, seeds and epsilons share it. Nothing of the recipes
+was chosen by looking at labels. Known of the data: clothes may be mirrored, digits may not; a fifth of a digit, SimCLR's least crop, need
+not show which it is. The net is small and the epochs are few, to be done in about ten minutes on one core. Rates are those with the lowest
+loss, of SimCLR or SCAN, after a short training on the first MNIST images.
 """
 
 import fcntl
