@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from tests.cli.commands import SENTINEL, run
 
 from labeldp.app.model_store import load_model, save_model
+from labeldp.cli.tables import accuracy_text
 from labeldp.errors import InvalidInput
 from labeldp.privacy.ledger import default_ledger
 
@@ -245,3 +246,16 @@ def test_a_released_table_is_not_asked_again(tmp_path):
         code, _, err = train(tmp_path / "out.parquet", tmp_path / "model", *more, epsilon=None)
         assert code in (2, 4)
         assert message in " ".join(err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "said"),
+    [
+        (0.8123, 0.7, 0.9, " Estimated accuracy 0.812 (0.700 to 0.900)."),
+        (1.2, 0.95, 1.0, " Estimated accuracy 1.000 (0.950 to 1.000)."),
+        (6.8, 0.0, 1.0, " At this epsilon the noisy rows that were held out are too few to tell how accurate it is."),
+    ],
+)
+def test_no_accuracy_is_said_that_cannot_be(value: float, low: float, high: float, said: str) -> None:
+    assert accuracy_text({"value": value, "low": low, "high": high}) == said
+    assert accuracy_text(None) == ""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`labeldp release`, `train`, `predict`, `plan` and `demo`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -199,10 +200,19 @@ def train(
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, progress)
     cost = done.facts["guarantee"]
-    accuracy = done.facts["estimated_accuracy"]
-    said = "" if accuracy is None else f" Estimated accuracy {accuracy['value']:.3f} ({accuracy['low']:.3f} to {accuracy['high']:.3f})."
+    said = accuracy_text(done.facts["estimated_accuracy"])
     text = f"{done.path}: a model of {done.facts['rows']:,} rows, {cost['epsilon']:g}-label-DP for each {cost['unit']}.{said}"
     answer(as_json, {"path": str(done.path)} | dict(done.facts), text)
+
+
+def accuracy_text(estimate: Mapping[str, float] | None) -> str:
+    """What is known of the accuracy, as a sentence; unbiased estimates may lie outside of their interval, or of 0 to 1."""
+    if estimate is None:
+        return ""
+    low, high = estimate["low"], estimate["high"]
+    if (low, high) == (0.0, 1.0):
+        return " At this epsilon the noisy rows that were held out are too few to tell how accurate it is."
+    return f" Estimated accuracy {min(max(estimate['value'], low), high):.3f} ({low:.3f} to {high:.3f})."
 
 
 @app.command()
