@@ -170,6 +170,7 @@ def table_of(runs, table, across, rows=None):
     names = [name for name in IDENTITY if any(name in run for run in runs) and name not in ("table", "seed", "rows", across)]
     titles = [*names, *(f"no {across}" if c is None else f"{across} {c}" for c in columns)]
     lines = [_line(*titles), "|---" * len(titles) + "|"]
+    runs = [{"method": "NoiseCluster"} | run for run in runs]  # where others stand beside it
     for line in dict.fromkeys(tuple(run.get(name, "") for name in names) for run in runs):
         same = [run for run in runs if tuple(run.get(name, "") for name in names) == line]
         lines.append(_line(*line, *(mean_of([run for run in same if run.get(across) == c]) for c in columns)))
