@@ -40,7 +40,7 @@ def save(path: Path, rows: Sequence[Sequence[Panel]], *, size=(6.4, 4.2), title:
         figure.suptitle(title)
     if legend:
         known = {label: line for place in axes.flat for line, label in zip(*place.get_legend_handles_labels(), strict=True)}
-        figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=3, fontsize=8)
+        figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=len(rows[0]), fontsize=8)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
     return True
