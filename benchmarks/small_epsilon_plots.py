@@ -87,7 +87,7 @@ def of_histogram(axes, runs):
     for number, epsilon in enumerate(sorted(values(runs, "epsilon"))):
         curve(axes, of(runs, epsilon=epsilon), "clusters", label=f"epsilon {epsilon:g}", color=f"C{number % 10}")
     curve(axes, runs, "clusters", "purity", label="without noise", color="black", linestyle="--", marker="")
-    labelled(axes, runs[0]["data"], "clusters", ticks=values(runs, "clusters"))
+    labelled(axes, runs[0]["data"], "clusters", "training rows told right, %", values(runs, "clusters"))
 
 
 def of_clusters(axes, runs):
