@@ -2,11 +2,12 @@
 """Accuracy at small epsilon: clusters of public features against randomized response and the best published numbers.
 
     python benchmarks/small_epsilon.py [--table main,figure,beta,histogram,clusters] [--data mnist,fashion_mnist,adult,digits,cifar10]
-        [--epsilon 0.05,0.1,0.5,1] [--method "NoiseCluster;ClusterRR"] [--seeds 3] [--jobs 1] [--rows N] [--report]
+        [--epsilon 0.05,0.1,0.5,1] [--method "NoiseCluster;ClusterRR"] [--seeds 3] [--jobs 1] [--rows N] [--report] [--summary]
 
 Every cell that is started is kept in results/small_epsilon.json with its conditions; one that is there and finished is not repeated, so the
 command can be stopped and started again. Labels are public here, so the noise is seeded, paired over seeds. `--rows` takes the first N
-training rows, for a trial: such cells are kept apart. `--report` prints the tables and, with matplotlib, draws them beside the JSON.
+training rows, for a trial: such cells are kept apart. `--report` prints the tables and, with matplotlib, draws them beside the JSON;
+`--summary` prints the README's table.
 
 All of ours is pure label-DP. Published numbers are (epsilon, delta) where it says so. Four choices were made by looking at true labels: of
 the first 10,000 MNIST and Fashion-MNIST training rows and 2,000 test rows, the factor 3 in the rule for the number of clusters
@@ -15,14 +16,12 @@ histograms are projected to the clusters' public sizes.
 """
 
 import argparse
-import json
 import os
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from importlib.util import find_spec
-from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -32,12 +31,12 @@ import small_epsilon_plots as plots
 import small_epsilon_tables as tables
 from conditions import machine
 from small_epsilon_features import IMAGES, KINDS
-from small_epsilon_methods import METHODS, PUBLISHED, classifier, facts_of, features, kind_of, parts
+from small_epsilon_methods import METHODS, classifier, facts_of, features, kind_of, parts
+from small_epsilon_report import documented, summary
+from small_epsilon_runs import RESULTS, key, load_runs, save_runs
 
-RESULTS = Path(os.environ.get("SMALL_EPSILON_RESULTS", Path(__file__).parent / "results" / "small_epsilon.json"))
 EPSILONS = (0.05, 0.1, 0.5, 1.0)
 DATA = ("digits", "adult", "mnist", "fashion_mnist", "cifar10")
-MEASURED = ("accuracy", "seconds", "finished", "started", "machine", "error")
 
 
 def main_cell(run):
@@ -90,27 +89,6 @@ def wanted(table, names, epsilons, seeds, rows, methods=METHODS):
 
 ONLY_IMAGES = ("PCA", "self-supervised", "SCAN")
 """Names of methods that are about images have one of these in them."""
-IDENTITY = ("table", "data", "method", "epsilon", "seed", "rows", "beta", "share", "clusters", "features")
-
-
-FOUND = {("main", "clusters"), ("beta", "beta")}
-"""What is asked for in other tables, and comes out in these."""
-
-
-def key(run):
-    """What makes two cells the same."""
-    return tuple(run.get(name) for name in IDENTITY if (run["table"], name) not in FOUND)
-
-
-def load_runs():
-    return json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else []
-
-
-def save_runs(runs):
-    RESULTS.parent.mkdir(exist_ok=True)
-    part = RESULTS.with_suffix(".part")
-    part.write_text(json.dumps({"runs": runs}, indent=1) + "\n")
-    part.replace(RESULTS)
 
 
 def lacking(cell):
@@ -138,73 +116,6 @@ def run_all(cells, jobs):
             )
 
 
-def mean_of(runs, field="accuracy", scale=100, digits=1):
-    found = np.array([run[field] for run in runs if field in run])
-    if not len(found):
-        return ""
-    spread = f" ± {scale * found.std(ddof=1):.{digits}f}" if len(found) > 1 else ""
-    return f"{scale * found.mean():.{digits}f}" + spread
-
-
-def markdown(runs, rows=None):
-    """The main table as Markdown: mean and standard deviation over the seeds, the published number beside."""
-    runs = [run for run in runs if run["table"] == "main" and run.get("rows") == rows and "finished" in run]
-    lines = ["| accuracy, % | eps | " + " | ".join(METHODS) + " | published |", "|---|---|" + "---|" * (len(METHODS) + 1)]
-    for name in dict.fromkeys(run["data"] for run in runs):
-        bound = mean_of([run for run in runs if (run["data"], run["method"]) == (name, "non-private")])
-        for epsilon in sorted({run["epsilon"] for run in runs if run["data"] == name}):
-            at = [run for run in runs if (run["data"], run["epsilon"]) == (name, epsilon)]
-            cells = [bound if m == "non-private" else mean_of([run for run in at if run["method"] == m]) for m in METHODS]
-            published = PUBLISHED.get((name, epsilon))
-            said = "" if published is None else f"{published[0]} ({published[1]})"
-            lines.append(f"| {name} | {epsilon:g} | " + " | ".join(cells) + f" | {said} |")
-    return "\n".join(lines)
-
-
-def table_of(runs, table, across, rows=None):
-    """A smaller table as Markdown: a line for each setting, a column for each value of `across`, and one for what has none."""
-    runs = [run for run in runs if run["table"] == table and run.get("rows") == rows and "finished" in run]
-    if not runs:
-        return ""
-    columns = list(dict.fromkeys(run.get(across) for run in runs))
-    names = [name for name in IDENTITY if any(name in run for run in runs) and name not in ("table", "seed", "rows", across)]
-    titles = [*names, *(f"no {across}" if c is None else f"{across} {c}" for c in columns)]
-    lines = [_line(*titles), "|---" * len(titles) + "|"]
-    runs = [{"method": "NoiseCluster"} | run for run in runs]  # where others stand beside it
-    for line in dict.fromkeys(tuple(run.get(name, "") for name in names) for run in runs):
-        same = [run for run in runs if tuple(run.get(name, "") for name in names) == line]
-        lines.append(_line(*line, *(mean_of([run for run in same if run.get(across) == c]) for c in columns)))
-    return "\n".join(lines)
-
-
-def beta_table(runs, rows=None):
-    """What another beta than lambda does to bias, spread and accuracy, a line for each."""
-    runs = [run for run in runs if run["table"] == "beta" and run.get("rows") == rows and "finished" in run]
-    if not runs:
-        return ""
-    titles = ("data", "epsilon", "lambda", "beta / lambda", "error of the mean loss (bias)", "spread of one row's loss", "accuracy, %")
-    lines = [_line(*titles), "|---" * len(titles) + "|"]
-    for line in dict.fromkeys((run["data"], run["epsilon"], f"{run['lambda']:.3f}", run["share"]) for run in runs):
-        same = [run for run in runs if (run["data"], run["epsilon"], run["share"]) == (*line[:2], line[3])]
-        lines.append(_line(*line, mean_of(same, "error_of_mean_loss", 1, 4), mean_of(same, "spread_of_one_loss", 1, 2), mean_of(same)))
-    return "\n".join(lines)
-
-
-def _line(*cells):
-    return "| " + " | ".join(map(str, cells)) + " |"
-
-
-ACROSS = {"figure": "method", "histogram": "epsilon", "clusters": "clusters"}
-
-
-def documented(rows=None):
-    """All tables of which something was run, as benchmarks/README.md has them."""
-    runs = load_runs()
-    smaller = {f"{table}: accuracy, %": table_of(runs, table, across, rows) for table, across in ACROSS.items()}
-    smaller["beta: bias and spread of the estimated loss"] = beta_table(runs, rows)
-    return "\n\n".join([markdown(runs, rows), *(f"{title}\n\n{body}" for title, body in smaller.items() if body)])
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", default="main," + ",".join(tables.TABLES))
@@ -215,7 +126,11 @@ def main():
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--rows", type=int, default=None, help="only the first rows of each training set")
     parser.add_argument("--report", action="store_true", help="only print and draw the tables")
+    parser.add_argument("--summary", action="store_true", help="only print the README's table")
     args = parser.parse_args()
+    if args.summary:
+        print(summary())
+        return
     epsilons, methods = tuple(float(e) for e in args.epsilon.split(",")), args.method.split(";")
     if unknown := set(methods) - set(METHODS):
         parser.error(f"no method {', '.join(sorted(unknown))}; there are {'; '.join(METHODS)}")

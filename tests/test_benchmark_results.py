@@ -88,8 +88,9 @@ def test_no_kill_of_a_fit_lost_or_doubled_anything():
 
 def test_tables_of_small_epsilon_are_the_kept_results(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    for name in ("small_epsilon", "small_epsilon_tables", "small_epsilon_methods", "conditions"):
+    for name in [module.stem for module in (ROOT / "benchmarks").glob("*.py")]:
         monkeypatch.delitem(sys.modules, name, raising=False)
     found = importlib.import_module("small_epsilon")
     assert found.documented() in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
     assert all("finished" in run and "error" not in run and run["machine"]["versions"] for run in found.load_runs())
+    assert found.summary() in (ROOT / "README.md").read_text(encoding="utf-8")

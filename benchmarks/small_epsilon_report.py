@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of small_epsilon.py as Markdown: means and standard deviations over the seeds, published numbers beside."""
+
+import numpy as np
+from small_epsilon_methods import METHODS, PUBLISHED
+from small_epsilon_runs import IDENTITY, load_runs
+
+
+def mean_of(runs, field="accuracy", scale=100, digits=1):
+    found = np.array([run[field] for run in runs if field in run])
+    if not len(found):
+        return ""
+    spread = f" ± {scale * found.std(ddof=1):.{digits}f}" if len(found) > 1 else ""
+    return f"{scale * found.mean():.{digits}f}" + spread
+
+
+def markdown(runs, rows=None):
+    """The main table as Markdown: mean and standard deviation over the seeds, the published number beside."""
+    runs = [run for run in runs if run["table"] == "main" and run.get("rows") == rows and "finished" in run]
+    lines = ["| accuracy, % | eps | " + " | ".join(METHODS) + " | published |", "|---|---|" + "---|" * (len(METHODS) + 1)]
+    for name in dict.fromkeys(run["data"] for run in runs):
+        bound = mean_of([run for run in runs if (run["data"], run["method"]) == (name, "non-private")])
+        for epsilon in sorted({run["epsilon"] for run in runs if run["data"] == name}):
+            at = [run for run in runs if (run["data"], run["epsilon"]) == (name, epsilon)]
+            cells = [bound if m == "non-private" else mean_of([run for run in at if run["method"] == m]) for m in METHODS]
+            published = PUBLISHED.get((name, epsilon))
+            said = "" if published is None else f"{published[0]} ({published[1]})"
+            lines.append(f"| {name} | {epsilon:g} | " + " | ".join(cells) + f" | {said} |")
+    return "\n".join(lines)
+
+
+def table_of(runs, table, across, rows=None):
+    """A smaller table as Markdown: a line for each setting, a column for each value of `across`, and one for what has none."""
+    runs = [run for run in runs if run["table"] == table and run.get("rows") == rows and "finished" in run]
+    if not runs:
+        return ""
+    columns = list(dict.fromkeys(run.get(across) for run in runs))
+    names = [name for name in IDENTITY if any(name in run for run in runs) and name not in ("table", "seed", "rows", across)]
+    titles = [*names, *(f"no {across}" if c is None else f"{across} {c}" for c in columns)]
+    lines = [_line(*titles), "|---" * len(titles) + "|"]
+    runs = [{"method": "NoiseCluster"} | run for run in runs]  # where others stand beside it
+    for line in dict.fromkeys(tuple(run.get(name, "") for name in names) for run in runs):
+        same = [run for run in runs if tuple(run.get(name, "") for name in names) == line]
+        lines.append(_line(*line, *(mean_of([run for run in same if run.get(across) == c]) for c in columns)))
+    return "\n".join(lines)
+
+
+def beta_table(runs, rows=None):
+    """What another beta than lambda does to bias, spread and accuracy, a line for each."""
+    runs = [run for run in runs if run["table"] == "beta" and run.get("rows") == rows and "finished" in run]
+    if not runs:
+        return ""
+    titles = ("data", "epsilon", "lambda", "beta / lambda", "error of the mean loss (bias)", "spread of one row's loss", "accuracy, %")
+    lines = [_line(*titles), "|---" * len(titles) + "|"]
+    for line in dict.fromkeys((run["data"], run["epsilon"], f"{run['lambda']:.3f}", run["share"]) for run in runs):
+        same = [run for run in runs if (run["data"], run["epsilon"], run["share"]) == (*line[:2], line[3])]
+        lines.append(_line(*line, mean_of(same, "error_of_mean_loss", 1, 4), mean_of(same, "spread_of_one_loss", 1, 2), mean_of(same)))
+    return "\n".join(lines)
+
+
+def _line(*cells):
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+SUMMED_UP = ("randomized response", "NoiseCluster, then the learner", "ClusterRR", "ClusterPrior + RRWithPrior", "non-private")
+
+
+def summary():
+    """README's table: where there is a published number, and ours was run."""
+    runs = [run for run in load_runs() if run["table"] == "main" and "rows" not in run and "finished" in run]
+    titles = ("accuracy, %", "eps", "published", *("no privacy" if name == "non-private" else name for name in SUMMED_UP))
+    lines = [_line(*titles), "|---" * len(titles) + "|"]
+    for (name, epsilon), (number, said) in PUBLISHED.items():
+        same = [run for run in runs if run["data"] == name]
+        at = {m: [run for run in same if run["method"] == m and (m == "non-private" or run["epsilon"] == epsilon)] for m in SUMMED_UP}
+        if at["NoiseCluster, then the learner"]:
+            lines.append(_line(name, f"{epsilon:g}", f"{number} ({said})", *(mean_of(found) for found in at.values())))
+    return "\n".join(lines)
+
+
+ACROSS = {"figure": "method", "histogram": "epsilon", "clusters": "clusters"}
+
+
+def documented(rows=None):
+    """All tables of which something was run, as benchmarks/README.md has them."""
+    runs = load_runs()
+    smaller = {f"{table}: accuracy, %": table_of(runs, table, across, rows) for table, across in ACROSS.items()}
+    smaller["beta: bias and spread of the estimated loss"] = beta_table(runs, rows)
+    return "\n\n".join([markdown(runs, rows), *(f"{title}\n\n{body}" for title, body in smaller.items() if body)])
