@@ -274,7 +274,7 @@ def test_units_are_capped_and_the_noise_is_for_all_of_their_rows(ledger: ldp.Led
         ({"groups": [None, *GROUPS[1:]]}, "whole number"),
         ({"groups": np.ma.masked_equal(GROUPS, 0)}, "whole number"),
         ({"groups": GROUPS.astype(str)}, "whole number"),
-        ({"query": "histogram"}, "Histogram or Vote"),
+        ({"query": "histogram"}, "Histogram, Vote or Peer"),
         ({"query": Histogram(2, 0.5, 4)}, "declared classes"),
         ({"query": Histogram(3, 0.5, 4), "classes": ["a", "b"]}, "3 classes"),
         ({"labels": []}, "at least one label"),

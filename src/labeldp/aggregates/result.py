@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp.aggregates.base import Query, facts_of
-from labeldp.aggregates.histogram import Histogram, clamped_prior
+from labeldp.aggregates.histogram import Histogram
+from labeldp.aggregates.peer_query import Peer
 from labeldp.aggregates.vote import Vote
 from labeldp.errors import InvalidInput
 from labeldp.receipt import PrivacySpent, Receipt, spent_together
@@ -19,7 +20,7 @@ from labeldp.receipt import PrivacySpent, Receipt, spent_together
 if TYPE_CHECKING:
     import pyarrow as pa
 
-QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vote)}
+QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vote, Peer)}
 METADATA_KEY = b"labeldp-aggregate"
 FORMAT = 1
 
@@ -32,7 +33,7 @@ class Aggregate:
     ----------
     query : Query
     values : (n_groups, K) int64 noisy counts, or (n_groups,) int64 class codes
-        Of a histogram, or of a vote.
+        Of a histogram, or of a vote. Peer to peer: reported zeros and ones.
     n_rows : (n_groups,) int64
         Rows of each group that were counted; public, as the groups are.
     classes : tuple of K values
@@ -80,7 +81,7 @@ class Aggregate:
         return spent_together([self.receipt])
 
     def prior(self, groups: ArrayLike) -> NDArray[np.float64]:
-        """Class probabilities of rows, by their groups, from a histogram.
+        """Class probabilities of rows, by their groups, from a histogram or peer to peer.
 
         Parameters
         ----------
@@ -88,12 +89,11 @@ class Aggregate:
 
         Returns
         -------
-        (n, K) float64, rows sum to 1: the group's noisy counts, negative ones as 0, divided by their sum. Uniform for a group that was
-        empty, or of which nothing is left.
+        (n, K) float64, rows sum to 1: the group's noisy counts, negative ones as 0, divided by their sum; peer to peer the unbiased share
+        of ones, clipped. Uniform for a group that was empty, or of which nothing is left.
         """
-        if not isinstance(self.query, Histogram):
-            raise InvalidInput(f"Expected the answer to a Histogram for a prior, got one to {self.query}. Use labels() or predict().")
-        table = clamped_prior(np.where(self.n_rows[:, None] > 0, self.values, 0))
+        table = self.query.shares(self.values)
+        table[self.n_rows == 0] = 1 / self.query.n_classes
         return np.asarray(table[self._numbers(groups)])
 
     def codes(self) -> NDArray[np.int64]:

@@ -45,7 +45,7 @@ def aggregate(
     ----------
     labels : (n,) array of class values
         Raw, private. Every value must be declared.
-    query : Histogram or Vote
+    query : Histogram, Vote or Peer
         Its epsilon and delta are the total of one unit: with `max_rows_per_unit` = m the noise is for m changed labels.
     groups : (n,) integers in 0..query.n_groups-1
         Public: which group each row is in, for example its cluster. It must not depend on these labels. Groups may be empty.
@@ -146,6 +146,7 @@ def answer_groups(
     codes = encode(labels, declared)
     check_rows(codes, ids, unit, max_rows_per_unit)
     where = groups_of(groups, query, len(codes))
+    query.require(np.bincount(where, minlength=query.n_groups), units=unit is not None)
     plan = plan_of(
         query,
         declared,
@@ -191,7 +192,7 @@ def aggregate_batches(
     ----------
     source : path of a Parquet file, Arrow table, or iterable of record batches
         With a label and a group column; other columns are not read from Parquet.
-    query : Histogram or Vote
+    query : Histogram, Vote or Peer
     label, group : str
         Names of the columns; groups are whole numbers in 0..query.n_groups-1 without nulls.
     classes : sequence of K values
@@ -217,6 +218,7 @@ def aggregate_batches(
         rows.update(where)
     if not reader.rows:
         raise InvalidInput("Expected at least one row, got none.")
+    query.require(counts.n_rows())
     plan = plan_of(query, declared, rows.hexdigest(), dataset=dataset, column=label if column is None else column)
     warn_once(ledger, noise)
     begun = begin_once(plan, ledger, noise, redraw=redraw, covered=Covered(), before_charge=before_charge)

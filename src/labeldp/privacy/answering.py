@@ -30,7 +30,7 @@ _BATCH = 1 << 20
 def checked(query: object) -> Query:
     """The query, if it is one."""
     if not isinstance(query, Query):
-        raise InvalidInput(f"Expected a query, Histogram or Vote, got {type(query).__name__}. See labeldp.aggregates.")
+        raise InvalidInput(f"Expected a query, Histogram, Vote or Peer, got {type(query).__name__}. See labeldp.aggregates.")
     return query
 
 
@@ -123,13 +123,14 @@ def key_facts(plan: AggregatePlan, receipt: Receipt, **more: object) -> Mapping[
 
 
 def drawn(query: Query, counts: NDArray[np.int64], key: Key, max_rows_per_unit: int) -> NDArray[np.int64]:
-    """All values, some groups at a time: a stream of words for each cell."""
-    step, width = max(1, CHUNK // query.n_classes), query.n_classes
-    parts = []
-    for start in range(0, query.n_groups, step):
-        part = counts[start : start + step]
-        words = RowWords(key, row_blocks(part.size, start * width))
-        parts.append(query.release(part, words, max_rows_per_unit))
+    """All values, some groups at a time, each with streams of words of its own."""
+    ends = np.append(0, np.cumsum(query.streams(counts.sum(axis=1))))
+    parts, start = [], 0
+    while start < query.n_groups:
+        stop = max(start + 1, int(np.searchsorted(ends, ends[start] + CHUNK, side="right")) - 1)
+        words = RowWords(key, row_blocks(int(ends[stop] - ends[start]), int(ends[start])))
+        parts.append(query.release(counts[start:stop], words, max_rows_per_unit))
+        start = stop
     return np.concatenate(parts)
 
 
