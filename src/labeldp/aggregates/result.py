@@ -40,6 +40,8 @@ class Aggregate:
     receipt : Receipt
     group_names : tuple of n_groups values, optional
         What the groups are called, if not by their numbers: `prior` and `predict` then take names.
+    chosen : int, optional
+        Which of the candidates this answers, if it was chosen among answers to several (`labeldp.privacy.aggregation.aggregate_best`).
     """
 
     query: Query
@@ -48,6 +50,7 @@ class Aggregate:
     classes: tuple[object, ...]
     receipt: Receipt
     group_names: tuple[object, ...] | None = None
+    chosen: int | None = None
 
     def __post_init__(self) -> None:
         if self.values.shape != self.query.value_shape() or self.n_rows.shape != (self.query.n_groups,):
@@ -134,6 +137,7 @@ class Aggregate:
             columns |= dict(zip(_count_names(classes), self.values.T, strict=True))
         facts = {"format": FORMAT, "query": self.query.to_dict(), "classes": classes, "receipt": self.receipt.to_dict()}
         facts |= {} if self.group_names is None else {"named": True}
+        facts |= {} if self.chosen is None else {"chosen": self.chosen}
         return pa.table(columns).replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
 
     @classmethod
@@ -157,7 +161,8 @@ class Aggregate:
         values = np.column_stack([table[name].to_numpy() for name in names]).astype(np.int64)
         shaped = values.reshape(query.value_shape())
         groups = tuple(table["group"].to_pylist()) if facts.get("named") else None
-        return cls(query, shaped, table["n_rows"].to_numpy(), tuple(facts["classes"]), Receipt.from_dict(facts["receipt"]), groups)
+        n_rows, receipt = table["n_rows"].to_numpy(), Receipt.from_dict(facts["receipt"])
+        return cls(query, shaped, n_rows, tuple(facts["classes"]), receipt, groups, facts.get("chosen"))
 
     def save(self, path: str | Path) -> None:
         """Write `to_table()` as a Parquet file."""

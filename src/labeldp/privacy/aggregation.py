@@ -19,7 +19,10 @@ from labeldp.privacy.encode import declare, encode
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise, derive_key, new_secret, one_word
 from labeldp.privacy.run import Frame, keep_within_cap
+from labeldp.privacy.tuned import aggregate_best
 from labeldp.receipt import Receipt
+
+__all__ = ["aggregate", "aggregate_batches", "aggregate_best", "answer_groups"]
 
 _BATCH = 1 << 20
 
