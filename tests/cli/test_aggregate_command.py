@@ -112,17 +112,37 @@ def test_a_vote_says_labels(tmp_path: Path, mechanism: str | None, delta: float)
     assert default_ledger().spent("visits", "kind") == 300.0
 
 
-@pytest.mark.parametrize("kind", [pa.int8(), pa.bool_(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+@pytest.mark.parametrize("kind", [pa.int8(), pa.bool_(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
 def test_groups_and_labels_of_other_types(tmp_path: Path, kind: pa.DataType) -> None:
     values = [False, True] if kind == pa.bool_() else [10, 9] if kind == pa.int8() else ["b", "a"]
     column = pa.array([values[i % 2] for i in range(900)]).cast(kind)
-    source = visits(tmp_path / "visits.parquet", site=column, kind=pa.array(KIND.tolist(), pa.int16()))
+    source = visits(tmp_path / "visits.parquet", site=column, kind=pa.array(KIND.tolist(), pa.int16()), visit=column)
     more = ("--classes", "0,1,2", "--epsilon", 300, "--out", tmp_path / "answer.parquet", "--budget", 300)
     assert run("aggregate", source, "--label", "kind", "--group", "site", *more)[0] == 0
     found = Aggregate.load(tmp_path / "answer.parquet")
     assert found.group_names == tuple(sorted(values))
     assert (found.classes, found.n_rows.tolist()) == ((0, 1, 2), [450, 450])
     assert found.values[1 if values == [False, True] else 0].tolist() == np.bincount(KIND[1::2], minlength=3).tolist()
+    classes = ",".join(map(str, values))
+    more = ("--classes", classes, "--epsilon", 300, "--out", tmp_path / "other.parquet", "--budget", 300)
+    assert run("aggregate", source, "--label", "visit", "--group", "site", *more)[0] == 0
+    assert np.abs(Aggregate.load(tmp_path / "other.parquet").values).sum() == 900
+
+
+def test_a_folder_whose_partitions_are_the_groups(tmp_path: Path) -> None:
+    for number, name in enumerate(SITES[:2]):
+        folder = tmp_path / "visits" / f"site={name}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"kind": np.array(["x", "y", "z"])[KIND[number == SITE]]}), folder / "part.parquet")
+    assert run(*command(tmp_path / "visits", tmp_path / "answer.parquet"))[0] == 0
+    found = Aggregate.load(tmp_path / "answer.parquet")
+    assert (found.group_names, found.receipt.dataset) == (tuple(SITES[:2]), "visits")
+    assert found.values.tolist() == COUNTED[:2].tolist()
+    swapped = [
+        "kind" if each == "site" else "site" if each == "kind" else each for each in command(tmp_path / "visits", tmp_path / "b.csv")
+    ]
+    code, _, said = run(*swapped)
+    assert (code, "partition" in said) == (4, True)
 
 
 def test_a_redraw_is_charged_and_wants_a_new_name(tmp_path: Path) -> None:

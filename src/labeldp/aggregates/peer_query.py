@@ -77,7 +77,7 @@ class Peer(Query):
 
         Returns
         -------
-        Peer. Cost: `mechanism.epsilon` once, as a rule, and `mechanism.delta` for every other size: half a second each at 500 users.
+        Peer. Cost: that of `mechanism.epsilon`, once as a rule, and of `mechanism.delta` for every other size, which grows fast with it.
         """
         users = np.asarray(sizes)
         if users.ndim != 1 or not len(users) or users.dtype.kind not in "iu" or users.min() < 0:

@@ -146,8 +146,8 @@ def _check(table: Source, spec: AggregateSpec) -> None:
     check_columns(table, [spec.label, spec.group])
     check_raw(table, spec.label)
     check_type(spec.label, table.type_of(spec.label))
-    kind, types = value_type(table.type_of(spec.group)), pa.types
-    if not (types.is_integer(kind) or types.is_boolean(kind) or types.is_string(kind) or types.is_large_string(kind)):
+    kind = value_type(table.type_of(spec.group))
+    if not (pa.types.is_integer(kind) or pa.types.is_boolean(kind) or _is_text(kind)):
         raise InvalidInput(f"Expected a group column of text, whole numbers or booleans, got {spec.group!r} of type {kind}. Cast it.")
 
 
@@ -175,12 +175,19 @@ def _distinct_groups(table: Source, group: str, progress: Progress) -> pa.Array:
         progress("groups", done, table.extent)
     if not seen:
         raise InvalidInput(f"Expected at least one row, got none in {table.path.name}.")
-    return pa.array(sorted(seen), pa.large_string() if table.text else value_type(table.type_of(group)))  # type: ignore[type-var]
+    kind = value_type(table.type_of(group))
+    return pa.array(sorted(seen), pa.large_string() if _is_text(kind) else kind)  # type: ignore[type-var]
 
 
 def _plain(batch: Rows, name: str) -> pa.Array:
+    """A column without a dictionary, and text of one type."""
     column = batch.column(name)
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    return column.cast(pa.large_string()) if _is_text(column.type) else column
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _numbered(table: Source, spec: AggregateSpec, names: pa.Array, progress: Progress) -> Iterator[pa.RecordBatch]:
@@ -190,7 +197,7 @@ def _numbered(table: Source, spec: AggregateSpec, names: pa.Array, progress: Pro
         numbers = pc.index_in(_plain(batch, spec.group), value_set=names)
         if numbers.null_count:
             raise ReleaseError(f"Expected {table.path.name} to stay as it is while it is read, got another group. Nothing was charged.")
-        yield pa.record_batch({spec.label: batch.column(spec.label), spec.group: numbers})
+        yield pa.record_batch({spec.label: _plain(batch, spec.label), spec.group: numbers})
         done += batch.extent
         progress("count", done, table.extent)
 
