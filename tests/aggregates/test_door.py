@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -288,7 +289,7 @@ def test_units_are_capped_and_the_noise_is_for_all_of_their_rows(ledger: ldp.Led
         ({"groups": [None, *GROUPS[1:]]}, "whole number"),
         ({"groups": np.ma.masked_equal(GROUPS, 0)}, "whole number"),
         ({"groups": GROUPS.astype(str)}, "whole number"),
-        ({"query": "histogram"}, "Histogram or Vote"),
+        ({"query": "histogram"}, "Histogram, Vote or Peer"),
         ({"query": Histogram(2, 0.5, 4)}, "declared classes"),
         ({"query": Histogram(3, 0.5, 4), "classes": ["a", "b"]}, "3 classes"),
         ({"labels": []}, "at least one label"),
@@ -338,6 +339,29 @@ def test_an_answer_is_read_back(query: Query, tmp_path: Path) -> None:
     assert (again.values.tolist(), again.n_rows.tolist()) == (found.values.tolist(), found.n_rows.tolist())
     assert (again.query, again.classes, again.receipt) == (found.query, found.classes, found.receipt)
     assert again.labels().tolist() == found.labels().tolist()
+
+
+@pytest.mark.parametrize("query", [QUERY, Vote(3, 0.5, 4)])
+def test_an_answer_with_names_is_read_back(query: Query, tmp_path: Path) -> None:
+    found = replace(ldp.aggregate(LABELS, query, GROUPS, classes=[0, 1, 2]), group_names=("north", "east", "south", "west"))
+    found.save(tmp_path / "answer.parquet")
+    again = Aggregate.load(tmp_path / "answer.parquet")
+    assert (again.group_names, again.values.tolist()) == (found.group_names, found.values.tolist())
+    assert again.predict(["west", "north"]).tolist() == found.labels()[[3, 0]].tolist()
+    with pytest.raises(InvalidInput, match="4 different names"):
+        replace(found, group_names=("north", "north", "east", "west"))
+
+
+def test_columns_are_named_by_the_classes_unless_two_read_alike() -> None:
+    """Files with counts by number are read as well: what earlier ledgers stored."""
+    one, two = (ldp.aggregate([5, 6], Histogram(2, 1.0, 1), [0, 0], classes=classes) for classes in ([5, 6], [6, 5]))
+    assert [each.to_table().column_names[2:] for each in (one, two)] == [["count_5", "count_6"], ["count_6", "count_5"]]
+    table = one.to_table()
+    numbered = table.rename_columns(["group", "n_rows", "count_0", "count_1"]).replace_schema_metadata(table.schema.metadata)
+    assert Aggregate.from_table(numbered).values.tolist() == one.values.tolist()
+    alike = ldp.aggregate(np.array(["1", 1], object), Histogram(2, 1.0, 1), [0, 0], classes=["1", 1])
+    assert alike.to_table().column_names[2:] == ["count_0", "count_1"]
+    assert Aggregate.from_table(alike.to_table()).values.tolist() == alike.values.tolist()
 
 
 def test_tables_that_are_no_answer_are_refused() -> None:

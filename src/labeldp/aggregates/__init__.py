@@ -3,7 +3,8 @@
 
 from labeldp.aggregates.base import Query
 from labeldp.aggregates.histogram import Histogram, clamped_prior
+from labeldp.aggregates.peer_query import Peer
 from labeldp.aggregates.result import Aggregate, query_from_dict
 from labeldp.aggregates.vote import Vote
 
-__all__ = ["Aggregate", "Histogram", "Query", "Vote", "clamped_prior", "query_from_dict"]
+__all__ = ["Aggregate", "Histogram", "Peer", "Query", "Vote", "clamped_prior", "query_from_dict"]

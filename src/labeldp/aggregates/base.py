@@ -65,11 +65,23 @@ class Query(ABC):
 
     @abstractmethod
     def release(self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1) -> NDArray[np.int64]:
-        """Private values of some groups from their raw counts: (g, K) counts, words of g K rows, cell by cell."""
+        """Private values of some groups from their raw counts: (g, K) counts, words of as many rows as the groups have `streams`."""
 
     @abstractmethod
     def value_shape(self) -> tuple[int, ...]:
         """Shape of all values."""
+
+    def streams(self, n_rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many streams of words some groups need: (g,) from their (g,) rows. One for each count by default."""
+        return np.full(len(n_rows), self.n_classes)
+
+    def require(self, n_rows: NDArray[np.int64], *, units: bool = False) -> None:
+        """Refuse groups of (n_groups,) rows, or rows that are about units, for which the query's epsilon does not hold."""
+        return None  # every group will do
+
+    def shares(self, values: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What share each class has in each group, by these values: (g, K) float64, rows sum to 1."""
+        raise InvalidInput(f"Expected the answer to a Histogram or Peer for a prior, got one to {self}. Use labels() or predict().")
 
     def spent_delta(self, max_rows_per_unit: int = 1) -> float:
         """The delta that a release may cost."""

@@ -69,6 +69,10 @@ class Histogram(Query):
         draw = discrete_gaussian if self.mechanism == "gaussian" else discrete_laplace
         return counts + draw(Coins(words), self.scale(max_rows_per_unit)).reshape(counts.shape)
 
+    def shares(self, values: NDArray[np.int64]) -> NDArray[np.float64]:
+        """`clamped_prior` of noisy counts: (g, K) from (g, K)."""
+        return clamped_prior(values)
+
 
 def clamped_prior(counts: ArrayLike) -> NDArray[np.float64]:
     """Noisy counts as class probabilities: negative ones count as 0, and where nothing is left all classes are alike.

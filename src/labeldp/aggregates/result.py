@@ -2,6 +2,7 @@
 """What an aggregate query answered: private values of groups, with the receipt of their charge."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -10,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp.aggregates.base import Query, facts_of
-from labeldp.aggregates.histogram import Histogram, clamped_prior
+from labeldp.aggregates.histogram import Histogram
+from labeldp.aggregates.peer_query import Peer
 from labeldp.aggregates.vote import Vote
 from labeldp.errors import InvalidInput
 from labeldp.receipt import PrivacySpent, Receipt, spent_together
@@ -18,7 +20,7 @@ from labeldp.receipt import PrivacySpent, Receipt, spent_together
 if TYPE_CHECKING:
     import pyarrow as pa
 
-QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vote)}
+QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vote, Peer)}
 METADATA_KEY = b"labeldp-aggregate"
 FORMAT = 1
 
@@ -31,11 +33,15 @@ class Aggregate:
     ----------
     query : Query
     values : (n_groups, K) int64 noisy counts, or (n_groups,) int64 class codes
-        Of a histogram, or of a vote.
+        Of a histogram, or of a vote. Peer to peer: reported zeros and ones.
     n_rows : (n_groups,) int64
         Rows of each group that were counted; public, as the groups are.
     classes : tuple of K values
     receipt : Receipt
+    group_names : tuple of n_groups values, optional
+        What the groups are called, if not by their numbers: `prior` and `predict` then take names.
+    chosen : int, optional
+        Which of the candidates this answers, if it was chosen among answers to several (`labeldp.privacy.aggregation.aggregate_best`).
     """
 
     query: Query
@@ -43,12 +49,16 @@ class Aggregate:
     n_rows: NDArray[np.int64]
     classes: tuple[object, ...]
     receipt: Receipt
+    group_names: tuple[object, ...] | None = None
+    chosen: int | None = None
 
     def __post_init__(self) -> None:
         if self.values.shape != self.query.value_shape() or self.n_rows.shape != (self.query.n_groups,):
             raise InvalidInput(f"Expected values of shape {self.query.value_shape()}, one entry a group; got {self.values.shape}.")
         if len(self.classes) != self.query.n_classes:
             raise InvalidInput(f"Expected {self.query.n_classes} classes, got {len(self.classes)}.")
+        if self.group_names is not None and len(set(self.group_names)) != self.query.n_groups:
+            raise InvalidInput(f"Expected {self.query.n_groups} different names of groups, got {len(set(self.group_names))}.")
 
     def __repr__(self) -> str:
         return f"Aggregate({self.query}, run {self.receipt.run_id})"
@@ -74,21 +84,20 @@ class Aggregate:
         return spent_together([self.receipt])
 
     def prior(self, groups: ArrayLike) -> NDArray[np.float64]:
-        """Class probabilities of rows, by their groups, from a histogram.
+        """Class probabilities of rows, by their groups, from a histogram or peer to peer.
 
         Parameters
         ----------
-        groups : (n,) integers in 0..n_groups-1
+        groups : (n,) integers in 0..n_groups-1, or the groups' names where they have some
 
         Returns
         -------
-        (n, K) float64, rows sum to 1: the group's noisy counts, negative ones as 0, divided by their sum. Uniform for a group that was
-        empty, or of which nothing is left.
+        (n, K) float64, rows sum to 1: the group's noisy counts, negative ones as 0, divided by their sum; peer to peer the unbiased share
+        of ones, clipped. Uniform for a group that was empty, or of which nothing is left.
         """
-        if not isinstance(self.query, Histogram):
-            raise InvalidInput(f"Expected the answer to a Histogram for a prior, got one to {self.query}. Use labels() or predict().")
-        table = clamped_prior(np.where(self.n_rows[:, None] > 0, self.values, 0))
-        return np.asarray(table[check_groups(groups, self.n_groups)])
+        table = self.query.shares(self.values)
+        table[self.n_rows == 0] = 1 / self.query.n_classes
+        return np.asarray(table[self._numbers(groups)])
 
     def codes(self) -> NDArray[np.int64]:
         """One class code for each group: the vote, or the largest noisy count (the first of equal ones): (n_groups,) int64."""
@@ -99,19 +108,36 @@ class Aggregate:
         return np.asarray(self.classes)[self.codes()]
 
     def predict(self, groups: ArrayLike) -> NDArray[np.generic]:
-        """The class value of each row's group: (n,) from (n,) integers in 0..n_groups-1."""
-        return np.asarray(self.labels()[check_groups(groups, self.n_groups)])
+        """The class value of each row's group: (n,) from (n,) integers in 0..n_groups-1, or names."""
+        return np.asarray(self.labels()[self._numbers(groups)])
+
+    def _numbers(self, groups: ArrayLike) -> NDArray[np.int64]:
+        if self.group_names is None:
+            return check_groups(groups, self.n_groups)
+        table = {name: number for number, name in enumerate(self.group_names)}
+        found = np.array([table.get(name, -1) for name in np.asarray(groups).tolist()], np.int64)
+        if (found < 0).any():
+            raise InvalidInput(f"Expected names of groups that were asked about, got another one in row {np.argmin(found)}.")
+        return found
 
     # Files --------------------------------------------------------------------------------------------------------------------------
 
     def to_table(self) -> "pa.Table":
-        """An Arrow table that `from_table` reads back: a row a group, columns group, n_rows, and code or count_0, count_1, ..."""
+        """An Arrow table that `from_table` reads back, a row a group: group, n_rows, and count_CLASS for each class, or code and label."""
         import pyarrow as pa
 
-        columns = {"group": np.arange(self.n_groups), "n_rows": self.n_rows}
-        columns |= {"code": self.values} if self.values.ndim == 1 else {f"count_{k}": column for k, column in enumerate(self.values.T)}
+        columns: dict[str, object] = {
+            "group": np.arange(self.n_groups) if self.group_names is None else list(self.group_names),
+            "n_rows": self.n_rows,
+        }
         classes = [value.item() if isinstance(value, np.generic) else value for value in self.classes]
+        if self.values.ndim == 1:
+            columns |= {"code": self.values, "label": self.labels()}
+        else:
+            columns |= dict(zip(_count_names(classes), self.values.T, strict=True))
         facts = {"format": FORMAT, "query": self.query.to_dict(), "classes": classes, "receipt": self.receipt.to_dict()}
+        facts |= {} if self.group_names is None else {"named": True}
+        facts |= {} if self.chosen is None else {"chosen": self.chosen}
         return pa.table(columns).replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
 
     @classmethod
@@ -124,12 +150,19 @@ class Aggregate:
                 f"Expected a labeldp aggregate of format {FORMAT} in the table's metadata, got {facts.get('format', 'none')}."
             )
         query = query_from_dict(facts["query"])
-        names = ["code"] if len(query.value_shape()) == 1 else [f"count_{k}" for k in range(query.n_classes)]
-        if table.column_names != ["group", "n_rows", *names] or table.num_rows != query.n_groups:
-            raise InvalidInput(f"Expected columns group, n_rows and {', '.join(names)} of {query.n_groups} rows: the table was changed.")
+        names = ["code"] if len(query.value_shape()) == 1 else table.column_names[2 : 2 + query.n_classes]
+        known = (
+            [["code"], ["code", "label"]] if names == ["code"] else [_count_names(facts["classes"]), _count_names(range(query.n_classes))]
+        )
+        if table.column_names not in [["group", "n_rows", *each] for each in known] or table.num_rows != query.n_groups:
+            raise InvalidInput(
+                f"Expected columns group, n_rows and {', '.join(known[0])} of {query.n_groups} rows, got others: the table was changed."
+            )
         values = np.column_stack([table[name].to_numpy() for name in names]).astype(np.int64)
         shaped = values.reshape(query.value_shape())
-        return cls(query, shaped, table["n_rows"].to_numpy(), tuple(facts["classes"]), Receipt.from_dict(facts["receipt"]))
+        groups = tuple(table["group"].to_pylist()) if facts.get("named") else None
+        n_rows, receipt = table["n_rows"].to_numpy(), Receipt.from_dict(facts["receipt"])
+        return cls(query, shaped, n_rows, tuple(facts["classes"]), receipt, groups, facts.get("chosen"))
 
     def save(self, path: str | Path) -> None:
         """Write `to_table()` as a Parquet file."""
@@ -143,6 +176,12 @@ class Aggregate:
         import pyarrow.parquet as pq
 
         return cls.from_table(pq.read_table(path))
+
+
+def _count_names(classes: Iterable[object]) -> list[str]:
+    """The columns of counts: named by the classes, or by their numbers where two read alike."""
+    texts = ["" if value is None else str(value) for value in classes]
+    return [f"count_{text}" for text in (texts if len(set(texts)) == len(texts) else range(len(texts)))]
 
 
 def query_from_dict(data: object) -> Query:

@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from labeldp import __version__
-from labeldp.cli import key, ledger, stage, tables
+from labeldp.cli import aggregate, key, ledger, stage, tables
 from labeldp.cli.frame import Commands
 
 app = typer.Typer(
@@ -15,7 +15,7 @@ app = typer.Typer(
     add_completion=False,
     help="Label differential privacy: release tables, train models, know the cost.",
 )
-app.registered_commands += tables.app.registered_commands
+app.registered_commands += tables.app.registered_commands + aggregate.app.registered_commands
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(key.app, name="key")
 app.add_typer(stage.app, name="stage")

@@ -32,6 +32,13 @@ class Engine(StrEnum):
     ray = "ray"
 
 
+class QueryName(StrEnum):
+    """What is asked of a group of rows."""
+
+    histogram = "histogram"
+    vote = "vote"
+
+
 def _remember_json(ctx: typer.Context, value: bool) -> bool:
     ctx.meta["labeldp.json"] = value
     return value
@@ -56,6 +63,7 @@ Ids = Annotated[list[str] | None, typer.Option("--id", help="Column that names a
 Unit = Annotated[str | None, typer.Option(help="Column that names the person; epsilon covers all their rows.")]
 MaxRows = Annotated[int, typer.Option("--max-rows-per-unit", help="Rows of one person that are used.")]
 Dataset = Annotated[str | None, typer.Option(help="Name in the ledger. Default: the input file's name without its ending.")]
+Redraw = Annotated[bool, typer.Option("--redraw", help="Draw again what was released before; charged again.")]
 Prior = Annotated[str | None, typer.Option("--prior", help="Public columns with a weight for each class: A,B,C.")]
 PriorFile = Annotated[str | None, typer.Option("--prior-table", help="Parquet or CSV to look the weights of each class up in.")]
 PriorKey = Annotated[str | None, typer.Option("--prior-key", help="Columns of both tables to look up by: COL[,COL].")]

@@ -39,6 +39,7 @@ from labeldp.cli.options import (
     PriorKey,
     PriorModelPath,
     Rate,
+    Redraw,
     StateFolder,
     Strict,
     TrainPrior,
@@ -86,7 +87,7 @@ def release(
     budget: Budget = None,
     key: Key = None,
     overlap: Annotated[Overlap, typer.Option(help="refuse: no row of an earlier release of this column again.")] = Overlap.charge,
-    redraw: Annotated[bool, typer.Option("--redraw", help="Draw again what was released before; charged again.")] = False,
+    redraw: Redraw = False,
     strict: Strict = False,
     as_json: Json = False,
 ) -> None:

@@ -1,12 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door's other wing: raw labels of many rows go in, private answers about groups of them come out.
+"""The door's other wing: raw labels of many rows go in, private answers about groups of them come out."""
 
-An answer is computed from raw counts, so it cannot be drawn again as a row's output can: its secret is never stored. Charge, draw, store,
-settle: whoever dies between the charge and the store has spent, and gets nothing.
-"""
-
-import hashlib
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -14,20 +8,22 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from labeldp import _validate
-from labeldp._hash import digest
 from labeldp.aggregates import Aggregate, Query
 from labeldp.aggregates.result import check_groups
-from labeldp.errors import InvalidInput, LedgerError
+from labeldp.errors import InvalidInput
+from labeldp.privacy.answering import RowsDigest, answered, checked, drawn, groups_of, key_facts, plan_of, rows_digest
 from labeldp.privacy.counting import GroupCounts, LabelReader
-from labeldp.privacy.custody import AggregatePlan, Begun, Covered, begin_once
+from labeldp.privacy.custody import AggregatePlan, Covered, begin_once
 from labeldp.privacy.door import check_account, check_rows, classes_for, covered_rows, set_digest, warn_once
 from labeldp.privacy.encode import declare, encode
 from labeldp.privacy.ledger import Ledger
-from labeldp.privacy.noise import CHUNK, Key, RowWords, SeededNoise, derive_key, new_secret, one_word, row_blocks
+from labeldp.privacy.noise import SeededNoise, derive_key, new_secret, one_word
 from labeldp.privacy.run import Frame, keep_within_cap
+from labeldp.privacy.tuned import aggregate_best
+from labeldp.receipt import Receipt
 
-_OUTPUT = "aggregate.parquet"
+__all__ = ["aggregate", "aggregate_batches", "aggregate_best", "answer_groups"]
+
 _BATCH = 1 << 20
 
 
@@ -52,7 +48,7 @@ def aggregate(
     ----------
     labels : (n,) array of class values
         Raw, private. Every value must be declared.
-    query : Histogram or Vote
+    query : Histogram, Vote or Peer
         Its epsilon and delta are the total of one unit: with `max_rows_per_unit` = m the noise is for m changed labels.
     groups : (n,) integers in 0..query.n_groups-1
         Public: which group each row is in, for example its cluster. It must not depend on these labels. Groups may be empty.
@@ -102,7 +98,7 @@ def aggregate(
     >>> ldp.aggregate([0, 0, 1, 1, 1], query, [0, 0, 0, 1, 1], noise=ldp.SeededNoise(0)).values.tolist()
     [[2, 1], [0, 2]]
     """
-    declared, inferred = classes_for(labels, classes, _checked(query).n_classes)
+    declared, inferred = classes_for(labels, classes, checked(query).n_classes)
     return answer_groups(
         labels,
         query,
@@ -149,14 +145,15 @@ def answer_groups(
     unit_name : str
         Name of the unit in receipts.
     """
-    declared = declare(classes, _checked(query).n_classes)
+    declared = declare(classes, checked(query).n_classes)
     codes = encode(labels, declared)
     check_rows(codes, ids, unit, max_rows_per_unit)
-    where = _groups_of(groups, query, len(codes))
-    plan = _plan(
+    where = groups_of(groups, query, len(codes))
+    query.require(np.bincount(where, minlength=query.n_groups), units=unit is not None)
+    plan = plan_of(
         query,
         declared,
-        _rows_digest(where, query) if ids is None else set_digest(ids, where),
+        rows_digest(where, query) if ids is None else set_digest(ids, where),
         dataset=dataset,
         column=column,
         inferred=inferred,
@@ -169,13 +166,13 @@ def answer_groups(
     frame.check(new_secret())
     warn_once(ledger, noise)
 
-    def counted(secret: bytes, run_id: str) -> GroupCounts:
-        counts, kept = GroupCounts(query.n_groups, query.n_classes), _within_cap(frame, secret, run_id)
+    def draw(secret: bytes, receipt: Receipt) -> Aggregate:
+        counts, kept = GroupCounts(query.n_groups, query.n_classes), _within_cap(frame, secret, receipt.run_id)
         counts.add(where if kept is None else where[kept], codes if kept is None else codes[kept])
-        return counts
+        return _drawn(plan, query, declared, counts, secret, receipt)
 
     covered = covered_rows(ledger, plan, ids if unit is None else unit)
-    return _answered(plan, query, declared, counted, begin_once(plan, ledger, noise, redraw=redraw, covered=covered), ledger)
+    return answered(begin_once(plan, ledger, noise, redraw=redraw, covered=covered), ledger, draw)
 
 
 def aggregate_batches(
@@ -190,6 +187,7 @@ def aggregate_batches(
     ledger: Ledger | None = None,
     noise: SeededNoise | None = None,
     redraw: bool = False,
+    before_charge: Callable[[], None] | None = None,
 ) -> Aggregate:
     """`aggregate` for tables of any length: one pass over record batches, memory for one batch and the counts.
 
@@ -197,7 +195,7 @@ def aggregate_batches(
     ----------
     source : path of a Parquet file, Arrow table, or iterable of record batches
         With a label and a group column; other columns are not read from Parquet.
-    query : Histogram or Vote
+    query : Histogram, Vote or Peer
     label, group : str
         Names of the columns; groups are whole numbers in 0..query.n_groups-1 without nulls.
     classes : sequence of K values
@@ -206,6 +204,8 @@ def aggregate_batches(
         As in `aggregate`; every row is its own unit, and the spend adds to every other one of the column.
     column : str, optional
         Name under which the ledger keeps the labels; that of the label column by default.
+    before_charge : function, optional
+        Called right before a charge, where no answer is stored: what it raises stops the call, and nothing is charged.
 
     Returns
     -------
@@ -213,57 +213,27 @@ def aggregate_batches(
         As `aggregate` of the same rows in the same order: a repeat of either is recognised by the other.
     """
     check_account(ledger, dataset)
-    declared = declare(classes, _checked(query).n_classes)
-    reader, counts, rows = LabelReader(declared, label), GroupCounts(query.n_groups, query.n_classes), _RowsDigest(query)
+    declared = declare(classes, checked(query).n_classes)
+    reader, counts, rows = LabelReader(declared, label), GroupCounts(query.n_groups, query.n_classes), RowsDigest(query)
     for batch in _batches(source, label, group):
         where = _group_column(batch, group, query, reader.rows)
         counts.add(where, reader.codes(batch))
         rows.update(where)
     if not reader.rows:
         raise InvalidInput("Expected at least one row, got none.")
-    plan = _plan(query, declared, rows.hexdigest(), dataset=dataset, column=label if column is None else column)
+    query.require(counts.n_rows())
+    plan = plan_of(query, declared, rows.hexdigest(), dataset=dataset, column=label if column is None else column)
     warn_once(ledger, noise)
-    begun = begin_once(plan, ledger, noise, redraw=redraw, covered=Covered())
-    return _answered(plan, query, declared, lambda *_: counts, begun, ledger)
+    begun = begin_once(plan, ledger, noise, redraw=redraw, covered=Covered(), before_charge=before_charge)
+    return answered(begun, ledger, lambda secret, receipt: _drawn(plan, query, declared, counts, secret, receipt))
 
 
-def _checked(query: Query) -> Query:
-    if not isinstance(query, Query):
-        raise InvalidInput(f"Expected a query, Histogram or Vote, got {type(query).__name__}. See labeldp.aggregates.")
-    return query
-
-
-def _plan(
-    query: Query,
-    classes: tuple[object, ...],
-    rows: str,
-    *,
-    dataset: str | None,
-    column: str,
-    inferred: bool = False,
-    unit: str = "row",
-    max_rows_per_unit: int = 1,
-    units: str = "",
-) -> AggregatePlan:
-    return AggregatePlan(
-        dataset=dataset or "",
-        column=column,
-        unit=unit,
-        max_rows_per_unit=_validate.integer(max_rows_per_unit=max_rows_per_unit, low=1),
-        epsilon=query.epsilon,
-        delta=query.spent_delta(max_rows_per_unit),
-        laws=query.to_dict() | ({"classes_inferred": True} if inferred else {}),
-        classes=digest({"classes": list(map(repr, classes))}),
-        rows=rows,
-        units=units,
-    )
-
-
-def _groups_of(groups: ArrayLike, query: Query, n_rows: int) -> NDArray[np.int64]:
-    where = check_groups(groups, query.n_groups)
-    if len(where) != n_rows:
-        raise InvalidInput(f"Expected groups of {n_rows} rows, got {len(where)}.")
-    return where
+def _drawn(
+    plan: AggregatePlan, query: Query, classes: tuple[object, ...], counts: GroupCounts, secret: bytes, receipt: Receipt
+) -> Aggregate:
+    """The answer from raw counts, with the words of a charged run."""
+    key = derive_key(secret, purpose="aggregate", facts=key_facts(plan, receipt, query=query.to_dict()))
+    return Aggregate(query, drawn(query, counts.table(), key, plan.max_rows_per_unit), counts.n_rows(), classes, receipt)
 
 
 def _within_cap(frame: Frame, secret: bytes, run_id: str) -> NDArray[np.bool_] | None:
@@ -273,85 +243,6 @@ def _within_cap(frame: Frame, secret: bytes, run_id: str) -> NDArray[np.bool_] |
         return None
     words = one_word(derive_key(secret, purpose="unit-cap", facts=frame.facts(run_id)), frame.blocks(secret, run_id))
     return keep_within_cap(units, words, frame.plan.max_rows_per_unit)
-
-
-def _answered(
-    plan: AggregatePlan,
-    query: Query,
-    classes: tuple[object, ...],
-    counted: Callable[[bytes, str], GroupCounts],
-    begun: Begun,
-    ledger: Ledger | None,
-) -> Aggregate:
-    """Draw, store, settle; or what was stored before."""
-    if begun.secret is None:
-        return _stored(begun, ledger)
-    run_id = begun.receipt.run_id
-    counts = counted(begun.secret, run_id)
-    facts = {"run_id": run_id, "plan": plan.identity, "query": query.to_dict()}
-    values = _drawn(query, counts.table(), derive_key(begun.secret, purpose="aggregate", facts=facts), plan.max_rows_per_unit)
-    answer = Aggregate(query, values, counts.n_rows(), classes, begun.receipt)
-    if begun.store is not None and ledger is not None:
-        begun.store.write(_OUTPUT, _as_file(answer))
-        ledger.settle(run_id, begun.store.digest())
-    return answer
-
-
-def _drawn(query: Query, counts: NDArray[np.int64], key: Key, max_rows_per_unit: int) -> NDArray[np.int64]:
-    """All values, some groups at a time: a stream of words for each cell."""
-    step, width = max(1, CHUNK // query.n_classes), query.n_classes
-    parts = []
-    for start in range(0, query.n_groups, step):
-        part = counts[start : start + step]
-        words = RowWords(key, row_blocks(part.size, start * width))
-        parts.append(query.release(part, words, max_rows_per_unit))
-    return np.concatenate(parts)
-
-
-def _stored(begun: Begun, ledger: Ledger | None) -> Aggregate:
-    """The answer of a run that stored it; settles the run, if its process died before it could."""
-    store, run = begun.store, begun.settled
-    assert store is not None
-    assert run is not None
-    assert ledger is not None
-    found, artefact = store.read(_OUTPUT), store.digest()
-    if found is None or (run.state == "settled" and run.artefact != artefact):
-        raise LedgerError(
-            f"Expected the stored answer of run {run.run_id} (settled {run.settled_at}) in {store.folder}, but it is gone, or was changed. "
-            "Restore it, or ask for a new, charged draw with redraw=True."
-        )
-    ledger.settle(run.run_id, artefact)
-    import pyarrow.parquet as pq
-
-    return Aggregate.from_table(pq.read_table(pa.BufferReader(found)))
-
-
-def _as_file(answer: Aggregate) -> bytes:
-    import pyarrow.parquet as pq
-
-    buffer = io.BytesIO()
-    pq.write_table(answer.to_table(), buffer)
-    return buffer.getvalue()
-
-
-class _RowsDigest:
-    """Digest of which row, by its number, is in which group."""
-
-    def __init__(self, query: Query) -> None:
-        self._state, self._kind = hashlib.sha256(b"labeldp groups of rows"), "<u4" if query.n_groups <= 1 << 32 else "<u8"
-
-    def update(self, groups: NDArray[np.int64]) -> None:
-        self._state.update(groups.astype(self._kind).data)
-
-    def hexdigest(self) -> str:
-        return self._state.hexdigest()
-
-
-def _rows_digest(groups: NDArray[np.int64], query: Query) -> str:
-    rows = _RowsDigest(query)
-    for start in range(0, len(groups), _BATCH):
-        rows.update(groups[start : start + _BATCH])
-    return rows.hexdigest()
 
 
 def _batches(source: "str | Path | pa.Table | Iterable[pa.RecordBatch]", label: str, group: str) -> Iterator[pa.RecordBatch]:

@@ -247,7 +247,15 @@ def _refuse_seed(noise: SeededNoise | None) -> None:
         )
 
 
-def begin_once(plan: RunPlan, ledger: Ledger | None, noise: SeededNoise | None, *, redraw: bool, covered: Covered | None = None) -> Begun:
+def begin_once(
+    plan: RunPlan,
+    ledger: Ledger | None,
+    noise: SeededNoise | None,
+    *,
+    redraw: bool,
+    covered: Covered | None = None,
+    before_charge: Callable[[], None] | None = None,
+) -> Begun:
     """Charge a run that nobody can pick up, or find the one whose outputs are stored already.
 
     Its secret is kept in this process alone: a crash before the outputs are stored leaves the charge spent, and a repeat is a new charge.
@@ -256,6 +264,8 @@ def begin_once(plan: RunPlan, ledger: Ledger | None, noise: SeededNoise | None, 
     ----------
     plan, ledger, noise, redraw, covered
         As in `begin`; the plan names its rows.
+    before_charge : function, optional
+        Called where nothing is stored, before the charge, which it may stop by raising.
 
     Returns
     -------
@@ -269,6 +279,8 @@ def begin_once(plan: RunPlan, ledger: Ledger | None, noise: SeededNoise | None, 
         store = RunStore(ledger.run_dir(run.run_id))
         if run.identity == plan.identity and (run.state == "settled" or (run.state == "charged" and store.has_results())):
             return Begun(run.receipt, None, store, run)
+    if before_charge is not None:
+        before_charge()
     run_id = noise_source.new_run_id()
     secret = Secret(noise_source.new_secret())
 

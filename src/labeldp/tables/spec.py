@@ -79,7 +79,7 @@ class ReleaseSpec:
         _named(label=self.label)
         put(self, "epsilon", _validate.epsilon(self.epsilon))
         put(self, "max_rows_per_unit", _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1))
-        put(self, "classes", None if self.classes is None else _distinct(self.classes))
+        put(self, "classes", None if self.classes is None else distinct_classes(self.classes))
         put(self, "id", _columns("id", self.id))
         put(self, "prior", self.prior if isinstance(self.prior, Prior) else _columns("prior", self.prior) or None)
         _validate.one_of(("shuffle", "keep"), order=self.order)
@@ -218,7 +218,8 @@ def _named(**named: object) -> None:
         raise InvalidInput(f"Expected {role} to be a column's name, got {value!r}. Pass a string.")
 
 
-def _distinct(classes: Sequence[object]) -> tuple[object, ...]:
+def distinct_classes(classes: Sequence[object]) -> tuple[object, ...]:
+    """Declared classes as plain values: at least two, all different."""
     if isinstance(classes, (str, bytes)):
         raise InvalidInput("Expected classes to be a sequence of values, got one string. Write classes=['no', 'yes'].")
     values = tuple(v.item() if hasattr(v, "item") else v for v in classes)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A private answer about groups of rows, from what is asked to what is stored: charge, draw, store, settle.
+
+An answer is computed from raw counts, so it cannot be drawn again as a row's output can: its secret is never stored. Whoever dies between
+the charge and the store has spent, and gets nothing.
+"""
+
+import hashlib
+import io
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
+
+from labeldp import _validate
+from labeldp._hash import digest
+from labeldp.aggregates import Aggregate, Query
+from labeldp.aggregates.result import check_groups
+from labeldp.errors import InvalidInput, LedgerError
+from labeldp.privacy.custody import AggregatePlan, Begun
+from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.noise import CHUNK, Key, RowWords, row_blocks
+from labeldp.receipt import Receipt
+
+_OUTPUT = "aggregate.parquet"
+_BATCH = 1 << 20
+
+
+def checked(query: object) -> Query:
+    """The query, if it is one."""
+    if not isinstance(query, Query):
+        raise InvalidInput(f"Expected a query, Histogram, Vote or Peer, got {type(query).__name__}. See labeldp.aggregates.")
+    return query
+
+
+def plan_of(
+    query: Query,
+    classes: tuple[object, ...],
+    rows: str,
+    *,
+    dataset: str | None,
+    column: str,
+    inferred: bool = False,
+    unit: str = "row",
+    max_rows_per_unit: int = 1,
+    units: str = "",
+) -> AggregatePlan:
+    """What makes a request for one answer the same request again."""
+    return AggregatePlan(
+        dataset=dataset or "",
+        column=column,
+        unit=unit,
+        max_rows_per_unit=_validate.integer(max_rows_per_unit=max_rows_per_unit, low=1),
+        epsilon=query.epsilon,
+        delta=query.spent_delta(max_rows_per_unit),
+        laws=query.to_dict() | ({"classes_inferred": True} if inferred else {}),
+        classes=classes_digest(classes),
+        rows=rows,
+        units=units,
+    )
+
+
+def classes_digest(classes: tuple[object, ...]) -> str:
+    """Digest of the declared classes in their order."""
+    return digest({"classes": list(map(repr, classes))})
+
+
+def groups_of(groups: ArrayLike, query: Query, n_rows: int) -> NDArray[np.int64]:
+    """The checked group of each row: (n_rows,)."""
+    where = check_groups(groups, query.n_groups)
+    if len(where) != n_rows:
+        raise InvalidInput(f"Expected groups of {n_rows} rows, got {len(where)}.")
+    return where
+
+
+class RowsDigest:
+    """Digest of which row, by its number, is in which group."""
+
+    def __init__(self, query: Query) -> None:
+        self._state, self._kind = hashlib.sha256(b"labeldp groups of rows"), "<u4" if query.n_groups <= 1 << 32 else "<u8"
+
+    def update(self, groups: NDArray[np.int64]) -> None:
+        """Add the next rows."""
+        self._state.update(groups.astype(self._kind).data)
+
+    def hexdigest(self) -> str:
+        """SHA-256, hexadecimal."""
+        return self._state.hexdigest()
+
+
+def rows_digest(groups: NDArray[np.int64], query: Query) -> str:
+    """The digest of all rows at once."""
+    rows = RowsDigest(query)
+    for start in range(0, len(groups), _BATCH):
+        rows.update(groups[start : start + _BATCH])
+    return rows.hexdigest()
+
+
+def answered(begun: Begun, ledger: Ledger | None, draw: Callable[[bytes, Receipt], Aggregate]) -> Aggregate:
+    """Draw, store, settle; or what was stored before.
+
+    Parameters
+    ----------
+    begun : Begun
+        Charged, or found.
+    ledger : Ledger or None
+    draw : function of (secret, receipt)
+        Called once, if at all.
+    """
+    if begun.secret is None:
+        return _stored(begun, ledger)
+    answer = draw(begun.secret, begun.receipt)
+    if begun.store is not None and ledger is not None:
+        begun.store.write(_OUTPUT, _as_file(answer))
+        ledger.settle(begun.receipt.run_id, begun.store.digest())
+    return answer
+
+
+def key_facts(plan: AggregatePlan, receipt: Receipt, **more: object) -> Mapping[str, object]:
+    """What makes the words of one run's draw its own."""
+    return {"run_id": receipt.run_id, "plan": plan.identity} | more
+
+
+def drawn(query: Query, counts: NDArray[np.int64], key: Key, max_rows_per_unit: int) -> NDArray[np.int64]:
+    """All values, some groups at a time, each with streams of words of its own."""
+    ends = np.append(0, np.cumsum(query.streams(counts.sum(axis=1))))
+    parts, start = [], 0
+    while start < query.n_groups:
+        stop = max(start + 1, int(np.searchsorted(ends, ends[start] + CHUNK, side="right")) - 1)
+        words = RowWords(key, row_blocks(int(ends[stop] - ends[start]), int(ends[start])))
+        parts.append(query.release(counts[start:stop], words, max_rows_per_unit))
+        start = stop
+    return np.concatenate(parts)
+
+
+def _stored(begun: Begun, ledger: Ledger | None) -> Aggregate:
+    """The answer of a run that stored it; settles the run, if its process died before it could."""
+    store, run = begun.store, begun.settled
+    assert store is not None
+    assert run is not None
+    assert ledger is not None
+    found, artefact = store.read(_OUTPUT), store.digest()
+    if found is None or (run.state == "settled" and run.artefact != artefact):
+        raise LedgerError(
+            f"Expected the stored answer of run {run.run_id} (settled {run.settled_at}) in {store.folder}, but it is gone, or was changed. "
+            "Restore it, or ask for a new, charged draw with redraw=True."
+        )
+    ledger.settle(run.run_id, artefact)
+    import pyarrow.parquet as pq
+
+    return Aggregate.from_table(pq.read_table(pa.BufferReader(found)))
+
+
+def _as_file(answer: Aggregate) -> bytes:
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    pq.write_table(answer.to_table(), buffer)
+    return buffer.getvalue()

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`labeldp aggregate` as a person meets it: groups by their names, one charge, nothing half done, and never a raw label."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from tests.cli.commands import SENTINEL, run
+
+import labeldp as ldp
+from labeldp.aggregates import Aggregate, Histogram
+from labeldp.privacy.ledger import Ledger, default_ledger
+
+SITES = ["Aachen", "Zürich", "a, b", "Örebro"]  # in the order of their code points
+RNG = np.random.default_rng(2)
+SITE, KIND = RNG.integers(0, 4, 900), RNG.integers(0, 3, 900)
+COUNTED = np.zeros((4, 3), int)
+np.add.at(COUNTED, (SITE, KIND), 1)
+
+
+def visits(path: Path, **replaced: object) -> Path:
+    table = pa.table({"visit": np.arange(900), "site": np.array(SITES)[SITE], "kind": np.array(["x", "y", "z"])[KIND]})
+    for name, column in replaced.items():
+        table = table.set_column(table.column_names.index(name), name, pa.array(column))
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=100)
+    else:
+        pyarrow.csv.write_csv(table, path)
+    return path
+
+
+def command(source: Path, out: Path, *more: object, epsilon: object = 300) -> tuple[object, ...]:
+    base = ("aggregate", source, "--label", "kind", "--group", "site", "--classes", "x,y,z", "--epsilon", epsilon, "--out", out)
+    return (*base, "--budget", 1000, *more)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_counts_of_groups_by_name_and_a_free_repeat(tmp_path: Path, ending: str) -> None:
+    source, out = visits(tmp_path / f"visits.{ending}"), tmp_path / "answer.parquet"
+    code, said, _ = run(*command(source, out))
+    assert code == 0
+    assert "histogram of 'kind' in 4 groups of 900 rows; 300-label-DP for each row" in said
+    assert f"Charged epsilon 300. Dataset 'visits' in {default_ledger().location}" in said
+    found = Aggregate.load(out)
+    assert (found.group_names, found.classes, found.epsilon) == (tuple(SITES), ("x", "y", "z"), 300.0)
+    assert found.values.tolist() == COUNTED.tolist()
+    assert pq.read_table(out).column_names == ["group", "n_rows", "count_x", "count_y", "count_z"]
+    raw = out.read_bytes()
+    code, said, _ = run(*command(source, out, "--json"))
+    facts = json.loads(said)
+    assert (code, facts["repeated"], facts["groups"], facts["rows"]) == (0, True, 4, 900)
+    assert facts["receipt"]["run_id"] == found.receipt.run_id
+    assert "nothing was charged" in run(*command(source, tmp_path / "copy.parquet"))[1]
+    assert (tmp_path / "copy.parquet").read_bytes() == out.read_bytes() == raw
+    assert default_ledger().spent("visits", "kind") == 300.0
+    assert default_ledger().verify([found.receipt]) == []
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_the_same_question_in_python_finds_the_answer(tmp_path: Path) -> None:
+    """Groups are numbered in the order of their names, and nothing but the counts' epsilon is drawn with."""
+    source, place = visits(tmp_path / "visits.csv"), tmp_path / "ledger.db"
+    assert run(*command(source, tmp_path / "answer.parquet", "--ledger", place, epsilon=0.1))[0] == 0
+    labels = np.array(["x", "y", "z"])[KIND]
+    query = Histogram(3, 0.1, 4)
+    found = ldp.aggregate(labels, query, SITE, classes=["x", "y", "z"], dataset="visits", column="kind", ledger=Ledger(place))
+    named = Aggregate.load(tmp_path / "answer.parquet")
+    assert (found.values.tolist(), found.receipt) == (named.values.tolist(), named.receipt)
+    assert found.values.tolist() != COUNTED.tolist()
+    assert Ledger(place).spent("visits", "kind") == 0.1
+    assert named.prior(["Zürich", "Aachen"]).tolist() == found.prior([1, 0]).tolist()
+    assert named.predict(np.array(SITES)).tolist() == found.predict([0, 1, 2, 3]).tolist()
+    with pytest.raises(ldp.InvalidInput, match="another one in row 1"):
+        named.prior(["Zürich", "Paris"])
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_an_answer_as_text(tmp_path: Path, ending: str) -> None:
+    source, out = visits(tmp_path / "visits.parquet"), tmp_path / f"answer.{ending}"
+    assert run(*command(source, out))[0] == 0
+    table = pyarrow.csv.read_csv(out, parse_options=pyarrow.csv.ParseOptions(delimiter="\t" if ending == "tsv" else ","))
+    assert table.column_names == ["group", "n_rows", "count_x", "count_y", "count_z"]
+    assert table["group"].to_pylist() == SITES
+    assert table["n_rows"].to_pylist() == COUNTED.sum(axis=1).tolist()
+    assert table["count_y"].to_pylist() == COUNTED[:, 1].tolist()
+    assert run(*command(source, out))[0] == 0
+    assert run(*command(source, tmp_path / "same.parquet"))[0] == 0
+    assert default_ledger().spent("visits", "kind") == 300.0
+
+
+@pytest.mark.parametrize(("mechanism", "delta"), [(None, 0), ("exponential", 0), ("gaussian", 1e-6)])
+def test_a_vote_says_labels(tmp_path: Path, mechanism: str | None, delta: float) -> None:
+    kind = np.where(RNG.random(900) < 0.9, np.array(["z", "x", "y", "z"])[SITE], "x")
+    source = visits(tmp_path / "visits.csv", kind=kind)
+    more = [*(["--mechanism", mechanism] if mechanism else []), *(["--delta", delta] if delta else [])]
+    code, said, _ = run(*command(source, tmp_path / "answer.csv", "--query", "vote", *more))
+    assert code == 0, said
+    assert ("(300, 1e-06)-label-DP" in said) == bool(delta)
+    table = pyarrow.csv.read_csv(tmp_path / "answer.csv")
+    assert table.column_names == ["group", "n_rows", "label"]
+    assert table["label"].to_pylist() == ["z", "x", "y", "z"]
+    assert run(*command(source, tmp_path / "answer.parquet", "--query", "vote", *more))[0] == 0
+    assert Aggregate.load(tmp_path / "answer.parquet").predict(["a, b", "Örebro"]).tolist() == ["y", "z"]
+    assert default_ledger().spent("visits", "kind") == 300.0
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.bool_(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+def test_groups_and_labels_of_other_types(tmp_path: Path, kind: pa.DataType) -> None:
+    values = [False, True] if kind == pa.bool_() else [10, 9] if kind == pa.int8() else ["b", "a"]
+    column = pa.array([values[i % 2] for i in range(900)]).cast(kind)
+    source = visits(tmp_path / "visits.parquet", site=column, kind=pa.array(KIND.tolist(), pa.int16()), visit=column)
+    more = ("--classes", "0,1,2", "--epsilon", 300, "--out", tmp_path / "answer.parquet", "--budget", 300)
+    assert run("aggregate", source, "--label", "kind", "--group", "site", *more)[0] == 0
+    found = Aggregate.load(tmp_path / "answer.parquet")
+    assert found.group_names == tuple(sorted(values))
+    assert (found.classes, found.n_rows.tolist()) == ((0, 1, 2), [450, 450])
+    assert found.values[1 if values == [False, True] else 0].tolist() == np.bincount(KIND[1::2], minlength=3).tolist()
+    classes = ",".join(map(str, values))
+    more = ("--classes", classes, "--epsilon", 300, "--out", tmp_path / "other.parquet", "--budget", 300)
+    assert run("aggregate", source, "--label", "visit", "--group", "site", *more)[0] == 0
+    assert np.abs(Aggregate.load(tmp_path / "other.parquet").values).sum() == 900
+
+
+def test_a_folder_whose_partitions_are_the_groups(tmp_path: Path) -> None:
+    for number, name in enumerate(SITES[:2]):
+        folder = tmp_path / "visits" / f"site={name}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"kind": np.array(["x", "y", "z"])[KIND[number == SITE]]}), folder / "part.parquet")
+    assert run(*command(tmp_path / "visits", tmp_path / "answer.parquet"))[0] == 0
+    found = Aggregate.load(tmp_path / "answer.parquet")
+    assert (found.group_names, found.receipt.dataset) == (tuple(SITES[:2]), "visits")
+    assert found.values.tolist() == COUNTED[:2].tolist()
+    swapped = [
+        "kind" if each == "site" else "site" if each == "kind" else each for each in command(tmp_path / "visits", tmp_path / "b.csv")
+    ]
+    code, _, said = run(*swapped)
+    assert (code, "partition" in said) == (4, True)
+
+
+def test_a_redraw_is_charged_and_wants_a_new_name(tmp_path: Path) -> None:
+    source = visits(tmp_path / "visits.csv")
+    assert run(*command(source, tmp_path / "one.csv", epsilon=1))[0] == 0
+    code, _, said = run(*command(source, tmp_path / "one.csv", "--redraw", epsilon=1))
+    assert (code, "exists" in said) == (5, True)
+    assert default_ledger().spent("visits", "kind") == 1.0
+    assert run(*command(source, tmp_path / "two.csv", "--redraw", epsilon=1))[0] == 0
+    assert (tmp_path / "one.csv").read_text() != (tmp_path / "two.csv").read_text()
+    assert default_ledger().spent("visits", "kind") == 2.0
+
+
+def test_a_budget_that_is_used_up_is_code_3(tmp_path: Path) -> None:
+    source = visits(tmp_path / "visits.csv")
+    assert run(*command(source, tmp_path / "a.csv", epsilon=600))[0] == 0
+    code, _, said = run(*command(source, tmp_path / "b.csv", "--query", "vote", epsilon=500))
+    assert code == 3
+    assert "remain" in said
+    assert not (tmp_path / "b.csv").exists()
+    assert len(default_ledger().runs()) == 1
+
+
+def test_an_aggregate_adds_to_a_release(tmp_path: Path) -> None:
+    source = visits(tmp_path / "visits.csv")
+    assert run(*command(source, tmp_path / "a.csv", epsilon=1))[0] == 0
+    release = ("release", source, "--label", "kind", "--classes", "x,y,z", "--epsilon", "0.5", "--out", tmp_path / "noisy.csv")
+    assert run(*release)[0] == 0
+    assert default_ledger().spent("visits", "kind") == 1.5
+    code, _, said = run(*command(tmp_path / "noisy.csv", tmp_path / "b.csv"))
+    assert (code, "released already" in said) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--epsilon", "0"), "epsilon"),
+        (("--epsilon", "nan"), "epsilon"),
+        (("--epsilon", "one"), "epsilon"),
+        (("--query", "mean"), "histogram"),
+        (("--mechanism", "exponential"), "laplace"),
+        (("--mechanism", "gaussian"), "delta > 0"),
+        (("--delta", "0.1"), "delta=0"),
+        (("--delta", "2"), "delta"),
+        (("--classes", "x"), "at least 2"),
+        (("--classes", "x,y,x"), "distinct"),
+        (("--group", "kind"), "label column"),
+        (("--classes-file", "f"), "both"),
+        (("--budget", "nan"), "budget"),
+    ],
+)
+def test_wrong_options_are_usage(tmp_path: Path, more: tuple[str, str], said: str) -> None:
+    arguments = list(command(visits(tmp_path / "visits.csv"), tmp_path / "a.csv"))
+    if more[0] in arguments:
+        arguments[arguments.index(more[0]) + 1] = more[1]
+    else:
+        arguments += more
+    code, _, message = run(*arguments)
+    assert code == 2
+    assert said in message
+    assert default_ledger().runs() == []
+
+
+def test_classes_are_declared(tmp_path: Path) -> None:
+    source = visits(tmp_path / "visits.csv")
+    base = ("aggregate", source, "--label", "kind", "--group", "site", "--epsilon", 1, "--out", tmp_path / "a.csv")
+    code, _, said = run(*base)
+    assert (code, "declared classes" in said) == (2, True)
+    (tmp_path / "classes").write_text("x\ny\nz\n")
+    assert run(*base, "--classes-file", tmp_path / "classes")[0] == 0
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("replaced", "said"),
+    [
+        ({"site": [*np.array(SITES)[SITE[:-1]], None]}, "none in row 899 "),
+        ({"kind": [*np.array(["x", "y", "z"])[KIND[:-1]], SENTINEL]}, "row 899 is not"),
+        ({"kind": [*np.array(["x", "y", "z"])[KIND[:-1]], None]}, "row 899 is not"),
+    ],
+)
+def test_bad_rows_are_named_and_nothing_is_charged(tmp_path: Path, ending: str, replaced: dict[str, object], said: str) -> None:
+    source = visits(tmp_path / f"visits.{ending}", **replaced)
+    code, _, message = run(*command(source, tmp_path / "a.csv"))
+    assert code == 4
+    assert said in message
+    assert default_ledger().runs() == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == [source.name]
+
+
+def test_bad_columns_are_told(tmp_path: Path) -> None:
+    source = visits(tmp_path / "visits.parquet", visit=RNG.random(900))
+    for option, name, said in (("--label", "knd", "'kind'"), ("--group", "sit", "'site'"), ("--group", "visit", "whole numbers")):
+        arguments = list(command(source, tmp_path / "a.csv"))
+        arguments[arguments.index(option) + 1] = name
+        code, _, message = run(*arguments)
+        assert (code, said in message) == (4, True), message
+    assert default_ledger().runs() == []
+
+
+def test_places_that_cannot_be_used(tmp_path: Path) -> None:
+    source = visits(tmp_path / "visits.csv")
+    (tmp_path / "mine.csv").write_text("keep me")
+    pq.write_table(pa.table({"site": ["a"], "kind": ["x"]}).slice(1), tmp_path / "empty.parquet")
+    cases = [
+        (source, tmp_path / "none" / "a.csv", 5),
+        (tmp_path / "none.csv", tmp_path / "a.csv", 5),
+        (source, tmp_path / "mine.csv", 5),
+        (source, source, 5),
+        (source, tmp_path / "a.txt", 4),
+        (tmp_path / "empty.parquet", tmp_path / "a.csv", 4),
+    ]
+    for given, out, wanted in cases:
+        assert run(*command(given, out))[0] == wanted
+    assert default_ledger().runs() == []
+    assert run(*command(source, tmp_path / "a.csv"))[0] == 0
+    assert run(*command(source, tmp_path / "mine.csv"))[0] == 5  # an answer is stored, but this is not it
+    assert (tmp_path / "mine.csv").read_text() == "keep me"
+
+
+KILLED = """
+import os, signal, sys
+from labeldp.app import aggregate as module
+from labeldp.privacy.ledger import Ledger
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if sys.argv[4] == "before settling":
+    Ledger.settle = die
+else:
+    module.publish = die
+spec = module.AggregateSpec("kind", "site", ["x", "y", "z"], 0.5)
+module.aggregate(sys.argv[1], sys.argv[2], spec, Ledger(sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize("where", ["before settling", "before publishing"])
+def test_killed_before_the_file_is_there_the_same_command_writes_the_stored_answer(tmp_path: Path, where: str) -> None:
+    source, out, place = visits(tmp_path / "visits.csv"), tmp_path / "answer.csv", tmp_path / "private" / "ledger.db"
+    arguments = [sys.executable, "-c", KILLED, source, out, place, where]
+    died = subprocess.run(arguments, capture_output=True, timeout=60, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert not out.exists()
+    code, said, _ = run(*command(source, out, "--ledger", place, epsilon=0.5))
+    assert (code, "nothing was charged" in said) == (0, True), said
+    (record,) = Ledger(place).runs()
+    assert (record.state, record.epsilon) == ("settled", 0.5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["answer.csv", "private", "visits.csv"]
