@@ -19,7 +19,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Names must not hold addresses: parallel runs compare the names that each process collected."""
     unstable = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if unstable:
-        raise pytest.UsageError(f"Expected names of tests that are the same in every process, got {unstable[0]}. Give the parameters ids.")
+        raise pytest.UsageError(f"Expected names of tests that are the same in every process, got {unstable}. Give the parameters ids.")
 
 
 @pytest.fixture(autouse=True)

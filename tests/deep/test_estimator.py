@@ -15,6 +15,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from tests.naming import named
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -86,7 +87,7 @@ class Items:
         {"recipe": Recipe(4, 64, 0.05, loss=functools.partial(generalised_cross_entropy, q=0.5), alpha=0.5, precision="float32")},
         {"recipe": Recipe(4, 64, 0.05, loss=posterior_loss, average=0.9, precision="float32"), "top_k_filter": 2},
     ],
-    ids=str,
+    ids=named,
 )
 def test_every_way_of_learning_finds_the_classes(data, settings):
     X, y = data

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clusters of public features: how they are found, how budgets are divided over them, and the estimators that stand on them."""
 
-import re
-
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
@@ -13,6 +11,7 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.tree import DecisionTreeClassifier
+from tests.naming import named
 
 import labeldp as ldp
 from labeldp._rounding import exact, sum_up
@@ -36,11 +35,6 @@ def classifier(prior, estimator=None, **settings):
 
 
 # Clusters ----------------------------------------------------------------------------------------------------------------------------
-
-
-def named(value):
-    """The same in every process that collects the tests."""
-    return re.sub(" at 0x[0-9a-f]+", "", str(value))
 
 
 @pytest.mark.parametrize("algorithm", ["k-means", "mini-batch"])
