@@ -72,7 +72,7 @@ def test_ledger_and_budget_options(tmp_path: Path) -> None:
     place = tmp_path / "deep" / "ledger.db"
     assert run(*command(people(tmp_path / "in.csv"), tmp_path / "a.csv", "--ledger", place, "--budget", "3"))[0] == 0
     code, said, _ = run("ledger", "spent", "--ledger", place, "--json")
-    account = {"dataset": "in", "column": "status", "unit": "row", "spent": 1.0, "budget": 3.0, "remaining": 2.0}
+    account = {"dataset": "in", "column": "status", "unit": "row", "spent": 1.0, "budget": 3.0, "remaining": 2.0, "delta": 0.0}
     assert (code, json.loads(said)) == (0, {"accounts": [account]})
     assert run("ledger", "budget", "--dataset", "in", "--label", "status", "--ledger", place)[1].strip() == "3"
     code, said, _ = run("ledger", "history", "--ledger", place, "--json")
