@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the likelihood loss costs: `python benchmarks/deep_speed.py [--size quick|cpu|gpu] [--threads N]`, with torch.
+"""What the likelihood loss costs: `python benchmarks/deep_speed.py [--size quick|cpu|gpu] [--threads N] [--report]`, with torch.
 
 Training steps (forward, loss, backward, SGD) of one net with the likelihood loss and with torch's cross-entropy on hard labels, turn by
 turn in one process: the ratio of the two in each round, and the median over rounds. A ResNet-18 at K = 10; a small net at K = 1000 and
@@ -196,23 +196,37 @@ def two_stages(size: str, device: str) -> dict[str, object]:
     }
 
 
+def markdown(kept: dict) -> str:
+    """What was measured of one size, as benchmarks/README.md has it."""
+    lines = ["| what | of it | milliseconds | against the first |", "|---|---|---|---|"]
+    for case in kept["cases"]:
+        for name, found in case["steps"].items():
+            lines.append(f"| {case['what']} | {name} | {found['milliseconds']:.1f} | {found['ratio']:.2f} |")
+    fit = kept["two_stages"]
+    said = (
+        f"A whole fit, {fit['what']}: {fit['seconds']:.0f} s, of which training {fit['training_seconds']:.0f} s; peak {fit['peak_mb']} MB."
+    )
+    return "\n".join(lines) + "\n\n" + said
+
+
 def main() -> None:
     """Measure, print the table, keep the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=list(ROUNDS), default="cpu", help="quick: a minute, keeps nothing")
     parser.add_argument("--threads", type=int, help="of torch; 1 where the machine is shared")
+    parser.add_argument("--report", action="store_true", help="only print what was measured")
     options = parser.parse_args()
     size = options.size
+    if options.report:
+        print(markdown(json.loads(RESULT.read_text(encoding="utf-8"))[size]))
+        return
     torch.set_num_threads(options.threads or torch.get_num_threads())
     device = "cuda" if size == "gpu" else "cpu"
     torch.manual_seed(0)
     cases = [resnet(size, device, bf16=size == "gpu"), *wide_head(size, device, 1000), *wide_head(size, device, 100_000)]
     cases.append(loops(size, device, "bf16" if size == "gpu" else "float32"))
     fit = two_stages(size, device)
-    for case in cases:
-        for name, found in case["steps"].items():
-            print(f"| {case['what']} | {name} | {found['milliseconds']} ms | {found['ratio']} |", flush=True)
-    print(f"| {fit['what']} | {fit['seconds']} s, of which training {fit['training_seconds']} s | {fit['peak_mb']} MB of the process |")
+    print(markdown({"cases": cases, "two_stages": fit}))
     if size != "quick":
         where = torch.cuda.get_device_name() if device == "cuda" else f"cpu, {torch.get_num_threads()} threads"
         kept = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}

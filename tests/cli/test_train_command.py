@@ -12,8 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.linear_model import LogisticRegression
 from tests.cli.commands import SENTINEL, run
+from threadpoolctl import threadpool_info, threadpool_limits
 
+from labeldp.app.learners import Boosting, NetLearner
 from labeldp.app.model_store import load_model, save_model
+from labeldp.app.train import threads_for
 from labeldp.cli.tables import accuracy_text
 from labeldp.errors import InvalidInput
 from labeldp.privacy.ledger import default_ledger
@@ -259,3 +262,18 @@ def test_a_released_table_is_not_asked_again(tmp_path):
 def test_no_accuracy_is_said_that_cannot_be(value: float, low: float, high: float, said: str) -> None:
     assert accuracy_text({"value": value, "low": low, "high": high}) == said
     assert accuracy_text(None) == ""
+
+
+def test_small_tables_are_trained_on_one_thread() -> None:
+    inputs: Any = None  # not read before the fit
+    net = NetLearner.__new__(NetLearner)
+
+    def threads() -> set[int]:
+        return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp"}
+
+    with threadpool_limits(2, user_api="openmp"):
+        assert threads() == {2}
+        for learner, rows, wanted in ((Boosting(inputs), 4000, {1}), (Boosting(inputs), 1_000_000, {2}), (net, 4000, {2})):
+            with threads_for(learner, rows):
+                assert threads() == wanted
+        assert threads() == {2}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The deep tables in the documents are made again from the kept runs and compared."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -42,3 +43,15 @@ def test_every_run_that_was_started_says_how_it_ended(deep):
     assert all(run["status"] in ("finished", "failed") for run in runs)
     finished = [run for run in runs if run["status"] == "finished"]
     assert all(run["recipe"] and run["machine"]["versions"] and run["noise"].startswith("seeded") for run in finished)
+
+
+def test_the_table_of_speed_is_the_kept_run_and_meets_its_targets(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.delitem(sys.modules, "conditions", raising=False)
+    import deep_speed
+
+    kept = json.loads(deep_speed.RESULT.read_text(encoding="utf-8"))["cpu"]
+    assert deep_speed.markdown(kept) in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    first, last = kept["cases"][0]["steps"], kept["cases"][-1]["steps"]
+    assert max(found["ratio"] for found in first.values()) <= deep_speed.TARGET
+    assert last["labeldp.deep.train"]["ratio"] <= 1 / deep_speed.LOOP_TARGET

@@ -2,16 +2,18 @@
 """`labeldp train`: rows in, a model's folder out; the labels are charged once, or were released before and cost nothing."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from labeldp import _validate
 from labeldp.app.clusters import NOISE_CLUSTER, ClustersSpec
-from labeldp.app.learners import AUTO, MODELS, Learner, NetOptions, learner_for, needs_torch
+from labeldp.app.learners import AUTO, MODELS, Learner, NetLearner, NetOptions, learner_for, needs_torch
 from labeldp.app.model_store import check_free, save_model
 from labeldp.app.release import declared_codec
 from labeldp.app.training_data import Columns, InputsSpec, TrainingData, TrainingRows
@@ -22,6 +24,8 @@ from labeldp.receipt import Receipt
 from labeldp.tables.evidence import read_noisy
 from labeldp.tables.labels import LabelCodec, check_type
 from labeldp.tables.passes import Progress, silent
+
+_FEW_ROWS = 20_000
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,12 @@ def _check_apart(out: Path, folder: Path | None) -> None:
         raise InvalidInput(f"Expected the training's state apart from the model, got {folder} for {out}. Name another folder (--folder).")
 
 
+def threads_for(learner: Learner, n_rows: int) -> AbstractContextManager[object]:
+    """One thread for small tables, where more gain nothing, and wait for each other most of the time if the machine has other work."""
+    small = n_rows < _FEW_ROWS and not isinstance(learner, NetLearner)
+    return threadpool_limits(1, user_api="openmp") if small else nullcontext()
+
+
 class _Task:
     """One call of `train`."""
 
@@ -167,11 +177,12 @@ class _Task:
         rows = self._data.read(self._learner.inputs, self._codec, progress)
         X = self._learner.prepared(rows.X)
         model = self._learner.classifier(self._spec.random_state, progress, **self._settings())
-        if self._released is not None:
-            noisy = read_noisy(self._path, self._spec.label)
-            model.fit(X, replace(noisy, classes=tuple(range(noisy.n_classes))))
-        else:
-            model.fit(X, rows.codes, ids=rows.ids, unit=self._unit(rows))
+        with threads_for(self._learner, len(X)):
+            if self._released is not None:
+                noisy = read_noisy(self._path, self._spec.label)
+                model.fit(X, replace(noisy, classes=tuple(range(noisy.n_classes))))
+            else:
+                model.fit(X, rows.codes, ids=rows.ids, unit=self._unit(rows))
         stored, more = self._learner.result(model)
         return stored, self._facts(model, len(rows.X)) | more
 
