@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from labeldp.app.learners import Boosting, NetLearner
 from labeldp.app.model_store import load_model, save_model
 from labeldp.app.train import threads_for
-from labeldp.cli.tables import accuracy_text
+from labeldp.cli.tables import accuracy_text, votes_text
 from labeldp.errors import InvalidInput
 from labeldp.privacy.ledger import default_ledger
 
@@ -262,6 +262,12 @@ def test_a_released_table_is_not_asked_again(tmp_path):
 def test_no_accuracy_is_said_that_cannot_be(value: float, low: float, high: float, said: str) -> None:
     assert accuracy_text({"value": value, "low": low, "high": high}) == said
     assert accuracy_text(None) == ""
+
+
+def test_votes_say_how_far_they_can_be_trusted() -> None:
+    said = " 1,200 clusters voted; if the first class led by half of a cluster, noise overruled it for 0.3 % of the rows."
+    assert votes_text({"number": 1200, "mechanism": "permute-and-flip", "failure": 0.00201}) == said
+    assert votes_text(None) == ""
 
 
 def test_small_tables_are_trained_on_one_thread() -> None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`labeldp release`, `train`, `predict`, `plan` and `demo`."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -201,7 +202,7 @@ def train(
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, progress)
     cost = done.facts["guarantee"]
-    said = accuracy_text(done.facts["estimated_accuracy"])
+    said = accuracy_text(done.facts["estimated_accuracy"]) + votes_text(done.facts.get("clusters"))
     text = f"{done.path}: a model of {done.facts['rows']:,} rows, {cost['epsilon']:g}-label-DP for each {cost['unit']}.{said}"
     answer(as_json, {"path": str(done.path)} | dict(done.facts), text)
 
@@ -214,6 +215,14 @@ def accuracy_text(estimate: Mapping[str, float] | None) -> str:
     if (low, high) == (0.0, 1.0):
         return " At this epsilon the noisy rows that were held out are too few to tell how accurate it is."
     return f" Estimated accuracy {min(max(estimate['value'], low), high):.3f} ({low:.3f} to {high:.3f})."
+
+
+def votes_text(votes: Mapping[str, Any] | None) -> str:
+    """How many clusters voted, and how far their votes can be trusted, as a sentence."""
+    if votes is None:
+        return ""
+    wrong = f"{math.ceil(1000 * votes['failure']) / 10:g} %"
+    return f" {votes['number']:,} clusters voted; if the first class led by half of a cluster, noise overruled it for {wrong} of the rows."
 
 
 @app.command()
