@@ -4,10 +4,10 @@
     python benchmarks/small_epsilon.py [--table main,figure,beta,histogram,clusters] [--data mnist,fashion_mnist,adult,digits,cifar10]
         [--epsilon 0.05,0.1,0.5,1] [--method "NoiseCluster;ClusterRR"] [--seeds 3] [--jobs 1] [--rows N] [--report] [--summary]
 
-Every cell that is started is kept in results/small_epsilon.json with its conditions; one that is there and finished is not repeated, so the
-command can be stopped and started again. Labels are public here, so the noise is seeded, paired over seeds. `--rows` takes the first N
-training rows, for a trial: such cells are kept apart. `--report` prints the tables and, with matplotlib, draws them beside the JSON;
-`--summary` prints the README's table.
+Every cell that finished is kept in results/small_epsilon.json with its conditions and not repeated, so the command can be stopped and
+started again; one that failed is kept with its error until it is tried again, one that was cut off is not. Labels are public here, so the
+noise is seeded, paired over seeds. `--rows` takes the first N training rows, for a trial: such cells are kept apart. `--report` prints the
+tables and, with matplotlib, draws them beside the JSON; `--summary` prints the README's table.
 
 All of ours is pure label-DP. Published numbers are (epsilon, delta) where it says so. Four choices were made by looking at true labels: of
 the first 10,000 MNIST and Fashion-MNIST training rows and 2,000 test rows, the factor 3 in the rule for the number of clusters

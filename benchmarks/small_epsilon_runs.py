@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kept runs of small_epsilon.py: where they are, and what makes two of them the same."""
 
-import json
 import os
 from pathlib import Path
+
+import kept
 
 RESULTS = Path(os.environ.get("SMALL_EPSILON_RESULTS", Path(__file__).parent / "results" / "small_epsilon.json"))
 IDENTITY = ("table", "data", "method", "epsilon", "seed", "rows", "beta", "share", "clusters", "features")
@@ -17,11 +18,8 @@ def key(run):
 
 
 def load_runs():
-    return json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else []
+    return kept.load(RESULTS)
 
 
 def save_runs(runs):
-    RESULTS.parent.mkdir(exist_ok=True)
-    part = RESULTS.with_suffix(".part")
-    part.write_text(json.dumps({"runs": runs}, indent=1) + "\n")
-    part.replace(RESULTS)
+    kept.save(RESULTS, runs)

@@ -14,7 +14,6 @@ would, so that the gain from regularisation can be told from the rest.
 """
 
 import argparse
-import json
 import os
 import time
 import warnings
@@ -27,6 +26,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import kept
 import numpy as np
 from conditions import machine
 from scipy import stats
@@ -159,14 +159,11 @@ def settings(run):
 
 
 def load_runs():
-    return json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else []
+    return kept.load(RESULTS)
 
 
 def save_runs(runs):
-    RESULTS.parent.mkdir(exist_ok=True)
-    part = RESULTS.with_suffix(".part")
-    part.write_text(json.dumps({"runs": runs}, indent=1) + "\n")
-    part.replace(RESULTS)
+    kept.save(RESULTS, runs)
 
 
 def run_all(names, epsilons, seeds, jobs):

@@ -40,6 +40,7 @@ def test_speed_targets_are_listed_with_what_was_measured():
     page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
     for row in kept["targets"]:
         assert f"| {row['what']} | {row['measured']} | {row['target']} |" in page
+    assert f"{kept['aggregates']['mb_beyond']} MB beyond what Python and pyarrow have loaded" in page
 
 
 @pytest.fixture

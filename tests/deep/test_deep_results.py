@@ -55,3 +55,12 @@ def test_the_table_of_speed_is_the_kept_run_and_meets_its_targets(monkeypatch):
     first, last = kept["cases"][0]["steps"], kept["cases"][-1]["steps"]
     assert max(found["ratio"] for found in first.values()) <= deep_speed.TARGET
     assert last["labeldp.deep.train"]["ratio"] <= 1 / deep_speed.LOOP_TARGET
+
+
+def test_the_run_that_had_both_cores_took_what_the_page_says(deep):
+    cells, _, _ = deep
+    (run,) = [run for run in cells.load_runs(cells.results_file(False)) if (run["table"], run["seed"]) == ("fashion-mnist", 103)]
+    page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert run["threads"] == 2
+    assert f"(`--threads 2`), and took {run['seconds'] / 60:.1f} minutes" in page
+    assert run["seconds"] <= 600

@@ -88,6 +88,6 @@ class LabelReader:
     def _refuse(self, bad: NDArray[np.bool_]) -> NoReturn:
         rows = np.flatnonzero(bad)
         raise InvalidInput(
-            f"Expected every label to be one of the {len(self._classes)} declared classes, but row {self.rows + rows[0]} is not (and "
-            f"{len(rows) - 1} more of its batch). Declare the class, or give missing labels a class of their own."
+            f"Expected every label to be one of the {len(self._classes)} declared classes, but row {self.rows + rows[0]} is not (the "
+            "first is row 0). Declare the class, or give missing labels a class of their own."
         )
