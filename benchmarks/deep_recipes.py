@@ -263,7 +263,7 @@ FROZEN: dict[tuple[str, str], Frozen] = {
         ((1.0,), (0.15, 0.85), (0.1, 0.3, 0.6)),
         rating_law,
         Training(12, 0.2, batch_size=128, schedule="paper decays", weight_decay=1e-4),
-        _RATINGS,
+        replace(_RATINGS, rate=1.0),  # true ratings pull harder: at 2 it diverges
         "ncf",
         mixes=False,
     ),
