@@ -7,6 +7,7 @@ authors' code, whose decays come at 45 and 75 % of a stage):
     --size gpu   its nets, epochs, rates, batch sizes, augmentation, penalty
     --size cpu   its law, loss, mixup, split, temperature, filter, augmentation and schedule; our net, batch and peak rate, and about as
                  many images trained on as ours, since its own nets take hours on two cores
+ALIBI (Malek et al. 2021) is its law and its soft labels, under a uniform prior, with the training of the paper's one stage but no mixup.
 Mixup, split and temperature are published for CIFAR-10 only and used for all. MovieLens has no mixup, since ids cannot be mixed, and its
 rate is the one printed for CIFAR-100; at size cpu it trains for fewer epochs than the 200 that seem meant.
 """
@@ -19,10 +20,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from labeldp.deep import augment, cross_entropy, debiased_loss, likelihood_loss, schedules
+from labeldp.deep import augment, cross_entropy, debiased_loss, likelihood_loss, posterior_loss, schedules
 from labeldp.deep.loop import Recipe
 
-METHODS = ("paper-1st", "paper-2st", "paper-3st", "ours-1", "ours-2", "ours-3", "dp-sgd", "non-private")
+METHODS = ("paper-1st", "paper-2st", "paper-3st", "alibi", "ours-1", "ours-2", "ours-3", "dp-sgd", "non-private")
 SIZES = ("cpu", "gpu")
 
 
@@ -50,7 +51,12 @@ AUGMENTATIONS: dict[str, augment.Augmentation | None] = {
     "crop 24": partial(batch_crop, size=24),
     "paper": augment.chain(augment.flip, partial(augment.shift, pixels=4), partial(augment.cutout, size=8, shared=True)),
 }
-LOSSES: dict[str, Callable] = {"likelihood": likelihood_loss, "cross-entropy": cross_entropy, "debiased": debiased_loss}
+LOSSES: dict[str, Callable] = {
+    "likelihood": likelihood_loss,
+    "cross-entropy": cross_entropy,
+    "debiased": debiased_loss,
+    "posterior": partial(posterior_loss, prior="uniform"),
+}
 
 
 @dataclass(frozen=True)
@@ -189,13 +195,18 @@ class Frozen:
             return Method(self.net, (self.clean,), "none", views=self.views)
         if name == "dp-sgd":
             return Method(self.net, (self.clean,), "dp-sgd", views=self.views)
+        if name == "alibi":
+            return Method(self.paper_net, (replace(self._theirs(1), loss="posterior"),), "alibi")
         if kind == "paper":
             n = int(number[0])
-            training = replace(self.paper, epochs=self.paper_epochs[n - 1]) if self.paper_epochs else self.paper
-            return paper(n, epsilon or 0.0, self.paper_net, training, mixes=self.mixes)
+            return paper(n, epsilon or 0.0, self.paper_net, self._theirs(n), mixes=self.mixes)
         n = int(number)
         law, prior = self.law(n, epsilon or 0.0)
         return Method(self.net, self.ours[n - 1], law, self.sizes[n - 1], prior=prior, views=self.views)
+
+    def _theirs(self, n_stages: int) -> Training:
+        """What the published recipes train with in each of so many stages."""
+        return replace(self.paper, epochs=self.paper_epochs[n_stages - 1]) if self.paper_epochs else self.paper
 
 
 def image_law(n_stages: int, epsilon: float) -> tuple[str, str]:

@@ -15,6 +15,7 @@ NAMES = {
     "paper-1st": "LP-1ST, the paper's recipe",
     "paper-2st": "LP-2ST, the paper's recipe",
     "paper-3st": "LP-3ST, the paper's recipe",
+    "alibi": "ALIBI: Laplace noise, soft labels",
     "ours-1": "labeldp, 1 stage",
     "ours-2": "labeldp, 2 stages",
     "ours-3": "labeldp, 3 stages",
