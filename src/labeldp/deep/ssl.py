@@ -2,7 +2,8 @@
 """Learning from images alone: SimCLR, BYOL, and SCAN's clusters. There is no place for labels here, so nothing of them can get in.
 
 Each is a training by `labeldp.deep.train` on pairs of views, and gives a net for `labeldp.deep.Embedder`. Changes of images are those of
-`labeldp.deep.augment`, whose draws come from the generator that is given.
+`labeldp.deep.augment`, whose draws come from the generator that is given; kornia's come from torch's global one. lightly, which has these
+losses too, needs torchvision.
 """
 
 from collections.abc import Callable, Iterable, Iterator
