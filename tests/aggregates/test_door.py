@@ -308,6 +308,21 @@ def test_what_is_wrong_is_said_before_anything_is_charged(ledger: ldp.Ledger, ar
     assert ledger.runs() == []
 
 
+@pytest.mark.parametrize(
+    "query",
+    [QUERY, Histogram(3, 0.5, 4, "gaussian", 1e-300), Vote(3, 0.5, 4), Vote(3, 0.5, 4, delta=1e-6), Vote(3, 0.5, 4, "gaussian", 1e-300)],
+)
+def test_noise_too_wide_to_be_drawn_is_refused_before_a_charge(ledger: ldp.Ledger, query: Query) -> None:
+    most = 1 << 46
+    found = ask(ledger, query, unit=GROUPS, max_rows_per_unit=most)
+    assert found.receipt.max_rows_per_unit == most
+    assert ledger.spent("d", "label") == 0.5
+    for cap in (most + 1, 10**17, 10**19, 10**400):
+        with pytest.raises(InvalidInput, match=f"max_rows_per_unit <= {most}"):
+            ask(ledger, query, unit=GROUPS, max_rows_per_unit=cap)
+    assert ledger.spent("d", "label") == 0.5
+
+
 def test_groups_may_be_empty_one_or_more_than_rows() -> None:
     empty = ldp.aggregate([0, 1, 1], Histogram(2, 300.0, 10), [2, 9, 9])
     assert empty.n_rows.tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0, 2]
