@@ -434,3 +434,26 @@ def test_batches_that_are_wrong_are_refused_before_a_charge(ledger: ldp.Ledger, 
     with pytest.raises(InvalidInput, match=named):
         aggregate_batches(pa.table(table), QUERY, label="y", group="g", classes=range(3), dataset="d", ledger=ledger)
     assert ledger.runs() == []
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("/nowhere/rows.parquet", "path of a Parquet file, got '/nowhere/rows.parquet'"),
+        (Path(__file__), "path of a Parquet file"),
+        (7, "record batches, got int"),
+        ([7], "record batches, got int"),
+        (TABLE.to_batches()[0], r"Pass \[batch\]"),
+    ],
+)
+def test_what_holds_no_rows_is_refused_before_a_charge(ledger: ldp.Ledger, source: object, named: str) -> None:
+    with pytest.raises(InvalidInput, match=named):
+        aggregate_batches(source, QUERY, label="y", group="cluster", classes=range(3), dataset="d", ledger=ledger)  # type: ignore[arg-type]
+    assert ledger.runs() == []
+
+
+def test_the_labels_are_no_groups(ledger: ldp.Ledger) -> None:
+    """The number of rows of each group is exact."""
+    with pytest.raises(InvalidInput, match="public column of groups, got the label column 'y'"):
+        aggregate_batches(TABLE, Histogram(3, 0.5, 3), label="y", group="y", classes=range(3), dataset="d", ledger=ledger)
+    assert ledger.runs() == []
