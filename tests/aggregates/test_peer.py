@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import chi2
+from scipy.stats import binom, chi2
 
 from labeldp.aggregates.peer import Learner, PeerToPeer, Report, User, flip_words, frequencies, report_law, run
 from labeldp.aggregates.peer_accountant import Pair, Reports
@@ -68,7 +68,7 @@ def test_published_epsilon_of_half_as_many_reports_as_users() -> None:
     """A number of reports that is fixed, as published: the least of the accountant's pairs is at the ends."""
     reports = Reports(100, 0.25, 1.0)
     reports.times = np.array([50])
-    epsilons = [reports.pair(m, False).epsilon(1e-4, 0.0, 2.0) for m in range(50)]
+    epsilons = [pair.epsilon(1e-4, 0.0, 2.0) for pair in reports.pairs(50)]
     published = VECTORS["p2p.n100.alpha0.25.t50.delta1/n2"]["memo"][0]
     assert published - 1e-9 <= max(epsilons) == epsilons[0] <= published + 2.0**-19
 
@@ -164,9 +164,24 @@ def test_large_clusters_take_seconds_and_more_users_hide_better() -> None:
     found = mechanism.epsilon(10_000, 1e-8, search="ends")
     assert time.perf_counter() - start < 120  # about one second alone
     assert found == pytest.approx(0.08873, abs=1e-5)
+    assert mechanism.epsilon(10_000, 1e-8) == pytest.approx(found, abs=2e-6)  # all 5,000 pairs
     assert found < mechanism.epsilon(1000, 1e-8) < mechanism.epsilon(100, 1e-8) < mechanism.local_epsilon
     assert mechanism.delta(10_000, found, search="ends") <= 1e-8
     assert mechanism.epsilon(1000, 1e-6) == pytest.approx(mechanism.epsilon(1000, 1e-6, search="ends"), abs=2e-6)  # all 500 pairs
+
+
+def test_pairs_that_are_worked_on_together_are_each_what_they_are_alone() -> None:
+    """In two blocks of numbers of true ones; against plain sums of scipy's binomials."""
+    n, flip, gain = 150, 0.2, math.exp(0.1)
+    laws = []
+    for m in range(77):
+        bits = np.convolve(binom.pmf(np.arange(m + 1), m, 1 - flip), binom.pmf(np.arange(n - m + 1), n - m, flip))
+        laws.append(binom.pmf(np.arange(n + 1)[:, None], n, np.arange(n + 1) / n) @ bits)
+    pairs = list(Reports(n, flip, 1.0).pairs(75))
+    assert len(pairs) == 75
+    for m, pair in enumerate(pairs):
+        truth = max(np.maximum(laws[a] - gain * laws[b], 0.0).sum() for a, b in ((m, m + 1), (m + 1, m)))
+        assert truth * (1 - 1e-11) <= pair.delta(0.1) <= truth + 1e-10
 
 
 def test_what_is_claimed_by_default_is_proven() -> None:
