@@ -313,7 +313,7 @@ def test_what_is_wrong_is_said_before_anything_is_charged(ledger: ldp.Ledger, ar
     [QUERY, Histogram(3, 0.5, 4, "gaussian", 1e-300), Vote(3, 0.5, 4), Vote(3, 0.5, 4, delta=1e-6), Vote(3, 0.5, 4, "gaussian", 1e-300)],
 )
 def test_noise_too_wide_to_be_drawn_is_refused_before_a_charge(ledger: ldp.Ledger, query: Query) -> None:
-    most = 1 << 46
+    most = 1 << 45
     found = ask(ledger, query, unit=GROUPS, max_rows_per_unit=most)
     assert found.receipt.max_rows_per_unit == most
     assert ledger.spent("d", "label") == 0.5

@@ -239,6 +239,19 @@ def test_a_unit_of_many_rows_gets_noise_for_all_of_them(mechanism: str) -> None:
     assert query.scale(3) == query.scale() / 3 if mechanism == "laplace" else 3 < ratio < 4.5
 
 
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-3, 1.0, 30.0, 700.0])
+@pytest.mark.parametrize("delta", [1e-300, 1e-12, 0.5])
+def test_noise_for_as_many_rows_as_a_unit_may_have_is_drawn(epsilon: float, delta: float) -> None:
+    pure, noisy = Histogram(2, epsilon, 1), Histogram(2, epsilon, 1, "gaussian", delta)
+    most = math.floor(Fraction(epsilon) * 2**46)
+    assert pure.require_cap(most) == noisy.require_cap(most) == most
+    for query in (pure, noisy):
+        assert np.abs(query.release(np.zeros((1, 2), np.int64), words(2), most)).max() > 2**20
+        for cap in (most + 10, 0, -1, 2.0, True):
+            with pytest.raises(InvalidInput, match="max_rows_per_unit"):
+                query.require_cap(cap)
+
+
 def test_epsilon_is_split_as_the_smaller_of_the_number_and_its_decimal() -> None:
     for epsilon in (0.1, 0.3, 1.1):
         assert 2 * Histogram(2, epsilon, 1).scale() <= min(Fraction(epsilon), Fraction(repr(epsilon)))

@@ -222,5 +222,7 @@ def _scale(name: str, value: Fraction, power: int) -> Fraction:
     if not (isinstance(value, Fraction) and value > 0):
         raise InvalidInput(f"Expected {name} > 0 as an exact Fraction, got {value!r}. No noise is no privacy; noise is set by epsilon.")
     if not (value if power == 2 else 1 / value) <= WIDEST**power:
-        raise InvalidInput(f"Expected noise of a scale of at most 2^53, got {name}={float(value)!r}. Raise epsilon, or count fewer rows a unit.")
+        raise InvalidInput(
+            f"Expected noise of a scale of at most 2^53, got {name}={float(value)!r}. Raise epsilon, or count fewer rows a unit."
+        )
     return value

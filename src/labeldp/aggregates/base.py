@@ -20,8 +20,8 @@ from labeldp.laws.exact import whole_below
 SMALLEST_EPSILON = 1e-6
 LARGEST_EPSILON = 700.0
 LARGEST_TABLE = 1 << 31
-WIDEST_LAPLACE = 1 << 48
-"""The largest scale of Laplace noise; Gaussian noise of the same epsilon is less than 2^5 times as wide, at any delta that a double can be."""
+WIDEST_LAPLACE = 1 << 47
+"""The largest scale of Laplace noise; Gaussian noise at the same epsilon is less than 2^6 times as wide, whatever the delta."""
 
 
 @dataclass(frozen=True)

@@ -71,13 +71,14 @@ class Reports:
     def pairs(self, count: int) -> "Iterator[Pair]":
         """The laws of the reports at m and at m + 1 true ones, for every m below `count`.
 
-        Many m are worked on together, on a common window: each law is found once for both of its pairs, and Bin(t, b / n), which takes most of
-        the time, once for all.
+        Many m are worked on together, on a common window: each law is found once for both of its pairs, and Bin(t, b / n), which takes
+        most of the time, once for all.
         """
         step = max(2, _PAIRS // len(self.times))
         for start in range(0, count, step):
             table = self._table(range(start, min(start + step, count) + 1))
-            # Of each value: four binomials, a convolution and a sum of at most n + 1 positive terms, two products. The missing counts as delta.
+            # Of each value: four binomials, a convolution and a sum of at most n + 1 positive terms, two products. The missing counts as
+            # delta.
             error = 5 * ((self.n + 64) * 2.0**-50 + 2.0**-43)
             missing = np.maximum(0.0, 1.0 - table.sum(axis=0)) + error
             for i in range(table.shape[1] - 1):
@@ -103,7 +104,7 @@ class Reports:
         return min(lows), max(highs)
 
     def _given(self, t: int, share: Floats, laws: Floats) -> Floats:
-        """Laws of the ones among t reports, from those of the noisy bits (len(share), ...); a few shares at a time, each where they reach."""
+        """Laws of the ones among t reports, from (len(share), ...) of the noisy bits; a few shares at a time, each where they reach."""
         blocks = self._blocks(share)
         reach = [self._reach(t, share[some]) for some in blocks]
         first = min(low for low, _ in reach)

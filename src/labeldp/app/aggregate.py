@@ -182,7 +182,7 @@ def _distinct_groups(table: Source, group: str, progress: Progress) -> pa.Array:
 
 
 def _warn_of_a_copy(spec: AggregateSpec, names: pa.Array, classes: Sequence[object]) -> None:
-    """By names, which are public: to compare rows with labels would itself tell of the labels. Numbers are often alike, and mean nothing."""
+    """By names, which are public: to compare rows with labels would itself tell of them. Numbers are often alike, and mean nothing."""
     if _is_text(names.type) and set(names.to_pylist()) <= set(classes):
         warnings.warn(
             f"Every group in column {spec.group!r} is called like a class of {spec.label!r}. If the column was made from the labels, the "

@@ -144,7 +144,9 @@ class ClusterBudget:
         object.__setattr__(self, "label_epsilon", _validate.positive(label_epsilon=self.label_epsilon) if tells else 0.0)
         given = self.histogram_epsilon
         if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
-            raise InvalidInput(f"Expected histogram_epsilon >= 0, got {given!r}. 0 is no histogram; 2 / sigma is that of noise of scale sigma.")
+            raise InvalidInput(
+                f"Expected histogram_epsilon >= 0, got {given!r}. 0 is no histogram; 2 / sigma is that of noise of scale sigma."
+            )
         object.__setattr__(self, "histogram_epsilon", float(given))
 
     @classmethod
@@ -193,8 +195,8 @@ class ClusterBudget:
         """The law of the second part; refused where lambda is 1."""
         if self.label_epsilon == 0:
             raise InvalidInput(
-                "Expected lambda < 1 (label_epsilon > 0) for a law of the labels, got lambda = 1, at which outputs are draws from the clusters' "
-                "distributions alone. Release these, and draw from them as you like."
+                "Expected lambda < 1 (label_epsilon > 0) for a law of the labels, got lambda = 1, at which outputs are draws from the "
+                "clusters' distributions alone. Release these, and draw from them as you like."
             )
         return ClusterRR(self.n_classes, self.label_epsilon, self.floor)
 

@@ -53,7 +53,9 @@ def level_words(epsilon: float, levels: int) -> tuple[int, ...]:
     worst = max(Fraction(b, a) for b, a in zip(words, reversed(words), strict=True))
     if not (worst * worst <= ceiling and min(words) >= 1):
         least = 2e-7 * levels / 256
-        raise InvalidInput(f"Expected an epsilon that 64-bit words can honour with {levels} levels (any above {least:.1g}), got {epsilon!r}.")
+        raise InvalidInput(
+            f"Expected an epsilon that 64-bit words can honour with {levels} levels (any above {least:.1g}), got {epsilon!r}."
+        )
     return words
 
 

@@ -219,7 +219,9 @@ def aggregate_batches(
     check_account(ledger, dataset)
     declared = declare(classes, checked(query).n_classes)
     if group == label:
-        raise InvalidInput(f"Expected a public column of groups, got the label column {label!r}, whose counts would be exact. Name another.")
+        raise InvalidInput(
+            f"Expected a public column of groups, got the label column {label!r}, whose counts would be exact. Name another."
+        )
     reader, counts, rows = LabelReader(declared, label), GroupCounts(query.n_groups, query.n_classes), RowsDigest(query)
     for batch in _batches(source, label, group):
         where = _group_column(batch, group, query, reader.rows)

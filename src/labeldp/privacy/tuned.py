@@ -174,6 +174,6 @@ def _number(score: object) -> float:
         return float(None if isinstance(score, str | bytes) else score)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise InvalidInput(
-            f"Expected a number from score, got {type(score).__name__}. The charge is spent and nothing is stored: mend the score, try it on "
-            "an answer about public labels, and ask again."
+            f"Expected a number from score, got {type(score).__name__}. The charge is spent and nothing is stored: mend the score, try it "
+            "on an answer about public labels, and ask again."
         ) from None
