@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from labeldp.aggregates._discrete import Coins, discrete_gaussian, discrete_laplace, exp_bounds, exp_coin
+from labeldp.aggregates._discrete import WIDEST, Coins, _geometric, discrete_gaussian, discrete_laplace, exp_bounds, exp_coin
 from labeldp.errors import InvalidInput
 from labeldp.privacy import noise
 
@@ -50,6 +50,81 @@ def test_laplace_noise_has_its_law_and_no_other(a: Fraction) -> None:
     assert p_value(drawn, lambda k: laplace_weights(k, float(a))) > FALSE_ALARM
     assert p_value(drawn, lambda k: laplace_weights(k, float(a) * 1.3)) < FALSE_ALARM
     assert p_value(drawn, lambda k: laplace_weights(k, float(a) / 1.3)) < FALSE_ALARM
+
+
+@pytest.mark.parametrize("digits", [0, 1, 3])
+@pytest.mark.parametrize("a", [Fraction(1, 10), Fraction(1, 2)])
+def test_laplace_noise_has_its_law_however_many_digits_are_drawn(a: Fraction, digits: int) -> None:
+    """Few digits, so that most draws go beyond them, which happens once in 10^28 at the number that releases use."""
+    drawn = discrete_laplace(coins(digits + 1), a, digits)
+    assert np.count_nonzero(np.abs(drawn) >= 1 << digits) > DRAWS / 100
+    assert p_value(drawn, lambda k: laplace_weights(k, float(a))) > FALSE_ALARM
+    assert p_value(drawn, lambda k: laplace_weights(k, float(a) * 1.3)) < FALSE_ALARM
+    assert p_value(drawn, lambda k: laplace_weights(k, float(a) / 1.3)) < FALSE_ALARM
+
+
+class Script(Coins):
+    """Coins of one row that fall as it is written down, and the probability that they do: bounds of it, 2^-200 apart for each coin."""
+
+    def __init__(self, falls: tuple[bool, ...]) -> None:
+        self.falls, self.chance = list(falls), (Fraction(1), Fraction(1))
+
+    def __len__(self) -> int:
+        return 1
+
+    def flip(self, rows: np.ndarray, near: object, bounds: Callable) -> np.ndarray:
+        if not self.falls:
+            raise EOFError
+        heads = self.falls.pop(0)
+        low, high = bounds(0)(200)
+        low, high = (low, high) if heads else (1 - high, 1 - low)
+        self.chance = (self.chance[0] * low, self.chance[1] * high)
+        return np.array([heads])
+
+
+def law_that_runs(draw: Callable[[Coins], np.ndarray], flips: int) -> dict[int, tuple[Fraction, Fraction]]:
+    """Bounds of the probability of each value that at most so many coins lead to, over all ways in which they can fall."""
+    law: dict[int, tuple[Fraction, Fraction]] = {}
+    begun: list[tuple[bool, ...]] = [()]
+    while begun:
+        falls = begun.pop()
+        script = Script(falls)
+        try:
+            value = int(draw(script)[0])
+        except EOFError:
+            begun += [(*falls, heads) for heads in (False, True)] if len(falls) < flips else []
+        else:
+            low, high = law.get(value, (Fraction(0), Fraction(0)))
+            law[value] = (low + script.chance[0], high + script.chance[1])
+    return law
+
+
+@pytest.mark.parametrize("digits", [0, 1, 2, 3])
+@pytest.mark.parametrize("a", [Fraction(1), Fraction(1, 40)])
+def test_geometric_numbers_have_their_law_beyond_their_digits(a: Fraction, digits: int) -> None:
+    """By exact fractions: every way in which up to 10 coins can fall, so that up to 9 of them say what is beyond the digits."""
+    law = law_that_runs(lambda given: _geometric(given, np.arange(1), a, digits), 10)
+    assert sorted(law) == list(range((10 - digits) << digits))
+    for k, (low, high) in law.items():
+        less, more = ((1 - q) * p for p, q in zip(exp_bounds(a * k, 150), reversed(exp_bounds(a, 150)), strict=True))
+        assert less <= high
+        assert low <= more
+        assert high - low < Fraction(1, 2**190)
+
+
+@pytest.mark.parametrize("digits", [0, 1, 2])
+def test_laplace_noise_changes_by_exactly_its_epsilon_beyond_its_digits(digits: int) -> None:
+    """By exact fractions at a = 2: what all ways in which up to 12 coins can fall come to, and what is left over."""
+    a = Fraction(2)
+    law = law_that_runs(lambda given: discrete_laplace(given, a, digits), 12)
+    left = 1 - sum(low for low, _ in law.values())
+    assert left < Fraction(1, 10**4)
+    for k, (low, high) in law.items():
+        true = math.tanh(1.0) * math.exp(-2 * abs(k))
+        assert float(low) <= true * (1 + 1e-12)
+        assert true <= float(high + left) * (1 + 1e-12)
+    inner = [k for k in law if abs(k) < 4]
+    assert all(abs(math.log(law[k][0] / law[k + 1][0])) == pytest.approx(2.0, abs=0.01) for k in inner)
 
 
 @pytest.mark.parametrize("variance", [Fraction(1, 4), Fraction(1), Fraction(9, 2), Fraction(100)])
@@ -168,6 +243,15 @@ def test_seeded_noise_is_the_same_again() -> None:
 
 KEPT_LAPLACE = [8, 35, -66, 13, 87, -13, -59, 6]
 KEPT_GAUSSIAN = [-4, -7, 8, 13, -6, 11, 3, 2]
+
+
+def test_noise_that_would_leave_64_bits_is_refused() -> None:
+    assert np.abs(discrete_laplace(coins(n=100), Fraction(1, WIDEST))).max() > WIDEST
+    assert np.abs(discrete_gaussian(coins(n=100), Fraction(WIDEST) ** 2)).max() > WIDEST
+    with pytest.raises(InvalidInput, match="at most 2\\^53"):
+        discrete_laplace(coins(n=3), Fraction(1, WIDEST + 1))
+    with pytest.raises(InvalidInput, match="at most 2\\^53"):
+        discrete_gaussian(coins(n=3), Fraction(WIDEST) ** 2 + 1)
 
 
 @pytest.mark.parametrize("scale", [Fraction(0), Fraction(-1), 1.0, math.nan])

@@ -287,11 +287,11 @@ def test_units_are_capped_and_the_noise_is_for_all_of_their_rows(ledger: ldp.Led
         ({"groups": np.where(GROUPS == 0, -1, GROUPS)}, "0..3, got -1"),
         ({"groups": np.where(GROUPS == 0, np.nan, GROUPS)}, "whole number"),
         ({"groups": [None, *GROUPS[1:]]}, "whole number"),
-        ({"groups": np.ma.masked_equal(GROUPS, 0)}, "whole number"),
+        ({"groups": np.ma.masked_equal(GROUPS, 0)}, "masked array with masked ones"),
         ({"groups": GROUPS.astype(str)}, "whole number"),
         ({"query": "histogram"}, "Histogram, Vote or Peer"),
         ({"query": Histogram(2, 0.5, 4)}, "declared classes"),
-        ({"query": Histogram(3, 0.5, 4), "classes": ["a", "b"]}, "3 classes"),
+        ({"query": Histogram(3, 0.5, 4), "classes": ["a", "b"]}, "3 classes, as many as the law or the query"),
         ({"labels": []}, "at least one label"),
         ({"labels": np.where(LABELS == 0, 9, LABELS)}, "declared classes"),
         ({"max_rows_per_unit": 2}, "unit="),
@@ -306,6 +306,21 @@ def test_what_is_wrong_is_said_before_anything_is_charged(ledger: ldp.Ledger, ar
     with pytest.raises(InvalidInput, match=named):
         ldp.aggregate(**facts)  # type: ignore[arg-type]
     assert ledger.runs() == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [QUERY, Histogram(3, 0.5, 4, "gaussian", 1e-300), Vote(3, 0.5, 4), Vote(3, 0.5, 4, delta=1e-6), Vote(3, 0.5, 4, "gaussian", 1e-300)],
+)
+def test_noise_too_wide_to_be_drawn_is_refused_before_a_charge(ledger: ldp.Ledger, query: Query) -> None:
+    most = 1 << 45
+    found = ask(ledger, query, unit=GROUPS, max_rows_per_unit=most)
+    assert found.receipt.max_rows_per_unit == most
+    assert ledger.spent("d", "label") == 0.5
+    for cap in (most + 1, 10**17, 10**19, 10**400):
+        with pytest.raises(InvalidInput, match=f"max_rows_per_unit <= {most}"):
+            ask(ledger, query, unit=GROUPS, max_rows_per_unit=cap)
+    assert ledger.spent("d", "label") == 0.5
 
 
 def test_groups_may_be_empty_one_or_more_than_rows() -> None:
@@ -418,4 +433,27 @@ def test_text_labels_in_batches_are_found_by_value(encode: object) -> None:
 def test_batches_that_are_wrong_are_refused_before_a_charge(ledger: ldp.Ledger, table: dict[str, object], named: str) -> None:
     with pytest.raises(InvalidInput, match=named):
         aggregate_batches(pa.table(table), QUERY, label="y", group="g", classes=range(3), dataset="d", ledger=ledger)
+    assert ledger.runs() == []
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("/nowhere/rows.parquet", "path of a Parquet file, got '/nowhere/rows.parquet'"),
+        (Path(__file__), "path of a Parquet file"),
+        (7, "record batches, got int"),
+        ([7], "record batches, got int"),
+        (TABLE.to_batches()[0], r"Pass \[batch\]"),
+    ],
+)
+def test_what_holds_no_rows_is_refused_before_a_charge(ledger: ldp.Ledger, source: object, named: str) -> None:
+    with pytest.raises(InvalidInput, match=named):
+        aggregate_batches(source, QUERY, label="y", group="cluster", classes=range(3), dataset="d", ledger=ledger)  # type: ignore[arg-type]
+    assert ledger.runs() == []
+
+
+def test_the_labels_are_no_groups(ledger: ldp.Ledger) -> None:
+    """The number of rows of each group is exact."""
+    with pytest.raises(InvalidInput, match="public column of groups, got the label column 'y'"):
+        aggregate_batches(TABLE, Histogram(3, 0.5, 3), label="y", group="y", classes=range(3), dataset="d", ledger=ledger)
     assert ledger.runs() == []

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import special
 
 from labeldp.aggregates import Vote, _gaussian
 from labeldp.errors import InvalidInput
@@ -84,6 +85,11 @@ def test_tails_are_those_of_the_difference_of_two_draws() -> None:
 def test_very_wide_noise_is_bounded_without_a_sum() -> None:
     wide, narrow = Fraction(4 * 10**12), Fraction(2 * 10**12)
     assert _gaussian.discrete_delta(wide, 1e-6) < _gaussian.discrete_delta(narrow, 1e-6) < 1e-2
+    for variance in (narrow, Fraction(10) ** 30):  # whose tails are those of the continuous law of twice the variance
+        deviation = math.sqrt(2 * variance)
+        for gap in (0, int(deviation), int(8 * deviation)):
+            truth = special.ndtr(-(gap - 0.5) / deviation)
+            assert truth * (1 - 1e-11) <= _gaussian.gap_tail(variance, np.array([gap]))[0] <= truth * (1 + 1e-5)
 
 
 def test_counts_without_noise_are_refused() -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import chi2
+from scipy.stats import binom, chi2
 
 from labeldp.aggregates.peer import Learner, PeerToPeer, Report, User, flip_words, frequencies, report_law, run
+from labeldp.aggregates.peer_accountant import Pair, Reports
 from labeldp.errors import InvalidInput
 from labeldp.laws.exact import WORD
 from labeldp.testing import CounterWords
@@ -42,6 +43,9 @@ VALUES = [
     ("p2p.full.n50.a0.2.theta0.5", 50, 0.2, 0.5),
     ("p2p.full.n300.a0.1.theta1", 300, 0.1, 1.0),
     ("p2p.full.n600.a0.1.theta1", 600, 0.1, 1.0),
+    ("p2p.n100.alpha0.1.t100.delta1/n2", 100, 0.1, 1.0),
+    ("p2p.n100.alpha0.25.t100.delta1/n2", 100, 0.25, 1.0),
+    ("p2p.n300.alpha0.1.t300.delta1/n2", 300, 0.1, 1.0),
     ("p2p.n1000.alpha0.1.t1000.delta1/n2", 1000, 0.1, 1.0),
     ("p2p.n1000.alpha0.05.t1000.delta1/n2", 1000, 0.05, 1.0),
 ]
@@ -55,6 +59,68 @@ def test_published_epsilons_from_above(key: str, n: int, flip: float, join: floa
     if key.startswith("p2p.n1000.alpha0.1."):
         lemma, local = VECTORS[key]["lemma9"][0], VECTORS[key]["local"]
         assert 11 * found < lemma and found < local < lemma  # the closed form is worse than the flips alone
+
+
+PUBLISHED = [(key, *re.fullmatch(r"p2p\.n(\d+)\.alpha([\d.]+)\.t(\d+)\.delta1/n2", key).groups()) for key in VECTORS if ".alpha" in key]
+
+
+def test_published_epsilon_of_half_as_many_reports_as_users() -> None:
+    """A number of reports that is fixed, as published: the least of the accountant's pairs is at the ends."""
+    reports = Reports(100, 0.25, 1.0)
+    reports.times = np.array([50])
+    epsilons = [pair.epsilon(1e-4, 0.0, 2.0) for pair in reports.pairs(50)]
+    published = VECTORS["p2p.n100.alpha0.25.t50.delta1/n2"]["memo"][0]
+    assert published - 1e-9 <= max(epsilons) == epsilons[0] <= published + 2.0**-19
+
+
+@pytest.mark.parametrize(("key", "n", "flip", "t"), PUBLISHED)
+def test_published_epsilons_of_fresh_bits_are_larger(key: str, n: str, flip: str, t: str) -> None:
+    """What the closed form bounds: bits drawn anew for every request, so that reports are binomial."""
+    users, a, reports = int(n), float(flip), int(t)
+    pairs = [[((users - ones) * a + ones * (1 - a)) / users for ones in (m, m + 1)] for m in (0, users - 1)]
+    tables = [Reports(users, a, 1.0).binomial(reports, np.array(shares)) for shares in pairs]
+    fresh = max(Pair(table, 1e-12, np.zeros(2)).epsilon(1 / users**2, 0.0, 3.0) for table in tables)
+    assert VECTORS[key]["fresh"][0] == pytest.approx(fresh, abs=2.0**-19)
+    assert VECTORS[key]["memo"][0] < fresh < PeerToPeer(a).local_epsilon == pytest.approx(VECTORS[key]["local"], rel=1e-15)
+
+
+def closed_form(s: float, flip: float, join: float, xi: float) -> tuple[float, float]:
+    """Lemma 9 of the source: (epsilon, delta). Not what labeldp accounts with."""
+    epsilon = join * math.log(math.e + 3 / (s * flip)) + math.sqrt(join) * xi * math.log(1 + 3 / math.sqrt(s * flip))
+    return epsilon, math.exp(-flip * xi**2 / (4 * (flip + 1 / s) * (1 - flip)))
+
+
+@pytest.mark.parametrize(("key", "n", "flip", "t"), PUBLISHED)
+def test_the_closed_form_where_it_applies_is_worse_than_the_flips(key: str, n: str, flip: str, t: str) -> None:
+    s, a = int(n), float(flip)
+    xi = math.sqrt(4 * (a + 1 / s) * (1 - a) * 2 * math.log(s) / a)  # so that delta is 1 / n^2
+    most = 3 * a * math.sqrt(s * (1 - a))
+    if t != n or xi > most:
+        assert VECTORS[key]["lemma9"] is None
+        return
+    epsilon, delta = closed_form(s, a, 1.0, xi)
+    assert [epsilon, xi, most] == pytest.approx(VECTORS[key]["lemma9"], rel=1e-12)
+    assert delta == pytest.approx(1 / s**2, rel=1e-9)
+    assert epsilon > PeerToPeer(a).local_epsilon
+
+
+@pytest.mark.parametrize("join", [1.0, 0.5, 0.1])
+def test_theorem_3_needs_many_users_and_labels_that_are_nearly_coins(join: float) -> None:
+    """Its flips, 4 sqrt(2) ln s / sqrt(join s), are below 1/2 only from so many users on; with them, epsilon is still above join. The
+    vectors' numbers of users are the first of a coarse grid at which they are."""
+    flips = lambda s: 4 * math.sqrt(2) * math.log(s) / math.sqrt(join * s)  # noqa: E731
+    least, a, published = VECTORS[f"thm3.min_s.theta{join:g}"]
+    assert flips(least) == pytest.approx(a, rel=1e-12)
+    assert flips(least) < 0.5 < flips(least - least // 100)
+    assert join != 1 or flips(11_108) < 0.5 < flips(11_107)
+    epsilon, delta = closed_form(least, a, join, 4 * math.sqrt(math.log(least)))
+    assert [epsilon, delta] == pytest.approx(published, rel=1e-9)
+    assert epsilon > join
+    assert closed_form(10**6, flips(10**6), join, 4 * math.sqrt(math.log(10**6)))[0] > join
+    if join == 1:
+        at, both = VECTORS["thm3.s1e6"]
+        assert flips(10**6) == pytest.approx(at, rel=1e-12)
+        assert closed_form(10**6, at, 1.0, 4 * math.sqrt(math.log(10**6))) == pytest.approx(tuple(both), rel=1e-9)
 
 
 @pytest.mark.parametrize(("n", "flip", "join"), [(40, 0.25, 1.0), (40, 0.1, 0.5), (200, 0.3, 1.0), (1, 0.2, 1.0), (2, 0.2, 0.3)])
@@ -98,9 +164,24 @@ def test_large_clusters_take_seconds_and_more_users_hide_better() -> None:
     found = mechanism.epsilon(10_000, 1e-8, search="ends")
     assert time.perf_counter() - start < 120  # about one second alone
     assert found == pytest.approx(0.08873, abs=1e-5)
+    assert mechanism.epsilon(10_000, 1e-8) == pytest.approx(found, abs=2e-6)  # all 5,000 pairs
     assert found < mechanism.epsilon(1000, 1e-8) < mechanism.epsilon(100, 1e-8) < mechanism.local_epsilon
     assert mechanism.delta(10_000, found, search="ends") <= 1e-8
     assert mechanism.epsilon(1000, 1e-6) == pytest.approx(mechanism.epsilon(1000, 1e-6, search="ends"), abs=2e-6)  # all 500 pairs
+
+
+def test_pairs_that_are_worked_on_together_are_each_what_they_are_alone() -> None:
+    """In two blocks of numbers of true ones; against plain sums of scipy's binomials."""
+    n, flip, gain = 150, 0.2, math.exp(0.1)
+    laws = []
+    for m in range(77):
+        bits = np.convolve(binom.pmf(np.arange(m + 1), m, 1 - flip), binom.pmf(np.arange(n - m + 1), n - m, flip))
+        laws.append(binom.pmf(np.arange(n + 1)[:, None], n, np.arange(n + 1) / n) @ bits)
+    pairs = list(Reports(n, flip, 1.0).pairs(75))
+    assert len(pairs) == 75
+    for m, pair in enumerate(pairs):
+        truth = max(np.maximum(laws[a] - gain * laws[b], 0.0).sum() for a, b in ((m, m + 1), (m + 1, m)))
+        assert truth * (1 - 1e-11) <= pair.delta(0.1) <= truth + 1e-10
 
 
 def test_what_is_claimed_by_default_is_proven() -> None:

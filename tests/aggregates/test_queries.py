@@ -147,8 +147,39 @@ def test_failure_probabilities_are_those_of_the_laws() -> None:
             assert exact * (1 - 1e-14) <= found <= exact * (1 + 1e-9) + 1e-13
 
 
-def test_published_failure_of_the_exponential_mechanism() -> None:
-    assert 1 - Vote(10, 0.003, 1, "exponential").failure([[4000] * 9])[0] == pytest.approx(VECTORS["em.gap4000.K10.eps0.003"], rel=1e-9)
+@pytest.mark.parametrize("n_classes", [2, 3, 10, 25, 26, 49, 60, 200])
+def test_failure_of_permute_and_flip_is_the_integral_of_a_polynomial(n_classes: int) -> None:
+    """Gauss and Legendre's rule of K / 2 + 1 points is exact for a polynomial of degree K - 1."""
+    nodes, weights = np.polynomial.legendre.leggauss(n_classes // 2 + 1)
+    gaps = np.random.default_rng(n_classes).integers(0, 12, (5, n_classes - 1))
+    gaps[0], gaps[1] = 0, np.arange(n_classes - 1)
+    kept = np.exp(-0.5 * gaps)
+    exact = np.array([1 - weights / 2 @ np.prod(1 - (nodes[:, None] + 1) / 2 * row, axis=1) for row in kept])
+    found = Vote(n_classes, 1.0, 5, "permute-and-flip").failure(gaps)
+    assert (exact <= found).all()
+    assert (found <= exact * (1 + 2.0**-40) + 2.0**-44 + 1e-14).all()  # as it is rounded up
+    assert Vote(n_classes, 1.0, 1, "permute-and-flip").failure(gaps[:1]) == pytest.approx([1 - 1 / n_classes], rel=1e-12)
+
+
+@pytest.mark.parametrize("ties", [0, 1, 30, 5_000, 99_998])
+def test_failure_among_a_hundred_thousand_classes(ties: int) -> None:
+    """Some classes tie with the best, which comes first of them once in so many times; the others never stand a chance."""
+    query = Vote(100_000, 1.0, 1, "permute-and-flip")
+    gaps = np.where(np.arange(99_999) < ties, 0, 10**6)
+    assert query.failure([gaps])[0] == pytest.approx(ties / (ties + 1), rel=1e-11, abs=1e-12)
+
+
+@pytest.mark.parametrize("lead", [0, 5, 20, 30])
+def test_failure_where_all_of_a_hundred_thousand_classes_are_alike(lead: int) -> None:
+    n, kept = 100_000, math.exp(-lead / 2)
+    exact = 1 + math.expm1(n * math.log1p(-kept)) / (n * kept) if lead else 1 - 1 / n
+    assert Vote(n, 1.0, 1, "permute-and-flip").failure(np.full((1, n - 1), lead))[0] == pytest.approx(exact, rel=1e-10, abs=2e-13)
+
+
+@pytest.mark.parametrize(("gap", "epsilon"), [(10, 0.5), (100, 0.05), (4000, 0.003)])
+def test_published_failure_of_the_exponential_mechanism(gap: int, epsilon: float) -> None:
+    published = VECTORS[f"em.gap{gap}.K10.eps{epsilon}"]
+    assert 1 - Vote(10, epsilon, 1, "exponential").failure([[gap] * 9])[0] == pytest.approx(published, rel=1e-9)
 
 
 def test_auto_takes_what_fails_less_often_and_is_charged_for_that() -> None:
@@ -206,6 +237,19 @@ def test_a_unit_of_many_rows_gets_noise_for_all_of_them(mechanism: str) -> None:
     query = Histogram(3, 0.9, 1, mechanism, 0.0 if mechanism == "laplace" else 1e-6)
     ratio = query.standard_deviation(3) / query.standard_deviation()
     assert query.scale(3) == query.scale() / 3 if mechanism == "laplace" else 3 < ratio < 4.5
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-3, 1.0, 30.0, 700.0])
+@pytest.mark.parametrize("delta", [1e-300, 1e-12, 0.5])
+def test_noise_for_as_many_rows_as_a_unit_may_have_is_drawn(epsilon: float, delta: float) -> None:
+    pure, noisy = Histogram(2, epsilon, 1), Histogram(2, epsilon, 1, "gaussian", delta)
+    most = math.floor(Fraction(epsilon) * 2**46)
+    assert pure.require_cap(most) == noisy.require_cap(most) == most
+    for query in (pure, noisy):
+        assert np.abs(query.release(np.zeros((1, 2), np.int64), words(2), most)).max() > 2**20
+        for cap in (most + 10, 0, -1, 2.0, True):
+            with pytest.raises(InvalidInput, match="max_rows_per_unit"):
+                query.require_cap(cap)
 
 
 def test_epsilon_is_split_as_the_smaller_of_the_number_and_its_decimal() -> None:

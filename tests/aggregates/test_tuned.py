@@ -207,6 +207,14 @@ def test_a_score_that_is_nan_never_wins() -> None:
     assert found.chosen == 0
 
 
+@pytest.mark.parametrize("wrong", [None, "0.5", [1.0, 2.0], 1j])
+def test_a_score_that_is_no_number_is_refused_and_the_charge_is_spent(ledger: ldp.Ledger, wrong: object) -> None:
+    with pytest.raises(InvalidInput, match=f"number from score, got {type(wrong).__name__}. The charge is spent"):
+        best(ledger, score=lambda _: wrong)
+    assert ledger.spent("d", "label") == 1.5
+    assert best(ledger, score=lambda found: np.float32(purity(found))).epsilon == 1.5
+
+
 # What is refused --------------------------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +227,11 @@ def test_a_score_that_is_nan_never_wins() -> None:
         ({"candidates": [(Peer(2, 0.5, 1, flip=0.3), COARSE)]}, "group of 400 users"),
         ({"candidates": [*CANDIDATES, (Histogram(3, 0.5, 1), COARSE)]}, "same classes"),
         ({"candidates": [("histogram", COARSE)]}, "Expected a query"),
+        ({"candidates": [Histogram(2, 0.5, 1)]}, "pairs of a query and"),
+        ({"candidates": Histogram(2, 0.5, 1)}, "pairs of a query and"),
+        ({"candidates": [(Histogram(2, 0.5, 1), COARSE, FINE)]}, "pairs of a query and"),
+        ({"score": "purity"}, "a function of an Aggregate, got str"),
+        ({"score": None}, "a function of an Aggregate, got NoneType"),
         ({"candidates": [(Histogram(2, 0.5, 1), FINE)]}, "groups in 0..0"),
         ({"candidates": [(Histogram(2, 0.5, 1), COARSE[:3])]}, "groups of 400 rows"),
         ({"tuning": RepeatAndSelect(8, 0.0)}, "shape 1"),

@@ -206,6 +206,16 @@ def test_wrong_options_are_usage(tmp_path: Path, more: tuple[str, str], said: st
     assert default_ledger().runs() == []
 
 
+def test_groups_that_are_called_like_classes_are_warned_of(tmp_path: Path) -> None:
+    """By their names alone: a column that agrees with no label is warned of like a copy."""
+    for number, site in enumerate((np.array(["x", "y", "z"])[KIND], np.array(["x", "y"])[SITE % 2])):
+        source = visits(tmp_path / f"visits{number}.csv", site=site)
+        code, _, said = run(*command(source, tmp_path / f"{number}.csv"))
+        assert (code, "Every group in column 'site' is called like a class of 'kind'" in said) == (0, True)
+    code, _, said = run(*command(visits(tmp_path / "others.csv", site=np.array(["x", "w"])[SITE % 2]), tmp_path / "others-out.csv"))
+    assert (code, "called like a class" in said) == (0, False)
+
+
 def test_classes_are_declared(tmp_path: Path) -> None:
     source = visits(tmp_path / "visits.csv")
     base = ("aggregate", source, "--label", "kind", "--group", "site", "--epsilon", 1, "--out", tmp_path / "a.csv")

@@ -98,8 +98,10 @@ def test_theorem_1_is_refuted_and_our_accounting_refuses_its_claim(threshold: fl
     assert chances == pytest.approx(reached[:2], rel=1e-3)
     observed = math.log(chances[0] / chances[1])
     assert observed == pytest.approx(reached[2], abs=1e-6)
+    for rate in (0.9, 0.99):
+        published = ClusterBudget.of(2, sigma=1.0, floor=0.4, resample=rate).published_epsilon
+        assert published == pytest.approx(VECTORS[f"E1.paper_eps.lam{rate}.tau.4.sigma1"], rel=1e-12)
     budget = ClusterBudget.of(2, sigma=1.0, floor=0.4, resample=0.9)
-    assert budget.published_epsilon == pytest.approx(VECTORS["E1.paper_eps.lam0.9.tau.4.sigma1"], rel=1e-12)
     assert budget.published_epsilon < 1.3 < observed - 1e-5 < budget.epsilon
     assert budget.epsilon == pytest.approx(budget.published_epsilon + 1.0, rel=1e-12)
     with pytest.raises(ldp.InvalidInput, match="a replaced label changes two counts"):
@@ -288,9 +290,24 @@ def test_a_sampler_at_another_epsilon_is_caught(monkeypatch: pytest.MonkeyPatch)
         (lambda: resampling_epsilon(0.1, 0.0), "as they are"),
         (lambda: ClusterBudget.of(4, sigma=1.0, floor=0.3, resample=0.5), "must fit"),
         (lambda: ClusterBudget.of(1, sigma=1.0, floor=0.3, resample=0.5), "One class"),
+        (lambda: ClusterBudget.of(4, sigma=1.0, floor=0.0, resample=0.5), "Without a floor"),
+        (lambda: ClusterBudget.of(4, sigma=1.0, floor=0.0, resample=1.0).law, "Expected lambda < 1"),
+        (lambda: ClusterBudget.of(4, sigma=1.0, floor=0.1, resample=1.0).law, "Expected lambda < 1"),
+        (lambda: ClusterBudget(3, -5.0, 0.1, 1.0), "histogram_epsilon >= 0, got -5.0"),
+        (lambda: ClusterBudget(3, math.nan, 0.1, 1.0), "histogram_epsilon >= 0, got nan"),
+        (lambda: ClusterBudget(3, True, 0.1, 1.0), "histogram_epsilon >= 0"),
+        (lambda: ClusterBudget(3, 1.0, 0.1, -1.0), "0 < label_epsilon < inf"),
+        (lambda: ClusterBudget(3, 1.0, 0.1, math.inf), "0 < label_epsilon < inf"),
+        (lambda: ClusterBudget(3, 1.0, 0.1, math.nan), "0 < label_epsilon < inf"),
+        (lambda: ClusterBudget(3, 1.0, 0.0, 1.0), "Without a floor"),
+        (lambda: ClusterBudget(3, 1.0, 0.4, 1.0), "must fit"),
+        (lambda: ClusterBudget(3, 1.0, -0.1, 0.0), "Without a floor"),
+        (lambda: ClusterBudget(1, 1.0, 0.1, 1.0), "One class"),
         (lambda: histogram_epsilon(-1.0), "sigma >= 0"),
         (lambda: histogram_epsilon(math.nan), "sigma >= 0"),
-        (lambda: smoothed([[math.nan, 1.0]], 0.1), "finite frequencies"),
+        (lambda: smoothed([[math.nan, 1.0]], 0.1), "finite frequencies, got NaN"),
+        (lambda: smoothed([math.nan, 1.0], 0.1), "finite frequencies, got NaN"),
+        (lambda: smoothed([0.5, -math.inf], 0.1), "finite frequencies, got NaN or inf"),
         (lambda: smoothed([[1.0]], 0.1), "K >= 2"),
         (lambda: smoothed([[0.5, 0.5]], 0.6), "must fit"),
         (lambda: inverse_channel([0.5, 0.5], 1.0), "beta"),
@@ -298,6 +315,7 @@ def test_a_sampler_at_another_epsilon_is_caught(monkeypatch: pytest.MonkeyPatch)
         (lambda: split_budget(1.0, [0, 0], 4), "sizes"),
         (lambda: split_budget(1.0, [-1, 5], 4), "sizes"),
         (lambda: split_budget(math.inf, [5], 4), "epsilon"),
+        (lambda: split_budget(1.0, [5], 100_000), "SubsetSelection"),
         (lambda: split_budget(1.0, [5], 4, criterion="luck"), "criterion"),
     ],
 )
@@ -312,6 +330,9 @@ def test_ends_of_the_parameters() -> None:
     assert resampling_epsilon(0.0, 0.5) == math.inf
     assert resampling_epsilon(0.0, 1.0) == resampling_epsilon(0.1, 1.0) == 0.0
     assert ClusterBudget.of(4, sigma=0.0, floor=0.25, resample=0.5).histogram_epsilon == 0.0
+    for floor in (0.0, 0.1):  # the clusters' distributions alone
+        budget = ClusterBudget.of(4, sigma=4.0, floor=floor, resample=1.0)
+        assert (budget.epsilon, budget.label_epsilon, budget.resample) == (0.5, 0.0, 1.0)
 
 
 def test_a_changed_side_is_refused() -> None:

@@ -4,13 +4,16 @@
 import json
 import math
 import re
+from collections import Counter
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from labeldp.laws import PriorSplit, RandomizedResponse, RRTopK, RRWithPrior, SubsetSelection, exact_epsilon, kernel
+from labeldp.laws.exact import exp_floor
 
 VECTORS = json.loads((Path(__file__).parent.parent / "golden" / "vectors.json").read_text())
 IN_E = {"1": 0.0, "2": math.log(2), "3": math.log(3), "9": math.log(9), "20": math.log(20)}
@@ -168,3 +171,25 @@ def test_a_guess_that_a_noisy_label_confirms(key: str) -> None:
         law = RandomizedResponse(n_classes, IN_E[e])
         posterior = prior * law.matrix()[:, 0]
         assert posterior[0, 0] / posterior.sum() == pytest.approx(wanted, rel=1e-13)
+
+
+def test_pseudo_labels_voted_by_raw_labels_have_no_epsilon() -> None:
+    """DenoiseSSL on one cluster of three rows: which of them are kept, and under which label. Exact, over all noisy labels."""
+    channel = RandomizedResponse(2, 1.0).matrix(exact=True)
+    data = list(product((0, 1), repeat=3))
+
+    def kept(labels: tuple[int, ...], raw: bool) -> Counter[tuple[int, ...]]:
+        law = Counter[tuple[int, ...]]()
+        for noisy in data:
+            vote = int(sum(labels if raw else noisy) >= 2)
+            chance = math.prod(channel[y, z] for y, z in zip(labels, noisy, strict=True))
+            law[vote, *(i for i, z in enumerate(noisy) if z == vote)] += chance
+        return law
+
+    neighbours = [(one, two) for one in data for two in data if sum(a != b for a, b in zip(one, two, strict=True)) == 1]
+    here, there = kept((0, 0, 1), True), kept((0, 1, 1), True)
+    assert not here.keys() & there.keys()
+    assert sum(here.values()) == sum(there.values()) == 1
+    for one, two in neighbours:
+        laws = kept(one, False), kept(two, False)
+        assert max(laws[0][seen] / laws[1][seen] for seen in laws[0]) <= exp_floor(1.0)

@@ -3,6 +3,7 @@
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -40,6 +41,22 @@ def test_published_posteriors(epsilon: float, levels: int, outputs: list[int], p
 def test_accuracy_of_the_likeliest_class(key: str) -> None:
     k, epsilon = (float(part[1:] if part[0] == "K" else part[3:]) for part in key.split(".", 1)[1].split(".", 1))
     assert Alibi(int(k), epsilon).likeliest_chances()[2] == pytest.approx(VECTORS[key]["ALIBI_MAP"], abs=2e-5)
+
+
+@pytest.mark.parametrize("key", [k for k in VECTORS if k.startswith("var.")])
+def test_frequency_variance_beside_whole_laplace_noise(key: str) -> None:
+    """Of a class that the label is not: the clipped score says what the whole one does, so its weights vary less than 8 / epsilon^2; and
+    Laplace noise is never the best."""
+    k, epsilon = int(re.findall(r"K(\d+)", key)[0]), float(key.split("eps")[1])
+    law, whole = Alibi(k, epsilon), VECTORS[key]["Lap"]
+    assert whole == pytest.approx(2 * (2 / epsilon) ** 2, abs=5.1e-4)
+    outputs = np.zeros((law.levels, k), np.uint8)
+    outputs[:, 0] = np.arange(law.levels)
+    weights = law.weights(outputs, {})
+    own = weights[:, 0] - weights[:, 1]  # all of a row's weights are raised alike
+    chance = np.array([float(cell.probability) for cell in law.coordinate() if cell.label == "other"])
+    assert 4 / epsilon**2 < chance @ own**2 - (chance @ own) ** 2 < 0.65 * whole
+    assert min(VECTORS[key]["RR"], VECTORS[key]["SubsetSel"][1]) < 4 / epsilon**2
 
 
 @pytest.mark.parametrize("epsilon", [2e-7, 1e-3, 0.1, 1.0, 4.0, 40.0, 700.0])

@@ -5,6 +5,10 @@ One implementation for releases and for seeded tests, so that what is tested is 
 seed) and decides on integers. A coin compares the binary expansion of its probability with words; doubles settle the clear cases, and where
 the first word is within 2^-30 of the probability, bounds of any length in exact arithmetic decide. So every probability is exactly the
 stated real number. How many words are taken depends on the noise alone, never on the counts that it is added to.
+
+Why not OpenDP's samplers, which are exact too: they draw from the operating system by themselves. Here every draw is a function of words,
+so noise comes from the run's own key as that of labels does, a seed repeats it in a test, and a test can write down the very words at which
+a decision is close; a million draws are a few calls of numpy; and nothing but numpy is installed for it. The tests compare the two.
 """
 
 import decimal
@@ -25,6 +29,7 @@ Rows = NDArray[np.intp]
 Int64s = NDArray[np.int64]
 
 _CLEAR = 2.0**-30  # far above the error of a double's exp, far below what happens often
+WIDEST = 1 << 53  # scale of the widest noise: a draw leaves 64 bits with a probability below e^-1000
 
 
 class Coins:
@@ -115,7 +120,7 @@ def exp_coin(coins: Coins, rows: Rows, a: Fraction, gaps: Int64s) -> NDArray[np.
     return coins.flip(rows, near, lambda i: lambda bits: exp_bounds(a * int(gaps[i]), bits))
 
 
-def discrete_laplace(coins: Coins, a: Fraction) -> Int64s:
+def discrete_laplace(coins: Coins, a: Fraction, digits: int | None = None) -> Int64s:
     """One draw a row of the discrete Laplace law, P[k] = tanh(a/2) e^(-a |k|).
 
     Parameters
@@ -123,7 +128,10 @@ def discrete_laplace(coins: Coins, a: Fraction) -> Int64s:
     coins : Coins
         n rows.
     a : Fraction
-        Above 0; exact. Adding the draw to an integer that changes by 1 is a-DP.
+        At least 2^-53; exact. Adding the draw to an integer that changes by 1 is a-DP.
+    digits : int, optional
+        How many binary digits of each geometric number are drawn one by one; the law is the same for all. None: as many as leave something
+        beyond them with a probability below e^-64.
 
     Returns
     -------
@@ -131,10 +139,9 @@ def discrete_laplace(coins: Coins, a: Fraction) -> Int64s:
 
     Notes
     -----
-    The difference of two geometric numbers, whose binary digits are independent: digit i is one with probability 1 / (1 + e^(a 2^i)).
-    Cost: about 2 log2(64 / a) words a row.
+    The difference of two geometric numbers. Cost: about 2 log2(64 / a) words a row.
     """
-    return _laplace(coins, np.arange(len(coins)), _positive("a", a))
+    return _laplace(coins, np.arange(len(coins)), _scale("a", a, 1), digits)
 
 
 def discrete_gaussian(coins: Coins, variance: Fraction) -> Int64s:
@@ -145,7 +152,7 @@ def discrete_gaussian(coins: Coins, variance: Fraction) -> Int64s:
     coins : Coins
         n rows.
     variance : Fraction
-        Above 0; the parameter sigma^2, exact. (The law's own variance is not more.)
+        Above 0, at most 2^106; the parameter sigma^2, exact. (The law's own variance is not more.)
 
     Returns
     -------
@@ -156,7 +163,7 @@ def discrete_gaussian(coins: Coins, variance: Fraction) -> Int64s:
     Source: Canonne, Kamath, Steinke (2020), Algorithm 3: discrete Laplace of scale t = floor(sigma) + 1, accepted with probability
     e^(-(|k| - sigma^2 / t)^2 / (2 sigma^2)). Cost: fewer than two tries a row on average.
     """
-    variance = _positive("variance", variance)
+    variance = _scale("variance", variance, 2)
     t = math.isqrt(math.floor(variance)) + 1
     out, pending = np.empty(len(coins), np.int64), np.arange(len(coins))
     while len(pending):
@@ -177,19 +184,25 @@ def _acceptance(tried: Int64s, variance: Fraction, t: int) -> Callable[[int], Bo
     return of
 
 
-def _laplace(coins: Coins, rows: Rows, a: Fraction) -> Int64s:
-    return _geometric(coins, rows, a) - _geometric(coins, rows, a)
+def _laplace(coins: Coins, rows: Rows, a: Fraction, digits: int | None = None) -> Int64s:
+    return _geometric(coins, rows, a, digits) - _geometric(coins, rows, a, digits)
 
 
-def _geometric(coins: Coins, rows: Rows, a: Fraction) -> Int64s:
-    """P[k] = (1 - e^-a) e^(-a k). Beyond 2^digits, which one coin decides, the law has no memory and begins again."""
-    digits = max(0, math.ceil(64 / a) - 1).bit_length()
+def _geometric(coins: Coins, rows: Rows, a: Fraction, digits: int | None = None) -> Int64s:
+    """P[k] = (1 - q) q^k, q = e^-a: (m,) int64.
+
+    Write k = low + 2^d high with 0 <= low < 2^d. Then P[k] = q^low (1 - q) / (1 - q^(2^d)) x (q^(2^d))^high (1 - q^(2^d)): low and high are
+    independent, and high is geometric. q^low is the product of q^(2^i) over the ones among the binary digits of low, so these are
+    independent, too, and digit i is one with probability q^(2^i) / (1 + q^(2^i)). low is drawn once; high is how often a coin of
+    probability q^(2^d) falls heads before the first tails.
+    """
+    d = max(0, math.ceil(64 / a) - 1).bit_length() if digits is None else digits
     out, pending = np.zeros(len(rows), np.int64), np.arange(len(rows))
+    for i in range(d):
+        out += _digit(coins, rows, a * (1 << i)).astype(np.int64) << i
     while len(pending):
-        for i in range(digits):
-            out[pending] += _digit(coins, rows[pending], a * (1 << i)).astype(np.int64) << i
-        pending = pending[exp_coin(coins, rows[pending], a, np.full(len(pending), 1 << digits))]
-        out[pending] += 1 << digits
+        pending = pending[exp_coin(coins, rows[pending], a, np.full(len(pending), 1 << d))]
+        out[pending] += 1 << d
     return out
 
 
@@ -204,7 +217,12 @@ def _digit(coins: Coins, rows: Rows, x: Fraction) -> NDArray[np.bool_]:
     return coins.flip(rows, near / (1 + near), lambda _: bounds)
 
 
-def _positive(name: str, value: Fraction) -> Fraction:
+def _scale(name: str, value: Fraction, power: int) -> Fraction:
+    """A law's parameter (one over the scale, or the scale squared): above 0, and not so wide that draws leave 64 bits."""
     if not (isinstance(value, Fraction) and value > 0):
         raise InvalidInput(f"Expected {name} > 0 as an exact Fraction, got {value!r}. No noise is no privacy; noise is set by epsilon.")
+    if not (value if power == 2 else 1 / value) <= WIDEST**power:
+        raise InvalidInput(
+            f"Expected noise of a scale of at most 2^53, got {name}={float(value)!r}. Raise epsilon, or count fewer rows a unit."
+        )
     return value

@@ -25,7 +25,7 @@ from labeldp._rounding import exact
 from labeldp.errors import InvalidInput
 
 _SLACK = 2.0**-40  # relative; the sums below are right to better than 2^-44
-_LONGEST = 10.0**6  # sigma; above, the tail is bounded by concentrated DP instead of summed
+_LONGEST = 10.0**6  # sigma; above, nothing is summed: delta is bounded by concentrated DP, a tail by an integral
 
 
 def analytic_delta(sigma: float, epsilon: float, sensitivity: float = math.sqrt(2)) -> float:
@@ -123,6 +123,9 @@ def _summed_delta(variance: Fraction, epsilon: Fraction) -> float:
 
 
 def _tail(variance: Fraction, gap: int) -> float:
+    if variance > _LONGEST**2:  # terms fall: the first one and the integral from there bound their sum
+        beyond = special.erfc(gap / (2 * math.sqrt(variance)) * (1 - 2.0**-50)) / 2
+        return (float(_pmf(variance, np.array([gap], np.float64))[0]) + float(beyond)) * (1 + _SLACK)
     n = gap + np.arange(_terms(variance), dtype=np.float64)
     return (float(np.sum(_pmf(variance, n))) + _beyond(variance, gap + len(n))) * (1 + _SLACK)
 

@@ -15,10 +15,13 @@ from labeldp._rounding import exact
 from labeldp.aggregates import _gaussian
 from labeldp.errors import InvalidInput
 from labeldp.laws.base import Words
+from labeldp.laws.exact import whole_below
 
 SMALLEST_EPSILON = 1e-6
 LARGEST_EPSILON = 700.0
 LARGEST_TABLE = 1 << 31
+WIDEST_LAPLACE = 1 << 47
+"""The largest scale of Laplace noise; Gaussian noise at the same epsilon is less than 2^6 times as wide, whatever the delta."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,17 @@ class Query(ABC):
     def require(self, n_rows: NDArray[np.int64], *, units: bool = False) -> None:
         """Refuse groups of (n_groups,) rows, or rows that are about units, for which the query's epsilon does not hold."""
         return None  # every group will do
+
+    def require_cap(self, max_rows_per_unit: int) -> int:
+        """The rows of a unit that may be counted; refused where noise for all of them would be too wide for 64-bit counts."""
+        cap = _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
+        most = whole_below(exact_share(self.epsilon, 2) * WIDEST_LAPLACE)
+        if not cap <= most:
+            raise InvalidInput(
+                f"Expected max_rows_per_unit <= {most} at epsilon={self.epsilon!r}, got {cap}: the noise would leave 64-bit counts. "
+                "Pass the most rows that one unit has."
+            )
+        return cap
 
     def shares(self, values: NDArray[np.int64]) -> NDArray[np.float64]:
         """What share each class has in each group, by these values: (g, K) float64, rows sum to 1."""

@@ -2,18 +2,19 @@
 """How much the reports of a peer-to-peer cluster tell: the laws of their counts as floats, with bounds of the error, rounded up."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 Floats = NDArray[np.float64]
 
 _UNIT = 1 << 45  # ln k! in whole numbers of 1 / this, so that binomial coefficients are differences without cancellation
 _TAIL = 1e-14  # probability that each window may leave out; what is left out counts as delta
+_PAIRS = 64  # numbers of true ones that are worked on at a time, over the numbers of reports: a few megabytes
 _SHARES = 32  # shares of noisy ones that are worked on at a time: a few hundred kilobytes
 
 
@@ -39,13 +40,13 @@ class Reports:
         keep = _window(chance)
         self.times: NDArray[np.int64] = keep if join < 1 else np.array([n])
         self.time_chance = chance[keep] if join < 1 else chance
-        self._next: tuple[int, Floats] = (-1, chance)  # number of true ones, and their law: pairs are asked for one after another
 
     def binomial(self, t: int, p: float | Floats, low: int = 0, high: int | None = None) -> Floats:
         """Bin(t, p)(k) for k from low to high: (high - low + 1, number of p).
 
-        Relative error of a value that matters (above e^-40): the addends are below 0.7 t + 40 then, and rounded five times, p once, and
-        three log-factorials are off by 2^-45: at most (t + 64) 2^-50 + 2^-43.
+        Relative error of a value above e^-100: the addends are below 0.7 t + 100 then, and rounded five times, p once, and three
+        log-factorials are off by 2^-45: at most (t + 64) 2^-50 + 2^-43. All values below, (t + 1)^2 times e^-100 at most, are far below the
+        2^-40 of itself by which `Pair` raises a delta that is never less than this error.
         """
         k, share = np.arange(low, (t if high is None else high) + 1), np.atleast_1d(np.asarray(p, dtype=np.float64))
         inside = (share > 0) & (share < 1)
@@ -59,42 +60,38 @@ class Reports:
         return exponent
 
     def bits(self, m: int) -> Floats:
-        """Law of the number of noisy ones: (n + 1,)."""
-        kept, flipped = self.binomial(m, 1 - self.flip)[:, 0], self.binomial(self.n - m, self.flip)[:, 0]
-        some, others = _window(kept), _window(flipped)
+        """Law of the number of noisy ones, but for 4 x _TAIL of it: (n + 1,)."""
+        some, others = (_reach(t, p) for t, p in ((m, 1 - self.flip), (self.n - m, self.flip)))
+        kept, flipped = self.binomial(m, 1 - self.flip, *some)[:, 0], self.binomial(self.n - m, self.flip, *others)[:, 0]
         law = np.zeros(self.n + 1)
-        both = np.convolve(kept[some], flipped[others])
+        both = np.convolve(kept, flipped)
         law[some[0] + others[0] :][: len(both)] = both
         return law
 
-    def pair(self, m: int, one_of_many: bool) -> "Pair":
-        """The laws of the reports at m and at m + 1 true ones, on a common window."""
-        here = self._next[1] if self._next[0] == m else self.bits(m)
-        self._next = (m + 1, self.bits(m + 1))
-        laws = np.stack([here, self._next[1]], axis=1)
-        keep = _window(laws.sum(axis=1))
-        laws = laws[keep]
-        if one_of_many and len(self.times) == 1:
-            table = self.kernel[:, keep[0] : keep[-1] + 1] @ laws
-            table = table[table.any(axis=1)]
-        else:
-            share = keep / self.n
-            found = [chance * self._given(t, share, laws) for t, chance in zip(self.times.tolist(), self.time_chance, strict=True)]
-            table = np.concatenate(found)
-        # Of each value: four binomials, a convolution and a sum of at most n + 1 positive terms, two products. The missing counts as delta.
-        error = 5 * ((self.n + 64) * 2.0**-50 + 2.0**-43)
-        return Pair(table, error, np.maximum(0.0, 1.0 - table.sum(axis=0)) + error)
+    def pairs(self, count: int) -> "Iterator[Pair]":
+        """The laws of the reports at m and at m + 1 true ones, for every m below `count`.
 
-    @cached_property
-    def kernel(self) -> sparse.csc_array:
-        """Bin(n, b / n) for every number b of noisy ones, a column each, where they reach: (n + 1, n + 1)."""
-        share, columns = np.arange(self.n + 1) / self.n, []
-        for some in self._blocks(share):
-            low, high = self._reach(self.n, share[some])
-            values = self.binomial(self.n, share[some], low, high)
-            columns.append((values.T.ravel(), np.tile(np.arange(low, high + 1), values.shape[1]), np.full(values.shape[1], len(values))))
-        data, rows, sizes = (np.concatenate(part) for part in zip(*columns, strict=True))
-        return sparse.csc_array((data, rows, np.append(0, np.cumsum(sizes))), shape=(self.n + 1, self.n + 1))
+        Many m are worked on together, on a common window: each law is found once for both of its pairs, and Bin(t, b / n), which takes
+        most of the time, once for all.
+        """
+        step = max(2, _PAIRS // len(self.times))
+        for start in range(0, count, step):
+            table = self._table(range(start, min(start + step, count) + 1))
+            # Of each value: four binomials, a convolution and a sum of at most n + 1 positive terms, two products. The missing counts as
+            # delta.
+            error = 5 * ((self.n + 64) * 2.0**-50 + 2.0**-43)
+            missing = np.maximum(0.0, 1.0 - table.sum(axis=0)) + error
+            for i in range(table.shape[1] - 1):
+                yield Pair(table[:, i : i + 2], error, missing[i : i + 2])
+
+    def _table(self, true: range) -> Floats:
+        """The law of the reports for each of these numbers of true ones: (outcomes, numbers), columns one after another in memory."""
+        laws = np.stack([self.bits(m) for m in true], axis=1)
+        keep = _window(laws.sum(axis=1))
+        found = [
+            chance * self._given(t, keep / self.n, laws[keep]) for t, chance in zip(self.times.tolist(), self.time_chance, strict=True)
+        ]
+        return np.asfortranarray(np.concatenate(found))
 
     @staticmethod
     def _blocks(share: Floats) -> list[slice]:
@@ -107,11 +104,11 @@ class Reports:
         return min(lows), max(highs)
 
     def _given(self, t: int, share: Floats, laws: Floats) -> Floats:
-        """Laws of the ones among t reports, from those of the noisy bits (len(share), 2); a few shares at a time, each where they reach."""
+        """Laws of the ones among t reports, from (len(share), ...) of the noisy bits; a few shares at a time, each where they reach."""
         blocks = self._blocks(share)
         reach = [self._reach(t, share[some]) for some in blocks]
         first = min(low for low, _ in reach)
-        out = np.zeros((max(high for _, high in reach) - first + 1, 2))
+        out = np.zeros((max(high for _, high in reach) - first + 1, laws.shape[1]))
         for some, (low, high) in zip(blocks, reach, strict=True):
             out[low - first : high - first + 1] += self.binomial(t, share[some], low, high) @ laws[some]
         return out

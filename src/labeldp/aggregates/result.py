@@ -196,7 +196,9 @@ def query_from_dict(data: object) -> Query:
 def check_groups(groups: ArrayLike, n_groups: int) -> NDArray[np.int64]:
     """Groups of rows as (n,) int64, all in 0..n_groups-1; numbers that no row has are empty groups."""
     array = np.asarray(groups)
-    if np.ma.is_masked(groups) or array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+    if np.ma.is_masked(groups):
+        raise InvalidInput("Expected a group for every row, got a masked array with masked ones. Give rows of no group one of their own.")
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise InvalidInput(
             f"Expected one whole number a row for its group, without missing ones; got {array.dtype} of shape {array.shape}. "
             "Number the groups, and give rows of no group one of their own."

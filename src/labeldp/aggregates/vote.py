@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The most frequent class of each group, chosen privately."""
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -17,6 +18,7 @@ from labeldp.laws.base import Words
 
 _WANTED = 0.05  # "auto" takes the mechanism that fails this rarely at the smaller lead
 _UP = 1 + 2.0**-40
+_POINTS = 24
 
 
 @dataclass(frozen=True)
@@ -133,17 +135,32 @@ def _alike(n_classes: int, lead: int) -> NDArray[np.int64]:
 
 def _flip_failure(kept: NDArray[np.float64]) -> NDArray[np.float64]:
     """1 - the integral over t in [0, 1] of the product of (1 - t kept): the best class comes at time t, every other one earlier with
-    chance t, and is then taken with chance `kept`. Gauss and Legendre's rule is exact for this polynomial: (g,) from (g, K - 1)."""
-    nodes, weights = _rule(kept.shape[1] // 2 + 1)
-    loss = [-np.expm1(np.log1p(-np.minimum(t * kept, 1 - 2.0**-53)).sum(axis=1)) for t in (nodes + 1) / 2]
-    return np.asarray(np.tensordot(weights / 2, np.array(loss), axes=1))
+    chance t, and is then taken with chance `kept`: (g,) from (g, K - 1)."""
+    others = kept.shape[1]
+    if (kept == kept[:, :1]).all():
+        kept, times = kept[:, :1], others
+    else:
+        times = 1
+    nodes, weights = _rule(others)
+    loss = [-np.expm1(times * np.log1p(-np.minimum(t * kept, 1 - 2.0**-53)).sum(axis=1)) for t in nodes]
+    return np.asarray(np.tensordot(weights, np.array(loss), axes=1))
 
 
 @lru_cache(maxsize=64)
-def _rule(points: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Gauss and Legendre's nodes and weights on [-1, 1]."""
-    nodes, weights = np.polynomial.legendre.leggauss(points)
-    return nodes, weights
+def _rule(others: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Nodes and weights on [0, 1] for products of so many factors: right to 2^-60, with at most 24 log2(K) nodes.
+
+    Gauss and Legendre's rule of n = 24 points on each of [0, c], [c, 2c], ..., [1/2, 1], where c is a power of 1/2 at which c (K - 1) <= n.
+    With m = 2 n and S = sum of kept, the m-th derivative of f is at most m! times the sum, over all choices of m factors, of the products
+    of their `kept` and of the other factors at the panel's lower end b, so at most S^m e^(m b - b S). The rule's error on a panel of width
+    h is h^(m + 1) (n!)^4 / ((m + 1) (m!)^3) times that: on the first panel, where h S <= n, below 10^-23; on the others, where h = b and
+    (b S)^m e^(-b S) <= m^m e^-m, below b e^(m b) 10^-29, which add up to less than 2^-60.
+    """
+    panels = max(0, math.ceil(math.log2(others / _POINTS)))
+    edges = np.append(0.0, 0.5 ** np.arange(panels, -1, -1))
+    points, weights = np.polynomial.legendre.leggauss(_POINTS)
+    width = np.diff(edges)[:, None]
+    return (edges[:-1, None] + width * (points + 1) / 2).reshape(-1), (width * weights / 2).reshape(-1)
 
 
 def _exponential(coins: Coins, a: Fraction, gaps: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`labeldp aggregate`: a table in, a private histogram or vote of each of its groups out, in bounded memory."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 
 from labeldp import _validate
 from labeldp.aggregates import Aggregate, Histogram, Query, Vote
-from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.errors import InvalidInput, LabelDPWarning, ReleaseError
 from labeldp.privacy.aggregation import aggregate_batches
 from labeldp.privacy.events import AggregateDraw
 from labeldp.privacy.ledger import Ledger, default_ledger
@@ -118,6 +119,7 @@ def aggregate(
     classes = parse_classes(spec.classes, spec.label, table.type_of(spec.label), text_table=table.text)
     with workplace(target) as folder:
         names = _distinct_groups(table, spec.group, progress)
+        _warn_of_a_copy(spec, names, classes)
         new: list[bool] = []
 
         def before_charge() -> None:
@@ -177,6 +179,17 @@ def _distinct_groups(table: Source, group: str, progress: Progress) -> pa.Array:
         raise InvalidInput(f"Expected at least one row, got none in {table.path.name}.")
     kind = value_type(table.type_of(group))
     return pa.array(sorted(seen), pa.large_string() if _is_text(kind) else kind)  # type: ignore[type-var]
+
+
+def _warn_of_a_copy(spec: AggregateSpec, names: pa.Array, classes: Sequence[object]) -> None:
+    """By names, which are public: to compare rows with labels would itself tell of them. Numbers are often alike, and mean nothing."""
+    if _is_text(names.type) and set(names.to_pylist()) <= set(classes):
+        warnings.warn(
+            f"Every group in column {spec.group!r} is called like a class of {spec.label!r}. If the column was made from the labels, the "
+            "exact numbers of rows of the groups give them away: name a column that was not.",
+            LabelDPWarning,
+            stacklevel=3,
+        )
 
 
 def _plain(batch: Rows, name: str) -> pa.Array:

@@ -42,8 +42,10 @@ def smoothed(frequencies: ArrayLike, floor: float | Fraction) -> NDArray[np.obje
     """
     values = np.asarray(frequencies)
     values = values if values.dtype == object else values.astype(np.float64)
-    if values.ndim not in (1, 2) or values.shape[-1] < 2 or not all(-math.inf < v < math.inf for v in values.flat):
-        raise InvalidInput(f"Expected finite frequencies of shape (n, K) or (K,), K >= 2; got shape {values.shape}.")
+    if values.ndim not in (1, 2) or values.shape[-1] < 2:
+        raise InvalidInput(f"Expected frequencies of shape (n, K) or (K,), K >= 2; got shape {values.shape}.")
+    if not all(-math.inf < v < math.inf for v in values.flat):
+        raise InvalidInput("Expected finite frequencies, got NaN or infinity. Give clusters without rows the uniform distribution.")
     if not 0 <= floor <= (Fraction(1, values.shape[-1]) if isinstance(floor, Fraction) else 1.0 / values.shape[-1]):
         raise InvalidInput(f"Expected 0 <= floor <= 1/{values.shape[-1]}, got floor={floor!r}: the floors of all classes must fit.")
     least = np.asarray(floor, dtype=values.dtype)
@@ -116,15 +118,16 @@ def histogram_epsilon(sigma: float) -> float:
 class ClusterBudget:
     """Both parts of the clustering mechanism with what they cost.
 
-    Attributes
+    Parameters
     ----------
     n_classes : int
+        K, at least 2.
     histogram_epsilon : float
-        Of the private histogram; 0 where the floor is 1 / K, since nothing of it is then seen.
+        Of the private histogram, at least 0 (infinity without noise); 0 where the floor is 1 / K, since nothing of it is then seen.
     floor : float
-        tau.
+        tau, 2^-32 <= tau <= 1 / K; or 0 where label_epsilon is 0.
     label_epsilon : float
-        Of ClusterRR.
+        Of ClusterRR, finite; 0 where lambda is 1: all outputs are draws from the distributions, and say no more than these do.
 
     Guarantee: `epsilon`, their sum, for the release of everything: the distributions and all outputs.
     """
@@ -133,6 +136,18 @@ class ClusterBudget:
     histogram_epsilon: float
     floor: float
     label_epsilon: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n_classes", _classes(self.n_classes))
+        tells = self.label_epsilon != 0
+        object.__setattr__(self, "floor", checked_floor(self.floor, self.n_classes) if tells or self.floor != 0 else 0.0)
+        object.__setattr__(self, "label_epsilon", _validate.positive(label_epsilon=self.label_epsilon) if tells else 0.0)
+        given = self.histogram_epsilon
+        if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
+            raise InvalidInput(
+                f"Expected histogram_epsilon >= 0, got {given!r}. 0 is no histogram; 2 / sigma is that of noise of scale sigma."
+            )
+        object.__setattr__(self, "histogram_epsilon", float(given))
 
     @classmethod
     def of(cls, n_classes: int, *, sigma: float, floor: float, resample: float) -> Self:
@@ -145,14 +160,13 @@ class ClusterBudget:
         sigma : float
             Scale of the Laplace noise on the counts (sigma / n_c on frequencies).
         floor : float
-            tau, 0 <= tau <= 1 / K.
+            tau, 2^-32 <= tau <= 1 / K; 0 with lambda = 1 alone.
         resample : float
             lambda, 0 < lambda <= 1.
         """
-        k = _validate.integer(n_classes=n_classes, low=2, fix="One class needs no privacy.")
-        tau = checked_floor(floor, k) if floor != 0 else 0.0
-        labels = resampling_epsilon(tau, resample)
-        return cls(k, 0.0 if tau == 1.0 / k else histogram_epsilon(sigma), tau, labels)
+        k = _classes(n_classes)
+        tau = 0.0 if floor == 0 and resample == 1 else checked_floor(floor, k)
+        return cls(k, 0.0 if tau == 1.0 / k else histogram_epsilon(sigma), tau, resampling_epsilon(tau, resample))
 
     @property
     def epsilon(self) -> float:
@@ -178,7 +192,12 @@ class ClusterBudget:
 
     @property
     def law(self) -> ClusterRR:
-        """The law of the second part."""
+        """The law of the second part; refused where lambda is 1."""
+        if self.label_epsilon == 0:
+            raise InvalidInput(
+                "Expected lambda < 1 (label_epsilon > 0) for a law of the labels, got lambda = 1, at which outputs are draws from the "
+                "clusters' distributions alone. Release these, and draw from them as you like."
+            )
         return ClusterRR(self.n_classes, self.label_epsilon, self.floor)
 
     def require(self, epsilon: float) -> Self:
@@ -192,12 +211,16 @@ class ClusterBudget:
         return self
 
 
+def _classes(n_classes: object) -> int:
+    return _validate.integer(n_classes=n_classes, low=2, fix="One class needs no privacy.")
+
+
 def corollary_1(n_classes: int, epsilon: float) -> ClusterBudget:
     """UniformRR: tau = 1 / K, lambda = K / (K - 1 + e^epsilon), any sigma. Exactly randomized response, at epsilon.
 
     Source: Esfandiari et al. 2021, Corollary 1; sigma need not be infinite, since no cluster's distribution is seen through tau = 1 / K.
     """
-    k = _validate.integer(n_classes=n_classes, low=2, fix="One class needs no privacy.")
+    k = _classes(n_classes)
     return ClusterBudget(k, 0.0, 1.0 / k, _validate.epsilon(epsilon))
 
 
@@ -214,7 +237,7 @@ def corollary_2(n_classes: int, epsilon: float, phi: float) -> ClusterBudget:
 
     Source: Esfandiari et al. 2021, Corollary 2, which says O(epsilon); 2 epsilon by its Theorem 1, 3 with the histogram's sensitivity of 2.
     """
-    k, budget = _validate.integer(n_classes=n_classes, low=2, fix="One class needs no privacy."), _validate.epsilon(epsilon)
+    k, budget = _classes(n_classes), _validate.epsilon(epsilon)
     floor = checked_floor(phi, k)
     return ClusterBudget(k, 0.0 if floor == 1.0 / k else float_up(2 * exact(budget)), floor, budget)
 
@@ -278,7 +301,7 @@ def split_budget(
     >>> split.budget.epsilon <= 0.5
     True
     """
-    total, k = _validate.epsilon(epsilon), _validate.integer(n_classes=n_classes, low=2, fix="One class needs no privacy.")
+    total, k = _validate.epsilon(epsilon), _classes(n_classes)
     name = _validate.one_of(("information", "agreement"), criterion=criterion)
     share = _validate.fraction(purity=purity, one=True)
     if share < 1.0 / k:
@@ -288,7 +311,8 @@ def split_budget(
         raise InvalidInput("Expected the sizes of the clusters as whole numbers >= 0, at least one above 0. Pass np.bincount(cluster).")
     distinct, times = np.unique(counts[counts > 0], return_counts=True)
     weight = distinct * times / float((distinct * times).sum())
-    options = [ClusterBudget(k, 0.0, 1.0 / k, total)]
+    uniform = corollary_1(k, total).law  # what cannot be done with the most even distribution, cannot be done at all
+    options = [ClusterBudget(k, 0.0, 1.0 / k, uniform.epsilon)]
     options += [_option(total, k, part, floor) for part in _SHARES[1:] for floor in _FLOORS[:-1]]
     made = [ClusterSplit(option, *_predict(option, distinct, weight, share)) for option in options if _honoured(option)]
     return max(made, key=lambda split: float(getattr(split, name)))

@@ -38,7 +38,7 @@ _SMALL = 1e-18
 def level_words(epsilon: float, levels: int) -> tuple[int, ...]:
     """b: how many of the 2^64 words give each level to a class that is not the label; in reverse, to the label.
 
-    InvalidInput where rounding makes some ratio exceed e^(epsilon / 2): epsilon below about 2e-7 with 256 levels.
+    InvalidInput where rounding makes some ratio exceed e^(epsilon / 2): which happens at some epsilons below about 2e-7 with 256 levels.
     """
     bins = levels - 2
     with localcontext() as context:
@@ -53,7 +53,9 @@ def level_words(epsilon: float, levels: int) -> tuple[int, ...]:
     worst = max(Fraction(b, a) for b, a in zip(words, reversed(words), strict=True))
     if not (worst * worst <= ceiling and min(words) >= 1):
         least = 2e-7 * levels / 256
-        raise InvalidInput(f"Expected an epsilon that 64-bit words can honour with {levels} levels (about {least:.1g}), got {epsilon!r}.")
+        raise InvalidInput(
+            f"Expected an epsilon that 64-bit words can honour with {levels} levels (any above {least:.1g}), got {epsilon!r}."
+        )
     return words
 
 
@@ -74,7 +76,8 @@ class Alibi(Law):
     n_classes : int
         K, at least 2.
     epsilon : float
-        Guarantee: pure epsilon-label-DP, local, for each row's label; at least about 2e-7.
+        Guarantee: pure epsilon-label-DP, local, for each row's label. Above about 2e-7 (at 256 levels) 64-bit words
+        honour any; below, what they cannot honour is refused.
     levels : int
         3 to 256: the two ends and levels - 2 bins of equal width. 256 lose less than a thousandth of the information.
 

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,9 @@ from labeldp.privacy.noise import SeededNoise, derive_key, new_secret, one_word
 from labeldp.privacy.run import Frame, keep_within_cap
 from labeldp.privacy.tuned import aggregate_best
 from labeldp.receipt import Receipt
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 __all__ = ["aggregate", "aggregate_batches", "aggregate_best", "answer_groups"]
 
@@ -197,7 +201,7 @@ def aggregate_batches(
         With a label and a group column; other columns are not read from Parquet.
     query : Histogram, Vote or Peer
     label, group : str
-        Names of the columns; groups are whole numbers in 0..query.n_groups-1 without nulls.
+        Names of two columns; groups are whole numbers in 0..query.n_groups-1 without nulls, public, and not made from the labels.
     classes : sequence of K values
         The public list of class values.
     dataset, ledger, noise, redraw
@@ -214,6 +218,10 @@ def aggregate_batches(
     """
     check_account(ledger, dataset)
     declared = declare(classes, checked(query).n_classes)
+    if group == label:
+        raise InvalidInput(
+            f"Expected a public column of groups, got the label column {label!r}, whose counts would be exact. Name another."
+        )
     reader, counts, rows = LabelReader(declared, label), GroupCounts(query.n_groups, query.n_classes), RowsDigest(query)
     for batch in _batches(source, label, group):
         where = _group_column(batch, group, query, reader.rows)
@@ -247,15 +255,29 @@ def _within_cap(frame: Frame, secret: bytes, run_id: str) -> NDArray[np.bool_] |
 
 def _batches(source: "str | Path | pa.Table | Iterable[pa.RecordBatch]", label: str, group: str) -> Iterator[pa.RecordBatch]:
     if isinstance(source, (str, Path)):
-        import pyarrow.parquet as pq
-
-        with pq.ParquetFile(source) as file:
+        with _parquet(source) as file:
             missing = [name for name in (label, group) if name not in file.schema_arrow.names]
             if missing:
                 raise InvalidInput(f"Expected columns {label!r} and {group!r} in {source}, but it has no {missing[0]!r}.")
             yield from file.iter_batches(_BATCH, columns=[label, group])
-    else:
-        yield from source.to_batches() if isinstance(source, pa.Table) else source
+        return
+    batches: object = source.to_batches() if isinstance(source, pa.Table) else source
+    for batch in batches if isinstance(batches, Iterable) else [batches]:
+        if not isinstance(batch, pa.RecordBatch) or batch is source:
+            given = type(batch).__name__
+            raise InvalidInput(
+                f"Expected the path of a Parquet file, an Arrow table or its record batches, got {given}. Pass [batch] for one batch."
+            )
+        yield batch
+
+
+def _parquet(path: str | Path) -> "pq.ParquetFile":
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InvalidInput(f"Expected the path of a Parquet file, got {str(path)!r}: {error}.") from None
 
 
 def _group_column(batch: pa.RecordBatch, group: str, query: Query, start: int) -> NDArray[np.int64]:

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from labeldp import _validate
 from labeldp._hash import digest
 from labeldp.aggregates import Aggregate, Query
 from labeldp.aggregates.result import check_groups
@@ -46,14 +45,15 @@ def plan_of(
     max_rows_per_unit: int = 1,
     units: str = "",
 ) -> AggregatePlan:
-    """What makes a request for one answer the same request again."""
+    """What makes a request for one answer the same request again; a cap that the query cannot be answered at is refused."""
+    cap = query.require_cap(max_rows_per_unit)
     return AggregatePlan(
         dataset=dataset or "",
         column=column,
         unit=unit,
-        max_rows_per_unit=_validate.integer(max_rows_per_unit=max_rows_per_unit, low=1),
+        max_rows_per_unit=cap,
         epsilon=query.epsilon,
-        delta=query.spent_delta(max_rows_per_unit),
+        delta=query.spent_delta(cap),
         laws=query.to_dict() | ({"classes_inferred": True} if inferred else {}),
         classes=classes_digest(classes),
         rows=rows,

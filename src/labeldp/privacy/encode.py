@@ -26,7 +26,7 @@ def declare(classes: Sequence[object] | NDArray[np.generic], n_classes: int | No
     if len(values) < 2:
         raise InvalidInput(f"Expected at least 2 classes, got {len(values)}. One class needs no privacy.")
     if n_classes is not None and len(values) != n_classes:
-        raise InvalidInput(f"Expected {n_classes} classes, as many as the law has, got {len(values)}.")
+        raise InvalidInput(f"Expected {n_classes} classes, as many as the law or the query is about, got {len(values)}.")
     return values
 
 

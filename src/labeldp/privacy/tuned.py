@@ -50,7 +50,8 @@ def aggregate_best(
         Public, as in `aggregate`: each query pure (delta = 0), all of the same classes. Each run takes one at random, and fresh noise.
     score : function of an Aggregate to a number
         How good an answer is, from the answer and public facts alone, never from labels; the highest wins, NaN never. It must not raise,
-        print or keep what it is shown: answers that are not released, and their number, are covered by nothing.
+        print or keep what it is shown: answers that are not released, and their number, are covered by nothing. What is no number is
+        refused when it comes, and the charge is spent by then.
     tuning : RepeatAndSelect
         Expected number of runs, of shape 1 (geometric).
     score_name : str
@@ -84,7 +85,7 @@ def aggregate_best(
     >>> best.chosen, best.values.tolist(), best.receipt.epsilon
     (0, [[3, 0], [0, 2]], 150.0)
     """
-    _check(candidates, tuning)
+    _check(candidates, score, tuning)
     declared, inferred = classes_for(labels, classes, candidates[0][0].n_classes)
     codes = encode(labels, declared)
     check_rows(codes, ids, None, 1)
@@ -108,8 +109,13 @@ def aggregate_best(
     return answered(begun, ledger, lambda secret, receipt: _best(plan, tried, score, tuning, codes, declared, secret, receipt))
 
 
-def _check(candidates: Sequence[tuple[Query, ArrayLike]], tuning: RepeatAndSelect) -> None:
+def _check(candidates: Sequence[tuple[Query, ArrayLike]], score: Callable[[Aggregate], float], tuning: RepeatAndSelect) -> None:
     """Refuse what cannot be charged for beforehand."""
+    if not callable(score):
+        raise InvalidInput(f"Expected score to be a function of an Aggregate, got {type(score).__name__}. Name it with score_name=.")
+    pairs = isinstance(candidates, Sequence) and all(isinstance(pair, Sequence) and len(pair) == 2 for pair in candidates)
+    if not pairs:
+        raise InvalidInput("Expected candidates to be pairs of a query and the rows' groups, got others. [(query, groups)] tries one.")
     if not isinstance(tuning, RepeatAndSelect) or tuning.shape != 1:
         raise InvalidInput(f"Expected tuning=RepeatAndSelect(mean) of shape 1, the only one that is drawn exactly; got {tuning!r}.")
     if not candidates:
@@ -157,6 +163,17 @@ def _best(
         query, counts = tried[number][0], counted(number)
         key = derive_key(secret, purpose="aggregate", facts={**facts, "query": query.to_dict(), "repetition": repetition})
         answer = Aggregate(query, drawn(query, counts.table(), key, 1), counts.n_rows(), classes, receipt, chosen=number)
-        return float(score(answer)), answer
+        return _number(score(answer)), answer
 
     return tuning.select(run, RowWords(derive_key(secret, purpose="tuning-repeats", facts=facts), row_blocks(1)))
+
+
+def _number(score: object) -> float:
+    """What a score returned; text is no number, though float reads some."""
+    try:
+        return float(None if isinstance(score, str | bytes) else score)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"Expected a number from score, got {type(score).__name__}. The charge is spent and nothing is stored: mend the score, try it "
+            "on an answer about public labels, and ask again."
+        ) from None
