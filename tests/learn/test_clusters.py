@@ -4,12 +4,13 @@
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
-from scipy.stats import binom
+from scipy.stats import binom, norm
 from sklearn.base import clone
 from sklearn.datasets import make_blobs
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.tree import DecisionTreeClassifier
 from tests.naming import named
 
@@ -256,6 +257,35 @@ def test_units_share_the_budget_of_both_charges(data):
     assert model.prior_.answer.receipt.max_rows_per_unit == 2
     assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {2.0}
     assert model.score(X, y) > 0.9
+
+
+@pytest.mark.parametrize("settings", [{"n_stages": 1}, {"n_stages": 2}], ids=named)
+def test_coin_flips_are_estimated_to_be_guessed(settings):
+    """Nothing can be learned, so the truth is 1/2; a histogram that had counted the held-out rows' own labels would give 0.6 and more."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(6000, 4)), rng.integers(0, 2, 6000)
+    prior = ClusterPrior(n_clusters=1000, epsilon=3.0)
+    model = classifier(prior, KNeighborsClassifier(1), epsilon=6.0, classes=[0, 1], validation_fraction=0.3, **settings).fit(X, y)
+    found = model.estimated_accuracy_
+    deviation = (found.high - found.low) / (2 * norm.ppf(0.975))
+    assert abs(found.value - 0.5) < norm.isf(MISTAKE / 2) * deviation < 0.1
+    assert model.prior_.answer.n_rows.sum() == len(y) - len(model.noisy_labels_.blocks[-1].rows)
+
+
+def test_rows_that_a_prior_was_not_asked_of_are_kept_for_a_repeat(data, tmp_path):
+    X, y = data
+    ids = np.random.default_rng(0).permutation(len(y))
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    model = classifier(ClusterPrior(n_clusters=8), noise=None, ledger=ledger, dataset="people", validation_fraction=0.3)
+    first = clone(model).fit(X, y, ids=ids)
+    again = clone(model).fit(X, y, ids=ids)
+    assert again.estimated_accuracy_ == first.estimated_accuracy_
+    assert np.array_equal(again.noisy_labels_.likelihood(), first.noisy_labels_.likelihood())
+    assert ledger.spent("people", "label") == 0.5
+    assert len(ledger.runs()) == 2
+    with pytest.raises(ldp.BudgetExceeded):
+        clone(model).set_params(validation_fraction=0.2).fit(X, y, ids=ids)
+    assert len(ledger.runs()) == 2
 
 
 def test_noisy_labels_need_no_prior_and_cost_nothing(data):

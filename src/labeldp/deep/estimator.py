@@ -275,6 +275,7 @@ class TorchClassifier:
                 fit=trainer.fit,
                 prior_of=trainer.prior_of,
                 first_prior=plan.prior_of_rows,
+                held_out=plan.held_out,
             )
             for run in runs:
                 run.settle()

@@ -195,6 +195,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
                 fit=lambda rows, noisy, model, held_out: _learn(learner, X, rows, noisy, model or start, held_out),
                 prior_of=lambda model, rows: model.predict_proba(take(X, rows)) ** (1.0 / options.temperature),
                 first_prior=plan.prior_of_rows,
+                held_out=plan.held_out,
             )
         self.prior_ = known
         self._finish(X, staged.noisy, staged.model, staged.validation, staged.stages, learner, options)

@@ -191,7 +191,7 @@ class NoiseCluster(ClassifierMixin, BaseEstimator):
             max_rows_per_unit=self.max_rows_per_unit,
             ledger=self.ledger,
             noise=self.noise,
-        )
+        ).answer
 
     def _checked(self, X: Any, y: Any, *, reset: bool) -> Any:
         if reset and y is None:

@@ -11,7 +11,18 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp.aggregates import Aggregate, Query
 from labeldp.aggregates.result import check_groups
 from labeldp.errors import InvalidInput
-from labeldp.privacy.answering import RowsDigest, answered, checked, drawn, groups_of, key_facts, plan_of, rows_digest
+from labeldp.privacy.answering import (
+    Asked,
+    RowsDigest,
+    answered,
+    checked,
+    drawn,
+    groups_of,
+    held_out_rows,
+    key_facts,
+    plan_of,
+    rows_digest,
+)
 from labeldp.privacy.counting import GroupCounts, LabelReader
 from labeldp.privacy.custody import AggregatePlan, Covered, begin_once
 from labeldp.privacy.door import check_account, check_rows, classes_for, covered_rows, set_digest, warn_once
@@ -113,7 +124,7 @@ def aggregate(
         ledger=ledger,
         noise=noise,
         redraw=redraw,
-    )
+    ).answer
 
 
 def answer_groups(
@@ -132,7 +143,9 @@ def answer_groups(
     ledger: Ledger | None = None,
     noise: SeededNoise | None = None,
     redraw: bool = False,
-) -> Aggregate:
+    held_out: float = 0.0,
+    before_charge: Callable[[], None] | None = None,
+) -> Asked:
     """`aggregate` for estimators, which have settled the classes and know what a unit is called.
 
     Parameters
@@ -144,6 +157,10 @@ def answer_groups(
         They were read off the labels, which the ledger notes.
     unit_name : str
         Name of the unit in receipts.
+    held_out : float in [0, 1)
+        Share of the rows, chosen by secret key, that are not asked, so that something can be measured on them.
+    before_charge : function, optional
+        Called right before a charge, where no answer is stored: what it raises stops the call, and nothing is charged.
     """
     declared = declare(classes, checked(query).n_classes)
     codes = encode(labels, declared)
@@ -160,19 +177,22 @@ def answer_groups(
         unit="row" if unit is None else unit_name,
         max_rows_per_unit=max_rows_per_unit,
         units="" if unit is None else set_digest(np.arange(len(codes)) if ids is None else ids, unit),
+        held_out=held_out,
     )
     check_account(ledger, dataset)
     frame = Frame(plan, declared, len(codes), ids, unit, ledger)
     frame.check(new_secret())
     warn_once(ledger, noise)
+    covered = covered_rows(ledger, plan, ids if unit is None else unit)
+    begun = begin_once(plan, ledger, noise, redraw=redraw, covered=covered, before_charge=before_charge)
+    out = held_out_rows(begun, frame, held_out)
 
     def draw(secret: bytes, receipt: Receipt) -> Aggregate:
-        counts, kept = GroupCounts(query.n_groups, query.n_classes), _within_cap(frame, secret, receipt.run_id)
-        counts.add(where if kept is None else where[kept], codes if kept is None else codes[kept])
+        counts, kept = GroupCounts(query.n_groups, query.n_classes), ~out & _within_cap(frame, secret, receipt.run_id)
+        counts.add(where[kept], codes[kept])
         return _drawn(plan, query, declared, counts, secret, receipt)
 
-    covered = covered_rows(ledger, plan, ids if unit is None else unit)
-    return answered(begin_once(plan, ledger, noise, redraw=redraw, covered=covered), ledger, draw)
+    return Asked(answered(begun, ledger, draw), where, out)
 
 
 def aggregate_batches(
@@ -236,11 +256,11 @@ def _drawn(
     return Aggregate(query, drawn(query, counts.table(), key, plan.max_rows_per_unit), counts.n_rows(), classes, receipt)
 
 
-def _within_cap(frame: Frame, secret: bytes, run_id: str) -> NDArray[np.bool_] | None:
-    """(n,) bool: the rows within their unit's cap; None for all of them."""
+def _within_cap(frame: Frame, secret: bytes, run_id: str) -> NDArray[np.bool_]:
+    """(n,) bool: the rows within their unit's cap."""
     units = frame.unit_codes(secret, run_id)
     if units is None:
-        return None
+        return np.ones(len(frame.ids), bool)
     words = one_word(derive_key(secret, purpose="unit-cap", facts=frame.facts(run_id)), frame.blocks(secret, run_id))
     return keep_within_cap(units, words, frame.plan.max_rows_per_unit)
 

@@ -8,6 +8,7 @@ the charge and the store has spent, and gets nothing.
 import hashlib
 import io
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +21,31 @@ from labeldp.aggregates.result import check_groups
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.privacy.custody import AggregatePlan, Begun
 from labeldp.privacy.ledger import Ledger
-from labeldp.privacy.noise import CHUNK, Key, RowWords, row_blocks
+from labeldp.privacy.noise import CHUNK, Key, RowWords, derive_key, partition, row_blocks
+from labeldp.privacy.run import Frame
 from labeldp.receipt import Receipt
 
 _OUTPUT = "aggregate.parquet"
+_HELD_OUT = "held-out"
 _BATCH = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """An answer, and which rows it is about.
+
+    Attributes
+    ----------
+    answer : Aggregate
+    groups : (n,) int64
+        The group of each row, asked or not.
+    held_out : (n,) bool
+        Rows that were not asked.
+    """
+
+    answer: Aggregate
+    groups: NDArray[np.int64]
+    held_out: NDArray[np.bool_]
 
 
 def checked(query: object) -> Query:
@@ -45,6 +66,7 @@ def plan_of(
     unit: str = "row",
     max_rows_per_unit: int = 1,
     units: str = "",
+    held_out: float = 0.0,
 ) -> AggregatePlan:
     """What makes a request for one answer the same request again."""
     return AggregatePlan(
@@ -54,7 +76,7 @@ def plan_of(
         max_rows_per_unit=_validate.integer(max_rows_per_unit=max_rows_per_unit, low=1),
         epsilon=query.epsilon,
         delta=query.spent_delta(max_rows_per_unit),
-        laws=query.to_dict() | ({"classes_inferred": True} if inferred else {}),
+        laws=query.to_dict() | ({"classes_inferred": True} if inferred else {}) | ({"held_out": held_out} if held_out else {}),
         classes=classes_digest(classes),
         rows=rows,
         units=units,
@@ -115,6 +137,26 @@ def answered(begun: Begun, ledger: Ledger | None, draw: Callable[[bytes, Receipt
         begun.store.write(_OUTPUT, _as_file(answer))
         ledger.settle(begun.receipt.run_id, begun.store.digest())
     return answer
+
+
+def held_out_rows(begun: Begun, frame: Frame, share: float) -> NDArray[np.bool_]:
+    """(n,) bool: the rows that are not asked, by the run's secret, independent of labels; kept, since the secret is not."""
+    if not share:
+        return np.zeros(len(frame.ids), bool)
+    stored = None if begun.store is None else begun.store.load_array(_HELD_OUT)
+    if stored is not None:
+        return frame.in_table_order(stored).astype(bool)
+    if begun.secret is None:
+        raise LedgerError(
+            f"Expected which rows run {begun.receipt.run_id} did not ask in its folder, but it is gone. Restore it, or ask for a new, "
+            "charged draw with redraw=True."
+        )
+    run_id = begun.receipt.run_id
+    key = derive_key(begun.secret, purpose="partition", facts=frame.facts(run_id))
+    rows = partition(key, frame.blocks(begun.secret, run_id), (share, 1.0 - share)) == 0
+    if begun.store is not None:
+        begun.store.save_array(_HELD_OUT, frame.in_id_order(rows))
+    return rows
 
 
 def key_facts(plan: AggregatePlan, receipt: Receipt, **more: object) -> Mapping[str, object]:

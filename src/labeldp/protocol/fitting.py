@@ -24,6 +24,7 @@ from labeldp.receipt import PrivacySpent, spent_in_sequence
 
 if TYPE_CHECKING:
     from labeldp.aggregates import Aggregate
+    from labeldp.privacy.answering import Asked
     from labeldp.privacy.run import Run
 
 Floats = NDArray[np.float64]
@@ -63,6 +64,8 @@ class FitPlan:
         A prior of groups, which `answer_for` pays for.
     answer : Aggregate or None
         What it bought.
+    held_out : (n,) bool, or None
+        The validation part where such a prior was bought: it was asked of the other rows alone. None: the run chooses it.
     """
 
     classes: tuple[object, ...]
@@ -71,6 +74,7 @@ class FitPlan:
     prior: Floats | None
     grouped: GroupPlan | None = None
     answer: "Aggregate | None" = None
+    held_out: NDArray[np.bool_] | None = None
 
     @property
     def prior_of_rows(self) -> PriorOfRows | None:
@@ -90,11 +94,12 @@ class FitPlan:
         """Every row will have an unbiased estimator."""
         return self.stages.invertible and self.prior is None and self.grouped is None
 
-    def with_answer(self, answer: "Aggregate | None") -> "FitPlan":
+    def with_answer(self, asked: "Asked | None") -> "FitPlan":
         """The plan with its prior of groups paid for; as it is, without one."""
-        if answer is None or self.grouped is None:
+        if asked is None:
             return self
-        return replace(self, answer=answer, prior=projected_prior(answer)[self.grouped.groups])
+        held_out = asked.held_out if self.stages.validation_fraction else None
+        return replace(self, answer=asked.answer, prior=projected_prior(asked.answer)[asked.groups], held_out=held_out)
 
     def to_dict(self) -> dict[str, object]:
         """The plan as JSON-ready data, for the charge."""
@@ -157,8 +162,8 @@ def _law_of(settings: Settings, grouped: GroupPlan | None, n_classes: int) -> La
 
 def answer_for(
     settings: Settings, plan: FitPlan, labels: NDArray[Any], *, ids: ArrayLike | None, unit: ArrayLike | None
-) -> "Aggregate | None":
-    """What the labels say of a prior's groups: the first of a fit's two charges. None without such a prior.
+) -> "Asked | None":
+    """What the labels of the rows to learn from say of a prior's groups: the first of a fit's two charges. None without such a prior.
 
     Parameters
     ----------
@@ -169,7 +174,8 @@ def answer_for(
     """
     if plan.grouped is None:
         return None
-    return ask_groups(settings, plan.grouped, labels, plan.classes, inferred=plan.inferred, ids=ids, unit=unit)
+    held_out = plan.stages.validation_fraction
+    return ask_groups(settings, plan.grouped, labels, plan.classes, inferred=plan.inferred, ids=ids, unit=unit, held_out=held_out)
 
 
 def spent_by(plan: FitPlan, noisy: NoisyLabels) -> PrivacySpent:

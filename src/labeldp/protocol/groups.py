@@ -19,6 +19,7 @@ from labeldp.laws import Law
 
 if TYPE_CHECKING:  # a machine that only trains has none of what custody and aggregates need
     from labeldp.aggregates import Aggregate, Histogram
+    from labeldp.privacy.answering import Asked
     from labeldp.privacy.ledger import Ledger
     from labeldp.privacy.noise import SeededNoise
 
@@ -144,7 +145,8 @@ def ask_groups(
     inferred: bool,
     ids: ArrayLike | None,
     unit: ArrayLike | None,
-) -> "Aggregate":
+    held_out: float = 0.0,
+) -> "Asked":
     """Charge and answer the plan's question; a repeat of a settled one costs nothing.
 
     Parameters
@@ -157,6 +159,8 @@ def ask_groups(
     inferred : bool
         They were read off the labels.
     ids, unit : as `fit` got them
+    held_out : float in [0, 1)
+        Share of the rows that are left out, to measure a model by that did not see their labels.
     """
     from labeldp.privacy.aggregation import answer_groups
 
@@ -175,6 +179,7 @@ def ask_groups(
         max_rows_per_unit=settings.max_rows_per_unit,
         ledger=with_room(settings.ledger, settings.epsilon),
         noise=settings.noise,
+        held_out=held_out,
     )
 
 
