@@ -325,6 +325,7 @@ REFUSED = {
     "epsilon": ({"epsilon": math.nan}, {}, "epsilon"),
     "law": ({"law": ldp.RandomizedResponse(K, 1.0)}, {}, "agree"),
     "prior": ({"prior": np.ones((3, K))}, {}, "prior of shape"),
+    "prior that is none": ({"prior": np.full((N, K), np.nan)}, {}, "finite weights"),
     "prior that is not read": ({"law": "rr", "prior": np.ones((N, K))}, {}, "does not read it"),
     "stages": ({"n_stages": 0}, {}, "n_stages"),
     "recipes": ({"recipe": [QUICK]}, {}, "n_stages=2"),

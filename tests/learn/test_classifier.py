@@ -132,6 +132,19 @@ def test_priors_are_used_by_the_first_stage(data):
         classifier(prior=sharp[:, :2]).fit(X, y)
 
 
+@pytest.mark.parametrize("weight", [np.nan, -1.0, np.inf], ids=str)
+@pytest.mark.parametrize("law", ["auto", "rr-with-prior", "split"])
+@pytest.mark.parametrize("given", [lambda weights: weights, lambda weights: lambda X: weights], ids=["array", "function"])
+def test_a_prior_that_is_none_is_refused_before_the_charge(data, tmp_path, law, given, weight):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    weights = np.ones((len(y), K))
+    weights[7, 1] = weight
+    with pytest.raises(ldp.InvalidInput, match="row 7 first"):
+        classifier(prior=given(weights), law=law, noise=None, ledger=ledger, dataset="people").fit(X, y)
+    assert not ledger.runs()
+
+
 def test_named_classes_and_data_frames(data):
     pandas = pytest.importorskip("pandas")
     X, y = data

@@ -196,14 +196,27 @@ def test_a_fit_that_died_between_its_charges_goes_on_with_the_answer_that_it_has
 
 
 @pytest.mark.parametrize("budget", [0.3, None])
-def test_no_charge_is_made_where_the_second_could_not_follow(data, tmp_path, budget):
+@pytest.mark.parametrize("ids", [None, np.arange(3000), np.char.mod("row %d", np.arange(3000))], ids=["no ids", "numbers", "names"])
+def test_no_charge_is_made_where_the_second_could_not_follow(data, tmp_path, budget, ids):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=budget)
     if budget is None:
-        ldp.privatize(y, ldp.RandomizedResponse(K, 0.2), classes=range(K), dataset="people", ledger=ledger)
+        ldp.privatize(y, ldp.RandomizedResponse(K, 0.2), classes=range(K), dataset="people", ids=ids, ledger=ledger)
     with pytest.raises(ldp.BudgetExceeded, match="in two charges"):
-        classifier(ClusterPrior(), noise=None, ledger=ledger, dataset="people").fit(X, y)
+        classifier(ClusterPrior(), noise=None, ledger=ledger, dataset="people").fit(X, y, ids=ids)
     assert len(ledger.runs()) == (budget is None)
+
+
+def test_rows_that_spent_nothing_have_room_though_others_have_none(data, tmp_path):
+    (X, y), ids = data, np.arange(3000)
+    ledger = ldp.Ledger(tmp_path / "ledger.db", budget=0.5)
+    for part in (slice(0, 1500), slice(1500, None)):
+        classifier(ClusterPrior(n_clusters=4), noise=None, ledger=ledger, dataset="people").fit(X[part], y[part], ids=ids[part])
+    assert ledger.spent("people", "label") == 0.5
+    some = slice(1000, 2000)
+    with pytest.raises(ldp.BudgetExceeded, match="in two charges"):
+        classifier(ClusterPrior(n_clusters=4), noise=None, ledger=ledger, dataset="people").fit(X[some], y[some], ids=ids[some])
+    assert len(ledger.runs()) == 4
 
 
 @pytest.mark.parametrize(
@@ -259,7 +272,7 @@ def test_units_share_the_budget_of_both_charges(data):
     assert model.score(X, y) > 0.9
 
 
-@pytest.mark.parametrize("settings", [{"n_stages": 1}, {"n_stages": 2}], ids=named)
+@pytest.mark.parametrize("settings", [{"n_stages": 1}, {"n_stages": 2, "law": "rr-with-prior"}], ids=named)
 def test_coin_flips_are_estimated_to_be_guessed(settings):
     """Nothing can be learned, so the truth is 1/2; a histogram that had counted the held-out rows' own labels would give 0.6 and more."""
     rng = np.random.default_rng(0)

@@ -21,6 +21,7 @@ from labeldp.privacy.answering import (
     held_out_rows,
     key_facts,
     plan_of,
+    require_room,
     rows_digest,
 )
 from labeldp.privacy.counting import GroupCounts, LabelReader
@@ -144,7 +145,7 @@ def answer_groups(
     noise: SeededNoise | None = None,
     redraw: bool = False,
     held_out: float = 0.0,
-    before_charge: Callable[[], None] | None = None,
+    total: float | None = None,
 ) -> Asked:
     """`aggregate` for estimators, which have settled the classes and know what a unit is called.
 
@@ -159,8 +160,8 @@ def answer_groups(
         Name of the unit in receipts.
     held_out : float in [0, 1)
         Share of the rows, chosen by secret key, that are not asked, so that something can be measured on them.
-    before_charge : function, optional
-        Called right before a charge, where no answer is stored: what it raises stops the call, and nothing is charged.
+    total : float, optional
+        Epsilon of this charge and of those that are to follow it on these rows: where it is not all left, nothing is charged.
     """
     declared = declare(classes, checked(query).n_classes)
     codes = encode(labels, declared)
@@ -184,7 +185,9 @@ def answer_groups(
     frame.check(new_secret())
     warn_once(ledger, noise)
     covered = covered_rows(ledger, plan, ids if unit is None else unit)
-    begun = begin_once(plan, ledger, noise, redraw=redraw, covered=covered, before_charge=before_charge)
+    begun = begin_once(
+        plan, ledger, noise, redraw=redraw, covered=covered, before_charge=lambda: require_room(ledger, plan, covered, total)
+    )
     out = held_out_rows(begun, frame, held_out)
 
     def draw(secret: bytes, receipt: Receipt) -> Aggregate:

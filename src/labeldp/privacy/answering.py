@@ -16,10 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import digest
+from labeldp._rounding import exact
 from labeldp.aggregates import Aggregate, Query
 from labeldp.aggregates.result import check_groups
-from labeldp.errors import InvalidInput, LedgerError
-from labeldp.privacy.custody import AggregatePlan, Begun
+from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError
+from labeldp.privacy.custody import AggregatePlan, Begun, Covered
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import CHUNK, Key, RowWords, derive_key, partition, row_blocks
 from labeldp.privacy.run import Frame
@@ -139,6 +140,19 @@ def answered(begun: Begun, ledger: Ledger | None, draw: Callable[[bytes, Receipt
     return answer
 
 
+def require_room(ledger: Ledger | None, plan: AggregatePlan, covered: Covered | None, total: float | None) -> None:
+    """Refuse a first charge where the others of a total could not follow it on the same rows."""
+    if ledger is None or total is None:
+        return
+    left = ledger.remaining(plan.dataset, plan.column, None if covered is None else covered.rows)
+    if left < float("inf") and exact(left) < exact(total):
+        raise BudgetExceeded(
+            f"Expected epsilon <= {left!r}, which remains for these rows of dataset {plan.dataset!r}, column {plan.column!r} in "
+            f"{ledger.location}; got epsilon={total!r} in two charges. Nothing was charged. Raise the budget, with "
+            "`labeldp ledger set-budget` or set_budget, or lower epsilon."
+        )
+
+
 def held_out_rows(begun: Begun, frame: Frame, share: float) -> NDArray[np.bool_]:
     """(n,) bool: the rows that are not asked, by the run's secret, independent of labels; kept, since the secret is not."""
     if not share:
@@ -153,7 +167,7 @@ def held_out_rows(begun: Begun, frame: Frame, share: float) -> NDArray[np.bool_]
         )
     run_id = begun.receipt.run_id
     key = derive_key(begun.secret, purpose="partition", facts=frame.facts(run_id))
-    rows = partition(key, frame.blocks(begun.secret, run_id), (share, 1.0 - share)) == 0
+    rows = np.asarray(partition(key, frame.blocks(begun.secret, run_id), (share, 1.0 - share)) == 0)
     if begun.store is not None:
         begun.store.save_array(_HELD_OUT, frame.in_id_order(rows))
     return rows

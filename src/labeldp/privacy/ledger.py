@@ -236,11 +236,21 @@ class Ledger:
         """
         return [(float_up(spent), rows) for spent, rows in self._spend(self._read(dataset, column)).by_rows()]
 
-    def remaining(self, dataset: str, column: str) -> float:
-        """Epsilon that is left for every row, rounded down, at least 0; infinite where neither a charge nor `budget` has set a budget."""
+    def remaining(self, dataset: str, column: str, rows: RowSet | None = None) -> float:
+        """Epsilon that is left, rounded down, at least 0; infinite where neither a charge nor `budget` has set a budget.
+
+        Parameters
+        ----------
+        dataset, column : str
+        rows : RowSet, optional
+            For which rows, or units; None: for every row.
+        """
         account = self._read(dataset, column)
         budget = account.budget if account.budget is not None else None if self.budget is None else exact(self.budget)
-        return float("inf") if budget is None else rounded_down(max(budget - self._spend(account).most, Fraction(0)))
+        if budget is None:
+            return float("inf")
+        spent = self._spend(account).most if rows is None else ledger_charge.spent_before(self._sets, account.runs, rows)
+        return rounded_down(max(budget - spent, Fraction(0)))
 
     def budget_of(self, dataset: str, column: str) -> float | None:
         """The budget kept for a (dataset, column); None before its first charge. The first charge without one sets its own epsilon."""

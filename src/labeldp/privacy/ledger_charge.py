@@ -18,7 +18,7 @@ from labeldp.privacy import events
 from labeldp.privacy.ledger_entries import Row, RunRecord, account_of, charged, rounded_down, text
 from labeldp.privacy.ledger_rows import IdsOf, RowSets, overlaps
 from labeldp.privacy.ledger_session import VERSION, Session, Store
-from labeldp.privacy.ledger_spend import Spend
+from labeldp.privacy.ledger_spend import Charged, Spend
 from labeldp.privacy.rowset import RowSet
 from labeldp.receipt import Receipt
 
@@ -77,6 +77,13 @@ def _looked_up(store: Store, sets: RowSets, request: Request, ids_of: IdsOf | No
     with store.reading() as session:
         runs = account_of(session.rows(request.dataset, request.column)).runs
     return sets.shown_disjoint(request.rows, runs.values(), ids_of)
+
+
+def spent_before(sets: RowSets, runs: Mapping[str, RunRecord], rows: RowSet) -> Fraction:
+    """What the most heavily used of these rows has spent in earlier runs, as a charge of them would count it."""
+    shared = sets.shown_disjoint(rows, runs.values(), None)
+    apart = tuple(run for run, count in shared.items() if not count)
+    return Spend(sets.integers, runs.values()).covered(Charged("", rows.facts(), apart), rows.integers if rows.kind == "integers" else None)
 
 
 class _Charging:
@@ -143,8 +150,8 @@ class _Charging:
         spend = Spend(self.sets.integers, self._runs.values())
         if rows is None:
             return spend.most
-        row = (0, "", text(self._body | {"at": ""}), "")
-        return spend.covered(charged(row), rows.integers if rows.kind == "integers" else None)
+        apart = tuple(run for run, shared in self.shared.items() if not shared)
+        return spend.covered(Charged(self.request.run_id, self._facts, apart), rows.integers if rows.kind == "integers" else None)
 
     def _check_budget(self) -> None:
         request, stored = self.request, self.standing.budget

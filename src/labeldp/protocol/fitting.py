@@ -160,9 +160,7 @@ def _law_of(settings: Settings, grouped: GroupPlan | None, n_classes: int) -> La
     return law
 
 
-def answer_for(
-    settings: Settings, plan: FitPlan, labels: NDArray[Any], *, ids: ArrayLike | None, unit: ArrayLike | None
-) -> "Asked | None":
+def answer_for(settings: Settings, plan: FitPlan, labels: NDArray[Any], *, ids: ArrayLike | None, unit: ArrayLike | None) -> "Asked | None":
     """What the labels of the rows to learn from say of a prior's groups: the first of a fit's two charges. None without such a prior.
 
     Parameters
@@ -214,13 +212,19 @@ def _require_use(law: Law) -> None:
 
 
 def first_prior(prior: Any, X: Any, n_rows: int, law: Law) -> Floats | None:
-    """The public prior of all rows as an (n, K) array, or None."""
+    """The public prior of all rows as an (n, K) array, or None; a row of zeros counts as uniform."""
     if prior is None:
         return None
     _require_use(law)
     weights = np.asarray(prior(X) if callable(prior) else prior, np.float64)
     if weights.shape != (n_rows, law.n_classes):
         raise InvalidInput(f"Expected a prior of shape {(n_rows, law.n_classes)}, got {weights.shape}.")
+    bad = np.flatnonzero(~((weights >= 0) & (weights < np.inf)).all(axis=1))
+    if len(bad):
+        raise InvalidInput(
+            f"Expected a prior of finite weights >= 0, got other ones in {len(bad)} of {n_rows} rows, row {bad[0]} first. Clip them, or "
+            "give such rows uniform weights."
+        )
     return weights
 
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp._hash import array_digest, digest
 from labeldp._rounding import exact
-from labeldp.errors import BudgetExceeded, InvalidInput
+from labeldp.errors import InvalidInput
 from labeldp.laws import Law
 
 if TYPE_CHECKING:  # a machine that only trains has none of what custody and aggregates need
@@ -152,7 +152,7 @@ def ask_groups(
     Parameters
     ----------
     settings : Charging
-        Its epsilon is the total; refused at once if the budget has no room for all of it.
+        Its epsilon is the total; refused at once if the budget has no room for all of it on these rows.
     plan : GroupPlan
     labels : (n,) raw labels
     classes : sequence of K values
@@ -164,7 +164,6 @@ def ask_groups(
     """
     from labeldp.privacy.aggregation import answer_groups
 
-    _require_room(settings, plan, by_ids=ids is not None)
     return answer_groups(
         labels,
         plan.query,
@@ -180,6 +179,7 @@ def ask_groups(
         ledger=with_room(settings.ledger, settings.epsilon),
         noise=settings.noise,
         held_out=held_out,
+        total=settings.epsilon,
     )
 
 
@@ -191,22 +191,3 @@ def unit_name_of(unit: ArrayLike | None) -> str:
 def with_room(ledger: "Ledger | None", epsilon: float) -> "Ledger | None":
     """A ledger whose first charge sets the budget to all that is going to be charged, not to its own part, if nobody has set another."""
     return ledger if ledger is None or ledger.budget is not None else replace(ledger, budget=epsilon)
-
-
-def _require_room(settings: Charging, plan: GroupPlan, *, by_ids: bool) -> None:
-    """Refuse a first charge where the second could not follow. With ids, rows may be new ones, which the charges themselves decide."""
-    ledger = settings.ledger
-    if ledger is None or not settings.dataset or by_ids:
-        return
-    asked = [run.event.get("query") for run in ledger.runs(settings.dataset, settings.column)]
-    left = ledger.remaining(settings.dataset, settings.column)
-    if plan.query.to_dict() not in asked and not _enough(left, settings.epsilon):
-        raise BudgetExceeded(
-            f"Requested epsilon={settings.epsilon!r} of {settings.dataset!r}, column {settings.column!r}, in two charges; remaining "
-            f"{left!r}. Nothing was charged. Raise the budget (labeldp ledger set-budget), or lower epsilon."
-        )
-
-
-def _enough(left: float, wanted: float) -> bool:
-    """left >= wanted, both read as decimals; infinity is enough."""
-    return left == float("inf") or exact(left) >= exact(wanted)
