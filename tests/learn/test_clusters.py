@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clusters of public features: how they are found, how budgets are divided over them, and the estimators that stand on them."""
 
+import json
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
@@ -307,6 +312,77 @@ def test_noisy_labels_need_no_prior_and_cost_nothing(data):
     model = classifier(ClusterPrior()).fit(X, noisy)
     assert model.prior_ is None
     assert model.privacy_ == noisy.privacy
+
+
+TRAINER = """
+import sys, warnings
+import numpy as np
+import labeldp as ldp
+from labeldp.learn import ClusterPrior, NoiseCluster
+from sklearn.naive_bayes import GaussianNB
+warnings.simplefilter("ignore")
+X = np.random.default_rng(0).normal(size=(20_000, 30)).astype(np.float32)
+y, ids = (X[:, 0] > 0).astype(int), np.arange(len(X))
+order = ids if sys.argv[2] == "1" else ids[::-1]
+shared = {"classes": [0, 1], "ledger": ldp.Ledger(sys.argv[1], budget=5)}
+prior = ClusterPrior(n_clusters=60, epsilon=0.1)
+models = [
+    NoiseCluster(epsilon=0.1, n_clusters=60, dataset="votes", **shared).fit(X, y),
+    ldp.LabelDPClassifier(GaussianNB(), epsilon=0.5, prior=prior, dataset="rows", random_state=0, **shared).fit(X, y),
+    NoiseCluster(epsilon=0.1, n_clusters=60, dataset="ids", **shared).fit(X[order], y[order], ids=order),
+]
+for model in models:
+    sys.stdout.write(str(model.predict(X[:5000]).tolist()))
+"""
+
+
+def test_a_repeat_is_known_whatever_number_of_threads_and_order_found_the_clusters(tmp_path):
+    said = []
+    for threads in ("1", "2"):
+        command = [sys.executable, "-c", TRAINER, str(tmp_path / "ledger.db"), threads]
+        run = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": threads})
+        assert not run.returncode, run.stderr
+        said.append(run.stdout)
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    assert [ledger.spent(dataset, "label") for dataset in ("votes", "rows", "ids")] == [0.1, 0.5, 0.1]
+    first, again = (np.array(json.loads(f"[{each.replace('][', '],[')}]")) for each in said)
+    assert (first == again).mean() > 0.999  # centres are the stored ones; only rounding between two of them differs
+
+
+@pytest.mark.parametrize(
+    ("change", "charged"),
+    [
+        ({}, False),
+        ({"embedder": PCA(2, svd_solver="full", random_state=0)}, False),
+        ({"embedder": lambda rows: rows[:, :2]}, False),
+        ({"random_state": 1}, True),
+        ({"algorithm": "mini-batch"}, True),
+        ({"embedder": "pca"}, True),
+        ({"embedder": PCA(2, svd_solver="full", random_state=1)}, True),
+        ({"embedder": lambda rows: rows[:, 1:]}, True),
+    ],
+    ids=named,
+)
+def test_another_clustering_is_another_request(data, tmp_path, change, charged):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db", budget=5.0)
+    embedder = change.get("embedder")
+    before = embedder if not charged or embedder is None else (lambda rows: rows[:, :2]) if callable(embedder) else None
+    first = NoiseCluster(n_clusters=4, classes=range(K), dataset="people", ledger=ledger, embedder=before)
+    first.fit(X, y)
+    clone(first).set_params(**change).fit(X, y)
+    assert len(ledger.runs()) == 1 + charged
+    first.fit(X + 1e-9, y)
+    assert len(ledger.runs()) == 2 + charged
+
+
+def test_groups_that_are_gone_are_not_guessed(data, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    model = NoiseCluster(n_clusters=4, classes=range(K), dataset="people", ledger=ledger).fit(X, y)
+    (ledger.run_dir(ledger.runs()[0].run_id) / "groups.npy").unlink()
+    with pytest.raises(ldp.LedgerError, match="Restore"):
+        model.fit(X, y)
 
 
 # NoiseCluster ------------------------------------------------------------------------------------------------------------------------

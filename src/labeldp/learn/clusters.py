@@ -3,8 +3,8 @@
 
 import math
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,15 @@ class Clusters:
     centres: Floats
 
     @property
+    def kept(self) -> dict[str, Floats]:
+        """What a ledger keeps with the answer about the clusters, so that a repeat reads it."""
+        return {"centres": self.centres}
+
+    def restored(self, kept: Mapping[str, NDArray[Any]]) -> "Clusters":
+        """The clusters as they were when they were asked."""
+        return replace(self, centres=np.asarray(kept["centres"], np.float64))
+
+    @property
     def n_clusters(self) -> int:
         """Number of clusters, empty ones too."""
         return len(self.centres)
@@ -98,7 +107,7 @@ def find_clusters(X: Any, n_clusters: int, *, embedder: Any = None, algorithm: s
     algorithm : {"auto", "k-means", "mini-batch", "faiss"}
         "auto": k-means, in mini-batches above 200,000 rows.
     random_state : int
-        The same number finds the same clusters, so that a repeat is recognised.
+        The same number finds the same clusters on one machine with one number of threads; elsewhere rounding can move rows at borders.
 
     Notes
     -----

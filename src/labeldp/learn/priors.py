@@ -12,6 +12,7 @@ from labeldp import _validate
 from labeldp.aggregates import Aggregate, Histogram
 from labeldp.laws import ClusterRR, Law
 from labeldp.laws.cluster_budget import split_budget
+from labeldp.learn.cluster_request import clustering_request
 from labeldp.learn.clusters import Clusters, clusters_for, find_clusters
 from labeldp.learn.model import Floats
 from labeldp.protocol.groups import GroupPlan, left_of, projected_prior
@@ -84,8 +85,10 @@ class ClusterPrior(BaseEstimator):
         rest = left_of(epsilon, share, "the prior (its own epsilon)")
         count = clusters_for(n_rows, n_classes, share / max_rows_per_unit) if self.n_clusters is None else self.n_clusters
         query = self._query(n_classes, share, _validate.integer(n_clusters=count, low=1))
-        clusters = find_clusters(X, count, embedder=self.embedder, algorithm=self.algorithm, random_state=self.random_state)
-        plan = GroupPlan(clusters.assign(X), query, rest, None, clusters)
+        settings: dict[str, Any] = {"algorithm": self.algorithm, "random_state": self.random_state}
+        clusters = find_clusters(X, count, embedder=self.embedder, **settings)
+        request = clustering_request(X, clusters, self.embedder, settings | {"n_clusters": count})
+        plan = GroupPlan(clusters.assign(X), query, rest, None, clusters, request)
         if law == ClusterRR.name and self.epsilon is None and self.delta == 0 and max_rows_per_unit == 1:
             return self._divided(plan, epsilon, n_classes)
         return plan

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The door's other wing: raw labels of many rows go in, private answers about groups of them come out."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
+from labeldp._hash import digest
 from labeldp.aggregates import Aggregate, Query
 from labeldp.aggregates.result import check_groups
 from labeldp.errors import InvalidInput
@@ -19,6 +20,7 @@ from labeldp.privacy.answering import (
     drawn,
     groups_of,
     held_out_rows,
+    kept_with,
     key_facts,
     plan_of,
     require_room,
@@ -30,7 +32,7 @@ from labeldp.privacy.door import check_account, check_rows, classes_for, covered
 from labeldp.privacy.encode import declare, encode
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise, derive_key, new_secret, one_word
-from labeldp.privacy.run import Frame, keep_within_cap
+from labeldp.privacy.run import Frame, id_order, keep_within_cap
 from labeldp.privacy.tuned import aggregate_best
 from labeldp.receipt import Receipt
 
@@ -146,6 +148,8 @@ def answer_groups(
     redraw: bool = False,
     held_out: float = 0.0,
     total: float | None = None,
+    request: Callable[[NDArray[np.intp] | None], str] | None = None,
+    kept: Mapping[str, NDArray[np.generic]] | None = None,
 ) -> Asked:
     """`aggregate` for estimators, which have settled the classes and know what a unit is called.
 
@@ -162,6 +166,11 @@ def answer_groups(
         Share of the rows, chosen by secret key, that are not asked, so that something can be measured on them.
     total : float, optional
         Epsilon of this charge and of those that are to follow it on these rows: where it is not all left, nothing is charged.
+    request : function of the order of the rows, optional
+        Gives the digest of what the groups follow from. With a ledger a request is then known by it, and not by the groups, which need
+        not come out the same: they are kept with the answer, and a repeat gets those.
+    kept : mapping of arrays, optional
+        Public facts that go with the groups, kept and read as they are.
     """
     declared = declare(classes, checked(query).n_classes)
     codes = encode(labels, declared)
@@ -171,7 +180,7 @@ def answer_groups(
     plan = plan_of(
         query,
         declared,
-        rows_digest(where, query) if ids is None else set_digest(ids, where),
+        _rows(where, query, ids) if ledger is None or request is None else _requested(request, ids),
         dataset=dataset,
         column=column,
         inferred=inferred,
@@ -189,13 +198,23 @@ def answer_groups(
         plan, ledger, noise, redraw=redraw, covered=covered, before_charge=lambda: require_room(ledger, plan, covered, total)
     )
     out = held_out_rows(begun, frame, held_out)
+    if request is not None:
+        where, kept = kept_with(begun, frame, where, kept or {})
 
     def draw(secret: bytes, receipt: Receipt) -> Aggregate:
         counts, kept = GroupCounts(query.n_groups, query.n_classes), ~out & _within_cap(frame, secret, receipt.run_id)
         counts.add(where[kept], codes[kept])
         return _drawn(plan, query, declared, counts, secret, receipt)
 
-    return Asked(answered(begun, ledger, draw), where, out)
+    return Asked(answered(begun, ledger, draw), where, out, kept or {})
+
+
+def _rows(where: NDArray[np.int64], query: Query, ids: ArrayLike | None) -> str:
+    return rows_digest(where, query) if ids is None else set_digest(ids, where)
+
+
+def _requested(request: Callable[[NDArray[np.intp] | None], str], ids: ArrayLike | None) -> str:
+    return digest({"request": request(None if ids is None else id_order(ids)), "ids": "" if ids is None else set_digest(ids)})
 
 
 def aggregate_batches(

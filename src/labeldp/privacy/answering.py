@@ -8,7 +8,7 @@ the charge and the store has spent, and gets nothing.
 import hashlib
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ from labeldp.privacy.run import Frame
 from labeldp.receipt import Receipt
 
 _OUTPUT = "aggregate.parquet"
-_HELD_OUT = "held-out"
+_HELD_OUT, _GROUPS = "held-out", "groups"
 _BATCH = 1 << 20
 
 
@@ -42,11 +42,14 @@ class Asked:
         The group of each row, asked or not.
     held_out : (n,) bool
         Rows that were not asked.
+    kept : mapping of arrays
+        What goes with the groups.
     """
 
     answer: Aggregate
     groups: NDArray[np.int64]
     held_out: NDArray[np.bool_]
+    kept: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
 
 
 def checked(query: object) -> Query:
@@ -171,6 +174,27 @@ def held_out_rows(begun: Begun, frame: Frame, share: float) -> NDArray[np.bool_]
     if begun.store is not None:
         begun.store.save_array(_HELD_OUT, frame.in_id_order(rows))
     return rows
+
+
+def kept_with(
+    begun: Begun, frame: Frame, groups: NDArray[np.int64], kept: Mapping[str, NDArray[np.generic]]
+) -> tuple[NDArray[np.int64], Mapping[str, NDArray[np.generic]]]:
+    """The groups that are asked, and what goes with them: what was kept, of a request that was answered before."""
+    store = begun.store
+    if store is None:
+        return groups, kept
+    if begun.secret is not None:
+        store.save_array(_GROUPS, frame.in_id_order(groups))
+        for name, array in kept.items():
+            store.save_array(name, array)
+    found = {name: store.load_array(name) for name in (_GROUPS, *kept)}
+    if any(array is None for array in found.values()):
+        raise LedgerError(
+            f"Expected the groups that run {begun.receipt.run_id} asked in {store.folder}, but they are gone. Restore them, or ask for a "
+            "new, charged draw with redraw=True."
+        )
+    groups = frame.in_table_order(np.asarray(found.pop(_GROUPS))).astype(np.int64)
+    return groups, {name: np.asarray(array) for name, array in found.items()}
 
 
 def key_facts(plan: AggregatePlan, receipt: Receipt, **more: object) -> Mapping[str, object]:

@@ -81,11 +81,7 @@ class Frame:
 
     def by_id(self, rows: NDArray[np.integer]) -> NDArray[np.intp]:
         """Places among these rows in the order of their ids: how a run keeps what it knows of each row, whatever order the table is in."""
-        if not self.explicit_ids:
-            return np.arange(len(rows))
-        ids = self.ids[rows]
-        ids = ids.astype(np.str_) if ids.dtype.kind == "O" else ids
-        return np.argsort(ids, kind="stable") if ids.ndim == 1 else np.lexsort(ids.T)
+        return id_order(self.ids[rows]) if self.explicit_ids else np.arange(len(rows))
 
     def in_id_order(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
         """An array with a value for each row of the table, as it is kept."""
@@ -297,6 +293,13 @@ class Run:
             raise InvalidInput(f"Expected a law over {len(self._frame.classes)} classes, got {law}.")
         if not law.epsilon <= self.receipt.epsilon:
             raise InvalidInput(f"Expected a law within the run's epsilon={self.receipt.epsilon}, got {law}.")
+
+
+def id_order(ids: ArrayLike) -> NDArray[np.intp]:
+    """Places of rows in the order of their ids."""
+    names = np.asarray(ids)
+    names = names.astype(np.str_) if names.dtype.kind == "O" else names
+    return np.argsort(names, kind="stable") if names.ndim == 1 else np.lexsort(names.T)
 
 
 def law_per_row(law: Law, max_rows_per_unit: int) -> Law:

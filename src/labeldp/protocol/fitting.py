@@ -96,10 +96,11 @@ class FitPlan:
 
     def with_answer(self, asked: "Asked | None") -> "FitPlan":
         """The plan with its prior of groups paid for; as it is, without one."""
-        if asked is None:
+        if asked is None or self.grouped is None:
             return self
         held_out = asked.held_out if self.stages.validation_fraction else None
-        return replace(self, answer=asked.answer, prior=projected_prior(asked.answer)[asked.groups], held_out=held_out)
+        prior = projected_prior(asked.answer)[asked.groups]
+        return replace(self, answer=asked.answer, prior=prior, grouped=self.grouped.as_asked(asked), held_out=held_out)
 
     def to_dict(self) -> dict[str, object]:
         """The plan as JSON-ready data, for the charge."""

@@ -4,9 +4,9 @@
 The question is a histogram of the same labels that the law then draws from, in the same ledger, data set and column: the two add.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,8 +38,10 @@ class GroupPlan:
         What it leaves for the law, rounded down.
     law : Law or None
         A law that goes with this division of the budget; None: the one that the user asked for.
-    found : object
+    found : Found or None
         How groups of other rows are found, for the estimator that asked.
+    request : function of an order of the rows, or None
+        Gives the digest of what the groups follow from, by which a ledger knows a repeat; None: the groups themselves.
     """
 
     groups: NDArray[np.int64]
@@ -47,11 +49,16 @@ class GroupPlan:
     epsilon: float
     law: Law | None = None
     found: Any = None
+    request: Callable[[NDArray[np.intp] | None], str] | None = None
 
     @property
     def digest(self) -> str:
         """Of the public facts that the prior follows from, but for the answer."""
         return digest({"groups": array_digest({"groups": self.groups}), "query": self.query.to_dict()})
+
+    def as_asked(self, asked: "Asked") -> "GroupPlan":
+        """The groups that were asked, which are older than these where an answer was found."""
+        return replace(self, groups=asked.groups, found=None if self.found is None else self.found.restored(asked.kept))
 
 
 def projected_prior(answer: "Aggregate") -> NDArray[np.float64]:
@@ -72,6 +79,19 @@ def projected_prior(answer: "Aggregate") -> NDArray[np.float64]:
     deviation = answer.query.standard_deviation(answer.receipt.max_rows_per_unit)  # type: ignore[attr-defined]  # of a histogram
     doubt = np.minimum(1.0, (deviation / np.maximum(sizes, 1e-9)) ** 2)
     return np.asarray((1.0 - doubt) * shares + doubt / k)
+
+
+class Found(Protocol):
+    """How groups of other rows are found."""
+
+    @property
+    def kept(self) -> Mapping[str, NDArray[Any]]:
+        """What is kept with the answer."""
+        ...
+
+    def restored(self, kept: Mapping[str, NDArray[Any]]) -> Self:
+        """The same as it was when the groups were asked."""
+        ...
 
 
 class GroupPrior(Protocol):
@@ -180,6 +200,8 @@ def ask_groups(
         noise=settings.noise,
         held_out=held_out,
         total=settings.epsilon,
+        request=plan.request,
+        kept=None if plan.found is None else plan.found.kept,
     )
 
 
