@@ -173,6 +173,23 @@ def test_both_charges_are_in_the_ledger_and_add_to_epsilon(data, tmp_path):
     assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {0.4}
 
 
+def test_noisy_labels_show_what_their_prior_cost_wherever_they_go(data, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    prior = ClusterPrior(n_clusters=8, epsilon=0.1)
+    model = classifier(prior, law="cluster-rr", n_stages=1, noise=None, ledger=ledger, dataset="people").fit(X, y)
+    noisy = model.noisy_labels_
+    noisy.save(tmp_path / "noisy.parquet")
+    other = ldp.privatize(y, ldp.RandomizedResponse(K, 0.25), classes=range(K), noise=None)
+    for each in (noisy, noisy[:10], noisy[::2], ldp.NoisyLabels.load(tmp_path / "noisy.parquet"), ldp.concat([noisy[:5], noisy[5:]])):
+        assert each.privacy == model.privacy_ == ldp.PrivacySpent(0.5, 0.0, "row", recorded=True, secure=True)
+    assert noisy.combine(other).privacy.epsilon == other.combine(noisy).privacy.epsilon == 0.75
+    assert clone(model).fit(X, noisy).privacy_ == model.privacy_
+    plain = classifier(None, noise=None, ledger=ledger, dataset="others").fit(X, y)
+    assert not plain.noisy_labels_.behind
+    assert plain.privacy_ == plain.noisy_labels_.privacy
+
+
 def test_a_repeat_is_not_charged_and_gets_what_was_stored(data, tmp_path):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")

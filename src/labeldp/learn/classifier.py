@@ -32,7 +32,7 @@ from labeldp.protocol.fitting import (
     hold_out,
     open_fit,
     plan_fit,
-    spent_by,
+    with_prior_behind,
 )
 from labeldp.protocol.stages import Rows, Stage, run_stages
 
@@ -198,9 +198,8 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
                 held_out=plan.held_out,
             )
         self.prior_ = known
-        self._finish(X, staged.noisy, staged.model, staged.validation, staged.stages, learner, options)
-        self.privacy_ = spent_by(plan, staged.noisy)
-        return self
+        noisy = with_prior_behind(plan, staged.noisy)
+        return self._finish(X, noisy, staged.model, staged.validation, staged.stages, learner, options)
 
     def _require_estimate(self, plan: FitPlan) -> None:
         if self.correction == "debias" and not plan.invertible:

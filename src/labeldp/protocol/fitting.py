@@ -20,7 +20,6 @@ from labeldp.laws import LAWS, Law
 from labeldp.privacy.encode import declare, infer_classes
 from labeldp.protocol.groups import Charging, GroupPlan, GroupPrior, ask_groups, is_group_prior, projected_prior, unit_name_of, with_room
 from labeldp.protocol.stages import MIN_VALIDATION_ROWS, PriorOfRows, Rows, StagePlan, plan_stages
-from labeldp.receipt import PrivacySpent, spent_in_sequence
 
 if TYPE_CHECKING:
     from labeldp.aggregates import Aggregate
@@ -177,9 +176,9 @@ def answer_for(settings: Settings, plan: FitPlan, labels: NDArray[Any], *, ids: 
     return ask_groups(settings, plan.grouped, labels, plan.classes, inferred=plan.inferred, ids=ids, unit=unit, held_out=held_out)
 
 
-def spent_by(plan: FitPlan, noisy: NoisyLabels) -> PrivacySpent:
-    """What a fit spent: on its noisy labels, and on a prior of groups."""
-    return noisy.privacy if plan.answer is None else spent_in_sequence(plan.answer.privacy, noisy.privacy)
+def with_prior_behind(plan: FitPlan, noisy: NoisyLabels) -> NoisyLabels:
+    """The noisy labels of a fit with what its prior of groups cost, which their side shows."""
+    return noisy if plan.answer is None else replace(noisy, behind=(plan.answer.receipt,))
 
 
 def resolve_law(law: str | Law, n_classes: int, epsilon: float, total: float | None = None) -> Law:
