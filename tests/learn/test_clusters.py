@@ -11,11 +11,15 @@ import pytest
 from scipy.sparse import csr_matrix
 from scipy.stats import binom, norm
 from sklearn.base import clone
+from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 from sklearn.decomposition import PCA
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.model_selection import GridSearchCV
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from tests.naming import named
 
@@ -472,6 +476,33 @@ def test_wrong_votes_are_refused(data, settings, message, tmp_path):
     settings = {name: ledger if name == "ledger" else value for name, value in settings.items()}
     with pytest.raises(ldp.InvalidInput, match=message):
         NoiseCluster(**{"classes": range(K)} | settings).fit(X, y)
+    assert not ledger.runs()
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (LinearRegression(), "got LinearRegression"),
+        (make_pipeline(StandardScaler(), LinearRegression()), "got Pipeline"),
+        (KMeans(3), "got KMeans"),
+        (StandardScaler(), "got StandardScaler"),
+        (LogisticRegression, "LogisticRegression itself"),
+        (object(), "got object"),
+        (ldp.LabelDPClassifier(), "LabelDPClassifier, which privatizes"),
+        (NoiseCluster(), "NoiseCluster, which privatizes"),
+        (make_pipeline(StandardScaler(), ldp.LabelDPClassifier()), "LabelDPClassifier, which privatizes"),
+        (GridSearchCV(ldp.LabelDPClassifier(), {}), "LabelDPClassifier, which privatizes"),
+    ],
+    ids=named,
+)
+def test_what_cannot_learn_classes_is_refused_before_a_charge(data, tmp_path, estimator, message):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    with pytest.raises(ldp.InvalidInput, match=message):
+        NoiseCluster(estimator, classes=range(K), ledger=ledger, dataset="people").fit(X, y)
+    for correction in ("auto", "em"):
+        with pytest.raises(ldp.InvalidInput, match=message):
+            ldp.LabelDPClassifier(estimator, classes=range(K), correction=correction, ledger=ledger, dataset="people").fit(X, y)
     assert not ledger.runs()
 
 

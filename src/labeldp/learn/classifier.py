@@ -2,7 +2,7 @@
 """LabelDPClassifier: any scikit-learn classifier, trained on private labels."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +18,7 @@ from labeldp.laws import Law
 from labeldp.learn.features import check_features, features_digest
 from labeldp.learn.labels import checked_labels, len_of
 from labeldp.learn.learners import Learner, LearnOptions, make_learner, takes_raw_labels
-from labeldp.learn.model import Floats, Model, seeded, take
+from labeldp.learn.model import Floats, Model, require_classifier, seeded, take
 from labeldp.learn.priors import ClusterModel, ClusterPrior
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise
@@ -110,6 +110,9 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
     True
     """
 
+    takes_raw_labels: ClassVar[bool] = True
+    """`fit` privatizes what it is given, so no other estimator may call it with labels of its own making."""
+
     def __init__(
         self,
         estimator: Any = None,
@@ -167,8 +170,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         unit : (n,) array, optional
             Who each row is about.
         """
-        if not hasattr(self._base(), "fit"):
-            raise InvalidInput(f"Expected a scikit-learn classifier or pipeline, got estimator of type {type(self.estimator).__name__}.")
+        require_classifier(self._base())
         options = self.options or LearnOptions()
         random_state = check_random_state(self.random_state)
         X = self._checked(X, y)

@@ -19,7 +19,8 @@ from labeldp.learn.cluster_request import clustering_request
 from labeldp.learn.clusters import clusters_for, find_clusters
 from labeldp.learn.features import check_features, takes_images
 from labeldp.learn.labels import checked_labels, len_of
-from labeldp.learn.model import Floats, Model, fit_codes
+from labeldp.learn.learners import require_plain_labels
+from labeldp.learn.model import Floats, Model, fit_codes, require_classifier
 from labeldp.privacy.encode import declare, infer_classes
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise
@@ -150,6 +151,8 @@ class NoiseCluster(ClassifierMixin, BaseEstimator):
         unit : (n,) array, optional
             Who each row is about.
         """
+        if self.estimator is not None:
+            self._require_estimator()
         checked = self._checked(X, y, reset=True)
         labels = checked_labels(y, len_of(checked), declared=self.classes is not None)
         classes = infer_classes(labels) if self.classes is None else declare(self.classes)
@@ -168,6 +171,10 @@ class NoiseCluster(ClassifierMixin, BaseEstimator):
             self._model = Model(fit_codes(self.estimator, checked, np.arange(len(groups)), answer.codes()[groups]), len(classes))
             self.estimator_ = self._model.estimator
         return self
+
+    def _require_estimator(self) -> None:
+        require_classifier(self.estimator)
+        require_plain_labels(self.estimator)
 
     def _count(self, n_rows: int, n_classes: int) -> int:
         if self.n_clusters is not None:
