@@ -2,6 +2,7 @@
 """Clusters of public features: how they are found, how budgets are divided over them, and the estimators that stand on them."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -192,6 +193,22 @@ def test_noisy_labels_show_what_their_prior_cost_wherever_they_go(data, tmp_path
     plain = classifier(None, noise=None, ledger=ledger, dataset="others").fit(X, y)
     assert not plain.noisy_labels_.behind
     assert plain.privacy_ == plain.noisy_labels_.privacy
+
+
+def test_the_first_of_two_charges_sets_the_budget_to_both_and_says_so(data, tmp_path, caplog):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    with caplog.at_level(logging.WARNING, "labeldp"):
+        classifier(ClusterPrior(n_clusters=8), noise=None, ledger=ledger, dataset="people").fit(X, y)
+    assert "budget of dataset 'people', column 'label' is now 0.5 (first charge)" in caplog.text
+
+
+def test_a_budget_that_was_set_before_stands(data, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    ledger.set_budget("people", "label", 5.0)
+    classifier(ClusterPrior(n_clusters=8), noise=None, ledger=ledger, dataset="people").fit(X, y)
+    assert (ledger.spent("people", "label"), ledger.budget_of("people", "label")) == (0.5, 5.0)
 
 
 def test_a_repeat_is_not_charged_and_gets_what_was_stored(data, tmp_path):

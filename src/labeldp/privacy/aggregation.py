@@ -195,7 +195,13 @@ def answer_groups(
     warn_once(ledger, noise)
     covered = covered_rows(ledger, plan, ids if unit is None else unit)
     begun = begin_once(
-        plan, ledger, noise, redraw=redraw, covered=covered, before_charge=lambda: require_room(ledger, plan, covered, total)
+        plan,
+        ledger,
+        noise,
+        redraw=redraw,
+        covered=covered,
+        before_charge=lambda: require_room(ledger, plan, covered, total),
+        total=total,
     )
     out = held_out_rows(begun, frame, held_out)
     if request is not None:

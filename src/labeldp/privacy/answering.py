@@ -151,8 +151,8 @@ def require_room(ledger: Ledger | None, plan: AggregatePlan, covered: Covered | 
     if left < float("inf") and exact(left) < exact(total):
         raise BudgetExceeded(
             f"Expected epsilon <= {left!r}, which remains for these rows of dataset {plan.dataset!r}, column {plan.column!r} in "
-            f"{ledger.location}; got epsilon={total!r} in two charges. Nothing was charged. Raise the budget, with "
-            "`labeldp ledger set-budget` or set_budget, or lower epsilon."
+            f"{ledger.location}; got epsilon={total!r} in two charges. Nothing was charged. Ask for less, or allow "
+            "more with set_budget, or `labeldp ledger set-budget`."
         )
 
 

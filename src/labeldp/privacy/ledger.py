@@ -89,6 +89,7 @@ class Ledger:
         rows: RowSet | None = None,
         overlap: Literal["charge", "refuse"] = "charge",
         ids_of: IdsOf | None = None,
+        total: float | None = None,
     ) -> Receipt:
         """Write down a spend before it happens.
 
@@ -115,6 +116,8 @@ class Ledger:
             Whether rows of an earlier run may be charged again.
         ids_of : function of a RunRecord, optional
             The ids that an earlier run released, batch by batch, or None where they are gone: names that may be in it are looked up.
+        total : float, optional
+            Epsilon of this and of the charges that are to follow it: the budget where nobody has set one; else this charge's own.
 
         Returns
         -------
@@ -133,7 +136,8 @@ class Ledger:
             run_id=run_id,
             repeatable=repeatable,
         )
-        request = ledger_charge.Request(body, exact(epsilon), rows, overlap, None if self.budget is None else exact(self.budget))
+        declared = None if self.budget is None else exact(self.budget)
+        request = ledger_charge.Request(body, exact(epsilon), rows, overlap, declared, exact(epsilon if total is None else total))
         return ledger_charge.charge(self._store, self._sets, request, ids_of, str(self.location))
 
     def intend(self, run_id: str, parts: Iterable[File]) -> None:

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,6 +35,7 @@ class Request:
     rows: RowSet | None
     overlap: Literal["charge", "refuse"]
     budget: Fraction | None
+    total: Fraction
 
     def __post_init__(self) -> None:
         if self.overlap not in ("charge", "refuse"):
@@ -159,19 +161,25 @@ class _Charging:
             asked = float(request.budget)
             raise LedgerError(
                 f"Expected budget {rounded_down(stored)!r} for {self.of}, as kept in {self.where}; got budget={asked!r}. "
-                f"Drop it, or change the kept one with set_budget({request.dataset!r}, {request.column!r}, {asked!r})."
+                f"Drop it, or change the kept one {self._by_budget(asked)}."
             )
-        budget = stored if stored is not None else request.budget if request.budget is not None else request.epsilon
+        budget = stored if stored is not None else request.budget if request.budget is not None else request.total
         covered = self._covered(budget)
         if not request.epsilon <= budget - covered:
             left, needed = rounded_down(max(budget - covered, Fraction(0))), float_up(covered + request.epsilon)
             raise BudgetExceeded(
                 f"Expected epsilon <= {left!r}, which remains of budget {rounded_down(budget)!r} for {self.of} in {self.where}; "
                 f"got epsilon={float(request.epsilon)!r}. Nothing was charged. Ask for less, or "
-                f"allow more with set_budget({request.dataset!r}, {request.column!r}, {needed!r})."
+                f"allow more {self._by_budget(needed)}."
             )
         if stored is None:
             self._set_budget(budget)
+
+    def _by_budget(self, amount: float) -> str:
+        """How a budget is set, in Python and on the command line."""
+        dataset, column = self.request.dataset, self.request.column
+        command = f"labeldp ledger set-budget --dataset {shlex.quote(dataset)} --label {shlex.quote(column)} --budget {amount!r}"
+        return f"with set_budget({dataset!r}, {column!r}, {amount!r}), or `{command}`"
 
     def _set_budget(self, budget: Fraction) -> None:
         request = self.request

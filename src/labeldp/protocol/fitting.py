@@ -18,7 +18,7 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import LAWS, Law
 from labeldp.privacy.encode import declare, infer_classes
-from labeldp.protocol.groups import Charging, GroupPlan, GroupPrior, ask_groups, is_group_prior, projected_prior, unit_name_of, with_room
+from labeldp.protocol.groups import Charging, GroupPlan, GroupPrior, ask_groups, is_group_prior, projected_prior, unit_name_of
 from labeldp.protocol.stages import MIN_VALIDATION_ROWS, PriorOfRows, Rows, StagePlan, plan_stages
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ def open_fit(
         unit_name=unit_name_of(unit),
         max_rows_per_unit=settings.max_rows_per_unit,
         prior_digest=plan.prior_digest,
-        ledger=settings.ledger if plan.grouped is None else with_room(settings.ledger, settings.epsilon),
+        ledger=settings.ledger,
         noise=settings.noise,
         resumes=resumes,
     )

@@ -196,7 +196,7 @@ def ask_groups(
         unit=unit,
         unit_name=unit_name_of(unit),
         max_rows_per_unit=settings.max_rows_per_unit,
-        ledger=with_room(settings.ledger, settings.epsilon),
+        ledger=settings.ledger,
         noise=settings.noise,
         held_out=held_out,
         total=settings.epsilon,
@@ -208,8 +208,3 @@ def ask_groups(
 def unit_name_of(unit: ArrayLike | None) -> str:
     """What a unit's column is called: a column of a data frame has a name."""
     return str(getattr(unit, "name", None) or "unit")
-
-
-def with_room(ledger: "Ledger | None", epsilon: float) -> "Ledger | None":
-    """A ledger whose first charge sets the budget to all that is going to be charged, not to its own part, if nobody has set another."""
-    return ledger if ledger is None or ledger.budget is not None else replace(ledger, budget=epsilon)
