@@ -15,6 +15,8 @@ from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.feature_selection import SelectKBest
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.naive_bayes import GaussianNB
@@ -91,6 +93,10 @@ def test_fewer_different_rows_than_clusters_leave_some_empty():
         ({"embedder": lambda X: X[:, 0]}, "a row for each of X"),
         ({"embedder": lambda X: np.where(X > 0, X, np.nan)}, "finite"),
         ({"embedder": lambda X: np.full((len(X), 2), "a")}, "numbers"),
+        ({"embedder": LinearDiscriminantAnalysis()}, "LinearDiscriminantAnalysis, which needs them"),
+        ({"embedder": make_pipeline(StandardScaler(), SelectKBest(k=2), PCA(1))}, "Pipeline, which needs them"),
+        ({"embedder": SelectKBest(k=2)}, "SelectKBest, which needs them"),
+        ({"embedder": PCA}, "the class PCA itself"),
         ({"random_state": None}, "random_state"),
     ],
     ids=named,
@@ -534,6 +540,14 @@ def test_raw_labels_only(data):
     assert abs(model.score(X, noisy) - model.score(X, y)) < 0.1
     with pytest.raises(ldp.InvalidInput, match="sample_weight"):
         model.score(X, noisy, sample_weight=np.ones(len(y)))
+
+
+def test_messages_name_the_estimator_that_was_asked(data):
+    X, y = data
+    bad = np.where(np.arange(X.size).reshape(X.shape) == 0, np.nan, X)
+    with pytest.raises(ValueError, match="NaN") as caught:
+        NoiseCluster(classes=range(K)).fit(bad, y)
+    assert "LabelDPClassifier" not in str(caught.value)
 
 
 def test_a_wrong_vote_is_as_rare_as_it_says():

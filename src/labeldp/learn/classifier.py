@@ -205,9 +205,11 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
 
     def _require_estimate(self, plan: FitPlan) -> None:
         if self.correction == "debias" and not plan.invertible:
+            prior = "no prior" if plan.prior is None and plan.grouped is None else "a prior"
             raise InvalidInput(
-                f"Expected one invertible law for all rows with correction='debias', got {plan.stages.law} in {plan.stages.n_stages} stages"
-                ". Use law='rr' or 'subset', n_stages=1 without a prior, or correction='em'."
+                f"Expected one invertible law for all rows with correction='debias', got {plan.stages.law}, n_stages={plan.stages.n_stages} "
+                f"and {prior}. Use law='rr' or 'subset', n_stages=1 without a prior, or correction='em'. What ClusterRR has released is "
+                "inverted row by row, by noisy.debias(losses) or the loss of a net."
             )
 
     def _fit_noisy(self, X: Any, noisy: NoisyLabels, learner: Learner, options: LearnOptions, random_state: np.random.RandomState) -> Self:
@@ -230,6 +232,8 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
             if options.refit:
                 usable = np.flatnonzero(noisy.evidenced)
                 model = learner.refit(take(X, usable), noisy[usable], model)
+        unseen = held_out if not options.refit else np.empty(0, np.int64)
+        self._learned = noisy[np.setdiff1d(np.arange(len(noisy)), unseen)] if len(unseen) else noisy
         self._model, self.estimator_ = model, model.estimator
         self.noisy_labels_, self.privacy_, self.stages_ = noisy, noisy.privacy, stages
         return self
@@ -252,7 +256,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
     def _checked(self, X: Any, y: Any) -> Any:
         if y is None:
             raise InvalidInput("This LabelDPClassifier requires y to be passed, but the target y is None.")
-        checked = check_features(X, self._base())
+        checked = check_features(X, self._base(), type(self).__name__)
         validate_data(self, X, skip_check_array=True)
         if isinstance(y, NoisyLabels) and len(y) != len_of(checked):
             raise InvalidInput(f"Expected noisy labels of {len_of(checked)} rows, as many as X has, got {len(y)}.")
@@ -263,7 +267,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> Floats:
         """Probabilities of the true label: (n, K) float64, columns in the order of `classes_`."""
         check_is_fitted(self)
-        checked = check_features(X, self._base())
+        checked = check_features(X, self._base(), type(self).__name__)
         validate_data(self, X, reset=False, skip_check_array=True)
         return self._model.predict_proba(checked)
 
@@ -278,13 +282,15 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X : (n, n_features) array, sparse matrix or data frame
-        y : NoisyLabels of n rows that the model did not learn from: unbiased through the law; or (n,) public true labels: plain
+        y : NoisyLabels of n rows that the model did not learn from: unbiased through the law, with a SeenRowsWarning on others; or (n,)
+            public true labels: plain
         sample_weight : (n,) array, optional
             With public labels only.
         """
         if isinstance(y, NoisyLabels):
             if sample_weight is not None:
                 raise InvalidInput("Expected no sample_weight with NoisyLabels.")
+            metrics.warn_of_seen_rows(y, self._learned)
             return metrics.accuracy(y, self.predict(X)).value
         return float(accuracy_score(y, self.predict(X), sample_weight=sample_weight))
 

@@ -210,7 +210,7 @@ class NoiseCluster(ClassifierMixin, BaseEstimator):
             raise InvalidInput("This NoiseCluster requires y to be passed, but the target y is None.")
         if isinstance(y, NoisyLabels) and reset:
             raise InvalidInput("Expected raw labels, got NoisyLabels, which a vote cannot count. Learn from them with LabelDPClassifier.")
-        checked = check_features(X, self)
+        checked = check_features(X, self, type(self).__name__)
         validate_data(self, X, reset=reset, skip_check_array=True)
         return checked
 
@@ -273,7 +273,7 @@ class NoiseCluster(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X : (n, ...) features, as in the fit
-        y : NoisyLabels of n rows: unbiased through the law; or (n,) public true labels: plain
+        y : NoisyLabels of n rows whose labels did not vote: unbiased through the law; or (n,) public true labels: plain
         sample_weight : (n,) array, optional
             With public labels only.
         """
