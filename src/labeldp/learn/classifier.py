@@ -67,8 +67,8 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
     classes : sequence of K values, optional
         The public list of classes. None reads them off the labels, with a warning, since that reveals that each occurs.
     validation_fraction : float in [0, 1)
-        Rows held out to choose and measure the model by their noisy labels; then learned from too (see `options`). None are held out
-        where they would be fewer than 20.
+        Rows held out to choose and measure the model by their noisy labels, and not asked by a ClusterPrior; then learned from too (see
+        `options`). None are held out where they would be fewer than 20.
     dataset, column : str
         What a durable ledger charges.
     max_rows_per_unit : int
@@ -207,9 +207,9 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         if self.correction == "debias" and not plan.invertible:
             prior = "no prior" if plan.prior is None and plan.grouped is None else "a prior"
             raise InvalidInput(
-                f"Expected one invertible law for all rows with correction='debias', got {plan.stages.law}, n_stages={plan.stages.n_stages} "
-                f"and {prior}. Use law='rr' or 'subset', n_stages=1 without a prior, or correction='em'. What ClusterRR has released is "
-                "inverted row by row, by noisy.debias(losses) or the loss of a net."
+                f"Expected one invertible law for all rows with correction='debias', got {plan.stages.law}, "
+                f"n_stages={plan.stages.n_stages} and {prior}. Use law='rr' or 'subset', n_stages=1 without a prior, or correction='em'. What "
+                "ClusterRR has released is inverted row by row, by noisy.debias(losses) or the loss of a net."
             )
 
     def _fit_noisy(self, X: Any, noisy: NoisyLabels, learner: Learner, options: LearnOptions, random_state: np.random.RandomState) -> Self:

@@ -39,8 +39,11 @@ class ClusterPrior(BaseEstimator):
     Notes
     -----
     Guarantee: the histogram is `epsilon`-label-DP for each unit, one charge in the ledger, data set and column of the fit. The rows' draws
-    are charged what is left, on the same labels: the two add to the fit's epsilon. Rules use n, K and epsilon alone. Source: Algorithm 4 of
-    Ghazi et al. 2021, with one draw of noise a bin, and noisy counts projected to the cluster's public size instead of clamped.
+    are charged what is left, on the same labels: the two add to the fit's epsilon. Rows that the fit holds out are not asked, so that they
+    measure a model that knows nothing of them. A repeat is known by the features and the settings (by what a function embeds, where that is
+    the embedder; by the clusters' sizes too, where these divide the budget) and gets the groups and centres that were kept with the
+    answer, whatever number of threads would find others. Rules use n, K and epsilon alone. Source: Algorithm 4 of Ghazi et al. 2021, with
+    one draw of noise a bin, and noisy counts projected to the cluster's public size instead of clamped.
 
     Examples
     --------
