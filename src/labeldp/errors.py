@@ -12,6 +12,7 @@ LabelDPError
 LabelDPWarning
 ├── DomainLeakWarning    the classes were read off private labels
 ├── LostClassWarning     a net has given up a class that occurs
+├── SeenRowsWarning      a model is measured on what it learned from
 ├── SeededNoiseWarning   noise from a seed protects nothing
 └── UnrecordedWarning    nothing keeps a record of this spend
 """
@@ -55,6 +56,10 @@ class DomainLeakWarning(LabelDPWarning):
 
 class LostClassWarning(LabelDPWarning):
     """A net gives a class practically no probability, though the noisy labels say that it occurs."""
+
+
+class SeenRowsWarning(LabelDPWarning):
+    """A model is measured on noisy labels that it learned from, which says how well it fits their noise."""
 
 
 class SeededNoiseWarning(LabelDPWarning):

@@ -48,11 +48,14 @@ def test_three_charges_of_a_tenth_are_three_tenths(ledger: Ledger) -> None:
     assert ledger.spent("clicks", "label") == 0.3
 
 
+COMMAND = "labeldp ledger set-budget --dataset clicks --label label --budget 1.25"
+
+
 def test_refusal_says_what_remains_where_and_what_to_do(ledger: Ledger) -> None:
     charge(Ledger(ledger.location, budget=1.0), 0.75)
     with pytest.raises(BudgetExceeded) as caught:
         charge(ledger, 0.5)
-    for part in ("epsilon <= 0.25", "budget 1.0", "epsilon=0.5", str(ledger.location), "set_budget('clicks', 'label', 1.25)"):
+    for part in ("epsilon <= 0.25", "budget 1.0", "epsilon=0.5", str(ledger.location), "set_budget('clicks', 'label', 1.25)", COMMAND):
         assert part in str(caught.value)
     assert len(ledger.runs()) == 1
     ledger.set_budget("clicks", "label", 1.25)

@@ -325,6 +325,7 @@ REFUSED = {
     "epsilon": ({"epsilon": math.nan}, {}, "epsilon"),
     "law": ({"law": ldp.RandomizedResponse(K, 1.0)}, {}, "agree"),
     "prior": ({"prior": np.ones((3, K))}, {}, "prior of shape"),
+    "prior that is none": ({"prior": np.full((N, K), np.nan)}, {}, "finite weights"),
     "prior that is not read": ({"law": "rr", "prior": np.ones((N, K))}, {}, "does not read it"),
     "stages": ({"n_stages": 0}, {}, "n_stages"),
     "recipes": ({"recipe": [QUICK]}, {}, "n_stages=2"),
@@ -494,5 +495,9 @@ def test_a_cluster_prior_is_paid_for_out_of_epsilon(data, tmp_path):
     again = clone(net).fit(X, y)
     assert np.array_equal(again.noisy_labels_.likelihood(), net.noisy_labels_.likelihood())
     assert len(ledger.runs()) == 2
+    held_out = TorchClassifier(perceptron, recipe=QUICK, epsilon=1.0, classes=range(K), noise=ldp.SeededNoise(0), random_state=0)
+    held_out.set_params(prior=ClusterPrior(n_clusters=8, epsilon=0.4), validation_fraction=0.4).fit(X, y)
+    measured = sum(len(block.rows) for block in held_out.noisy_labels_.blocks if block.stage == "validation")
+    assert held_out.answer_.n_rows.sum() == N - measured < 0.7 * N  # who is measured was not asked
     with pytest.raises(ldp.InvalidInput, match="embedder"):
         clone(net).fit(Items(X), y)

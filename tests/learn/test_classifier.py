@@ -12,6 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
+from labeldp.errors import SeenRowsWarning
 from labeldp.learn import LearnOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning", "ignore::labeldp.errors.UnrecordedWarning")
@@ -130,6 +131,34 @@ def test_priors_are_used_by_the_first_stage(data):
         classifier(law="rr", prior=sharp).fit(X, y)
     with pytest.raises(ldp.InvalidInput, match="shape"):
         classifier(prior=sharp[:, :2]).fit(X, y)
+
+
+def test_a_score_on_rows_that_were_learned_from_warns(data):
+    X, y = data
+    model = classifier(law="subset", n_stages=1).fit(X, y)
+    noisy = model.noisy_labels_
+    for seen in (noisy, noisy[::3], noisy[-5:]):
+        with pytest.warns(SeenRowsWarning, match=f"{len(seen)} of these {len(seen)}"):
+            model.score(X[: len(seen)], seen)
+    kept = classifier(law="subset", n_stages=1, options=LearnOptions(refit=False)).fit(X, y)
+    parts = {block.stage: block.rows for block in kept.noisy_labels_.blocks}
+    kept.score(X[parts["validation"]], kept.noisy_labels_[parts["validation"]])
+    half = classifier().fit(X[:1000], noisy[:1000])
+    half.score(X[1000:], noisy[1000:])
+    half.score(X, ldp.privatize(y, ldp.SubsetSelection(K, 1.0), noise=ldp.SeededNoise(5)))
+
+
+@pytest.mark.parametrize("weight", [np.nan, -1.0, np.inf], ids=str)
+@pytest.mark.parametrize("law", ["auto", "rr-with-prior", "split"])
+@pytest.mark.parametrize("given", [lambda weights: weights, lambda weights: lambda X: weights], ids=["array", "function"])
+def test_a_prior_that_is_none_is_refused_before_the_charge(data, tmp_path, law, given, weight):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    weights = np.ones((len(y), K))
+    weights[7, 1] = weight
+    with pytest.raises(ldp.InvalidInput, match="row 7 first"):
+        classifier(prior=given(weights), law=law, noise=None, ledger=ledger, dataset="people").fit(X, y)
+    assert not ledger.runs()
 
 
 def test_named_classes_and_data_frames(data):

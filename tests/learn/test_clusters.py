@@ -1,15 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clusters of public features: how they are found, how budgets are divided over them, and the estimators that stand on them."""
 
+import json
+import logging
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
-from scipy.stats import binom
+from scipy.stats import binom, norm
 from sklearn.base import clone
+from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 from sklearn.decomposition import PCA
-from sklearn.linear_model import LogisticRegression
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.feature_selection import SelectKBest
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.model_selection import GridSearchCV
 from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from tests.naming import named
 
@@ -80,6 +93,10 @@ def test_fewer_different_rows_than_clusters_leave_some_empty():
         ({"embedder": lambda X: X[:, 0]}, "a row for each of X"),
         ({"embedder": lambda X: np.where(X > 0, X, np.nan)}, "finite"),
         ({"embedder": lambda X: np.full((len(X), 2), "a")}, "numbers"),
+        ({"embedder": LinearDiscriminantAnalysis()}, "LinearDiscriminantAnalysis, which needs them"),
+        ({"embedder": make_pipeline(StandardScaler(), SelectKBest(k=2), PCA(1))}, "Pipeline, which needs them"),
+        ({"embedder": SelectKBest(k=2)}, "SelectKBest, which needs them"),
+        ({"embedder": PCA}, "the class PCA itself"),
         ({"random_state": None}, "random_state"),
     ],
     ids=named,
@@ -167,6 +184,39 @@ def test_both_charges_are_in_the_ledger_and_add_to_epsilon(data, tmp_path):
     assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {0.4}
 
 
+def test_noisy_labels_show_what_their_prior_cost_wherever_they_go(data, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    prior = ClusterPrior(n_clusters=8, epsilon=0.1)
+    model = classifier(prior, law="cluster-rr", n_stages=1, noise=None, ledger=ledger, dataset="people").fit(X, y)
+    noisy = model.noisy_labels_
+    noisy.save(tmp_path / "noisy.parquet")
+    other = ldp.privatize(y, ldp.RandomizedResponse(K, 0.25), classes=range(K), noise=None)
+    for each in (noisy, noisy[:10], noisy[::2], ldp.NoisyLabels.load(tmp_path / "noisy.parquet"), ldp.concat([noisy[:5], noisy[5:]])):
+        assert each.privacy == model.privacy_ == ldp.PrivacySpent(0.5, 0.0, "row", recorded=True, secure=True)
+    assert noisy.combine(other).privacy.epsilon == other.combine(noisy).privacy.epsilon == 0.75
+    assert clone(model).fit(X, noisy).privacy_ == model.privacy_
+    plain = classifier(None, noise=None, ledger=ledger, dataset="others").fit(X, y)
+    assert not plain.noisy_labels_.behind
+    assert plain.privacy_ == plain.noisy_labels_.privacy
+
+
+def test_the_first_of_two_charges_sets_the_budget_to_both_and_says_so(data, tmp_path, caplog):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    with caplog.at_level(logging.WARNING, "labeldp"):
+        classifier(ClusterPrior(n_clusters=8), noise=None, ledger=ledger, dataset="people").fit(X, y)
+    assert "budget of dataset 'people', column 'label' is now 0.5 (first charge)" in caplog.text
+
+
+def test_a_budget_that_was_set_before_stands(data, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    ledger.set_budget("people", "label", 5.0)
+    classifier(ClusterPrior(n_clusters=8), noise=None, ledger=ledger, dataset="people").fit(X, y)
+    assert (ledger.spent("people", "label"), ledger.budget_of("people", "label")) == (0.5, 5.0)
+
+
 def test_a_repeat_is_not_charged_and_gets_what_was_stored(data, tmp_path):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
@@ -195,14 +245,27 @@ def test_a_fit_that_died_between_its_charges_goes_on_with_the_answer_that_it_has
 
 
 @pytest.mark.parametrize("budget", [0.3, None])
-def test_no_charge_is_made_where_the_second_could_not_follow(data, tmp_path, budget):
+@pytest.mark.parametrize("ids", [None, np.arange(3000), np.char.mod("row %d", np.arange(3000))], ids=["no ids", "numbers", "names"])
+def test_no_charge_is_made_where_the_second_could_not_follow(data, tmp_path, budget, ids):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=budget)
     if budget is None:
-        ldp.privatize(y, ldp.RandomizedResponse(K, 0.2), classes=range(K), dataset="people", ledger=ledger)
+        ldp.privatize(y, ldp.RandomizedResponse(K, 0.2), classes=range(K), dataset="people", ids=ids, ledger=ledger)
     with pytest.raises(ldp.BudgetExceeded, match="in two charges"):
-        classifier(ClusterPrior(), noise=None, ledger=ledger, dataset="people").fit(X, y)
+        classifier(ClusterPrior(), noise=None, ledger=ledger, dataset="people").fit(X, y, ids=ids)
     assert len(ledger.runs()) == (budget is None)
+
+
+def test_rows_that_spent_nothing_have_room_though_others_have_none(data, tmp_path):
+    (X, y), ids = data, np.arange(3000)
+    ledger = ldp.Ledger(tmp_path / "ledger.db", budget=0.5)
+    for part in (slice(0, 1500), slice(1500, None)):
+        classifier(ClusterPrior(n_clusters=4), noise=None, ledger=ledger, dataset="people").fit(X[part], y[part], ids=ids[part])
+    assert ledger.spent("people", "label") == 0.5
+    some = slice(1000, 2000)
+    with pytest.raises(ldp.BudgetExceeded, match="in two charges"):
+        classifier(ClusterPrior(n_clusters=4), noise=None, ledger=ledger, dataset="people").fit(X[some], y[some], ids=ids[some])
+    assert len(ledger.runs()) == 4
 
 
 @pytest.mark.parametrize(
@@ -258,12 +321,112 @@ def test_units_share_the_budget_of_both_charges(data):
     assert model.score(X, y) > 0.9
 
 
+@pytest.mark.parametrize("settings", [{"n_stages": 1}, {"n_stages": 2, "law": "rr-with-prior"}], ids=named)
+def test_coin_flips_are_estimated_to_be_guessed(settings):
+    """Nothing can be learned, so the truth is 1/2; a histogram that had counted the held-out rows' own labels would give 0.6 and more."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(6000, 4)), rng.integers(0, 2, 6000)
+    prior = ClusterPrior(n_clusters=1000, epsilon=3.0)
+    model = classifier(prior, KNeighborsClassifier(1), epsilon=6.0, classes=[0, 1], validation_fraction=0.3, **settings).fit(X, y)
+    found = model.estimated_accuracy_
+    deviation = (found.high - found.low) / (2 * norm.ppf(0.975))
+    assert abs(found.value - 0.5) < norm.isf(MISTAKE / 2) * deviation < 0.1
+    assert model.prior_.answer.n_rows.sum() == len(y) - len(model.noisy_labels_.blocks[-1].rows)
+
+
+def test_rows_that_a_prior_was_not_asked_of_are_kept_for_a_repeat(data, tmp_path):
+    X, y = data
+    ids = np.random.default_rng(0).permutation(len(y))
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    model = classifier(ClusterPrior(n_clusters=8), noise=None, ledger=ledger, dataset="people", validation_fraction=0.3)
+    first = clone(model).fit(X, y, ids=ids)
+    again = clone(model).fit(X, y, ids=ids)
+    assert again.estimated_accuracy_ == first.estimated_accuracy_
+    assert np.array_equal(again.noisy_labels_.likelihood(), first.noisy_labels_.likelihood())
+    assert ledger.spent("people", "label") == 0.5
+    assert len(ledger.runs()) == 2
+    with pytest.raises(ldp.BudgetExceeded):
+        clone(model).set_params(validation_fraction=0.2).fit(X, y, ids=ids)
+    assert len(ledger.runs()) == 2
+
+
 def test_noisy_labels_need_no_prior_and_cost_nothing(data):
     X, y = data
     noisy = ldp.privatize(y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(1))
     model = classifier(ClusterPrior()).fit(X, noisy)
     assert model.prior_ is None
     assert model.privacy_ == noisy.privacy
+
+
+TRAINER = """
+import sys, warnings
+import numpy as np
+import labeldp as ldp
+from labeldp.learn import ClusterPrior, NoiseCluster
+from sklearn.naive_bayes import GaussianNB
+warnings.simplefilter("ignore")
+X = np.random.default_rng(0).normal(size=(20_000, 30)).astype(np.float32)
+y, ids = (X[:, 0] > 0).astype(int), np.arange(len(X))
+order = ids if sys.argv[2] == "1" else ids[::-1]
+shared = {"classes": [0, 1], "ledger": ldp.Ledger(sys.argv[1], budget=5)}
+prior = ClusterPrior(n_clusters=60, epsilon=0.1)
+models = [
+    NoiseCluster(epsilon=0.1, n_clusters=60, dataset="votes", **shared).fit(X, y),
+    ldp.LabelDPClassifier(GaussianNB(), epsilon=0.5, prior=prior, dataset="rows", random_state=0, **shared).fit(X, y),
+    NoiseCluster(epsilon=0.1, n_clusters=60, dataset="ids", **shared).fit(X[order], y[order], ids=order),
+]
+for model in models:
+    sys.stdout.write(str(model.predict(X[:5000]).tolist()))
+"""
+
+
+def test_a_repeat_is_known_whatever_number_of_threads_and_order_found_the_clusters(tmp_path):
+    said = []
+    for threads in ("1", "2"):
+        command = [sys.executable, "-c", TRAINER, str(tmp_path / "ledger.db"), threads]
+        run = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": threads})
+        assert not run.returncode, run.stderr
+        said.append(run.stdout)
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    assert [ledger.spent(dataset, "label") for dataset in ("votes", "rows", "ids")] == [0.1, 0.5, 0.1]
+    first, again = (np.array(json.loads(f"[{each.replace('][', '],[')}]")) for each in said)
+    assert (first == again).mean() > 0.999  # centres are the stored ones; only rounding between two of them differs
+
+
+@pytest.mark.parametrize(
+    ("change", "charged"),
+    [
+        ({}, False),
+        ({"embedder": PCA(2, svd_solver="full", random_state=0)}, False),
+        ({"embedder": lambda rows: rows[:, :2]}, False),
+        ({"random_state": 1}, True),
+        ({"algorithm": "mini-batch"}, True),
+        ({"embedder": "pca"}, True),
+        ({"embedder": PCA(2, svd_solver="full", random_state=1)}, True),
+        ({"embedder": lambda rows: rows[:, 1:]}, True),
+    ],
+    ids=named,
+)
+def test_another_clustering_is_another_request(data, tmp_path, change, charged):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db", budget=5.0)
+    embedder = change.get("embedder")
+    before = embedder if not charged or embedder is None else (lambda rows: rows[:, :2]) if callable(embedder) else None
+    first = NoiseCluster(n_clusters=4, classes=range(K), dataset="people", ledger=ledger, embedder=before)
+    first.fit(X, y)
+    clone(first).set_params(**change).fit(X, y)
+    assert len(ledger.runs()) == 1 + charged
+    first.fit(X + 1e-9, y)
+    assert len(ledger.runs()) == 2 + charged
+
+
+def test_groups_that_are_gone_are_not_guessed(data, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    model = NoiseCluster(n_clusters=4, classes=range(K), dataset="people", ledger=ledger).fit(X, y)
+    (ledger.run_dir(ledger.runs()[0].run_id) / "groups.npy").unlink()
+    with pytest.raises(ldp.LedgerError, match="Restore"):
+        model.fit(X, y)
 
 
 # NoiseCluster ------------------------------------------------------------------------------------------------------------------------
@@ -339,6 +502,33 @@ def test_wrong_votes_are_refused(data, settings, message, tmp_path):
     assert not ledger.runs()
 
 
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (LinearRegression(), "got LinearRegression"),
+        (make_pipeline(StandardScaler(), LinearRegression()), "got Pipeline"),
+        (KMeans(3), "got KMeans"),
+        (StandardScaler(), "got StandardScaler"),
+        (LogisticRegression, "LogisticRegression itself"),
+        (object(), "got object"),
+        (ldp.LabelDPClassifier(), "LabelDPClassifier, which privatizes"),
+        (NoiseCluster(), "NoiseCluster, which privatizes"),
+        (make_pipeline(StandardScaler(), ldp.LabelDPClassifier()), "LabelDPClassifier, which privatizes"),
+        (GridSearchCV(ldp.LabelDPClassifier(), {}), "LabelDPClassifier, which privatizes"),
+    ],
+    ids=named,
+)
+def test_what_cannot_learn_classes_is_refused_before_a_charge(data, tmp_path, estimator, message):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    with pytest.raises(ldp.InvalidInput, match=message):
+        NoiseCluster(estimator, classes=range(K), ledger=ledger, dataset="people").fit(X, y)
+    for correction in ("auto", "em"):
+        with pytest.raises(ldp.InvalidInput, match=message):
+            ldp.LabelDPClassifier(estimator, classes=range(K), correction=correction, ledger=ledger, dataset="people").fit(X, y)
+    assert not ledger.runs()
+
+
 def test_raw_labels_only(data):
     X, y = data
     noisy = ldp.privatize(y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(1))
@@ -350,6 +540,14 @@ def test_raw_labels_only(data):
     assert abs(model.score(X, noisy) - model.score(X, y)) < 0.1
     with pytest.raises(ldp.InvalidInput, match="sample_weight"):
         model.score(X, noisy, sample_weight=np.ones(len(y)))
+
+
+def test_messages_name_the_estimator_that_was_asked(data):
+    X, y = data
+    bad = np.where(np.arange(X.size).reshape(X.shape) == 0, np.nan, X)
+    with pytest.raises(ValueError, match="NaN") as caught:
+        NoiseCluster(classes=range(K)).fit(bad, y)
+    assert "LabelDPClassifier" not in str(caught.value)
 
 
 def test_a_wrong_vote_is_as_rare_as_it_says():

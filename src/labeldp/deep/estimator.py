@@ -38,7 +38,7 @@ from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
 from labeldp.privacy.encode import as_array
 from labeldp.protocol import metrics
-from labeldp.protocol.fitting import FitPlan, answer_for, check_count, check_noisy, hold_out, open_fit, plan_fit, spent_by
+from labeldp.protocol.fitting import FitPlan, answer_for, check_count, check_noisy, hold_out, open_fit, plan_fit, with_prior_behind
 from labeldp.protocol.stages import Rows as Positions
 from labeldp.protocol.stages import Stage, run_stages
 
@@ -275,11 +275,12 @@ class TorchClassifier:
                 fit=trainer.fit,
                 prior_of=trainer.prior_of,
                 first_prior=plan.prior_of_rows,
+                held_out=plan.held_out,
             )
             for run in runs:
                 run.settle()
-        self._finish(trainer, staged.noisy, staged.model, staged.validation, staged.stages)
-        self.answer_, self.privacy_ = plan.answer, spent_by(plan, staged.noisy)
+        self._finish(trainer, with_prior_behind(plan, staged.noisy), staged.model, staged.validation, staged.stages)
+        self.answer_ = plan.answer
         return self
 
     def _fit_noisy(self, X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None, unit: ArrayLike | None) -> Self:

@@ -7,7 +7,7 @@ Nothing here can leak: everything is a function of what has already been release
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence.block import CELLS, Block, merge
 from labeldp.laws import sets
 from labeldp.laws.base import Array, Law
-from labeldp.receipt import PrivacySpent, Receipt
+from labeldp.receipt import PrivacySpent, Receipt, spent_in_sequence, spent_together
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +43,8 @@ class NoisyLabels:
         Id of each row: as given, or the row's position in the table that was privatized.
     explicit_ids : bool
         True if the ids were given, so that they name the same row everywhere.
+    behind : tuple of Receipt
+        Charges of other answers about the same labels that a side came of, such as the histogram of a `ClusterPrior`: it shows them.
     """
 
     n_rows: int
@@ -50,6 +52,7 @@ class NoisyLabels:
     blocks: tuple[Block, ...]
     ids: Array = field(default_factory=lambda: np.empty(0, np.int64))
     explicit_ids: bool = False
+    behind: tuple[Receipt, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.ids) != self.n_rows:
@@ -96,7 +99,7 @@ class NoisyLabels:
         wanted = self._positions(rows)
         found = [place[wanted] for place in self._places]
         blocks = tuple(block.at(at[at >= 0], np.flatnonzero(at >= 0)) for block, at in zip(self.blocks, found, strict=True))
-        return NoisyLabels(len(wanted), self.classes, blocks, self.ids[wanted], self.explicit_ids)
+        return NoisyLabels(len(wanted), self.classes, blocks, self.ids[wanted], self.explicit_ids, self.behind)
 
     def _positions(self, rows: Any) -> NDArray[np.int64]:
         if isinstance(rows, slice):
@@ -133,18 +136,26 @@ class NoisyLabels:
             raise InvalidInput("Expected noisy labels of the same rows: equal length, classes and ids, in the same order.")
         if {r.run_id for r in self.receipts} & {r.run_id for r in other.receipts}:
             raise InvalidInput("Expected independent draws, but a receipt occurs in both: the same draw cannot count as evidence twice.")
-        return replace(self, blocks=self.blocks + other.blocks)
+        return replace(self, blocks=self.blocks + other.blocks, behind=_distinct(self.behind + other.behind))
 
     # What was spent ---------------------------------------------------------------------------------------------------------------
 
     @property
     def receipts(self) -> tuple[Receipt, ...]:
         """The distinct receipts behind these rows, in order of first use."""
-        return tuple({block.receipt.run_id: block.receipt for block in self.blocks}.values())
+        return _distinct(block.receipt for block in self.blocks)
 
     @property
     def privacy(self) -> PrivacySpent:
-        """What one unit has spent over the distinct receipts: exact per row where given ids prove who was drawn, else their sum."""
+        """What one unit has spent over the distinct receipts: exact per row where given ids prove who was drawn, else their sum.
+
+        What is `behind` is added to either.
+        """
+        drawn = self._drawn_privacy
+        return spent_in_sequence(spent_together(self.behind), drawn) if self.behind else drawn
+
+    @property
+    def _drawn_privacy(self) -> PrivacySpent:
         receipts = self.receipts
         if not receipts:
             return PrivacySpent(0.0, 0.0, "row", recorded=True, secure=True)
@@ -338,7 +349,7 @@ class NoisyLabels:
         """An Arrow table that `from_table` reads back: ids, one evidence column a block, shared facts in the schema's metadata."""
         from labeldp.evidence import table
 
-        return table.write(self.ids, self.explicit_ids, self.classes, self.blocks)
+        return table.write(self.ids, self.explicit_ids, self.classes, self.blocks, self.behind)
 
     @classmethod
     def from_table(cls, table: "pa.Table") -> Self:
@@ -382,7 +393,12 @@ def concat(parts: Sequence[NoisyLabels]) -> NoisyLabels:
     starts = np.cumsum([0, *(len(part) for part in parts)])
     blocks = [replace(block, rows=block.rows + start) for part, start in zip(parts, starts, strict=False) for block in part.blocks]
     ids = np.concatenate([part.ids for part in parts])
-    return NoisyLabels(int(starts[-1]), first.classes, merge(blocks), ids, all(part.explicit_ids for part in parts))
+    behind = _distinct([receipt for part in parts for receipt in part.behind])
+    return NoisyLabels(int(starts[-1]), first.classes, merge(blocks), ids, all(part.explicit_ids for part in parts), behind)
+
+
+def _distinct(receipts: Iterable[Receipt]) -> tuple[Receipt, ...]:
+    return tuple({receipt.run_id: receipt for receipt in receipts}.values())
 
 
 def _total(receipts: Sequence[Receipt]) -> tuple[float, float]:

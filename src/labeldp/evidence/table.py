@@ -19,15 +19,16 @@ METADATA_KEY = b"labeldp"
 FORMAT = 1
 
 
-Parts = tuple[int, tuple[object, ...], tuple[Block, ...], Array, bool]
-"""Number of rows, classes, blocks, ids, and whether the ids were given: what a NoisyLabels is made of."""
+Parts = tuple[int, tuple[object, ...], tuple[Block, ...], Array, bool, tuple[Receipt, ...]]
+"""Number of rows, classes, blocks, ids, whether the ids were given, and what is behind it: what a NoisyLabels is made of."""
 
 
-def write(ids: Array, explicit_ids: bool, classes: tuple[object, ...], blocks: Sequence[Block]) -> pa.Table:
+def write(ids: Array, explicit_ids: bool, classes: tuple[object, ...], blocks: Sequence[Block], behind: Sequence[Receipt] = ()) -> pa.Table:
     """Columns id (or id_0, id_1, ...) and evidence_0, evidence_1, ...; a row that a block lacks is null there."""
     columns = {name: pa.array(values) for name, values in _id_columns(ids)}
     found = [block_facts(block) for block in blocks]
-    facts = {"format": FORMAT, "classes": plain(classes), "explicit_ids": explicit_ids, "blocks": found}
+    facts: dict[str, object] = {"format": FORMAT, "classes": plain(classes), "explicit_ids": explicit_ids, "blocks": found}
+    facts |= {"behind": [receipt.to_dict() for receipt in behind]} if behind else {}
     for i, block in enumerate(blocks):
         raw = np.zeros((len(ids), record_type(block.law).itemsize), np.uint8)
         raw[block.rows] = pack(block.law, block.outputs, block.side)
@@ -46,7 +47,8 @@ def read(table: pa.Table) -> Parts:
         raise InvalidInput("Expected a table written by NoisyLabels.to_table, with a column 'id'.")
     ids = columns[0] if names == ["id"] else np.column_stack(columns)
     blocks = tuple(_read_block(table, i, found) for i, found in enumerate(facts["blocks"]))
-    return table.num_rows, tuple(facts["classes"]), blocks, ids, bool(facts["explicit_ids"])
+    behind = tuple(Receipt.from_dict(receipt) for receipt in facts.get("behind", ()))
+    return table.num_rows, tuple(facts["classes"]), blocks, ids, bool(facts["explicit_ids"]), behind
 
 
 def block_facts(block: Block) -> dict[str, object]:

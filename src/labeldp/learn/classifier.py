@@ -2,7 +2,7 @@
 """LabelDPClassifier: any scikit-learn classifier, trained on private labels."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +18,7 @@ from labeldp.laws import Law
 from labeldp.learn.features import check_features, features_digest
 from labeldp.learn.labels import checked_labels, len_of
 from labeldp.learn.learners import Learner, LearnOptions, make_learner, takes_raw_labels
-from labeldp.learn.model import Floats, Model, seeded, take
+from labeldp.learn.model import Floats, Model, require_classifier, seeded, take
 from labeldp.learn.priors import ClusterModel, ClusterPrior
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise
@@ -32,7 +32,7 @@ from labeldp.protocol.fitting import (
     hold_out,
     open_fit,
     plan_fit,
-    spent_by,
+    with_prior_behind,
 )
 from labeldp.protocol.stages import Rows, Stage, run_stages
 
@@ -67,8 +67,8 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
     classes : sequence of K values, optional
         The public list of classes. None reads them off the labels, with a warning, since that reveals that each occurs.
     validation_fraction : float in [0, 1)
-        Rows held out to choose and measure the model by their noisy labels; then learned from too (see `options`). None are held out
-        where they would be fewer than 20.
+        Rows held out to choose and measure the model by their noisy labels, and not asked by a ClusterPrior; then learned from too (see
+        `options`). None are held out where they would be fewer than 20.
     dataset, column : str
         What a durable ledger charges.
     max_rows_per_unit : int
@@ -109,6 +109,9 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
     >>> bool(model.score(X, y) > 0.9)
     True
     """
+
+    takes_raw_labels: ClassVar[bool] = True
+    """`fit` privatizes what it is given, so no other estimator may call it with labels of its own making."""
 
     def __init__(
         self,
@@ -167,8 +170,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         unit : (n,) array, optional
             Who each row is about.
         """
-        if not hasattr(self._base(), "fit"):
-            raise InvalidInput(f"Expected a scikit-learn classifier or pipeline, got estimator of type {type(self.estimator).__name__}.")
+        require_classifier(self._base())
         options = self.options or LearnOptions()
         random_state = check_random_state(self.random_state)
         X = self._checked(X, y)
@@ -195,17 +197,19 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
                 fit=lambda rows, noisy, model, held_out: _learn(learner, X, rows, noisy, model or start, held_out),
                 prior_of=lambda model, rows: model.predict_proba(take(X, rows)) ** (1.0 / options.temperature),
                 first_prior=plan.prior_of_rows,
+                held_out=plan.held_out,
             )
         self.prior_ = known
-        self._finish(X, staged.noisy, staged.model, staged.validation, staged.stages, learner, options)
-        self.privacy_ = spent_by(plan, staged.noisy)
-        return self
+        noisy = with_prior_behind(plan, staged.noisy)
+        return self._finish(X, noisy, staged.model, staged.validation, staged.stages, learner, options)
 
     def _require_estimate(self, plan: FitPlan) -> None:
         if self.correction == "debias" and not plan.invertible:
+            prior = "no prior" if plan.prior is None and plan.grouped is None else "a prior"
             raise InvalidInput(
-                f"Expected one invertible law for all rows with correction='debias', got {plan.stages.law} in {plan.stages.n_stages} stages"
-                ". Use law='rr' or 'subset', n_stages=1 without a prior, or correction='em'."
+                f"Expected one invertible law for all rows with correction='debias', got {plan.stages.law}, "
+                f"n_stages={plan.stages.n_stages} and {prior}. Use law='rr' or 'subset', n_stages=1 without a prior, or correction='em'. What "
+                "ClusterRR has released is inverted row by row, by noisy.debias(losses) or the loss of a net."
             )
 
     def _fit_noisy(self, X: Any, noisy: NoisyLabels, learner: Learner, options: LearnOptions, random_state: np.random.RandomState) -> Self:
@@ -228,6 +232,8 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
             if options.refit:
                 usable = np.flatnonzero(noisy.evidenced)
                 model = learner.refit(take(X, usable), noisy[usable], model)
+        unseen = held_out if not options.refit else np.empty(0, np.int64)
+        self._learned = noisy[np.setdiff1d(np.arange(len(noisy)), unseen)] if len(unseen) else noisy
         self._model, self.estimator_ = model, model.estimator
         self.noisy_labels_, self.privacy_, self.stages_ = noisy, noisy.privacy, stages
         return self
@@ -250,7 +256,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
     def _checked(self, X: Any, y: Any) -> Any:
         if y is None:
             raise InvalidInput("This LabelDPClassifier requires y to be passed, but the target y is None.")
-        checked = check_features(X, self._base())
+        checked = check_features(X, self._base(), type(self).__name__)
         validate_data(self, X, skip_check_array=True)
         if isinstance(y, NoisyLabels) and len(y) != len_of(checked):
             raise InvalidInput(f"Expected noisy labels of {len_of(checked)} rows, as many as X has, got {len(y)}.")
@@ -261,7 +267,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> Floats:
         """Probabilities of the true label: (n, K) float64, columns in the order of `classes_`."""
         check_is_fitted(self)
-        checked = check_features(X, self._base())
+        checked = check_features(X, self._base(), type(self).__name__)
         validate_data(self, X, reset=False, skip_check_array=True)
         return self._model.predict_proba(checked)
 
@@ -276,13 +282,15 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X : (n, n_features) array, sparse matrix or data frame
-        y : NoisyLabels of n rows that the model did not learn from: unbiased through the law; or (n,) public true labels: plain
+        y : NoisyLabels of n rows that the model did not learn from: unbiased through the law, with a SeenRowsWarning on others; or (n,)
+            public true labels: plain
         sample_weight : (n,) array, optional
             With public labels only.
         """
         if isinstance(y, NoisyLabels):
             if sample_weight is not None:
                 raise InvalidInput("Expected no sample_weight with NoisyLabels.")
+            metrics.warn_of_seen_rows(y, self._learned)
             return metrics.accuracy(y, self.predict(X)).value
         return float(accuracy_score(y, self.predict(X), sample_weight=sample_weight))
 

@@ -3,8 +3,8 @@
 
 import math
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ _MANY_ROWS = 200_000  # above, mini-batches
 _COMPONENTS = 50
 _FEW_CLUSTERS = 50  # up to here several starts are tried: they cost little, and a bad one much
 _ROWS_AT_ONCE = 1 << 16
+_NEEDS_LABELS = ("positional argument: 'y'", "requires y to be passed", "y cannot be None")  # what scikit-learn's own fits say
 
 Codes = NDArray[np.int64]
 
@@ -60,6 +61,15 @@ class Clusters:
 
     embedder: Any
     centres: Floats
+
+    @property
+    def kept(self) -> dict[str, Floats]:
+        """What a ledger keeps with the answer about the clusters, so that a repeat reads it."""
+        return {"centres": self.centres}
+
+    def restored(self, kept: Mapping[str, NDArray[Any]]) -> "Clusters":
+        """The clusters as they were when they were asked."""
+        return replace(self, centres=np.asarray(kept["centres"], np.float64))
 
     @property
     def n_clusters(self) -> int:
@@ -98,7 +108,7 @@ def find_clusters(X: Any, n_clusters: int, *, embedder: Any = None, algorithm: s
     algorithm : {"auto", "k-means", "mini-batch", "faiss"}
         "auto": k-means, in mini-batches above 200,000 rows.
     random_state : int
-        The same number finds the same clusters, so that a repeat is recognised.
+        The same number finds the same clusters on one machine with one number of threads; elsewhere rounding can move rows at borders.
 
     Notes
     -----
@@ -169,6 +179,8 @@ def _require_finite(values: NDArray[np.floating[Any]]) -> None:
 
 def _fitted(embedder: Any, X: Any) -> Any:
     """The embedder as a function of any rows: fitted to these, where it is a transformer."""
+    if isinstance(embedder, type):
+        raise InvalidInput(f"Expected an embedder that was made, got the class {embedder.__name__} itself. Pass {embedder.__name__}(...).")
     if isinstance(embedder, str):
         name = _validate.one_of(EMBEDDERS, embedder=embedder, fix="Or give a transformer, or a function of X.")
         plain = _plain(X)
@@ -176,10 +188,23 @@ def _fitted(embedder: Any, X: Any) -> Any:
         scale = StandardScaler(with_mean=not hasattr(plain, "tocsr"))
         return _Flat((make_pipeline(scale, pca) if name == "standard" else make_pipeline(pca)).fit(plain))
     if hasattr(embedder, "fit") and hasattr(embedder, "transform"):
-        return clone(embedder).fit(X)
+        return _fitted_alone(embedder, X)
     if embedder is None or callable(embedder):
         return embedder
     raise InvalidInput(f"Expected an embedder that is a transformer, a function of X, or one of {', '.join(EMBEDDERS)}; got {embedder!r}.")
+
+
+def _fitted_alone(embedder: Any, X: Any) -> Any:
+    """A transformer fitted to features; one that asks for labels is refused, since no embedder sees any."""
+    try:
+        return clone(embedder).fit(X)
+    except (TypeError, ValueError) as error:
+        if not any(said in str(error) for said in _NEEDS_LABELS):
+            raise
+        raise InvalidInput(
+            f"Expected an embedder that is fitted to features alone, since none sees labels; got {type(embedder).__name__}, which needs "
+            "them. Use one without supervision, such as PCA, or a function that was trained on other, public labels."
+        ) from None
 
 
 def _plain(X: Any) -> Any:

@@ -12,10 +12,10 @@ from labeldp._hash import array_digest
 from labeldp.learn.model import Estimator
 
 
-def check_features(X: Any, estimator: Estimator) -> Any:
+def check_features(X: Any, estimator: Estimator, name: str) -> Any:
     """X as it goes to the estimator: data frames and object arrays pass as they are, numbers are checked for what it refuses.
 
-    Arrays of more than two dimensions pass where it `takes_images`.
+    Arrays of more than two dimensions pass where it `takes_images`; `name` is whom messages speak of.
     """
     if hasattr(X, "iloc") or (isinstance(X, np.ndarray) and X.dtype.kind in "OUS" and X.ndim == 2):
         return X
@@ -26,7 +26,7 @@ def check_features(X: Any, estimator: Estimator) -> Any:
         ensure_all_finite="allow-nan" if tags.allow_nan else True,
         allow_nd=takes_images(estimator),
         dtype=None if getattr(X, "dtype", np.dtype(object)).kind != "O" else "numeric",
-        estimator="LabelDPClassifier",
+        estimator=name,
         input_name="X",
     )
 

@@ -6,7 +6,6 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.pipeline import Pipeline
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
@@ -220,21 +219,34 @@ def make_learner(
 
 
 def takes_raw_labels(estimator: Estimator) -> bool:
-    """Whether the estimator's own `fit` privatizes the labels that it is given."""
-    return bool(getattr(_last(estimator), "takes_raw_labels", False))
+    """Whether the `fit` of the estimator, or of one inside it, privatizes the labels that it is given."""
+    return _raw_inside(estimator) is not None
 
 
-def _last(estimator: Estimator) -> object:
-    """The last step of a pipeline, or the estimator itself."""
-    return estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
+def require_plain_labels(estimator: Estimator) -> None:
+    """Refuse an estimator that would add noise to labels which are noisy already."""
+    private = _raw_inside(estimator)
+    if private is not None:
+        raise InvalidInput(
+            f"Expected an estimator that takes labels as they are, got {type(private).__name__}, which privatizes the labels that its fit "
+            "is given. Pass the classifier that is in it."
+        )
+
+
+def _raw_inside(estimator: Estimator) -> object | None:
+    inside = estimator.get_params().values() if hasattr(estimator, "get_params") else ()
+    return next((each for each in (estimator, *inside) if getattr(each, "takes_raw_labels", False) is True), None)
 
 
 def _require_known_labels(estimator: Estimator, correction: str, options: LearnOptions) -> None:
     """Refuse to give codes to the `fit` of an estimator that would take them for raw labels and add noise of its own."""
-    if not takes_raw_labels(estimator):
+    private = _raw_inside(estimator)
+    if private is None:
         return
+    name = type(private).__name__
+    if exact_learner(estimator) is None:
+        require_plain_labels(estimator)
     if correction not in ("auto", "likelihood") or options.consensus_rounds:
-        name = type(_last(estimator)).__name__
         raise InvalidInput(
             f"Expected correction='likelihood' and no consensus rounds with {name}, which privatizes the labels that its "
             f"fit is given, got correction={correction!r} and consensus_rounds={options.consensus_rounds}."

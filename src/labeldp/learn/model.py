@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.dummy import DummyClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 
+from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.protocol.metrics import log_evidence
 
@@ -79,6 +80,20 @@ def fit_codes(estimator: Estimator, X: object, rows: Codes, codes: Codes, weight
     fitted = DummyClassifier() if one_class else clone(estimator)
     keyword = "sample_weight" if one_class and keyword else keyword
     return fitted.fit(take(X, rows), codes, **({keyword: weights} if keyword else {}))
+
+
+def require_classifier(estimator: Estimator) -> None:
+    """Refuse regressors, clusterers and classes instead of instances, which would be charged for and then predict nonsense."""
+    try:
+        fits = not isinstance(estimator, type) and hasattr(estimator, "fit") and is_classifier(estimator)
+    except (AttributeError, TypeError):  # it has no tags
+        fits = False
+    if not fits:
+        name = estimator.__name__ + " itself" if isinstance(estimator, type) else type(estimator).__name__
+        raise InvalidInput(
+            f"Expected a scikit-learn classifier, or a pipeline that ends in one, got {name}. A class of your own: derive it from "
+            "ClassifierMixin and BaseEstimator, and pass an instance."
+        )
 
 
 def weight_keyword(estimator: Estimator) -> str | None:

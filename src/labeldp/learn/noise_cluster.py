@@ -2,7 +2,7 @@
 """NoiseCluster: clusters of public features, each labelled by one private vote. For budgets at which a single row's label says nothing."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,18 +12,23 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from labeldp import _validate
-from labeldp.aggregates import Aggregate, Vote
+from labeldp.aggregates import Vote
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
+from labeldp.learn.cluster_request import clustering_request
 from labeldp.learn.clusters import clusters_for, find_clusters
 from labeldp.learn.features import check_features, takes_images
 from labeldp.learn.labels import checked_labels, len_of
-from labeldp.learn.model import Floats, Model, fit_codes
+from labeldp.learn.learners import require_plain_labels
+from labeldp.learn.model import Floats, Model, fit_codes, require_classifier
 from labeldp.privacy.encode import declare, infer_classes
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise
 from labeldp.protocol import metrics
 from labeldp.protocol.groups import unit_name_of
+
+if TYPE_CHECKING:
+    from labeldp.privacy.answering import Asked
 
 
 class NoiseCluster(ClassifierMixin, BaseEstimator):
@@ -146,20 +151,19 @@ class NoiseCluster(ClassifierMixin, BaseEstimator):
         unit : (n,) array, optional
             Who each row is about.
         """
+        if self.estimator is not None:
+            self._require_estimator()
         checked = self._checked(X, y, reset=True)
         labels = checked_labels(y, len_of(checked), declared=self.classes is not None)
         classes = infer_classes(labels) if self.classes is None else declare(self.classes)
-        clusters = find_clusters(
-            checked,
-            self._count(len_of(checked), len(classes)),
-            embedder=self.embedder,
-            algorithm=self.algorithm,
-            random_state=self.random_state,
-        )
-        groups = clusters.assign(checked)
+        count = self._count(len_of(checked), len(classes))
+        settings: dict[str, Any] = {"algorithm": self.algorithm, "random_state": self.random_state}
+        clusters = find_clusters(checked, count, embedder=self.embedder, **settings)
+        request = clustering_request(checked, clusters, self.embedder, settings | {"n_clusters": count})
         query = Vote(len(classes), self.epsilon, clusters.n_clusters, self.mechanism, self.delta)
-        answer = self._asked(labels, query, groups, classes, ids, unit)
-        self.classes_, self.clusters_, self.aggregate_ = np.asarray(classes), clusters, answer
+        asked = self._asked(labels, query, clusters.assign(checked), classes, ids, unit, request, clusters.kept)
+        answer, groups = asked.answer, asked.groups
+        self.classes_, self.clusters_, self.aggregate_ = np.asarray(classes), clusters.restored(asked.kept), answer
         self.cluster_classes_, self.privacy_ = answer.labels(), answer.privacy
         self.failure_ = self.failure()
         self.estimator_ = None
@@ -168,13 +172,19 @@ class NoiseCluster(ClassifierMixin, BaseEstimator):
             self.estimator_ = self._model.estimator
         return self
 
+    def _require_estimator(self) -> None:
+        require_classifier(self.estimator)
+        require_plain_labels(self.estimator)
+
     def _count(self, n_rows: int, n_classes: int) -> int:
         if self.n_clusters is not None:
             return _validate.integer(n_clusters=self.n_clusters, low=1)
         m = _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1)
         return clusters_for(n_rows, n_classes, _validate.epsilon(self.epsilon) / m)
 
-    def _asked(self, labels: Any, query: Vote, groups: NDArray[np.int64], classes: tuple[object, ...], ids: Any, unit: Any) -> Aggregate:
+    def _asked(
+        self, labels: Any, query: Vote, groups: NDArray[np.int64], classes: tuple[object, ...], ids: Any, unit: Any, request: Any, kept: Any
+    ) -> "Asked":
         from labeldp.privacy.aggregation import answer_groups
 
         return answer_groups(
@@ -191,6 +201,8 @@ class NoiseCluster(ClassifierMixin, BaseEstimator):
             max_rows_per_unit=self.max_rows_per_unit,
             ledger=self.ledger,
             noise=self.noise,
+            request=request,
+            kept=kept,
         )
 
     def _checked(self, X: Any, y: Any, *, reset: bool) -> Any:
@@ -198,7 +210,7 @@ class NoiseCluster(ClassifierMixin, BaseEstimator):
             raise InvalidInput("This NoiseCluster requires y to be passed, but the target y is None.")
         if isinstance(y, NoisyLabels) and reset:
             raise InvalidInput("Expected raw labels, got NoisyLabels, which a vote cannot count. Learn from them with LabelDPClassifier.")
-        checked = check_features(X, self)
+        checked = check_features(X, self, type(self).__name__)
         validate_data(self, X, reset=reset, skip_check_array=True)
         return checked
 
@@ -261,7 +273,7 @@ class NoiseCluster(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X : (n, ...) features, as in the fit
-        y : NoisyLabels of n rows: unbiased through the law; or (n,) public true labels: plain
+        y : NoisyLabels of n rows whose labels did not vote: unbiased through the law; or (n,) public true labels: plain
         sample_weight : (n,) array, optional
             With public labels only.
         """

@@ -12,6 +12,7 @@ from labeldp import _validate
 from labeldp.aggregates import Aggregate, Histogram
 from labeldp.laws import ClusterRR, Law
 from labeldp.laws.cluster_budget import split_budget
+from labeldp.learn.cluster_request import clustering_request
 from labeldp.learn.clusters import Clusters, clusters_for, find_clusters
 from labeldp.learn.model import Floats
 from labeldp.protocol.groups import GroupPlan, left_of, projected_prior
@@ -38,8 +39,11 @@ class ClusterPrior(BaseEstimator):
     Notes
     -----
     Guarantee: the histogram is `epsilon`-label-DP for each unit, one charge in the ledger, data set and column of the fit. The rows' draws
-    are charged what is left, on the same labels: the two add to the fit's epsilon. Rules use n, K and epsilon alone. Source: Algorithm 4 of
-    Ghazi et al. 2021, with one draw of noise a bin, and noisy counts projected to the cluster's public size instead of clamped.
+    are charged what is left, on the same labels: the two add to the fit's epsilon. Rows that the fit holds out are not asked, so that they
+    measure a model that knows nothing of them. A repeat is known by the features and the settings (by what a function embeds, where that is
+    the embedder; by the clusters' sizes too, where these divide the budget) and gets the groups and centres that were kept with the
+    answer, whatever number of threads would find others. Rules use n, K and epsilon alone. Source: Algorithm 4 of Ghazi et al. 2021, with
+    one draw of noise a bin, and noisy counts projected to the cluster's public size instead of clamped.
 
     Examples
     --------
@@ -84,8 +88,10 @@ class ClusterPrior(BaseEstimator):
         rest = left_of(epsilon, share, "the prior (its own epsilon)")
         count = clusters_for(n_rows, n_classes, share / max_rows_per_unit) if self.n_clusters is None else self.n_clusters
         query = self._query(n_classes, share, _validate.integer(n_clusters=count, low=1))
-        clusters = find_clusters(X, count, embedder=self.embedder, algorithm=self.algorithm, random_state=self.random_state)
-        plan = GroupPlan(clusters.assign(X), query, rest, None, clusters)
+        settings: dict[str, Any] = {"algorithm": self.algorithm, "random_state": self.random_state}
+        clusters = find_clusters(X, count, embedder=self.embedder, **settings)
+        request = clustering_request(X, clusters, self.embedder, settings | {"n_clusters": count})
+        plan = GroupPlan(clusters.assign(X), query, rest, None, clusters, request)
         if law == ClusterRR.name and self.epsilon is None and self.delta == 0 and max_rows_per_unit == 1:
             return self._divided(plan, epsilon, n_classes)
         return plan

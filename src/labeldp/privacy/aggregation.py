@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The door's other wing: raw labels of many rows go in, private answers about groups of them come out."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,17 +9,31 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
+from labeldp._hash import digest
 from labeldp.aggregates import Aggregate, Query
 from labeldp.aggregates.result import check_groups
 from labeldp.errors import InvalidInput
-from labeldp.privacy.answering import RowsDigest, answered, checked, drawn, groups_of, key_facts, plan_of, rows_digest
+from labeldp.privacy.answering import (
+    Asked,
+    RowsDigest,
+    answered,
+    checked,
+    drawn,
+    groups_of,
+    held_out_rows,
+    kept_with,
+    key_facts,
+    plan_of,
+    require_room,
+    rows_digest,
+)
 from labeldp.privacy.counting import GroupCounts, LabelReader
 from labeldp.privacy.custody import AggregatePlan, Covered, begin_once
 from labeldp.privacy.door import check_account, check_rows, classes_for, covered_rows, set_digest, warn_once
 from labeldp.privacy.encode import declare, encode
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise, derive_key, new_secret, one_word
-from labeldp.privacy.run import Frame, keep_within_cap
+from labeldp.privacy.run import Frame, id_order, keep_within_cap
 from labeldp.privacy.tuned import aggregate_best
 from labeldp.receipt import Receipt
 
@@ -117,7 +131,7 @@ def aggregate(
         ledger=ledger,
         noise=noise,
         redraw=redraw,
-    )
+    ).answer
 
 
 def answer_groups(
@@ -136,7 +150,11 @@ def answer_groups(
     ledger: Ledger | None = None,
     noise: SeededNoise | None = None,
     redraw: bool = False,
-) -> Aggregate:
+    held_out: float = 0.0,
+    total: float | None = None,
+    request: Callable[[NDArray[np.intp] | None], str] | None = None,
+    kept: Mapping[str, NDArray[np.generic]] | None = None,
+) -> Asked:
     """`aggregate` for estimators, which have settled the classes and know what a unit is called.
 
     Parameters
@@ -148,6 +166,15 @@ def answer_groups(
         They were read off the labels, which the ledger notes.
     unit_name : str
         Name of the unit in receipts.
+    held_out : float in [0, 1)
+        Share of the rows, chosen by secret key, that are not asked, so that something can be measured on them.
+    total : float, optional
+        Epsilon of this charge and of those that are to follow it on these rows: where it is not all left, nothing is charged.
+    request : function of the order of the rows, optional
+        Gives the digest of what the groups follow from. With a ledger a request is then known by it, and not by the groups, which need
+        not come out the same: they are kept with the answer, and a repeat gets those.
+    kept : mapping of arrays, optional
+        Public facts that go with the groups, kept and read as they are.
     """
     declared = declare(classes, checked(query).n_classes)
     codes = encode(labels, declared)
@@ -157,26 +184,47 @@ def answer_groups(
     plan = plan_of(
         query,
         declared,
-        rows_digest(where, query) if ids is None else set_digest(ids, where),
+        _rows(where, query, ids) if ledger is None or request is None else _requested(request, ids),
         dataset=dataset,
         column=column,
         inferred=inferred,
         unit="row" if unit is None else unit_name,
         max_rows_per_unit=max_rows_per_unit,
         units="" if unit is None else set_digest(np.arange(len(codes)) if ids is None else ids, unit),
+        held_out=held_out,
     )
     check_account(ledger, dataset)
     frame = Frame(plan, declared, len(codes), ids, unit, ledger)
     frame.check(new_secret())
     warn_once(ledger, noise)
+    covered = covered_rows(ledger, plan, ids if unit is None else unit)
+    begun = begin_once(
+        plan,
+        ledger,
+        noise,
+        redraw=redraw,
+        covered=covered,
+        before_charge=lambda: require_room(ledger, plan, covered, total),
+        total=total,
+    )
+    out = held_out_rows(begun, frame, held_out)
+    if request is not None:
+        where, kept = kept_with(begun, frame, where, kept or {})
 
     def draw(secret: bytes, receipt: Receipt) -> Aggregate:
-        counts, kept = GroupCounts(query.n_groups, query.n_classes), _within_cap(frame, secret, receipt.run_id)
-        counts.add(where if kept is None else where[kept], codes if kept is None else codes[kept])
+        counts, kept = GroupCounts(query.n_groups, query.n_classes), ~out & _within_cap(frame, secret, receipt.run_id)
+        counts.add(where[kept], codes[kept])
         return _drawn(plan, query, declared, counts, secret, receipt)
 
-    covered = covered_rows(ledger, plan, ids if unit is None else unit)
-    return answered(begin_once(plan, ledger, noise, redraw=redraw, covered=covered), ledger, draw)
+    return Asked(answered(begun, ledger, draw), where, out, kept or {})
+
+
+def _rows(where: NDArray[np.int64], query: Query, ids: ArrayLike | None) -> str:
+    return rows_digest(where, query) if ids is None else set_digest(ids, where)
+
+
+def _requested(request: Callable[[NDArray[np.intp] | None], str], ids: ArrayLike | None) -> str:
+    return digest({"request": request(None if ids is None else id_order(ids)), "ids": "" if ids is None else set_digest(ids)})
 
 
 def aggregate_batches(
@@ -244,11 +292,11 @@ def _drawn(
     return Aggregate(query, drawn(query, counts.table(), key, plan.max_rows_per_unit), counts.n_rows(), classes, receipt)
 
 
-def _within_cap(frame: Frame, secret: bytes, run_id: str) -> NDArray[np.bool_] | None:
-    """(n,) bool: the rows within their unit's cap; None for all of them."""
+def _within_cap(frame: Frame, secret: bytes, run_id: str) -> NDArray[np.bool_]:
+    """(n,) bool: the rows within their unit's cap."""
     units = frame.unit_codes(secret, run_id)
     if units is None:
-        return None
+        return np.ones(len(frame.ids), bool)
     words = one_word(derive_key(secret, purpose="unit-cap", facts=frame.facts(run_id)), frame.blocks(secret, run_id))
     return keep_within_cap(units, words, frame.plan.max_rows_per_unit)
 

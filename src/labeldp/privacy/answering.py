@@ -8,22 +8,47 @@ the charge and the store has spent, and gets nothing.
 import hashlib
 import io
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp._hash import digest
+from labeldp._rounding import exact
 from labeldp.aggregates import Aggregate, Query
 from labeldp.aggregates.result import check_groups
-from labeldp.errors import InvalidInput, LedgerError
-from labeldp.privacy.custody import AggregatePlan, Begun
+from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError
+from labeldp.privacy.custody import AggregatePlan, Begun, Covered
 from labeldp.privacy.ledger import Ledger
-from labeldp.privacy.noise import CHUNK, Key, RowWords, row_blocks
+from labeldp.privacy.noise import CHUNK, Key, RowWords, derive_key, partition, row_blocks
+from labeldp.privacy.run import Frame
 from labeldp.receipt import Receipt
 
 _OUTPUT = "aggregate.parquet"
+_HELD_OUT, _GROUPS = "held-out", "groups"
 _BATCH = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """An answer, and which rows it is about.
+
+    Attributes
+    ----------
+    answer : Aggregate
+    groups : (n,) int64
+        The group of each row, asked or not.
+    held_out : (n,) bool
+        Rows that were not asked.
+    kept : mapping of arrays
+        What goes with the groups.
+    """
+
+    answer: Aggregate
+    groups: NDArray[np.int64]
+    held_out: NDArray[np.bool_]
+    kept: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
 
 
 def checked(query: object) -> Query:
@@ -44,6 +69,7 @@ def plan_of(
     unit: str = "row",
     max_rows_per_unit: int = 1,
     units: str = "",
+    held_out: float = 0.0,
 ) -> AggregatePlan:
     """What makes a request for one answer the same request again; a cap that the query cannot be answered at is refused."""
     cap = query.require_cap(max_rows_per_unit)
@@ -54,7 +80,7 @@ def plan_of(
         max_rows_per_unit=cap,
         epsilon=query.epsilon,
         delta=query.spent_delta(cap),
-        laws=query.to_dict() | ({"classes_inferred": True} if inferred else {}),
+        laws=query.to_dict() | ({"classes_inferred": True} if inferred else {}) | ({"held_out": held_out} if held_out else {}),
         classes=classes_digest(classes),
         rows=rows,
         units=units,
@@ -115,6 +141,60 @@ def answered(begun: Begun, ledger: Ledger | None, draw: Callable[[bytes, Receipt
         begun.store.write(_OUTPUT, _as_file(answer))
         ledger.settle(begun.receipt.run_id, begun.store.digest())
     return answer
+
+
+def require_room(ledger: Ledger | None, plan: AggregatePlan, covered: Covered | None, total: float | None) -> None:
+    """Refuse a first charge where the others of a total could not follow it on the same rows."""
+    if ledger is None or total is None:
+        return
+    left = ledger.remaining(plan.dataset, plan.column, None if covered is None else covered.rows)
+    if left < float("inf") and exact(left) < exact(total):
+        raise BudgetExceeded(
+            f"Expected epsilon <= {left!r}, which remains for these rows of dataset {plan.dataset!r}, column {plan.column!r} in "
+            f"{ledger.location}; got epsilon={total!r} in two charges. Nothing was charged. Ask for less, or allow "
+            "more with set_budget, or `labeldp ledger set-budget`."
+        )
+
+
+def held_out_rows(begun: Begun, frame: Frame, share: float) -> NDArray[np.bool_]:
+    """(n,) bool: the rows that are not asked, by the run's secret, independent of labels; kept, since the secret is not."""
+    if not share:
+        return np.zeros(len(frame.ids), bool)
+    stored = None if begun.store is None else begun.store.load_array(_HELD_OUT)
+    if stored is not None:
+        return frame.in_table_order(stored).astype(bool)
+    if begun.secret is None:
+        raise LedgerError(
+            f"Expected which rows run {begun.receipt.run_id} did not ask in its folder, but it is gone. Restore it, or ask for a new, "
+            "charged draw with redraw=True."
+        )
+    run_id = begun.receipt.run_id
+    key = derive_key(begun.secret, purpose="partition", facts=frame.facts(run_id))
+    rows = np.asarray(partition(key, frame.blocks(begun.secret, run_id), (share, 1.0 - share)) == 0)
+    if begun.store is not None:
+        begun.store.save_array(_HELD_OUT, frame.in_id_order(rows))
+    return rows
+
+
+def kept_with(
+    begun: Begun, frame: Frame, groups: NDArray[np.int64], kept: Mapping[str, NDArray[np.generic]]
+) -> tuple[NDArray[np.int64], Mapping[str, NDArray[np.generic]]]:
+    """The groups that are asked, and what goes with them: what was kept, of a request that was answered before."""
+    store = begun.store
+    if store is None:
+        return groups, kept
+    if begun.secret is not None:
+        store.save_array(_GROUPS, frame.in_id_order(groups))
+        for name, array in kept.items():
+            store.save_array(name, array)
+    found = {name: store.load_array(name) for name in (_GROUPS, *kept)}
+    if any(array is None for array in found.values()):
+        raise LedgerError(
+            f"Expected the groups that run {begun.receipt.run_id} asked in {store.folder}, but they are gone. Restore them, or ask for a "
+            "new, charged draw with redraw=True."
+        )
+    groups = frame.in_table_order(np.asarray(found.pop(_GROUPS))).astype(np.int64)
+    return groups, {name: np.asarray(array) for name, array in found.items()}
 
 
 def key_facts(plan: AggregatePlan, receipt: Receipt, **more: object) -> Mapping[str, object]:

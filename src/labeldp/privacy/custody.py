@@ -255,6 +255,7 @@ def begin_once(
     redraw: bool,
     covered: Covered | None = None,
     before_charge: Callable[[], None] | None = None,
+    total: float | None = None,
 ) -> Begun:
     """Charge a run that nobody can pick up, or find the one whose outputs are stored already.
 
@@ -266,6 +267,8 @@ def begin_once(
         As in `begin`; the plan names its rows.
     before_charge : function, optional
         Called where nothing is stored, before the charge, which it may stop by raising.
+    total : float, optional
+        As in `Ledger.charge`.
 
     Returns
     -------
@@ -287,7 +290,7 @@ def begin_once(
     def prepare(store: RunStore) -> None:
         private_folder(store.folder)
 
-    return _charged(plan, ledger, run_id, secret, covered or Covered(), prepare, repeatable=False)
+    return _charged(plan, ledger, run_id, secret, covered or Covered(), prepare, repeatable=False, total=total)
 
 
 def _charge(plan: RunPlan, ledger: Ledger, pin_of: PinOf, fresh: SecretHalves, covered: Covered) -> Begun:
@@ -307,6 +310,7 @@ def _charged(
     prepare: Callable[[RunStore], None],
     *,
     repeatable: bool,
+    total: float | None = None,
 ) -> Begun:
     """The charge of a run whose folder is prepared before it; where either fails, neither is left."""
     store = RunStore(ledger.run_dir(run_id))
@@ -326,6 +330,7 @@ def _charged(
             rows=covered.rows,
             overlap=covered.overlap,
             ids_of=covered.ids_of,
+            total=total,
         )
     except OSError as error:
         shutil.rmtree(store.folder, ignore_errors=True)

@@ -89,6 +89,7 @@ class Ledger:
         rows: RowSet | None = None,
         overlap: Literal["charge", "refuse"] = "charge",
         ids_of: IdsOf | None = None,
+        total: float | None = None,
     ) -> Receipt:
         """Write down a spend before it happens.
 
@@ -115,6 +116,8 @@ class Ledger:
             Whether rows of an earlier run may be charged again.
         ids_of : function of a RunRecord, optional
             The ids that an earlier run released, batch by batch, or None where they are gone: names that may be in it are looked up.
+        total : float, optional
+            Epsilon of this and of the charges that are to follow it: the budget where nobody has set one; else this charge's own.
 
         Returns
         -------
@@ -133,7 +136,8 @@ class Ledger:
             run_id=run_id,
             repeatable=repeatable,
         )
-        request = ledger_charge.Request(body, exact(epsilon), rows, overlap, None if self.budget is None else exact(self.budget))
+        declared = None if self.budget is None else exact(self.budget)
+        request = ledger_charge.Request(body, exact(epsilon), rows, overlap, declared, exact(epsilon if total is None else total))
         return ledger_charge.charge(self._store, self._sets, request, ids_of, str(self.location))
 
     def intend(self, run_id: str, parts: Iterable[File]) -> None:
@@ -236,11 +240,21 @@ class Ledger:
         """
         return [(float_up(spent), rows) for spent, rows in self._spend(self._read(dataset, column)).by_rows()]
 
-    def remaining(self, dataset: str, column: str) -> float:
-        """Epsilon that is left for every row, rounded down, at least 0; infinite where neither a charge nor `budget` has set a budget."""
+    def remaining(self, dataset: str, column: str, rows: RowSet | None = None) -> float:
+        """Epsilon that is left, rounded down, at least 0; infinite where neither a charge nor `budget` has set a budget.
+
+        Parameters
+        ----------
+        dataset, column : str
+        rows : RowSet, optional
+            For which rows, or units; None: for every row.
+        """
         account = self._read(dataset, column)
         budget = account.budget if account.budget is not None else None if self.budget is None else exact(self.budget)
-        return float("inf") if budget is None else rounded_down(max(budget - self._spend(account).most, Fraction(0)))
+        if budget is None:
+            return float("inf")
+        spent = self._spend(account).most if rows is None else ledger_charge.spent_before(self._sets, account.runs, rows)
+        return rounded_down(max(budget - spent, Fraction(0)))
 
     def budget_of(self, dataset: str, column: str) -> float | None:
         """The budget kept for a (dataset, column); None before its first charge. The first charge without one sets its own epsilon."""

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from labeldp.privacy import events
 from labeldp.privacy.ledger_entries import Row, RunRecord, account_of, charged, rounded_down, text
 from labeldp.privacy.ledger_rows import IdsOf, RowSets, overlaps
 from labeldp.privacy.ledger_session import VERSION, Session, Store
-from labeldp.privacy.ledger_spend import Spend
+from labeldp.privacy.ledger_spend import Charged, Spend
 from labeldp.privacy.rowset import RowSet
 from labeldp.receipt import Receipt
 
@@ -34,6 +35,7 @@ class Request:
     rows: RowSet | None
     overlap: Literal["charge", "refuse"]
     budget: Fraction | None
+    total: Fraction
 
     def __post_init__(self) -> None:
         if self.overlap not in ("charge", "refuse"):
@@ -77,6 +79,13 @@ def _looked_up(store: Store, sets: RowSets, request: Request, ids_of: IdsOf | No
     with store.reading() as session:
         runs = account_of(session.rows(request.dataset, request.column)).runs
     return sets.shown_disjoint(request.rows, runs.values(), ids_of)
+
+
+def spent_before(sets: RowSets, runs: Mapping[str, RunRecord], rows: RowSet) -> Fraction:
+    """What the most heavily used of these rows has spent in earlier runs, as a charge of them would count it."""
+    shared = sets.shown_disjoint(rows, runs.values(), None)
+    apart = tuple(run for run, count in shared.items() if not count)
+    return Spend(sets.integers, runs.values()).covered(Charged("", rows.facts(), apart), rows.integers if rows.kind == "integers" else None)
 
 
 class _Charging:
@@ -143,8 +152,8 @@ class _Charging:
         spend = Spend(self.sets.integers, self._runs.values())
         if rows is None:
             return spend.most
-        row = (0, "", text(self._body | {"at": ""}), "")
-        return spend.covered(charged(row), rows.integers if rows.kind == "integers" else None)
+        apart = tuple(run for run, shared in self.shared.items() if not shared)
+        return spend.covered(Charged(self.request.run_id, self._facts, apart), rows.integers if rows.kind == "integers" else None)
 
     def _check_budget(self) -> None:
         request, stored = self.request, self.standing.budget
@@ -152,19 +161,25 @@ class _Charging:
             asked = float(request.budget)
             raise LedgerError(
                 f"Expected budget {rounded_down(stored)!r} for {self.of}, as kept in {self.where}; got budget={asked!r}. "
-                f"Drop it, or change the kept one with set_budget({request.dataset!r}, {request.column!r}, {asked!r})."
+                f"Drop it, or change the kept one {self._by_budget(asked)}."
             )
-        budget = stored if stored is not None else request.budget if request.budget is not None else request.epsilon
+        budget = stored if stored is not None else request.budget if request.budget is not None else request.total
         covered = self._covered(budget)
         if not request.epsilon <= budget - covered:
             left, needed = rounded_down(max(budget - covered, Fraction(0))), float_up(covered + request.epsilon)
             raise BudgetExceeded(
                 f"Expected epsilon <= {left!r}, which remains of budget {rounded_down(budget)!r} for {self.of} in {self.where}; "
                 f"got epsilon={float(request.epsilon)!r}. Nothing was charged. Ask for less, or "
-                f"allow more with set_budget({request.dataset!r}, {request.column!r}, {needed!r})."
+                f"allow more {self._by_budget(needed)}."
             )
         if stored is None:
             self._set_budget(budget)
+
+    def _by_budget(self, amount: float) -> str:
+        """How a budget is set, in Python and on the command line."""
+        dataset, column = self.request.dataset, self.request.column
+        command = f"labeldp ledger set-budget --dataset {shlex.quote(dataset)} --label {shlex.quote(column)} --budget {amount!r}"
+        return f"with set_budget({dataset!r}, {column!r}, {amount!r}), or `{command}`"
 
     def _set_budget(self, budget: Fraction) -> None:
         request = self.request

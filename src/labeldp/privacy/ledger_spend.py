@@ -7,6 +7,7 @@ about another, so the maxima of several spaces add; a run without a set, or with
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 
 from labeldp._rounding import exact
@@ -27,6 +28,25 @@ def epsilon_of(run: RunRecord) -> Fraction:
 def delta_of(run: RunRecord) -> Fraction:
     """A run's delta, as the decimal number that it is written as."""
     return exact(run.delta)
+
+
+@dataclass(frozen=True)
+class Charged:
+    """The rows of a charge, or of one that may come.
+
+    Attributes
+    ----------
+    run_id : str
+        "" for one that may come.
+    rows : mapping or None
+        Facts of its row set; None: it counts for every row.
+    disjoint : tuple of str
+        Earlier runs that were shown to have none of its rows.
+    """
+
+    run_id: str
+    rows: Mapping[str, object] | None
+    disjoint: tuple[str, ...]
 
 
 class Spend:
@@ -63,7 +83,7 @@ class Spend:
         """What the most heavily used row has spent."""
         return self._everywhere + sum((levels.most for levels in self._integers.values()), Fraction(0)) + self._cliques("")
 
-    def covered(self, run: RunRecord, members: IntegerSet | None) -> Fraction:
+    def covered(self, run: RunRecord | Charged, members: IntegerSet | None) -> Fraction:
         """What the most heavily used of this further run's rows has spent before it; `members`: its rows, where they are integers."""
         if run.rows is None or (run.rows["kind"] == "integers" and members is None):
             return self.most
@@ -88,7 +108,7 @@ class Spend:
         kind = str(run.rows["kind"])
         return kind, str(run.rows["names"]), self._set_of(run) if kind == "integers" else None
 
-    def _cliques(self, names: str, beside: RunRecord | None = None) -> Fraction:
+    def _cliques(self, names: str, beside: RunRecord | Charged | None = None) -> Fraction:
         """The heaviest cliques of all spaces of names; in the space `names`, of the runs that may share a row with `beside`."""
         total = Fraction(0)
         for space, runs in self._names.items():
@@ -138,7 +158,7 @@ def _join(levels: dict[Fraction, IntegerSet], spent: Fraction, rows: IntegerSet)
         levels[spent] = levels[spent] | rows if spent in levels else rows
 
 
-def disjoint(one: RunRecord, other: RunRecord) -> bool:
+def disjoint(one: RunRecord, other: RunRecord | Charged) -> bool:
     """Whether it was shown, when the later of two was charged, that they share no row."""
     return one.run_id in other.disjoint or other.run_id in one.disjoint
 

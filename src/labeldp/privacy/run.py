@@ -81,11 +81,17 @@ class Frame:
 
     def by_id(self, rows: NDArray[np.integer]) -> NDArray[np.intp]:
         """Places among these rows in the order of their ids: how a run keeps what it knows of each row, whatever order the table is in."""
-        if not self.explicit_ids:
-            return np.arange(len(rows))
-        ids = self.ids[rows]
-        ids = ids.astype(np.str_) if ids.dtype.kind == "O" else ids
-        return np.argsort(ids, kind="stable") if ids.ndim == 1 else np.lexsort(ids.T)
+        return id_order(self.ids[rows]) if self.explicit_ids else np.arange(len(rows))
+
+    def in_id_order(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
+        """An array with a value for each row of the table, as it is kept."""
+        return np.asarray(array[self.by_id(np.arange(len(self.ids)))])
+
+    def in_table_order(self, kept: NDArray[np.generic]) -> NDArray[np.generic]:
+        """What `in_id_order` gave, in the table's present order."""
+        array = np.empty_like(kept)
+        array[self.by_id(np.arange(len(self.ids)))] = kept
+        return array
 
     def _ids_key(self, secret: bytes, run_id: str) -> Key:
         return derive_key(secret, purpose="ids", facts=self.facts(run_id))
@@ -230,16 +236,12 @@ class Run:
 
     def _save_by_id(self, name: str, array: NDArray[np.generic]) -> None:
         if self._begun.store:
-            self._begun.store.save_array(name, array[self._frame.by_id(np.arange(self.n_rows))])
+            self._begun.store.save_array(name, self._frame.in_id_order(array))
 
     def _load_by_id(self, name: str) -> NDArray[np.generic] | None:
         """A kept array with a value for each row of the table, in the table's present order."""
         stored = self._begun.store.load_array(name) if self._begun.store else None
-        if stored is None:
-            return None
-        array = np.empty_like(stored)
-        array[self._frame.by_id(np.arange(self.n_rows))] = stored
-        return array
+        return None if stored is None else self._frame.in_table_order(stored)
 
     def _stored(self, stage: str, rows: NDArray[np.integer]) -> NoisyLabels | None:
         if check_stage(stage) in self._stages:
@@ -291,6 +293,13 @@ class Run:
             raise InvalidInput(f"Expected a law over {len(self._frame.classes)} classes, got {law}.")
         if not law.epsilon <= self.receipt.epsilon:
             raise InvalidInput(f"Expected a law within the run's epsilon={self.receipt.epsilon}, got {law}.")
+
+
+def id_order(ids: ArrayLike) -> NDArray[np.intp]:
+    """Places of rows in the order of their ids."""
+    names = np.asarray(ids)
+    names = names.astype(np.str_) if names.dtype.kind == "O" else names
+    return np.argsort(names, kind="stable") if names.ndim == 1 else np.lexsort(names.T)
 
 
 def law_per_row(law: Law, max_rows_per_unit: int) -> Law:

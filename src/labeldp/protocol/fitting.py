@@ -18,12 +18,12 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import LAWS, Law
 from labeldp.privacy.encode import declare, infer_classes
-from labeldp.protocol.groups import Charging, GroupPlan, GroupPrior, ask_groups, is_group_prior, projected_prior, unit_name_of, with_room
+from labeldp.protocol.groups import Charging, GroupPlan, GroupPrior, ask_groups, is_group_prior, projected_prior, unit_name_of
 from labeldp.protocol.stages import MIN_VALIDATION_ROWS, PriorOfRows, Rows, StagePlan, plan_stages
-from labeldp.receipt import PrivacySpent, spent_in_sequence
 
 if TYPE_CHECKING:
     from labeldp.aggregates import Aggregate
+    from labeldp.privacy.answering import Asked
     from labeldp.privacy.run import Run
 
 Floats = NDArray[np.float64]
@@ -63,6 +63,8 @@ class FitPlan:
         A prior of groups, which `answer_for` pays for.
     answer : Aggregate or None
         What it bought.
+    held_out : (n,) bool, or None
+        The validation part where such a prior was bought: it was asked of the other rows alone. None: the run chooses it.
     """
 
     classes: tuple[object, ...]
@@ -71,6 +73,7 @@ class FitPlan:
     prior: Floats | None
     grouped: GroupPlan | None = None
     answer: "Aggregate | None" = None
+    held_out: NDArray[np.bool_] | None = None
 
     @property
     def prior_of_rows(self) -> PriorOfRows | None:
@@ -90,11 +93,13 @@ class FitPlan:
         """Every row will have an unbiased estimator."""
         return self.stages.invertible and self.prior is None and self.grouped is None
 
-    def with_answer(self, answer: "Aggregate | None") -> "FitPlan":
+    def with_answer(self, asked: "Asked | None") -> "FitPlan":
         """The plan with its prior of groups paid for; as it is, without one."""
-        if answer is None or self.grouped is None:
+        if asked is None or self.grouped is None:
             return self
-        return replace(self, answer=answer, prior=projected_prior(answer)[self.grouped.groups])
+        held_out = asked.held_out if self.stages.validation_fraction else None
+        prior = projected_prior(asked.answer)[asked.groups]
+        return replace(self, answer=asked.answer, prior=prior, grouped=self.grouped.as_asked(asked), held_out=held_out)
 
     def to_dict(self) -> dict[str, object]:
         """The plan as JSON-ready data, for the charge."""
@@ -155,10 +160,8 @@ def _law_of(settings: Settings, grouped: GroupPlan | None, n_classes: int) -> La
     return law
 
 
-def answer_for(
-    settings: Settings, plan: FitPlan, labels: NDArray[Any], *, ids: ArrayLike | None, unit: ArrayLike | None
-) -> "Aggregate | None":
-    """What the labels say of a prior's groups: the first of a fit's two charges. None without such a prior.
+def answer_for(settings: Settings, plan: FitPlan, labels: NDArray[Any], *, ids: ArrayLike | None, unit: ArrayLike | None) -> "Asked | None":
+    """What the labels of the rows to learn from say of a prior's groups: the first of a fit's two charges. None without such a prior.
 
     Parameters
     ----------
@@ -169,12 +172,13 @@ def answer_for(
     """
     if plan.grouped is None:
         return None
-    return ask_groups(settings, plan.grouped, labels, plan.classes, inferred=plan.inferred, ids=ids, unit=unit)
+    held_out = plan.stages.validation_fraction
+    return ask_groups(settings, plan.grouped, labels, plan.classes, inferred=plan.inferred, ids=ids, unit=unit, held_out=held_out)
 
 
-def spent_by(plan: FitPlan, noisy: NoisyLabels) -> PrivacySpent:
-    """What a fit spent: on its noisy labels, and on a prior of groups."""
-    return noisy.privacy if plan.answer is None else spent_in_sequence(plan.answer.privacy, noisy.privacy)
+def with_prior_behind(plan: FitPlan, noisy: NoisyLabels) -> NoisyLabels:
+    """The noisy labels of a fit with what its prior of groups cost, which their side shows."""
+    return noisy if plan.answer is None else replace(noisy, behind=(plan.answer.receipt,))
 
 
 def resolve_law(law: str | Law, n_classes: int, epsilon: float, total: float | None = None) -> Law:
@@ -208,13 +212,19 @@ def _require_use(law: Law) -> None:
 
 
 def first_prior(prior: Any, X: Any, n_rows: int, law: Law) -> Floats | None:
-    """The public prior of all rows as an (n, K) array, or None."""
+    """The public prior of all rows as an (n, K) array, or None; a row of zeros counts as uniform."""
     if prior is None:
         return None
     _require_use(law)
     weights = np.asarray(prior(X) if callable(prior) else prior, np.float64)
     if weights.shape != (n_rows, law.n_classes):
         raise InvalidInput(f"Expected a prior of shape {(n_rows, law.n_classes)}, got {weights.shape}.")
+    bad = np.flatnonzero(~((weights >= 0) & (weights < np.inf)).all(axis=1))
+    if len(bad):
+        raise InvalidInput(
+            f"Expected a prior of finite weights >= 0, got other ones in {len(bad)} of {n_rows} rows, row {bad[0]} first. Clip them, or "
+            "give such rows uniform weights."
+        )
     return weights
 
 
@@ -257,7 +267,7 @@ def open_fit(
         unit_name=unit_name_of(unit),
         max_rows_per_unit=settings.max_rows_per_unit,
         prior_digest=plan.prior_digest,
-        ledger=settings.ledger if plan.grouped is None else with_room(settings.ledger, settings.epsilon),
+        ledger=settings.ledger,
         noise=settings.noise,
         resumes=resumes,
     )

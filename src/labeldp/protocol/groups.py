@@ -4,9 +4,9 @@
 The question is a histogram of the same labels that the law then draws from, in the same ledger, data set and column: the two add.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,11 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp._hash import array_digest, digest
 from labeldp._rounding import exact
-from labeldp.errors import BudgetExceeded, InvalidInput
+from labeldp.errors import InvalidInput
 from labeldp.laws import Law
 
 if TYPE_CHECKING:  # a machine that only trains has none of what custody and aggregates need
     from labeldp.aggregates import Aggregate, Histogram
+    from labeldp.privacy.answering import Asked
     from labeldp.privacy.ledger import Ledger
     from labeldp.privacy.noise import SeededNoise
 
@@ -37,8 +38,10 @@ class GroupPlan:
         What it leaves for the law, rounded down.
     law : Law or None
         A law that goes with this division of the budget; None: the one that the user asked for.
-    found : object
+    found : Found or None
         How groups of other rows are found, for the estimator that asked.
+    request : function of an order of the rows, or None
+        Gives the digest of what the groups follow from, by which a ledger knows a repeat; None: the groups themselves.
     """
 
     groups: NDArray[np.int64]
@@ -46,11 +49,16 @@ class GroupPlan:
     epsilon: float
     law: Law | None = None
     found: Any = None
+    request: Callable[[NDArray[np.intp] | None], str] | None = None
 
     @property
     def digest(self) -> str:
         """Of the public facts that the prior follows from, but for the answer."""
         return digest({"groups": array_digest({"groups": self.groups}), "query": self.query.to_dict()})
+
+    def as_asked(self, asked: "Asked") -> "GroupPlan":
+        """The groups that were asked, which are older than these where an answer was found."""
+        return replace(self, groups=asked.groups, found=None if self.found is None else self.found.restored(asked.kept))
 
 
 def projected_prior(answer: "Aggregate") -> NDArray[np.float64]:
@@ -71,6 +79,19 @@ def projected_prior(answer: "Aggregate") -> NDArray[np.float64]:
     deviation = answer.query.standard_deviation(answer.receipt.max_rows_per_unit)  # type: ignore[attr-defined]  # of a histogram
     doubt = np.minimum(1.0, (deviation / np.maximum(sizes, 1e-9)) ** 2)
     return np.asarray((1.0 - doubt) * shares + doubt / k)
+
+
+class Found(Protocol):
+    """How groups of other rows are found."""
+
+    @property
+    def kept(self) -> Mapping[str, NDArray[Any]]:
+        """What is kept with the answer."""
+        ...
+
+    def restored(self, kept: Mapping[str, NDArray[Any]]) -> Self:
+        """The same as it was when the groups were asked."""
+        ...
 
 
 class GroupPrior(Protocol):
@@ -144,23 +165,25 @@ def ask_groups(
     inferred: bool,
     ids: ArrayLike | None,
     unit: ArrayLike | None,
-) -> "Aggregate":
+    held_out: float = 0.0,
+) -> "Asked":
     """Charge and answer the plan's question; a repeat of a settled one costs nothing.
 
     Parameters
     ----------
     settings : Charging
-        Its epsilon is the total; refused at once if the budget has no room for all of it.
+        Its epsilon is the total; refused at once if the budget has no room for all of it on these rows.
     plan : GroupPlan
     labels : (n,) raw labels
     classes : sequence of K values
     inferred : bool
         They were read off the labels.
     ids, unit : as `fit` got them
+    held_out : float in [0, 1)
+        Share of the rows that are left out, to measure a model by that did not see their labels.
     """
     from labeldp.privacy.aggregation import answer_groups
 
-    _require_room(settings, plan, by_ids=ids is not None)
     return answer_groups(
         labels,
         plan.query,
@@ -173,35 +196,15 @@ def ask_groups(
         unit=unit,
         unit_name=unit_name_of(unit),
         max_rows_per_unit=settings.max_rows_per_unit,
-        ledger=with_room(settings.ledger, settings.epsilon),
+        ledger=settings.ledger,
         noise=settings.noise,
+        held_out=held_out,
+        total=settings.epsilon,
+        request=plan.request,
+        kept=None if plan.found is None else plan.found.kept,
     )
 
 
 def unit_name_of(unit: ArrayLike | None) -> str:
     """What a unit's column is called: a column of a data frame has a name."""
     return str(getattr(unit, "name", None) or "unit")
-
-
-def with_room(ledger: "Ledger | None", epsilon: float) -> "Ledger | None":
-    """A ledger whose first charge sets the budget to all that is going to be charged, not to its own part, if nobody has set another."""
-    return ledger if ledger is None or ledger.budget is not None else replace(ledger, budget=epsilon)
-
-
-def _require_room(settings: Charging, plan: GroupPlan, *, by_ids: bool) -> None:
-    """Refuse a first charge where the second could not follow. With ids, rows may be new ones, which the charges themselves decide."""
-    ledger = settings.ledger
-    if ledger is None or not settings.dataset or by_ids:
-        return
-    asked = [run.event.get("query") for run in ledger.runs(settings.dataset, settings.column)]
-    left = ledger.remaining(settings.dataset, settings.column)
-    if plan.query.to_dict() not in asked and not _enough(left, settings.epsilon):
-        raise BudgetExceeded(
-            f"Requested epsilon={settings.epsilon!r} of {settings.dataset!r}, column {settings.column!r}, in two charges; remaining "
-            f"{left!r}. Nothing was charged. Raise the budget (labeldp ledger set-budget), or lower epsilon."
-        )
-
-
-def _enough(left: float, wanted: float) -> bool:
-    """left >= wanted, both read as decimals; infinity is enough."""
-    return left == float("inf") or exact(left) >= exact(wanted)

@@ -8,6 +8,7 @@ Use rows whose noisy labels the model has not seen. A model that was trained on 
 often than with the truth, and the numbers come out far too good (a 1-nearest-neighbour model seems perfect).
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -17,7 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
-from labeldp.errors import InvalidInput
+from labeldp._hash import public_hash
+from labeldp.errors import InvalidInput, SeenRowsWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.privacy.encode import encode
 
@@ -100,6 +102,26 @@ def accuracy(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 
     True
     """
     return _agreement(noisy, _one_hot(noisy, _codes(noisy, predictions)), confidence)
+
+
+def warn_of_seen_rows(noisy: NoisyLabels, learned: NoisyLabels) -> None:
+    """Say aloud that a model is measured on noisy labels that it learned from: the same draws of the same rows.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels to measure by
+    learned : NoisyLabels that the model learned from
+    """
+    if not {receipt.run_id for receipt in noisy.receipts} & {receipt.run_id for receipt in learned.receipts}:
+        return
+    seen = int(np.isin(public_hash("seen", noisy.ids), public_hash("seen", learned.ids)).sum())
+    if seen:
+        warnings.warn(
+            f"The model has learned from {seen} of these {len(noisy)} noisy labels, whose noise it has fitted: this score is far too good. "
+            "Use rows that it did not learn from, or estimated_accuracy_.",
+            SeenRowsWarning,
+            stacklevel=3,
+        )
 
 
 def log_loss(noisy: NoisyLabels, proba: ArrayLike, *, confidence: float = 0.95, floor: float = 1e-15) -> Estimate:

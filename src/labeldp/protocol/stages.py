@@ -149,6 +149,7 @@ def run_stages(
     fit: Callable[[Rows, NoisyLabels, Model | None, tuple[Rows, NoisyLabels] | None], Model],
     prior_of: Callable[[Model, Rows], ArrayLike],
     first_prior: PriorOfRows | None = None,
+    held_out: NDArray[np.bool_] | None = None,
 ) -> Staged[Model]:
     """Draw and learn, stage by stage.
 
@@ -163,20 +164,21 @@ def run_stages(
         Asked for rows whose labels the model knows nothing of.
     first_prior : function of rows, optional
         Public prior of the first stage; uniform if None.
+    held_out : (n,) bool, optional
+        The validation part, where the first prior could only come of the other rows' labels; None: the run chooses it.
 
     Returns
     -------
     Staged
     """
-    parts = run.partition(plan.fractions)
-    offset = len(plan.fractions) - plan.n_stages
-    validation = np.flatnonzero(parts == 0) if offset else np.empty(0, np.int64)
+    parts = _parts(run, plan, held_out)
+    validation = np.flatnonzero(parts == 0)
     drawn: list[tuple[Rows, NoisyLabels]] = []
     done: list[Stage] = []
-    held_out = (validation, run.privatize(validation, plan.validation_law, None, "validation")) if len(validation) else None
+    scored = (validation, run.privatize(validation, plan.validation_law, None, "validation")) if len(validation) else None
     model: Model | None = None
     for number in range(plan.n_stages):
-        rows = np.flatnonzero(parts == number + offset)
+        rows = np.flatnonzero(parts == number + 1)
         if not len(rows):
             continue
         name = f"stage-{number + 1}"
@@ -184,10 +186,17 @@ def run_stages(
         drawn.append((rows, run.privatize(rows, law, _prior(law, rows, model, prior_of, first_prior), name)))
         done.append(Stage(name, law, len(rows)))
         everything = np.concatenate([r for r, _ in drawn])
-        model = fit(everything, concat([noisy for _, noisy in drawn]), model, held_out)
+        model = fit(everything, concat([noisy for _, noisy in drawn]), model, scored)
     if model is None:
         raise InvalidInput(f"Expected rows to learn from, but all {run.n_rows} are held out. Give more rows, or validation_fraction=0.")
-    return Staged(model, _in_table_order(drawn, held_out), everything, validation, tuple(done))
+    return Staged(model, _in_table_order(drawn, scored), everything, validation, tuple(done))
+
+
+def _parts(run: StageRun, plan: StagePlan, held_out: NDArray[np.bool_] | None) -> NDArray[np.int16]:
+    """(n,) int16: 0 for the validation part, else the stage, from 1."""
+    if held_out is None:
+        return run.partition(plan.fractions) + np.int16(0 if plan.validation_fraction else 1)
+    return np.where(held_out, np.int16(0), run.partition(plan.sizes) + np.int16(1))
 
 
 def _prior(
