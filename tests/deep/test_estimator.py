@@ -332,6 +332,7 @@ REFUSED = {
     "debiasing": ({"recipe": Recipe(loss=functools.partial(debiased_loss, check=True))}, {}, "invertible"),
     "temperature": ({"prior_temperature": 0.0}, {}, "prior_temperature"),
     "filter": ({"top_k_filter": 0}, {}, "top_k_filter"),
+    "mean filter": ({"top_k_filter": "mean"}, {}, "rr-with-prior"),
     "random_state": ({"random_state": "0"}, {}, "random_state"),
     "a class that is not declared": ({"classes": range(K - 1)}, {}, "declared classes"),
     "fractions as labels": ({"classes": None}, {"y": np.linspace(0, 1, N)}, "classes"),

@@ -38,7 +38,19 @@ from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
 from labeldp.privacy.encode import as_array
 from labeldp.protocol import metrics
-from labeldp.protocol.fitting import FitPlan, answer_for, check_count, check_noisy, hold_out, open_fit, plan_fit, spent_by
+from labeldp.protocol.fitting import (
+    FitPlan,
+    TopK,
+    answer_for,
+    check_count,
+    check_noisy,
+    check_top_k,
+    hold_out,
+    open_fit,
+    plan_fit,
+    require_mean,
+    spent_by,
+)
 from labeldp.protocol.stages import Rows as Positions
 from labeldp.protocol.stages import Stage, run_stages
 
@@ -68,14 +80,15 @@ class TorchClassifier:
     stage_sizes : sequence of floats, optional
         Share of the rows in each stage; equal by default.
     law : "auto", a law's name, or a Law
-        The paper's LP-2ST is `law="rr-with-prior"` with `Recipe(loss=cross_entropy, alpha=8.0)`.
+        The paper's LP-2ST is `law="rr-with-prior", top_k_filter="mean"` with `Recipe(loss=cross_entropy, alpha=8.0)`.
     prior : (n, K) array, function of X, or labeldp.learn.ClusterPrior, optional
         Public class weights for the first stage; they must not depend on these labels. A ClusterPrior asks them privately, at a part of
         epsilon, and the law gets the rest; of a Dataset it needs an embedder.
     prior_temperature : float
         Of the model that becomes the next stage's prior: below 1 sharpens it, above 1 flattens it.
-    top_k_filter : int, optional
-        In later stages, leave out rows whose output misses the k classes that the model so far holds likeliest.
+    top_k_filter : int or "mean", optional
+        In later stages, leave out rows of earlier ones whose output misses the k classes that the model so far holds likeliest. "mean", as in
+        the paper: k is the mean number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
     warm_start : bool
         Later stages start from the weights, and the statistics of batch normalisation, of the stage before; else from the first ones.
     classes : sequence of K values, optional
@@ -146,7 +159,7 @@ class TorchClassifier:
         law: str | Law = "auto",
         prior: "ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | None" = None,
         prior_temperature: float = 1.0,
-        top_k_filter: int | None = None,
+        top_k_filter: TopK | None = None,
         warm_start: bool = True,
         classes: Sequence[object] | None = None,
         validation_fraction: float = 0.0,
@@ -259,6 +272,7 @@ class TorchClassifier:
         plan = plan_fit(self, labels, X, len(inputs))
         recipes = recipes_for(self.recipe, self.n_stages, plan.stages.n_stages)
         require_losses(recipes, plan)
+        require_mean(self.top_k_filter, plan)
         with opened(self.folder) as checkpoint:
             trainer = self._trainer(inputs, len(plan.classes), recipes, checkpoint, lambda: self._facts_of_labels(plan, ids, unit))
             resumes, runs = checkpoint.run_id, []
@@ -394,8 +408,7 @@ class TorchClassifier:
 
     def _require_settings(self) -> None:
         _validate.positive(prior_temperature=self.prior_temperature)
-        if self.top_k_filter is not None:
-            _validate.integer(top_k_filter=self.top_k_filter, low=1, fix="None keeps all rows.")
+        check_top_k(self.top_k_filter)
 
     # Predicting -----------------------------------------------------------------------------------------------------------------------
 

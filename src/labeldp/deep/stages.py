@@ -24,7 +24,7 @@ from labeldp.deep.ranks import from_first, is_first
 from labeldp.errors import InvalidInput, LostClassWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
-from labeldp.protocol.fitting import FitPlan, HeldOut, evidenced, in_top_k
+from labeldp.protocol.fitting import FitPlan, HeldOut, TopK, evidenced, in_top_k
 from labeldp.protocol.metrics import lost_classes
 from labeldp.protocol.stages import Rows as Positions
 from labeldp.protocol.stages import StageRun
@@ -72,7 +72,7 @@ class Trainer:
         Later stages start from the weights, and the statistics of batch normalisation, of the stage before.
     temperature : float
         Of the model as a prior.
-    top_k_filter : int or None
+    top_k_filter : int, "mean" or None
     progress : function of an Epoch, optional
     """
 
@@ -85,7 +85,7 @@ class Trainer:
     checkpoint: Checkpoint
     warm_start: bool = True
     temperature: float = 1.0
-    top_k_filter: int | None = None
+    top_k_filter: TopK | None = None
     progress: Callable[[Epoch], object] | None = None
 
     def fit(self, rows: Positions, noisy: NoisyLabels, model: Trained | None, held_out: HeldOut | None) -> Trained:
