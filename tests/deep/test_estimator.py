@@ -332,6 +332,8 @@ REFUSED = {
     "debiasing": ({"recipe": Recipe(loss=functools.partial(debiased_loss, check=True))}, {}, "invertible"),
     "temperature": ({"prior_temperature": 0.0}, {}, "prior_temperature"),
     "filter": ({"top_k_filter": 0}, {}, "top_k_filter"),
+    "patience without rows": ({"recipe": Recipe(patience=2)}, {}, "validation_fraction"),
+    "patience with few rows": ({"recipe": Recipe(patience=2), "validation_fraction": 0.01}, {}, "validation_fraction"),
     "mean filter": ({"top_k_filter": "mean"}, {}, "rr-with-prior"),
     "random_state": ({"random_state": "0"}, {}, "random_state"),
     "a class that is not declared": ({"classes": range(K - 1)}, {}, "declared classes"),

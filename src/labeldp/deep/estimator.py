@@ -30,6 +30,7 @@ from labeldp.deep.stages import (
     make_template,
     plain,
     recipes_for,
+    require_held_out,
     require_losses,
     softmax,
 )
@@ -87,14 +88,15 @@ class TorchClassifier:
     prior_temperature : float
         Of the model that becomes the next stage's prior: below 1 sharpens it, above 1 flattens it.
     top_k_filter : int or "mean", optional
-        In later stages, leave out rows of earlier ones whose output misses the k classes that the model so far holds likeliest. "mean", as in
-        the paper: k is the mean number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
+        In later stages, leave out rows of earlier ones whose output misses the k classes that the model so far holds likeliest. "mean", as
+        in the paper: k is the mean number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
     warm_start : bool
         Later stages start from the weights, and the statistics of batch normalisation, of the stage before; else from the first ones.
     classes : sequence of K values, optional
         The public list of classes. None reads them off the labels, with a warning, since that reveals that each occurs.
     validation_fraction : float in [0, 1)
-        Rows held out of training, to measure the model by their noisy labels.
+        Rows held out of training, to measure the model by their noisy labels. With `Recipe(patience=...)` every other one chooses the epoch
+        and the rest measure.
     dataset, column : str
         What a durable ledger charges.
     max_rows_per_unit : int
@@ -125,7 +127,7 @@ class TorchClassifier:
         The noisy histograms of a ClusterPrior.
     stages_ : tuple of Stage
     estimated_accuracy_ : Estimate or None
-        True-label accuracy on held-out noisy rows; None without such rows.
+        True-label accuracy on held-out noisy rows that chose no epoch; None without such rows.
     history_ : list of lists of Epoch, one for each stage
 
     Notes
@@ -241,6 +243,7 @@ class TorchClassifier:
         Parameters
         ----------
         X : (n, ...) array or tensor, map-style Dataset, or DataLoader of one; public
+            Bytes (uint8) of three axes or more are images and reach the net as 0..1; other numbers stay as they are, so codes of bytes do.
             Of a Dataset's items that are tuples, the first part is the input. Row i of y belongs to item i of the Dataset, whatever order
             a DataLoader has; `with_evidence(dataset, noisy, ids=...)` matches items to noisy labels by id.
         y : (n,) raw labels, which are charged once for all stages, or NoisyLabels, which cost nothing
@@ -273,6 +276,7 @@ class TorchClassifier:
         recipes = recipes_for(self.recipe, self.n_stages, plan.stages.n_stages)
         require_losses(recipes, plan)
         require_mean(self.top_k_filter, plan)
+        require_held_out(recipes, round(plan.stages.validation_fraction * len(inputs)))
         with opened(self.folder) as checkpoint:
             trainer = self._trainer(inputs, len(plan.classes), recipes, checkpoint, lambda: self._facts_of_labels(plan, ids, unit))
             resumes, runs = checkpoint.run_id, []
@@ -306,6 +310,7 @@ class TorchClassifier:
         with opened(self.folder) as checkpoint:
             trainer = self._trainer(inputs, noisy.n_classes, recipes, checkpoint, lambda: {"noisy_labels": evidence_digest(None, noisy)})
             held_out = hold_out(noisy, self.validation_fraction, np.random.default_rng(trainer.seed).permutation)
+            require_held_out(recipes, len(held_out))
             training = np.setdiff1d(np.arange(len(noisy)), held_out)
             model = trainer.fit(training, noisy[training], None, (held_out, noisy[held_out]) if len(held_out) else None)
         return self._finish(trainer, noisy, model, held_out, ())
@@ -328,10 +333,12 @@ class TorchClassifier:
                 f"Expected a loss of likelihoods, such as likelihood_loss, got {plain(recipes[0].loss).__name__}. Set it in the "
                 "recipe, or call fit with noisy labels."
             )
+        require_held_out(recipes, 0)
         trainer = self._trainer(inputs, table.values.shape[1], recipes, Checkpoint(None), dict)
         model = trainer.learn(copy.deepcopy(trainer.template), None, np.arange(len(inputs)), table, None)
         self.classes_ = np.arange(table.values.shape[1])
         self.module_, self.history_ = model.module, [list(each) for each in model.history]
+        self._precision = recipes[-1].precision
         return self
 
     def _trainer(
@@ -360,12 +367,13 @@ class TorchClassifier:
 
     def _finish(self, trainer: Trainer, noisy: NoisyLabels, model: Trained, validation: Positions, stages: tuple[Stage, ...]) -> Self:
         classes = np.asarray(noisy.classes)
-        held_out = validation[noisy.evidenced[validation]]
+        held_out = trainer.judging(validation[noisy.evidenced[validation]])
         self.estimated_accuracy_ = None
         if len(held_out):
             self.estimated_accuracy_ = metrics.accuracy(noisy[held_out], classes[trainer.proba(model, held_out).argmax(axis=1)])
         self.classes_, self.module_, self.history_ = classes, model.module, [list(each) for each in model.history]
         self.noisy_labels_, self.privacy_, self.answer_, self.stages_ = noisy, noisy.privacy, None, stages
+        self._precision = trainer.recipes[model.number - 1].precision
         return self
 
     # What makes a fit the same fit ----------------------------------------------------------------------------------------------------
@@ -422,7 +430,8 @@ class TorchClassifier:
         if not hasattr(self, "module_"):
             raise InvalidInput("Expected a fitted TorchClassifier. Call fit first.")
         inputs = inputs_of(X)
-        return softmax(self.module_, inputs, np.arange(len(inputs)))
+        fabric = self.device if hasattr(self.device, "launch") else None
+        return softmax(self.module_, inputs, np.arange(len(inputs)), precision=self._precision, fabric=fabric)
 
     def predict(self, X: Any) -> NDArray[np.generic]:
         """The most likely class of each row: (n,) class values.

@@ -324,7 +324,7 @@ def _log_prior(prior: Tensor, logits: Tensor, check: bool | None) -> Tensor:
     require_logits(logits)
     if prior.shape not in (logits.shape, logits.shape[1:]):
         raise InvalidInput(
-            f"Expected a prior of shape {tuple(logits.shape[1:])} or {tuple(logits.shape)}, got {tuple(prior.shape)}. Give a weight a class."
+            f"Expected a prior of shape {tuple(logits.shape[1:])} or {tuple(logits.shape)}, got {tuple(prior.shape)}. Weigh each class."
         )
     weights = prior.detach().to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
     if wants_check(check, logits) and not bool(((weights >= 0) & (weights < math.inf)).all() & (weights > 0).any(dim=-1).all()):

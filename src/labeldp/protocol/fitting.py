@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp._hash import array_digest
 from labeldp.errors import InvalidInput
-from labeldp.evidence import NoisyLabels
+from labeldp.evidence import Block, NoisyLabels
 from labeldp.laws import LAWS, Law
 from labeldp.privacy.encode import declare, infer_classes
 from labeldp.protocol.groups import Charging, GroupPlan, GroupPrior, ask_groups, is_group_prior, projected_prior, unit_name_of, with_room
@@ -335,13 +335,16 @@ def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArra
     kept = np.zeros(len(noisy), bool)
     for block in latest:
         kept[block.rows] = True
-    if k == "mean":
-        sizes = np.concatenate([block.side["size"] for block in latest])
-        k = max(1, int(sizes.mean())) if len(sizes) else noisy.n_classes
-    if k >= noisy.n_classes:
+    n_likely = _mean_size(latest) if k == "mean" else k
+    if n_likely >= noisy.n_classes:
         return np.arange(len(noisy))
     earlier = np.flatnonzero(~kept)
-    likely = proba[earlier]
-    likely = likely >= -np.partition(-likely, k - 1, axis=1)[:, k - 1 : k]
+    believed = proba[earlier]
+    likely = believed >= -np.partition(-believed, n_likely - 1, axis=1)[:, n_likely - 1 : n_likely]
     kept[earlier] = (members(noisy[earlier]) & likely).any(axis=1)
     return np.flatnonzero(kept) if kept.any() else np.arange(len(noisy))
+
+
+def _mean_size(blocks: Sequence[Block]) -> int:
+    sizes = np.concatenate([block.side["size"] for block in blocks])
+    return max(1, int(sizes.mean())) if len(sizes) else 1
