@@ -13,7 +13,8 @@ LabelDPWarning
 ├── DomainLeakWarning    the classes were read off private labels
 ├── LostClassWarning     a net has given up a class that occurs
 ├── SeededNoiseWarning   noise from a seed protects nothing
-└── UnrecordedWarning    nothing keeps a record of this spend
+├── UnrecordedWarning    nothing keeps a record of this spend
+└── UntrainedWarning     no step of a training changed the net
 """
 
 
@@ -59,6 +60,10 @@ class LostClassWarning(LabelDPWarning):
 
 class SeededNoiseWarning(LabelDPWarning):
     """The noise comes from a seed: whoever knows it can undo the noise."""
+
+
+class UntrainedWarning(LabelDPWarning):
+    """No step of a training changed the net."""
 
 
 class UnrecordedWarning(LabelDPWarning):

@@ -4,6 +4,7 @@
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from importlib.util import find_spec
 
 import numpy as np
@@ -121,6 +122,14 @@ def test_targets_are_those_of_the_loss(data):
     weights = stages.targets_of(noisy, Recipe(loss=debiased_loss)).expand(K)
     losses = np.random.default_rng(0).random((N, K))
     assert np.allclose((weights.numpy() * losses).sum(axis=1), noisy.debias(losses), atol=1e-4)
+
+    def hard(logits, labels, reduction="mean"):
+        return cross_entropy(logits, labels, reduction)
+
+    assert isinstance(stages.targets_of(noisy, Recipe(loss=hard)), Form)
+    hard.takes_labels = True
+    for loss in (hard, partial(hard, reduction="sum")):
+        assert torch.equal(stages.targets_of(noisy, Recipe(loss=loss)), torch.from_numpy(noisy.hard_codes()))
     own = stages.targets_of(noisy, Recipe(loss=lambda logits, target, **_: logits.sum()))
     assert np.array_equal(own.expand(K).numpy(), noisy.log_likelihood())
 

@@ -59,6 +59,13 @@ def require_labels(logits: Tensor, labels: Tensor, check: bool | None) -> bool:
     return look
 
 
+def require_generator(generator: torch.Generator) -> None:
+    """A torch.Generator."""
+    if not isinstance(generator, torch.Generator):
+        found = type(generator).__name__
+        raise InvalidInput(f"Expected a torch.Generator, got {found}. Pass generator=torch.Generator().manual_seed(0).")
+
+
 def why_not_finite(logits: Tensor, form: Form | None) -> InvalidInput:
     """The error for a loss that is not finite."""
     wide = logits.float()

@@ -22,7 +22,6 @@ from labeldp.deep.losses import debiased_loss
 from labeldp.deep.ranks import from_first
 from labeldp.deep.rows import inputs_digest, inputs_name, inputs_of
 from labeldp.deep.stages import (
-    HARD,
     SharedRun,
     Trained,
     Trainer,
@@ -33,6 +32,7 @@ from labeldp.deep.stages import (
     require_held_out,
     require_losses,
     softmax,
+    takes_labels,
 )
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
@@ -72,7 +72,8 @@ class TorchClassifier:
         Gives logits (m, K). Copied, never changed.
     recipe : Recipe or sequence of Recipe, optional
         How it is trained: one for all stages, or one for each, of which the first ones are used where there are fewer stages.
-        Losses of hard labels get the most likely label of each row, `debiased_loss` its weights, all others log-likelihoods.
+        Losses of hard labels get the most likely label of each row, `debiased_loss` its weights, all others log-likelihoods (see
+        `Recipe.loss` for losses of your own).
     epsilon : float
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
     n_stages : int
@@ -328,10 +329,11 @@ class TorchClassifier:
         self._require_settings()
         table = likelihood_table(log_likelihood, len(inputs))
         recipes = recipes_for(self.recipe, self.n_stages, 1)
-        if plain(recipes[0].loss) in (*HARD, debiased_loss):
+        loss = plain(recipes[0].loss)
+        if takes_labels(loss) or loss is debiased_loss:
             raise InvalidInput(
-                f"Expected a loss of likelihoods, such as likelihood_loss, got {plain(recipes[0].loss).__name__}. Set it in the "
-                "recipe, or call fit with noisy labels."
+                f"Expected a loss of likelihoods, such as likelihood_loss, got {getattr(loss, '__name__', type(loss).__name__)}. Set it in "
+                "the recipe, or call fit with noisy labels."
             )
         require_held_out(recipes, 0)
         trainer = self._trainer(inputs, table.values.shape[1], recipes, Checkpoint(None), dict)

@@ -2,6 +2,7 @@
 """A training loop on noisy labels, on one device or many. It sees evidence only: no true label can reach it."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,12 +13,13 @@ from torch import Tensor, nn
 from labeldp import _validate
 from labeldp.deep.augment import Augmentation, mixup
 from labeldp.deep.average import WeightAverage
+from labeldp.deep.checks import require_generator
 from labeldp.deep.forms import Form
 from labeldp.deep.inputs import Inputs, as_inputs
 from labeldp.deep.losses import likelihood_loss, mixup_loss
 from labeldp.deep.placement import FabricPlacement, Placement, Precision, share
 from labeldp.deep.schedules import Schedule, cosine, set_rate
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, UntrainedWarning
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,9 @@ class Recipe:
         Of mixup; 0 for none.
     augment : function (images, generator) -> images, optional
     loss : function (logits, evidence, reduction=...)
+        Evidence is what `train` is given of these rows. From noisy labels, `TorchClassifier` gives `cross_entropy` and
+        `generalised_cross_entropy` the most likely labels, (n,) int64, and so any function with an attribute `takes_labels = True`;
+        `debiased_loss` its weights; all others log-likelihoods as a Form, whose table is `evidence.expand(K)`.
     clip : float
         Largest norm of the gradient; inf for none. At high rates take 1: where one wild step leaves a class no probability, its likelihood
         has no gradient any more.
@@ -150,6 +155,7 @@ def train(
     InvalidInput
         If inputs and evidence differ in length, evidence differs between processes, a loss is not finite, or patience has no held-out rows.
     """
+    require_generator(generator)
     _require_evidence(evidence, held_out, recipe)
     place = Placement(device, recipe.precision) if fabric is None else FabricPlacement(fabric)
     inputs = as_inputs(inputs)
@@ -158,6 +164,7 @@ def train(
     layout = _layout(inputs, recipe)
     into: dict[str, Any] = {"device": place.device, "memory_format": layout}  # torch's own annotations lack the second
     module.to(**into)
+    _tell_of_no_step(len(inputs), recipe)
     optimizer = torch.optim.SGD(
         module.parameters(), recipe.rate, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.momentum > 0
     )
@@ -336,11 +343,25 @@ def _logits(module: nn.Module, inputs: Inputs, batches: Sequence[Tensor], place:
 
 def _batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """All rows once in a random order; a last single row, of which batch normalisation knows no variance, joins the batch before it."""
-    order = torch.randperm(n, generator=generator)
+    yield from torch.randperm(n, generator=generator).tensor_split(_ends(n, size))
+
+
+def _ends(n: int, size: int) -> list[int]:
+    """Where batches end but for the last one."""
     ends = list(range(size, n, size))
-    if ends and n - ends[-1] == 1:
-        ends.pop()
-    yield from order.tensor_split(ends)
+    return ends[:-1] if ends and n - ends[-1] == 1 else ends
+
+
+def _tell_of_no_step(n: int, recipe: Recipe) -> None:
+    """Warn of trainings so short that the schedule is 0 at each step."""
+    count = len(_ends(n, recipe.batch_size)) + 1
+    if not any(recipe.schedule(step / (count * recipe.epochs)) > 0 for step in range(count * recipe.epochs)):
+        warnings.warn(
+            f"The net stays as it is: the schedule is 0 at {count * recipe.epochs} of {count * recipe.epochs} steps. Train for more epochs, "
+            "or in smaller batches.",
+            UntrainedWarning,
+            stacklevel=3,
+        )
 
 
 def _ready(x: Tensor, device: torch.device, layout: torch.memory_format, dtype: torch.dtype) -> Tensor:

@@ -223,11 +223,16 @@ class SharedRun:
 
 
 def targets_of(noisy: NoisyLabels, recipe: Recipe) -> Any:
-    """What a recipe's loss learns from: hard labels, debiasing weights, or log-likelihoods (losses of the user's own, too)."""
+    """What a recipe's loss learns from: hard labels, debiasing weights, or log-likelihoods (losses of the user's own, if they say nothing)."""
     loss = plain(recipe.loss)
-    if loss in HARD:
+    if takes_labels(loss):
         return torch.from_numpy(noisy.hard_codes())
     return debias_weights(noisy) if loss is debiased_loss else evidence_of(noisy)
+
+
+def takes_labels(loss: Any) -> bool:
+    """Whether a loss learns from hard labels: one of `HARD`, or one that says so."""
+    return loss in HARD or bool(getattr(loss, "takes_labels", False))
 
 
 def plain(loss: Any) -> Any:
