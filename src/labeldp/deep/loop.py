@@ -354,11 +354,10 @@ def _ends(n: int, size: int) -> list[int]:
 
 def _tell_of_no_step(n: int, recipe: Recipe) -> None:
     """Warn of trainings so short that the schedule is 0 at each step."""
-    count = len(_ends(n, recipe.batch_size)) + 1
-    if not any(recipe.schedule(step / (count * recipe.epochs)) > 0 for step in range(count * recipe.epochs)):
+    steps = recipe.epochs * (len(_ends(n, recipe.batch_size)) + 1)
+    if not any(recipe.schedule(step / steps) > 0 for step in range(steps)):
         warnings.warn(
-            f"The net stays as it is: the schedule is 0 at {count * recipe.epochs} of {count * recipe.epochs} steps. Train for more epochs, "
-            "or in smaller batches.",
+            f"The net stays as it is: the schedule is 0 at {steps} of {steps} steps. Train for more epochs, or in smaller batches.",
             UntrainedWarning,
             stacklevel=3,
         )

@@ -223,7 +223,7 @@ class SharedRun:
 
 
 def targets_of(noisy: NoisyLabels, recipe: Recipe) -> Any:
-    """What a recipe's loss learns from: hard labels, debiasing weights, or log-likelihoods (losses of the user's own, if they say nothing)."""
+    """What a recipe's loss learns from: hard labels, debiasing weights, or log-likelihoods (losses of the user's own by default)."""
     loss = plain(recipe.loss)
     if takes_labels(loss):
         return torch.from_numpy(noisy.hard_codes())
