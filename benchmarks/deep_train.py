@@ -27,6 +27,7 @@ from labeldp.laws import LAWS, Law, sets
 from labeldp.privacy.door import open_run
 from labeldp.privacy.draw import Prior
 from labeldp.privacy.run import Run
+from labeldp.protocol.fitting import in_top_k
 from labeldp.protocol.stages import plan_stages, run_stages
 
 Rows = NDArray[np.int64]
@@ -119,11 +120,8 @@ class Stages:
         return lambda rows: every_threshold(rows, self.data.n_classes)
 
     def _in_top_k(self, model: nn.Module, rows: Rows, noisy: NoisyLabels) -> Rows:
-        """Places of the latest rows, and of earlier ones whose noisy label is among the model's top k: k is the latest rows' mean, cut."""
-        k = max(1, int(self.run.noisy.blocks[0].side["size"].mean()))
-        proba = probabilities(model, self.data.X[torch.from_numpy(rows)], self.method.views)
-        rank = (proba > proba[np.arange(len(rows)), noisy.hard_codes()][:, None]).sum(axis=1)
-        return np.flatnonzero(np.isin(rows, self.run.rows) | (rank < k))
+        """Places of the latest rows, and of earlier ones whose noisy label is among the model's top k."""
+        return in_top_k(noisy, probabilities(model, self.data.X[torch.from_numpy(rows)], self.method.views), "mean")
 
     def _drawn(self) -> dict[str, object]:
         """What this stage drew, and the mean bits that its outputs tell of labels that follow the model's probabilities."""

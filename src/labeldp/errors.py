@@ -14,7 +14,8 @@ LabelDPWarning
 ├── LostClassWarning     a net has given up a class that occurs
 ├── SeenRowsWarning      a model is measured on what it learned from
 ├── SeededNoiseWarning   noise from a seed protects nothing
-└── UnrecordedWarning    nothing keeps a record of this spend
+├── UnrecordedWarning    nothing keeps a record of this spend
+└── UntrainedWarning     no step of a training changed the net
 """
 
 
@@ -64,6 +65,10 @@ class SeenRowsWarning(LabelDPWarning):
 
 class SeededNoiseWarning(LabelDPWarning):
     """The noise comes from a seed: whoever knows it can undo the noise."""
+
+
+class UntrainedWarning(LabelDPWarning):
+    """No step of a training changed the net."""
 
 
 class UnrecordedWarning(LabelDPWarning):

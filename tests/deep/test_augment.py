@@ -213,6 +213,7 @@ def test_bad_options_are_refused():
     for bad in (
         lambda: augment.shift(x, generator(), pixels=-1),
         lambda: augment.shift(x, generator(), mode="wrap"),
+        lambda: augment.shift(x, generator(), pixels=min(x.shape[2:]), mode="reflect"),
         lambda: augment.cutout(x, generator(), size=2.5),
         lambda: augment.resized_crop(x, generator(), scale=(0.0, 1.0)),
         lambda: augment.resized_crop(x, generator(), scale=(0.9, 0.5)),

@@ -38,6 +38,34 @@ def test_both_forms_equal_numpy(name, k, monkeypatch):
         torch.testing.assert_close(form.expand(k), table, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("name", ["rr", "rr-top-k", "rr-with-prior"])
+def test_of_randomized_response_one_row_a_size_is_expanded(name, monkeypatch):
+    noisy, seen = draw(LAWS[name][0](19, 1.5), n=200), []
+    law = type(noisy.blocks[0].law)
+    log_likelihood = law.log_likelihood
+    monkeypatch.setattr(law, "log_likelihood", lambda self, outputs, side: seen.append(len(outputs)) or log_likelihood(self, outputs, side))
+    form = evidence_of(noisy, form="compact")
+    assert sum(seen) == len(np.unique(noisy.blocks[0].side.get("size", 0))) < 20
+    torch.testing.assert_close(form.expand(19), torch.from_numpy(noisy.log_likelihood()), rtol=0, atol=0)
+
+
+def test_stages_of_randomized_response_with_and_without_a_prior():
+    first, second = draw(ldp.RandomizedResponse(40, 1.0)), draw(ldp.RRWithPrior(40, 1.0), seed=1)
+    rows = np.random.default_rng(0).permutation(240)
+    stages = ldp.concat([first, second])[rows]
+    form = evidence_of(stages, form="compact")
+    assert isinstance(form, PackedSets)
+    torch.testing.assert_close(form.expand(40), torch.from_numpy(stages.log_likelihood()), rtol=0, atol=0)
+
+
+def test_a_hundred_thousand_classes_of_released_labels():
+    noisy = draw(ldp.RandomizedResponse(100_000, 8.0), n=2000)
+    form = evidence_of(noisy)
+    assert isinstance(form, Candidates) and form.n_bytes == 2000 * 12
+    for i in (0, 1999):
+        torch.testing.assert_close(form[i : i + 1].expand(100_000), torch.from_numpy(noisy[i : i + 1].log_likelihood()), rtol=0, atol=0)
+
+
 def test_the_loss_is_the_log_likelihood_of_what_was_released():
     noisy = draw(ldp.RRTopK(6, 1.0, k=3))
     logits = torch.randn(len(noisy), 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

@@ -27,6 +27,11 @@ def test_csv_grows_by_a_line_an_epoch_and_goes_on(tmp_path):
     assert path.read_text() == "a,b\n"
 
 
+def test_a_folder_is_no_log(tmp_path):
+    with pytest.raises(ldp.InvalidInput, match=r"got the folder .*log\.csv"):
+        logs.CsvLog(tmp_path)
+
+
 def test_tensorboard_reads_what_was_written(tmp_path):
     pytest.importorskip("tensorboard", reason="needs labeldp[tensorboard]")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

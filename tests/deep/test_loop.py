@@ -2,6 +2,7 @@
 """The loop: it learns from noise, repeats exactly, sees every row, and stops where training has gone wrong."""
 
 import math
+import warnings
 from dataclasses import replace
 from functools import partial
 
@@ -14,6 +15,7 @@ import labeldp as ldp
 from labeldp.deep import augment, debias_weights, debiased_loss, evidence_of, likelihood_loss, posterior_loss
 from labeldp.deep.loop import Recipe, _batches, predict, train
 from labeldp.deep.models import Mlp, SmallConvNet
+from labeldp.deep.schedules import triangular
 
 K = 4
 
@@ -88,6 +90,20 @@ def test_every_row_is_in_one_batch_and_none_stands_alone(n, sizes):
     found = list(_batches(n, 4, torch.Generator().manual_seed(0)))
     assert [len(rows) for rows in found] == sizes
     assert sorted(torch.cat(found).tolist()) == list(range(n))
+
+
+def test_a_training_whose_only_step_has_no_rate_is_told_of():
+    x, _, noisy = problem(60)
+    form, ramp = evidence_of(noisy), triangular(0.2)
+    with pytest.warns(ldp.errors.UntrainedWarning, match="0 at 1 of 1 steps"):
+        net = fitted(Recipe(1, 64, 1e30, schedule=ramp, precision="float32"), x, form)
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        more = fitted(Recipe(1, 32, 0.1, schedule=ramp, precision="float32"), x, form)
+    assert not torch.equal(predict(net, x), predict(more, x))
+    with pytest.raises(ldp.InvalidInput, match=r"torch.Generator, got int"):
+        train(net, x, form, QUICK, generator=0)
 
 
 def test_progress_tells_noisy_figures_only_and_may_stop():

@@ -295,6 +295,10 @@ BAD = {
     "one cluster": (lambda: ssl.scan(FLAT, X, 1, QUICK, generator=generator()), "n_clusters >= 2"),
     "too many clusters": (lambda: ssl.scan(FLAT, X, 9, QUICK, generator=generator()), "<= 8"),
     "too many neighbours": (lambda: ssl.scan(FLAT, X, 2, QUICK, generator=generator(), n_neighbours=8), "n_neighbours"),
+    "integers": (lambda: ssl.simclr(FLAT, (255 * X).long(), QUICK, generator=generator()), r"bytes \(uint8\).*got torch.int64"),
+    "bytes as floats": (lambda: ssl.byol(FLAT, 255 * X, QUICK, generator=generator()), "images of 0..1"),
+    "a seed": (lambda: ssl.simclr(FLAT, X, QUICK, generator=0), "torch.Generator, got int"),
+    "a seed for clusters": (lambda: ssl.scan(FLAT, X, 2, QUICK, generator=0), "torch.Generator, got int"),
     "NaN": (lambda: ssl.simclr(FLAT, X * math.nan, QUICK, generator=generator()), "finite loss"),
 }
 

@@ -4,6 +4,7 @@
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from importlib.util import find_spec
 
 import numpy as np
@@ -121,6 +122,14 @@ def test_targets_are_those_of_the_loss(data):
     weights = stages.targets_of(noisy, Recipe(loss=debiased_loss)).expand(K)
     losses = np.random.default_rng(0).random((N, K))
     assert np.allclose((weights.numpy() * losses).sum(axis=1), noisy.debias(losses), atol=1e-4)
+
+    def hard(logits, labels, reduction="mean"):
+        return cross_entropy(logits, labels, reduction)
+
+    assert isinstance(stages.targets_of(noisy, Recipe(loss=hard)), Form)
+    hard.takes_labels = True
+    for loss in (hard, partial(hard, reduction="sum")):
+        assert torch.equal(stages.targets_of(noisy, Recipe(loss=loss)), torch.from_numpy(noisy.hard_codes()))
     own = stages.targets_of(noisy, Recipe(loss=lambda logits, target, **_: logits.sum()))
     assert np.array_equal(own.expand(K).numpy(), noisy.log_likelihood())
 
@@ -163,9 +172,12 @@ def test_the_filter_leaves_out_what_the_model_does_not_believe(data, monkeypatch
     model = classifier(law="rr-with-prior", top_k_filter=1, epsilon=1.0).fit(*data)
     drawn = [stage.n_rows for stage in model.stages_]
     assert len(seen[0][1]) == drawn[0]
-    assert 0.3 * sum(drawn) < len(seen[1][1]) < 0.9 * sum(drawn)
+    latest = {row for block in model.noisy_labels_.blocks if block.stage == "stage-2" for row in block.rows}
+    assert latest < set(seen[1][1]) and 0.6 * sum(drawn) < len(seen[1][1]) < 0.9 * sum(drawn)
     all_rows = classifier(law="rr-with-prior", top_k_filter=K, epsilon=1.0).fit(*data)
     assert len(seen[3][1]) == sum(stage.n_rows for stage in all_rows.stages_)
+    papers = classifier(law="rr-with-prior", top_k_filter="mean", epsilon=1.0).fit(*data)
+    assert len(seen[4][1]) == papers.stages_[0].n_rows < len(seen[5][1]) < len(data[1])
 
 
 def test_logits_that_become_nan_end_the_fit_before_the_next_draw(data):

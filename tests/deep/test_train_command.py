@@ -319,6 +319,7 @@ def test_paths_beside_bytes_that_show_the_class_are_refused(tmp_path: Path) -> N
 def test_what_is_asked_for_must_fit(tmp_path: Path) -> None:
     source, _ = files_and_table(tmp_path, 20)
     image_table(tmp_path / "in.parquet", 20)
+    np.savez(tmp_path / "rows.npz", X=np.zeros((20, 6)), what=text(pictures(20)[1]))
     images = ("--image", "file", "--images", tmp_path / "files")
     refused: list[tuple[tuple[object, ...], int, str]] = [
         ((source, *images, "--model", "resnet8"), 2, "resnet18"),
@@ -334,6 +335,7 @@ def test_what_is_asked_for_must_fit(tmp_path: Path) -> None:
         ((source, "--image", "what"), 4, "label"),
         ((source, "--image", "file", "--images", tmp_path / "nowhere"), 5, "nowhere"),
         ((source, *images, "--inputs", "X"), 4, ".npz"),
+        ((tmp_path / "rows.npz", "--model", "resnet18"), 4, "rows of 6 numbers"),
         ((tmp_path / "files", *images), 4, "--image COLUMN"),
         ((tmp_path / "in.parquet", "--image", "id"), 4, "bytes of images"),
     ]

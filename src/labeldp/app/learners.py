@@ -11,6 +11,7 @@ from labeldp import _validate
 from labeldp.app.clusters import NOISE_CLUSTER, ClusterLearner, ClustersSpec, Embedding, prior_for, standardised_by
 from labeldp.deep import named
 from labeldp.errors import InvalidInput
+from labeldp.tables.arrays import ArrayInputs
 from labeldp.tables.inputs import ColumnInputs, Inputs, StandardisedInputs
 from labeldp.tables.passes import Progress
 from labeldp.tables.standardised import Standardised, learn_standardised
@@ -149,7 +150,7 @@ class NetLearner:
         if inputs.image is not None:  # faults are told before all rows are read
             self._parameters = named.parameters_for(name, n_classes, inputs.image, 0)
         elif named.net_named(name).side:
-            named.parameters_for(name, n_classes, None, len(inputs.names))
+            named.parameters_for(name, n_classes, None, inputs.shape[0] if isinstance(inputs, ArrayInputs) else len(inputs.names))
 
     def prepared(self, X: NDArray[Any]) -> NDArray[Any]:
         """Images as they are; rows of numbers standardised."""

@@ -59,6 +59,8 @@ def shift(images: Tensor, generator: torch.Generator, *, pixels: int = 4, mode: 
     pad = _validate.integer(pixels=pixels, low=0)
     _validate.one_of(("constant", "reflect", "replicate"), mode=mode)
     n, c, h, w = images.shape
+    if mode == "reflect" and pad >= min(h, w):
+        raise InvalidInput(f"Expected pixels < {min(h, w)} to mirror images of {h} x {w}, got {pad}. Move less, or use mode='replicate'.")
     moves = torch.randint(0, 2 * pad + 1, (2, n), generator=generator, device=generator.device).to(images.device)
     padded = functional.pad(images, (pad, pad, pad, pad), mode=mode)
     down = (moves[0][:, None] + torch.arange(h, device=images.device))[:, None, :, None]
@@ -256,13 +258,17 @@ def chain(*steps: Augmentation) -> Augmentation:
     *steps : functions (images, generator) -> images
         For options use functools.partial: `chain(flip, partial(shift, pixels=2))`.
     """
+    return _Chain(steps)
 
-    def every(images: Tensor, generator: torch.Generator) -> Tensor:
-        for step in steps:
+
+@dataclass(frozen=True)
+class _Chain:
+    steps: tuple[Augmentation, ...]
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        for step in self.steps:
             images = step(images, generator)
         return images
-
-    return every
 
 
 def _require_images(images: Any) -> None:

@@ -59,6 +59,13 @@ def require_labels(logits: Tensor, labels: Tensor, check: bool | None) -> bool:
     return look
 
 
+def require_generator(generator: torch.Generator) -> None:
+    """A torch.Generator."""
+    if not isinstance(generator, torch.Generator):
+        found = type(generator).__name__
+        raise InvalidInput(f"Expected a torch.Generator, got {found}. Pass generator=torch.Generator().manual_seed(0).")
+
+
 def why_not_finite(logits: Tensor, form: Form | None) -> InvalidInput:
     """The error for a loss that is not finite."""
     wide = logits.float()
@@ -69,8 +76,8 @@ def why_not_finite(logits: Tensor, form: Form | None) -> InvalidInput:
         )
     if form is not None:
         table = form.expand(logits.shape[1])
-        if bool((bad := table.isnan().any(dim=1)).any()):
-            return InvalidInput(f"Expected evidence of numbers, got NaN in {_rows(bad)}. Make it with evidence_of(noisy).")
+        if bool((bad := (table.isnan() | (table == torch.inf)).any(dim=1)).any()):
+            return InvalidInput(f"Expected evidence of numbers, got NaN or +inf in {_rows(bad)}. Make it with evidence_of(noisy).")
         if bool((bad := (table == -torch.inf).all(dim=1)).any()):
             return InvalidInput(
                 f"Expected a likelihood above 0 for some class of every row, got 0 for all in {_rows(bad)}. The evidence contradicts "

@@ -77,9 +77,9 @@ class Embedder(_Fixed):
 
     Notes
     -----
-    Rows are what `as_inputs` takes: arrays, tensors, Datasets, DataLoaders. Bytes (uint8) are scaled to 0..1; floats are taken as they
-    are. Rows of numbers (n, d) go to the net unchanged. Guarantee: none needed, and none given, of the features: a net that was trained on
-    these rows' labels must not be used. Cost: one pass of the net.
+    Rows are what `as_inputs` takes: arrays, tensors, Datasets, DataLoaders. Images of bytes (uint8) are scaled to 0..1; floats are taken
+    as they are. Rows of numbers (n, d) go to the net unchanged. Guarantee: none needed, and none given, of the features: a net that was
+    trained on these rows' labels must not be used. Cost: one pass of the net.
 
     Examples
     --------
@@ -239,6 +239,8 @@ class _Prepared(nn.Module):
         return features
 
     def _image(self, x: Tensor) -> Tensor:
+        if x.dtype == torch.uint8:  # of flat rows; others come scaled
+            x = x.float().div_(255)
         if not x.is_floating_point():
             raise InvalidInput(f"Expected images of bytes (uint8) or floats, got {x.dtype}. Convert them to uint8.")
         x = channels_first(x, self._how.layout)

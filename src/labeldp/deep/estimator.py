@@ -22,7 +22,6 @@ from labeldp.deep.losses import debiased_loss
 from labeldp.deep.ranks import from_first
 from labeldp.deep.rows import inputs_digest, inputs_name, inputs_of
 from labeldp.deep.stages import (
-    HARD,
     SharedRun,
     Trained,
     Trainer,
@@ -30,15 +29,29 @@ from labeldp.deep.stages import (
     make_template,
     plain,
     recipes_for,
+    require_held_out,
     require_losses,
     softmax,
+    takes_labels,
 )
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
 from labeldp.privacy.encode import as_array
 from labeldp.protocol import metrics
-from labeldp.protocol.fitting import FitPlan, answer_for, check_count, check_noisy, hold_out, open_fit, plan_fit, with_prior_behind
+from labeldp.protocol.fitting import (
+    FitPlan,
+    TopK,
+    answer_for,
+    check_count,
+    check_noisy,
+    check_top_k,
+    hold_out,
+    open_fit,
+    plan_fit,
+    require_mean,
+    with_prior_behind,
+)
 from labeldp.protocol.stages import Rows as Positions
 from labeldp.protocol.stages import Stage, run_stages
 
@@ -59,7 +72,8 @@ class TorchClassifier:
         Gives logits (m, K). Copied, never changed.
     recipe : Recipe or sequence of Recipe, optional
         How it is trained: one for all stages, or one for each, of which the first ones are used where there are fewer stages.
-        Losses of hard labels get the most likely label of each row, `debiased_loss` its weights, all others log-likelihoods.
+        Losses of hard labels get the most likely label of each row, `debiased_loss` its weights, all others log-likelihoods (see
+        `Recipe.loss` for losses of your own).
     epsilon : float
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
     n_stages : int
@@ -68,20 +82,22 @@ class TorchClassifier:
     stage_sizes : sequence of floats, optional
         Share of the rows in each stage; equal by default.
     law : "auto", a law's name, or a Law
-        The paper's LP-2ST is `law="rr-with-prior"` with `Recipe(loss=cross_entropy, alpha=8.0)`.
+        The paper's LP-2ST is `law="rr-with-prior", top_k_filter="mean"` with `Recipe(loss=cross_entropy, alpha=8.0)`.
     prior : (n, K) array, function of X, or labeldp.learn.ClusterPrior, optional
         Public class weights for the first stage; they must not depend on these labels. A ClusterPrior asks them privately, at a part of
         epsilon, and the law gets the rest; of a Dataset it needs an embedder.
     prior_temperature : float
         Of the model that becomes the next stage's prior: below 1 sharpens it, above 1 flattens it.
-    top_k_filter : int, optional
-        In later stages, leave out rows whose output misses the k classes that the model so far holds likeliest.
+    top_k_filter : int or "mean", optional
+        In later stages, leave out rows of earlier ones whose output misses the k classes that the model so far holds likeliest. "mean", as
+        in the paper: k is the mean number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
     warm_start : bool
         Later stages start from the weights, and the statistics of batch normalisation, of the stage before; else from the first ones.
     classes : sequence of K values, optional
         The public list of classes. None reads them off the labels, with a warning, since that reveals that each occurs.
     validation_fraction : float in [0, 1)
-        Rows held out of training, to measure the model by their noisy labels.
+        Rows held out of training, to measure the model by their noisy labels. With `Recipe(patience=...)` every other one chooses the epoch
+        and the rest measure.
     dataset, column : str
         What a durable ledger charges.
     max_rows_per_unit : int
@@ -112,7 +128,7 @@ class TorchClassifier:
         The noisy histograms of a ClusterPrior.
     stages_ : tuple of Stage
     estimated_accuracy_ : Estimate or None
-        True-label accuracy on held-out noisy rows; None without such rows.
+        True-label accuracy on held-out noisy rows that chose no epoch; None without such rows.
     history_ : list of lists of Epoch, one for each stage
 
     Notes
@@ -146,7 +162,7 @@ class TorchClassifier:
         law: str | Law = "auto",
         prior: "ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | None" = None,
         prior_temperature: float = 1.0,
-        top_k_filter: int | None = None,
+        top_k_filter: TopK | None = None,
         warm_start: bool = True,
         classes: Sequence[object] | None = None,
         validation_fraction: float = 0.0,
@@ -228,6 +244,7 @@ class TorchClassifier:
         Parameters
         ----------
         X : (n, ...) array or tensor, map-style Dataset, or DataLoader of one; public
+            Bytes (uint8) of three axes or more are images and reach the net as 0..1; other numbers stay as they are, so codes of bytes do.
             Of a Dataset's items that are tuples, the first part is the input. Row i of y belongs to item i of the Dataset, whatever order
             a DataLoader has; `with_evidence(dataset, noisy, ids=...)` matches items to noisy labels by id.
         y : (n,) raw labels, which are charged once for all stages, or NoisyLabels, which cost nothing
@@ -259,6 +276,8 @@ class TorchClassifier:
         plan = plan_fit(self, labels, X, len(inputs))
         recipes = recipes_for(self.recipe, self.n_stages, plan.stages.n_stages)
         require_losses(recipes, plan)
+        require_mean(self.top_k_filter, plan)
+        require_held_out(recipes, round(plan.stages.validation_fraction * len(inputs)))
         with opened(self.folder) as checkpoint:
             trainer = self._trainer(inputs, len(plan.classes), recipes, checkpoint, lambda: self._facts_of_labels(plan, ids, unit))
             resumes, runs = checkpoint.run_id, []
@@ -293,6 +312,7 @@ class TorchClassifier:
         with opened(self.folder) as checkpoint:
             trainer = self._trainer(inputs, noisy.n_classes, recipes, checkpoint, lambda: {"noisy_labels": evidence_digest(None, noisy)})
             held_out = hold_out(noisy, self.validation_fraction, np.random.default_rng(trainer.seed).permutation)
+            require_held_out(recipes, len(held_out))
             training = np.setdiff1d(np.arange(len(noisy)), held_out)
             model = trainer.fit(training, noisy[training], None, (held_out, noisy[held_out]) if len(held_out) else None)
         return self._finish(trainer, noisy, model, held_out, ())
@@ -310,15 +330,18 @@ class TorchClassifier:
         self._require_settings()
         table = likelihood_table(log_likelihood, len(inputs))
         recipes = recipes_for(self.recipe, self.n_stages, 1)
-        if plain(recipes[0].loss) in (*HARD, debiased_loss):
+        loss = plain(recipes[0].loss)
+        if takes_labels(loss) or loss is debiased_loss:
             raise InvalidInput(
-                f"Expected a loss of likelihoods, such as likelihood_loss, got {plain(recipes[0].loss).__name__}. Set it in the "
-                "recipe, or call fit with noisy labels."
+                f"Expected a loss of likelihoods, such as likelihood_loss, got {getattr(loss, '__name__', type(loss).__name__)}. Set it in "
+                "the recipe, or call fit with noisy labels."
             )
+        require_held_out(recipes, 0)
         trainer = self._trainer(inputs, table.values.shape[1], recipes, Checkpoint(None), dict)
         model = trainer.learn(copy.deepcopy(trainer.template), None, np.arange(len(inputs)), table, None)
         self.classes_ = np.arange(table.values.shape[1])
         self.module_, self.history_ = model.module, [list(each) for each in model.history]
+        self._precision = recipes[-1].precision
         return self
 
     def _trainer(
@@ -347,12 +370,13 @@ class TorchClassifier:
 
     def _finish(self, trainer: Trainer, noisy: NoisyLabels, model: Trained, validation: Positions, stages: tuple[Stage, ...]) -> Self:
         classes = np.asarray(noisy.classes)
-        held_out = validation[noisy.evidenced[validation]]
+        held_out = trainer.judging(validation[noisy.evidenced[validation]])
         self.estimated_accuracy_ = None
         if len(held_out):
             self.estimated_accuracy_ = metrics.accuracy(noisy[held_out], classes[trainer.proba(model, held_out).argmax(axis=1)])
         self.classes_, self.module_, self.history_ = classes, model.module, [list(each) for each in model.history]
         self.noisy_labels_, self.privacy_, self.answer_, self.stages_ = noisy, noisy.privacy, None, stages
+        self._precision = trainer.recipes[model.number - 1].precision
         return self
 
     # What makes a fit the same fit ----------------------------------------------------------------------------------------------------
@@ -395,8 +419,7 @@ class TorchClassifier:
 
     def _require_settings(self) -> None:
         _validate.positive(prior_temperature=self.prior_temperature)
-        if self.top_k_filter is not None:
-            _validate.integer(top_k_filter=self.top_k_filter, low=1, fix="None keeps all rows.")
+        check_top_k(self.top_k_filter)
 
     # Predicting -----------------------------------------------------------------------------------------------------------------------
 
@@ -410,7 +433,8 @@ class TorchClassifier:
         if not hasattr(self, "module_"):
             raise InvalidInput("Expected a fitted TorchClassifier. Call fit first.")
         inputs = inputs_of(X)
-        return softmax(self.module_, inputs, np.arange(len(inputs)))
+        fabric = self.device if hasattr(self.device, "launch") else None
+        return softmax(self.module_, inputs, np.arange(len(inputs)), precision=self._precision, fabric=fabric)
 
     def predict(self, X: Any) -> NDArray[np.generic]:
         """The most likely class of each row: (n,) class values.

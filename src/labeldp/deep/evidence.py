@@ -13,11 +13,12 @@ from labeldp.deep.forms import Candidates, Dense, Form, PackedSets, Sum
 from labeldp.errors import InvalidInput
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence.block import CELLS
-from labeldp.laws import sets
+from labeldp.laws import RandomizedResponse, RRTopK, RRWithPrior, sets
 
 Floats = NDArray[np.float32]
 Shape = Literal["auto", "dense", "compact"]
 
+_RESPONSES = (RandomizedResponse, RRTopK, RRWithPrior)
 _DENSE_BYTES = 1 << 28  # a table up to this size is kept whole: picking its rows is the quickest
 
 
@@ -35,7 +36,8 @@ def evidence_of(noisy: NoisyLabels, *, device: torch.device | str = "cpu", form:
 
     Returns
     -------
-    Form of n rows, equal to `noisy.log_likelihood()`. Cost O(n K) time once, in batches.
+    Form of n rows, equal to `noisy.log_likelihood()`. Cost O(n K) time once, in batches; for a compact form of one draw of randomized
+    response a row, O(n) and what there is of candidate sets.
     """
     require_noisy(noisy)
     return _form(noisy, lambda part: part.log_likelihood(), form).to(device)
@@ -102,6 +104,8 @@ def _by_draw(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form
 
 def _compact(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form | None:
     """The table as a set a row with two values and one class with its own; None where a row has more."""
+    if _one_response_each(noisy):
+        return _of_responses(noisy, table)
     found = [_levels(table(part)) for part in _batches(noisy)]
     known = [levels for levels in found if levels is not None]
     if len(known) < len(found):
@@ -110,6 +114,41 @@ def _compact(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form
     if torch.equal(inside, outside):
         return Candidates(label[:, None], at_label[:, None], outside)
     return PackedSets(bits, inside, outside, label, at_label)
+
+
+def _one_response_each(noisy: NoisyLabels) -> bool:
+    drawn = np.sort(np.concatenate([block.rows for block in noisy.blocks]))
+    return all(type(block.law) in _RESPONSES for block in noisy.blocks) and np.array_equal(drawn, np.arange(len(noisy)))
+
+
+def _of_responses(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form:
+    """One draw of randomized response a row: rows of a law with as many candidates have the same values: one of them is read."""
+    n, wide = len(noisy), any(block.side for block in noisy.blocks)
+    bits = np.zeros((n, sets.n_bytes(noisy.n_classes) if wide else 0), np.uint8)
+    label, (inside, outside, at_label) = np.empty(n, np.int32), np.empty((3, n), np.float32)
+    for block in noisy.blocks:
+        size = block.side.get("size", np.zeros(len(block.rows), np.int32))
+        _, first, which = np.unique(size, return_index=True, return_inverse=True)
+        values = [_response_values(part, table(part)) for part in _batches(noisy[block.rows[first]])]
+        inside[block.rows], outside[block.rows], at_label[block.rows] = np.concatenate(values, axis=1)[:, which]
+        label[block.rows] = block.outputs
+        if block.side:
+            bits[block.rows] = block.side["candidates"]
+    found = [torch.from_numpy(each) for each in (bits, inside, outside, label, at_label)]
+    return PackedSets(*found) if wide else Candidates(found[3][:, None], found[4][:, None], found[2])
+
+
+def _response_values(noisy: NoisyLabels, table: Floats) -> Floats:
+    """Of each row: the value inside its candidates, outside, and at its label; (3, n)."""
+    (block,) = [each for each in noisy.blocks if len(each.rows)]
+    every, others = np.arange(len(table)), np.ones(table.shape, bool)
+    if block.side:
+        others[block.rows] = sets.unpack(block.side["candidates"], noisy.n_classes)
+    beyond = ~others
+    at_label = table[block.rows, block.outputs]
+    others[block.rows, block.outputs] = False
+    inside = np.where(others.any(axis=1), table[every, others.argmax(axis=1)], at_label)
+    return np.stack([inside, np.where(beyond.any(axis=1), table[every, beyond.argmax(axis=1)], inside), at_label])
 
 
 def _levels(table: Floats) -> tuple[NDArray[np.uint8], Floats, Floats, NDArray[np.int32], Floats] | None:

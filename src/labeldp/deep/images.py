@@ -66,6 +66,15 @@ def resized(images: Tensor, size: int | tuple[int, int]) -> Tensor:
     return whole[:, :, top : top + wanted[0], left : left + wanted[1]].clamp(low, high)
 
 
+def require_unit_range(images: Tensor) -> None:
+    """Values of 0..1, up to rounding."""
+    low, high = (float(value) for value in images.aminmax())
+    if low < -_SLACK or high > 1 + _SLACK:  # NaN passes, and is found in the features
+        raise InvalidInput(
+            f"Expected images of 0..1, got values from {low:.4g} to {high:.4g}. Pass bytes (uint8), or floats divided by 255."
+        )
+
+
 def normalised(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """(x - mean) / std of each channel; grey images are repeated for a net that was given colours.
 
@@ -74,11 +83,7 @@ def normalised(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> T
     images : (n, c, h, w) float tensor of values in 0..1
     mean, std : sequence of c floats
     """
-    low, high = (float(value) for value in images.aminmax())
-    if low < -_SLACK or high > 1 + _SLACK:  # NaN passes, and is found in the features
-        raise InvalidInput(
-            f"Expected images of 0..1 to normalise, got values from {low:.4g} to {high:.4g}. Pass bytes (uint8), or floats divided by 255."
-        )
+    require_unit_range(images)
     if images.shape[1] not in (1, len(mean)):
         raise InvalidInput(f"Expected images of {len(mean)} channels, as mean has numbers, or of one, got {images.shape[1]}.")
     centre, spread = (torch.tensor(list(each), dtype=images.dtype, device=images.device)[:, None, None] for each in (mean, std))

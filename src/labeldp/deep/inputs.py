@@ -74,7 +74,7 @@ class Resident(Inputs):
     Parameters
     ----------
     tensor : (n, ...) tensor
-        Of any type; uint8 stays uint8 and is scaled to 0..1 batch by batch, so that images take a byte a pixel.
+        Of any type; images of uint8 stay so and are scaled to 0..1 batch by batch, so that they take a byte a pixel.
     """
 
     def __init__(self, tensor: Tensor) -> None:

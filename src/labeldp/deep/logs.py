@@ -6,14 +6,13 @@ In many processes only the first one writes.
 
 import csv
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from torch import distributed
-
 from labeldp.deep.loop import Epoch, Progress
+from labeldp.deep.ranks import is_first
 from labeldp.errors import InvalidInput, MissingExtra
 
 _COLUMNS = ("number", "loss", "held_out")
@@ -27,14 +26,21 @@ class CsvLog:
     ----------
     path : str or path
         A file that is there already is gone on with.
+
+    Raises
+    ------
+    InvalidInput
+        If the path is a folder; at the first epoch, if the file is there and is no log.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        if self.path.is_dir():
+            raise InvalidInput(f"Expected the path of a file to write, got the folder {self.path}. Add a name: {self.path / 'log.csv'}.")
 
     def __call__(self, epoch: Epoch) -> None:
         """Write one line."""
-        if not _first():
+        if not is_first():
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         head = self._head()
@@ -72,7 +78,7 @@ class TensorBoardLog:
             maker = import_module("torch.utils.tensorboard").SummaryWriter
         except ModuleNotFoundError as error:
             raise MissingExtra(f"Expected {error.name}, which is not installed. pip install 'labeldp[tensorboard]'") from None
-        self._writer = maker(str(folder)) if _first() else None
+        self._writer = maker(str(folder)) if is_first() else None
         self._steps = 0
 
     def __call__(self, epoch: Epoch) -> None:
@@ -104,17 +110,27 @@ def progress_bar(console: Any = None) -> Progress:
     MissingExtra
         If rich is not installed.
     """
-    try:
-        console = console or import_module("rich.console").Console(stderr=True)
-    except ModuleNotFoundError:
-        raise MissingExtra("Expected rich, which is not installed. pip install rich") from None
+    bar = _Bar(console)
+    bar.find()
+    return bar
 
-    def show(epoch: Epoch) -> None:
-        if _first():
+
+@dataclass(frozen=True)
+class _Bar:
+    console: Any  # None: made anew each time, so that a bar can be pickled
+
+    def find(self) -> Any:
+        """Where the bar is shown."""
+        try:
+            return self.console or import_module("rich.console").Console(stderr=True)
+        except ModuleNotFoundError:
+            raise MissingExtra("Expected rich, which is not installed. pip install rich") from None
+
+    def __call__(self, epoch: Epoch) -> None:
+        if is_first():
+            console = self.find()
             last = not console.is_terminal or epoch.number >= epoch.epochs
             console.print(_line(epoch), end="\n" if last else "\r", markup=False, highlight=False, no_wrap=True, overflow="crop")
-
-    return show
 
 
 def combine(*progress: Callable[[Epoch], object]) -> Progress:
@@ -135,12 +151,16 @@ def combine(*progress: Callable[[Epoch], object]) -> Progress:
     epoch 1
     loss 0.5
     """
+    return _Combined(progress)
 
-    def every(epoch: Epoch) -> None:
-        for each in progress:
+
+@dataclass(frozen=True)
+class _Combined:
+    progress: tuple[Callable[[Epoch], object], ...]
+
+    def __call__(self, epoch: Epoch) -> None:
+        for each in self.progress:
             each(epoch)
-
-    return every
 
 
 def _line(epoch: Epoch) -> str:
@@ -148,9 +168,3 @@ def _line(epoch: Epoch) -> str:
     bar = f"{'━' * done}{' ' * (_WIDTH - done)}  epoch {epoch.number}/{epoch.epochs}" if epoch.epochs else f"epoch {epoch.number}"
     score = "" if epoch.held_out is None else f"  held-out {epoch.held_out:.4f}"
     return f"{bar}  loss {epoch.loss:.4f}{score}"
-
-
-def _first() -> bool:
-    """Whether this is the only process or the first of several."""
-    apart = distributed.is_available() and distributed.is_initialized()
-    return not apart or distributed.get_rank() == 0

@@ -2,6 +2,7 @@
 """A training loop on noisy labels, on one device or many. It sees evidence only: no true label can reach it."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,12 +13,13 @@ from torch import Tensor, nn
 from labeldp import _validate
 from labeldp.deep.augment import Augmentation, mixup
 from labeldp.deep.average import WeightAverage
+from labeldp.deep.checks import require_generator
 from labeldp.deep.forms import Form
 from labeldp.deep.inputs import Inputs, as_inputs
 from labeldp.deep.losses import likelihood_loss, mixup_loss
 from labeldp.deep.placement import FabricPlacement, Placement, Precision, share
 from labeldp.deep.schedules import Schedule, cosine, set_rate
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, UntrainedWarning
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,9 @@ class Recipe:
         Of mixup; 0 for none.
     augment : function (images, generator) -> images, optional
     loss : function (logits, evidence, reduction=...)
+        Evidence is what `train` is given of these rows. From noisy labels, `TorchClassifier` gives `cross_entropy` and
+        `generalised_cross_entropy` the most likely labels, (n,) int64, and so any function with an attribute `takes_labels = True`;
+        `debiased_loss` its weights; all others log-likelihoods as a Form, whose table is `evidence.expand(K)`.
     clip : float
         Largest norm of the gradient; inf for none. At high rates take 1: where one wild step leaves a class no probability, its likelihood
         has no gradient any more.
@@ -43,6 +48,10 @@ class Recipe:
         "auto": bf16 autocast where the processor multiplies it natively. Under Fabric its own precision counts instead.
     channels_last : bool
         Memory format of images and nets.
+    patience : int, optional
+        With held-out rows: training ends after this many epochs without a larger held-out score, and the net of the epoch with the largest
+        one is what comes of it. As many as `epochs` only chooses. None: all epochs, and the last net. Cost: predictions for the held-out
+        rows each epoch, and one more copy of the net. The score of the chosen epoch is too good by the choice: judge by other rows.
     """
 
     epochs: int = 10
@@ -58,6 +67,7 @@ class Recipe:
     average: float | None = None
     precision: Precision = "auto"
     channels_last: bool = True
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         _validate.integer(epochs=self.epochs, low=1)
@@ -66,6 +76,8 @@ class Recipe:
         _validate.one_of(("auto", "float32", "bf16"), precision=self.precision)
         if not self.clip > 0:
             raise InvalidInput(f"Expected clip > 0, got {self.clip!r}. Pass math.inf for no clipping.")
+        if self.patience is not None:
+            _validate.integer(patience=self.patience, low=1, fix="None trains for all epochs.")
 
 
 @dataclass(frozen=True)
@@ -114,8 +126,9 @@ def train(
     module : nn.Module
         Gives logits (m, K); moved to the device.
     inputs : (n, ...) tensor or array, or Inputs, or what `as_inputs` makes them of
-        Kept on the device where they fit, read batch by batch where not. uint8 is scaled to 0..1 batch by batch, so that images take a byte
-        a pixel; floats are turned into the net's type.
+        Kept on the device where they fit, read batch by batch where not. uint8 of three axes or more, the rows' included, is taken
+        as images and scaled to 0..1 batch by batch, so that they take a byte a pixel; floats are turned into the net's type; other numbers
+        reach the net as they are.
     evidence : Form of n rows, or (n,) int64 tensor of noisy labels
         What the recipe's loss is given. Row i belongs to input i.
     recipe : Recipe
@@ -123,7 +136,7 @@ def train(
         On the CPU: order of the rows, augmentation, mixup.
     device : torch.device or str
     held_out : (inputs, Form), optional
-        Rows that are scored after each epoch and never learned from.
+        Rows that are scored after each epoch and never learned from; a recipe with patience stops by them.
     progress : function of an Epoch, optional
         Called after each epoch, in every process with the same figures; may raise to stop. `logs.combine` makes one function of several.
     watch : function of an epoch's number and the net, optional
@@ -134,13 +147,16 @@ def train(
 
     Returns
     -------
-    nn.Module in evaluation mode: the averaged net if the recipe asks for one, else `module`. The same in every process.
+    nn.Module in evaluation mode: the averaged net if the recipe asks for one, else `module`; of the best epoch if it has patience. The same
+    in every process.
 
     Raises
     ------
     InvalidInput
-        If inputs and evidence differ in length, evidence differs between processes, or a loss is not finite.
+        If inputs and evidence differ in length, evidence differs between processes, a loss is not finite, or patience has no held-out rows.
     """
+    require_generator(generator)
+    _require_evidence(evidence, held_out, recipe)
     place = Placement(device, recipe.precision) if fabric is None else FabricPlacement(fabric)
     inputs = as_inputs(inputs)
     _require_pairs(inputs, evidence)
@@ -148,6 +164,7 @@ def train(
     layout = _layout(inputs, recipe)
     into: dict[str, Any] = {"device": place.device, "memory_format": layout}  # torch's own annotations lack the second
     module.to(**into)
+    _tell_of_no_step(len(inputs), recipe)
     optimizer = torch.optim.SGD(
         module.parameters(), recipe.rate, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.momentum > 0
     )
@@ -158,6 +175,7 @@ def train(
     if held_out is not None:
         _require_pairs(scored := as_inputs(held_out[0]), held_out[1])
         held_out = (scored.on(place.device, layout), held_out[1].to(place.device))
+    best = None if recipe.patience is None else _Best(recipe.patience)
     for number in range(recipe.epochs):
         module.train()
         loss = run.epoch(number, order, average, module)
@@ -165,12 +183,16 @@ def train(
         place.unite(model)
         if watch is not None:
             watch(number + 1, model)
-        _report(number + 1, loss, model, held_out, recipe, place, progress)
+        score = _report(number + 1, loss, model, held_out, recipe, place, progress)
+        if best is not None and best.is_enough(score, model):
+            break
+    if best is not None:
+        model.load_state_dict(best.weights)
     return model.eval()
 
 
 @torch.no_grad()
-def predict(module: nn.Module, inputs: Any, *, batch_size: int = 1024, precision: Precision = "auto") -> Tensor:
+def predict(module: nn.Module, inputs: Any, *, batch_size: int = 1024, precision: Precision = "auto", fabric: Any = None) -> Tensor:
     """Logits of all rows.
 
     Parameters
@@ -180,6 +202,8 @@ def predict(module: nn.Module, inputs: Any, *, batch_size: int = 1024, precision
     inputs : (n, ...) tensor or array on any device, or Inputs, or what `as_inputs` makes them of
     batch_size : int
     precision : {"auto", "float32", "bf16"}
+    fabric : lightning.fabric.Fabric, optional
+        Its precision counts instead. Each process predicts all rows.
 
     Returns
     -------
@@ -188,7 +212,7 @@ def predict(module: nn.Module, inputs: Any, *, batch_size: int = 1024, precision
     inputs = as_inputs(inputs, watch=False)
     if not len(inputs):
         raise InvalidInput("Expected inputs of at least one row, got none. Give the rows to predict.")
-    place = Placement(next(module.parameters()).device, precision)
+    place = Placement(next(module.parameters()).device, precision) if fabric is None else FabricPlacement(fabric)
     every = torch.arange(len(inputs)).split(batch_size)
     return torch.cat(list(_logits(module, inputs, every, place)))
 
@@ -264,12 +288,34 @@ def _report(
     recipe: Recipe,
     place: Placement,
     progress: Progress | None,
-) -> None:
+) -> float | None:
+    """Tell of an epoch; its held-out score, where somebody asks for it."""
     if not math.isfinite(loss):  # on a GPU the losses themselves are not looked at, so that nothing waits for it
         raise InvalidInput(f"Expected a finite loss, got {loss} in epoch {number}. Lower the rate, clip gradients, or check the inputs.")
+    asked = progress is not None or recipe.patience is not None
+    score = _score(model, *held_out, place) if asked and held_out is not None else None
     if progress is not None:
-        score = None if held_out is None else _score(model, *held_out, place)
         progress(Epoch(number, loss, score, recipe.epochs))
+    return score
+
+
+@dataclass
+class _Best:
+    """The weights of the epoch with the largest held-out score so far."""
+
+    patience: int
+    score: float = -math.inf
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    waited: int = 0
+
+    def is_enough(self, score: float | None, model: nn.Module) -> bool:
+        """Whether no larger score has come for long enough."""
+        if not self.weights or (score is not None and score > self.score):
+            self.score, self.waited = (-math.inf if score is None else score), 0
+            self.weights = {name: values.detach().clone() for name, values in model.state_dict().items()}
+        else:
+            self.waited += 1
+        return self.waited >= self.patience
 
 
 @torch.no_grad()
@@ -297,23 +343,44 @@ def _logits(module: nn.Module, inputs: Inputs, batches: Sequence[Tensor], place:
 
 def _batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """All rows once in a random order; a last single row, of which batch normalisation knows no variance, joins the batch before it."""
-    order = torch.randperm(n, generator=generator)
+    yield from torch.randperm(n, generator=generator).tensor_split(_ends(n, size))
+
+
+def _ends(n: int, size: int) -> list[int]:
+    """Where batches end but for the last one."""
     ends = list(range(size, n, size))
-    if ends and n - ends[-1] == 1:
-        ends.pop()
-    yield from order.tensor_split(ends)
+    return ends[:-1] if ends and n - ends[-1] == 1 else ends
+
+
+def _tell_of_no_step(n: int, recipe: Recipe) -> None:
+    """Warn of trainings so short that the schedule is 0 at each step."""
+    steps = recipe.epochs * (len(_ends(n, recipe.batch_size)) + 1)
+    if not any(recipe.schedule(step / steps) > 0 for step in range(steps)):
+        warnings.warn(
+            f"The net stays as it is: the schedule is 0 at {steps} of {steps} steps. Train for more epochs, or in smaller batches.",
+            UntrainedWarning,
+            stacklevel=3,
+        )
 
 
 def _ready(x: Tensor, device: torch.device, layout: torch.memory_format, dtype: torch.dtype) -> Tensor:
-    """On the device, bytes scaled to 0..1, floats of the net's type, other numbers as they are."""
+    """On the device, images of bytes scaled to 0..1, floats of the net's type, other numbers, such as codes, as they are."""
     x = x.to(device, non_blocking=True, memory_format=layout)
-    if x.dtype == torch.uint8:
+    if x.dtype == torch.uint8 and x.ndim > 2:
         return x.to(dtype).div_(255)
     return x.to(dtype) if x.is_floating_point() else x
 
 
 def _layout(inputs: Inputs, recipe: Recipe) -> torch.memory_format:
     return torch.channels_last if recipe.channels_last and inputs.ndim == 4 else torch.preserve_format
+
+
+def _require_evidence(evidence: Any, held_out: tuple[Any, Any] | None, recipe: Recipe) -> None:
+    for given in (evidence,) if held_out is None else (evidence, held_out[1]):
+        if not isinstance(given, Form | Tensor):
+            raise InvalidInput(f"Expected evidence as a form or a tensor, got {type(given).__name__}. Pass evidence_of(noisy).")
+    if recipe.patience is not None and held_out is None:
+        raise InvalidInput(f"Expected held-out rows with patience={recipe.patience}, got none. Pass held_out=, or leave out patience.")
 
 
 def _require_pairs(inputs: Inputs, evidence: Form | Tensor) -> None:

@@ -10,6 +10,7 @@ With p = softmax(logits), every loss on a table has the gradient (sum of q) p - 
 so one function computes value and gradient together, a few rows at a time, in float32 whatever the logits are.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from torch.nn import functional
 from labeldp import _validate
 from labeldp.deep.checks import as_form, require_labels, require_logits, wants_check, why_not_finite
 from labeldp.deep.forms import Form
+from labeldp.errors import InvalidInput
 
 Reduction = Literal["mean", "sum", "none"]
 Part = tuple[Tensor, Tensor, Tensor | None]
@@ -55,7 +57,8 @@ def likelihood_loss(logits: Tensor, log_likelihood: Tensor | Form, reduction: Re
 
     Notes
     -----
-    Gradient: softmax - posterior. Not differentiable twice. Cost: O(n K) time; memory of one (n, K) table of the logits' type.
+    Gradient: softmax - posterior. Not differentiable twice. Cost: O(n K) time; memory of one (n, K) table of the logits' type, of float32
+    for float16.
     Source: forward correction, Patrini et al. 2017, with each row's own law; see docs on the likelihood of a law.
 
     Examples
@@ -96,7 +99,7 @@ def posterior_loss(
     Source: Malek et al., "Antipodes of label differential privacy" (2021), section 3.
     """
     if isinstance(prior, Tensor):
-        log_prior = _log_prior(prior, logits)
+        log_prior = _log_prior(prior, logits, check)
         return _loss(_soft_labels, logits, as_form(log_likelihood, logits, log_prior), reduction, check)
     kind = {"model": _model_posterior, "uniform": _soft_labels}[_validate.one_of(("model", "uniform"), prior=prior)]
     return _loss(kind, logits, log_likelihood, reduction, check)
@@ -193,7 +196,7 @@ def mixup_loss(
     logits : (n, K) float tensor
         Of the mixed inputs, lam x_a + (1 - lam) x_b.
     a, b : targets of the two halves of each pair, in whatever shape the loss takes
-    lam : float in [0, 1], or (n,) tensor
+    lam : float in [0, 1], or tensor of one number or of shape (n,)
     reduction : {"mean", "sum", "none"}
     **options
         Given to the loss.
@@ -206,11 +209,18 @@ def mixup_loss(
     -----
     Source: Zhang et al., "mixup: beyond empirical risk minimization" (2018).
     """
-    if not isinstance(lam, Tensor):
-        lam = _validate.fraction(lam=lam, zero=True, one=True)
+    lam = _checked_lam(lam, logits) if isinstance(lam, Tensor) else _validate.fraction(lam=lam, zero=True, one=True)
     first = loss(logits, a, reduction="none", **options)
     second = loss(logits, b, reduction="none", **options)
     return _reduce(lam * first + (1 - lam) * second, reduction)
+
+
+def _checked_lam(lam: Tensor, logits: Tensor) -> Tensor:
+    if lam.ndim and lam.shape != logits.shape[:1]:
+        raise InvalidInput(f"Expected lam of one number or of shape ({len(logits)},), got {tuple(lam.shape)}. Flatten it.")
+    if wants_check(None, lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
+        raise InvalidInput("Expected lam from 0 to 1, got others. Draw it from a Beta distribution, as augment.mixup does.")
+    return lam
 
 
 # How each loss makes its target of logits and table -------------------------------------------------------------------------------
@@ -258,7 +268,8 @@ class _Rows(torch.autograd.Function):
         n, k = logits.shape
         wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
         losses = torch.empty(n, dtype=wide, device=logits.device)
-        gradient = torch.empty_like(logits) if needs_gradient else None
+        kept = wide if logits.dtype == torch.float16 else logits.dtype  # float16 has no room for small gradients until they are scaled
+        gradient = torch.empty_like(logits, dtype=kept) if needs_gradient else None
         step = max(1, (_CELLS_CPU if logits.device.type == "cpu" else _CELLS_DEVICE) // k)
         for start in range(0, n, step):
             rows = slice(start, start + step)
@@ -270,13 +281,20 @@ class _Rows(torch.autograd.Function):
                 gradient[rows] = (p if mass is None else p.mul_(mass[:, None])).sub_(target)
         if gradient is not None:
             ctx.save_for_backward(gradient)
+            ctx.step, ctx.dtype = step, logits.dtype
         return losses
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        return gradient * upstream[:, None].to(gradient.dtype), None, None, None
+        if ctx.dtype == upstream.dtype:
+            return gradient * upstream[:, None], None, None, None
+        scaled = torch.empty_like(gradient, dtype=ctx.dtype)
+        for start in range(0, len(gradient), ctx.step):  # multiplied in float32, rounded once
+            rows = slice(start, start + ctx.step)
+            scaled[rows] = gradient[rows] * upstream[rows, None]
+        return scaled, None, None, None
 
 
 def _loss(kind: Kind, logits: Tensor, table: Tensor | Form, reduction: Reduction, check: bool | None) -> Tensor:
@@ -302,5 +320,15 @@ def _wide(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
-def _log_prior(prior: Tensor, logits: Tensor) -> Tensor:
-    return prior.detach().to(torch.float64 if logits.dtype == torch.float64 else torch.float32).log().expand(logits.shape)
+def _log_prior(prior: Tensor, logits: Tensor, check: bool | None) -> Tensor:
+    require_logits(logits)
+    if prior.shape not in (logits.shape, logits.shape[1:]):
+        raise InvalidInput(
+            f"Expected a prior of shape {tuple(logits.shape[1:])} or {tuple(logits.shape)}, got {tuple(prior.shape)}. Weigh each class."
+        )
+    weights = prior.detach().to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
+    if wants_check(check, logits) and not bool(((weights >= 0) & (weights < math.inf)).all() & (weights > 0).any(dim=-1).all()):
+        raise InvalidInput(
+            "Expected a prior of finite weights, none negative and some above 0 in each row, got others. Give probabilities of the classes."
+        )
+    return weights.log().expand(logits.shape)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learning rates over a training: functions of the share of steps done, 0 to 1, giving a factor of the peak rate, 0 to 1.
 
-They look at progress and not at step counts, so that one schedule serves every length. `set_rate` applies one to an optimizer.
+They look at progress and not at step counts, so that one schedule serves every length. `set_rate` applies one to an optimizer. The
+schedules here are values: equal if they were made alike, and picklable.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -41,12 +43,7 @@ def triangular(peak_at: float = 0.3, *, start: float = 0.0, end: float = 0.0) ->
     """
     top = _validate.fraction(peak_at=peak_at, zero=True)
     first, last = _validate.fraction(start=start, zero=True, one=True), _validate.fraction(end=end, zero=True, one=True)
-
-    def factor(progress: float) -> float:
-        t = _clipped(progress)
-        return first + (1 - first) * t / top if t < top else last + (1 - last) * (1 - t) / (1 - top)
-
-    return factor
+    return _Triangular(top, first, last)
 
 
 def piecewise_constant(decays: Sequence[float] = PAPER_DECAYS, *, ramp: float = 0.15, gamma: float = 0.1) -> Schedule:
@@ -63,12 +60,7 @@ def piecewise_constant(decays: Sequence[float] = PAPER_DECAYS, *, ramp: float = 
     if points != sorted(set(points)):
         raise InvalidInput(f"Expected ascending decay points, got {tuple(decays)}. Sort them.")
     rise, drop = _validate.fraction(ramp=ramp, zero=True), _validate.fraction(gamma=gamma, one=True)
-
-    def factor(progress: float) -> float:
-        t = _clipped(progress)
-        return (t / rise if t < rise else 1.0) * drop ** sum(t >= point for point in points)
-
-    return factor
+    return _Steps(tuple(points), rise, drop)
 
 
 def cosine(ramp: float = 0.0, *, end: float = 0.0) -> Schedule:
@@ -84,12 +76,7 @@ def cosine(ramp: float = 0.0, *, end: float = 0.0) -> Schedule:
     Source: Loshchilov and Hutter, "SGDR" (2017), equation 5, without restarts.
     """
     rise, last = _validate.fraction(ramp=ramp, zero=True), _validate.fraction(end=end, zero=True, one=True)
-
-    def factor(progress: float) -> float:
-        t = _clipped(progress)
-        return t / rise if t < rise else last + (1 - last) * _fall((t - rise) / (1 - rise))
-
-    return factor
+    return _Cosine(rise, last)
 
 
 def one_cycle(peak_at: float = 0.3, *, divide: float = 25.0, final_divide: float = 1e4) -> Schedule:
@@ -107,15 +94,7 @@ def one_cycle(peak_at: float = 0.3, *, divide: float = 25.0, final_divide: float
     top = _validate.fraction(peak_at=peak_at, zero=True)
     if not (1 <= divide < math.inf and 1 <= final_divide < math.inf):
         raise InvalidInput(f"Expected divide >= 1 and final_divide >= 1, got {divide} and {final_divide}. Use 25 and 1e4.")
-    first, last = 1 / divide, 1 / (divide * final_divide)
-
-    def factor(progress: float) -> float:
-        t = _clipped(progress)
-        if t < top:
-            return 1 + (first - 1) * _fall(t / top)
-        return last + (1 - last) * _fall((t - top) / (1 - top))
-
-    return factor
+    return _OneCycle(top, 1 / divide, 1 / (divide * final_divide))
 
 
 def set_rate(optimizer: torch.optim.Optimizer, schedule: Schedule, progress: float) -> None:
@@ -131,6 +110,54 @@ def set_rate(optimizer: torch.optim.Optimizer, schedule: Schedule, progress: flo
     """
     for group in optimizer.param_groups:
         group["lr"] = group.setdefault("peak_lr", group["lr"]) * schedule(progress)
+
+
+@dataclass(frozen=True)
+class _Triangular:
+    top: float
+    first: float
+    last: float
+
+    def __call__(self, progress: float) -> float:
+        t = _clipped(progress)
+        if t < self.top:
+            return self.first + (1 - self.first) * t / self.top
+        return self.last + (1 - self.last) * (1 - t) / (1 - self.top)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    points: tuple[float, ...]
+    rise: float
+    drop: float
+
+    def __call__(self, progress: float) -> float:
+        t = _clipped(progress)
+        factor: float = self.drop ** sum(t >= point for point in self.points)
+        return (t / self.rise if t < self.rise else 1.0) * factor
+
+
+@dataclass(frozen=True)
+class _Cosine:
+    rise: float
+    last: float
+
+    def __call__(self, progress: float) -> float:
+        t = _clipped(progress)
+        return t / self.rise if t < self.rise else self.last + (1 - self.last) * _fall((t - self.rise) / (1 - self.rise))
+
+
+@dataclass(frozen=True)
+class _OneCycle:
+    top: float
+    first: float
+    last: float
+
+    def __call__(self, progress: float) -> float:
+        t = _clipped(progress)
+        if t < self.top:
+            return 1 + (self.first - 1) * _fall(t / self.top)
+        return self.last + (1 - self.last) * _fall((t - self.top) / (1 - self.top))
 
 
 def _fall(t: float) -> float:

@@ -19,7 +19,8 @@ from torch.nn import functional
 from labeldp import _validate
 from labeldp.deep.augment import Augmentation, chain, colour_jitter, flip, resized_crop
 from labeldp.deep.average import WeightAverage
-from labeldp.deep.images import CHANNELS, channels_first
+from labeldp.deep.checks import require_generator
+from labeldp.deep.images import CHANNELS, channels_first, require_unit_range
 from labeldp.deep.inputs import Inputs, Resident, as_inputs
 from labeldp.deep.loop import Progress, Recipe, predict, train
 from labeldp.deep.losses import likelihood_loss
@@ -55,7 +56,7 @@ def simclr(
     module : nn.Module
         Gives features (m, d), for example `without_head(CifarResNet18())`. Trained in place, moved to the device.
     inputs : (n, h, w), (n, h, w, c) or (n, c, h, w) images, or what `as_inputs` takes
-        Bytes (uint8) or floats of 0..1; public.
+        Bytes (uint8) or floats of 0..1, of which `recipe.augment` may take others; public.
     recipe : Recipe
         Its `augment` makes one view of an image. None: crops, brightness and contrast; in three colours also colours and mirrored images.
     generator : torch.Generator
@@ -75,6 +76,7 @@ def simclr(
     2022.
     """
     _validate.positive(temperature=temperature)
+    require_generator(generator)
     found = _images(inputs)
     with _first_weights(generator):
         net = nn.Sequential(module, _perceptron(_width(module, found), _PROJECTED))
@@ -101,7 +103,7 @@ def byol(
     module : nn.Module
         Gives features (m, d). Trained in place, moved to the device.
     inputs : (n, h, w), (n, h, w, c) or (n, c, h, w) images, or what `as_inputs` takes
-        Bytes (uint8) or floats of 0..1; public.
+        Bytes (uint8) or floats of 0..1, of which `recipe.augment` may take others; public.
     recipe : Recipe
         As in `simclr`.
     generator : torch.Generator
@@ -119,6 +121,7 @@ def byol(
     -----
     Guarantee: no label is read. Cost: two passes of the net with gradients and two without, an image and epoch. Source: Grill et al. 2020.
     """
+    require_generator(generator)
     found = _images(inputs)
     with _first_weights(generator):
         online = nn.Sequential(module, _perceptron(_width(module, found), _PROJECTED))
@@ -177,6 +180,7 @@ def scan(
     Guarantee: no label is read. Cost: n^2 d multiplications for the neighbours, then as `simclr`. Source: Van Gansbeke et al. 2020; used
     by Tang et al. 2022 for NoiseCluster.
     """
+    require_generator(generator)
     found = _images(inputs)
     count = _validate.integer(n_clusters=n_clusters, low=2, high=len(found))
     near = _validate.integer(n_neighbours=n_neighbours, low=1, high=len(found) - 1, fix="An image has at most all others as neighbours.")
@@ -298,6 +302,8 @@ def _images(X: Any) -> Inputs:
     if len(inputs) < 2:
         raise InvalidInput(f"Expected at least two images to compare, got {len(inputs)}.")
     if isinstance(inputs, Resident) and inputs.tensor.ndim in (3, 4):
+        if not (inputs.tensor.is_floating_point() or inputs.tensor.dtype == torch.uint8):
+            raise InvalidInput(f"Expected images of bytes (uint8) or floats of 0..1, got {inputs.tensor.dtype}. Convert them to uint8.")
         told_last = inputs.tensor.shape[-1] in CHANNELS and inputs.tensor.shape[1] not in CHANNELS
         return Resident(channels_first(inputs.tensor, "last" if told_last else "first"))
     return inputs
@@ -307,7 +313,10 @@ def _view(recipe: Recipe, inputs: Inputs) -> Augmentation:
     """What makes a view of a batch."""
     if recipe.augment is not None:
         return recipe.augment
-    shape = next(inputs.batches([torch.zeros(1, dtype=torch.int64)])).shape
+    few = next(inputs.batches([torch.zeros(1, dtype=torch.int64)]))
+    shape = few.shape
+    if len(shape) == 4 and few.is_floating_point():
+        require_unit_range(inputs.tensor if isinstance(inputs, Resident) else few)
     if len(shape) != 4:
         raise InvalidInput(
             f"Expected images, of which there is a rule for views, got rows of shape {tuple(shape)}. Pass Recipe(augment=...)."

@@ -16,18 +16,19 @@ from torch import nn
 
 from labeldp.deep.checkpoint import Checkpoint, evidence_digest
 from labeldp.deep.evidence import debias_weights, evidence_of
-from labeldp.deep.forms import Dense
+from labeldp.deep.forms import Dense, Form
 from labeldp.deep.inputs import Inputs
 from labeldp.deep.loop import Epoch, Recipe, predict, train
 from labeldp.deep.losses import cross_entropy, debiased_loss, generalised_cross_entropy
+from labeldp.deep.placement import Precision
 from labeldp.deep.ranks import from_first, is_first
 from labeldp.errors import InvalidInput, LostClassWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
-from labeldp.protocol.fitting import FitPlan, HeldOut, evidenced, in_top_k
+from labeldp.protocol.fitting import FitPlan, HeldOut, TopK, evidenced, in_top_k
 from labeldp.protocol.metrics import lost_classes
+from labeldp.protocol.stages import MIN_VALIDATION_ROWS, StageRun
 from labeldp.protocol.stages import Rows as Positions
-from labeldp.protocol.stages import StageRun
 
 Floats = NDArray[np.float64]
 HARD = (cross_entropy, generalised_cross_entropy)
@@ -72,7 +73,7 @@ class Trainer:
         Later stages start from the weights, and the statistics of batch normalisation, of the stage before.
     temperature : float
         Of the model as a prior.
-    top_k_filter : int or None
+    top_k_filter : int, "mean" or None
     progress : function of an Epoch, optional
     """
 
@@ -85,7 +86,7 @@ class Trainer:
     checkpoint: Checkpoint
     warm_start: bool = True
     temperature: float = 1.0
-    top_k_filter: int | None = None
+    top_k_filter: TopK | None = None
     progress: Callable[[Epoch], object] | None = None
 
     def fit(self, rows: Positions, noisy: NoisyLabels, model: Trained | None, held_out: HeldOut | None) -> Trained:
@@ -105,11 +106,20 @@ class Trainer:
             if self.top_k_filter is not None:
                 chosen = in_top_k(noisy, self.proba(model, rows), self.top_k_filter)
                 learned, targets = rows[chosen], noisy[chosen]
-        scored = None if held_out is None else (held_out[0], evidence_of(held_out[1]))
+        scored = None if held_out is None else self._scored(number, *held_out)
         trained = self.learn(module, model, learned, targets_of(targets, self.recipes[number - 1]), scored)
         self._tell_of_lost_classes(trained, rows, noisy)
         self.checkpoint.trained(number, trained.module, [asdict(epoch) for epoch in trained.history[-1]], digest)
         return trained
+
+    def _scored(self, number: int, rows: Positions, noisy: NoisyLabels) -> tuple[Positions, Form]:
+        """What each epoch's score comes from: all held-out rows, or where epochs are chosen by it, those that judge nothing else."""
+        some = slice(None) if self.recipes[number - 1].patience is None else slice(0, None, 2)
+        return rows[some], evidence_of(noisy[some])
+
+    def judging(self, held_out: Positions) -> Positions:
+        """Of the held-out rows with evidence, those that chose nothing."""
+        return held_out if all(recipe.patience is None for recipe in self.recipes) else held_out[1::2]
 
     def learn(
         self, module: nn.Module, model: Trained | None, rows: Positions, target: Any, held_out: tuple[Positions, Any] | None
@@ -161,10 +171,12 @@ class Trainer:
 
     def proba(self, model: Trained, rows: Positions, temperature: float = 1.0) -> Floats:
         """Probabilities of the classes: (m, K)."""
-        return softmax(model.module, self.inputs, rows, temperature)
+        return softmax(model.module, self.inputs, rows, temperature, self.recipes[model.number - 1].precision, self.fabric)
 
 
-def softmax(module: nn.Module, inputs: Inputs, rows: Positions, temperature: float = 1.0) -> Floats:
+def softmax(
+    module: nn.Module, inputs: Inputs, rows: Positions, temperature: float = 1.0, precision: Precision = "auto", fabric: Any = None
+) -> Floats:
     """Probabilities of the classes for these rows: (m, K) float64.
 
     Raises
@@ -172,7 +184,7 @@ def softmax(module: nn.Module, inputs: Inputs, rows: Positions, temperature: flo
     InvalidInput
         If a logit is not finite.
     """
-    logits = predict(module, inputs.take(torch.from_numpy(rows))).double()
+    logits = predict(module, inputs.take(torch.from_numpy(rows)), precision=precision, fabric=fabric).double()
     bad = ~torch.isfinite(logits).all(dim=1)
     if bool(bad.any()):
         raise InvalidInput(
@@ -211,11 +223,16 @@ class SharedRun:
 
 
 def targets_of(noisy: NoisyLabels, recipe: Recipe) -> Any:
-    """What a recipe's loss learns from: hard labels, debiasing weights, or log-likelihoods (losses of the user's own, too)."""
+    """What a recipe's loss learns from: hard labels, debiasing weights, or log-likelihoods (losses of the user's own by default)."""
     loss = plain(recipe.loss)
-    if loss in HARD:
+    if takes_labels(loss):
         return torch.from_numpy(noisy.hard_codes())
     return debias_weights(noisy) if loss is debiased_loss else evidence_of(noisy)
+
+
+def takes_labels(loss: Any) -> bool:
+    """Whether a loss learns from hard labels: one of `HARD`, or one that says so."""
+    return loss in HARD or bool(getattr(loss, "takes_labels", False))
 
 
 def plain(loss: Any) -> Any:
@@ -229,6 +246,16 @@ def require_losses(recipes: Sequence[Recipe], plan: FitPlan) -> None:
         raise InvalidInput(
             f"Expected one invertible law for all rows with debiased_loss, got {plan.stages.law} in {plan.stages.n_stages} stages. "
             "Use law='rr' or 'subset', n_stages=1 without a prior, or likelihood_loss."
+        )
+
+
+def require_held_out(recipes: Sequence[Recipe], n_held_out: int) -> None:
+    """Refuse, before anything is charged, to choose epochs by rows that will not be there."""
+    patience = next((recipe.patience for recipe in recipes if recipe.patience is not None), None)
+    if patience is not None and n_held_out < MIN_VALIDATION_ROWS:
+        raise InvalidInput(
+            f"Expected at least {MIN_VALIDATION_ROWS} held-out rows with patience={patience}, got {n_held_out}. Raise validation_fraction, "
+            "or leave out patience."
         )
 
 

@@ -32,6 +32,7 @@ from labeldp.protocol.fitting import (
     hold_out,
     open_fit,
     plan_fit,
+    require_mean,
     with_prior_behind,
 )
 from labeldp.protocol.stages import Rows, Stage, run_stages
@@ -55,7 +56,8 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         Share of the rows in each stage; equal by default.
     law : "auto", a law's name, or a Law
         "auto" draws each row with the most informative law. A Law instance must have this epsilon, or what a ClusterPrior leaves of it.
-        The paper's LP-1ST and LP-2ST are `law="rr-with-prior", correction="none", validation_fraction=0` with n_stages=1 and 2.
+        The paper's LP-1ST and LP-2ST are `law="rr-with-prior", correction="none", validation_fraction=0` with n_stages=1 and 2, and
+        `options=LearnOptions(top_k_filter="mean")`.
     correction : {"auto", "likelihood", "em", "debias", "none"}
         How the noise is accounted for: the exact likelihood (an estimator with `fit_likelihood`, or LogisticRegression, which becomes
         the equal SoftmaxRegression with a penalty chosen on held-out noisy rows), expectation-maximisation with sample weights (any
@@ -187,6 +189,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         labels = checked_labels(y, len_of(X), declared=self.classes is not None)
         plan = plan_fit(self, labels, X, len_of(X))
         self._require_estimate(plan)
+        require_mean(options.top_k_filter, plan)
         plan = plan.with_answer(answer_for(self, plan, labels, ids=ids, unit=unit))
         known = None if plan.answer is None or plan.grouped is None else ClusterModel(plan.grouped.found, plan.answer)
         start = None if known is None else Model(known, len(plan.classes))
@@ -208,8 +211,8 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
             prior = "no prior" if plan.prior is None and plan.grouped is None else "a prior"
             raise InvalidInput(
                 f"Expected one invertible law for all rows with correction='debias', got {plan.stages.law}, "
-                f"n_stages={plan.stages.n_stages} and {prior}. Use law='rr' or 'subset', n_stages=1 without a prior, or correction='em'. What "
-                "ClusterRR has released is inverted row by row, by noisy.debias(losses) or the loss of a net."
+                f"n_stages={plan.stages.n_stages} and {prior}. Use law='rr' or 'subset', n_stages=1 without a prior, or correction='em'. "
+                "What ClusterRR has released is inverted row by row, by noisy.debias(losses) or the loss of a net."
             )
 
     def _fit_noisy(self, X: Any, noisy: NoisyLabels, learner: Learner, options: LearnOptions, random_state: np.random.RandomState) -> Self:

@@ -14,7 +14,7 @@ from labeldp.learn.em import em_fit, m_step, posterior
 from labeldp.learn.likelihood import exact_fit, exact_learner, exact_refit
 from labeldp.learn.linear import common_channel, linear_round
 from labeldp.learn.model import Estimator, Model, fit_codes, take
-from labeldp.protocol.fitting import in_top_k
+from labeldp.protocol.fitting import TopK, check_top_k, in_top_k
 
 HeldOut = tuple[object, NoisyLabels]
 
@@ -33,8 +33,9 @@ class LearnOptions:
         Most rows of one weighted fit; beyond it classes are sampled from each row's posterior.
     temperature : float
         Of the model that becomes the next stage's prior: below 1 sharpens it, above 1 flattens it.
-    top_k_filter : int or None
-        Drop rows of earlier stages whose output misses the model's k likeliest classes (Ghazi et al. 2021, section 4).
+    top_k_filter : int, "mean" or None
+        Drop rows of earlier stages whose output misses the model's k likeliest classes (Ghazi et al. 2021, section 4). "mean", as in the
+        paper: k is the mean number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
     consensus_rounds : int
         Rounds of retraining on the rows whose noisy label agrees with the model's prediction (Das et al. 2025).
     refit : bool
@@ -44,7 +45,7 @@ class LearnOptions:
     em_rounds: int = 2
     row_budget: int = 1_000_000
     temperature: float = 1.0
-    top_k_filter: int | None = None
+    top_k_filter: TopK | None = None
     consensus_rounds: int = 0
     refit: bool = True
 
@@ -53,8 +54,7 @@ class LearnOptions:
         _validate.integer(row_budget=self.row_budget, low=1)
         _validate.positive(temperature=self.temperature)
         _validate.integer(consensus_rounds=self.consensus_rounds, low=0)
-        if self.top_k_filter is not None:
-            _validate.integer(top_k_filter=self.top_k_filter, low=1, fix="None keeps all rows.")
+        check_top_k(self.top_k_filter)
 
 
 class Learner(Protocol):

@@ -7,7 +7,7 @@ machine that only trains needs none of it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,11 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp._hash import array_digest
 from labeldp.errors import InvalidInput
-from labeldp.evidence import NoisyLabels
+from labeldp.evidence import Block, NoisyLabels
 from labeldp.laws import LAWS, Law
 from labeldp.privacy.encode import declare, infer_classes
 from labeldp.protocol.groups import Charging, GroupPlan, GroupPrior, ask_groups, is_group_prior, projected_prior, unit_name_of
-from labeldp.protocol.stages import MIN_VALIDATION_ROWS, PriorOfRows, Rows, StagePlan, plan_stages
+from labeldp.protocol.stages import HELD_OUT, MIN_VALIDATION_ROWS, PriorOfRows, Rows, StagePlan, plan_stages
 
 if TYPE_CHECKING:
     from labeldp.aggregates import Aggregate
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 HeldOut = tuple[Rows, NoisyLabels]
+TopK = int | Literal["mean"]
 
 
 class Settings(Charging, Protocol):
@@ -311,13 +312,49 @@ def members(noisy: NoisyLabels) -> NDArray[np.bool_]:
     return inside
 
 
-def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: int) -> NDArray[np.int64]:
-    """Positions of the rows whose output meets the model's k likeliest classes; all rows where that would leave none.
+def check_top_k(k: TopK | None) -> None:
+    """A number of classes, "mean", or None."""
+    if k is not None and k != "mean":
+        _validate.integer(top_k_filter=k, low=1, fix="'mean' is the paper's, None keeps all rows.")
 
-    Source: Ghazi et al. 2021, section 4.
+
+def require_mean(k: TopK | None, plan: FitPlan) -> None:
+    """Refuse, before anything is charged, to take the mean number of candidates of a law that has none."""
+    law = plan.stages.law
+    if k == "mean" and plan.stages.n_stages > 1 and "candidates" not in law.layout():
+        raise InvalidInput(f"Expected law='rr-with-prior' with top_k_filter='mean', got {law}. Pass the number of classes to keep.")
+
+
+def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArray[np.int64]:
+    """Positions of the latest stage's rows, and of earlier ones whose output meets the model's k likeliest classes.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows, stage by stage
+    proba : (n, K) array
+        Of the model before the latest stage.
+    k : int or "mean"
+        "mean": as many as the latest stage's candidates on average, rounded down.
+
+    Notes
+    -----
+    Source: Ghazi et al. 2021, appendix B, "Multi-stage training"; `k="mean"` is theirs.
     """
-    if k >= noisy.n_classes:
+    name = next((block.stage for block in reversed(noisy.blocks) if block.stage != HELD_OUT), HELD_OUT)
+    latest = [block for block in noisy.blocks if block.stage == name]
+    kept = np.zeros(len(noisy), bool)
+    for block in latest:
+        kept[block.rows] = True
+    n_likely = _mean_size(latest) if k == "mean" else k
+    if n_likely >= noisy.n_classes:
         return np.arange(len(noisy))
-    likely = proba >= -np.partition(-proba, k - 1, axis=1)[:, k - 1 : k]
-    kept = np.flatnonzero((members(noisy) & likely).any(axis=1))
-    return kept if len(kept) else np.arange(len(noisy))
+    earlier = np.flatnonzero(~kept)
+    believed = proba[earlier]
+    likely = believed >= -np.partition(-believed, n_likely - 1, axis=1)[:, n_likely - 1 : n_likely]
+    kept[earlier] = (members(noisy[earlier]) & likely).any(axis=1)
+    return np.flatnonzero(kept) if kept.any() else np.arange(len(noisy))
+
+
+def _mean_size(blocks: Sequence[Block]) -> int:
+    sizes = np.concatenate([block.side["size"] for block in blocks])
+    return max(1, int(sizes.mean())) if len(sizes) else 1

@@ -112,6 +112,8 @@ def plan_stages(law: Law, *, n_stages: int, sizes: tuple[float, ...] | None, val
 
 
 MIN_VALIDATION_ROWS = 20
+HELD_OUT = "validation"
+"""Name of the round that draws held-out rows."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ def run_stages(
     validation = np.flatnonzero(parts == 0)
     drawn: list[tuple[Rows, NoisyLabels]] = []
     done: list[Stage] = []
-    scored = (validation, run.privatize(validation, plan.validation_law, None, "validation")) if len(validation) else None
+    scored = (validation, run.privatize(validation, plan.validation_law, None, HELD_OUT)) if len(validation) else None
     model: Model | None = None
     for number in range(plan.n_stages):
         rows = np.flatnonzero(parts == number + 1)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The filter of multi-stage training: which rows the next stage learns from, and what it refuses before anything is charged."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+import labeldp as ldp
+from labeldp.evidence import concat
+from labeldp.learn import LearnOptions, learners
+from labeldp.protocol.fitting import in_top_k
+
+N = 300
+
+
+def staged(rng, k, n_stages, epsilon=1.0):
+    """Noisy labels stage by stage, the later ones under random priors."""
+    parts = []
+    for number in range(n_stages):
+        labels, ids = rng.integers(k, size=N), np.arange(number * N, (number + 1) * N)
+        prior = rng.dirichlet(np.full(k, 0.3), N) if number else None
+        noise, name = ldp.SeededNoise(number), f"stage-{number + 1}"
+        law = ldp.RRWithPrior(k, epsilon)
+        parts.append(ldp.privatize(labels, law, classes=range(k), prior=prior, ids=ids, noise=noise, stage=name))
+    return parts
+
+
+def by_definition(parts, proba):
+    """Rows of the last part, and earlier ones whose released label is among as many likeliest classes as the last part's law kept."""
+    k = max(1, int(parts[-1].blocks[0].side["size"].mean()))
+    first = len(parts[-1]) * (len(parts) - 1)
+    labels = np.concatenate([part.hard_codes() for part in parts])
+    return [i for i in range(len(labels)) if i >= first or (proba[i] > proba[i, labels[i]]).sum() < k]
+
+
+@pytest.mark.parametrize("n_stages", [2, 3])
+@pytest.mark.parametrize("k", [2, 3, 10])
+def test_the_mean_filter_is_the_papers(k, n_stages):
+    rng = np.random.default_rng(k)
+    parts = staged(rng, k, n_stages)
+    proba = rng.dirichlet(np.full(k, 0.3), N * n_stages)
+    kept = in_top_k(concat(parts), proba, "mean")
+    assert kept.tolist() == by_definition(parts, proba)
+    assert N < len(kept) < N * n_stages
+
+
+def test_rows_of_the_latest_stage_stay_whatever_k_is():
+    rng = np.random.default_rng(0)
+    parts = staged(rng, 4, 2)
+    proba = rng.dirichlet(np.ones(4), 2 * N)
+    kept = in_top_k(concat(parts), proba, 1)
+    assert kept[-N:].tolist() == list(range(N, 2 * N))
+    assert set(kept[:-N]) == set(np.flatnonzero(parts[0].hard_codes() == proba[:N].argmax(axis=1)))
+    assert len(in_top_k(concat(parts), proba, 4)) == 2 * N
+    assert len(in_top_k(parts[0], proba[:N], 1)) == N  # one stage has none before it
+
+
+def blobs():
+    rng = np.random.default_rng(0)
+    y = rng.integers(4, size=800)
+    return 3 * np.eye(4)[y] + rng.normal(size=(800, 4)), y
+
+
+def test_the_classifier_keeps_the_latest_rows(monkeypatch):
+    seen = []
+    fit = learners.HardLearner.fit
+    monkeypatch.setattr(learners.HardLearner, "fit", lambda self, X, noisy, *rest: seen.append(noisy) or fit(self, X, noisy, *rest))
+    settings = {"law": "rr-with-prior", "correction": "none", "validation_fraction": 0.0, "classes": range(4), "noise": ldp.SeededNoise(0)}
+    model = ldp.LabelDPClassifier(LogisticRegression(), options=LearnOptions(top_k_filter="mean"), **settings)
+    model.fit(*blobs())
+    latest = [sum(len(block.rows) for block in noisy.blocks if block.stage == "stage-2") for noisy in seen]
+    assert latest[:2] == [0, model.stages_[1].n_rows]
+    assert latest[1] < len(seen[1]) < 800
+
+
+def test_laws_without_candidates_have_no_mean_and_nothing_is_charged(tmp_path):
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    options = LearnOptions(top_k_filter="mean")
+    model = ldp.LabelDPClassifier(law="auto", classes=range(4), dataset="d", ledger=ledger, options=options)
+    with pytest.raises(ldp.InvalidInput, match="rr-with-prior"):
+        model.fit(*blobs())
+    assert not ledger.runs()
+    with pytest.raises(ldp.InvalidInput, match="top_k_filter"):
+        LearnOptions(top_k_filter="median")
