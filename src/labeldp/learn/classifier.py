@@ -208,8 +208,8 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
             prior = "no prior" if plan.prior is None and plan.grouped is None else "a prior"
             raise InvalidInput(
                 f"Expected one invertible law for all rows with correction='debias', got {plan.stages.law}, "
-                f"n_stages={plan.stages.n_stages} and {prior}. Use law='rr' or 'subset', n_stages=1 without a prior, or correction='em'. What "
-                "ClusterRR has released is inverted row by row, by noisy.debias(losses) or the loss of a net."
+                f"n_stages={plan.stages.n_stages} and {prior}. Use law='rr' or 'subset', n_stages=1 without a prior, or correction='em'. "
+                "What ClusterRR has released is inverted row by row, by noisy.debias(losses) or the loss of a net."
             )
 
     def _fit_noisy(self, X: Any, noisy: NoisyLabels, learner: Learner, options: LearnOptions, random_state: np.random.RandomState) -> Self:
