@@ -13,7 +13,8 @@ import torch
 
 import labeldp as ldp
 from labeldp.deep import TorchClassifier, cross_entropy, schedules
-from labeldp.deep.checkpoint import described, opened
+from labeldp.deep.checkpoint import opened
+from labeldp.deep.describe import described
 from labeldp.deep.loop import Recipe
 from labeldp.deep.models import Mlp
 
@@ -277,7 +278,7 @@ def test_descriptions_tell_settings_apart_and_are_the_same_elsewhere():
     told = program(
         "import json",
         "from labeldp.deep import schedules",
-        "from labeldp.deep.checkpoint import described",
+        "from labeldp.deep.describe import described",
         "from labeldp.deep.loop import Recipe",
         "print(json.dumps(described(Recipe(schedule=schedules.linear_ramp(0.3)))))",
     )

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labeldp import _validate
 from labeldp.deep.augment import Augmentation, mixup
 from labeldp.deep.average import WeightAverage
 from labeldp.deep.forms import Form
@@ -17,6 +16,7 @@ from labeldp.deep.inputs import Inputs, as_inputs
 from labeldp.deep.losses import likelihood_loss, mixup_loss
 from labeldp.deep.placement import FabricPlacement, Placement, Precision, share
 from labeldp.deep.schedules import Schedule, cosine, set_rate
+from labeldp.deep.settings import check_recipe
 from labeldp.errors import InvalidInput
 
 
@@ -28,8 +28,9 @@ class Recipe:
     ----------
     epochs, batch_size : int
     rate, momentum, weight_decay : float
-        Of SGD with Nesterov momentum; `rate` is the schedule's peak.
+        Of SGD with Nesterov momentum in [0, 1); `rate` is the schedule's peak.
     schedule : function of progress in [0, 1]
+        Asked at both ends when the recipe is made.
     alpha : float
         Of mixup; 0 for none.
     augment : function (images, generator) -> images, optional
@@ -43,6 +44,11 @@ class Recipe:
         "auto": bf16 autocast where the processor multiplies it natively. Under Fabric its own precision counts instead.
     channels_last : bool
         Memory format of images and nets.
+
+    Raises
+    ------
+    InvalidInput
+        For a field that no training could use.
     """
 
     epochs: int = 10
@@ -60,12 +66,7 @@ class Recipe:
     channels_last: bool = True
 
     def __post_init__(self) -> None:
-        _validate.integer(epochs=self.epochs, low=1)
-        _validate.integer(batch_size=self.batch_size, low=1)
-        _validate.positive(rate=self.rate)
-        _validate.one_of(("auto", "float32", "bf16"), precision=self.precision)
-        if not self.clip > 0:
-            raise InvalidInput(f"Expected clip > 0, got {self.clip!r}. Pass math.inf for no clipping.")
+        check_recipe(self)
 
 
 @dataclass(frozen=True)
