@@ -36,7 +36,7 @@ def facts_of_training(model: Any, inputs: Callable[[], str], recipes: tuple[Reci
         "inputs": inputs(),
         "module": architecture(template, weights=given),
         "maker": None if isinstance(model.module, nn.Module) else described(model.module),
-        "recipe": [described(recipe) for recipe in recipes],
+        "recipe": _alike([described(recipe) for recipe in recipes]),
         "warm_start": model.warm_start,
         "prior_temperature": model.prior_temperature,
         "top_k_filter": model.top_k_filter,
@@ -66,6 +66,11 @@ def facts_of_labels(model: Any, plan: FitPlan, ids: ArrayLike | None, unit: Arra
         "seeded_noise": described(model.noise),
         **plan.to_dict(),
     }
+
+
+def _alike(recipes: list[object]) -> object:
+    """One recipe, where all stages have the same."""
+    return recipes[0] if all(each == recipes[0] for each in recipes) else recipes
 
 
 def seed_of(random_state: Any) -> int:

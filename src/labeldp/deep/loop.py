@@ -291,6 +291,11 @@ def _logits(module: nn.Module, inputs: Inputs, batches: Sequence[Tensor], place:
         for x in inputs.batches([rows for rows in batches if len(rows)]):
             with place.autocast():
                 logits = module(_ready(x, place.device, torch.preserve_format, dtype))
+            if not isinstance(logits, Tensor):
+                raise InvalidInput(
+                    f"Expected a net that returns a tensor of logits (n, K), got {type(logits).__name__}. Wrap it in a module that takes "
+                    "the logits out, as in return self.net(x).logits."
+                )
             yield logits.float()
     finally:
         module.train(was_training)

@@ -60,7 +60,7 @@ def rehearse(module: nn.Module, few: Tensor, n_classes: int, recipes: Sequence[R
                 found = str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
                 raise InvalidInput(
                     f"Expected a net and a recipe that can take a step on {rows} input{'s' * (rows > 1)} of shape {tuple(few.shape[1:])}, "
-                    f"got: {found} Nothing was charged or drawn.{_MORE_ROWS if rows == 1 else ''}"
+                    f"got: {found.removesuffix('.')}. Nothing was charged or drawn.{_MORE_ROWS if rows == 1 else ''}"
                 ) from error
 
 

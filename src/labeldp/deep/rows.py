@@ -47,7 +47,7 @@ def inputs_digest(inputs: Inputs) -> str:
     Raises
     ------
     InvalidInput
-        A Dataset whose items differ each time they are read.
+        A Dataset whose items differ each time they are read; numbers that are not finite.
     """
     if not inputs.steady:
         raise InvalidInput(
@@ -57,6 +57,8 @@ def inputs_digest(inputs: Inputs) -> str:
     state = hashlib.sha256()
     for number, x in enumerate(inputs.batches(torch.arange(len(inputs)).split(_ROWS))):
         values = _single(x)
+        if values.is_floating_point():
+            _require_finite(values)
         if not number:
             state.update(f"{values.dtype}:{(len(inputs), *values.shape[1:])};".encode())
         state.update(values.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
