@@ -24,9 +24,9 @@ def problem():
     return (3 * np.eye(K)[y] + rng.normal(size=(N, K))).astype(np.float32), y
 
 
-def fitted(folder, y, **settings):
+def fitted(place, y, **settings):
     """Class probabilities, or the error."""
-    ledger = ldp.Ledger(folder / "ledger.db")
+    ledger = ldp.Ledger(place / "ledger.db")
     options = {"classes": range(K), "dataset": "d", "ledger": ledger, "recipe": Recipe(epochs=2, precision="float32"), "random_state": 0}
     try:
         model = TorchClassifier(lambda k: Mlp(K, k, (8,)), **options | settings).fit(problem()[0], y)

@@ -83,7 +83,7 @@ def test_a_dataset_with_evidence_is_found_however_it_is_wrapped(name):
     data = matched()
     assert classifier().fit(wrap(data), data.noisy[rows]).score(X, Y) > 0.85
     for other in (data.noisy[rows[::-1]], data.noisy[(rows + 1) % N]):
-        with pytest.raises(ldp.InvalidInput, match="Pass dataset.noisy"):
+        with pytest.raises(ldp.InvalidInput, match=r"Pass dataset\.noisy"):
             classifier().fit(wrap(data), other)
 
 

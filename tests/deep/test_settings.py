@@ -159,8 +159,9 @@ def test_a_step_that_is_tried_leaves_no_trace(fields):
     net = nn.Sequential(SmallConvNet(K, 1), nn.Dropout(0.5))
     before = {name: w.clone() for name, w in net.state_dict().items()}
     torch.manual_seed(3)
+    few = torch.rand(2, 1, 8, 8)
     states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
-    rehearse(net, torch.rand(2, 1, 8, 8), K, [Recipe(**QUICK | fields)], torch.device("cpu"), rows=2)
+    rehearse(net, few, K, [Recipe(**QUICK | fields)], torch.device("cpu"), rows=2)
     assert all(torch.equal(w, before[name]) for name, w in net.state_dict().items())
     assert torch.equal(states[0], torch.get_rng_state()) and np.array_equal(states[1], np.random.get_state()[1])
     assert states[2] == random.getstate()

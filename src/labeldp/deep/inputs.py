@@ -156,12 +156,13 @@ class Streamed(Inputs):
     ) -> None:
         require_positions(dataset)
         chosen = features or first_part
-        looks, names = watch and len(dataset) > 0, None if id_of is None else _names(ids, len(dataset))
+        looks = watch and len(dataset) > 0
+        self.names = None if id_of is None else _names(ids, len(dataset))
         self.dataset, self.marks = dataset, first_look(lambda i: chosen(dataset[i]), len(dataset)) if looks else {}
         if looks and id_of is None and not self.marks and not _watches_itself(dataset):
             warn_unwatched()
         watched = self.marks if id_of is None else {}
-        self._items, self._collate = _Items(dataset, chosen, watched, id_of, names), _Collate(chosen, collate)
+        self._items, self._collate = _Items(dataset, chosen, watched, id_of, self.names), _Collate(chosen, collate)
         self.workers, self._passes = _validate.integer(workers=workers, low=0), 0
         self.options = {"pin_memory": True, **options}
         self.options["pin_memory"] &= torch.accelerator.is_available()  # torch warns where there is nothing to pin for

@@ -40,11 +40,11 @@ def together(X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None) 
         return (inputs if same else inputs.take(torch.from_numpy(places))), noisy[order]
     if len(noisy) != len(inputs):
         raise InvalidInput(f"Expected noisy labels of {len(inputs)} rows, as many as X has, got {len(noisy)}.")
-    found = _matched(X)
-    if found is None:
+    known = _names(X, inputs)
+    if known is None:
         _warn_of_ids(noisy)
-    elif not np.array_equal(found[0].noisy.ids[found[1]], noisy.ids):
-        raise InvalidInput("Expected the noisy labels that the dataset was matched to, got those of other ids. Pass dataset.noisy.")
+    elif not np.array_equal(known, noisy.ids):
+        raise InvalidInput("Expected the noisy labels that the dataset was matched to, got those of other ids. Pass dataset.noisy, or ids=.")
     return inputs, noisy
 
 
@@ -77,6 +77,14 @@ def _matched(X: Any) -> tuple[WithEvidence, NDArray[np.int64]] | None:
         found = _matched(X.dataset)
         return None if found is None else (found[0], found[1][np.asarray(X.indices, np.int64)])
     return (X, np.arange(len(X))) if isinstance(X, WithEvidence) else None
+
+
+def _names(X: Any, inputs: Inputs) -> NDArray[Any] | None:
+    """Ids by which inputs were matched, or name themselves."""
+    if isinstance(inputs, Streamed) and inputs.names is not None:
+        return inputs.names
+    found = _matched(X)
+    return None if found is None else found[0].noisy.ids[found[1]]
 
 
 def _warn_of_ids(noisy: NoisyLabels) -> None:
