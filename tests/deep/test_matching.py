@@ -87,6 +87,14 @@ def test_a_dataset_with_evidence_is_found_however_it_is_wrapped(name):
             classifier().fit(wrap(data), other)
 
 
+def test_ids_that_contradict_a_dataset_with_evidence_are_refused():
+    data = matched()
+    half = Subset(data, range(150))
+    assert classifier().fit(half, data.noisy[:150][::-1], ids=data.noisy.ids[:150]).score(X, Y) > 0.85
+    with pytest.raises(ldp.InvalidInput, match="Leave ids= out"):
+        classifier().fit(half, data.noisy[:150], ids=data.noisy.ids[150:])
+
+
 def test_raw_labels_do_not_follow_the_order_of_noisy_ones(tmp_path):
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     options = {"epsilon": 6.0, "dataset": "d", "ledger": ledger}

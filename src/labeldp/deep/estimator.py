@@ -341,6 +341,7 @@ class TorchClassifier:
         model = trainer.learn(copy.deepcopy(trainer.template), None, np.arange(len(inputs)), table, None)
         self.classes_ = np.arange(table.values.shape[1])
         self.module_, self.history_ = model.module, [list(each) for each in model.history]
+        note_features(self, self._row_shape)
         return self
 
     def _trainer(
@@ -361,9 +362,9 @@ class TorchClassifier:
         least = fewest(len(inputs), min(recipe.batch_size for recipe in recipes), share)
         rehearse(template, few, n_classes, recipes, device, rows=least)
         if checkpoint.folder is not None:
-            known = facts_of_training(self, lambda: inputs_name(inputs, digest), recipes, template)
-            seed = checkpoint.begin(known | facts(), seed, template)
-        note_features(self, few)
+            known = from_first(lambda: facts_of_training(self, lambda: inputs_name(inputs, digest), recipes, template) | facts())
+            seed = checkpoint.begin(known, seed, template)
+        self._row_shape = tuple(few.shape[1:])
         return Trainer(
             inputs,
             template,
@@ -386,6 +387,7 @@ class TorchClassifier:
             self.estimated_accuracy_ = metrics.accuracy(noisy[held_out], classes[trainer.proba(model, held_out).argmax(axis=1)])
         self.classes_, self.module_, self.history_ = classes, model.module, [list(each) for each in model.history]
         self.noisy_labels_, self.privacy_, self.answer_, self.stages_ = noisy, noisy.privacy, None, stages
+        note_features(self, self._row_shape)
         return self
 
     def _require_settings(self) -> None:

@@ -87,8 +87,8 @@ def require_id(expected: Any, found: object, position: int) -> None:
     """Refuse an item that names itself by another id than the one that was to stand there."""
     if not np.array_equal(np.asarray(found).reshape(-1), np.asarray(expected).reshape(-1)):
         raise InvalidInput(
-            f"Expected the item with id {np.asarray(expected).tolist()!r} at position {position}, got id {np.asarray(found).tolist()!r}: the dataset's order "
-            "has changed. Match the evidence again, or fix the dataset's order."
+            f"Expected the item with id {np.asarray(expected).tolist()!r} at position {position}, got id {np.asarray(found).tolist()!r}: "
+            "the dataset's order has changed. Match the evidence again, or fix the dataset's order."
         )
 
 

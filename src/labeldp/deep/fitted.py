@@ -5,18 +5,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from labeldp.deep.inputs import Inputs
 from labeldp.deep.stages import Floats, softmax
 from labeldp.errors import InvalidInput, LabelDPError
 
 
-def note_features(model: Any, few: Tensor) -> None:
-    """Keep the shape of a row, and of tables the number of columns by scikit-learn's name."""
-    model._row_shape = tuple(few.shape[1:])
-    if few.ndim == 2:
-        model.n_features_in_ = int(few.shape[1])
+def note_features(model: Any, row_shape: tuple[int, ...]) -> None:
+    """Of tables, the number of columns by scikit-learn's name."""
+    if len(row_shape) == 1:
+        model.n_features_in_ = int(row_shape[0])
     elif hasattr(model, "n_features_in_"):
         del model.n_features_in_
 

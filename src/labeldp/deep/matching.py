@@ -32,7 +32,10 @@ def together(X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None) 
     InvalidInput
         Other ids, or another number of rows.
     """
+    known = _names(X, inputs)
     if ids is not None:
+        if known is not None and not np.array_equal(known, np.asarray(ids)):
+            raise InvalidInput("Expected the ids of the rows that X has, got others than the dataset was matched by. Leave ids= out.")
         places = positions_of(np.asarray(ids), len(inputs), noisy, given=True)
         order = np.argsort(places, kind="stable")
         places = places[order]
@@ -40,11 +43,12 @@ def together(X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None) 
         return (inputs if same else inputs.take(torch.from_numpy(places))), noisy[order]
     if len(noisy) != len(inputs):
         raise InvalidInput(f"Expected noisy labels of {len(inputs)} rows, as many as X has, got {len(noisy)}.")
-    known = _names(X, inputs)
     if known is None:
         _warn_of_ids(noisy)
     elif not np.array_equal(known, noisy.ids):
-        raise InvalidInput("Expected the noisy labels that the dataset was matched to, got those of other ids. Pass dataset.noisy, or ids=.")
+        raise InvalidInput(
+            "Expected the noisy labels that the dataset was matched to, got those of other ids. Pass dataset.noisy, or ids=."
+        )
     return inputs, noisy
 
 
