@@ -121,7 +121,8 @@ def test_an_unchanged_dataset_is_never_stopped():
 
 def test_random_transforms_are_told_apart_from_a_change_of_order():
     items = Items(noise=0.1)
-    data = with_evidence(items, privatized())
+    with pytest.warns(ldp.errors.LabelDPWarning, match="nobody would see it"):
+        data = with_evidence(items, privatized())
     assert data.watched_by == "nothing"
     everything(DataLoader(data, batch_size=50))
     named = with_evidence(items, privatized(), id_of=lambda item: int(item[0][0]))
@@ -133,6 +134,48 @@ def test_random_transforms_are_told_apart_from_a_change_of_order():
         named.check_order()
     with pytest.raises(ldp.InvalidInput, match="position 5"):
         named[5]
+
+
+class Sometimes(Items):
+    """Mirrors an item now and then."""
+
+    def __init__(self, chance, seed):
+        super().__init__()
+        self.chance, self.random = chance, np.random.default_rng(seed)
+
+    def __getitem__(self, i):
+        x, label = super().__getitem__(i)
+        return (x.flip(0) if self.random.random() < self.chance else x), label
+
+
+@pytest.mark.filterwarnings("ignore:Items of the dataset differ")
+@pytest.mark.parametrize("chance", [0.002, 0.01, 0.05, 0.1, 0.2, 0.5])
+def test_rare_random_transforms_are_not_taken_for_a_change_of_order(chance):
+    for seed in range(10):
+        data = with_evidence(Sometimes(chance, seed), privatized())
+        for _ in range(5):
+            data.check_order()
+            everything(DataLoader(data, batch_size=50, shuffle=True))
+
+
+@pytest.mark.filterwarnings("ignore:Items of the dataset differ")
+def test_rare_random_transforms_that_are_watched_do_not_hide_a_change_of_order():
+    every = [with_evidence(Sometimes(0.002, seed), privatized()) for seed in range(10)]
+    watched = [data for data in every if data.watched_by == "content"]
+    assert watched
+    for data in watched:
+        data.dataset.names = np.roll(data.dataset.names, 1)
+        with pytest.raises(ldp.InvalidInput, match="order"):
+            data.check_order()
+
+
+@pytest.mark.filterwarnings("ignore:Items of the dataset differ")
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_few_random_items_are_looked_at_often(n):
+    for seed in range(20):
+        items = Sometimes(0.3, seed)
+        items.names = np.arange(1, n + 1) * 5
+        assert with_evidence(items, privatized(n)).watched_by == "nothing"
 
 
 def test_the_label_of_an_item_is_left_behind_and_mappings_need_a_function():

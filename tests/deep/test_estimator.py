@@ -395,7 +395,8 @@ def test_noisy_labels_are_checked(data):
     noisy = noisy_of(y)
     for given, options, message in (
         (noisy[1:], {}, "noisy labels of 1200 rows"),
-        (noisy, {"ids": np.arange(N)}, "only with raw labels"),
+        (noisy, {"unit": np.arange(N)}, "only with raw labels"),
+        (noisy, {"ids": np.arange(1, N + 1)}, "1 ids have none"),
         (ldp.privatize(y, ldp.RandomizedResponse(K + 1, 1.0), noise=ldp.SeededNoise(0)), {}, "declared classes"),
     ):
         with pytest.raises(ldp.InvalidInput, match=message):
@@ -475,8 +476,12 @@ def test_random_transforms_are_not_taken_for_a_change_of_order(data):
         def __getitem__(self, i):
             return torch.from_numpy(self.X[i]) + 0.01 * torch.rand(K)
 
-    assert classifier().fit(Random(X), y, ids=np.arange(N)).score(X, y) > 0.85
-    with pytest.raises(ldp.InvalidInput, match="Expected ids="):
+    with pytest.warns(ldp.errors.LabelDPWarning, match="nobody would see it"):
+        assert classifier().fit(Random(X), y, ids=np.arange(N)).score(X, y) > 0.85
+    with (
+        pytest.warns(ldp.errors.LabelDPWarning, match="nobody would see it"),
+        pytest.raises(ldp.InvalidInput, match="Expected ids="),
+    ):
         classifier().fit(Random(X), y)  # a repeat of this fit could not be recognised
 
 

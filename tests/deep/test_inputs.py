@@ -200,8 +200,42 @@ class Noisy(Items):
 
 
 def test_random_transforms_are_not_taken_for_a_change_of_order():
-    found = as_inputs(Noisy())
+    with pytest.warns(ldp.errors.LabelDPWarning, match="nobody would see it"):
+        found = as_inputs(Noisy())
     assert torch.cat(list(found.batches(torch.arange(N).split(40)))).shape == (N, 2)
+    as_inputs(Noisy(), watch=False)  # as for predictions: nothing is said
+
+
+class Shuffled(Noisy):
+    """Items of a random transform that carry their names, in an order that may change."""
+
+    def __init__(self):
+        super().__init__()
+        self.order = list(range(N))
+
+    def __getitem__(self, i):
+        return super().__getitem__(self.order[i])[0], f"item {self.order[i]}"
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_items_that_name_themselves_are_checked_by_their_names(loaded):
+    data, names = Shuffled(), [f"item {i}" for i in range(N)]
+    found = as_inputs(DataLoader(data, 8) if loaded else data, id_of=lambda item: item[1], ids=names)
+    assert torch.cat(list(found.batches(torch.arange(N).split(40)))).shape == (N, 2)
+    data.order[3], data.order[4] = 4, 3
+    with pytest.raises(ldp.InvalidInput, match="id 'item 3' at position 3, got id 'item 4'"):
+        list(found.batches(torch.arange(N).split(40)))
+    with pytest.raises(ldp.InvalidInput, match="one id an item"):
+        as_inputs(data, id_of=lambda item: item[1], ids=names[1:])
+    with pytest.raises(ldp.InvalidInput, match="Expected a Dataset"):
+        as_inputs(torch.zeros(3, 2), id_of=len)
+
+
+def test_positions_are_the_names_where_no_others_are_given():
+    tensors = TensorDataset(torch.zeros(N, 2), torch.arange(N).flip(0))
+    assert len(as_inputs(tensors, id_of=lambda item: N - 1 - int(item[1]))) == N
+    with pytest.raises(ldp.InvalidInput, match="id 0 at position 0"):
+        list(as_inputs(tensors, id_of=lambda item: int(item[1])).batches([torch.arange(2)]))
 
 
 class Backwards(Streamed):

@@ -5,15 +5,20 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tests.naming import named
+from torch.utils.data import DataLoader
 
 import labeldp as ldp
-from labeldp.deep import TorchClassifier, cross_entropy, schedules
-from labeldp.deep.checkpoint import described, opened
+from labeldp.deep import TorchClassifier, cross_entropy, likelihood_loss, schedules
+from labeldp.deep.checkpoint import opened
+from labeldp.deep.describe import described, differences
 from labeldp.deep.loop import Recipe
 from labeldp.deep.models import Mlp
 
@@ -51,6 +56,11 @@ def seeded_net(k=K):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return Mlp(K, k, (8,))
+
+
+def fresh_net(k):
+    """A net with the first weights that a seed gives it."""
+    return Mlp(K, k, (8,))
 
 
 def classifier(place, after=10**9, **settings):
@@ -103,13 +113,13 @@ def test_what_a_kill_must_not_do_would_be_seen(tmp_path):
 def test_a_fit_that_was_stopped_goes_on_with_the_stage_it_was_at(data, tmp_path, after):
     X, y = data
     with pytest.raises(Stopped):
-        classifier(tmp_path, after).fit(X, y)
-    second = classifier(tmp_path, module=Mlp(K, K, (8,))).fit(X, y)  # other first weights: the kept ones count
+        classifier(tmp_path, after, module=fresh_net).fit(X, y)
+    second = classifier(tmp_path, module=fresh_net).fit(X, y)  # other first weights: the kept ones count
     assert second.progress.seen == 6 - 2 * (after // 2)
     assert [len(each) for each in second.history_] == [2, 2, 2]
     ledger = second.ledger
     assert ledger.spent("people", "label") == 1.0 and [run.state for run in ledger.runs()] == ["settled"]
-    third = classifier(tmp_path).fit(X, y)
+    third = classifier(tmp_path, module=fresh_net).fit(X, y)
     assert third.progress.seen == 0 and third.history_ == second.history_
     assert np.array_equal(third.predict_proba(X), second.predict_proba(X))
     assert np.array_equal(third.noisy_labels_.likelihood(), second.noisy_labels_.likelihood())
@@ -194,6 +204,117 @@ def test_the_folder_of_another_fit_is_refused_before_anything_is_drawn(data, tmp
     assert classifier(tmp_path).fit(X, y).progress.seen == 4  # nothing was lost: the first stage is not trained again
 
 
+def of_layers(activation, weight=0.0):
+    """A net that somebody made, as it is."""
+    net = torch.nn.Sequential(torch.nn.Linear(K, 4), activation, torch.nn.Linear(4, K))
+    for each in net.parameters():
+        torch.nn.init.constant_(each, weight)
+    return net
+
+
+class Halved:
+    """A loss with a setting."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, logits, evidence, reduction="mean"):
+        return self.factor * likelihood_loss(logits, evidence, reduction)
+
+
+def recipe_of(**parts):
+    return {"recipe": replace(RECIPE, **parts)}
+
+
+LIKE = {
+    "a constant": (recipe_of(schedule=lambda t: 1.0), recipe_of(schedule=lambda t: 0.01), "recipe.schedule.code"),
+    "a default": (recipe_of(schedule=lambda t, f=1.0: f), recipe_of(schedule=lambda t, f=0.1: f), r"recipe.schedule.defaults.*0\.1"),
+    "a keyword": (recipe_of(schedule=lambda t, *, f=1.0: f), recipe_of(schedule=lambda t, *, f=0.1: f), "recipe.schedule.defaults"),
+    "an object": (recipe_of(loss=Halved(1.0)), recipe_of(loss=Halved(0.5)), r"recipe.loss.factor \(kept \"1.0\", now \"0.5\"\)"),
+    "one number": ({}, recipe_of(weight_decay=1e-3), r"recipe.weight_decay \(kept \"0.0005\", now \"0.001\"\)\. Nothing"),
+    "dropout": ({"module": partial(Mlp, K, hidden=(8,))}, {"module": partial(Mlp, K, hidden=(8,), dropout=0.9)}, "module.structure"),
+    "layers": ({"module": of_layers(torch.nn.ReLU())}, {"module": of_layers(torch.nn.Tanh())}, r"now \.\.\..*Tanh"),
+    "weights": (
+        {"module": of_layers(torch.nn.ReLU())},
+        {"module": of_layers(torch.nn.ReLU(), 0.1)},
+        "module.values.*give a function that makes it",
+    ),
+    "numpy's numbers": ({"random_state": np.int64(1)}, {"random_state": np.int64(2)}, "random_state .kept 1, now 2"),
+}
+
+
+@pytest.mark.parametrize("name", LIKE)
+def test_a_fit_that_differs_in_one_thing_alone_is_told_which(data, tmp_path, name):
+    X, y = data
+    first, second, words = LIKE[name]
+    kept = classifier(tmp_path, **first).fit(X, y)
+    with pytest.raises(ldp.InvalidInput, match=words):
+        classifier(tmp_path, **second).fit(X, y)
+    again = classifier(tmp_path, **first).fit(X, y)
+    assert again.progress.seen == 0 and np.array_equal(again.predict_proba(X), kept.predict_proba(X))
+
+
+class Rows:
+    """A Dataset of rows."""
+
+    def __init__(self, X):
+        self.X = X
+
+    def __len__(self):
+        return len(self.X)
+
+    def __getitem__(self, i):
+        return self.X[i]
+
+
+def test_a_dataset_is_compared_row_by_row(data, tmp_path):
+    X, y = data
+    model = classifier(tmp_path).fit(Rows(X), y, ids=np.arange(N))
+    other = X.copy()
+    looked_at = np.linspace(0, N - 1, 64).round().astype(int)
+    rest = np.setdiff1d(np.arange(N), looked_at)
+    other[rest] = X[rest[::-1]]
+    with pytest.raises(ldp.InvalidInput, match="differs in inputs"):
+        classifier(tmp_path).fit(Rows(other), y, ids=np.arange(N))
+    again = classifier(tmp_path).fit(DataLoader(Rows(X), 16, shuffle=True), y, ids=np.arange(N))
+    assert again.progress.seen == 0 and np.array_equal(again.predict_proba(X), model.predict_proba(X))
+
+
+BROKEN = {
+    "plan.json": (b"", b"{}", b"[1]", b'{"facts": [], "seed": 1}'),
+    "receipt.json": (b"x", b"{}"),
+    "drawn-stage-1.json": (b"{}", b"[]"),
+    "model-1.pt": (b"", b"xx", {"a": 1}, [1]),
+    "initial.pt": (b"", {"a": 1}, 1, None),
+}
+
+
+@pytest.mark.parametrize(("name", "content"), [(name, each) for name in BROKEN for each in BROKEN[name]], ids=named)
+def test_state_that_is_not_what_was_written_is_refused_by_name(data, tmp_path, name, content):
+    X, y = data
+    model = classifier(tmp_path, n_stages=1).fit(X, y)
+    path = tmp_path / "fit" / name
+    if content is None:
+        path.unlink()
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(content, path)
+    advice = "Delete the file" if name == "model-1.pt" else "another folder|those of another net"
+    with pytest.raises(ldp.InvalidInput, match=rf"{name}(.|\n)*({advice})"):
+        classifier(tmp_path, n_stages=1).fit(X, y)
+    assert model.ledger.spent("people", "label") == 1.0
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_charged(data, tmp_path, place):
+    X, y = data
+    (tmp_path / "file").touch()
+    with pytest.raises(ldp.InvalidInput, match="folder="):
+        classifier(tmp_path, folder=tmp_path / place).fit(X, y)
+    assert ldp.Ledger(tmp_path / "ledger.db").spent("people", "label") == 0
+
+
 def test_another_recipe_in_another_folder_goes_on_from_the_labels_that_were_drawn(data, tmp_path):
     X, y = data
     with pytest.raises(Stopped):
@@ -259,6 +380,37 @@ def test_noisy_labels_are_trained_on_once(data, tmp_path):
         classifier(tmp_path, **options).fit(X[:400], noisy[:400])
 
 
+FACTOR = 2.0
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """An augmentation that is a value, as those of labeldp are."""
+
+    factor: float
+
+    def __call__(self, images, generator):
+        return images * self.factor
+
+    def turned(self, images, generator, steps):
+        return images.roll(steps, -1)
+
+
+def test_a_description_holds_what_a_function_reads_of_its_module_and_ends_where_it_turns_in_a_circle(monkeypatch):
+    own = Recipe(augment=lambda images, generator: images * FACTOR)
+    first = described(own)
+    monkeypatch.setitem(globals(), "FACTOR", 3.0)
+    second = described(own)
+    assert list(differences(first, second)) == ['augment.globals.FACTOR (kept "2.0", now "3.0")']
+    circle: dict[str, object] = {}
+    circle["itself"] = circle
+    assert described(circle) == {"itself": {"is": "dict"}}
+    assert described({"b", "a"}) == ["a", "b"]
+    assert described(np.float64(0.5)) == described(0.5) and described(np.int64(3)) == 3
+    assert described(of_layers(torch.nn.ReLU())) != described(of_layers(torch.nn.ReLU(), 0.1))
+    assert described(torch.zeros(2, dtype=torch.bfloat16)) != described(torch.ones(2, dtype=torch.bfloat16))
+
+
 def test_descriptions_tell_settings_apart_and_are_the_same_elsewhere():
     def own(images, generator):
         return images
@@ -271,13 +423,20 @@ def test_descriptions_tell_settings_apart_and_are_the_same_elsewhere():
         Recipe(schedule=schedules.linear_ramp(0.3)),
         Recipe(schedule=schedules.piecewise_constant((0.2, 0.5))),
         Recipe(loss=cross_entropy),
+        Recipe(augment=Scaled(1.0)),
+        Recipe(augment=Scaled(2.0)),
+        Recipe(augment=partial(Scaled(2.0).turned, steps=1)),
+        Recipe(augment=partial(Scaled(3.0).turned, steps=1)),
+        Recipe(schedule=lambda t: (lambda: 0.5)()),
+        Recipe(schedule=lambda t: (lambda: 0.25)()),
+        Recipe(augment=lambda images, generator: images + torch.tensor(FACTOR)),
     ]
     texts = [json.dumps(described(recipe)) for recipe in different]
     assert len(set(texts)) == len(texts)
     told = program(
         "import json",
         "from labeldp.deep import schedules",
-        "from labeldp.deep.checkpoint import described",
+        "from labeldp.deep.describe import described",
         "from labeldp.deep.loop import Recipe",
         "print(json.dumps(described(Recipe(schedule=schedules.linear_ramp(0.3)))))",
     )

@@ -12,12 +12,10 @@ A file appears whole or not at all, and is on disk when its step is done. Nothin
 
 import contextlib
 import fcntl
-import functools
 import io
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ from torch import Tensor, nn
 
 from labeldp._files import sync, write_new
 from labeldp._hash import array_digest, digest
+from labeldp.deep.describe import differences
 from labeldp.deep.ranks import from_first, is_first
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
@@ -36,7 +35,10 @@ from labeldp.receipt import Receipt
 
 State = Mapping[str, Tensor]
 
-_SHOWN = 60  # characters of a fact in a message
+_TOLD = 4  # differences in a message
+_RESTORE = "Restore the file, or use another folder: labels that were drawn are kept beside the ledger."
+_TRAIN_AGAIN = "Delete the file: the stage is trained again, and no label is drawn again."
+_WEIGHTS = "The net has other weights than that fit began with: give a function that makes it, whose weights follow from the fit's seed. "
 
 
 class Checkpoint:
@@ -48,7 +50,7 @@ class Checkpoint:
     @property
     def run_id(self) -> str:
         """Of the run that the fit was charged for, or ""."""
-        facts = from_first(lambda: self._read_json("receipt.json"))
+        facts = from_first(lambda: self._read_json("receipt.json", run_id=str))
         return "" if facts is None else str(facts["run_id"])
 
     def begin(self, facts: Mapping[str, object], seed: int, module: nn.Module) -> int:
@@ -76,24 +78,28 @@ class Checkpoint:
         return kept
 
     def _begun(self, wanted: dict[str, object], seed: int, module: nn.Module) -> tuple[int, State | None]:
-        plan = self._read_json("plan.json")
+        assert self.folder is not None
+        plan = self._read_json("plan.json", facts=dict, seed=int)
         if plan is None:
             self._write("initial.pt", _torch_bytes(_on_cpu(module)))
             self._write("plan.json", json.dumps({"facts": wanted, "seed": seed}, indent=1).encode())
             return seed, None
-        found = plan["facts"]
-        other = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+        other = list(differences(plan["facts"], wanted))
         if other:
-            said = "; ".join(f"{name} (kept {_short(found.get(name))}, now {_short(wanted.get(name))})" for name in other)
+            advice = _WEIGHTS if any(each.startswith("module.values ") for each in other) else ""
             raise InvalidInput(
-                f"Expected in {self.folder} the state of this fit, got that of one that differs in {said}. Nothing was drawn and nothing "
-                "was changed. Give what that fit was given, or another folder: labels that were drawn are kept beside the ledger."
+                f"Expected in {self.folder} the state of this fit, got that of one that differs in {_listed(other)}. Nothing was drawn and "
+                f"nothing was changed. {advice}Give what that fit was given, or another folder: labels that were drawn are kept beside the "
+                "ledger."
             )
-        return int(plan["seed"]), self._read_torch("initial.pt")
+        initial = self._read_torch("initial.pt", _RESTORE)
+        if initial is None:
+            raise InvalidInput(f"Expected the first weights in {self.folder / 'initial.pt'}, got no file. {_RESTORE}")
+        return int(plan["seed"]), initial
 
     def charged(self, receipt: Receipt) -> None:
         """Keep the receipt."""
-        if self.folder is not None and is_first() and self._read_json("receipt.json") is None:
+        if self.folder is not None and is_first() and self._read_json("receipt.json", run_id=str) is None:
             self._write("receipt.json", json.dumps(receipt.to_dict(), indent=1).encode())
 
     def drawn(self, stage: str, noisy: NoisyLabels) -> None:
@@ -113,7 +119,7 @@ class Checkpoint:
             "prior": array_digest(side) if side else "",
             "outputs": evidence_digest(None, noisy),
         }
-        kept = self._read_json(f"drawn-{stage}.json")
+        kept = self._read_json(f"drawn-{stage}.json", outputs=str)
         if kept is not None and kept["outputs"] != facts["outputs"]:
             raise self._foreign(f"drawn-{stage}.json")
         if kept is None:
@@ -133,9 +139,11 @@ class Checkpoint:
         InvalidInput
             If that model has learned from other noisy labels, or cannot be read.
         """
-        kept = None if self.folder is None else from_first(lambda: self._read_torch(f"model-{number}.pt"))
+        kept = None if self.folder is None else from_first(lambda: self._read_torch(f"model-{number}.pt", _TRAIN_AGAIN))
         if kept is None:
             return None
+        if not isinstance(kept, dict) or not kept.keys() >= {"weights", "history", "evidence"}:
+            raise InvalidInput(f"Expected the model of a stage in {self.folder}/model-{number}.pt, got something else. {_TRAIN_AGAIN}")
         if kept["evidence"] != evidence:
             raise self._foreign(f"model-{number}.pt")
         _put(module, kept["weights"], f"{self.folder}/model-{number}.pt")
@@ -154,18 +162,20 @@ class Checkpoint:
         part.replace(self.folder / name)
         sync(self.folder)
 
-    def _read_json(self, name: str) -> dict[str, Any] | None:
+    def _read_json(self, name: str, **parts: type) -> dict[str, Any] | None:
+        """What a file holds, with at least these parts of these types; None where there is no file."""
         path = None if self.folder is None else self.folder / name
         if path is None or not path.exists():
             return None
         try:
-            return dict(json.loads(path.read_text(encoding="utf-8")))
+            found = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
-            raise InvalidInput(
-                f"Expected the state of a fit in {path}, got something else. Restore the file, or use another folder."
-            ) from None
+            found = None
+        if not isinstance(found, dict) or not all(isinstance(found.get(part), kind) for part, kind in parts.items()):
+            raise InvalidInput(f"Expected the state of a fit in {path}, got something else. {_RESTORE}")
+        return found
 
-    def _read_torch(self, name: str) -> Any:
+    def _read_torch(self, name: str, advice: str) -> Any:
         assert self.folder is not None
         path = self.folder / name
         if not path.exists():
@@ -173,10 +183,7 @@ class Checkpoint:
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:
-            raise InvalidInput(
-                f"Expected weights in {path}, got what cannot be read ({type(error).__name__}). Delete the file: the stage is trained "
-                "again, and no label is drawn again."
-            ) from None
+            raise InvalidInput(f"Expected weights in {path}, got what cannot be read ({type(error).__name__}). {advice}") from None
 
 
 @contextlib.contextmanager
@@ -198,8 +205,13 @@ def opened(folder: str | Path | None) -> Iterator[Checkpoint]:
 
 
 def _take(path: Path, held: contextlib.ExitStack) -> None:
-    path.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDONLY)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise InvalidInput(
+            f"Expected folder= where files can be made, got {path} ({type(error).__name__}). Nothing was drawn. Name another."
+        ) from None
     held.callback(os.close, handle)
     _lock(handle, path)
     for part in path.glob(".*.part"):
@@ -234,55 +246,10 @@ def ids_digest(ids: ArrayLike | None) -> str:
     return array_digest({"ids": array.astype(np.str_) if array.dtype.kind == "O" else array})
 
 
-def described(value: object) -> object:
-    """A setting as JSON-ready data that is the same in another process: functions by name, closure and, where they are the user's, code.
-
-    Parameters
-    ----------
-    value : object
-        Part of a recipe.
-    """
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return repr(value)
-    if isinstance(value, Mapping):
-        return {str(key): described(each) for key, each in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [described(each) for each in value]
-    if isinstance(value, functools.partial):
-        return [described(value.func), described(value.args), described(value.keywords)]
-    if is_dataclass(value) and not isinstance(value, type):
-        return {"is": type(value).__qualname__, **{field.name: described(getattr(value, field.name)) for field in fields(value)}}
-    if isinstance(value, Tensor | np.ndarray):
-        return array_digest({"x": np.asarray(value)})
-    return _of_function(value) if hasattr(value, "__qualname__") else {"is": type(value).__qualname__, **_attributes(value)}
-
-
-def _of_function(value: Any) -> list[object]:
-    home, cells = str(getattr(value, "__module__", "")), getattr(value, "__closure__", None) or ()
-    code = getattr(value, "__code__", None)
-    own = [code.co_code.hex(), list(code.co_names)] if code is not None and home.split(".")[0] not in ("labeldp", "torch") else []
-    return [f"{home}.{value.__qualname__}", [described(cell.cell_contents) for cell in cells], own]
-
-
-def _attributes(value: object) -> dict[str, object]:
-    return (
-        {name: each for name, each in vars(value).items() if isinstance(each, bool | int | float | str)}
-        if hasattr(value, "__dict__")
-        else {}
-    )
-
-
-def architecture(module: nn.Module) -> list[object]:
-    """What a module is, but for its weights: class, and name, shape and type of each weight."""
-    return [type(module).__qualname__, [[name, list(w.shape), str(w.dtype)] for name, w in module.state_dict().items()]]
-
-
 def _put(module: nn.Module, state: State, where: str) -> None:
     try:
         module.load_state_dict(state)
-    except RuntimeError:
+    except (RuntimeError, TypeError, AttributeError):
         raise InvalidInput(f"Expected weights of this {type(module).__name__} in {where}, got those of another net.") from None
 
 
@@ -296,6 +263,6 @@ def _torch_bytes(thing: object) -> bytes:
     return buffer.getvalue()
 
 
-def _short(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+def _listed(found: list[str]) -> str:
+    more = len(found) - _TOLD
+    return "; ".join(found[:_TOLD]) + (f"; and {more} more" if more > 0 else "")

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from labeldp.deep.evidence import Shape, evidence_of, require_noisy
-from labeldp.deep.fingerprint import WATCHED, fingerprint, first_look
+from labeldp.deep.fingerprint import WATCHED, first_look, require_id, still_there, warn_unwatched
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 
@@ -35,8 +35,8 @@ class WithEvidence(Dataset[tuple[Any, ...]]):
     positions : (n,) int64 array
         Where in the dataset each noisy row's item is.
     watched_by : {"id", "content", "nothing"}
-        How a change of order is seen: by each item's own id, by the content of some items, or not at all, since reading an item twice
-        gave different content (a random transform).
+        How a change of order is seen: by each item's own id, by the content of some items, or not at all, since reading an item several
+        times gave different content (a random transform); then a warning says so.
     """
 
     def __init__(
@@ -55,6 +55,8 @@ class WithEvidence(Dataset[tuple[Any, ...]]):
         self._features, self._id_of = features, id_of
         self._marks = first_look(lambda i: features(dataset[int(positions[i])]), len(positions)) if id_of is None else {}
         self.watched_by = "id" if id_of is not None else "content" if self._marks else "nothing"
+        if self.watched_by == "nothing":
+            warn_unwatched()
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -89,25 +91,18 @@ class WithEvidence(Dataset[tuple[Any, ...]]):
         return int(i) % len(self)
 
     def _read(self, i: int) -> Any:
-        item = self.dataset[int(self.positions[i])]
+        position = int(self.positions[i])
+        item = self.dataset[position]
         if self._id_of is not None:
-            self._require_id(i, self._id_of(item))
+            require_id(self.noisy.ids[i], self._id_of(item), position)
         x = self._features(item)
-        if i in self._marks and fingerprint(x) != self._marks[i]:
+        if i in self._marks and not still_there(self._marks[i], x, lambda: self._features(self.dataset[position])):
             raise InvalidInput(
-                f"Expected the item that stood at position {self.positions[i]} when the evidence was matched, got another one: the "
+                f"Expected the item that stood at position {position} when the evidence was matched, got another one: the "
                 "dataset's order or content has changed, so that items would be trained with other rows' labels. Fix the dataset's "
                 "order, or pass id_of= so that each item names itself."
             )
         return x
-
-    def _require_id(self, i: int, found: object) -> None:
-        expected = self.noisy.ids[i]
-        if not np.array_equal(np.asarray(found).reshape(-1), np.asarray(expected).reshape(-1)):
-            raise InvalidInput(
-                f"Expected the item with id {expected.tolist()!r} at position {self.positions[i]}, got id {found!r}: the dataset's order "
-                "has changed. Match the evidence again with with_evidence, or fix the dataset's order."
-            )
 
 
 def with_evidence(
@@ -157,7 +152,7 @@ def with_evidence(
     """
     require_noisy(noisy)
     require_positions(dataset)
-    positions = _positions(np.arange(len(dataset)) if ids is None else np.asarray(ids), len(dataset), noisy, given=ids is not None)
+    positions = positions_of(np.arange(len(dataset)) if ids is None else np.asarray(ids), len(dataset), noisy, given=ids is not None)
     return WithEvidence(dataset, noisy, positions, features=features or first_part, id_of=id_of, rows=rows, form=form)
 
 
@@ -165,8 +160,8 @@ def first_part(item: Any) -> Any:
     """What of a dataset's item is x, unless the user says otherwise: the first part of a tuple or list, which leaves labels behind."""
     if isinstance(item, Mapping):
         raise InvalidInput(
-            f"Expected to know which part of an item is x, got a mapping with keys {', '.join(map(str, item))}. Pass features=, for "
-            "example features=lambda item: item['pixel_values'], and leave the label out."
+            f"Expected to know which part of an item is x, got a mapping with keys {', '.join(map(str, item))}. Say it to with_evidence or "
+            "as_inputs, for example as_inputs(X, features=lambda item: item['pixel_values']), and leave the label out."
         )
     return item[0] if isinstance(item, tuple | list) else item
 
@@ -180,7 +175,7 @@ def require_positions(dataset: Any) -> None:
         )
 
 
-def _positions(ids: NDArray[Any], n_items: int, noisy: NoisyLabels, *, given: bool) -> NDArray[np.int64]:
+def positions_of(ids: NDArray[Any], n_items: int, noisy: NoisyLabels, *, given: bool) -> NDArray[np.int64]:
     """Where each noisy row's item is."""
     if len(ids) != n_items:
         raise InvalidInput(f"Expected one id an item, got {len(ids)} ids for {n_items} items. Pass ids in the order of the dataset.")

@@ -2,6 +2,7 @@
 """TorchClassifier: any torch net, trained on private labels, with scikit-learn's interface and without scikit-learn."""
 
 import copy
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,14 +14,19 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from labeldp import _validate
-from labeldp._hash import digest
-from labeldp.deep.checkpoint import Checkpoint, architecture, described, evidence_digest, ids_digest, opened
-from labeldp.deep.data import WithEvidence
-from labeldp.deep.inputs import Inputs
+from labeldp.deep.checkpoint import Checkpoint, evidence_digest, opened
+from labeldp.deep.facts import facts_of_labels, facts_of_training, seed_of
+from labeldp.deep.fitted import not_fitted, note_features, probabilities_of
+from labeldp.deep.inputs import Inputs, Resident
+from labeldp.deep.labels import labels_here
 from labeldp.deep.loop import Epoch, Recipe
 from labeldp.deep.losses import debiased_loss
+from labeldp.deep.matching import require_own_order, together
+from labeldp.deep.named import device_of
 from labeldp.deep.ranks import from_first
+from labeldp.deep.rehearsal import fewest, rehearse
 from labeldp.deep.rows import inputs_digest, inputs_name, inputs_of
+from labeldp.deep.settings import flag, function
 from labeldp.deep.stages import (
     SharedRun,
     Trained,
@@ -31,19 +37,15 @@ from labeldp.deep.stages import (
     recipes_for,
     require_held_out,
     require_losses,
-    softmax,
     takes_labels,
 )
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
-from labeldp.privacy.encode import as_array
 from labeldp.protocol import metrics
 from labeldp.protocol.fitting import (
-    FitPlan,
     TopK,
     answer_for,
-    check_count,
     check_noisy,
     check_top_k,
     hold_out,
@@ -110,10 +112,11 @@ class TorchClassifier:
         Drives training only, never the noise or who is in which stage.
     device : "auto", str, torch.device, or lightning's Fabric
         "auto": the GPU if there is one. A launched Fabric decides device, precision and distribution; every process then calls `fit` with
-        the same X, and the first one alone reads the raw labels, draws, and writes to the folder.
+        the same X, and the first one alone reads the raw labels, draws, and writes to the folder: pass y=None in the others.
     folder : str or Path, optional
         Where `fit` keeps its state: one that is called again after it was killed goes on with the step that it was at, trains no finished
-        stage again and draws no label twice. Raw labels then need a ledger.
+        stage again and draws no label twice. Raw labels then need a ledger; give a function that makes the net, or a net that has the
+        same first weights each time.
     progress : function of an Epoch, optional
         Called after each epoch of each stage; may raise to stop.
 
@@ -130,6 +133,8 @@ class TorchClassifier:
     estimated_accuracy_ : Estimate or None
         True-label accuracy on held-out noisy rows that chose no epoch; None without such rows.
     history_ : list of lists of Epoch, one for each stage
+    n_features_in_ : int
+        Columns of X, where it is a table.
 
     Notes
     -----
@@ -238,7 +243,15 @@ class TorchClassifier:
 
     # Fitting --------------------------------------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, *, ids: ArrayLike | None = None, unit: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        ids: ArrayLike | None = None,
+        unit: ArrayLike | None = None,
+        id_of: Callable[[Any], object] | None = None,
+    ) -> Self:
         """Privatize the labels and learn from them, or learn from noisy labels.
 
         Parameters
@@ -248,27 +261,34 @@ class TorchClassifier:
             Of a Dataset's items that are tuples, the first part is the input. Row i of y belongs to item i of the Dataset, whatever order
             a DataLoader has; `with_evidence(dataset, noisy, ids=...)` matches items to noisy labels by id.
         y : (n,) raw labels, which are charged once for all stages, or NoisyLabels, which cost nothing
+            Raw labels are read in the first process alone; the others may pass None.
         ids : (n,) or (n, columns) array, optional
             Public ids of the rows; their positions by default. With a ledger but without ids, a Dataset is read once before anything is
-            charged, so that a repeat is recognised.
+            charged, so that a repeat is recognised; with a folder it is read once in any case. With NoisyLabels, each row of X gets the
+            label of its id, and rows without one are left out; by default row i of X gets noisy label i.
         unit : (n,) array, optional
             Who each row is about.
+        id_of : function of an item, optional
+            The id that an item of a Dataset carries, by which each one that is read is checked against `ids`, or against those of
+            NoisyLabels; without either it is the item's position.
 
         Raises
         ------
         InvalidInput
-            Before anything is charged, for whatever is wrong with X, y, the net or the settings, and for a folder of another fit. During
-            training: logits or losses that are not finite, or a Dataset whose order changes; labels that were drawn stay with the run,
-            and the same fit, or another recipe in another folder, goes on from them.
+            Before anything is charged, for whatever is wrong with X, y, the net or the settings, for which a step is taken with a copy of
+            the net, and for a folder of another fit. During training: logits or losses that are not finite, or a Dataset whose order
+            changes; labels that were drawn stay with the run, and the same fit, or another recipe in another folder, goes on from them.
         """
-        inputs = inputs_of(X)
         self._require_settings()
+        named = y.ids if ids is None and isinstance(y, NoisyLabels) else ids
+        inputs = inputs_of(X, id_of=id_of, ids=named if id_of is not None else None)
         if isinstance(y, NoisyLabels):
             return self._fit_noisy(X, inputs, y, ids, unit)
+        require_own_order(X, ids)
         return self._fit_raw(X, inputs, y, ids, unit)
 
     def _fit_raw(self, X: Any, inputs: Inputs, y: Any, ids: ArrayLike | None, unit: ArrayLike | None) -> Self:
-        labels = _checked_labels(y, len(inputs), declared=self.classes is not None)
+        labels = labels_here(y, len(inputs), declared=self.classes is not None)
         if self.folder is not None and self.ledger is None and self.noise is None:
             raise InvalidInput(
                 "Expected a ledger with folder=: without one a killed fit could not draw the same labels again. Pass ledger=."
@@ -278,13 +298,17 @@ class TorchClassifier:
         require_losses(recipes, plan)
         require_mean(self.top_k_filter, plan)
         require_held_out(recipes, round(plan.stages.validation_fraction * len(inputs)))
+        name_once = functools.cache(lambda: inputs_digest(inputs))
+        share = plan.stages.fractions[-plan.stages.n_stages]
         with opened(self.folder) as checkpoint:
-            trainer = self._trainer(inputs, len(plan.classes), recipes, checkpoint, lambda: self._facts_of_labels(plan, ids, unit))
+            trainer = self._trainer(
+                inputs, len(plan.classes), recipes, checkpoint, lambda: facts_of_labels(self, plan, ids, unit), share, name_once
+            )
             resumes, runs = checkpoint.run_id, []
             plan = plan.with_answer(from_first(lambda: answer_for(self, plan, labels, ids=ids, unit=unit)))
 
             def begin() -> None:
-                runs.append(open_fit(self, plan, labels, ids=ids, unit=unit, public_digest=lambda: inputs_digest(inputs), resumes=resumes))
+                runs.append(open_fit(self, plan, labels, ids=ids, unit=unit, public_digest=name_once, resumes=resumes))
                 checkpoint.charged(runs[0].receipt)
 
             from_first(begin)
@@ -303,11 +327,8 @@ class TorchClassifier:
         return self
 
     def _fit_noisy(self, X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None, unit: ArrayLike | None) -> Self:
-        check_noisy(noisy, self.classes, ids, unit)
-        if isinstance(X, WithEvidence) and not np.array_equal(X.noisy.ids, noisy.ids):
-            raise InvalidInput("Expected the noisy labels that the dataset was matched to, got those of other ids. Pass dataset.noisy.")
-        if len(noisy) != len(inputs):
-            raise InvalidInput(f"Expected noisy labels of {len(inputs)} rows, as many as X has, got {len(noisy)}.")
+        check_noisy(noisy, self.classes, None, unit)
+        inputs, noisy = together(X, inputs, noisy, ids)
         recipes = recipes_for(self.recipe, self.n_stages, 1)
         with opened(self.folder) as checkpoint:
             trainer = self._trainer(inputs, noisy.n_classes, recipes, checkpoint, lambda: {"noisy_labels": evidence_digest(None, noisy)})
@@ -326,8 +347,8 @@ class TorchClassifier:
         log_likelihood : (n, K) array
             ln P[what was released | y] up to a constant a row; -inf where a class is impossible.
         """
-        inputs = inputs_of(X)
         self._require_settings()
+        inputs = inputs_of(X)
         table = likelihood_table(log_likelihood, len(inputs))
         recipes = recipes_for(self.recipe, self.n_stages, 1)
         loss = plain(recipes[0].loss)
@@ -342,24 +363,37 @@ class TorchClassifier:
         self.classes_ = np.arange(table.values.shape[1])
         self.module_, self.history_ = model.module, [list(each) for each in model.history]
         self._precision = recipes[-1].precision
+        self._learned: NoisyLabels | None = None
+        note_features(self, self._row_shape)
         return self
 
     def _trainer(
-        self, inputs: Inputs, n_classes: int, recipes: tuple[Recipe, ...], checkpoint: Checkpoint, facts: Callable[[], dict[str, object]]
+        self,
+        inputs: Inputs,
+        n_classes: int,
+        recipes: tuple[Recipe, ...],
+        checkpoint: Checkpoint,
+        facts: Callable[[], dict[str, object]],
+        share: float = 1.0,
+        digest: Callable[[], str] | None = None,
     ) -> Trainer:
-        """What the stages share; nothing is drawn before the folder is found to be this fit's."""
-        seed = from_first(self._seed)
-        template = make_template(self.module, n_classes, seed, inputs)
-        if checkpoint.folder is not None:
-            seed = checkpoint.begin(self._facts(inputs, recipes, template) | facts(), seed, template)
+        """What the stages share; nothing is drawn before a step was tried, and the folder is found to be this fit's."""
+        seed, few = from_first(lambda: seed_of(self.random_state)), next(iter(inputs.batches([torch.arange(min(2, len(inputs)))])))
+        template = make_template(self.module, n_classes, seed, Resident(few))
         fabric = self.device if hasattr(self.device, "launch") else None
-        device = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else getattr(fabric, "device", self.device)
+        device = torch.device(device_of(self.device) if fabric is None else fabric.device)
+        least = fewest(len(inputs), min(recipe.batch_size for recipe in recipes), share)
+        rehearse(template, few, n_classes, recipes, device, rows=least)
+        if checkpoint.folder is not None:
+            known = from_first(lambda: facts_of_training(self, lambda: inputs_name(inputs, digest), recipes, template) | facts())
+            seed = checkpoint.begin(known, seed, template)
+        self._row_shape = tuple(few.shape[1:])
         return Trainer(
             inputs,
             template,
             recipes,
             seed,
-            torch.device(device),
+            device,
             fabric,
             checkpoint,
             self.warm_start,
@@ -377,49 +411,17 @@ class TorchClassifier:
         self.classes_, self.module_, self.history_ = classes, model.module, [list(each) for each in model.history]
         self.noisy_labels_, self.privacy_, self.answer_, self.stages_ = noisy, noisy.privacy, None, stages
         self._precision = trainer.recipes[model.number - 1].precision
+        self._learned = noisy[np.setdiff1d(np.arange(len(noisy)), validation)] if len(validation) else noisy
+        note_features(self, self._row_shape)
         return self
-
-    # What makes a fit the same fit ----------------------------------------------------------------------------------------------------
-
-    def _facts(self, inputs: Inputs, recipes: tuple[Recipe, ...], template: nn.Module) -> dict[str, object]:
-        known = self.random_state is None or isinstance(self.random_state, int)
-        return {
-            "inputs": inputs_name(inputs),
-            "module": architecture(template),
-            "recipe": [described(recipe) for recipe in recipes],
-            "warm_start": self.warm_start,
-            "prior_temperature": self.prior_temperature,
-            "top_k_filter": self.top_k_filter,
-            "validation_fraction": self.validation_fraction,
-            "random_state": self.random_state if known else type(self.random_state).__name__,
-        }
-
-    def _facts_of_labels(self, plan: FitPlan, ids: ArrayLike | None, unit: ArrayLike | None) -> dict[str, object]:
-        return {
-            "epsilon": self.epsilon,
-            "classes": digest({"classes": list(map(repr, plan.classes))}),
-            "dataset": self.dataset,
-            "column": self.column,
-            "max_rows_per_unit": self.max_rows_per_unit,
-            "ids": ids_digest(ids),
-            "unit": ids_digest(unit),
-            "prior": plan.prior_digest,
-            "seeded_noise": described(self.noise),
-            **plan.to_dict(),
-        }
-
-    def _seed(self) -> int:
-        if self.random_state is None:
-            return int(np.random.SeedSequence().generate_state(1)[0])
-        if isinstance(self.random_state, int | np.integer) and not isinstance(self.random_state, bool):
-            return _validate.integer(random_state=self.random_state, low=0)
-        if hasattr(self.random_state, "randint"):
-            return int(self.random_state.randint(np.iinfo(np.int32).max))
-        raise InvalidInput(f"Expected random_state as a number >= 0, a RandomState or None, got {type(self.random_state).__name__}.")
 
     def _require_settings(self) -> None:
         _validate.positive(prior_temperature=self.prior_temperature)
         check_top_k(self.top_k_filter)
+        flag(warm_start=self.warm_start)
+        function(progress=self.progress, takes="an Epoch", none=True)
+        if not hasattr(self.device, "launch"):
+            device_of(self.device)
 
     # Predicting -----------------------------------------------------------------------------------------------------------------------
 
@@ -431,10 +433,10 @@ class TorchClassifier:
         X : as in `fit`
         """
         if not hasattr(self, "module_"):
-            raise InvalidInput("Expected a fitted TorchClassifier. Call fit first.")
-        inputs = inputs_of(X)
+            raise not_fitted()
         fabric = self.device if hasattr(self.device, "launch") else None
-        return softmax(self.module_, inputs, np.arange(len(inputs)), precision=self._precision, fabric=fabric)
+        row_shape = getattr(self, "_row_shape", None)
+        return probabilities_of(self.module_, inputs_of(X, watch=False), row_shape, precision=self._precision, fabric=fabric)
 
     def predict(self, X: Any) -> NDArray[np.generic]:
         """The most likely class of each row: (n,) class values.
@@ -456,6 +458,8 @@ class TorchClassifier:
         """
         predicted = self.predict(X)
         if isinstance(y, NoisyLabels):
+            if self._learned is not None:
+                metrics.warn_of_seen_rows(y, self._learned)
             return metrics.accuracy(y, predicted).value
         truth = np.asarray(y)
         if truth.shape != predicted.shape:
@@ -464,14 +468,3 @@ class TorchClassifier:
 
 
 _PARAMETERS = tuple(inspect.signature(TorchClassifier).parameters)
-
-
-def _checked_labels(y: Any, n_rows: int, declared: bool) -> NDArray[Any]:
-    """Raw labels, one a row, of a kind that can be classes; no message shows a label."""
-    if y is None:
-        raise InvalidInput("Expected y: raw labels, or NoisyLabels; got None.")
-    labels = as_array(y)
-    check_count(len(labels), n_rows)
-    if not declared and labels.dtype.kind == "f" and not np.array_equal(labels, np.round(labels)):
-        raise InvalidInput("Expected labels of classes, got fractions or missing values. Bin them, or declare classes=.")
-    return labels

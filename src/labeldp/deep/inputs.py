@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler, Subset, TensorDataset
 from torch.utils.data.dataloader import default_collate
 from torch.utils.data.distributed import DistributedSampler
 
 from labeldp import _validate
 from labeldp.deep.data import MapDataset, first_part, require_positions
-from labeldp.deep.fingerprint import fingerprint, first_look
+from labeldp.deep.fingerprint import first_look, require_id, still_there, warn_unwatched
 from labeldp.errors import InvalidInput
 
 Features = Callable[[Any], Any]
@@ -61,6 +61,11 @@ class Inputs(ABC):
         rows : (m,) int64 tensor
         """
         return _Part(self, rows)
+
+    @property
+    def steady(self) -> bool:
+        """Whether a row is the same each time it is read, as far as is known; random transforms are not."""
+        return True
 
     @property
     def ndim(self) -> int:
@@ -122,7 +127,12 @@ class Streamed(Inputs):
     collate : function of a list of items, optional
         Makes a batch, whose x is then taken as from an item. By default `features` first, then torch's own.
     watch : bool
-        Whether some items are looked at now, so that a change of the dataset's order or content stops the training later.
+        Whether some items are looked at now, so that a change of the dataset's order or content stops the training later. Where they differ
+        each time they are read, a warning says that nothing can be watched.
+    id_of : function of an item, optional
+        The id that an item carries: then every item that is read is checked by it, and not by its content.
+    ids : (n,) or (n, columns) array, optional
+        The id of each item with `id_of`; its position by default.
     **options
         Others of DataLoader: `pin_memory`, `prefetch_factor`, `worker_init_fn`, `timeout`, `multiprocessing_context`.
 
@@ -140,12 +150,19 @@ class Streamed(Inputs):
         workers: int = 0,
         collate: Callable[[list[Any]], Any] | None = None,
         watch: bool = True,
+        id_of: Callable[[Any], object] | None = None,
+        ids: Any = None,
         **options: Any,
     ) -> None:
         require_positions(dataset)
         chosen = features or first_part
-        self.marks = first_look(lambda i: chosen(dataset[i]), len(dataset)) if watch and len(dataset) else {}
-        self._items, self._collate = _Items(dataset, chosen, self.marks), _Collate(chosen, collate)
+        looks = watch and len(dataset) > 0
+        self.names = None if id_of is None else _names(ids, len(dataset))
+        self.dataset, self.marks = dataset, first_look(lambda i: chosen(dataset[i]), len(dataset)) if looks else {}
+        if looks and id_of is None and not self.marks and not _watches_itself(dataset):
+            warn_unwatched()
+        watched = self.marks if id_of is None else {}
+        self._items, self._collate = _Items(dataset, chosen, watched, id_of, self.names), _Collate(chosen, collate)
         self.workers, self._passes = _validate.integer(workers=workers, low=0), 0
         self.options = {"pin_memory": True, **options}
         self.options["pin_memory"] &= torch.accelerator.is_available()  # torch warns where there is nothing to pin for
@@ -164,6 +181,10 @@ class Streamed(Inputs):
             if asked != found:
                 raise InvalidInput("Expected batches in the order that was asked for, got another. Do not change the DataLoader's order.")
             yield x
+
+    @property
+    def steady(self) -> bool:
+        return bool(self.marks)
 
     @property
     def ndim(self) -> int:
@@ -189,11 +210,17 @@ class _Part(Inputs):
         return _Part(self._whole, self._rows[rows.cpu()])
 
     @property
+    def steady(self) -> bool:
+        return self._whole.steady
+
+    @property
     def ndim(self) -> int:
         return self._whole.ndim
 
 
-def as_inputs(X: Any, *, features: Features | None = None, watch: bool = True) -> Inputs:
+def as_inputs(
+    X: Any, *, features: Features | None = None, watch: bool = True, id_of: Callable[[Any], object] | None = None, ids: Any = None
+) -> Inputs:
     """Inputs of what people have.
 
     Parameters
@@ -205,37 +232,67 @@ def as_inputs(X: Any, *, features: Features | None = None, watch: bool = True) -
         What of a Dataset's item is x.
     watch : bool
         Of a Dataset: whether its order is watched; see `Streamed`.
+    id_of : function of an item, optional
+        The id that an item of a Dataset carries, by which each one that is read is checked.
+    ids : (n,) or (n, columns) array, optional
+        What `id_of` is to give of each item; its position by default.
 
     Returns
     -------
-    Resident for arrays, tensors and TensorDatasets, Streamed for others.
+    Resident for arrays, tensors and TensorDatasets, Streamed for others, and with `id_of`.
 
     Raises
     ------
     InvalidInput
         A stream, which has no positions; a DataLoader whose sampler may leave rows out; an array of objects.
     """
+    named: dict[str, Any] = {} if id_of is None else {"id_of": id_of, "ids": ids}
+    if named and not isinstance(X, DataLoader) and not _is_dataset(X):
+        raise InvalidInput(f"Expected a Dataset with id_of=, got {type(X).__name__}, which has no items to ask. Leave id_of= out.")
     if isinstance(X, Inputs):
         return X
     if isinstance(X, Tensor):
         return Resident(X)
     if isinstance(X, DataLoader):
-        return _of_loader(X, features, watch)
-    if isinstance(X, TensorDataset) and features is None:
+        return _of_loader(X, features, watch, named)
+    if isinstance(X, TensorDataset) and features is None and not named:
         return Resident(X.tensors[0])
     if isinstance(X, Mapping):
         raise InvalidInput(f"Expected an array, a Dataset or a DataLoader, got {type(X).__name__}. Make a Dataset with an item a row.")
-    if isinstance(X, Dataset) or (hasattr(X, "__getitem__") and not hasattr(X, "__array__") and not isinstance(X, list | tuple)):
-        dataset: Any = X
-        return Streamed(dataset, features=features, watch=watch)
+    if _is_dataset(X):
+        return Streamed(X, features=features, watch=watch, **named)
     return Resident(_from_array(np.asarray(X)))
+
+
+def _is_dataset(X: Any) -> bool:
+    plain = isinstance(X, Inputs | Tensor | Mapping | list | tuple) or hasattr(X, "__array__")
+    return isinstance(X, Dataset) or (hasattr(X, "__getitem__") and not plain)
+
+
+def _watches_itself(dataset: Any) -> bool:
+    """A dataset with evidence, which has said by itself where nothing is watched."""
+    return _watches_itself(dataset.dataset) if isinstance(dataset, Subset) else hasattr(dataset, "watched_by")
+
+
+def _names(ids: Any, n: int) -> "np.ndarray[Any, Any]":
+    names = np.arange(n) if ids is None else np.asarray(ids)
+    if len(names) != n:
+        raise InvalidInput(f"Expected one id an item, got {len(names)} ids for {n} items. Pass ids in the order of the dataset.")
+    return names
 
 
 class _Items(Dataset[tuple[int, Any]]):
     """(position, item) of a dataset, so that what comes back from a worker says what it is."""
 
-    def __init__(self, dataset: MapDataset, features: Features, marks: Mapping[int, bytes]) -> None:
-        self._dataset, self._features, self._marks = dataset, features, marks
+    def __init__(
+        self,
+        dataset: MapDataset,
+        features: Features,
+        marks: Mapping[int, bytes],
+        id_of: Callable[[Any], object] | None,
+        names: "np.ndarray[Any, Any] | None",
+    ) -> None:
+        self._dataset, self._features, self._marks, self._id_of, self._names = dataset, features, marks, id_of, names
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -248,12 +305,18 @@ class _Items(Dataset[tuple[int, Any]]):
         items = several(rows) if several is not None else [self._dataset[i] for i in rows]
         found = list(zip(rows, items, strict=True))
         for i, item in found:
-            if i in self._marks and fingerprint(self._features(item)) != self._marks[i]:
-                raise InvalidInput(
-                    f"Expected the item that stood at position {i} when the inputs were made, got another one: the dataset's order or "
-                    "content has changed, so that items would be trained with other rows' labels. Fix the dataset's order."
-                )
+            self._require_same(i, item)
         return found
+
+    def _require_same(self, i: int, item: Any) -> None:
+        if self._id_of is not None and self._names is not None:
+            require_id(self._names[i], self._id_of(item), i)
+        if i in self._marks and not still_there(self._marks[i], self._features(item), lambda: self._features(self._dataset[i])):
+            raise InvalidInput(
+                f"Expected the item that stood at position {i} when the inputs were made, got another one: the dataset's order or "
+                "content has changed, so that items would be trained with other rows' labels. Fix the dataset's order, or pass id_of= so "
+                "that each item names itself."
+            )
 
 
 class _Collate:
@@ -276,7 +339,7 @@ class _Collate:
 _MAKE_TENSORS = "Give the dataset a transform to tensors of one shape, pass features=, or a DataLoader with a collate_fn."
 
 
-def _of_loader(loader: "DataLoader[Any]", features: Features | None, watch: bool) -> Inputs:
+def _of_loader(loader: "DataLoader[Any]", features: Features | None, watch: bool, named: Mapping[str, Any]) -> Inputs:
     dataset: Any = loader.dataset
     require_positions(dataset)
     if type(loader.batch_sampler) is not BatchSampler or not isinstance(
@@ -287,11 +350,11 @@ def _of_loader(loader: "DataLoader[Any]", features: Features | None, watch: bool
             "may leave rows out. Pass the Dataset, or torch.utils.data.Subset(dataset, rows): the loop makes the batches."
         )
     collate = None if loader.collate_fn is default_collate else loader.collate_fn
-    if collate is None and features is None and isinstance(dataset, TensorDataset):
+    if collate is None and features is None and not named and isinstance(dataset, TensorDataset):
         return Resident(dataset.tensors[0])
     names = ("pin_memory", "prefetch_factor", "worker_init_fn", "timeout", "multiprocessing_context")
     options = {name: getattr(loader, name) for name in names}
-    return Streamed(dataset, features=features, workers=loader.num_workers, collate=collate, watch=watch, **options)
+    return Streamed(dataset, features=features, workers=loader.num_workers, collate=collate, watch=watch, **named, **options)
 
 
 def _from_array(array: "np.ndarray[Any, Any]") -> Tensor:

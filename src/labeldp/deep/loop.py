@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labeldp import _validate
 from labeldp.deep.augment import Augmentation, mixup
 from labeldp.deep.average import WeightAverage
 from labeldp.deep.checks import require_generator
@@ -19,6 +18,7 @@ from labeldp.deep.inputs import Inputs, as_inputs
 from labeldp.deep.losses import likelihood_loss, mixup_loss
 from labeldp.deep.placement import FabricPlacement, Placement, Precision, share
 from labeldp.deep.schedules import Schedule, cosine, set_rate
+from labeldp.deep.settings import check_recipe
 from labeldp.errors import InvalidInput, UntrainedWarning
 
 
@@ -30,8 +30,9 @@ class Recipe:
     ----------
     epochs, batch_size : int
     rate, momentum, weight_decay : float
-        Of SGD with Nesterov momentum; `rate` is the schedule's peak.
+        Of SGD with Nesterov momentum in [0, 1); `rate` is the schedule's peak.
     schedule : function of progress in [0, 1]
+        Asked at both ends when the recipe is made.
     alpha : float
         Of mixup; 0 for none.
     augment : function (images, generator) -> images, optional
@@ -52,6 +53,11 @@ class Recipe:
         With held-out rows: training ends after this many epochs without a larger held-out score, and the net of the epoch with the largest
         one is what comes of it. As many as `epochs` only chooses. None: all epochs, and the last net. Cost: predictions for the held-out
         rows each epoch, and one more copy of the net. The score of the chosen epoch is too good by the choice: judge by other rows.
+
+    Raises
+    ------
+    InvalidInput
+        For a field that no training could use.
     """
 
     epochs: int = 10
@@ -70,14 +76,7 @@ class Recipe:
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        _validate.integer(epochs=self.epochs, low=1)
-        _validate.integer(batch_size=self.batch_size, low=1)
-        _validate.positive(rate=self.rate)
-        _validate.one_of(("auto", "float32", "bf16"), precision=self.precision)
-        if not self.clip > 0:
-            raise InvalidInput(f"Expected clip > 0, got {self.clip!r}. Pass math.inf for no clipping.")
-        if self.patience is not None:
-            _validate.integer(patience=self.patience, low=1, fix="None trains for all epochs.")
+        check_recipe(self)
 
 
 @dataclass(frozen=True)
@@ -336,6 +335,11 @@ def _logits(module: nn.Module, inputs: Inputs, batches: Sequence[Tensor], place:
         for x in inputs.batches([rows for rows in batches if len(rows)]):
             with place.autocast():
                 logits = module(_ready(x, place.device, torch.preserve_format, dtype))
+            if not isinstance(logits, Tensor):
+                raise InvalidInput(
+                    f"Expected a net that returns a tensor of logits (n, K), got {type(logits).__name__}. Wrap it in a module that takes "
+                    "the logits out, as in return self.net(x).logits."
+                )
             yield logits.float()
     finally:
         module.train(was_training)

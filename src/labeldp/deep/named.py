@@ -132,8 +132,12 @@ def recipe_for(name: str, epochs: int | None, batch_size: int | None, rate: floa
     )
 
 
-def device_of(name: str) -> str:
-    """The device that is asked for: one that torch knows and that is there; "auto" is the GPU if there is one.
+def device_of(name: Any) -> Any:
+    """The device that is asked for: one that torch knows, that is there and that holds numbers; "auto" is the GPU if there is one.
+
+    Parameters
+    ----------
+    name : str or torch.device
 
     Raises
     ------
@@ -143,12 +147,14 @@ def device_of(name: str) -> str:
     require_torch()
     import torch
 
-    if name == "auto":
+    if isinstance(name, str) and name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError, ValueError):  # torch built without the device asserts
-        raise InvalidInput(f"Expected a device that torch can use here, got {name!r}. Use cpu or auto (--device).") from None
+        good = isinstance(name, str | torch.device) and float(torch.ones(1, device=name)) == 1
+    except (RuntimeError, AssertionError, ValueError, NotImplementedError):  # torch built without the device asserts
+        good = False
+    if not good:
+        raise InvalidInput(f"Expected a device that torch can use here, got {str(name)!r}. Use cpu or auto (device=, --device).")
     return name
 
 

@@ -309,6 +309,8 @@ def _require_output(module: nn.Module, n_classes: int, inputs: Inputs) -> None:
     few = next(iter(inputs.batches([torch.arange(min(2, len(inputs)))])))
     try:
         logits = predict(module, few, precision="float32")
+    except InvalidInput:
+        raise
     except Exception as error:
         raise InvalidInput(
             f"Expected a net that takes inputs of shape {tuple(few.shape[1:])} and type {few.dtype}, got {type(error).__name__}: {error}. "

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Feature tables as users have them: the checks that come before a charge, and a digest that names the rows."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import check_array, get_tags
 
 from labeldp._hash import array_digest
+from labeldp.errors import InvalidInput
 from labeldp.learn.model import Estimator
+
+_TABLES = ("shape", "iloc", "__array__", "__array_interface__", "__dataframe__", "__arrow_c_stream__")
 
 
 def check_features(X: Any, estimator: Estimator, name: str) -> Any:
@@ -17,6 +21,11 @@ def check_features(X: Any, estimator: Estimator, name: str) -> Any:
 
     Arrays of more than two dimensions pass where it `takes_images`; `name` is whom messages speak of.
     """
+    if not isinstance(X, Sequence) and hasattr(X, "__len__") and not any(hasattr(X, name) for name in _TABLES):
+        raise InvalidInput(
+            f"Expected X as an array, a sparse matrix or a data frame, got {type(X).__name__}. Pass its rows as one array; "
+            "labeldp.deep.TorchClassifier by itself takes Datasets and DataLoaders."
+        )
     if hasattr(X, "iloc") or (isinstance(X, np.ndarray) and X.dtype.kind in "OUS" and X.ndim == 2):
         return X
     tags = get_tags(estimator).input_tags

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which input belongs to which noisy label: by ids where there are some, and never by an order that contradicts them."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch.utils.data import DataLoader, Subset
+
+from labeldp.deep.data import WithEvidence, positions_of
+from labeldp.deep.inputs import Inputs, Streamed
+from labeldp.errors import InvalidInput, LabelDPWarning
+from labeldp.evidence import NoisyLabels
+
+
+def together(X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Inputs, NoisyLabels]:
+    """Inputs and noisy labels of the same rows, in the order of X.
+
+    Parameters
+    ----------
+    X : what `inputs` was made of
+    inputs : Inputs
+    noisy : NoisyLabels
+    ids : (len(inputs),) or (len(inputs), columns) array, optional
+        Of the inputs: they decide, and inputs without a noisy label are left out. Without them a dataset of `with_evidence` must have the
+        ids of `noisy`, and all else the rows of `noisy` in their order.
+
+    Raises
+    ------
+    InvalidInput
+        Other ids, or another number of rows.
+    """
+    known = _names(X, inputs)
+    if ids is not None:
+        if known is not None and not np.array_equal(known, np.asarray(ids)):
+            raise InvalidInput("Expected the ids of the rows that X has, got others than the dataset was matched by. Leave ids= out.")
+        places = positions_of(np.asarray(ids), len(inputs), noisy, given=True)
+        order = np.argsort(places, kind="stable")
+        places = places[order]
+        same = np.array_equal(places, np.arange(len(inputs)))
+        return (inputs if same else inputs.take(torch.from_numpy(places))), noisy[order]
+    if len(noisy) != len(inputs):
+        raise InvalidInput(f"Expected noisy labels of {len(inputs)} rows, as many as X has, got {len(noisy)}.")
+    if known is None:
+        _warn_of_ids(noisy)
+    elif not np.array_equal(known, noisy.ids):
+        raise InvalidInput(
+            "Expected the noisy labels that the dataset was matched to, got those of other ids. Pass dataset.noisy, or ids=."
+        )
+    return inputs, noisy
+
+
+def require_own_order(X: Any, ids: ArrayLike | None) -> None:
+    """Refuse raw labels with a dataset whose items `with_evidence` has put into another order, unless ids say which is which.
+
+    Parameters
+    ----------
+    X : what `fit` was given
+    ids : array, optional
+        Of the rows.
+    """
+    found = _matched(X)
+    if found is None:
+        return
+    data, rows = found
+    named = ids is not None and np.array_equal(np.asarray(ids), data.noisy.ids[rows])
+    if not named and not np.array_equal(data.positions, np.arange(len(data.positions))):
+        raise InvalidInput(
+            "Expected noisy labels with a dataset of with_evidence, whose items are in the order of its noisy labels; got raw labels. Pass "
+            "dataset.noisy, or the dataset that it was made of."
+        )
+
+
+def _matched(X: Any) -> tuple[WithEvidence, NDArray[np.int64]] | None:
+    """The dataset of `with_evidence` that X is, or is made of, and which of its rows X has."""
+    if isinstance(X, DataLoader | Streamed):
+        return _matched(X.dataset)
+    if isinstance(X, Subset):
+        found = _matched(X.dataset)
+        return None if found is None else (found[0], found[1][np.asarray(X.indices, np.int64)])
+    return (X, np.arange(len(X))) if isinstance(X, WithEvidence) else None
+
+
+def _names(X: Any, inputs: Inputs) -> NDArray[Any] | None:
+    """Ids by which inputs were matched, or name themselves."""
+    if isinstance(inputs, Streamed) and inputs.names is not None:
+        return inputs.names
+    found = _matched(X)
+    return None if found is None else found[0].noisy.ids[found[1]]
+
+
+def _warn_of_ids(noisy: NoisyLabels) -> None:
+    if noisy.explicit_ids and not np.array_equal(noisy.ids, np.arange(len(noisy))):
+        warnings.warn(
+            "The noisy labels carry ids of their own, and nothing says which row of X has which: row i of X is taken for that of noisy "
+            f"label i, whose first id is {noisy.ids[0].tolist()!r}. Pass ids= with the ids of X's rows, and they are matched.",
+            LabelDPWarning,
+            stacklevel=4,
+        )

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Noisy labels meet their own rows: by ids, through DataLoaders and Subsets; what contradicts ids is refused, or told."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+import labeldp as ldp
+from labeldp.deep import Recipe, TorchClassifier, as_inputs, with_evidence
+from labeldp.deep.models import Mlp
+
+K, N = 3, 300
+RNG = np.random.default_rng(0)
+Y = RNG.integers(K, size=N)
+X = (3 * np.eye(K)[Y] + RNG.normal(size=(N, K))).astype(np.float32)
+ORDER = RNG.permutation(N)
+NAMES = np.array([f"row {i}" for i in range(N)])
+
+
+def noisy_of(order=ORDER, names=None):
+    """Row j is that of item order[j]."""
+    ids = order if names is None else names[order]
+    return ldp.privatize(Y[order], ldp.RandomizedResponse(K, 6.0), classes=range(K), ids=ids, noise=ldp.SeededNoise(0))
+
+
+def classifier(**settings):
+    recipe = Recipe(epochs=8, batch_size=32, rate=0.05, precision="float32")
+    return TorchClassifier(lambda k: Mlp(K, k, (8,)), **{"recipe": recipe, "classes": range(K), "random_state": 0} | settings)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """What rows that lie in order learn."""
+    return classifier().fit(X, noisy_of(np.arange(N))).predict_proba(X)
+
+
+@pytest.mark.parametrize("names", [None, NAMES], ids=["numbers", "texts"])
+def test_ids_bring_rows_and_noisy_labels_together(names):
+    noisy = noisy_of(names=names)
+    with pytest.warns(ldp.errors.LabelDPWarning, match="Pass ids="):
+        blind = classifier().fit(X, noisy)
+    model = classifier().fit(X, noisy, ids=np.arange(N) if names is None else names)
+    assert blind.score(X, Y) < 0.6 < 0.85 < model.score(X, Y)
+    assert np.array_equal(model.noisy_labels_.ids, np.arange(N) if names is None else names)  # in the order of X
+    assert np.array_equal(model.noisy_labels_.likelihood(), noisy[np.argsort(ORDER)].likelihood())
+
+
+def test_rows_without_a_noisy_label_are_left_out():
+    noisy = noisy_of()[:200]
+    model = classifier().fit(X, noisy, ids=np.arange(N))
+    assert model.score(X, Y) > 0.85 and np.array_equal(model.noisy_labels_.ids, np.sort(ORDER[:200]))
+    for ids, words in ((np.arange(N) + 1, "1 ids have none"), (np.arange(N - 1), "one id an item"), (np.zeros(N, int), "all different")):
+        with pytest.raises(ldp.InvalidInput, match=words):
+            classifier().fit(X, noisy_of(), ids=ids)
+
+
+def test_what_lies_in_order_needs_no_ids_and_no_warning(expected):
+    model = classifier().fit(X, noisy_of(np.arange(N)), ids=np.arange(N))
+    assert np.array_equal(model.predict_proba(X), expected)
+    classifier().fit(X[:100], ldp.privatize(Y, ldp.RandomizedResponse(K, 6.0), noise=ldp.SeededNoise(0))[:100])  # ids are positions
+
+
+def matched():
+    return with_evidence(TensorDataset(torch.from_numpy(X)), noisy_of())
+
+
+WRAPPED = {
+    "itself": (lambda data: data, np.arange(N)),
+    "a loader": (lambda data: DataLoader(data, 16, shuffle=True), np.arange(N)),
+    "a subset": (lambda data: Subset(data, range(150)), np.arange(150)),
+    "a loader of a subset of a subset": (
+        lambda data: DataLoader(Subset(Subset(data, range(200)), [*range(99, -1, -1)])),
+        np.arange(100)[::-1],
+    ),
+    "inputs": (as_inputs, np.arange(N)),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_a_dataset_with_evidence_is_found_however_it_is_wrapped(name):
+    wrap, rows = WRAPPED[name]
+    data = matched()
+    assert classifier().fit(wrap(data), data.noisy[rows]).score(X, Y) > 0.85
+    for other in (data.noisy[rows[::-1]], data.noisy[(rows + 1) % N]):
+        with pytest.raises(ldp.InvalidInput, match=r"Pass dataset\.noisy"):
+            classifier().fit(wrap(data), other)
+
+
+def test_ids_that_contradict_a_dataset_with_evidence_are_refused():
+    data = matched()
+    half = Subset(data, range(150))
+    assert classifier().fit(half, data.noisy[:150][::-1], ids=data.noisy.ids[:150]).score(X, Y) > 0.85
+    with pytest.raises(ldp.InvalidInput, match="Leave ids= out"):
+        classifier().fit(half, data.noisy[:150], ids=data.noisy.ids[150:])
+
+
+def test_raw_labels_do_not_follow_the_order_of_noisy_ones(tmp_path):
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    options = {"epsilon": 6.0, "dataset": "d", "ledger": ledger}
+    for given in (matched(), DataLoader(matched())):
+        with pytest.raises(ldp.InvalidInput, match="got raw labels"):
+            classifier(**options).fit(given, Y)
+    assert ledger.spent("d", "label") == 0
+    assert classifier(**options).fit(matched(), Y[ORDER], ids=ORDER).score(X, Y) > 0.85  # they say which is which
+    same = with_evidence(TensorDataset(torch.from_numpy(X)), noisy_of(np.arange(N)))
+    assert classifier(**options | {"dataset": "e"}).fit(same, Y).score(X, Y) > 0.85
+
+
+class Named:
+    """Items that change each time, and carry their names, in an order that may change."""
+
+    def __init__(self):
+        self.order = np.arange(N)
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        at = self.order[i]
+        return torch.from_numpy(X[at]) + 0.01 * torch.rand(K), NAMES[at]
+
+
+def name_of(item):
+    return item[1]
+
+
+def test_items_that_name_themselves_are_watched_in_a_fit(tmp_path):
+    data = Named()
+    options = {"epsilon": 6.0, "dataset": "d", "ledger": ldp.Ledger(tmp_path / "ledger.db")}
+    assert classifier(**options).fit(data, Y, ids=NAMES, id_of=name_of).score(X, Y) > 0.85
+    noisy = noisy_of(np.arange(N), NAMES)
+    assert classifier().fit(data, noisy, ids=NAMES, id_of=name_of).score(X, Y) > 0.85
+    data.order = np.roll(data.order, 1)
+    for y, ids in ((Y, NAMES), (noisy, NAMES), (noisy, None)):
+        with pytest.raises(ldp.InvalidInput, match="at position 0, got id 'row 299'"):
+            classifier(**options).fit(data, y, ids=ids, id_of=name_of)

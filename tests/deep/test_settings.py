@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What no training could use is refused when it is given, and a fit that cannot take a step is refused before it is charged."""
+
+import functools
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from tests.naming import named
+from torch import nn
+
+import labeldp as ldp
+from labeldp.deep import Recipe, TorchClassifier, augment, cross_entropy, debiased_loss, likelihood_loss
+from labeldp.deep.models import Mlp, SmallConvNet
+from labeldp.deep.rehearsal import fewest, rehearse
+
+K, N = 3, 300
+QUICK = {"epochs": 1, "precision": "float32"}
+NAN = math.nan
+
+BAD_FIELDS = [
+    *({"alpha": each} for each in (-1, NAN, math.inf, "x", True)),
+    *({"momentum": each} for each in (-1, NAN, 1.0, 5.0, None)),
+    *({"weight_decay": each} for each in (-1, NAN, "0")),
+    *({"average": each} for each in (2.0, 1.0, NAN, "0.9")),
+    *({"schedule": each} for each in (0.1, None, lambda t: "a", lambda t: "0.5", lambda t: NAN, lambda t: -t, lambda t: 1 / t, lambda: 1)),
+    *({"augment": each} for each in (3, "flip")),
+    *({"loss": each} for each in ("likelihood", None)),
+    *({"clip": each} for each in (NAN, 0, -1.0, "a", True)),
+    *({"channels_last": each} for each in ("no", 1, None)),
+    *({"rate": each} for each in (NAN, 0, "1")),
+    *({"epochs": each} for each in (1.5, True, 0)),
+    {"batch_size": 0},
+    {"precision": "fp16"},
+]
+
+
+@pytest.mark.parametrize("field", BAD_FIELDS, ids=named)
+def test_a_recipe_is_checked_when_it_is_made(field):
+    (name,) = field
+    with pytest.raises(ldp.InvalidInput, match=name):
+        Recipe(**field)
+
+
+def test_a_recipe_takes_what_trainings_use():
+    for schedule in (lambda t: 1.0 - t, lambda t: np.float32(t), lambda t: torch.tensor(t), lambda t: 2):
+        assert Recipe(schedule=schedule, momentum=0, weight_decay=0, alpha=0, clip=math.inf, average=0.0, channels_last=False)
+
+
+class Dict(nn.Module):
+    """Gives something that holds logits."""
+
+    def __init__(self, kind=dict):
+        super().__init__()
+        self.kind, self.layer = kind, nn.Linear(K, K)
+
+    def forward(self, x):
+        return {"logits": self.layer(x)} if self.kind is dict else (self.layer(x),)
+
+
+class InTraining(nn.Module):
+    """Fails in training alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(K, K)
+
+    def forward(self, x):
+        if self.training:
+            raise RuntimeError("only in training")
+        return self.layer(x)
+
+
+def with_recipe(**fields):
+    return {"recipe": Recipe(**QUICK | fields)}
+
+
+REFUSED = {
+    "augmentation of images": (with_recipe(augment=augment.flip), {}, "batch of images.*Nothing was charged"),
+    "torch's loss": (with_recipe(loss=nn.functional.cross_entropy), {}, "torch's cross_entropy, which takes true labels"),
+    "torch's loss as an object": (with_recipe(loss=nn.CrossEntropyLoss()), {}, "torch's CrossEntropyLoss"),
+    "a part of torch's loss": (with_recipe(loss=functools.partial(nn.functional.nll_loss, reduction="sum")), {}, "torch's nll_loss"),
+    "a loss without logits": (with_recipe(loss=lambda logits, evidence: torch.zeros(())), {}, "does not require grad"),
+    "a loss a row": (with_recipe(loss=lambda z, e, reduction="mean": likelihood_loss(z, e, "none")), {}, "scalar|single"),
+    "a loss that mixup cannot call": (with_recipe(loss=lambda z, e: likelihood_loss(z, e), alpha=1.0), {}, "reduction"),
+    "cuda that is not there": ({"device": "cuda:77"}, {}, "device that torch can use here, got 'cuda:77'"),
+    "a device without numbers": ({"device": "meta"}, {}, "got 'meta'"),
+    "a device that is not one": ({"device": torch.device("meta")}, {}, "got 'meta'"),
+    "no device": ({"device": None}, {}, "got 'None'"),
+    "another word": ({"device": "gpu"}, {}, "got 'gpu'"),
+    "a frozen net": ({"module": nn.Linear(K, K).requires_grad_(False)}, {}, "frozen"),
+    "a net that cannot train": ({"module": InTraining()}, {}, "only in training"),
+    "a mapping of logits": ({"module": Dict()}, {}, "tensor of logits .*, got dict"),
+    "a tuple of logits": ({"module": Dict(tuple)}, {}, "tensor of logits .*, got tuple"),
+    "progress": ({"progress": 3}, {}, "progress as a function"),
+    "warm start": ({"warm_start": "no"}, {}, "warm_start as True or False"),
+    "batches of one row": (with_recipe(batch_size=1), {}, "step on 1 input .*without batch normalisation"),
+    "few rows in stages": ({}, {"rows": 3}, "step on 1 input .*without batch normalisation"),
+    "NaN in a late item": ({}, {"late": NAN}, "finite inputs"),
+}
+
+
+class Items:
+    """A Dataset."""
+
+    def __init__(self, X):
+        self.X = X
+
+    def __len__(self):
+        return len(self.X)
+
+    def __getitem__(self, i):
+        return self.X[i]
+
+
+def problem(rows=N):
+    rng = np.random.default_rng(0)
+    y = rng.integers(K, size=rows)
+    return (3 * np.eye(K)[y] + rng.normal(size=(rows, K))).astype(np.float32), y
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_take_a_step_is_not_charged(tmp_path, name):
+    settings, given, words = REFUSED[name]
+    X, y = problem(given.get("rows", N))
+    if "late" in given:
+        X[-1] = given["late"]
+        X = Items(X)
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    defaults = {"module": lambda k: Mlp(K, k, (8,)), "recipe": Recipe(**QUICK), "classes": range(K), "dataset": "d", "ledger": ledger}
+    with pytest.raises(ldp.InvalidInput, match=words):
+        TorchClassifier(**defaults | settings).fit(X, y)
+    assert ledger.spent("d", "label") == 0
+
+
+def test_every_stage_has_its_recipe_tried(tmp_path):
+    X, y = problem()
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    recipes = [Recipe(**QUICK), Recipe(**QUICK, augment=augment.flip)]
+    model = TorchClassifier(nn.Linear(K, K), recipe=recipes, classes=range(K), dataset="d", ledger=ledger, law="rr-with-prior")
+    with pytest.raises(ldp.InvalidInput, match="batch of images"):
+        model.fit(X, y)
+    assert ledger.spent("d", "label") == 0
+
+
+def draws_from_everywhere(images, generator):
+    """An augmentation that uses every source of random numbers there is."""
+    return images + torch.rand(1) + np.random.random() + random.random() + torch.rand(1, generator=generator)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"loss": likelihood_loss, "augment": draws_from_everywhere}, {"loss": cross_entropy, "alpha": 1.0}, {"loss": debiased_loss}],
+    ids=named,
+)
+def test_a_step_that_is_tried_leaves_no_trace(fields):
+    net = nn.Sequential(SmallConvNet(K, 1), nn.Dropout(0.5))
+    before = {name: w.clone() for name, w in net.state_dict().items()}
+    torch.manual_seed(3)
+    few = torch.rand(2, 1, 8, 8)
+    states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+    rehearse(net, few, K, [Recipe(**QUICK | fields)], torch.device("cpu"), rows=2)
+    assert all(torch.equal(w, before[name]) for name, w in net.state_dict().items())
+    assert torch.equal(states[0], torch.get_rng_state()) and np.array_equal(states[1], np.random.get_state()[1])
+    assert states[2] == random.getstate()
+
+
+def test_the_smallest_batch_is_foreseen():
+    assert fewest(300, 64, 0.5) == fewest(2, 64, 1.0) == fewest(33, 2, 0.5) == 2
+    assert fewest(300, 1, 1.0) == fewest(1, 64, 1.0) == fewest(30, 64, 0.5) == 1
