@@ -31,6 +31,7 @@ from labeldp.deep import (
 )
 from labeldp.deep.loop import Recipe
 from labeldp.deep.models import Mlp, SmallConvNet
+from labeldp.errors import SeenRowsWarning
 from labeldp.learn import ClusterPrior, LearnOptions
 
 K, N = 4, 1200
@@ -491,6 +492,16 @@ def test_held_out_progress_tells_noisy_figures_only(data):
     model = classifier(validation_fraction=0.2, progress=told.append).fit(X, y)
     assert [epoch for stage in model.history_ for epoch in stage] == told
     assert all(epoch.held_out < 0 for epoch in told)
+
+
+def test_a_score_on_rows_that_were_learned_from_warns(data):
+    X, y = data
+    model = classifier(validation_fraction=0.2).fit(X, y)
+    noisy = model.noisy_labels_
+    with pytest.warns(SeenRowsWarning, match="The model has learned from"):
+        model.score(X, noisy)
+    (unseen,) = (block.rows for block in noisy.blocks if block.stage == "validation")
+    assert model.score(X[unseen], noisy[unseen]) == pytest.approx(model.estimated_accuracy_.value)
 
 
 def test_a_cluster_prior_is_paid_for_out_of_epsilon(data, tmp_path):

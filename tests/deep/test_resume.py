@@ -21,6 +21,7 @@ from labeldp.deep.checkpoint import opened
 from labeldp.deep.describe import described, differences
 from labeldp.deep.loop import Recipe
 from labeldp.deep.models import Mlp
+from labeldp.errors import LabelDPWarning
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARK = ROOT / "benchmarks" / "deep_resume.py"
@@ -234,11 +235,6 @@ LIKE = {
     "one number": ({}, recipe_of(weight_decay=1e-3), r"recipe.weight_decay \(kept \"0.0005\", now \"0.001\"\)\. Nothing"),
     "dropout": ({"module": partial(Mlp, K, hidden=(8,))}, {"module": partial(Mlp, K, hidden=(8,), dropout=0.9)}, "module.structure"),
     "layers": ({"module": of_layers(torch.nn.ReLU())}, {"module": of_layers(torch.nn.Tanh())}, r"now \.\.\..*Tanh"),
-    "weights": (
-        {"module": of_layers(torch.nn.ReLU())},
-        {"module": of_layers(torch.nn.ReLU(), 0.1)},
-        "module.values.*give a function that makes it",
-    ),
     "numpy's numbers": ({"random_state": np.int64(1)}, {"random_state": np.int64(2)}, "random_state .kept 1, now 2"),
 }
 
@@ -251,6 +247,14 @@ def test_a_fit_that_differs_in_one_thing_alone_is_told_which(data, tmp_path, nam
     with pytest.raises(ldp.InvalidInput, match=words):
         classifier(tmp_path, **second).fit(X, y)
     again = classifier(tmp_path, **first).fit(X, y)
+    assert again.progress.seen == 0 and np.array_equal(again.predict_proba(X), kept.predict_proba(X))
+
+
+def test_a_fit_goes_on_with_the_weights_that_it_began_with_and_says_so(data, tmp_path):
+    X, y = data
+    kept = classifier(tmp_path, module=of_layers(torch.nn.ReLU())).fit(X, y)
+    with pytest.warns(LabelDPWarning, match="other weights.*goes on with its own"):
+        again = classifier(tmp_path, module=of_layers(torch.nn.ReLU(), 0.1)).fit(X, y)
     assert again.progress.seen == 0 and np.array_equal(again.predict_proba(X), kept.predict_proba(X))
 
 

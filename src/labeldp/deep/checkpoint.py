@@ -15,6 +15,7 @@ import fcntl
 import io
 import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from labeldp._files import sync, write_new
 from labeldp._hash import array_digest, digest
 from labeldp.deep.describe import differences
 from labeldp.deep.ranks import from_first, is_first
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, LabelDPWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.protocol.stages import Rows
 from labeldp.receipt import Receipt
@@ -38,7 +39,7 @@ State = Mapping[str, Tensor]
 _TOLD = 4  # differences in a message
 _RESTORE = "Restore the file, or use another folder: labels that were drawn are kept beside the ledger."
 _TRAIN_AGAIN = "Delete the file: the stage is trained again, and no label is drawn again."
-_WEIGHTS = "The net has other weights than that fit began with: give a function that makes it, whose weights follow from the fit's seed. "
+_WEIGHTS = "module.values "
 
 
 class Checkpoint:
@@ -84,17 +85,24 @@ class Checkpoint:
             self._write("initial.pt", _torch_bytes(_on_cpu(module)))
             self._write("plan.json", json.dumps({"facts": wanted, "seed": seed}, indent=1).encode())
             return seed, None
-        other = list(differences(plan["facts"], wanted))
+        found = list(differences(plan["facts"], wanted))
+        other = [each for each in found if not each.startswith(_WEIGHTS)]
         if other:
-            advice = _WEIGHTS if any(each.startswith("module.values ") for each in other) else ""
             raise InvalidInput(
                 f"Expected in {self.folder} the state of this fit, got that of one that differs in {_listed(other)}. Nothing was drawn and "
-                f"nothing was changed. {advice}Give what that fit was given, or another folder: labels that were drawn are kept beside the "
+                f"nothing was changed. Give what that fit was given, or another folder: labels that were drawn are kept beside the "
                 "ledger."
             )
         initial = self._read_torch("initial.pt", _RESTORE)
         if initial is None:
             raise InvalidInput(f"Expected the first weights in {self.folder / 'initial.pt'}, got no file. {_RESTORE}")
+        if found:  # a script that makes its net by itself has other random weights each time it is run
+            warnings.warn(
+                f"The net given has other weights than the fit in {self.folder} began with, and that fit goes on with its own. Give a function "
+                "that makes the net if its first weights are random; another folder if it is these that you mean.",
+                LabelDPWarning,
+                stacklevel=2,
+            )
         return int(plan["seed"]), initial
 
     def charged(self, receipt: Receipt) -> None:
