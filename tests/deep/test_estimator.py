@@ -496,7 +496,7 @@ def test_held_out_progress_tells_noisy_figures_only(data):
 
 def test_a_score_on_rows_that_were_learned_from_warns(data):
     X, y = data
-    model = classifier(validation_fraction=0.2).fit(X, y)
+    model = classifier(validation_fraction=0.2, law="subset", n_stages=1).fit(X, y)
     noisy = model.noisy_labels_
     with pytest.warns(SeenRowsWarning, match="The model has learned from"):
         model.score(X, noisy)

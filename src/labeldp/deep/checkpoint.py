@@ -98,8 +98,8 @@ class Checkpoint:
             raise InvalidInput(f"Expected the first weights in {self.folder / 'initial.pt'}, got no file. {_RESTORE}")
         if found:  # a script that makes its net by itself has other random weights each time it is run
             warnings.warn(
-                f"The net given has other weights than the fit in {self.folder} began with, and that fit goes on with its own. Give a function "
-                "that makes the net if its first weights are random; another folder if it is these that you mean.",
+                f"The net given has other weights than the fit in {self.folder} began with, and that fit goes on with its own. "
+                "Give a function that makes the net if its first weights are random; another folder if it is these that you mean.",
                 LabelDPWarning,
                 stacklevel=2,
             )
