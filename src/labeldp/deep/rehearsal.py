@@ -51,7 +51,7 @@ def rehearse(module: nn.Module, few: Tensor, n_classes: int, recipes: Sequence[R
     for recipe in {id(each): each for each in recipes}.values():
         _require_loss_of_evidence(recipe.loss)
         with _undisturbed(device) as generator:
-            step = replace(recipe, epochs=1, batch_size=max(2, rows))
+            step = replace(recipe, epochs=1, batch_size=max(2, rows), patience=None)
             try:
                 train(copy.deepcopy(module), inputs, _target(recipe.loss, rows, n_classes), step, generator=generator, device=device)
             except torch.OutOfMemoryError:
