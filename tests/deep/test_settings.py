@@ -4,6 +4,7 @@
 import functools
 import math
 import random
+import warnings
 
 import numpy as np
 import pytest
@@ -165,6 +166,12 @@ def test_a_step_that_is_tried_leaves_no_trace(fields):
     assert all(torch.equal(w, before[name]) for name, w in net.state_dict().items())
     assert torch.equal(states[0], torch.get_rng_state()) and np.array_equal(states[1], np.random.get_state()[1])
     assert states[2] == random.getstate()
+
+
+def test_a_step_that_is_tried_warns_of_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rehearse(Mlp(K, K), torch.zeros(2, K), K, [Recipe(schedule=lambda t: 0.0)], torch.device("cpu"), rows=2)
 
 
 def test_the_smallest_batch_is_foreseen():

@@ -4,6 +4,7 @@
 import contextlib
 import copy
 import random
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -105,10 +106,14 @@ def _require_loss_of_evidence(loss: Any) -> None:
 
 @contextlib.contextmanager
 def _undisturbed(device: torch.device) -> Iterator[torch.Generator]:
-    """A generator; torch's, numpy's and Python's global ones are put back, which a function of the user's may draw from."""
+    """A generator; torch's, numpy's and Python's global ones are put back, which a function of the user's may draw from.
+
+    The training itself says what there is to warn of; one step is no training, and its schedule may be 0.
+    """
     of_numpy, of_python = np.random.get_state(), random.getstate()
     try:
-        with seeded(0, 0, device) as generator:
+        with seeded(0, 0, device) as generator, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             yield generator
     finally:
         np.random.set_state(of_numpy)
