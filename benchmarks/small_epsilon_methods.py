@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import labeldp as ldp
-from labeldp.learn import ClusterPrior, LearnOptions, NoiseCluster
+from labeldp.learn import ClusterPrior, LearnOptions, NoiseCluster, ProportionClassifier
 
 IMAGES = ("mnist", "fashion_mnist", "cifar10")
 ORIENTATIONS, CELL = 8, 4
@@ -128,6 +128,8 @@ def classifier(name, method, epsilon, seed):
         return NoiseCluster(n_clusters=dataset.n_classes, **shared)  # an image is in the cluster that the net puts it in
     if method.startswith("NoiseCluster"):
         return NoiseCluster(estimator if "learner" in method else None, embedder=embedder_for(name), **shared)
+    if method == "ProportionClassifier":
+        return ProportionClassifier(None if name == "adult" else estimator, embedder=embedder_for(name), **shared)
     more = {
         "randomized response": {"law": "rr"} | PUBLISHED_RECIPE,
         "labeldp without clusters": {},
@@ -148,6 +150,7 @@ METHODS = (
     "NoiseCluster, then the learner",
     "NoiseCluster, self-supervised",
     "NoiseCluster, SCAN",
+    "ProportionClassifier",
     "ClusterRR",
     "ClusterPrior + RRWithPrior",
     "ClusterPrior + AutoLaw",

@@ -62,7 +62,7 @@ def _line(*cells):
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-SUMMED_UP = ("randomized response", "NoiseCluster, then the learner", "ClusterRR", "ClusterPrior + RRWithPrior", "non-private")
+SUMMED_UP = ("randomized response", "NoiseCluster, then the learner", "ProportionClassifier", "ClusterPrior + RRWithPrior", "non-private")
 
 
 def summary():

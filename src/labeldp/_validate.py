@@ -23,12 +23,12 @@ def _real(name: str, value: object, expected: str, fix: str) -> float:
     return float(value)
 
 
-def positive(*, fix: str = "", **named: object) -> float:
-    """A finite number above 0, as a float."""
+def positive(*, zero: bool = False, fix: str = "", **named: object) -> float:
+    """A finite number above 0, as a float; 0 only if asked for."""
     name, value = _single(named)
-    expected = f"0 < {name} < inf"
+    expected = f"0 {'<=' if zero else '<'} {name} < inf"
     number = _real(name, value, expected, fix)
-    if not (0 < number < math.inf):
+    if not (0 < number < math.inf or (zero and number == 0)):
         raise InvalidInput(f"Expected {expected}, got {name}={value!r}. {fix}".rstrip())
     return number
 

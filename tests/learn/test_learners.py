@@ -3,7 +3,6 @@
 
 import numpy as np
 import pytest
-from scipy.optimize import check_grad
 from scipy.sparse import csr_matrix
 from sklearn.datasets import make_blobs
 from sklearn.dummy import DummyClassifier
@@ -15,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
-from labeldp.learn import SoftmaxRegression, em, likelihood, linear, softmax
+from labeldp.learn import SoftmaxRegression, em, likelihood, linear
 from labeldp.learn.learners import LearnOptions
 from labeldp.learn.model import Model, seeded, take, weight_keyword
 
@@ -37,14 +36,6 @@ def test_softmax_on_known_labels_is_logistic_regression(k):
     ours = SoftmaxRegression(C=0.1, tol=1e-9).fit(X, y).predict_proba(X)
     theirs = LogisticRegression(C=0.1, tol=1e-9, max_iter=1000).fit(X, y).predict_proba(X)
     assert np.allclose(ours, theirs, atol=2e-3)
-
-
-def test_softmax_gradient():
-    rng = np.random.default_rng(0)
-    X, table, weight = rng.normal(size=(40, 3)), np.log(rng.random((40, 4))), rng.random(40)
-    objective = softmax._objective(X, table, weight, rng.random((4, 4)), True)
-    at = rng.normal(size=16)
-    assert check_grad(lambda w: objective(w)[0], lambda w: objective(w)[1], at) < 1e-5
 
 
 def test_softmax_sparse_weights_and_impossible_classes():

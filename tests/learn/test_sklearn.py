@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import labeldp as ldp
-from labeldp.learn import ClusterPrior, NoiseCluster, SoftmaxRegression
+from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier, SoftmaxRegression
 
 FRESH = "each fit draws fresh noise"
 FRESH_NOISE_CHECKS = ("check_fit_idempotent", "check_supervised_y_2d", "check_classifier_data_not_an_array")
@@ -41,6 +41,8 @@ def fails_by_fresh_noise(estimator):
         ldp.LabelDPClassifier(LogisticRegression(), epsilon=4.0, prior=ClusterPrior(), noise=ldp.SeededNoise(0)),
         NoiseCluster(epsilon=4.0, noise=ldp.SeededNoise(0)),
         NoiseCluster(make_pipeline(StandardScaler(), LogisticRegression()), epsilon=4.0),
+        ProportionClassifier(epsilon=4.0, noise=ldp.SeededNoise(0)),
+        ProportionClassifier(make_pipeline(StandardScaler(), LogisticRegression()), epsilon=4.0),
         SoftmaxRegression(),
     ],
     expected_failed_checks=fails_by_fresh_noise,

@@ -74,7 +74,7 @@ def download(name: str, folder: str, forms: tuple[Form, ...]) -> tuple[Form, lis
     try:
         return form, [_fetch(file, cache_folder() / folder) for file in form.files]
     except (OSError, ValueError) as problem:  # no network, no such page, wrong checksum, no room on the disk
-        raise ReleaseError(missing_message(name, folder, forms, problem)) from problem
+        raise ReleaseError(missing_message(name, folder, forms, problem)) from None
 
 
 def _fetch(file: File, folder: Path) -> Path:

@@ -5,6 +5,7 @@ from labeldp.learn.classifier import LabelDPClassifier
 from labeldp.learn.learners import LearnOptions
 from labeldp.learn.noise_cluster import NoiseCluster
 from labeldp.learn.priors import ClusterPrior
+from labeldp.learn.proportions import ProportionClassifier
 from labeldp.learn.softmax import SoftmaxRegression
 
-__all__ = ["ClusterPrior", "LabelDPClassifier", "LearnOptions", "NoiseCluster", "SoftmaxRegression"]
+__all__ = ["ClusterPrior", "LabelDPClassifier", "LearnOptions", "NoiseCluster", "ProportionClassifier", "SoftmaxRegression"]

@@ -26,17 +26,22 @@ def exact_learner(estimator: Estimator) -> Estimator | None:
         return None if last is None else Pipeline([*estimator.steps[:-1], (estimator.steps[-1][0], last)])
     if hasattr(estimator, "fit_likelihood"):
         return clone(estimator)
-    if type(estimator) is LogisticRegression and _is_plain(estimator):
-        strengths = tuple(share * estimator.C for share in PENALTIES)
-        return SoftmaxRegression(
-            C=strengths,
-            intercept_C=0.1,
-            fit_intercept=estimator.fit_intercept,
-            max_iter=max(20, estimator.max_iter),
-            warm_start=estimator.warm_start,
-            random_state=estimator.random_state,
-        )
-    return None
+    found = softmax_of(estimator)
+    return None if found is None else found.set_params(C=tuple(share * estimator.C for share in PENALTIES))
+
+
+def softmax_of(estimator: Estimator) -> SoftmaxRegression | None:
+    """The equal of a LogisticRegression with the plain L2 penalty, its intercepts held back a little; None of any other."""
+    if type(estimator) is not LogisticRegression or not _is_plain(estimator):
+        return None
+    return SoftmaxRegression(
+        C=estimator.C,
+        intercept_C=0.1,
+        fit_intercept=estimator.fit_intercept,
+        max_iter=max(20, estimator.max_iter),
+        warm_start=estimator.warm_start,
+        random_state=estimator.random_state,
+    )
 
 
 # Parameters of LogisticRegression that leave the model that it looks for as it is, or that SoftmaxRegression has too.

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Multinomial logistic regression that learns from likelihoods: the exact loss, by L-BFGS."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
-from scipy.special import log_softmax, logsumexp, softmax
+from scipy.special import log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
+from labeldp.learn.evidence_loss import CountEvidence, Evidence, RowEvidence, objective
 
 Floats = NDArray[np.float64]
 
@@ -104,7 +105,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
             raise InvalidInput(f"Expected at least 2 classes, got {len(classes)} class. SoftmaxRegression cannot learn from one class.")
         known = np.full((len(codes), len(classes)), -np.inf)
         known[np.arange(len(codes)), codes] = 0.0
-        return self._fit(features, known, sample_weight, classes)
+        return self._fit(features, self._rows(features, known, sample_weight), classes)
 
     def fit_likelihood(self, X: ArrayLike, log_likelihood: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit on likelihoods; the classes are 0..K-1.
@@ -120,58 +121,85 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         table = np.asarray(log_likelihood, np.float64)
         if table.ndim != 2 or table.shape[0] != features.shape[0] or np.isnan(table).any():
             raise InvalidInput(f"Expected log_likelihood of shape ({features.shape[0]}, K) without NaN, got shape {table.shape}.")
-        return self._fit(features, table, sample_weight, np.arange(table.shape[1]))
+        return self._fit(features, self._rows(features, table, sample_weight), np.arange(table.shape[1]))
 
-    def _fit(self, X: Floats, table: Floats, sample_weight: ArrayLike | None, classes: NDArray[np.generic]) -> Self:
+    def fit_counts(self, X: ArrayLike, groups: ArrayLike, counts: ArrayLike, *, variance: float, counted: ArrayLike | None = None) -> Self:
+        """Fit on noisy label counts of groups of rows; the classes are 0..K-1.
+
+        Parameters
+        ----------
+        X : (n, n_features) array or sparse matrix
+        groups : (n,) integers in 0..g-1
+            Which group each row is in; groups may be empty.
+        counts : (g, K) numbers
+            How many rows of each group have each label, with unbiased noise.
+        variance : float
+            Of the noise on one count.
+        counted : (g,) integers, optional
+            How many rows of each group were counted, any of them alike; all by default.
+
+        Notes
+        -----
+        Learning from label proportions, with the noise in the likelihood: see `labeldp.learn.evidence_loss.CountEvidence`. Held-out parts
+        are groups. Cost: O(n K d) an iteration.
+        """
+        features: Floats = validate_data(self, X, accept_sparse="csr", dtype=np.float64)
+        evidence = _counted(np.asarray(groups), np.asarray(counts, np.float64), variance, counted, features.shape[0])
+        return self._fit(features, evidence, np.arange(evidence.counts.shape[1]))
+
+    def _rows(self, X: Floats, table: Floats, sample_weight: ArrayLike | None) -> RowEvidence:
         weight = np.ones(X.shape[0]) if sample_weight is None else np.asarray(sample_weight, np.float64)
         if weight.shape != (X.shape[0],) or not np.all((weight >= 0) & (weight < np.inf)):
             raise InvalidInput(f"Expected sample_weight of shape ({X.shape[0]},), all >= 0 and finite; got shape {weight.shape}.")
         if not weight.any():
             raise InvalidInput("Expected some sample_weight above zero, got all of them zero.")
+        return RowEvidence(table, weight)
+
+    def _fit(self, X: Floats, evidence: Evidence, classes: NDArray[np.generic]) -> Self:
         strengths = sorted(_validate.positive(C=c) for c in np.atleast_1d(np.asarray(self.C, np.float64)).tolist())
-        start = np.zeros((table.shape[1], X.shape[1] + 1))
+        start = np.zeros((len(classes), X.shape[1] + 1))
         if self.warm_start and getattr(self, "coef_", np.empty(0)).shape == (start.shape[0], start.shape[1] - 1):
             start = np.column_stack([self.coef_, self.intercept_])
-        self.C_ = strengths[-1] if len(strengths) == 1 else self._choose(X, table, weight, start, strengths)
+        self.C_ = strengths[-1] if len(strengths) == 1 else self._choose(X, evidence, start, strengths)
         for strength in (c for c in strengths if c < self.C_):
-            start, _ = self._solve(X, table, weight, start, strength, _ON_THE_WAY)
-        start, iterations = self._solve(X, table, weight, start, self.C_, self.max_iter)
+            start, _ = self._solve(X, evidence, start, strength, _ON_THE_WAY)
+        start, iterations = self._solve(X, evidence, start, self.C_, self.max_iter)
         self.classes_: NDArray[np.generic] = classes
         self.coef_: Floats = start[:, :-1]
         self.intercept_: Floats = start[:, -1]
         self.n_iter_ = iterations
         return self
 
-    def _choose(self, X: Floats, table: Floats, weight: Floats, start: Floats, strengths: list[float]) -> float:
-        """The mean of log C under weights from the likelihood of held-out rows (three folds, or one where rows are many) and a normal
+    def _choose(self, X: Floats, evidence: Evidence, start: Floats, strengths: list[float]) -> float:
+        """The mean of log C under weights from the likelihood of what is held out (three folds, or one where rows are many) and a normal
         distribution around a tenth of the largest, half a decade wide. Two worse strengths in a row end the search.
 
         C is the variance that coefficients have beforehand, which does not depend on the number of rows: a sample is enough to find it.
         """
-        order = check_random_state(self.random_state).permutation(X.shape[0])[:_ENOUGH_ROWS]
+        order = check_random_state(self.random_state).permutation(evidence.n_units)[:_ENOUGH_ROWS]
         parts = [order[fold::_FOLDS] for fold in range(_FOLDS if len(order) <= _MANY_ROWS else 1)]
-        folds = [(np.setdiff1d(order, part), part) for part in parts]
-        data = [(X[train], table[train], weight[train]) for train, _ in folds]
-        solutions, scores = [start] * len(folds), list[float]()
+        learned = [evidence.part(np.setdiff1d(order, part)) for part in parts]
+        held_out = [evidence.part(part) for part in parts]
+        solutions, scores = [start] * len(parts), list[float]()
         for strength in strengths:
-            solutions = [self._solve(*fold, solution, strength, _ON_THE_WAY)[0] for fold, solution in zip(data, solutions, strict=True)]
-            scores.append(
-                sum(_held_out_score(X[rows], table[rows], weight[rows], w) for (_, rows), w in zip(folds, solutions, strict=True))
-            )
+            solutions = [
+                self._solve(X[rows], known, solution, strength, _ON_THE_WAY)[0]
+                for (rows, known), solution in zip(learned, solutions, strict=True)
+            ]
+            scores.append(-sum(_loss(X[rows], kept, w) for (rows, kept), w in zip(held_out, solutions, strict=True)))
             if len(scores) > 2 and max(scores) > max(scores[-2:]):
                 break
         decades = np.log10(strengths[: len(scores)]) - np.log10(strengths[-1] / 10)
         belief = softmax(np.asarray(scores) - 2 * decades**2)
         return float(strengths[-1] / 10 * 10 ** (belief @ decades))
 
-    def _solve(self, X: Floats, table: Floats, weight: Floats, start: Floats, strength: float, max_iter: int) -> tuple[Floats, int]:
+    def _solve(self, X: Floats, evidence: Evidence, start: Floats, strength: float, max_iter: int) -> tuple[Floats, int]:
         """Coefficients and intercepts (K, n_features + 1) from this start, and the iterations taken."""
-        total = max(float(weight.sum()), np.finfo(np.float64).tiny)
-        penalty = np.full(start.shape, (2.0 if len(start) == 2 else 1.0) / total)
+        penalty = np.full(start.shape, (2.0 if len(start) == 2 else 1.0) / max(evidence.weight, np.finfo(np.float64).tiny))
         penalty[:, :-1] /= strength
         penalty[:, -1] /= self.intercept_C
         result = minimize(
-            _objective(X, table, weight / total, penalty, self.fit_intercept),
+            objective(X, evidence, penalty, self.fit_intercept),
             start.ravel(),
             jac=True,
             method="L-BFGS-B",
@@ -199,27 +227,23 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         return np.asarray(self.classes_[scores.argmax(axis=1)])
 
 
-def _held_out_score(X: Floats, table: Floats, weight: Floats, solution: Floats) -> float:
-    log_p = log_softmax(X @ solution[:, :-1].T + solution[:, -1], axis=1)
-    return float(weight @ np.maximum(logsumexp(log_p + table, axis=1), -1e6))
+def _loss(X: Floats, evidence: Evidence, solution: Floats) -> float:
+    return evidence.loss(log_softmax(X @ solution[:, :-1].T + solution[:, -1], axis=1))[0]
 
 
-def _objective(X: Floats, table: Floats, weight: Floats, penalty: Floats, intercept: bool) -> Callable[[Floats], tuple[float, Floats]]:
-    """Mean loss with its gradient, whose logit part is softmax - posterior."""
-    shape = (table.shape[1], X.shape[1] + 1)
-
-    def value_and_gradient(flat: Floats) -> tuple[float, Floats]:
-        W = flat.reshape(shape)
-        log_p = log_softmax(X @ W[:, :-1].T + W[:, -1], axis=1)
-        joint = log_p + table
-        evidence = logsumexp(joint, axis=1, keepdims=True)
-        residual = (np.exp(log_p) - np.exp(joint - evidence)) * weight[:, None]
-        gradient = np.empty(shape)
-        gradient[:, :-1] = (X.T @ residual).T
-        gradient[:, -1] = residual.sum(axis=0)
-        gradient += penalty * W
-        if not intercept:
-            gradient[:, -1] = 0.0
-        return float(0.5 * np.sum(penalty * W**2) - weight @ evidence[:, 0]), gradient.ravel()
-
-    return value_and_gradient
+def _counted(groups: NDArray[np.generic], counts: Floats, variance: float, counted: ArrayLike | None, n_rows: int) -> CountEvidence:
+    """Checked counts of the groups that have rows."""
+    if groups.shape != (n_rows,) or groups.dtype.kind not in "iu":
+        raise InvalidInput(f"Expected groups of {n_rows} rows as integers, got {groups.dtype} of shape {groups.shape}.")
+    if counts.ndim != 2 or counts.shape[1] < 2 or not np.isfinite(counts).all():
+        raise InvalidInput(f"Expected finite counts of shape (g, K) with K >= 2, got shape {counts.shape}.")
+    if n_rows == 0 or groups.min() < 0 or groups.max() >= len(counts):
+        raise InvalidInput(f"Expected groups in 0..{len(counts) - 1}, a row of counts for each, got others.")
+    noise = _validate.positive(zero=True, variance=variance)
+    sizes = np.bincount(groups, minlength=len(counts))
+    used = sizes if counted is None else np.asarray(counted, np.float64)
+    if used.shape != sizes.shape or not np.all((used >= 0) & (used <= sizes)):
+        raise InvalidInput(f"Expected counted of shape ({len(counts)},), each between 0 and the group's number of rows.")
+    kept = np.flatnonzero(sizes)
+    number = np.cumsum(sizes > 0) - 1
+    return CountEvidence(number[groups], counts[kept], noise, used[kept] / sizes[kept])
