@@ -11,14 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from tests.cli.commands import SENTINEL, run
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from labeldp.app.clusters import as_logistic
 from labeldp.app.learners import Boosting, NetLearner
 from labeldp.app.model_store import load_model, save_model
 from labeldp.app.train import threads_for
-from labeldp.cli.tables import accuracy_text, votes_text
+from labeldp.cli.tables import accuracy_text, clusters_text
 from labeldp.errors import InvalidInput
+from labeldp.learn import SoftmaxRegression
 from labeldp.privacy.ledger import default_ledger
 
 N = 1200
@@ -214,6 +218,26 @@ def test_votes_of_clusters_make_a_model(tmp_path):
     assert accuracy_of(tmp_path / "found.parquet", new["bought"]) > 0.8
 
 
+def test_counts_of_clusters_make_a_model(tmp_path):
+    source = write(tmp_path / "shop.parquet", shop())
+    code, out, err = train(source, tmp_path / "model", "--model", "proportions", "--id", "id", "--json", epsilon=0.5)
+    assert (code, err) == (0, "")
+    facts = json.loads(out)
+    assert facts["guarantee"] == {"unit": "row", "epsilon": 0.5, "delta": 0.0}
+    assert facts["clusters"]["deviation"] == pytest.approx(5.65, abs=0.01)  # discrete Laplace noise of scale 4
+    assert [receipt["event"]["query"]["query"] for receipt in facts["receipts"]] == ["histogram"]
+    new = shop(400, seed=1)
+    assert run("predict", tmp_path / "model", write(tmp_path / "new.parquet", new), "--out", tmp_path / "found.parquet")[0] == 0
+    assert accuracy_of(tmp_path / "found.parquet", new["bought"]) > 0.8
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_what_is_stored_predicts_what_was_learned(k):
+    X = np.random.default_rng(0).normal(size=(200, 3))
+    learned = make_pipeline(StandardScaler(), SoftmaxRegression()).fit(X, np.arange(200) % k)
+    assert np.allclose(as_logistic(learned).predict_proba(X), learned.predict_proba(X))
+
+
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
@@ -229,6 +253,7 @@ def test_votes_of_clusters_make_a_model(tmp_path):
         (("--prior", "clusters", "--model", "noise-cluster"), 2, "asks clusters alone"),
         (("--law", "rr", "--model", "noise-cluster"), 2, "asks clusters alone"),
         (("--epochs", "3", "--model", "noise-cluster"), 4, "Choose one"),
+        (("--prior", "clusters", "--model", "proportions"), 2, "asks clusters alone"),
     ],
     ids=str,
 )
@@ -245,7 +270,11 @@ def test_a_released_table_is_not_asked_again(tmp_path):
     source = write(tmp_path / "shop.parquet", shop())
     released = ("release", source, "--label", "bought", "--epsilon", 2, "--classes", "no,yes", "--out", tmp_path / "out.parquet")
     assert run(*released)[0] == 0
-    for more, message in ((("--prior", "clusters"), "paid for"), (("--model", "noise-cluster"), "cannot vote")):
+    for more, message in (
+        (("--prior", "clusters"), "paid for"),
+        (("--model", "noise-cluster"), "cannot be asked"),
+        (("--model", "proportions"), "cannot be asked"),
+    ):
         code, _, err = train(tmp_path / "out.parquet", tmp_path / "model", *more, epsilon=None)
         assert code in (2, 4)
         assert message in " ".join(err.replace("│", " ").split())
@@ -264,10 +293,12 @@ def test_no_accuracy_is_said_that_cannot_be(value: float, low: float, high: floa
     assert accuracy_text(None) == ""
 
 
-def test_votes_say_how_far_they_can_be_trusted() -> None:
+def test_clusters_say_how_far_they_can_be_trusted() -> None:
     said = " 1,200 clusters voted; if the first class led by half of a cluster, noise overruled it for 0.3 % of the rows."
-    assert votes_text({"number": 1200, "mechanism": "permute-and-flip", "failure": 0.00201}) == said
-    assert votes_text(None) == ""
+    assert clusters_text({"number": 1200, "mechanism": "permute-and-flip", "failure": 0.00201}) == said
+    counts = " It knows the label counts of 1,200 clusters, each count with noise of 5.65 rows."
+    assert clusters_text({"number": 1200, "mechanism": "laplace", "deviation": 5.646}) == counts
+    assert clusters_text(None) == ""
 
 
 def test_small_tables_are_trained_on_one_thread() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters on the command line: a prior of them, and a model that is nothing but their votes."""
+"""Clusters on the command line: a prior of them, and models of nothing but what they were asked."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,8 @@ from labeldp.tables.inputs import ColumnInputs, Inputs, StandardisedInputs
 from labeldp.tables.passes import Progress
 from labeldp.tables.standardised import Standardised, learn_standardised
 
-NOISE_CLUSTER = "noise-cluster"
+NOISE_CLUSTER, PROPORTIONS = "noise-cluster", "proportions"
+CLUSTER_MODELS = (NOISE_CLUSTER, PROPORTIONS)
 
 
 @dataclass(frozen=True)
@@ -95,20 +96,21 @@ class Embedding:
 
 
 class ClusterLearner:
-    """NoiseCluster on rows of numbers, kept as the nearest of labelled centres.
+    """NoiseCluster on rows of numbers, kept as the nearest of labelled centres, or ProportionClassifier, kept as a logistic regression.
 
     Parameters
     ----------
+    model : {"noise-cluster", "proportions"}
     inputs : Inputs
     """
 
-    def __init__(self, inputs: Inputs):
+    def __init__(self, model: str, inputs: Inputs):
         if inputs.image is not None:
             raise InvalidInput(
-                "Expected rows of numbers with --model noise-cluster, got images, whose pixels cluster badly. Save features of them as an "
-                "array (.npz), or use labeldp.learn.NoiseCluster with an embedder."
+                f"Expected rows of numbers with --model {model}, got images, whose pixels cluster badly. Save features of them as an array "
+                "(.npz), or use labeldp.learn with an embedder."
             )
-        self.inputs = inputs
+        self.inputs, self._model = inputs, model
 
     def prepared(self, X: NDArray[Any]) -> NDArray[Any]:
         """Rows of numbers standardised."""
@@ -117,21 +119,40 @@ class ClusterLearner:
         return standardised.apply(X)
 
     def classifier(self, seed: int, progress: Progress, **settings: Any) -> Any:
-        """NoiseCluster, which has no stages and no law of rows."""
-        from labeldp.learn import NoiseCluster
+        """The classifier, which has no stages and no law of rows."""
+        from labeldp.learn import NoiseCluster, ProportionClassifier
 
         if settings.pop("law") != "auto":
-            raise InvalidInput("Expected no --law with --model noise-cluster, whose votes are of clusters. Leave it out.")
+            raise InvalidInput(f"Expected no --law with --model {self._model}, which asks clusters. Leave it out.")
         if settings.pop("prior", None) is not None:
-            raise InvalidInput("Expected no --prior with --model noise-cluster, which asks clusters alone. Leave it out.")
+            raise InvalidInput(f"Expected no --prior with --model {self._model}, which asks clusters alone. Leave it out.")
         settings.pop("n_stages")
-        return NoiseCluster(random_state=seed, **settings)
+        return (NoiseCluster if self._model == NOISE_CLUSTER else ProportionClassifier)(random_state=seed, **settings)
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
-        """The nearest centre as scikit-learn has it, with the class codes that were voted."""
+        """What scikit-learn has for it: the nearest centre with the class codes that were voted, or a logistic regression."""
+        answer = model.aggregate_
+        sizes, query = answer.n_rows, answer.query
+        if self._model == PROPORTIONS:
+            deviation = query.standard_deviation(answer.receipt.max_rows_per_unit)
+            facts = {"number": len(sizes), "mechanism": query.mechanism, "deviation": deviation}
+            return as_logistic(model.estimator_), {"clusters": facts}
         from sklearn.neighbors import KNeighborsClassifier
 
-        nearest = KNeighborsClassifier(1, algorithm="brute").fit(model.clusters_.centres, model.aggregate_.codes())
-        sizes = model.aggregate_.n_rows
+        nearest = KNeighborsClassifier(1, algorithm="brute").fit(model.clusters_.centres, answer.codes())
         failure = float(model.failure_ @ sizes / sizes.sum())
-        return nearest, {"clusters": {"number": len(sizes), "mechanism": model.aggregate_.query.chosen(), "failure": failure}}
+        return nearest, {"clusters": {"number": len(sizes), "mechanism": query.chosen(), "failure": failure}}
+
+
+def as_logistic(fitted: Any) -> Any:
+    """A pipeline that ends in a SoftmaxRegression, with scikit-learn's own type at its end, so that whoever reads it knows all of it."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import Pipeline
+
+    *before, (name, last) = fitted.steps
+    two = len(last.classes_) == 2
+    logistic = LogisticRegression(C=last.C_)
+    logistic.classes_, logistic.n_features_in_, logistic.n_iter_ = last.classes_, last.n_features_in_, np.array([last.n_iter_], np.int32)
+    logistic.coef_ = last.coef_[1:] - last.coef_[:1] if two else last.coef_
+    logistic.intercept_ = last.intercept_[1:] - last.intercept_[:1] if two else last.intercept_
+    return Pipeline([*before, (name, logistic)])

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from labeldp import _validate
-from labeldp.app.clusters import NOISE_CLUSTER, ClusterLearner, ClustersSpec, Embedding, prior_for, standardised_by
+from labeldp.app.clusters import CLUSTER_MODELS, ClusterLearner, ClustersSpec, Embedding, prior_for, standardised_by
 from labeldp.deep import named
 from labeldp.errors import InvalidInput
 from labeldp.tables.arrays import ArrayInputs
@@ -17,7 +17,7 @@ from labeldp.tables.passes import Progress
 from labeldp.tables.standardised import Standardised, learn_standardised
 
 AUTO = "auto"
-MODELS = (AUTO, NOISE_CLUSTER, *named.NETS)
+MODELS = (AUTO, *CLUSTER_MODELS, *named.NETS)
 IMAGES_BY_DEFAULT = "small-convnet"
 
 
@@ -84,11 +84,11 @@ class Learner(Protocol):
 
 def learner_for(model: str, inputs: Inputs, n_classes: int, options: NetOptions) -> Learner:
     """The learner of a name that `MODELS` has, for these inputs."""
-    if model == NOISE_CLUSTER or (model == AUTO and inputs.image is None):
+    if model in CLUSTER_MODELS or (model == AUTO and inputs.image is None):
         if options.given:
             name = "gradient boosting" if model == AUTO else model
             raise InvalidInput(f"Expected a net with {', '.join(options.given)}, got {name}. Choose one: --model mlp.")
-        return Boosting(inputs) if model == AUTO else ClusterLearner(inputs)
+        return Boosting(inputs) if model == AUTO else ClusterLearner(model, inputs)
     return NetLearner(IMAGES_BY_DEFAULT if model == AUTO else model, inputs, n_classes, options)
 
 

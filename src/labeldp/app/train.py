@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from labeldp import _validate
-from labeldp.app.clusters import NOISE_CLUSTER, ClustersSpec
+from labeldp.app.clusters import CLUSTER_MODELS, ClustersSpec
 from labeldp.app.learners import AUTO, MODELS, Learner, NetLearner, NetOptions, learner_for, needs_torch
 from labeldp.app.model_store import check_free, save_model
 from labeldp.app.release import declared_codec
@@ -46,8 +46,8 @@ class TrainSpec:
     random_state : int
         Of the training; the noise never depends on it.
     model : str
-        One of `MODELS`: a net by name; "noise-cluster", one private vote for each cluster of rows of numbers; or "auto", gradient boosting
-        for rows of numbers and a small convnet for images.
+        One of `MODELS`: a net by name; "proportions", private label counts of clusters of rows of numbers, or "noise-cluster", one vote
+        for each; or "auto", gradient boosting for rows of numbers and a small convnet for images.
     net : NetOptions
     where : InputsSpec
     prior : ClustersSpec, optional
@@ -79,8 +79,8 @@ class TrainSpec:
         _validate.one_of(MODELS, model=self.model)
         if self.prior is not None:
             self.prior.require_less_than(self.epsilon)
-        if self.model == NOISE_CLUSTER and (self.prior is not None or self.law != "auto"):
-            raise InvalidInput("Expected no prior and no law with model='noise-cluster', which asks clusters alone. Leave them out.")
+        if self.model in CLUSTER_MODELS and (self.prior is not None or self.law != "auto"):
+            raise InvalidInput(f"Expected no prior and no law with model={self.model!r}, which asks clusters alone. Leave them out.")
         if self.max_rows_per_unit > 1 and self.unit is None:
             raise InvalidInput("Expected unit= with max_rows_per_unit > 1, got none. Name the column that says whose row it is.")
         if self.strict and self.classes is None and self.epsilon is not None:
@@ -158,8 +158,11 @@ class _Task:
             raise InvalidInput(
                 f"Expected epsilon for raw labels, got none: {self._path.name} is no released table. Pass the total budget (--epsilon)."
             )
-        if self._released is not None and self._spec.model == NOISE_CLUSTER:
-            raise InvalidInput("Expected raw labels with model='noise-cluster', got a released table, which cannot vote. Choose another.")
+        if self._released is not None and self._spec.model in CLUSTER_MODELS:
+            raise InvalidInput(
+                f"Expected raw labels with model={self._spec.model!r}, got a released table, whose clusters cannot be asked. "
+                "Choose another model."
+            )
         if self._released is not None and epsilon is not None:
             raise InvalidInput(
                 f"Expected no epsilon for a released table, got {epsilon!r}: its labels are paid for. Leave it out (--epsilon)."

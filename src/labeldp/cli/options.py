@@ -83,8 +83,8 @@ ModelName = Annotated[
     str,
     typer.Option(
         "--model",
-        help="noise-cluster: one vote for each cluster of rows, for tiny budgets; mlp, small-convnet, resnet18, wrn-28-4, vgg16 or "
-        "small-inception, which need torch; or auto: gradient boosting, and for images small-convnet.",
+        help="proportions: label counts of clusters of rows, or noise-cluster: one vote for each, for small budgets; mlp, small-convnet, "
+        "resnet18, wrn-28-4, vgg16 or small-inception, which need torch; or auto: gradient boosting, and for images small-convnet.",
     ),
 ]
 Image = Annotated[str | None, typer.Option("--image", help="Column of images: bytes of image files, or names of files; the only input.")]

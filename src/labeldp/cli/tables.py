@@ -202,7 +202,7 @@ def train(
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, progress)
     cost = done.facts["guarantee"]
-    said = accuracy_text(done.facts["estimated_accuracy"]) + votes_text(done.facts.get("clusters"))
+    said = accuracy_text(done.facts["estimated_accuracy"]) + clusters_text(done.facts.get("clusters"))
     text = f"{done.path}: a model of {done.facts['rows']:,} rows, {cost['epsilon']:g}-label-DP for each {cost['unit']}.{said}"
     answer(as_json, {"path": str(done.path)} | dict(done.facts), text)
 
@@ -217,12 +217,14 @@ def accuracy_text(estimate: Mapping[str, float] | None) -> str:
     return f" Estimated accuracy {min(max(estimate['value'], low), high):.3f} ({low:.3f} to {high:.3f})."
 
 
-def votes_text(votes: Mapping[str, Any] | None) -> str:
-    """How many clusters voted, and how far their votes can be trusted, as a sentence."""
-    if votes is None:
+def clusters_text(asked: Mapping[str, Any] | None) -> str:
+    """How many clusters were asked, and how far their answers can be trusted, as a sentence."""
+    if asked is None:
         return ""
-    wrong = f"{math.ceil(1000 * votes['failure']) / 10:g} %"
-    return f" {votes['number']:,} clusters voted; if the first class led by half of a cluster, noise overruled it for {wrong} of the rows."
+    if "deviation" in asked:
+        return f" It knows the label counts of {asked['number']:,} clusters, each count with noise of {asked['deviation']:.3g} rows."
+    wrong = f"{math.ceil(1000 * asked['failure']) / 10:g} %"
+    return f" {asked['number']:,} clusters voted; if the first class led by half of a cluster, noise overruled it for {wrong} of the rows."
 
 
 @app.command()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What estimators have in common that ask clusters of public features for their labels, once, and nothing of single rows."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from labeldp.privacy.answering import Asked
 
 
-class ClusterAsking(ClassifierMixin, BaseEstimator):
+class ClusterAsking(ClassifierMixin, BaseEstimator, ABC):
     """Clusters found, one query of them asked and charged; what is learned from the answer is for a subclass to say.
 
     Parameters
@@ -85,13 +86,13 @@ class ClusterAsking(ClassifierMixin, BaseEstimator):
 
     # What a subclass says ---------------------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _query(self, n_classes: int, n_clusters: int) -> Query:
         """The question, with what it costs; what is wrong with it is refused."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _learn(self, X: Any, groups: NDArray[np.int64]) -> None:
         """Learn from `aggregate_`, which is about these groups of the rows of X."""
-        raise NotImplementedError
 
     # Fitting ----------------------------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from labeldp.learn.clusters import embedded
 from labeldp.learn.likelihood import softmax_of
 from labeldp.learn.model import Estimator, Floats, Model
 
-_PENALTY = 0.1  # C of the default
+_PENALTY = 0.1  # C of the default, for columns of variance 1
 
 
 class ProportionClassifier(ClusterAsking):
@@ -31,7 +31,8 @@ class ProportionClassifier(ClusterAsking):
     ----------
     estimator : LogisticRegression, SoftmaxRegression, or pipeline that ends in one, optional
         It is cloned; so is any other whose last step has a method `fit_counts(X, groups, counts, variance=, counted=)` as
-        `labeldp.learn.SoftmaxRegression` has it. None: logistic regression on the standardised embedding.
+        `labeldp.learn.SoftmaxRegression` has it. None: logistic regression on the embedding, whose scale, as for
+        the clusters, says what counts.
     epsilon : float
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`): all counts together.
     n_clusters : int, optional
@@ -96,9 +97,9 @@ class ProportionClassifier(ClusterAsking):
         query = answer.query
         assert isinstance(query, Histogram)
         told = {"variance": query.standard_deviation(answer.receipt.max_rows_per_unit) ** 2, "counted": answer.n_rows}
-        default = make_pipeline(StandardScaler(), LogisticRegression(C=_PENALTY))
-        learner = learner_of_counts(default if self.estimator is None else self.estimator)
-        self._model = Model(_fit_last(learner, self._inputs(X), groups, answer.values, told), len(answer.classes))
+        inputs = self._inputs(X)
+        learner = learner_of_counts(_default_for(inputs) if self.estimator is None else self.estimator)
+        self._model = Model(_fit_last(learner, inputs, groups, answer.values, told), len(answer.classes))
         self.estimator_ = self._model.estimator
 
     def _inputs(self, X: Any) -> Any:
@@ -127,6 +128,12 @@ class ProportionClassifier(ClusterAsking):
         """
         proba = self.predict_proba(X)
         return np.asarray(self.classes_[proba.argmax(axis=1)])
+
+
+def _default_for(X: NDArray[np.floating[Any]]) -> Pipeline:
+    """Logistic regression whose penalty is that of columns with variance 1 on average."""
+    spread = float(X.var(axis=0, dtype=np.float64).mean())
+    return make_pipeline(StandardScaler(with_std=False), LogisticRegression(C=_PENALTY / spread if spread > 0 else _PENALTY))
 
 
 def learner_of_counts(estimator: Estimator) -> Estimator:
