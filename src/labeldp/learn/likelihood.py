@@ -2,6 +2,7 @@
 """Exact maximum likelihood, for estimators that can take it."""
 
 import copy
+from collections.abc import Callable
 
 import numpy as np
 from sklearn.base import clone
@@ -74,17 +75,18 @@ def _is_plain(regression: LogisticRegression) -> bool:
 def exact_fit(learner: Estimator, X: object, noisy: NoisyLabels) -> Model:
     """Fit a clone of what `exact_learner` returned on the likelihoods of n rows."""
     table = noisy.log_likelihood(dtype="float64")
-    return Model(_fit_last(clone(learner), X, table, noisy.hard_codes()), noisy.n_classes)
+    return Model(fit_last(clone(learner), X, lambda last, F: last.fit_likelihood(F, table), noisy.hard_codes()), noisy.n_classes)
 
 
-def _fit_last(learner: Estimator, X: object, table: object, codes: object) -> Estimator:
+def fit_last(learner: Estimator, X: object, fit: Callable[[Estimator, object], Estimator], codes: object = None) -> Estimator:
+    """Transformers fitted to the features, and codes where there are some, then the last step by `fit`, a function of it and its input."""
     if not isinstance(learner, Pipeline):
-        return learner.fit_likelihood(X, table)
+        return fit(learner, X)
     *before, (name, last) = learner.steps
     if not before:
-        return Pipeline([(name, _fit_last(last, X, table, codes))])
+        return Pipeline([(name, fit_last(last, X, fit, codes))])
     head = Pipeline(before)
-    return Pipeline([*head.steps, (name, _fit_last(last, head.fit_transform(X, codes), table, codes))])
+    return Pipeline([*head.steps, (name, fit_last(last, head.fit_transform(X, codes), fit, codes))])
 
 
 def exact_refit(model: Model, X: object, noisy: NoisyLabels) -> Model:

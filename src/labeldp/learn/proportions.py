@@ -15,7 +15,7 @@ from labeldp.aggregates import Histogram
 from labeldp.errors import InvalidInput
 from labeldp.learn.cluster_asking import ClusterAsking
 from labeldp.learn.clusters import embedded
-from labeldp.learn.likelihood import softmax_of
+from labeldp.learn.likelihood import fit_last, softmax_of
 from labeldp.learn.model import Estimator, Floats, Model
 
 _PENALTY = 0.1  # C of the default, for columns of variance 1
@@ -99,7 +99,8 @@ class ProportionClassifier(ClusterAsking):
         told = {"variance": query.standard_deviation(answer.receipt.max_rows_per_unit) ** 2, "counted": answer.n_rows}
         inputs = self._inputs(X)
         learner = learner_of_counts(_default_for(inputs) if self.estimator is None else self.estimator)
-        self._model = Model(_fit_last(learner, inputs, groups, answer.values, told), len(answer.classes))
+        fitted = fit_last(learner, inputs, lambda last, F: last.fit_counts(F, groups, answer.values, **told))
+        self._model = Model(fitted, len(answer.classes))
         self.estimator_ = self._model.estimator
 
     def _inputs(self, X: Any) -> Any:
@@ -151,14 +152,3 @@ def learner_of_counts(estimator: Estimator) -> Estimator:
             "LabelDPClassifier(estimator, prior=ClusterPrior())."
         )
     return found
-
-
-def _fit_last(learner: Estimator, X: Any, groups: NDArray[np.int64], counts: NDArray[np.int64], told: dict[str, Any]) -> Estimator:
-    """Transformers fitted to the features alone, then the last step to the counts."""
-    if not isinstance(learner, Pipeline):
-        return learner.fit_counts(X, groups, counts, **told)
-    *before, (name, last) = learner.steps
-    if not before:
-        return Pipeline([(name, _fit_last(last, X, groups, counts, told))])
-    head = Pipeline(before)
-    return Pipeline([*head.steps, (name, _fit_last(last, head.fit_transform(X), groups, counts, told))])
