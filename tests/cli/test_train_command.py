@@ -296,7 +296,7 @@ def test_no_accuracy_is_said_that_cannot_be(value: float, low: float, high: floa
 def test_clusters_say_how_far_they_can_be_trusted() -> None:
     said = " 1,200 clusters voted; if the first class led by half of a cluster, noise overruled it for 0.3 % of the rows."
     assert clusters_text({"number": 1200, "mechanism": "permute-and-flip", "failure": 0.00201}) == said
-    counts = " It knows the label counts of 1,200 clusters, each count with noise of 5.65 rows."
+    counts = " It learned from the label counts of 1,200 clusters, each with noise of 5.65 rows."
     assert clusters_text({"number": 1200, "mechanism": "laplace", "deviation": 5.646}) == counts
     assert clusters_text(None) == ""
 

@@ -222,7 +222,7 @@ def clusters_text(asked: Mapping[str, Any] | None) -> str:
     if asked is None:
         return ""
     if "deviation" in asked:
-        return f" It knows the label counts of {asked['number']:,} clusters, each count with noise of {asked['deviation']:.3g} rows."
+        return f" It learned from the label counts of {asked['number']:,} clusters, each with noise of {asked['deviation']:.3g} rows."
     wrong = f"{math.ceil(1000 * asked['failure']) / 10:g} %"
     return f" {asked['number']:,} clusters voted; if the first class led by half of a cluster, noise overruled it for {wrong} of the rows."
 
