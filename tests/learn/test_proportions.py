@@ -174,6 +174,8 @@ def test_what_cannot_learn_from_counts_is_refused_before_the_charge(data, tmp_pa
         ProportionClassifier(mechanism="permute-and-flip", **shared).fit(X, y)
     with pytest.raises(ldp.InvalidInput, match="NoisyLabels"):
         ProportionClassifier(**shared).fit(X, ldp.privatize(y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(1)))
+    with pytest.raises(ldp.InvalidInput, match="This ProportionClassifier requires y"):
+        ProportionClassifier(**shared).fit(X, None)
     assert ledger.runs() == []
 
 

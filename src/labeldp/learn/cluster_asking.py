@@ -167,7 +167,7 @@ class ClusterAsking(ClassifierMixin, BaseEstimator, ABC):
 
     def _checked(self, X: Any, y: Any, *, reset: bool) -> Any:
         if reset and y is None:
-            raise InvalidInput("This NoiseCluster requires y to be passed, but the target y is None.")
+            raise InvalidInput(f"This {type(self).__name__} requires y to be passed, but the target y is None.")
         if isinstance(y, NoisyLabels) and reset:
             raise InvalidInput(
                 "Expected raw labels, got NoisyLabels, which are no counts of clusters. Learn from them with LabelDPClassifier."
