@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.deep.datasets import Rows
 from tests.naming import named
 from torch.utils.data import DataLoader
 
@@ -256,19 +257,6 @@ def test_a_fit_goes_on_with_the_weights_that_it_began_with_and_says_so(data, tmp
     with pytest.warns(LabelDPWarning, match="other weights.*goes on with its own"):
         again = classifier(tmp_path, module=of_layers(torch.nn.ReLU(), 0.1)).fit(X, y)
     assert again.progress.seen == 0 and np.array_equal(again.predict_proba(X), kept.predict_proba(X))
-
-
-class Rows:
-    """A Dataset of rows."""
-
-    def __init__(self, X):
-        self.X = X
-
-    def __len__(self):
-        return len(self.X)
-
-    def __getitem__(self, i):
-        return self.X[i]
 
 
 def test_a_dataset_is_compared_row_by_row(data, tmp_path):

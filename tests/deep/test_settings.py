@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from tests.deep.datasets import Rows
 from tests.naming import named
 from torch import nn
 
@@ -103,19 +104,6 @@ REFUSED = {
 }
 
 
-class Items:
-    """A Dataset."""
-
-    def __init__(self, X):
-        self.X = X
-
-    def __len__(self):
-        return len(self.X)
-
-    def __getitem__(self, i):
-        return self.X[i]
-
-
 def problem(rows=N):
     rng = np.random.default_rng(0)
     y = rng.integers(K, size=rows)
@@ -128,7 +116,7 @@ def test_what_cannot_take_a_step_is_not_charged(tmp_path, name):
     X, y = problem(given.get("rows", N))
     if "late" in given:
         X[-1] = given["late"]
-        X = Items(X)
+        X = Rows(X)
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     defaults = {"module": lambda k: Mlp(K, k, (8,)), "recipe": Recipe(**QUICK), "classes": range(K), "dataset": "d", "ledger": ledger}
     with pytest.raises(ldp.InvalidInput, match=words):

@@ -43,7 +43,7 @@ def triangular(peak_at: float = 0.3, *, start: float = 0.0, end: float = 0.0) ->
     """
     top = _validate.fraction(peak_at=peak_at, zero=True)
     first, last = _validate.fraction(start=start, zero=True, one=True), _validate.fraction(end=end, zero=True, one=True)
-    return _Triangular(top, first, last)
+    return _RiseAndFall(top, first, last, _line)
 
 
 def piecewise_constant(decays: Sequence[float] = PAPER_DECAYS, *, ramp: float = 0.15, gamma: float = 0.1) -> Schedule:
@@ -94,7 +94,7 @@ def one_cycle(peak_at: float = 0.3, *, divide: float = 25.0, final_divide: float
     top = _validate.fraction(peak_at=peak_at, zero=True)
     if not (1 <= divide < math.inf and 1 <= final_divide < math.inf):
         raise InvalidInput(f"Expected divide >= 1 and final_divide >= 1, got {divide} and {final_divide}. Use 25 and 1e4.")
-    return _OneCycle(top, 1 / divide, 1 / (divide * final_divide))
+    return _RiseAndFall(top, 1 / divide, 1 / (divide * final_divide), _fall)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, schedule: Schedule, progress: float) -> None:
@@ -113,16 +113,18 @@ def set_rate(optimizer: torch.optim.Optimizer, schedule: Schedule, progress: flo
 
 
 @dataclass(frozen=True)
-class _Triangular:
+class _RiseAndFall:
     top: float
     first: float
     last: float
+    fall: Callable[[float], float]
+    """From 1 at 0 to 0 at 1."""
 
     def __call__(self, progress: float) -> float:
         t = _clipped(progress)
         if t < self.top:
-            return self.first + (1 - self.first) * t / self.top
-        return self.last + (1 - self.last) * (1 - t) / (1 - self.top)
+            return 1 + (self.first - 1) * self.fall(t / self.top)
+        return self.last + (1 - self.last) * self.fall((t - self.top) / (1 - self.top))
 
 
 @dataclass(frozen=True)
@@ -147,17 +149,9 @@ class _Cosine:
         return t / self.rise if t < self.rise else self.last + (1 - self.last) * _fall((t - self.rise) / (1 - self.rise))
 
 
-@dataclass(frozen=True)
-class _OneCycle:
-    top: float
-    first: float
-    last: float
-
-    def __call__(self, progress: float) -> float:
-        t = _clipped(progress)
-        if t < self.top:
-            return 1 + (self.first - 1) * _fall(t / self.top)
-        return self.last + (1 - self.last) * _fall((t - self.top) / (1 - self.top))
+def _line(t: float) -> float:
+    """From 1 at 0 to 0 at 1."""
+    return 1 - t
 
 
 def _fall(t: float) -> float:

@@ -21,8 +21,8 @@ def check_recipe(recipe: Any) -> None:
     _validate.integer(batch_size=recipe.batch_size, low=1)
     _validate.positive(rate=recipe.rate)
     _validate.fraction(momentum=recipe.momentum, zero=True, fix="0 is plain SGD.")
-    _not_negative(weight_decay=recipe.weight_decay)
-    _not_negative(alpha=recipe.alpha, fix="0 mixes nothing.")
+    _validate.positive(zero=True, weight_decay=recipe.weight_decay)
+    _validate.positive(zero=True, alpha=recipe.alpha, fix="0 mixes nothing.")
     _validate.one_of(("auto", "float32", "bf16"), precision=recipe.precision)
     if recipe.average is not None:
         _validate.fraction(average=recipe.average, zero=True, fix="None for no average.")
@@ -60,12 +60,6 @@ def function(*, takes: str, none: bool = False, **named: object) -> None:
     ((name, value),) = named.items()
     if not callable(value) and not (none and value is None):
         raise InvalidInput(f"Expected {name} as a function of {takes}{' or None' if none else ''}, got {value!r}.")
-
-
-def _not_negative(*, fix: str = "", **named: object) -> None:
-    ((name, value),) = named.items()
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:
-        raise InvalidInput(f"Expected 0 <= {name} < inf, got {name}={value!r}. {fix}".rstrip())
 
 
 def _require_factor(schedule: Any, progress: float) -> None:

@@ -3,7 +3,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,10 +26,7 @@ from labeldp.privacy.encode import declare, infer_classes
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise
 from labeldp.protocol import metrics
-from labeldp.protocol.groups import unit_name_of
-
-if TYPE_CHECKING:
-    from labeldp.privacy.answering import Asked
+from labeldp.protocol.groups import GroupPlan, ask_groups
 
 
 class ClusterAsking(ClassifierMixin, BaseEstimator, ABC):
@@ -117,8 +114,8 @@ class ClusterAsking(ClassifierMixin, BaseEstimator, ABC):
         settings: dict[str, Any] = {"algorithm": self.algorithm, "random_state": self.random_state}
         clusters = find_clusters(checked, count, embedder=self.embedder, **settings)
         request = clustering_request(checked, clusters, self.embedder, settings | {"n_clusters": count})
-        query = self._query(len(classes), clusters.n_clusters)
-        asked = self._asked(labels, query, clusters.assign(checked), classes, ids, unit, request, clusters.kept)
+        plan = GroupPlan(clusters.assign(checked), self._query(len(classes), clusters.n_clusters), 0.0, found=clusters, request=request)
+        asked = ask_groups(self, plan, labels, classes, inferred=self.classes is None, ids=ids, unit=unit)
         self.classes_, self.aggregate_, self.privacy_ = np.asarray(classes), asked.answer, asked.answer.privacy
         self.clusters_: Clusters = clusters.restored(asked.kept)
         self._learn(checked, asked.groups)
@@ -133,37 +130,6 @@ class ClusterAsking(ClassifierMixin, BaseEstimator, ABC):
             return _validate.integer(n_clusters=self.n_clusters, low=1)
         m = _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1)
         return clusters_for(n_rows, n_classes, _validate.epsilon(self.epsilon) / m)
-
-    def _asked(
-        self,
-        labels: Any,
-        query: Query,
-        groups: NDArray[np.int64],
-        classes: tuple[object, ...],
-        ids: Any,
-        unit: Any,
-        request: Any,
-        kept: Any,
-    ) -> "Asked":
-        from labeldp.privacy.aggregation import answer_groups
-
-        return answer_groups(
-            labels,
-            query,
-            groups,
-            classes=classes,
-            inferred=self.classes is None,
-            dataset=self.dataset,
-            column=self.column,
-            ids=ids,
-            unit=unit,
-            unit_name=unit_name_of(unit),
-            max_rows_per_unit=self.max_rows_per_unit,
-            ledger=self.ledger,
-            noise=self.noise,
-            request=request,
-            kept=kept,
-        )
 
     def _checked(self, X: Any, y: Any, *, reset: bool) -> Any:
         if reset and y is None:
@@ -182,7 +148,7 @@ class ClusterAsking(ClassifierMixin, BaseEstimator, ABC):
         Parameters
         ----------
         X : (n, ...) features, as in the fit
-        y : NoisyLabels of n rows whose labels did not vote: unbiased through the law; or (n,) public true labels: plain
+        y : NoisyLabels of n rows whose labels were not asked: unbiased through the law; or (n,) public true labels: plain
         sample_weight : (n,) array, optional
             With public labels only.
         """

@@ -18,7 +18,7 @@ from labeldp.errors import InvalidInput
 from labeldp.laws import Law
 
 if TYPE_CHECKING:  # a machine that only trains has none of what custody and aggregates need
-    from labeldp.aggregates import Aggregate, Histogram
+    from labeldp.aggregates import Aggregate, Query
     from labeldp.privacy.answering import Asked
     from labeldp.privacy.ledger import Ledger
     from labeldp.privacy.noise import SeededNoise
@@ -26,16 +26,16 @@ if TYPE_CHECKING:  # a machine that only trains has none of what custody and agg
 
 @dataclass(frozen=True, eq=False)
 class GroupPlan:
-    """A prior before it is paid for: public, and fixed before anything is charged.
+    """A question about groups before it is paid for, of a prior or by itself: public, and fixed before anything is charged.
 
     Attributes
     ----------
     groups : (n,) int64
         Which group each row is in: a function of public features.
-    query : Histogram
-        The question, with what it costs.
+    query : Query
+        The question, with what it costs; of a prior a Histogram.
     epsilon : float
-        What it leaves for the law, rounded down.
+        What it leaves for the law, rounded down; 0 where no law follows.
     law : Law or None
         A law that goes with this division of the budget; None: the one that the user asked for.
     found : Found or None
@@ -45,7 +45,7 @@ class GroupPlan:
     """
 
     groups: NDArray[np.int64]
-    query: "Histogram"
+    query: "Query"
     epsilon: float
     law: Law | None = None
     found: Any = None
@@ -172,7 +172,7 @@ def ask_groups(
     Parameters
     ----------
     settings : Charging
-        Its epsilon is the total; refused at once if the budget has no room for all of it on these rows.
+        Its epsilon is the total; where a law follows, refused at once if the budget has no room for all of it on these rows.
     plan : GroupPlan
     labels : (n,) raw labels
     classes : sequence of K values
@@ -199,7 +199,7 @@ def ask_groups(
         ledger=settings.ledger,
         noise=settings.noise,
         held_out=held_out,
-        total=settings.epsilon,
+        total=settings.epsilon if plan.epsilon else None,
         request=plan.request,
         kept=None if plan.found is None else plan.found.kept,
     )
