@@ -28,12 +28,16 @@ def machine() -> dict[str, object]:
 
 
 def commit() -> str:
-    """The commit that the working tree is at; with a plus if files have changed since."""
+    """The commit of the working tree, with a plus if files have changed since; what BENCHMARK_COMMIT says in a copy without its history."""
     root = Path(__file__).parents[1]
     head = _git(root, "rev-parse", "--short=12", "HEAD")
+    if not head:
+        return os.environ.get("BENCHMARK_COMMIT", "")
     return head + ("+" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
 
 
 def _git(root: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+    try:
+        return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:  # no git here
+        return ""

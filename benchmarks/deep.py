@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--method", nargs="+", help=f"{', '.join(METHODS)}; 'ours' and 'paper' name all of theirs")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--at-once", type=int, default=1, help="runs side by side: a GPU that one small net leaves idle takes several")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--tiny", action="store_true", help="few rows, one epoch a stage; not kept with the results")
     parser.add_argument("--report", action="store_true", help="only print the table and draw the plot")
@@ -58,7 +59,7 @@ def main() -> None:
     epsilons = args.epsilon or (EPSILONS[args.table] if args.table not in GRIDS else (1.0,))
     if not args.report:
         todo = list(wanted(args.table, args.size, chosen(args.method, args.table), epsilons, args.seeds, args.tiny))
-        run_all(todo, tiny=args.tiny, threads=args.threads, device=args.device)
+        run_all(todo, tiny=args.tiny, threads=args.threads, device=args.device, at_once=args.at_once)
     print(markdown(args.table, args.size, epsilons, tiny=args.tiny))
     if args.report:
         draw(args.table, args.size, epsilons, tiny=args.tiny)

@@ -13,6 +13,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import zip_longest
 from pathlib import Path
@@ -71,20 +72,25 @@ def _recipe(table: str, size: str, name: str, epsilon: float | None, tiny: bool)
     return found.shortened() if tiny else found
 
 
-def run_all(todo: list[Run], *, tiny: bool, threads: int, device: str) -> None:
-    """Start what has not finished yet, one after another; each start and each end is on disk."""
+def run_all(todo: list[Run], *, tiny: bool, threads: int, device: str, at_once: int = 1) -> None:
+    """Start what has not finished yet, so many at once; each start and each end is on disk."""
     path = results_file(tiny)
     done = [run for run in load_runs(path) if run["status"] == "finished"]
     todo = [run for run in todo if not any(same(run, other) for other in done)]
-    for number, run in enumerate(todo):
+    conditions = {"device": device, "threads": threads, "at_once": at_once, "noise": "seeded: insecure, public data"}
+
+    def start(number: int, run: Run) -> None:
         what = f"{run['table']} {run['size']}: {run['method']}, eps {run['epsilon']}, seed {run['seed']}"
-        print(f"[{number + 1}/{len(todo)}] {what}", flush=True)
-        conditions = {"device": device, "threads": threads, "noise": "seeded: insecure, public data"}
+        print(f"[{number}/{len(todo)}] {what}", flush=True)
         run |= conditions | {"id": uuid.uuid4().hex, "status": "started", "started": _now()}
         record(path, run)
         found = run_one(run)
         record(path, run | found)
-        print("   ", _summary(found), flush=True)
+        print(f"    {what}: {_summary(found)}", flush=True)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        for each in [pool.submit(start, number, run) for number, run in enumerate(todo, 1)]:
+            each.result()
 
 
 def run_one(run: Run) -> Run:
@@ -110,7 +116,7 @@ def measure(run: Run) -> Run:
     from deep_data import load
     from deep_nets import n_parameters
     from deep_recipes import GRID_DATA, GRIDS
-    from deep_train import fit, probabilities
+    from deep_train import fit, precision_used, probabilities
 
     torch.set_num_threads(run["threads"])
     method = _recipe(run["table"], run["size"], run["method"], run["epsilon"], run["tiny"])
@@ -134,6 +140,7 @@ def measure(run: Run) -> Run:
         "parameters": n_parameters(fitted.net),
         "stages": [stage | fitted.hits(number, data.y, data.n_classes) for number, stage in enumerate(fitted.stages)],
         "epochs": epochs,
+        "precision": precision_used(method, run["device"]),
         "device_name": torch.cuda.get_device_name() if run["device"] == "cuda" else "cpu",
         "torch": torch.__version__,
         "machine": machine(),

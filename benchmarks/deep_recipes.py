@@ -294,7 +294,7 @@ FROZEN: dict[tuple[str, str], Frozen] = {
         _SPLITS,
         image_law,
         _PAPER_COLOUR,
-        replace(_COLOUR, epochs=40),
+        replace(_COLOUR, epochs=60),
         "cifar-resnet18",
         views="flip",
     ),

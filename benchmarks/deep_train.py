@@ -21,6 +21,7 @@ from torch.nn import functional
 import labeldp as ldp
 from labeldp.deep import debias_weights, evidence_of
 from labeldp.deep.loop import Epoch, predict, train
+from labeldp.deep.placement import autocast
 from labeldp.errors import SeededNoiseWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import LAWS, Law, sets
@@ -185,6 +186,15 @@ def fit(
         first = stages.first_prior()
         stages.found.net = run_stages(stages.run, plan, fit=stages.fit, prior_of=stages.prior_of, first_prior=first).model
     return stages.found
+
+
+def precision_used(method: Method, device: str) -> str:
+    """What "auto" comes to on this machine, in the order of stages: "bf16", "float32"; DP-SGD has a loop of its own, without autocast."""
+    found = {}
+    for training in method.stages if method.law != "dp-sgd" else ():
+        with autocast(torch.device(device), training.precision):
+            found["bf16" if torch.is_autocast_enabled(device) else "float32"] = True
+    return ", ".join(found) or "float32"
 
 
 def probabilities(net: nn.Module, inputs: Tensor, views: str = "one", temperature: float = 1.0) -> Floats:

@@ -37,6 +37,28 @@ def test_the_summary_in_the_readme_is_the_kept_runs(deep):
     assert report.summary() in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def test_a_run_says_what_its_precision_came_to(deep):
+    from dataclasses import replace
+
+    from deep_recipes import method
+    from deep_train import precision_used
+
+    two = method("mnist", "cpu", "ours-2", 1.0)
+    first, second = two.stages
+    low, high = replace(first, precision="bf16"), replace(second, precision="float32")
+    assert precision_used(replace(two, stages=(low, low)), "cpu") == "bf16"
+    assert precision_used(replace(two, stages=(low, high)), "cpu") == "bf16, float32"
+    assert precision_used(replace(two, stages=(high, high)), "cpu") == "float32"
+    assert precision_used(two, "cpu") in ("bf16", "float32")
+    assert precision_used(method("mnist", "cpu", "dp-sgd", 1.0), "cpu") == "float32"
+
+
+def test_where_time_allows_no_privacy_is_trained_as_long_as_ours(deep):
+    from deep_recipes import FROZEN
+
+    assert all(frozen.clean.epochs >= frozen.ours[0][0].epochs for (_, size), frozen in FROZEN.items() if size == "gpu")
+
+
 def test_every_run_that_was_started_says_how_it_ended(deep):
     cells, _, _ = deep
     runs = cells.load_runs(cells.results_file(False))
