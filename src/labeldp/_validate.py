@@ -9,7 +9,18 @@ import math
 import numbers
 from collections.abc import Iterable
 
+import numpy as np
+
 from labeldp.errors import InvalidInput
+
+_SHOWN = 80  # characters of a text in a message
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: a number or a short text as it is, of anything else the type, since it may hold labels."""
+    if isinstance(value, str):
+        return repr(value) if len(value) <= _SHOWN else f"a text of {len(value)} characters"
+    return repr(value) if value is None or isinstance(value, numbers.Number | np.generic) else type(value).__name__
 
 
 def _single(named: dict[str, object]) -> tuple[str, object]:
@@ -19,7 +30,7 @@ def _single(named: dict[str, object]) -> tuple[str, object]:
 
 def _real(name: str, value: object, expected: str, fix: str) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise InvalidInput(f"Expected {expected}, got {name}={value!r}. {fix}")
+        raise InvalidInput(f"Expected {expected}, got {name}={shown(value)}. {fix}")
     return float(value)
 
 
@@ -29,7 +40,7 @@ def positive(*, zero: bool = False, fix: str = "", **named: object) -> float:
     expected = f"0 {'<=' if zero else '<'} {name} < inf"
     number = _real(name, value, expected, fix)
     if not (0 < number < math.inf or (zero and number == 0)):
-        raise InvalidInput(f"Expected {expected}, got {name}={value!r}. {fix}".rstrip())
+        raise InvalidInput(f"Expected {expected}, got {name}={shown(value)}. {fix}".rstrip())
     return number
 
 
@@ -44,7 +55,7 @@ def fraction(*, zero: bool = False, one: bool = False, fix: str = "", **named: o
     expected = f"0 {'<=' if zero else '<'} {name} {'<=' if one else '<'} 1"
     number = _real(name, value, expected, fix)
     if not (0 < number < 1 or (zero and number == 0) or (one and number == 1)):
-        raise InvalidInput(f"Expected {expected}, got {name}={value!r}. {fix}".rstrip())
+        raise InvalidInput(f"Expected {expected}, got {name}={shown(value)}. {fix}".rstrip())
     return number
 
 
@@ -53,10 +64,10 @@ def integer(*, low: int, high: int | None = None, fix: str = "", **named: object
     name, value = _single(named)
     expected = f"a whole number {name} >= {low}" + ("" if high is None else f" and <= {high}")
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise InvalidInput(f"Expected {expected}, got {name}={value!r}. {fix}".rstrip())
+        raise InvalidInput(f"Expected {expected}, got {name}={shown(value)}. {fix}".rstrip())
     number = int(value)
     if not (number >= low and (high is None or number <= high)):
-        raise InvalidInput(f"Expected {expected}, got {name}={value!r}. {fix}".rstrip())
+        raise InvalidInput(f"Expected {expected}, got {name}={shown(value)}. {fix}".rstrip())
     return number
 
 
@@ -66,10 +77,10 @@ def one_of(allowed: Iterable[str], /, *, fix: str = "", **named: object) -> str:
     names = list(allowed)
     if isinstance(value, str) and value in names:
         return value
-    raise InvalidInput(f"Expected {name} to be one of {', '.join(names)}; got {value!r}.{suggest(value, names)} {fix}".rstrip())
+    raise InvalidInput(f"Expected {name} to be one of {', '.join(names)}; got {shown(value)}.{suggest(value, names)} {fix}".rstrip())
 
 
 def suggest(given: object, known: Iterable[str]) -> str:
     """' Did you mean ...?' with the nearest known names, or nothing."""
-    near = difflib.get_close_matches(str(given), list(known), n=3, cutoff=0.5)
+    near = difflib.get_close_matches(given, list(known), n=3, cutoff=0.5) if isinstance(given, str) else []
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -22,13 +22,14 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from tests.naming import named
 
 import labeldp as ldp
 from labeldp._rounding import exact, sum_up
 from labeldp.learn import ClusterPrior, LearnOptions, NoiseCluster
+from labeldp.learn.cluster_request import clustering_request
 from labeldp.learn.clusters import clusters_for, find_clusters
 from labeldp.protocol.groups import left_of, projected_prior
 
@@ -418,6 +419,27 @@ def test_another_clustering_is_another_request(data, tmp_path, change, charged):
     assert len(ledger.runs()) == 1 + charged
     first.fit(X + 1e-9, y)
     assert len(ledger.runs()) == 2 + charged
+
+
+class Aimed(FunctionTransformer):
+    """A transformer with labels among its settings."""
+
+    def __init__(self, targets=None, func=None):
+        super().__init__(func)
+        self.targets = targets
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda part: part, lambda part: make_pipeline(part, PCA(2, svd_solver="full", random_state=0))], ids=named
+)
+def test_a_ledger_knows_nothing_of_what_an_embedder_holds(data, wrap):
+    """No digest of labels that somebody's transformer has among its settings, alone or in a pipeline."""
+    X, y = data
+    clusters = find_clusters(X, 2, embedder=wrap(Aimed(y)))
+    known = [clustering_request(X, clusters, wrap(Aimed(each)), {})(None) for each in (y, y[::-1], y.tolist(), int(y.sum()))]
+    assert len(set(known)) == 1
+    means = [PCA(2, svd_solver="full", random_state=0).fit(X), StandardScaler().fit(X)]
+    assert len({clustering_request(X, clusters, each, {})(None) for each in means}) == 2  # settings that say all are still told apart
 
 
 def test_groups_that_are_gone_are_not_guessed(data, tmp_path):

@@ -7,7 +7,8 @@
     drawn-STAGE.json    rows, law, and digests of what a stage's prior decided and of what was drawn; outputs are in the run's own store
     model-N.pt          weights after stage N, its history, and the digest of the noisy labels that it learned from
 
-A file appears whole or not at all, and is on disk when its step is done. Nothing here is secret: all of it follows from noisy labels.
+A file appears whole or not at all, and is on disk when its step is done. Nothing here follows from raw labels, as long as the net that was
+given does not: of the user's functions and objects their code and types are told, never what they hold (`labeldp.deep.describe`).
 """
 
 import contextlib
@@ -39,7 +40,7 @@ State = Mapping[str, Tensor]
 _TOLD = 4  # differences in a message
 _RESTORE = "Restore the file, or use another folder: labels that were drawn are kept beside the ledger."
 _TRAIN_AGAIN = "Delete the file: the stage is trained again, and no label is drawn again."
-_WEIGHTS = "module.values "
+_FORMAT = 2  # of plan.json; the first one told what functions and objects held
 
 
 class Checkpoint:
@@ -54,7 +55,7 @@ class Checkpoint:
         facts = from_first(lambda: self._read_json("receipt.json", run_id=str))
         return "" if facts is None else str(facts["run_id"])
 
-    def begin(self, facts: Mapping[str, object], seed: int, module: nn.Module) -> int:
+    def begin(self, facts: Mapping[str, object], seed: int, module: nn.Module, *, weights_given: bool = False) -> int:
         """Write what is asked for, or go on with what is there: puts the kept first weights into the module, and returns the kept seed.
 
         Parameters
@@ -64,6 +65,8 @@ class Checkpoint:
         seed : int
         module : nn.Module
             Before training.
+        weights_given : bool
+            Whether somebody gave the first weights, so that it is worth a warning if the kept ones are others.
 
         Raises
         ------
@@ -73,30 +76,35 @@ class Checkpoint:
         if self.folder is None:
             return seed
         wanted = json.loads(json.dumps(dict(facts)))
-        kept, initial = from_first(lambda: self._begun(wanted, seed, module))
+        kept, initial = from_first(lambda: self._begun(wanted, seed, module, weights_given))
         if initial is not None:
             _put(module, initial, f"{self.folder / 'initial.pt'}")
         return kept
 
-    def _begun(self, wanted: dict[str, object], seed: int, module: nn.Module) -> tuple[int, State | None]:
+    def _begun(self, wanted: dict[str, object], seed: int, module: nn.Module, weights_given: bool) -> tuple[int, State | None]:
         assert self.folder is not None
         plan = self._read_json("plan.json", facts=dict, seed=int)
         if plan is None:
             self._write("initial.pt", _torch_bytes(_on_cpu(module)))
-            self._write("plan.json", json.dumps({"facts": wanted, "seed": seed}, indent=1).encode())
+            self._write("plan.json", json.dumps({"format": _FORMAT, "facts": wanted, "seed": seed}, indent=1).encode())
             return seed, None
-        found = list(differences(plan["facts"], wanted))
-        other = [each for each in found if not each.startswith(_WEIGHTS)]
-        if other:
+        if plan.get("format") != _FORMAT:
             raise InvalidInput(
-                f"Expected in {self.folder} the state of this fit, got that of one that differs in {_listed(other)}. Nothing was drawn and "
+                f"Expected a plan.json of format {_FORMAT} in {self.folder}, got another. Before format 2 it told what a net's maker and a "
+                "recipe's functions held, raw labels included: delete the folder if they held any. Nothing was drawn. Take another folder: "
+                "labels that were drawn are kept beside the ledger."
+            )
+        found = list(differences(plan["facts"], wanted))
+        if found:
+            raise InvalidInput(
+                f"Expected in {self.folder} the state of this fit, got that of one that differs in {_listed(found)}. Nothing was drawn and "
                 f"nothing was changed. Give what that fit was given, or another folder: labels that were drawn are kept beside the "
                 "ledger."
             )
         initial = self._read_torch("initial.pt", _RESTORE)
         if initial is None:
             raise InvalidInput(f"Expected the first weights in {self.folder / 'initial.pt'}, got no file. {_RESTORE}")
-        if found:  # a script that makes its net by itself has other random weights each time it is run
+        if weights_given and _differ(initial, module):  # a script that makes its net by itself has other random weights each time
             warnings.warn(
                 f"The net given has other weights than the fit in {self.folder} began with, and that fit goes on with its own. "
                 "Give a function that makes the net if its first weights are random; another folder if it is these that you mean.",
@@ -263,6 +271,11 @@ def _put(module: nn.Module, state: State, where: str) -> None:
 
 def _on_cpu(module: nn.Module) -> State:
     return {name: w.detach().cpu() for name, w in module.state_dict().items()}
+
+
+def _differ(kept: State, module: nn.Module) -> bool:
+    state = _on_cpu(module)
+    return kept.keys() != state.keys() or not all(torch.equal(w, kept[name]) for name, w in state.items())
 
 
 def _torch_bytes(thing: object) -> bytes:

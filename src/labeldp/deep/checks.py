@@ -59,7 +59,7 @@ def require_labels(logits: Tensor, labels: Tensor, check: bool | None) -> bool:
     return look
 
 
-def require_generator(generator: torch.Generator) -> None:
+def require_generator(generator: object) -> None:
     """A torch.Generator."""
     if not isinstance(generator, torch.Generator):
         found = type(generator).__name__

@@ -1,64 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes and nets as JSON-ready data, by which the folder of a fit knows whether it is asked for the same fit again."""
+"""Recipes and nets as JSON-ready data, by which the folder of a fit knows whether it is asked for the same fit again.
+
+What a user's function or object holds is never looked at: a closure, an attribute, a default or a number of a module may be raw labels, or
+be counted from them. Such code is known by its instructions, such objects by their types: no value, no length, no digest of either. Values
+are told of labeldp's own settings alone, which are public by being given as settings.
+"""
 
 import functools
 import json
-import re
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from labeldp._hash import array_digest, digest
+from labeldp._hash import digest
 
-_OURS = ("labeldp", "torch")  # their code belongs to a version, not to a fit
+_OURS = ("labeldp",)
+_KNOWN = ("labeldp", "torch")  # their code belongs to a version, not to a fit
 _DEEP = 12  # values within values; what lies deeper is known by its type
+_MANY = 64  # settings in one tuple: what is longer is data
 _SHOWN = 60  # characters of a value in a message
-_BEFORE = 12  # characters that two long values share, shown before the first that differs
-_PLAIN = (bool, int, str, type(None))
+_PLAIN = (bool, int, float, str, type(None))
 
 
 def described(value: object) -> object:
     """A setting as JSON-ready data that is the same in another process.
 
-    Functions are known by name; where they are the user's also by code with its constants, defaults, closure, and the numbers, texts and
-    functions of their module that they name; objects by class and attributes; nets by structure and weights.
+    Functions are known by name, the user's by their code too, with its constants and the functions that it names or closes over; objects
+    by class, and by the code that calls them. Of labeldp's own values and of `functools.partial` of its functions, numbers and texts too.
 
     Parameters
     ----------
     value : object
         Part of a recipe.
     """
-    return _described(value, ())
+    return _described(value, (), ours=True)
 
 
-def architecture(module: nn.Module, *, weights: bool) -> dict[str, object]:
-    """What a net is before training.
+def architecture(module: nn.Module) -> dict[str, object]:
+    """What a net is before training: its layers, the shapes of its weights, and the code of its own `forward`s; no weight.
 
     Parameters
     ----------
     module : nn.Module
-    weights : bool
-        Whether its weights are told too: those that somebody gave, not those that follow from a seed.
     """
     kinds = {type(part) for part in module.modules()}
-    own = {f"{kind.__module__}.{kind.__qualname__}": _described(kind.forward, ()) for kind in kinds if not _of_ours(kind)}
-    state = module.state_dict()
+    own = {_name_of(kind): _described(kind.forward, (), ours=False) for kind in kinds if not _is_of(kind, _KNOWN)}
     return {
         "is": type(module).__qualname__,
-        "structure": re.sub(r" at 0x[0-9a-f]+", "", repr(module)),
-        "weights": [[name, list(w.shape), str(w.dtype)] for name, w in state.items()],
+        "layers": [[name, _name_of(type(part)), _settings_of(part)] for name, part in module.named_modules()],
+        "weights": [[name, list(w.shape), str(w.dtype)] for name, w in module.state_dict().items()],
         "forward": own,
-        **({"values": _digest_of(state)} if weights else {}),
     }
 
 
 def differences(kept: object, now: object, name: str = "") -> Iterator[str]:
-    """Where two descriptions differ, each as `name (kept ..., now ...)`; parts of lists and mappings by their own names."""
+    """Where two descriptions differ, by name; with `(kept ..., now ...)` where both are plain settings."""
     if isinstance(kept, Mapping) and isinstance(now, Mapping):
         for key in sorted(kept.keys() | now.keys()):
             yield from differences(kept.get(key), now.get(key), f"{name}.{key}" if name else str(key))
@@ -66,74 +66,76 @@ def differences(kept: object, now: object, name: str = "") -> Iterator[str]:
         for i, pair in enumerate(zip(kept, now, strict=True)):
             yield from differences(*pair, f"{name}[{i}]")
     elif kept != now:
-        first, second = _shown(json.dumps(kept), json.dumps(now))
-        yield f"{name} (kept {first}, now {second})"
+        plain = isinstance(kept, _PLAIN) and isinstance(now, _PLAIN)
+        yield f"{name} (kept {_shown(kept)}, now {_shown(now)})" if plain else name
 
 
-def _shown(kept: str, now: str) -> tuple[str, str]:
-    """Both as far as a message has room, from where they differ on."""
-    same = next((i for i, (a, b) in enumerate(zip(kept, now, strict=False)) if a != b), min(len(kept), len(now)))
-    start = same - _BEFORE if same > _SHOWN - _BEFORE else 0
-    return _cut(kept, start), _cut(now, start)
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _cut(text: str, start: int) -> str:
-    return f"{'...' if start else ''}{text[start : start + _SHOWN]}{'...' if len(text) > start + _SHOWN else ''}"
-
-
-def _described(value: object, above: tuple[int, ...]) -> object:
-    """`above` are the things that this one is a part of, so that a circle ends."""
-    if isinstance(value, np.bool_ | np.integer | np.floating):
+def _described(value: object, above: tuple[int, ...], *, ours: bool) -> object:
+    """`above` are the things that this one is a part of, so that a circle ends; `ours`: it was given as a setting of labeldp's."""
+    if isinstance(value, np.bool_ | np.integer | np.floating) and ours:
         value = value.item()
-    if isinstance(value, float):
-        return repr(value)
-    if isinstance(value, bool | int | str) or value is None:
-        return value
+    if ours and isinstance(value, _PLAIN):
+        return repr(value) if isinstance(value, float) else value
     if id(value) in above or len(above) > _DEEP:
-        return {"is": type(value).__qualname__}
+        return {"is": _name_of(type(value))}
     within = (*above, id(value))
-    if isinstance(value, Tensor | np.ndarray):
-        return _digest_of({"x": value})
-    if isinstance(value, nn.Module):
-        return architecture(value, weights=True)
     if isinstance(value, functools.partial):
-        return [_described(part, within) for part in (value.func, value.args, value.keywords)]
-    if hasattr(value, "__qualname__"):
+        return _of_partial(value, within)
+    if isinstance(value, type):
+        return {"class": _name_of(value)}
+    if isinstance(value, types.FunctionType | types.MethodType | types.BuiltinFunctionType) or hasattr(value, "cache_parameters"):
         return _of_function(value, within)
-    return _of_container(value, within)
+    if ours and type(value) is tuple and len(value) <= _MANY:
+        return [_described(each, within, ours=True) for each in value]
+    return _of_object(value, within)
 
 
-def _of_container(value: object, within: tuple[int, ...]) -> object:
-    if isinstance(value, Mapping):
-        return {str(key): _described(each, within) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_described(each, within) for each in value]
-    if isinstance(value, set | frozenset):
-        return sorted((_described(each, within) for each in value), key=json.dumps)
+def _of_partial(value: "functools.partial[Any]", within: tuple[int, ...]) -> object:
+    """What it was given is told where it is an argument of our own function."""
+    told: dict[str, object] = {"partial": _described(value.func, within, ours=False)}
+    if _is_of(value.func, _OURS):
+        told["args"] = [_described(each, within, ours=True) for each in value.args]
+        told["keywords"] = {name: _described(each, within, ours=True) for name, each in value.keywords.items()}
+    return told
+
+
+def _of_object(value: object, within: tuple[int, ...]) -> object:
     kind = type(value)
-    if is_dataclass(value):
-        parts = {field.name: getattr(value, field.name) for field in fields(value)}
-    else:
-        parts = vars(value) if hasattr(value, "__dict__") else {}
-    own = {} if _of_ours(kind) or not callable(value) else {"call": _of_function(kind.__call__, within)}
-    return {"is": kind.__qualname__, **{name: _described(each, within) for name, each in parts.items()}, **own}
+    told: dict[str, object] = {"is": _name_of(kind)}
+    if _is_of(kind, _OURS) and is_dataclass(value):
+        return told | {field.name: _described(getattr(value, field.name), within, ours=True) for field in fields(value)}
+    call = getattr(kind, "__call__", None)  # noqa: B004 (what it is, not whether there is one)
+    if isinstance(call, types.FunctionType) and not _is_of(kind, _KNOWN):
+        told["call"] = _described(call, within, ours=False)
+    return told
 
 
 def _of_function(value: Any, within: tuple[int, ...]) -> object:
-    """A function, method or class."""
-    cells = [_described(_content(cell), within) for cell in getattr(value, "__closure__", None) or ()]
-    name = f"{getattr(value, '__module__', '')}.{value.__qualname__}"
-    code = getattr(value, "__code__", None)
-    if code is None or _of_ours(value):
-        return {"function": name, **({"closure": cells} if cells else {})}
+    """A function or method by its code, and by the functions that it closes over or names; one of ours or torch's by its name."""
     bound = getattr(value, "__self__", None)
+    told = {} if bound is None or isinstance(bound, types.ModuleType) else {"self": _described(bound, within, ours=False)}
+    function = getattr(value, "__func__", getattr(value, "__wrapped__", value))  # of a method; of a cache
+    code = getattr(function, "__code__", None)
+    if code is None or _is_of(function, _KNOWN):
+        return {
+            "function": f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}",
+            **told,
+        }
+    cells = zip(code.co_freevars, map(_content, function.__closure__ or ()), strict=True)
+    named = ((name, function.__globals__.get(name)) for name in sorted(_names(code)))
     return {
-        "function": name,
-        "closure": cells,
+        "function": f"{function.__module__}.{code.co_qualname}",
         "code": digest({"code": _of_code(code)}),
-        "defaults": [_described(part, within) for part in (value.__defaults__, value.__kwdefaults__)],
-        "globals": {name: _described(each, within) for name, each in _named_by(code, value.__globals__)},
-        **({} if bound is None else {"self": _described(bound, within)}),
+        "closure": {name: _described(each, within, ours=False) for name, each in cells},
+        "globals": {
+            name: _described(each, within, ours=False) for name, each in named if isinstance(each, types.FunctionType | functools.partial)
+        },
+        **told,
     }
 
 
@@ -150,14 +152,6 @@ def _constant(constant: object) -> str:
     return f"({', '.join(map(_constant, constant))},)" if isinstance(constant, tuple) else repr(constant)
 
 
-def _named_by(code: types.CodeType, known: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Numbers, texts and functions of the module that some code names."""
-    for name in sorted(_names(code)):
-        value = known.get(name)
-        if name in known and isinstance(value, (*_PLAIN, float, types.FunctionType, functools.partial)):
-            yield name, value
-
-
 def _names(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*(_names(each) for each in code.co_consts if isinstance(each, types.CodeType)))
 
@@ -169,21 +163,14 @@ def _content(cell: Any) -> object:
         return None
 
 
-def _of_ours(value: Any) -> bool:
-    return str(getattr(value, "__module__", "")).split(".")[0] in _OURS
+def _settings_of(part: nn.Module) -> str:
+    """The settings of a layer as it shows them: of torch's and of labeldp's own layers, since another's may show anything."""
+    return part.extra_repr() if _is_of(type(part), _KNOWN) else ""
 
 
-def _digest_of(arrays: Mapping[str, Any]) -> str:
-    return array_digest({name: _array(each) for name, each in arrays.items()})
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _array(value: Any) -> "np.ndarray[Any, Any]":
-    """Types that numpy lacks, such as bfloat16, as their bytes."""
-    if not isinstance(value, Tensor):
-        return np.asarray(value)
-    flat = value.detach().cpu().contiguous()
-    try:
-        found: np.ndarray[Any, Any] = flat.numpy()
-    except TypeError:
-        found = flat.reshape(-1).view(torch.uint8).numpy()
-    return found
+def _is_of(value: Any, packages: tuple[str, ...]) -> bool:
+    return str(getattr(value, "__module__", "")).split(".")[0] in packages

@@ -15,7 +15,7 @@ from torch import nn
 
 from labeldp import _validate
 from labeldp.deep.checkpoint import Checkpoint, evidence_digest, opened
-from labeldp.deep.facts import facts_of_labels, facts_of_training, seed_of
+from labeldp.deep.facts import facts_of_labels, facts_of_training, seed_of, weights_given
 from labeldp.deep.fitted import not_fitted, note_features, probabilities_of
 from labeldp.deep.inputs import Inputs, Resident
 from labeldp.deep.labels import labels_here
@@ -386,7 +386,7 @@ class TorchClassifier:
         rehearse(template, few, n_classes, recipes, device, rows=least)
         if checkpoint.folder is not None:
             known = from_first(lambda: facts_of_training(self, lambda: inputs_name(inputs, digest), recipes, template) | facts())
-            seed = checkpoint.begin(known, seed, template)
+            seed = checkpoint.begin(known, seed, template, weights_given=weights_given(self))
         self._row_shape = tuple(few.shape[1:])
         return Trainer(
             inputs,

@@ -31,10 +31,9 @@ def facts_of_training(model: Any, inputs: Callable[[], str], recipes: tuple[Reci
         Before training.
     """
     seed = model.random_state
-    given = isinstance(model.module, nn.Module) and not any(is_lazy(weight) for weight in model.module.parameters())
     return {
         "inputs": inputs(),
-        "module": architecture(template, weights=given),
+        "module": architecture(template),
         "maker": None if isinstance(model.module, nn.Module) else described(model.module),
         "recipe": _alike([described(recipe) for recipe in recipes]),
         "warm_start": model.warm_start,
@@ -43,6 +42,11 @@ def facts_of_training(model: Any, inputs: Callable[[], str], recipes: tuple[Reci
         "validation_fraction": model.validation_fraction,
         "random_state": None if seed is None else int(seed) if isinstance(seed, int | np.integer) else type(seed).__name__,
     }
+
+
+def weights_given(model: Any) -> bool:
+    """Whether somebody gave the first weights; else they follow from a seed, or from what a function does."""
+    return isinstance(model.module, nn.Module) and not any(is_lazy(weight) for weight in model.module.parameters())
 
 
 def facts_of_labels(model: Any, plan: FitPlan, ids: ArrayLike | None, unit: ArrayLike | None) -> dict[str, object]:

@@ -27,7 +27,7 @@ def check_recipe(recipe: Any) -> None:
     if recipe.average is not None:
         _validate.fraction(average=recipe.average, zero=True, fix="None for no average.")
     if isinstance(recipe.clip, bool) or not isinstance(recipe.clip, numbers.Real) or not float(recipe.clip) > 0:
-        raise InvalidInput(f"Expected clip > 0, got {recipe.clip!r}. Pass math.inf for no clipping.")
+        raise InvalidInput(f"Expected clip > 0, got {_validate.shown(recipe.clip)}. Pass math.inf for no clipping.")
     if recipe.patience is not None:
         _validate.integer(patience=recipe.patience, low=1, fix="None trains for all epochs.")
     flag(channels_last=recipe.channels_last)
@@ -42,7 +42,7 @@ def flag(**named: object) -> bool:
     """True or False, and nothing that merely counts as such."""
     ((name, value),) = named.items()
     if not isinstance(value, bool):
-        raise InvalidInput(f"Expected {name} as True or False, got {value!r}.")
+        raise InvalidInput(f"Expected {name} as True or False, got {_validate.shown(value)}.")
     return value
 
 
@@ -59,7 +59,7 @@ def function(*, takes: str, none: bool = False, **named: object) -> None:
     """
     ((name, value),) = named.items()
     if not callable(value) and not (none and value is None):
-        raise InvalidInput(f"Expected {name} as a function of {takes}{' or None' if none else ''}, got {value!r}.")
+        raise InvalidInput(f"Expected {name} as a function of {takes}{' or None' if none else ''}, got {_validate.shown(value)}.")
 
 
 def _require_factor(schedule: Any, progress: float) -> None:
@@ -72,4 +72,6 @@ def _require_factor(schedule: Any, progress: float) -> None:
             "See deep.schedules."
         ) from error
     if not 0 <= factor < math.inf:
-        raise InvalidInput(f"Expected a schedule that gives a factor of the rate, 0 to 1, got {found!r} at {progress}. See deep.schedules.")
+        raise InvalidInput(
+            f"Expected a schedule that gives a factor of the rate, 0 to 1, got {_validate.shown(found)} at {progress}. See deep.schedules."
+        )

@@ -88,7 +88,7 @@ class ClusterRR(Law):
         _validate.integer(n_classes=self.n_classes, low=2, high=MOST_CLASSES, fix="Take SubsetSelection for more classes.")
         object.__setattr__(self, "floor", checked_floor(0.5 / self.n_classes if self.floor is None else self.floor, self.n_classes))
         if not isinstance(self.realised, bool):
-            raise InvalidInput(f"Expected realised to be True or False, got {self.realised!r}.")
+            raise InvalidInput(f"Expected realised to be True or False, got {_validate.shown(self.realised)}.")
         if self.is_uniform:
             kernel.cells(self.epsilon, self.n_classes)
         elif resampling_words(self.epsilon, self._least) >= WORD:

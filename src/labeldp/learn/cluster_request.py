@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labeldp._hash import array_digest, digest
+from labeldp._hash import digest
 from labeldp.learn.clusters import Clusters, embedded
 from labeldp.learn.features import features_digest
 from labeldp.learn.model import take
 
 Order = NDArray[np.intp]
+
+_MANY = 64  # settings in one list: what is longer is data
 
 
 def clustering_request(X: Any, clusters: Clusters, embedder: Any, settings: Mapping[str, object]) -> Callable[[Order | None], str]:
@@ -23,8 +25,9 @@ def clustering_request(X: Any, clusters: Clusters, embedder: Any, settings: Mapp
     X : (n, ...) features
     clusters : Clusters
     embedder : as it was given
-        Settings that say all of it stand for what it gives; of a function, and of a transformer with functions or without a fixed
-        random_state, the embedding itself is taken, which must then come out the same, bit by bit, for a repeat to be recognised.
+        Settings that say all of it stand for what it gives; of a function, and of a transformer with functions, arrays or objects of the
+        user's, or without a fixed random_state, the embedding itself is taken, which must then come out the same, bit by bit, for a
+        repeat to be recognised.
     settings : mapping
         The other ones, as JSON-ready data.
     """
@@ -54,18 +57,20 @@ def _settings_of(embedder: Any) -> str | None:
         return repr(embedder)
     if not hasattr(embedder, "get_params"):
         return None
-    facts = {name: _plain(value) for name, value in embedder.get_params().items()}
-    free = any(value is None and f"__{name}".endswith("__random_state") for name, value in embedder.get_params().items())
+    settings = embedder.get_params()
+    parts = [embedder, *(value for value in settings.values() if hasattr(value, "get_params"))]
+    if not all(_name_of(part).startswith("sklearn.") for part in parts):
+        return None  # whose settings may be anything, also data
+    facts = {name: _plain(value) for name, value in settings.items()}
+    free = any(value is None and f"__{name}".endswith("__random_state") for name, value in settings.items())
     return None if free or None in facts.values() else digest({_name_of(embedder): facts})
 
 
 def _plain(value: object) -> str | None:
-    """A setting as text that stands for nothing else; None where there is none."""
+    """A setting as text that stands for nothing else; None where there is none: an array is data, and no digest tells of it."""
     if value is None or isinstance(value, bool | int | float | str | np.generic):
         return repr(value)
-    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
-        return array_digest({"array": value})
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple) and len(value) <= _MANY:
         parts = [_plain(each) for each in value]
         return None if None in parts else f"{type(value).__name__}{parts}"
     if isinstance(value, type):

@@ -191,7 +191,9 @@ def _fitted(embedder: Any, X: Any) -> Any:
         return _fitted_alone(embedder, X)
     if embedder is None or callable(embedder):
         return embedder
-    raise InvalidInput(f"Expected an embedder that is a transformer, a function of X, or one of {', '.join(EMBEDDERS)}; got {embedder!r}.")
+    raise InvalidInput(
+        f"Expected an embedder that is a transformer, a function of X, or one of {', '.join(EMBEDDERS)}; got {_validate.shown(embedder)}."
+    )
 
 
 def _fitted_alone(embedder: Any, X: Any) -> Any:

@@ -260,12 +260,12 @@ def name(**named: object) -> str:
     """A name that can be kept and shown."""
     ((what, value),) = named.items()
     if not (isinstance(value, str) and value and value.isprintable()):
-        raise InvalidInput(f"Expected {what} as printable text, got {what}={value!r}. Give it a name.")
+        raise InvalidInput(f"Expected {what} as printable text, got {what}={_validate.shown(value)}. Give it a name.")
     return value
 
 
 def run_id_of(value: object) -> str:
     """A run id, checked."""
     if not (isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value)):
-        raise InvalidInput(f"Expected a run id of 32 hexadecimal digits, got {value!r}. Make one with new_run_id().")
+        raise InvalidInput(f"Expected a run id of 32 hexadecimal digits, got {_validate.shown(value)}. Make one with new_run_id().")
     return value
