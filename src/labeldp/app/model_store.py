@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labeldp._files import sync
+from labeldp.app.model_check import check_archive, check_estimator, probabilities, untrusted
 from labeldp.deep import named
-from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
 from labeldp.learn.model import Model
 from labeldp.tables.inputs import Inputs, inputs_from_dict
 from labeldp.tables.publish import workplace
@@ -25,7 +26,7 @@ FORMAT = 1
 MODEL, WEIGHTS, FACTS = "model.skops", "weights.pt", "model.json"
 SAFE = frozenset(
     {
-        # what scikit-learn's histogram gradient boosting is made of, beyond what skops trusts by itself
+        # what scikit-learn's histogram gradient boosting is made of, beyond what skops trusts by itself; `model_check` looks into it
         "functools.partial",
         "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
         "sklearn.utils.validation.check_array",
@@ -71,6 +72,10 @@ class StoredModel:
     inputs: Inputs
     classes: tuple[object, ...]
     facts: Mapping[str, Any]
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Probabilities of the true label for n rows: (n, K); a file that was changed is an error in words."""
+        return probabilities(self.model, X, len(self.classes))
 
 
 def check_free(out: Path) -> None:
@@ -138,13 +143,22 @@ def load_model(folder: Path, trust: Collection[str] = (), device: str = "cpu") -
         raw = path.read_bytes()
     except OSError as error:
         raise ReleaseError(f"Expected a model's file, got {path} ({error.strerror}).") from None
+    try:
+        return _stored(facts, raw, str(path), trust, device)
+    except LabelDPError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
+        raise InvalidInput(f"Expected the facts of a model in {folder / FACTS}, got others. The file is damaged or was changed.") from None
+
+
+def _stored(facts: Mapping[str, Any], raw: bytes, name: str, trust: Collection[str], device: str) -> StoredModel:
+    inputs, classes = inputs_from_dict(facts["features"]), tuple(facts["classes"])
     if "net" in facts:
-        net = named.restored(facts["net"]["name"], facts["net"]["parameters"], raw, str(path)).to(named.device_of(device))
-        return StoredModel(NetModel(net), inputs_from_dict(facts["features"]), tuple(facts["classes"]), facts)
-    estimator = read_estimator(raw, str(path), trust)
+        net = named.restored(facts["net"]["name"], facts["net"]["parameters"], raw, name).to(named.device_of(device))
+        return StoredModel(NetModel(net), inputs, classes, facts)
     channel = facts.get("channel")
-    model = Model(estimator, len(facts["classes"]), None if channel is None else (float(channel[0]), float(channel[1])))
-    return StoredModel(model, inputs_from_dict(facts["features"]), tuple(facts["classes"]), facts)
+    known = None if channel is None else (float(channel[0]), float(channel[1]))
+    return StoredModel(Model(read_estimator(raw, name, trust), len(classes), known), inputs, classes, facts)
 
 
 def read_estimator(raw: bytes, name: str, trust: Collection[str] = ()) -> Any:
@@ -152,13 +166,14 @@ def read_estimator(raw: bytes, name: str, trust: Collection[str] = ()) -> Any:
     from skops import io
 
     try:
+        check_archive(raw)
         unknown = sorted(set(io.get_untrusted_types(data=raw)) - SAFE - set(trust))
+        made = None if unknown else io.loads(raw, trusted=sorted({*SAFE, *trust}))
     except Exception:
         raise InvalidInput(f"Expected a model in the format of skops, got something else in {name}.") from None
     if unknown:
-        asked = " ".join(f"--trust {each}" for each in unknown)
-        raise InvalidInput(f"Expected a model of known types, got also {', '.join(unknown)}. If you trust who made the file, add {asked}.")
-    return io.loads(raw, trusted=sorted({*SAFE, *trust}))
+        raise untrusted(unknown)
+    return check_estimator(made, name, trust)
 
 
 def _facts(folder: Path) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def _predictions(stored: StoredModel, table: Readable, progress: Progress) -> It
 
 
 def _predicted(stored: StoredModel, batch: Rows, start: int, ids: list[str], classes: pa.Array) -> pa.RecordBatch:
-    chances = stored.model.predict_proba(stored.inputs.read(batch, start))
+    chances = stored.predict_proba(stored.inputs.read(batch, start))
     columns = {name: batch.column(name) for name in ids}
     columns[PREDICTION] = classes.take(pa.array(chances.argmax(axis=1)))
     for code, value in enumerate(stored.classes):

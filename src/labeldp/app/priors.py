@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from labeldp.app.model_check import probabilities
 from labeldp.app.model_store import files_of_model, load_model, read_estimator
 from labeldp.deep.prior import load_module
 from labeldp.errors import InvalidInput, ReleaseError
@@ -183,7 +184,7 @@ class OpenModel:
                 raise InvalidInput(
                     f"Expected a model's folder to name its own features, got features={list(self.columns)}. Leave them out."
                 )
-            return lambda rows: np.asarray(stored.model.predict_proba(stored.inputs.read(rows, None)))[:, order]
+            return lambda rows: np.asarray(stored.predict_proba(stored.inputs.read(rows, None)))[:, order]
         features = Features(tuple(Feature(name, "number") for name in self.columns))
         if self.kind == SKOPS:
             return _of_estimator(self._estimator(), features, self.classes)
@@ -215,9 +216,7 @@ def _of_estimator(estimator: Any, features: Features, classes: Sequence[object])
         matrix = features.matrix(rows)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*does not have valid feature names", category=UserWarning)
-            found = np.asarray(estimator.predict_proba(matrix))
-        if found.ndim != 2 or found.shape[1] != len(order):
-            raise InvalidInput(f"Expected {len(order)} probabilities a row from the model, one a class, got shape {found.shape}.")
+            found = probabilities(estimator, matrix, len(order))
         return found[:, order]
 
     return predict

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labeldp import _validate
-from labeldp.errors import InvalidInput, MissingExtra
+from labeldp.errors import InvalidInput, LabelDPError, MissingExtra
 
 if TYPE_CHECKING:
     from torch import nn
@@ -179,11 +179,17 @@ def restored(name: str, parameters: Mapping[str, Any], raw: bytes, where: str) -
     where : str
         The file, for messages.
     """
-    module = build(name, parameters)
     import torch
 
     try:
+        with torch.device("meta"):  # before there is memory for it
+            needed = sum(weight.nbytes for weight in build(name, parameters).state_dict().values())
+        if needed > len(raw):
+            raise ValueError("larger than the file")
+        module = build(name, parameters)
         module.load_state_dict(torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True))
+    except LabelDPError:
+        raise
     except Exception as error:
         raise InvalidInput(
             f"Expected the weights of {name} in {where}, got something else ({type(error).__name__}). The file is damaged or was changed."
