@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are on disk when a call returns."""
+"""Files that are on disk when a call returns, and files and folders that nobody else can read or has prepared."""
 
+import contextlib
 import os
+import re
+import stat
+import tempfile
 from pathlib import Path
+
+from labeldp.errors import ReleaseError
 
 
 def sync(path: Path) -> None:
@@ -20,3 +26,72 @@ def write_new(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def private_opener(path: str, flags: int) -> int:
+    """For `open(opener=)`: a new file is readable by its owner only, and a link is never followed."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
+
+
+def private_file(path: Path) -> Path:
+    """A new, empty file that its owner alone can read, for writers that open it by its name."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    return path
+
+
+def give_usual_rights(path: Path) -> None:
+    """Give a file or folder that is to be published the rights that new ones have here; its folder is private."""
+    probe = Path(tempfile.mktemp(prefix=".labeldp-rights-", dir=path.parent))  # made at once, or an error
+    if path.is_dir():
+        probe.mkdir()
+    else:
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    try:
+        path.chmod(stat.S_IMODE(probe.stat().st_mode))
+    finally:
+        probe.rmdir() if path.is_dir() else probe.unlink()
+
+
+def own_folder(path: Path) -> bool:
+    """A folder for the caller's eyes only: made now (True), or one that is exactly that already.
+
+    Raises
+    ------
+    ReleaseError
+        Under this name is a link, a file, a folder of somebody else, or one that others may look into: whoever made it could read or
+        replace what is written there.
+    OSError
+        It cannot be made.
+    """
+    try:
+        os.mkdir(path, 0o700)
+        return True
+    except FileExistsError:
+        facts = os.lstat(path)
+    what = "a link" if stat.S_ISLNK(facts.st_mode) else "no folder" if not stat.S_ISDIR(facts.st_mode) else ""
+    if os.name == "posix" and not what:
+        mode = stat.S_IMODE(facts.st_mode)
+        what = "one of another user" if facts.st_uid != os.geteuid() else f"one of mode {mode:o}" if mode & 0o077 else ""
+    if what:
+        raise ReleaseError(
+            f"Expected {path} to be a folder of your own that nobody else can open, since private files are written there; got {what}. "
+            "Nothing in it was touched. Look who made it, then remove it or move it away."
+        )
+    return False
+
+
+def clear_own(folder: Path, ours: re.Pattern[str]) -> list[Path]:
+    """Delete what has a name of ours in a folder, and in folders of such names in it; what is left, which somebody else put there."""
+    left: list[Path] = []
+    for path in sorted(folder.iterdir()):
+        with contextlib.suppress(FileNotFoundError):  # another process may be doing the same
+            if not ours.fullmatch(path.name) or path.is_symlink():
+                left.append(path)
+            elif path.is_dir():
+                inside = clear_own(path, ours)
+                left += inside
+                if not inside:
+                    path.rmdir()
+            else:
+                path.unlink()
+    return left

@@ -57,7 +57,7 @@ def test_workplace_is_private_and_gone_afterwards(tmp_path: Path) -> None:
     out = tmp_path / "o.csv"
     with pytest.raises(ValueError, match="stop"), workplace(out) as folder:
         assert folder.stat().st_mode & 0o777 == 0o700
-        (folder / "part").write_text("x")
+        (folder / "o.csv").write_text("x")
         raise ValueError("stop")
     assert not list(tmp_path.iterdir())
 
@@ -65,7 +65,7 @@ def test_workplace_is_private_and_gone_afterwards(tmp_path: Path) -> None:
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     out = tmp_path / "o.csv"
     left = tmp_path / ".o.csv.labeldp"
-    left.mkdir()
+    left.mkdir(mode=0o700)
     (left / "bucket-000.arrow").write_text("old")
     with workplace(out) as folder:
         assert folder == left

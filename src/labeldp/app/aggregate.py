@@ -14,6 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from labeldp import _validate
+from labeldp._files import private_file
 from labeldp.aggregates import Aggregate, Histogram, Query, Vote
 from labeldp.errors import InvalidInput, LabelDPWarning, ReleaseError
 from labeldp.privacy.aggregation import aggregate_batches
@@ -139,7 +140,7 @@ def aggregate(
             before_charge=before_charge,
         )
         named = replace(answer, group_names=tuple(names.to_pylist()))
-        _publish(named, folder / target.name, target)
+        _publish(named, private_file(folder / target.name), target)
     return Aggregated(target, named, not new)
 
 

@@ -18,6 +18,7 @@ from labeldp.privacy.stream import RELEASE
 from labeldp.receipt import Receipt
 from labeldp.tables.parts import release_digest
 from labeldp.tables.place import Place
+from labeldp.tables.staging import remove as remove_folder
 
 
 def ledger_at(path: str | Path | None, budget: float | None = None, key: str | None = None) -> Ledger:
@@ -130,8 +131,12 @@ def anchored(path: Path) -> list[tuple[int, str]]:
 def repair(ledger: Ledger, minutes: float = 60, remove: bool = False) -> list[dict[str, object]]:
     """What killed processes left behind; with `remove` it is removed where possible. Charged runs keep all they need."""
     found = orphans(ledger, minutes=minutes)
-    gone = remove_orphans(ledger, found, lambda place: Place.of(place).delete()) if remove else []
+    gone = remove_orphans(ledger, found, lambda place: _remove(Place.of(place))) if remove else []
     return [asdict(orphan) | {"removed": orphan in gone} for orphan in found]
+
+
+def _remove(place: Place) -> None:
+    remove_folder(place) if place.is_folder() else place.delete()
 
 
 def repair_text(found: Sequence[Mapping[str, object]]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from labeldp._files import sync
+from labeldp._files import give_usual_rights, own_folder, sync, write_new
 from labeldp.app.model_check import check_archive, check_estimator, probabilities, untrusted
 from labeldp.deep import named
 from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
@@ -87,14 +87,14 @@ def check_free(out: Path) -> None:
 def save_model(out: Path, model: Any, facts: Mapping[str, object]) -> None:
     """Write the folder, whole or not at all: an estimator, or the net that the facts name."""
     check_free(out)
-    with workplace(out) as folder:
+    text = json.dumps({"format": FORMAT, "kind": "model"} | dict(facts), indent=2, ensure_ascii=False, allow_nan=False)
+    with workplace(out, "model", MODEL, WEIGHTS, FACTS) as folder:
         made = folder / "model"
-        made.mkdir()
-        _write(made / _file_of(facts), _bytes_of(model, facts))
-        _write(
-            made / FACTS,
-            json.dumps({"format": FORMAT, "kind": "model"} | dict(facts), indent=2, ensure_ascii=False, allow_nan=False).encode(),
-        )
+        own_folder(made)
+        for name, data in ((_file_of(facts), _bytes_of(model, facts)), (FACTS, text.encode())):
+            write_new(made / name, data)
+            give_usual_rights(made / name)
+        give_usual_rights(made)
         sync(made)
         os.replace(made, out)
         sync(out.parent)
@@ -113,13 +113,6 @@ def _bytes_of(model: Any, facts: Mapping[str, object]) -> bytes:
 def files_of_model(folder: Path) -> list[Path]:
     """The files of a model's folder."""
     return [folder / FACTS, folder / _file_of(_facts(folder))]
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("xb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
 
 
 def load_model(folder: Path, trust: Collection[str] = (), device: str = "cpu") -> StoredModel:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from labeldp._files import private_file
 from labeldp.app.model_store import StoredModel, load_model
 from labeldp.app.training_data import open_inputs
 from labeldp.errors import InvalidInput, ReleaseError
@@ -69,7 +70,7 @@ def predict(
     if target.exists():
         raise ReleaseError(f"Expected a new name for the output, got {target}, which exists. Remove it, or choose another name.")
     with workplace(target) as folder:
-        rows = _write(_predictions(stored, table, progress), folder / target.name, table)
+        rows = _write(_predictions(stored, table, progress), private_file(folder / target.name), table)
         publish(folder / target.name, target)
     return Predicted(target, rows)
 

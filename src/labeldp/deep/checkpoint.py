@@ -222,13 +222,20 @@ def opened(folder: str | Path | None) -> Iterator[Checkpoint]:
 
 def _take(path: Path, held: contextlib.ExitStack) -> None:
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
         handle = os.open(path, os.O_RDONLY)
     except OSError as error:
         raise InvalidInput(
             f"Expected folder= where files can be made, got {path} ({type(error).__name__}). Nothing was drawn. Name another."
         ) from None
     held.callback(os.close, handle)
+    facts = os.fstat(handle)
+    if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
+        raise InvalidInput(
+            f"Expected folder= that is your own and that nobody else can write to, since a fit goes on from what is in it; got {path}. "
+            "Nothing was drawn. Name another, or take the others' rights away: chmod go-w."
+        )
     _lock(handle, path)
     for part in path.glob(".*.part"):
         part.unlink()

@@ -7,13 +7,14 @@ import io
 import json
 import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labeldp._files import sync, write_new
+from labeldp._files import private_file, sync, write_new
 from labeldp.errors import LedgerError
 from labeldp.evidence import NoisyLabels
 from labeldp.privacy.secrets import Secret, SecretHalves
@@ -126,7 +127,7 @@ class RunStore:
     def save_noisy(self, stage: str, noisy: NoisyLabels) -> None:
         """Keep a stage's outputs."""
         part = self._part(f"{stage}.parquet")
-        noisy.save(part)
+        noisy.save(private_file(part))
         sync(part)
         part.replace(self.folder / f"{stage}.parquet")
         sync(self.folder)
@@ -146,10 +147,26 @@ class RunStore:
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder, and whatever folders it lacks above it, for the owner only; on disk when this returns."""
+    """Make a folder, and whatever folders it lacks above it, for the owner only; on disk when this returns.
+
+    Raises
+    ------
+    LedgerError
+        It, or the folder of all runs that it is in, is there already and is another user's, or others may write to it: they could read or
+        replace the secrets.
+    """
     for folder in reversed([each for each in (path, *path.parents) if not each.exists()]):
         folder.mkdir(mode=0o700, exist_ok=True)
         sync(folder.parent)
+    for folder in (path.parent, path) if os.name == "posix" else ():
+        facts = folder.stat()
+        mode, foreign = stat.S_IMODE(facts.st_mode), facts.st_uid != os.geteuid()
+        if (folder == path or folder.name.endswith(".runs")) and (foreign or mode & 0o022):
+            raise LedgerError(
+                f"Expected {folder} to be a folder of your own that nobody else can write to, since secrets are kept there; got one of "
+                f"{'another user' if foreign else f'mode {mode:o}'}. Nothing was charged. Look who made it; if it is yours: "
+                f"chmod 700 {folder}"
+            )
 
 
 def _npy(array: NDArray[np.generic]) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from labeldp._files import sync
+from labeldp._files import give_usual_rights, own_folder, private_file, sync
 from labeldp.errors import InvalidInput, ReleaseError
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -178,9 +178,11 @@ class Place:
         return self.filesystem.open_input_file(self.path)
 
     def open_output(self) -> pa.NativeFile:
-        """A new file; folders that it lacks are made where there are such things."""
+        """A file to write; folders that it lacks are made where there are such things. A new local one is its owner's alone."""
         if self.renames:
             self.parent.make_folder()
+        if self.local is not None and not self.local.exists():
+            private_file(self.local)
         return self.filesystem.open_output_stream(self.path)
 
     def read_bytes(self) -> bytes:
@@ -204,15 +206,22 @@ class Place:
     # Changes ----------------------------------------------------------------------------------------------------------------------
 
     def make_folder(self, *, private: bool = False) -> None:
-        """Make the folder and those above it; no effect in an object store, where prefixes need none."""
-        if self.local is not None:
-            self.local.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
+        """Make the folder and those above it; no effect in an object store, where prefixes need none.
+
+        With `private`, a local one is the caller's own, closed to others, or an error (`own_folder`).
+        """
+        if self.local is not None and private:
+            self.local.parent.mkdir(parents=True, exist_ok=True)
+            own_folder(self.local)
+        elif self.local is not None:
+            self.local.mkdir(parents=True, exist_ok=True)
         elif self.renames:
             self.filesystem.create_dir(self.path)
 
     def move(self, target: "Place") -> None:
-        """Give a file another name in the same file system, in place of what has it; local ones are on disk first."""
+        """Give a file another name in the same file system, in place of what has it; local ones are on disk first, with usual rights."""
         if self.local is not None and target.local is not None:
+            give_usual_rights(self.local)
             sync(self.local)
             os.replace(self.local, target.local)
             sync(target.local.parent)
@@ -225,7 +234,10 @@ class Place:
             self.delete()
 
     def delete(self) -> None:
-        """Delete a file, or a folder with all that is in it; no effect if it is not there."""
+        """Delete a file, or a folder with all that is in it, or a link itself; no effect if it is not there."""
+        if self.local is not None and self.local.is_symlink():
+            self.local.unlink()
+            return
         kind = self.info.type
         if kind == pafs.FileType.Directory:
             self.filesystem.delete_dir(self.path)

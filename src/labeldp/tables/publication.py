@@ -118,5 +118,5 @@ class Publication:
                 f"made stands. {fix}, and run the same command again: it picks up the charge."
             ) from None
         finally:
-            with suppress(OSError):
+            with suppress(OSError, ReleaseError):
                 staging.tidy()

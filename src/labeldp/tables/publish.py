@@ -1,56 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that appear under their final name only when complete and on disk."""
 
-import glob
 import os
-import shutil
+import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from labeldp._files import sync
+from labeldp._files import clear_own, give_usual_rights, own_folder, sync
 from labeldp.errors import ReleaseError
 from labeldp.tables.place import Place, unused_name
+from labeldp.tables.shuffle import BUCKET
+from labeldp.tables.staging import Staging
 
 LOCK = "lock"
 
 
 @contextmanager
-def workplace(out: Path) -> Iterator[Path]:
+def workplace(out: Path, *names: str) -> Iterator[Path]:
     """A private folder beside `out`, on the same file system, that is gone afterwards.
 
     What a killed process left there is removed. Two processes never work on one output at once.
 
+    Parameters
+    ----------
+    out : Path
+    names : str
+        What the caller makes in it, besides a file of the output's own name: nothing else is ever deleted.
+
     Raises
     ------
     ReleaseError
-        The output's folder is missing or cannot be written, or another process works there.
+        The output's folder is missing or cannot be written, another process works there, or what has the private folder's name is not one
+        that this user's labeldp made.
     """
     folder = out.parent / f".{out.name}.labeldp"
+    ours = re.compile("|".join([LOCK, BUCKET, *map(re.escape, (out.name, *names))]))
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        own_folder(folder)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
     except OSError as error:
         raise ReleaseError(
             f"Expected a folder to write {out.name} to, got {out.parent} ({error.strerror}). Create it, or mend its permissions."
         ) from None
     try:
-        _lock(lock, out)
-        for stale in folder.iterdir():
-            if stale.name != LOCK:
-                stale.unlink()
-        for left in glob.glob(f"{glob.escape(str(folder))}-*"):  # staging folders of killed runs
-            shutil.rmtree(left, ignore_errors=True)
+        _lock(lock, folder)
+        _clear_stale(folder, ours, out)
         yield folder
-        shutil.rmtree(folder, ignore_errors=True)
     except _Busy:
         raise ReleaseError(f"Expected no other process to work on {out}, got one that does. Wait until it ends.") from None
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        _leave(folder, ours)
         raise
+    else:
+        _leave(folder, ours)
     finally:
         os.close(lock)
+
+
+def _clear_stale(folder: Path, ours: re.Pattern[str], out: Path) -> None:
+    """Remove what killed runs have left: here, and in their staging folders."""
+    kept = re.compile(f"(?!{LOCK}$)(?:{ours.pattern})")
+    strangers = [path for path in clear_own(folder, kept) if path.name != LOCK]
+    if strangers:
+        raise ReleaseError(
+            f"Expected only files that labeldp makes in {folder}, got {strangers[0].name}. Nothing else is deleted there: move it away."
+        )
+    for left in sorted(out.parent.iterdir()):
+        if re.fullmatch(rf"{re.escape(folder.name)}-[0-9a-f]{{8}}", left.name):
+            with suppress(OSError, ReleaseError):  # of another user, or no folder: it stays
+                Staging(Place.of(out), left.name[-8:], single=True).abandon()
+
+
+def _leave(folder: Path, ours: re.Pattern[str]) -> None:
+    with suppress(OSError):
+        if not clear_own(folder, ours):
+            folder.rmdir()
 
 
 @contextmanager
@@ -82,19 +108,23 @@ class _Busy(Exception):
     """Another process holds the lock."""
 
 
-def _lock(lock: int, out: Path) -> None:
+def _lock(lock: int, folder: Path) -> None:
     if os.name != "posix":
         return
     import fcntl
 
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        here = os.path.samestat(os.fstat(lock), os.stat(folder / LOCK))  # and not one whose folder is gone by now
+    except (BlockingIOError, FileNotFoundError):
         raise _Busy from None
+    if not here:
+        raise _Busy
 
 
 def publish(made: Path, final: Path) -> None:
-    """Give a finished file its final name, durably."""
+    """Give a finished file its final name, and the rights that new files have there, durably."""
+    give_usual_rights(made)
     with made.open("rb") as stream:
         os.fsync(stream.fileno())
     os.replace(made, final)

@@ -17,7 +17,7 @@ from labeldp.privacy.worker import RunSecret
 from labeldp.receipt import Receipt
 from labeldp.tables.place import Place
 from labeldp.tables.sealed import SealedFolder, SealSummary
-from labeldp.tables.staging import Part
+from labeldp.tables.staging import Part, remove
 
 Copy = Callable[[RunSecret, SealedFolder], SealSummary]
 
@@ -70,8 +70,8 @@ class SealedCharge:
     def forget(self) -> None:
         """Delete the copy; after the release is published."""
         if self._folder is not None:
-            with suppress(OSError):
-                self._folder.delete()
+            with suppress(OSError, ReleaseError):
+                remove(self._folder)
                 for name in (self._note, SEALED):
                     (self._store.folder / name).unlink(missing_ok=True)
 

@@ -13,9 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from labeldp._files import private_file
+
 BUCKET_BYTES = 1 << 24
 MAX_BITS = 9
 WORD = "__labeldp_word"
+BUCKET = r"bucket-\d{3}\.arrow"
+"""What the files are called, as a pattern."""
 
 
 class Shuffle:
@@ -58,7 +62,7 @@ class Shuffle:
         self._bits = min(max(int(np.ceil(np.log2(max(total, 1) / BUCKET_BYTES))), 0), MAX_BITS)
         self._paths = [self._folder / f"bucket-{i:03d}.arrow" for i in range(1 << self._bits)]
         for path in self._paths:
-            self._files.append(pa.OSFile(str(path), "wb"))
+            self._files.append(pa.OSFile(str(private_file(path)), "wb"))
             self._writers.append(pa.ipc.new_stream(self._files[-1], first.schema))
 
     def gather(self) -> Iterator[pa.RecordBatch]:

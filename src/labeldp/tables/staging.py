@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from labeldp._files import sync
+from labeldp._files import clear_own, own_folder, sync
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.tables.place import Place, unused_name
 
 JOURNAL, MANIFEST, READY = "_publishing.json", "_manifest.json", "ready"
 FINAL = re.compile(r"part-\d{5,}\.\w+")
+_OURS = re.compile(rf"attempt-[0-9a-f]{{32}}[.\w]*|part-\d{{5,}}[.\w]*|{MANIFEST}|{READY}")
+_AND_JOURNAL = re.compile(f"{_OURS.pattern}|{JOURNAL}")
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,14 @@ class Staging:
 
         The list of files that a killed publication had begun to move stays, for `publish`.
         """
+        local = self.folder.local
+        self.folder.make_folder(private=True)
+        if local is not None:
+            _clear(local, _OURS)
+            return
         for file in self.folder.files():
             if file.name != JOURNAL:
                 file.delete()
-        self.folder.make_folder(private=True)
 
     @property
     def begun(self) -> bool:
@@ -150,7 +156,7 @@ class Staging:
 
     def abandon(self) -> None:
         """Delete everything in staging."""
-        self.folder.delete()
+        remove(self.folder)
         if not self.out.renames and not self.single and self.out.is_folder() and not self.out.files():
             self.out.delete()  # an object store's marker of an empty folder
 
@@ -179,7 +185,7 @@ class Staging:
         if not done:
             self.out.delete()
             _rename(ready, self.out)
-        self.folder.delete()
+        remove(self.folder)
 
     def _holds(self, folder: Place, parts: Sequence[Part], names: Sequence[str]) -> bool:
         """True if a folder has exactly these parts under their final names, byte for byte."""
@@ -216,7 +222,7 @@ class Staging:
         for file in stale:
             file.delete()
         self.write_manifest(manifest)
-        self.folder.delete()
+        remove(self.folder)
 
     def _holds_all(self, parts: Sequence[Part], names: Sequence[str]) -> bool:
         return all(_same(self.out.child(name), part) for part, name in zip(parts, names, strict=True))
@@ -227,7 +233,7 @@ class Staging:
         self._settle_name(part, self.out)
         if not self.out.renames:
             self.write_manifest(manifest)
-        self.folder.delete()
+        remove(self.folder)
 
     # Errors -----------------------------------------------------------------------------------------------------------------------
 
@@ -239,6 +245,31 @@ class Staging:
     def _taken(self) -> ReleaseError:
         return ReleaseError(
             f"Expected a new name for the output, got {self.out}, which holds something else. Remove it, or choose another name."
+        )
+
+
+def remove(folder: Place) -> None:
+    """Delete a private folder, with all that is ours in it; no effect if it is not there.
+
+    Raises
+    ------
+    ReleaseError
+        A local one is a link, or somebody else's, or holds what labeldp did not make: that is never deleted.
+    """
+    local = folder.local
+    if local is None:
+        folder.delete()
+    elif local.exists() or local.is_symlink():
+        own_folder(local)
+        _clear(local, _AND_JOURNAL)
+        local.rmdir()
+
+
+def _clear(folder: Path, ours: re.Pattern[str]) -> None:
+    strangers = [path for path in clear_own(folder, ours) if path.name != JOURNAL]
+    if strangers:
+        raise ReleaseError(
+            f"Expected only files that labeldp makes in {folder}, got {strangers[0].name}. Nothing else is deleted there: move it away."
         )
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labeldp import _validate
+from labeldp._files import private_opener
 from labeldp.errors import InvalidInput
 from labeldp.tables.labels import LabelCodec
 from labeldp.tables.place import Place
@@ -157,7 +158,7 @@ class HashedFile:
     def __init__(self, path: Path | Place):
         place = Place.of(path)
         self._local = place.local is not None
-        self._file: Any = place.open_output() if place.local is None else place.local.open("xb")
+        self._file: Any = place.open_output() if place.local is None else open(place.local, "xb", opener=private_opener)  # noqa: SIM115 (closed by its owner)
         self._state = hashlib.sha256()
         self._waiting: queue.Queue[bytes | None] = queue.Queue(16)
         self._thread: threading.Thread | None = None
