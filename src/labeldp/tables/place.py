@@ -221,8 +221,8 @@ class Place:
     def move(self, target: "Place") -> None:
         """Give a file another name in the same file system, in place of what has it; local ones are on disk first, with usual rights."""
         if self.local is not None and target.local is not None:
-            give_usual_rights(self.local)
             sync(self.local)
+            give_usual_rights(self.local)
             os.replace(self.local, target.local)
             sync(target.local.parent)
         elif self.renames:

@@ -124,8 +124,8 @@ def _lock(lock: int, folder: Path) -> None:
 
 def publish(made: Path, final: Path) -> None:
     """Give a finished file its final name, and the rights that new files have there, durably."""
-    give_usual_rights(made)
     with made.open("rb") as stream:
         os.fsync(stream.fileno())
+    give_usual_rights(made)
     os.replace(made, final)
     sync(final.parent)
