@@ -65,6 +65,7 @@ def test_every_run_that_was_started_says_how_it_ended(deep):
     assert all(run["status"] in ("finished", "failed") for run in runs)
     finished = [run for run in runs if run["status"] == "finished"]
     assert all(run["recipe"] and run["machine"]["versions"] and run["noise"].startswith("seeded") for run in finished)
+    assert all(run["precision"] in ("bf16", "float32") and run["at_once"] for run in finished if run["device"] == "cuda")
 
 
 def test_the_table_of_speed_is_the_kept_run_and_meets_its_targets(monkeypatch):
@@ -77,6 +78,8 @@ def test_the_table_of_speed_is_the_kept_run_and_meets_its_targets(monkeypatch):
     first, last = kept["cases"][0]["steps"], kept["cases"][-1]["steps"]
     assert max(found["ratio"] for found in first.values()) <= deep_speed.TARGET
     assert last["labeldp.deep.train"]["ratio"] <= 1 / deep_speed.LOOP_TARGET
+    on_gpu = json.loads(deep_speed.RESULT.read_text(encoding="utf-8"))["gpu"]
+    assert deep_speed.markdown(on_gpu) in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_run_that_had_both_cores_took_what_the_page_says(deep):
