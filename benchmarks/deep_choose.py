@@ -26,7 +26,7 @@ from conditions import machine
 from deep_cells import HERE, say
 from deep_data import TABLES, Data, load
 from deep_recipes import SIZES, Method, Training, method
-from deep_train import fit, probabilities
+from deep_train import fit, precision_used, probabilities
 from torch.nn import functional
 
 import labeldp as ldp
@@ -70,12 +70,12 @@ def halved(data: Data) -> Data:
     return replace(data, X=functional.avg_pool2d(data.X.float(), 2).round().to(torch.uint8))
 
 
-def scores(recipe: Method, data: Data, epsilon: float, seed: int, rows: int | None) -> tuple[np.ndarray, np.ndarray, float]:
+def scores(recipe: Method, data: Data, epsilon: float, seed: int, rows: int | None, device: str) -> tuple[np.ndarray, np.ndarray, float]:
     """Log-probability of each held-out row's draw, its unbiased error, and the seconds of training."""
     data, inputs, noisy = divided(data, epsilon, seed)
     data = data.part(np.arange(len(data.y))[:rows])
     start = time.perf_counter()
-    fitted = fit(data, recipe, epsilon, seed, progress=say)
+    fitted = fit(data, recipe, epsilon, seed, device=device, progress=say)
     seconds = time.perf_counter() - start
     proba = probabilities(fitted.net, inputs, recipe.views)
     evidence = np.log((proba * noisy.likelihood(dtype="float64")).sum(axis=1))
@@ -85,12 +85,14 @@ def scores(recipe: Method, data: Data, epsilon: float, seed: int, rows: int | No
     return evidence, noisy.debias(wrong**2 if data.rates else (wrong != 0).astype(float)), seconds
 
 
-def kept_scores(recipe: Method, data: Data, epsilon: float, seed: int, rows: int | None) -> tuple[np.ndarray, np.ndarray, float]:
+def kept_scores(
+    recipe: Method, data: Data, epsilon: float, seed: int, rows: int | None, device: str
+) -> tuple[np.ndarray, np.ndarray, float]:
     """`scores`, or what they were when the same recipe was last tried on this machine."""
-    what = json.dumps([data.name, list(data.X.shape), recipe.described(), epsilon, seed, rows])
+    what = json.dumps([data.name, list(data.X.shape), recipe.described(), epsilon, seed, rows, device])
     path = Path(tempfile.gettempdir(), "labeldp-deep-choose", hashlib.sha256(what.encode()).hexdigest()[:16] + ".npz")
     if not path.exists():
-        evidence, error, seconds = scores(recipe, data, epsilon, seed, rows)
+        evidence, error, seconds = scores(recipe, data, epsilon, seed, rows, device)
         path.parent.mkdir(exist_ok=True)
         np.savez(path, evidence=evidence, error=error, seconds=seconds)
     with np.load(path) as file:
@@ -108,6 +110,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="learn from so many rows only")
     parser.add_argument("--always", default="", metavar="CHANGES", help="made to the frozen recipe first, as for --rows a smaller batch")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--half", action="store_true", help="images of half the height and width")
     parser.add_argument("--report", action="store_true")
     args = parser.parse_args()
@@ -121,7 +124,7 @@ def main() -> None:
         base = None
         for change in ["", *args.vary]:
             recipe = varied(frozen, change)
-            found, error, seconds = kept_scores(recipe, data, args.epsilon, seed, args.rows)
+            found, error, seconds = kept_scores(recipe, data, args.epsilon, seed, args.rows, args.device)
             base = (found, error) if base is None else base
             gain, change_of_error = found - base[0], error - base[1]
             record = {
@@ -144,6 +147,8 @@ def main() -> None:
                 "error_standard_error": float(change_of_error.std() / np.sqrt(len(gain))),
                 "training_seconds": round(seconds, 1),
                 "threads": args.threads,
+                "device": args.device,
+                "precision": precision_used(recipe, args.device),
                 "machine": machine(),
             }
             save(record)
