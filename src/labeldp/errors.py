@@ -12,6 +12,8 @@ LabelDPError
 LabelDPWarning
 ├── DomainLeakWarning    the classes were read off private labels
 ├── LostClassWarning     a net has given up a class that occurs
+├── RawLabelsWarning     raw labels are used where each use is a spend, or a score without noise
+├── RepeatWarning        an earlier run's answer came back, and the labels given were not read
 ├── SeenRowsWarning      a model is measured on what it learned from
 ├── SeededNoiseWarning   noise from a seed protects nothing
 ├── UnrecordedWarning    nothing keeps a record of this spend
@@ -57,6 +59,14 @@ class DomainLeakWarning(LabelDPWarning):
 
 class LostClassWarning(LabelDPWarning):
     """A net gives a class practically no probability, though the noisy labels say that it occurs."""
+
+
+class RawLabelsWarning(LabelDPWarning):
+    """Raw labels come through another estimator, each fit of which is a spend of its own, or measure the model that learned from them."""
+
+
+class RepeatWarning(LabelDPWarning):
+    """The answer of an earlier run came back at no cost, and the labels that were given now were not read."""
 
 
 class SeenRowsWarning(LabelDPWarning):

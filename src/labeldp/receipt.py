@@ -34,6 +34,8 @@ class Receipt:
         Head of the ledger's hash chain after this charge; "" without a durable ledger.
     charged_at : str
         ISO 8601 time of the charge, UTC.
+    repeated : bool
+        True if the answer of this run came back to a later request, whose labels were not read. Two receipts of one run are equal.
     """
 
     run_id: str
@@ -48,10 +50,12 @@ class Receipt:
     event: Mapping[str, object] = field(default_factory=dict, compare=False, hash=False)
     ledger_head: str = ""
     charged_at: str = ""
+    repeated: bool = field(default=False, compare=False, repr=False)
 
     def to_dict(self) -> dict[str, object]:
-        """The receipt as JSON-ready data."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"event": dict(self.event)}
+        """The receipt as JSON-ready data; it speaks of a repeat only where there was one."""
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "repeated" or self.repeated}
+        return facts | {"event": dict(self.event)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> "Receipt":
@@ -73,6 +77,9 @@ class PrivacySpent:
         True if every charge is in a durable ledger.
     secure : bool
         True if every random word came from the operating system's entropy.
+    repeated : bool
+        True if an answer among these is of an earlier run, and the labels given for it were not read. What was spent is the same, so it
+        does not count in comparisons.
     """
 
     epsilon: float
@@ -80,15 +87,22 @@ class PrivacySpent:
     unit: str
     recorded: bool
     secure: bool
+    repeated: bool = field(default=False, compare=False)
+
+    def __repr__(self) -> str:
+        told = [name for name in self.__dataclass_fields__ if name != "repeated" or self.repeated]
+        return f"PrivacySpent({', '.join(f'{name}={getattr(self, name)!r}' for name in told)})"
 
 
 def spent_in_sequence(*spent: PrivacySpent) -> PrivacySpent:
     """What one unit spent in all, if everything touched every unit: the sums, rounded up; no guarantee where a part has none."""
     units = " and ".join(sorted({each.unit for each in spent})) or "row"
     recorded, secure = all(each.recorded for each in spent), all(each.secure for each in spent)
+    repeated = any(each.repeated for each in spent)
     if not secure:
-        return PrivacySpent(math.inf, 1.0, units, recorded, secure)
-    return PrivacySpent(sum_up(each.epsilon for each in spent), min(1.0, sum_up(each.delta for each in spent)), units, recorded, secure)
+        return PrivacySpent(math.inf, 1.0, units, recorded, secure, repeated)
+    epsilon, delta = sum_up(each.epsilon for each in spent), min(1.0, sum_up(each.delta for each in spent))
+    return PrivacySpent(epsilon, delta, units, recorded, secure, repeated)
 
 
 def spent_together(receipts: Iterable[Receipt]) -> PrivacySpent:
@@ -100,4 +114,4 @@ def spent_together(receipts: Iterable[Receipt]) -> PrivacySpent:
         For example of a histogram, and of the labels that were drawn with a prior made from it.
     """
     distinct = {receipt.run_id: receipt for receipt in receipts}.values()
-    return spent_in_sequence(*(PrivacySpent(r.epsilon, r.delta, r.unit, r.recorded, r.secure) for r in distinct))
+    return spent_in_sequence(*(PrivacySpent(r.epsilon, r.delta, r.unit, r.recorded, r.secure, r.repeated) for r in distinct))

@@ -2,7 +2,7 @@
 """`labeldp release`, `train`, `predict`, `plan` and `demo`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -202,7 +202,7 @@ def train(
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, progress)
     cost = done.facts["guarantee"]
-    said = accuracy_text(done.facts["estimated_accuracy"]) + clusters_text(done.facts.get("clusters"))
+    said = accuracy_text(done.facts["estimated_accuracy"]) + clusters_text(done.facts.get("clusters")) + repeat_text(done.facts["receipts"])
     text = f"{done.path}: a model of {done.facts['rows']:,} rows, {cost['epsilon']:g}-label-DP for each {cost['unit']}.{said}"
     answer(as_json, {"path": str(done.path)} | dict(done.facts), text)
 
@@ -215,6 +215,12 @@ def accuracy_text(estimate: Mapping[str, float] | None) -> str:
     if (low, high) == (0.0, 1.0):
         return " At this epsilon the noisy rows that were held out are too few to tell how accurate it is."
     return f" Estimated accuracy {min(max(estimate['value'], low), high):.3f} ({low:.3f} to {high:.3f})."
+
+
+def repeat_text(receipts: Sequence[Mapping[str, Any]]) -> str:
+    """Whose answers came back, as a sentence, where the labels in the table were not read."""
+    runs = [f"run {each['run_id']} of {each['charged_at'][:10]}" for each in receipts if each.get("repeated")]
+    return f" What {' and '.join(runs)} had drawn came back at no cost; the labels given now were not read." if runs else ""
 
 
 def clusters_text(asked: Mapping[str, Any] | None) -> str:

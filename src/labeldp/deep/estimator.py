@@ -52,6 +52,7 @@ from labeldp.protocol.fitting import (
     open_fit,
     plan_fit,
     require_mean,
+    require_own_labels,
     with_prior_behind,
 )
 from labeldp.protocol.stages import Rows as Positions
@@ -288,6 +289,7 @@ class TorchClassifier:
         return self._fit_raw(X, inputs, y, ids, unit)
 
     def _fit_raw(self, X: Any, inputs: Inputs, y: Any, ids: ArrayLike | None, unit: ArrayLike | None) -> Self:
+        require_own_labels(self)
         labels = labels_here(y, len(inputs), declared=self.classes is not None)
         if self.folder is not None and self.ledger is None and self.noise is None:
             raise InvalidInput(
@@ -323,7 +325,7 @@ class TorchClassifier:
             for run in runs:
                 run.settle()
         self._finish(trainer, with_prior_behind(plan, staged.noisy), staged.model, staged.validation, staged.stages)
-        self.answer_ = plan.answer
+        self.answer_, self._raw_rows = plan.answer, len(inputs)
         return self
 
     def _fit_noisy(self, X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None, unit: ArrayLike | None) -> Self:
@@ -364,6 +366,7 @@ class TorchClassifier:
         self.module_, self.history_ = model.module, [list(each) for each in model.history]
         self._precision = recipes[-1].precision
         self._learned: NoisyLabels | None = None
+        self._raw_rows = 0
         note_features(self, self._row_shape)
         return self
 
@@ -410,6 +413,7 @@ class TorchClassifier:
             self.estimated_accuracy_ = metrics.accuracy(noisy[held_out], classes[trainer.proba(model, held_out).argmax(axis=1)])
         self.classes_, self.module_, self.history_ = classes, model.module, [list(each) for each in model.history]
         self.noisy_labels_, self.privacy_, self.answer_, self.stages_ = noisy, noisy.privacy, None, stages
+        self._raw_rows = 0
         self._precision = trainer.recipes[model.number - 1].precision
         self._learned = noisy[np.setdiff1d(np.arange(len(noisy)), validation)] if len(validation) else noisy
         note_features(self, self._row_shape)
@@ -464,6 +468,7 @@ class TorchClassifier:
         truth = np.asarray(y)
         if truth.shape != predicted.shape:
             raise InvalidInput(f"Expected {predicted.shape} labels, one a row of X, got shape {truth.shape}.")
+        metrics.warn_of_raw_labels(len(truth), self._raw_rows, self.noise)
         return float(np.mean(truth == predicted))
 
 

@@ -33,6 +33,7 @@ from labeldp.protocol.fitting import (
     open_fit,
     plan_fit,
     require_mean,
+    require_own_labels,
     with_prior_behind,
 )
 from labeldp.protocol.stages import Rows, Stage, run_stages
@@ -186,6 +187,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         return self._fit_raw(X, y, ids, unit, learner, options)
 
     def _fit_raw(self, X: Any, y: Any, ids: ArrayLike | None, unit: ArrayLike | None, learner: Learner, options: LearnOptions) -> Self:
+        require_own_labels(self)
         labels = checked_labels(y, len_of(X), declared=self.classes is not None)
         plan = plan_fit(self, labels, X, len_of(X))
         self._require_estimate(plan)
@@ -202,7 +204,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
                 first_prior=plan.prior_of_rows,
                 held_out=plan.held_out,
             )
-        self.prior_ = known
+        self.prior_, self._raw_rows = known, len_of(X)
         noisy = with_prior_behind(plan, staged.noisy)
         return self._finish(X, noisy, staged.model, staged.validation, staged.stages, learner, options)
 
@@ -220,7 +222,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         held_out = hold_out(noisy, self.validation_fraction, random_state.permutation)
         training = np.setdiff1d(usable, held_out)
         model = _learn(learner, X, training, noisy[training], None, (held_out, noisy[held_out]) if len(held_out) else None)
-        self.prior_ = None
+        self.prior_, self._raw_rows = None, 0
         return self._finish(X, noisy, model, held_out, (), learner, options)
 
     def _finish(
@@ -295,7 +297,9 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
                 raise InvalidInput("Expected no sample_weight with NoisyLabels.")
             metrics.warn_of_seen_rows(y, self._learned)
             return metrics.accuracy(y, self.predict(X)).value
-        return float(accuracy_score(y, self.predict(X), sample_weight=sample_weight))
+        predicted = self.predict(X)
+        metrics.warn_of_raw_labels(len(predicted), self._raw_rows, self.noise)
+        return float(accuracy_score(y, predicted, sample_weight=sample_weight))
 
 
 def _learn(learner: Learner, X: Any, rows: Rows, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:

@@ -26,6 +26,7 @@ from labeldp.privacy.encode import declare, infer_classes
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise
 from labeldp.protocol import metrics
+from labeldp.protocol.fitting import require_own_labels
 from labeldp.protocol.groups import GroupPlan, ask_groups
 
 
@@ -108,6 +109,7 @@ class ClusterAsking(ClassifierMixin, BaseEstimator, ABC):
         if self.estimator is not None:
             self._require_estimator()
         checked = self._checked(X, y, reset=True)
+        require_own_labels(self)
         labels = checked_labels(y, len_of(checked), declared=self.classes is not None)
         classes = infer_classes(labels) if self.classes is None else declare(self.classes)
         count = self._count(len_of(checked), len(classes))
@@ -119,6 +121,7 @@ class ClusterAsking(ClassifierMixin, BaseEstimator, ABC):
         self.classes_, self.aggregate_, self.privacy_ = np.asarray(classes), asked.answer, asked.answer.privacy
         self.clusters_: Clusters = clusters.restored(asked.kept)
         self._learn(checked, asked.groups)
+        self._raw_rows = len_of(checked)
         return self
 
     def _require_estimator(self) -> None:
@@ -156,4 +159,6 @@ class ClusterAsking(ClassifierMixin, BaseEstimator, ABC):
             if sample_weight is not None:
                 raise InvalidInput("Expected no sample_weight with NoisyLabels.")
             return metrics.accuracy(y, self.predict(X)).value
-        return float(accuracy_score(y, self.predict(X), sample_weight=sample_weight))
+        predicted = self.predict(X)
+        metrics.warn_of_raw_labels(len(predicted), self._raw_rows, self.noise)
+        return float(accuracy_score(y, predicted, sample_weight=sample_weight))

@@ -8,7 +8,7 @@ the charge and the store has spent, and gets nothing.
 import hashlib
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from labeldp._rounding import exact
 from labeldp.aggregates import Aggregate, Query
 from labeldp.aggregates.result import check_groups
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError
-from labeldp.privacy.custody import AggregatePlan, Begun, Covered
+from labeldp.privacy.custody import AggregatePlan, Begun, Covered, tell_of_repeat
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import CHUNK, Key, RowWords, derive_key, partition, row_blocks
 from labeldp.privacy.run import Frame
@@ -229,7 +229,8 @@ def _stored(begun: Begun, ledger: Ledger | None) -> Aggregate:
     ledger.settle(run.run_id, artefact)
     import pyarrow.parquet as pq
 
-    return Aggregate.from_table(pq.read_table(pa.BufferReader(found)))
+    tell_of_repeat(begun)
+    return replace(Aggregate.from_table(pq.read_table(pa.BufferReader(found))), receipt=begun.receipt)
 
 
 def _as_file(answer: Aggregate) -> bytes:

@@ -6,13 +6,16 @@ of the labelled input) until it settles; where the release secret is and its pub
 that a repeat reads them instead of drawing again. The folder exists before the charge; nothing is drawn before the charge.
 """
 
+import logging
 import shutil
+import sys
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, NoReturn
 
 from labeldp._hash import digest
-from labeldp.errors import InvalidInput, LabelDPError, LedgerError
+from labeldp.errors import InvalidInput, LabelDPError, LedgerError, RepeatWarning
 from labeldp.privacy import noise as noise_source
 from labeldp.privacy.events import AggregateDraw, LabelDraw
 from labeldp.privacy.ledger import Ledger, RunRecord
@@ -23,7 +26,10 @@ from labeldp.privacy.run_store import RunStore, private_folder
 from labeldp.privacy.secrets import Secret, SecretHalves, UnknownReleaseSecret, run_secret_halves
 from labeldp.receipt import Receipt
 
-__all__ = ["AggregatePlan", "Begun", "PinOf", "RunPlan", "RunStore", "begin", "begin_once", "fresh_secret", "kept_secret"]
+__all__ = ["AggregatePlan", "Begun", "PinOf", "RunPlan", "RunStore", "begin", "begin_once", "fresh_secret", "kept_secret", "tell_of_repeat"]
+
+_log = logging.getLogger("labeldp")
+_told: set[str] = set()  # runs that this process has spoken of
 
 
 @dataclass(frozen=True)
@@ -117,9 +123,38 @@ class Begun:
         raise TypeError("A begun run holds a secret, so it is never pickled or copied.")
 
 
+def tell_of_repeat(begun: Begun) -> None:
+    """Say that an earlier answer comes back and the labels given are not read: aloud once a run and process, in the log each time."""
+    if begun.settled is None:
+        return
+    receipt = begun.receipt
+    message = (
+        f"Run {receipt.run_id} of {receipt.charged_at[:10]} has answered this request for dataset {receipt.dataset!r}, column "
+        f"{receipt.column!r}: its answer came back at no cost, and the labels given now were not read. If they are of another target, name "
+        "its column (column=). If they were corrected, draw anew with redraw=True (of privatize and aggregate; --redraw), which is charged."
+    )
+    _log.info(message)
+    if receipt.run_id not in _told:
+        _told.add(receipt.run_id)
+        warnings.warn(f"{message} (Said once.)", RepeatWarning, stacklevel=_depth())
+
+
+def _depth() -> int:
+    """How far above the caller's own frame the nearest code outside of labeldp is, as a stack level of the caller's warning."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] == "labeldp":
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _again(run: RunRecord, ledger: Ledger) -> Begun:
+    """A run whose answer is given once more."""
+    return Begun(replace(run.receipt, repeated=True), None, RunStore(ledger.run_dir(run.run_id)), run)
+
+
 def fresh_secret(ledger: Ledger) -> SecretHalves:
     """The secret of a run that is still to be charged, under a new run id."""
-    return run_secret_halves(Secret(noise_source.new_secret()), ledger.key_source, noise_source.new_run_id())
+    return run_secret_halves(noise_source.new_secret(), ledger.key_source, noise_source.new_run_id())
 
 
 def kept_secret(ledger: Ledger, run_id: str) -> SecretHalves | None:
@@ -222,7 +257,7 @@ def _earlier(plan: RunPlan, ledger: Ledger, noise: SeededNoise | None, redraw: b
     settled = [run for run in closed if run.state == "settled" and run.event.get("event") != AggregateDraw.kind]  # those release no row
     repeated = [run for run in settled if run.identity == plan.identity]
     if repeated and names_rows and not redraw:
-        return Begun(repeated[-1].receipt, None, RunStore(ledger.run_dir(repeated[-1].run_id)), repeated[-1])
+        return _again(repeated[-1], ledger)
     if settled and not redraw and not names_rows:
         raise LedgerError(
             f"Expected to know whether these rows are new: {plan.dataset!r}, column {plan.column!r} was released before, and neither "
@@ -237,7 +272,7 @@ def _unrecorded(plan: RunPlan, noise: SeededNoise | None) -> Begun:
     receipt = Receipt(
         run_id, plan.dataset, plan.column, plan.unit, plan.max_rows_per_unit, plan.epsilon, plan.delta, False, noise is None, plan.event
     )
-    return Begun(receipt, Secret(noise_source.new_secret() if noise is None else noise.secret()), None)
+    return Begun(receipt, noise_source.new_secret() if noise is None else Secret(noise.secret()), None)
 
 
 def _refuse_seed(noise: SeededNoise | None) -> None:
@@ -281,11 +316,11 @@ def begin_once(
     for run in reversed(ledger.runs(plan.dataset, plan.column) if not redraw else []):
         store = RunStore(ledger.run_dir(run.run_id))
         if run.identity == plan.identity and (run.state == "settled" or (run.state == "charged" and store.has_results())):
-            return Begun(run.receipt, None, store, run)
+            return _again(run, ledger)
     if before_charge is not None:
         before_charge()
     run_id = noise_source.new_run_id()
-    secret = Secret(noise_source.new_secret())
+    secret = noise_source.new_secret()
 
     def prepare(store: RunStore) -> None:
         private_folder(store.folder)

@@ -16,7 +16,7 @@ from labeldp._hash import SetDigest, array_digest, digest
 from labeldp.errors import InvalidInput, SeededNoiseWarning, UnrecordedWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws.base import Law
-from labeldp.privacy.custody import Covered, RunPlan, begin
+from labeldp.privacy.custody import Covered, RunPlan, begin, tell_of_repeat
 from labeldp.privacy.draw import Prior, prepare_side
 from labeldp.privacy.encode import as_array, declare, encode, infer_classes
 from labeldp.privacy.ledger import Ledger
@@ -243,6 +243,7 @@ def _open(
     frame.check(new_secret())
     covered = covered_rows(ledger, plan, ids if unit is None else unit)
     begun = begin(plan, ledger, noise, redraw=redraw, pin_of=pin_of, names_rows=bool(plan.rows), covered=covered, resumes=resumes)
+    tell_of_repeat(begun)
     return Run(begun, codes, frame)
 
 

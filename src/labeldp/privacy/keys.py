@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
+from labeldp.privacy.secrets import Secret
 
 FORMAT: Final = 1
 """Version of the format in docs/noise.md; it enters every key, so formats never share words."""
@@ -30,9 +31,9 @@ KEY_BYTES: Final = 16
 _OWN_USE: Final = {"ids": "id_blocks", "partition": "partition", "pin": "Pin"}
 
 
-def new_secret() -> bytes:
-    """32 bytes of the operating system's entropy: the secret of one run or ledger."""
-    return os.urandom(_SECRET_BYTES)
+def new_secret() -> Secret:
+    """32 bytes of the operating system's entropy: the secret of one run or ledger. They are never shown, pickled or copied."""
+    return Secret(os.urandom(_SECRET_BYTES))
 
 
 def new_run_id() -> str:
@@ -72,7 +73,7 @@ class Key:
 
     def __init__(self, purpose: str, material: bytes) -> None:
         self.purpose = purpose
-        self.__bytes = material
+        self.__bytes = Secret(material)
 
     def __repr__(self) -> str:
         return f"Key(purpose={self.purpose!r})"
@@ -80,8 +81,8 @@ class Key:
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(f"A labeldp key is never pickled or copied (purpose {self.purpose!r}). Derive it again where it is needed.")
 
-    def material(self, used_by: str) -> bytes:
-        """The key's 16 bytes, for a use that its purpose allows: a key that served two uses would give them the same words."""
+    def material(self, used_by: str) -> Secret:
+        """The key's 16 bytes, hidden, for a use that its purpose allows: a key that served two uses would give them the same words."""
         if _OWN_USE.get(self.purpose, "RowWords") != used_by:
             wanted = [purpose for purpose, use in _OWN_USE.items() if use == used_by] or ["draw"]
             raise InvalidInput(f"Expected a key of purpose {wanted[0]!r} for {used_by}, got {self.purpose!r}. Derive one for this use.")
@@ -121,7 +122,7 @@ def derive_key(secret: bytes, *, purpose: str, facts: Mapping[str, object]) -> K
     if clash:
         raise InvalidInput(f"Expected facts other than format and purpose, got {', '.join(clash)}. Give it another name.")
     info = _canonical({"format": FORMAT, "purpose": purpose, **facts})
-    return Key(purpose, HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=info).derive(secret))
+    return Key(purpose, Secret(HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=info).derive(bytes(secret))))
 
 
 def _canonical(facts: Mapping[str, object]) -> bytes:

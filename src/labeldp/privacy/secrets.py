@@ -16,7 +16,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -41,8 +41,31 @@ class Secret(bytes):
     def __format__(self, spec: str) -> str:
         return repr(self)
 
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return Secret(found) if isinstance(index, slice) else found  # tools that shorten what they show take a part first
+
+    def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
         raise TypeError("A secret is never pickled or copied. Send the run's stored bytes and the key source, and derive it there.")
+
+
+class LentSecret(Secret):
+    """What is sent to a worker: hidden as a secret is, and pickled, since another process needs it."""
+
+    def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
+        return LentSecret, (bytes(self),)
+
+
+class _SecretText(str):
+    """The same for the text that spells a secret out."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<secret>"
+
+    def __getitem__(self, index: Any) -> Any:
+        return _SecretText(super().__getitem__(index))
 
 
 class UnknownReleaseSecret(LedgerError):
@@ -125,7 +148,7 @@ class SecretHalves:
 
     def for_worker(self) -> tuple[bytes, KeySource | None]:
         """What another process needs for `run_secret`. Without a key source the bytes are the secret itself: send them privately."""
-        return bytes(self.stored), self.key
+        return LentSecret(self.stored), self.key
 
 
 def run_secret(stored: bytes, key: KeySource | None, run_id: str) -> Secret:
@@ -149,13 +172,13 @@ def run_secret(stored: bytes, key: KeySource | None, run_id: str) -> Secret:
 
 def run_secret_halves(stored: bytes, key: KeySource | None, run_id: str) -> SecretHalves:
     """`run_secret` with its halves; the key source is bound to the secret that it gave now."""
-    stored = Secret(stored)
+    stored = Secret(stored)  # an argument that is hidden already stays so in the caller's frame
     if len(stored) != SECRET_BYTES:
         raise LedgerError(f"Expected {SECRET_BYTES} stored bytes of run {run_id}, got {len(stored)}. The run's folder is damaged.")
     if key is None:
         return SecretHalves(run_id, stored, stored, None)
     release = key.fetch()
-    secret = _hkdf(release, b"labeldp run secret " + run_id.encode(), salt=bytes(stored))
+    secret = _hkdf(release, b"labeldp run secret " + run_id.encode(), salt=stored)
     return SecretHalves(run_id, secret, stored, key.expecting(key_id(release)))
 
 
@@ -269,7 +292,7 @@ def _open_at_once(path: str, flags: int) -> int:
 def _from_environment(name: str) -> Secret:
     if name not in os.environ:
         raise LedgerError(f"Expected the release secret in the environment variable {name}, which is not set. {_ABANDON}")
-    secret = _decoded(os.environ[name].strip())
+    secret = _decoded(_SecretText(os.environ[name].strip()))
     if secret is None:
         raise LedgerError(
             f"Expected {2 * SECRET_BYTES} hexadecimal digits, or {SECRET_BYTES} bytes in base64, in the environment variable {name}; "
@@ -326,10 +349,12 @@ def _decoded(text: str) -> Secret | None:
     if not re.fullmatch(r"[A-Za-z0-9+/_-]{43}=", text, re.ASCII):
         return None
     try:
-        return Secret(base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True))
+        return Secret(base64.b64decode(_SecretText(text.replace("-", "+").replace("_", "/")), validate=True))
     except binascii.Error:
         return None
 
 
 def _hkdf(secret: bytes, info: bytes, *, salt: bytes | None = None, length: int = SECRET_BYTES) -> Secret:
-    return Secret(HKDF(algorithm=hashes.SHA256(), length=length, salt=salt, info=info).derive(bytes(secret)))
+    # bytes of their own only within the call: nothing plain stays in a frame that a traceback may show
+    key = HKDF(algorithm=hashes.SHA256(), length=length, salt=None if salt is None else bytes(salt), info=info)
+    return Secret(key.derive(bytes(secret)))

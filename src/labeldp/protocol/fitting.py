@@ -5,6 +5,8 @@ Raw labels pass through here to the door as arguments; nothing keeps them. With 
 machine that only trains needs none of it.
 """
 
+import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -14,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import array_digest
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, RawLabelsWarning
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.laws import LAWS, Law
 from labeldp.privacy.encode import declare, infer_classes
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 HeldOut = tuple[Rows, NoisyLabels]
 TopK = int | Literal["mean"]
+
+_HAND_ON = {"base", "compose", "externals", "frozen", "pipeline", "utils"}  # of scikit-learn: what passes labels on as they are
+_told: set[str] = set()  # callers that this process has warned of
 
 
 class Settings(Charging, Protocol):
@@ -113,6 +118,57 @@ def check_count(n_labels: int, n_rows: int) -> None:
         raise InvalidInput(f"Found input variables with inconsistent numbers of samples: X has {n_rows} rows, y has {n_labels}.")
     if n_rows < 2:
         raise InvalidInput(f"Expected at least 2 rows, got n_samples={n_rows}.")
+
+
+def require_own_labels(settings: Charging) -> None:
+    """Refuse, or warn of, raw labels that come through another estimator or a search, which chooses rows or makes labels of its own.
+
+    With a ledger a repeat is known by its rows: of several targets that another estimator makes, all but the first would get the first
+    one's labels. Without one, each of its fits is a spend of its own. Pipelines hand labels on as they are.
+
+    Parameters
+    ----------
+    settings : Charging
+        The estimator that is fitted.
+
+    Raises
+    ------
+    InvalidInput
+        With a durable ledger; nothing is charged.
+    """
+    caller = _made_by()
+    if not caller or settings.noise is not None:
+        return
+    once = (
+        "Privatize the labels once, noisy = labeldp.privatize(y, law, ...), and pass noisy for y, in a search or cross-validation with a "
+        "splitter that does not look at labels, such as cv=KFold(5); or fit this estimator by itself, which takes any number of classes."
+    )
+    if settings.ledger is not None:
+        raise InvalidInput(
+            f"Expected raw labels from whoever holds them, got some through scikit-learn's {caller}, which chooses rows or makes targets "
+            f"of its own: a ledger would take those for a repeat, or charge for each. Nothing was charged. {once}"
+        )
+    if caller not in _told:
+        _told.add(caller)
+        warnings.warn(
+            f"Raw labels come through scikit-learn's {caller}: each of its fits spends epsilon anew, the spends add up, and its scores "
+            f"come from raw labels. {once} (Said once.)",
+            RawLabelsWarning,
+            stacklevel=4,
+        )
+
+
+def _made_by() -> str:
+    """What of scikit-learn has called for this fit with labels or rows of its own choice: the outermost class or function; "" for none."""
+    found, frame = "", sys._getframe(2).f_back
+    while frame is not None:
+        package, _, part = str(frame.f_globals.get("__name__")).partition(".")
+        part = part.split(".")[0]
+        if package == "sklearn" and part not in _HAND_ON and not part.startswith("_"):
+            owner = frame.f_locals.get("self")
+            found = frame.f_code.co_name if owner is None else type(owner).__name__
+        frame = frame.f_back
+    return found
 
 
 def plan_fit(settings: Settings, labels: NDArray[Any], X: Any, n_rows: int) -> FitPlan:

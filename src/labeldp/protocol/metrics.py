@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import public_hash
-from labeldp.errors import InvalidInput, SeenRowsWarning
+from labeldp.errors import InvalidInput, RawLabelsWarning, SeenRowsWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.privacy.encode import encode
 
@@ -122,6 +122,32 @@ def warn_of_seen_rows(noisy: NoisyLabels, learned: NoisyLabels) -> None:
             SeenRowsWarning,
             stacklevel=3,
         )
+
+
+def warn_of_raw_labels(n_rows: int, learned: int, noise: object) -> None:
+    """Say aloud, once in a process, that a score may come from the raw labels that a fit privatized: it is a number without noise.
+
+    Parameters
+    ----------
+    n_rows : int
+        That are scored by plain labels.
+    learned : int
+        Rows whose raw labels the fit was given; 0 for none.
+    noise : SeededNoise or None
+        Of the fit: with a seed nothing is private anyway.
+    """
+    if noise is None and n_rows == learned and "score" not in _told:
+        _told.add("score")
+        warnings.warn(
+            f"This score is of {n_rows} plain labels, as many as the fit was given raw. If they are the same, it comes from private labels "
+            "without any noise, and it is no estimate of other rows: do not pass it on. Use estimated_accuracy_, noisy labels of other "
+            "rows, or public labels. (Said once.)",
+            RawLabelsWarning,
+            stacklevel=3,
+        )
+
+
+_told: set[str] = set()
 
 
 def log_loss(noisy: NoisyLabels, proba: ArrayLike, *, confidence: float = 0.95, floor: float = 1e-15) -> Estimate:

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An answer that an earlier run gave, to labels that nobody reads now, never comes back without a word."""
+
+import json
+import logging
+import pickle
+import re
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import ColumnTransformer, make_column_transformer
+from sklearn.datasets import make_blobs
+from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
+from sklearn.feature_selection import RFE
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict, cross_val_score, permutation_test_score
+from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
+from sklearn.multioutput import MultiOutputClassifier
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.semi_supervised import SelfTrainingClassifier
+from tests.naming import named
+from typer.testing import CliRunner
+
+import labeldp as ldp
+from labeldp.cli import app
+from labeldp.deep import TorchClassifier
+from labeldp.deep.loop import Recipe
+from labeldp.errors import RawLabelsWarning, RepeatWarning
+from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier
+from labeldp.privacy import custody
+from labeldp.protocol import fitting, metrics
+
+X, y3 = make_blobs(300, centers=3, random_state=0, cluster_std=1.0)
+X = X.astype(np.float32)
+FIRST, SECOND = (y3 == 0).astype(int), (y3 == 1).astype(int)
+IDS = np.arange(300)
+TWO = ldp.RandomizedResponse(2, 1.0)
+
+
+@pytest.fixture(autouse=True)
+def nothing_told_yet(monkeypatch):
+    for module in (custody, fitting, metrics):
+        monkeypatch.setattr(module, "_told", set())
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return ldp.Ledger(tmp_path / "ledger.db", budget=100.0)
+
+
+def linear(**settings):
+    return ldp.LabelDPClassifier(LogisticRegression(), **{"epsilon": 1.0, "n_stages": 1, "classes": [0, 1]} | settings)
+
+
+def net(**settings):
+    recipe = Recipe(epochs=1, batch_size=64, precision="float32")
+    return TorchClassifier(lambda k: torch.nn.Linear(2, k), **{"recipe": recipe, "n_stages": 1, "classes": [0, 1]} | settings)
+
+
+def clustered(kind):
+    return lambda **settings: kind(**{"n_clusters": 4, "classes": [0, 1]} | settings)
+
+
+ESTIMATORS = {
+    "LabelDPClassifier": linear,
+    "with a prior": lambda **settings: linear(prior=ClusterPrior(n_clusters=4), law="auto", **settings),
+    "TorchClassifier": net,
+    "NoiseCluster": clustered(NoiseCluster),
+    "ProportionClassifier": clustered(ProportionClassifier),
+}
+
+
+def ask_rows(y, ledger, **more):
+    return ldp.privatize(y, TWO, dataset="d", ids=IDS, ledger=ledger, **more).privacy
+
+
+def ask_groups(y, ledger, **more):
+    query = ldp.aggregates.Histogram(n_classes=2, epsilon=1.0, n_groups=2)
+    return ldp.aggregate(y, query, IDS % 2, dataset="d", ledger=ledger, **more).privacy
+
+
+def fitted_by(make):
+    return lambda y, ledger, **more: make(dataset="d", ledger=ledger, **more).fit(X, y).privacy_
+
+
+WAYS = {"privatize": ask_rows, "aggregate": ask_groups} | {name: fitted_by(make) for name, make in ESTIMATORS.items()}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=named)
+def test_an_old_answer_is_told_of_once_with_its_run_and_what_to_do(ledger, caplog, way):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RepeatWarning)
+        first = WAYS[way](FIRST, ledger)
+    runs = ledger.runs()
+    with pytest.warns(RepeatWarning, match="not read") as told, caplog.at_level(logging.INFO, "labeldp"):
+        second = WAYS[way](SECOND, ledger)
+    messages = [str(each.message) for each in told]
+    assert [re.search("[0-9a-f]{32}", each).group() for each in messages] == [run.run_id for run in runs]
+    assert all(
+        run.charged_at[:10] in each and "column=" in each and "redraw=True" in each for run, each in zip(runs, messages, strict=True)
+    )
+    assert {each.filename for each in told} == {__file__}  # the user's own line
+    assert sum("not read" in record.message for record in caplog.records) == len(runs)
+    assert (first.repeated, second.repeated) == (False, True) and "repeated=True" in repr(second) and "repeated" not in repr(first)
+    assert first == second and ledger.runs() == runs
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RepeatWarning)
+        assert WAYS[way](SECOND, ledger).repeated  # said once
+        assert not WAYS[way](SECOND, ledger, column="other").repeated
+    if way in ("privatize", "aggregate"):
+        assert not WAYS[way](SECOND, ledger, redraw=True).repeated
+
+
+def test_receipts_say_it_wherever_they_go(ledger, tmp_path):
+    first, again = (ldp.privatize(y, TWO, dataset="d", ids=IDS, ledger=ledger) for y in (FIRST, SECOND))
+    assert [each.receipts[0].repeated for each in (first, again)] == [False, True]
+    assert first.receipts == again.receipts and not ledger.verify(again.receipts)
+    assert "repeated" not in first.receipts[0].to_dict() and again.receipts[0].to_dict()["repeated"]
+    assert ldp.NoisyLabels.from_table(again.to_table()).privacy.repeated
+    assert ldp.concat([first[:10], again[10:]]).privacy == first.privacy
+    assert pickle.loads(pickle.dumps(again)).privacy.repeated
+    query = ldp.aggregates.Histogram(n_classes=2, epsilon=1.0, n_groups=2)
+    answers = [ldp.aggregate(y, query, IDS % 2, dataset="e", ledger=ledger) for y in (FIRST, SECOND)]
+    assert [each.receipt.repeated for each in answers] == [False, True]
+
+
+def test_a_run_that_is_picked_up_reads_its_labels_and_is_no_old_answer(ledger, monkeypatch):
+    from labeldp.privacy.run import Run
+
+    def die(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Run, "settle", die)
+        linear(dataset="d", ledger=ledger).fit(X, FIRST)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RepeatWarning)
+        assert not linear(dataset="d", ledger=ledger).fit(X, FIRST).privacy_.repeated
+    assert len(ledger.runs()) == 1
+
+
+def test_train_says_it_and_its_model_too(tmp_path):
+    table = pd.DataFrame(X, columns=["a", "b"]).assign(id=IDS, y=FIRST)
+    run = ["train", "t.csv", "--label", "y", "--classes", "0,1", "--epsilon", "1", "--id", "id", "--ledger", str(tmp_path / "l.db")]
+    run[1], results = str(tmp_path / "t.csv"), []
+    for name, y in (("one", FIRST), ("two", SECOND)):
+        table.assign(y=y).to_csv(run[1], index=False)
+        results.append(CliRunner().invoke(app, [*run, "--out", str(tmp_path / name)]))
+        assert results[-1].exit_code == 0, results[-1].output
+    facts = [json.loads((tmp_path / name / "model.json").read_text()) for name in ("one", "two")]
+    run_id = facts[0]["receipts"][0]["run_id"]
+    assert "not read" not in results[0].output
+    assert f"What run {run_id} of " in results[1].stdout and "the labels given now were not read" in results[1].stdout
+    assert "warning: Run " in results[1].stderr
+    assert facts[1]["receipts"][0]["repeated"] is True and "repeated" not in facts[0]["receipts"][0]
+
+
+THROUGH = {
+    "one against the rest": lambda model: OneVsRestClassifier(model).fit(X, y3),
+    "one against one": lambda model: OneVsOneClassifier(model).fit(X, y3),
+    "in processes": lambda model: OneVsRestClassifier(model, n_jobs=2).fit(X, y3),
+    "within a pipeline": lambda model: OneVsRestClassifier(make_pipeline(StandardScaler(), model)).fit(X, y3),
+    "several outputs": lambda model: MultiOutputClassifier(model).fit(X, np.c_[FIRST, SECOND]),
+    "a stack": lambda model: StackingClassifier([("m", model)], LogisticRegression(), cv=KFold(2)).fit(X, FIRST),
+    "votes": lambda model: VotingClassifier([("m", model)]).fit(X, FIRST),
+    "bags": lambda model: BaggingClassifier(model, n_estimators=2).fit(X, FIRST),
+    "a search": lambda model: GridSearchCV(model, {"epsilon": [0.5, 1.0]}, cv=KFold(2), error_score="raise").fit(X, FIRST),
+    "a cross-validation": lambda model: cross_val_score(model, X, FIRST, cv=KFold(3), error_score="raise"),
+    "predictions": lambda model: cross_val_predict(model, X, FIRST, cv=KFold(2)),
+    "permutations": lambda model: permutation_test_score(model, X, FIRST, cv=KFold(2), n_permutations=2),
+    "a calibration": lambda model: CalibratedClassifierCV(model, cv=KFold(2)).fit(X, FIRST),
+    "self-training": lambda model: SelfTrainingClassifier(model).fit(X, np.where(IDS < 200, FIRST, -1)),
+    "a selection": lambda model: RFE(make_pipeline(model), importance_getter=lambda m: np.ones(m[-1].n_features_in_)).fit(X, FIRST),
+}
+
+
+@pytest.mark.parametrize("way", THROUGH, ids=named)
+def test_raw_labels_of_other_estimators_making_are_refused_with_a_ledger(ledger, way):
+    with pytest.raises((ldp.InvalidInput, ValueError), match=r"Nothing was charged\. Privatize the labels once"):
+        THROUGH[way](linear(dataset="d", ledger=ledger))
+    assert not ledger.runs()
+
+
+@pytest.mark.parametrize("make", ESTIMATORS, ids=named)
+def test_every_estimator_refuses_them(ledger, make):
+    with pytest.raises(ldp.InvalidInput, match="OneVsRestClassifier"):
+        OneVsRestClassifier(ESTIMATORS[make](dataset="d", ledger=ledger)).fit(X, y3)
+    assert not ledger.runs()
+
+
+@pytest.mark.parametrize("way", ["one against the rest", "a cross-validation", "bags"], ids=named)
+def test_without_a_ledger_they_are_warned_of_once(way):
+    with pytest.warns(RawLabelsWarning, match="spends epsilon anew") as told:
+        THROUGH[way](linear())
+    assert len([each for each in told if each.category is RawLabelsWarning]) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RawLabelsWarning)
+        THROUGH[way](linear(noise=ldp.SeededNoise(0)))
+
+
+class Wrapper:
+    """A user's own estimator around one of ours."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def fit(self, X, y):
+        self.model.fit(X, y)
+        return self
+
+
+HANDED_ON = {
+    "a pipeline": lambda model: make_pipeline(StandardScaler(), model),
+    "columns": lambda model: Pipeline([("c", ColumnTransformer([("s", StandardScaler(), [0, 1])])), ("m", model)]),
+    "a clone": lambda model: clone(make_pipeline(make_column_transformer((StandardScaler(), [0])), model)),
+    "a wrapper": Wrapper,
+}
+
+
+@pytest.mark.parametrize("way", HANDED_ON, ids=named)
+@pytest.mark.filterwarnings("error::labeldp.errors.RawLabelsWarning")
+def test_pipelines_hand_labels_on(ledger, way):
+    HANDED_ON[way](linear(dataset="d", ledger=ledger)).fit(X, FIRST)
+    assert len(ledger.runs()) == 1
+
+
+@pytest.mark.filterwarnings("error::labeldp.errors.RawLabelsWarning", "ignore::labeldp.errors.SeenRowsWarning")
+def test_searches_over_noisy_labels_are_free(ledger):
+    noisy = ldp.privatize(FIRST, TWO, dataset="d", ids=IDS, ledger=ledger)
+    scores = cross_val_score(linear(validation_fraction=0), X, noisy, cv=KFold(3), error_score="raise")
+    assert np.isfinite(scores).all() and len(ledger.runs()) == 1
+
+
+@pytest.mark.parametrize("make", ESTIMATORS, ids=named)
+def test_a_score_on_the_raw_labels_of_the_fit_is_warned_of_once(ledger, make):
+    model = ESTIMATORS[make](dataset="d", ledger=ledger).fit(X, FIRST)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RawLabelsWarning)
+        model.score(X[:200], FIRST[:200])
+    with pytest.warns(RawLabelsWarning, match="300 plain labels"):
+        model.score(X, FIRST)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RawLabelsWarning)
+        model.score(X, FIRST)
