@@ -235,7 +235,7 @@ _SMALL = "quick:16,32,96"
 _DIGITS = replace(_GREY, augment="shift 2")
 _COLOUR = Training(30, 0.4, batch_size=512, augment="flip, shift 4", average=0.999, clip=1.0)
 _COLOUR_STAGED = replace(_COLOUR, weight_decay=5e-4)
-_COLOUR_EPOCHS = (40, 40)
+_COLOUR_EPOCHS = ((40, 40), (30, 30, 40))
 _RATINGS = Training(18, 2.0, batch_size=4096, weight_decay=2e-3)
 _PAPER_GREY = Training(40, 0.02, batch_size=265, schedule="linear ramp", weight_decay=1e-4, augment="paper")
 _PAPER_COLOUR = Training(200, 0.4, batch_size=512, schedule="paper decays", weight_decay=1e-4, augment="paper")
@@ -292,7 +292,7 @@ FROZEN: dict[tuple[str, str], Frozen] = {
     ),
     ("cifar10", "gpu"): Frozen(
         "fast-resnet",
-        (*_ours(_COLOUR, 60, (), (), 0.2)[:1], *_ours(_COLOUR_STAGED, 0, _COLOUR_EPOCHS, (30, 30, 40), 0.2)[1:]),
+        (stages(_COLOUR, 60, later_rate=0.2), *(stages(_COLOUR_STAGED, *epochs, later_rate=0.2) for epochs in _COLOUR_EPOCHS)),
         _SPLITS,
         image_law,
         _PAPER_COLOUR,
