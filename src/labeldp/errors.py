@@ -22,7 +22,19 @@ LabelDPWarning
 
 
 class LabelDPError(Exception):
-    """Base of every error that labeldp raises on purpose."""
+    """Base of every error that labeldp raises on purpose.
+
+    Parameters
+    ----------
+    *args : object
+        The message.
+    cli : str
+        The same in the words of the command line, where these differ; "" where they do not.
+    """
+
+    def __init__(self, *args: object, cli: str = "") -> None:
+        super().__init__(*args)
+        self.cli = cli
 
 
 class InvalidInput(LabelDPError, ValueError):
@@ -50,11 +62,15 @@ class ReleaseError(LabelDPError):
 
 
 class LabelDPWarning(UserWarning):
-    """Base of every warning that labeldp gives."""
+    """Base of every warning that labeldp gives; `cli` as in `LabelDPError`."""
+
+    def __init__(self, *args: object, cli: str = "") -> None:
+        super().__init__(*args)
+        self.cli = cli
 
 
 class DomainLeakWarning(LabelDPWarning):
-    """The list of classes was read off the private labels, which reveals that each of them occurs."""
+    """The list of classes was read off the private labels, as was asked for: which classes occur is not protected."""
 
 
 class LostClassWarning(LabelDPWarning):

@@ -7,8 +7,29 @@ from dataclasses import dataclass, field
 
 from labeldp._rounding import sum_up
 
+WHICH_CLASSES = "which classes occur"
+"""What no epsilon covers where the classes were read off the labels."""
 
-@dataclass(frozen=True)
+
+def guarantee_text(epsilon: float, delta: float, who: str, except_for: str = "") -> str:
+    """A guarantee in words; all that show one to people take it from here.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        Infinite epsilon: there is none.
+    who : str
+        Whom it is for: "row", or what the unit is.
+    except_for : str
+        What it does not cover.
+    """
+    if epsilon == math.inf:
+        return "not protected: the noise came from a seed"
+    cost = f"{epsilon:g}" if delta == 0 else f"({epsilon:g}, {delta:g})"
+    return f"{cost}-label-DP for each {who}" + (f", except {except_for}" if except_for else "")
+
+
+@dataclass(frozen=True, repr=False)
 class Receipt:
     """Proof that a run was charged before anything was drawn.
 
@@ -52,18 +73,40 @@ class Receipt:
     charged_at: str = ""
     repeated: bool = field(default=False, compare=False, repr=False)
 
+    def __repr__(self) -> str:
+        return _shown(self, self.__dataclass_fields__)
+
+    @property
+    def except_for(self) -> str:
+        """What the guarantee does not cover, "" for nothing: which classes occur, where they were read off the labels."""
+        asked = self.event.get("law", self.event.get("query"))
+        return WHICH_CLASSES if isinstance(asked, Mapping) and asked.get("classes_inferred") else ""
+
+    @property
+    def guarantee(self) -> str:
+        """What was promised, in words."""
+        who = self.unit if self.unit == "row" else f"{self.unit} (at most {self.max_rows_per_unit} rows each)"
+        return guarantee_text(self.epsilon if self.secure else math.inf, self.delta, who, self.except_for)
+
     def to_dict(self) -> dict[str, object]:
-        """The receipt as JSON-ready data; it speaks of a repeat only where there was one."""
+        """The receipt as JSON-ready data; it speaks of a repeat, and of what is not covered, only where there is something."""
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "repeated" or self.repeated}
-        return facts | {"event": dict(self.event)}
+        return facts | {"event": dict(self.event)} | ({"except_for": self.except_for} if self.except_for else {})
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> "Receipt":
         """The receipt that `to_dict` wrote; unknown fields are refused by the constructor."""
-        return cls(**dict(data))  # type: ignore[arg-type]
+        return cls(**{name: value for name, value in data.items() if name != "except_for"})  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True)
+def _shown(value: "Receipt | PrivacySpent", names: Iterable[str]) -> str:
+    """As dataclasses show themselves: of a repeat only where there was one, and never without what is not covered."""
+    facts = {name: getattr(value, name) for name in names if name not in ("repeated", "except_for")}
+    facts |= {name: told for name in ("repeated", "except_for") if (told := getattr(value, name))}
+    return f"{type(value).__name__}({', '.join(f'{name}={fact!r}' for name, fact in facts.items())})"
+
+
+@dataclass(frozen=True, repr=False)
 class PrivacySpent:
     """What the labels behind an artefact have spent.
 
@@ -80,6 +123,8 @@ class PrivacySpent:
     repeated : bool
         True if an answer among these is of an earlier run, and the labels given for it were not read. What was spent is the same, so it
         does not count in comparisons.
+    except_for : str
+        What the guarantee does not cover, "" for nothing: which classes occur, where they were read off the labels.
     """
 
     epsilon: float
@@ -88,21 +133,32 @@ class PrivacySpent:
     recorded: bool
     secure: bool
     repeated: bool = field(default=False, compare=False)
+    except_for: str = ""
 
     def __repr__(self) -> str:
-        told = [name for name in self.__dataclass_fields__ if name != "repeated" or self.repeated]
-        return f"PrivacySpent({', '.join(f'{name}={getattr(self, name)!r}' for name in told)})"
+        return _shown(self, self.__dataclass_fields__)
+
+    def __str__(self) -> str:
+        said = guarantee_text(self.epsilon if self.secure else math.inf, self.delta, self.unit, self.except_for)
+        more = {"not recorded in a ledger": self.secure and not self.recorded, "of an earlier run": self.repeated}
+        return "; ".join([said, *(text for text, holds in more.items() if holds)])
 
 
 def spent_in_sequence(*spent: PrivacySpent) -> PrivacySpent:
     """What one unit spent in all, if everything touched every unit: the sums, rounded up; no guarantee where a part has none."""
     units = " and ".join(sorted({each.unit for each in spent})) or "row"
     recorded, secure = all(each.recorded for each in spent), all(each.secure for each in spent)
+    uncovered = _together(each.except_for for each in spent)
     repeated = any(each.repeated for each in spent)
     if not secure:
-        return PrivacySpent(math.inf, 1.0, units, recorded, secure, repeated)
+        return PrivacySpent(math.inf, 1.0, units, recorded, secure, repeated, uncovered)
     epsilon, delta = sum_up(each.epsilon for each in spent), min(1.0, sum_up(each.delta for each in spent))
-    return PrivacySpent(epsilon, delta, units, recorded, secure, repeated)
+    return PrivacySpent(epsilon, delta, units, recorded, secure, repeated, uncovered)
+
+
+def _together(exceptions: Iterable[str]) -> str:
+    """All that is not covered, each once."""
+    return " and ".join(sorted({each for each in exceptions if each}))
 
 
 def spent_together(receipts: Iterable[Receipt]) -> PrivacySpent:
@@ -114,4 +170,4 @@ def spent_together(receipts: Iterable[Receipt]) -> PrivacySpent:
         For example of a histogram, and of the labels that were drawn with a prior made from it.
     """
     distinct = {receipt.run_id: receipt for receipt in receipts}.values()
-    return spent_in_sequence(*(PrivacySpent(r.epsilon, r.delta, r.unit, r.recorded, r.secure, r.repeated) for r in distinct))
+    return spent_in_sequence(*(PrivacySpent(r.epsilon, r.delta, r.unit, r.recorded, r.secure, r.repeated, r.except_for) for r in distinct))

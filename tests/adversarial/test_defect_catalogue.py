@@ -220,15 +220,17 @@ def test_07_labels_lose_their_rows_when_some_are_filtered(ledger):
 
 
 def test_08_the_classes_are_counted_in_the_private_labels(ledger, tmp_path):
-    with pytest.raises(ldp.InvalidInput, match="declared"):
+    with pytest.raises(ldp.InvalidInput, match="codes 0 to 2"):
         ldp.privatize(LABELS, ldp.RandomizedResponse(3, 1.0), classes=[0, 1, 2], dataset="d", ids=IDS, ledger=ledger)
     with pytest.raises(ldp.InvalidInput, match="as many as the law"):
         ldp.privatize(LABELS, RR, classes=[0, 1, 2], dataset="d", ids=IDS, ledger=ledger)
     assert ledger.spent("d", "label") == 0.0
     with pytest.warns(ldp.DomainLeakWarning):
-        ldp.privatize(LABELS.astype(str), RR, dataset="d", ids=IDS, ledger=ledger)
+        ldp.privatize(LABELS.astype(str), RR, classes="infer", dataset="d", ids=IDS, ledger=ledger)
     with pytest.raises(ldp.InvalidInput, match="strict"):
-        ldp.ReleaseSpec("label", None, 1.0, strict=True)
+        ldp.ReleaseSpec("label", "infer", 1.0, strict=True)
+    with pytest.raises(ldp.InvalidInput, match="classes='infer'"):
+        ldp.ReleaseSpec("label", None, 1.0)
 
 
 @pytest.mark.parametrize("epsilon", [-1.0, 0.0, math.nan, math.inf, "1"])

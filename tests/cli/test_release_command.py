@@ -113,7 +113,7 @@ def test_illegal_epsilon_is_usage(tmp_path: Path, epsilon: str) -> None:
     ("more", "said"),
     [
         (("--law", "rrr"), "rr"),
-        (("--classes-file", "x"), "both"),
+        (("--classes-file", "x"), "--classes and --classes-file"),
         (("--order", "sorted"), "keep"),
         (("--max-rows-per-unit", "2"), "unit"),
         (("--prior", "age"), "prior"),
@@ -133,7 +133,7 @@ def test_undeclared_class_is_named_by_row_only(tmp_path: Path, caplog: pytest.Lo
         source = people(tmp_path / f"in.{ending}", bad=SENTINEL)
         code, _, said = run(*command(source, tmp_path / f"o.{ending}"))
         assert code == 4
-        assert "row 200 " in said
+        assert ("line 202" if ending == "csv" else "row 200 ") in said
         code, said, _ = run(*command(source, tmp_path / f"o.{ending}", "--json"))
         assert json.loads(said)["exit_code"] == code == 4
     assert SENTINEL not in caplog.text
@@ -159,7 +159,7 @@ def test_repeated_and_empty_ids_are_data_errors(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("patient,status\n1,ill\n2,\n")
     code, _, said = run(*command(tmp_path / "in.csv", tmp_path / "o.csv"))
     assert code == 4
-    assert "row 1 " in said
+    assert "line 3." in said
     assert default_ledger().runs() == []
 
 
@@ -212,10 +212,19 @@ def test_classes_from_a_file_and_inferred(tmp_path: Path) -> None:
     (tmp_path / "classes").write_text("ill\nwell\n")
     base = ("release", source, "--label", "status", "--epsilon", "1")
     assert run(*base, "--classes-file", tmp_path / "classes", "--out", tmp_path / "a.csv")[0] == 0
-    assert run(*base, "--out", tmp_path / "b.csv", "--strict")[0] == 2
-    code, _, said = run(*base, "--out", tmp_path / "b.csv", "--dataset", "other")
+    code, _, said = run(*base, "--out", tmp_path / "b.csv")
+    assert code == 2
+    assert "--classes no,yes" in said and "--infer-classes" in said and "classes=" not in said
+    inferred = (*base, "--infer-classes", "--out", tmp_path / "b.csv", "--dataset", "other")
+    code, _, refused = run(*inferred, "--strict")
+    assert code == 2 and "--strict" in refused
+    assert run(*inferred, "--classes", "ill,well")[0] == run(*inferred, "--null-class")[0] == 2
+    code, answer, said = run(*inferred)
     assert code == 0
-    assert said.count("warning: The classes are read off") == 1
+    assert said.count("warning: The classes are read off") == 1 and "--classes A,B" in said and "classes=" not in said
+    assert "1-label-DP for each row, except which classes occur." in answer
+    code, answer, _ = run(*inferred, "--json")
+    assert json.loads(answer)["receipt"]["except_for"] == "which classes occur"
     assert run(*base, "--classes-file", tmp_path / "none", "--out", tmp_path / "c.csv")[0] == 5
 
 

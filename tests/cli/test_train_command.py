@@ -138,7 +138,7 @@ def test_errors_have_their_codes(tmp_path: Path) -> None:
     source = write(tmp_path / "in.csv", shop(100) | {"bought": ["yes", SENTINEL] * 50})
     code, _, said = train(source, tmp_path / "m")
     assert code == 4
-    assert "row 1 " in said
+    assert "line 3." in said
     assert train(source, tmp_path / "m", epsilon=None)[0] == 4
     assert train(source, tmp_path / "m", epsilon=float("nan"))[0] == 2
     assert train(source, tmp_path / "m", "--stages", 0)[0] == 2
@@ -146,6 +146,33 @@ def test_errors_have_their_codes(tmp_path: Path) -> None:
     assert run("predict", tmp_path / "none", source, "--out", tmp_path / "p.csv")[0] == 5
     assert default_ledger().runs() == []
     assert [p.name for p in tmp_path.iterdir()] == ["in.csv"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_classes_are_declared_or_read_off_aloud(tmp_path: Path, ending: str) -> None:
+    source = write(tmp_path / f"in.{ending}", shop(400))
+    base = ("train", source, "--label", "bought", "--epsilon", 8, "--stages", 1, "--id", "id")
+    code, _, said = run(*base, "--out", tmp_path / "m")
+    assert code == 4 and "--classes no,yes" in said and "--infer-classes" in said and "classes=" not in said
+    code, _, said = run("train", source, "--label", "price", *base[4:], "--infer-classes", "--out", tmp_path / "m")
+    assert code == 4 and "publish the labels" in said and "--classes" in said
+    assert run(*base, "--infer-classes", "--strict", "--out", tmp_path / "m")[0] == 2
+    assert default_ledger().runs() == [] and not (tmp_path / "m").exists()
+    exception = "which classes occur"
+    for number, model in enumerate((("auto",), ("auto", "--prior", "clusters:5,eps=1"), ("proportions",), ("noise-cluster",))):
+        if len(model) + number > 1:  # clusters are of numbers without gaps
+            source = write(tmp_path / f"{number}.{ending}", {"id": shop(400)["id"], "x": list(range(400)), "bought": shop(400)["bought"]})
+        code, answer, said = run("train", source, *base[2:], "--infer-classes", "--model", *model, "--out", tmp_path / f"m{number}")
+        assert code == 0, said
+        assert said.count("warning: The classes are read off") == 1 and "--classes A,B" in said and "classes=" not in said
+        assert "8-label-DP for each row, except which classes occur." in answer
+        facts = json.loads((tmp_path / f"m{number}" / "model.json").read_text())
+        assert facts["guarantee"]["except_for"] == exception and facts["classes_inferred"] is True and facts["classes"] == ["no", "yes"]
+        assert [receipt["except_for"] for receipt in facts["receipts"]] == [exception] * len(facts["receipts"])
+    assert run("release", *base[1:6], "--infer-classes", "--dataset", "other", "--out", tmp_path / f"noisy.{ending}")[0] == 0
+    code, answer, _ = run("train", tmp_path / f"noisy.{ending}", "--label", "bought", "--out", tmp_path / "free")
+    assert code == 0 and "except which classes occur" in answer
+    assert json.loads((tmp_path / "free" / "model.json").read_text())["guarantee"]["except_for"] == exception
 
 
 def test_prediction_needs_the_training_columns(tmp_path: Path) -> None:

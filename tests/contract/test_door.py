@@ -3,11 +3,13 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -267,9 +269,89 @@ def test_messages_never_show_a_label():
 
 def test_classes_read_off_the_labels_are_warned_about():
     with pytest.warns(ldp.DomainLeakWarning, match="Declare"):
-        noisy = ldp.privatize(["b", "a"], ldp.RandomizedResponse(2, 1.0), noise=ldp.SeededNoise(0))
+        noisy = ldp.privatize(["b", "a"], ldp.RandomizedResponse(2, 1.0), classes="infer")
     assert noisy.classes == ("a", "b")
-    assert noisy.receipts[0].event["law"]["classes_inferred"] is True
+    (receipt,) = noisy.receipts
+    assert receipt.event["law"]["classes_inferred"] is True
+    known = ldp.privatize(["b", "a"], ldp.RandomizedResponse(2, 1.0), classes=["a", "b"])
+    assert known.privacy.except_for == known.receipts[0].except_for == ""
+    assert "except" not in repr(known.privacy) + str(known.privacy) + repr(known.receipts) + str(known.receipts[0].to_dict())
+    stored = ldp.NoisyLabels.from_table(noisy.to_table())
+    said = [noisy.privacy, noisy[:1].privacy, ldp.concat([known, noisy]).privacy, noisy.combine(known).privacy, stored.privacy, receipt]
+    for each in said:
+        assert each.except_for == "which classes occur"
+        assert "which classes occur" in repr(each) and "which classes occur" in str(each)
+    assert receipt.guarantee == "1-label-DP for each row, except which classes occur"
+    assert receipt.to_dict()["except_for"] == "which classes occur"
+    assert ldp.Receipt.from_dict(receipt.to_dict()) == receipt
+
+
+TEXTS = np.array(["no", "yes", "no", "no"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "said"),
+    [
+        (TEXTS, None, "got none. Declare yours, for example classes=.'no', 'yes'.; or say classes='infer'"),
+        (TEXTS.astype(object), None, "got none"),
+        (TEXTS == "no", None, "for example classes=.False, True."),
+        ([0.0, 1.0], None, "got none"),
+        ([0, 1], 2, "a list of values, got 2. Write classes=range.2."),
+        ([0, 1], 2.5, "a list of values, got float"),
+        (["a", "b"], "ab", "a list of values, got one text, 'ab'"),
+        (["a", "b"], {"a", "b"}, "no order"),
+        ([0, 1], np.array(2), "a list of values, got ndarray"),
+        ([0, 1], [[0], [1]], "plain values"),
+        (["a", "b"], ["a", None], "missing"),
+        ([0, 1], [0.0, math.nan], "missing"),
+        ([0, 5, 0, 7], None, "codes 0 to 1, but row 1 .the first is row 0. is not. Declare"),
+        (["a"] * 3 + ["x"] * 4, ["a", "b"], "one of the 2 declared classes, but row 3 .the first is row 0. is not. Declare"),
+        (["no", "yes "], ["no", "yes"], "row 1 .*but for blanks"),
+        (["no", "Yes"], ["no", "yes"], "row 1 .*but for capital letters"),
+        (["0", "1.0"], ["0", "1"], "row 1 .*as a number"),
+        ([0, 1], ["0", "1"], "row 0 .*as text"),
+        (["a", None], "infer", "one type, none missing"),
+        ([0.0, 1.0], "infer", "decimal point"),
+        (["1.5", "2"], "infer", "decimal point"),
+        (np.array([0.5, 1], object), "infer", "decimal point"),
+        (list(range(100)), "infer", "at most 10 distinct labels in 100 rows .*got more: "),
+        ([str(i) for i in range(5)] * 4, "infer", "at most 4 distinct labels in 20 rows .*got more: "),
+        (list("aabbcc") * 6, "infer", "Expected 2 classes, .*got others"),
+    ],
+)
+def test_classes_are_declared_in_words_that_help(tmp_path, labels, classes, said):
+    ledger = ldp.Ledger(tmp_path / "ledger.sqlite")
+    with warnings.catch_warnings(), pytest.raises(ldp.InvalidInput, match=said):
+        warnings.simplefilter("ignore", ldp.DomainLeakWarning)
+        ldp.privatize(labels, ldp.RandomizedResponse(2, 1.0), classes=classes, dataset="d", ledger=ledger)
+    assert ledger.runs() == []
+
+
+@pytest.mark.parametrize("classes", [["a", "1"], ["a", "1", "x"]])
+def test_no_hint_says_which_class_a_row_has(classes):
+    """A hint that only one of the classes can get would show the row's label."""
+    for label in ("1.0", "A"):
+        with pytest.raises(ldp.InvalidInput, match="Declare its class"):
+            ldp.privatize(["a", label], ldp.RandomizedResponse(len(classes), 1.0), classes=classes)
+
+
+@pytest.mark.parametrize("n", [4, 30, 1000])
+def test_a_refusal_depends_on_the_labels_by_no_more_than_one_bit(n):
+    """Whatever is in the column, all that is refused for its many values is refused in the same words."""
+    rng, said = np.random.default_rng(n), set()
+    for many in range(math.isqrt(n) + 1, n, max(1, n // 9)):
+        labels = np.concatenate([np.arange(many), rng.integers(0, many, n - many)])
+        for column in (labels, labels - 7, np.array([f"v{v}" for v in labels])):
+            with pytest.raises(ldp.InvalidInput) as caught:
+                ldp.privatize(column, ldp.RandomizedResponse(many, 1.0), classes="infer")
+            said.add(str(caught.value))
+    assert len(said) == 1
+
+
+def test_as_many_classes_as_the_root_of_the_rows_are_read_off():
+    with pytest.warns(ldp.DomainLeakWarning):
+        noisy = ldp.privatize(np.arange(900) % 30, ldp.RandomizedResponse(30, 1.0), classes="infer")
+    assert noisy.classes == tuple(range(30))
 
 
 def test_a_run_never_pickles_its_labels_and_secret():

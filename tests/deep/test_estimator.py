@@ -338,7 +338,7 @@ REFUSED = {
     "patience with few rows": ({"recipe": Recipe(patience=2), "validation_fraction": 0.01}, {}, "validation_fraction"),
     "mean filter": ({"top_k_filter": "mean"}, {}, "rr-with-prior"),
     "random_state": ({"random_state": "0"}, {}, "random_state"),
-    "a class that is not declared": ({"classes": range(K - 1)}, {}, "declared classes"),
+    "a class that is not declared": ({"classes": range(K - 1)}, {}, "codes 0 to"),
     "fractions as labels": ({"classes": None}, {"y": np.linspace(0, 1, N)}, "classes"),
     "no labels": ({}, {"y": None}, "raw labels"),
     "too few labels": ({}, {"y": np.zeros(N - 1, int)}, "numbers of samples"),
@@ -372,7 +372,10 @@ def test_no_message_shows_a_label(data):
         classifier().fit(X, np.full(N, "sentinel-label"))
     assert "sentinel" not in str(error.value)
     with pytest.warns(ldp.DomainLeakWarning):
-        classifier(classes=None, recipe=Recipe(1, 256, 0.05)).fit(X, data[1])
+        model = classifier(classes="infer", recipe=Recipe(1, 256, 0.05)).fit(X, data[1])
+    assert model.privacy_.except_for == "which classes occur"
+    with pytest.raises(ldp.InvalidInput, match="classes that a label can have, got none"):
+        classifier(classes=None).fit(X, data[1])
 
 
 def test_likelihoods_are_checked(data):

@@ -37,7 +37,7 @@ def test_the_first_process_alone_has_labels(two):
     ("name", "words"),
     [
         ("none anywhere", "Expected y: raw labels"),
-        ("another class", "declared classes"),
+        ("another class", "codes 0 to"),
         ("too few", "numbers of samples"),
         ("a file", "Expected folder="),
     ],

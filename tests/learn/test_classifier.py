@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
 from labeldp.errors import SeenRowsWarning
-from labeldp.learn import LearnOptions
+from labeldp.learn import ClusterPrior, LearnOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning", "ignore::labeldp.errors.UnrecordedWarning")
 K = 5
@@ -211,10 +211,44 @@ def test_no_message_shows_a_label(data):
     assert "sentinel" not in str(error.value)
 
 
-def test_classes_read_off_labels_warn(data):
+def test_classes_read_off_labels_warn_and_every_guarantee_says_so(data):
     X, y = data
     with pytest.warns(ldp.DomainLeakWarning):
-        classifier(classes=None).fit(X, y)
+        model = classifier(classes="infer").fit(X, y)
+    assert model.privacy_.except_for == "which classes occur"
+    assert "except_for='which classes occur'" in repr(model.privacy_)
+    with pytest.warns(ldp.DomainLeakWarning):
+        asked = classifier(classes="infer", prior=ClusterPrior(n_clusters=4)).fit(X, y)
+    assert asked.prior_.answer.privacy.except_for == "which classes occur"
+    again = classifier(classes="infer").fit(X, model.noisy_labels_)  # noisy labels bring their classes
+    assert again.privacy_ == model.privacy_
+    assert classifier().fit(X, y).privacy_.except_for == ""
+
+
+def test_undeclared_classes_are_refused_before_a_charge(data, tmp_path):
+    X, y = data
+    names = np.array(["no", "yes", "maybe", "never"])[np.unique(y, return_inverse=True)[1] % 4]
+    ledger = ldp.Ledger(tmp_path / "ledger.sqlite")
+    for labels in (y, y == y[0], y.astype(float), names, np.array(names, object)):
+        for law in ("auto", "rr"):
+            with pytest.raises(ldp.InvalidInput, match=r"classes that a label can have, got none.*classes=.*classes='infer'"):
+                classifier(classes=None, noise=None, ledger=ledger, dataset="d", law=law).fit(X, labels)
+    assert ledger.runs() == []
+    coded = np.unique(y, return_inverse=True)[1]
+    law = ldp.RandomizedResponse(coded.max() + 1, 2.0)
+    model = classifier(classes=None, law=law, epsilon=2.0).fit(X, coded)  # a law says how many codes there are
+    assert list(model.classes_) == list(range(coded.max() + 1)) and model.privacy_.except_for == ""
+    with pytest.raises(ldp.InvalidInput, match="classes that a label can have"):
+        classifier(classes=None, law=law, epsilon=2.0).fit(X, names)
+
+
+@pytest.mark.parametrize("labels", [np.arange(600) // 2, np.arange(600) // 2 + 0.0, np.arange(600) / 7, (np.arange(600) // 2).astype(str)])
+def test_incomes_are_no_classes(labels, tmp_path):
+    ledger = ldp.Ledger(tmp_path / "ledger.sqlite")
+    model = classifier(classes="infer", noise=None, ledger=ledger, dataset="d")
+    with pytest.raises(ValueError) as caught:
+        model.fit(np.random.default_rng(0).random((600, 2)), labels)
+    assert "300" not in str(caught.value) and ledger.runs() == []
 
 
 def test_no_warning_depends_on_the_labels(data, recwarn):
@@ -232,7 +266,7 @@ def test_mixed_and_missing_labels_are_refused_in_words(data, labels):
     with pytest.raises(ldp.InvalidInput):
         classifier(classes=["a", "b"]).fit(X, y)
     with pytest.raises(ldp.InvalidInput, match="one type"):
-        classifier(classes=None).fit(X, y)
+        classifier(classes="infer").fit(X, y)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.5])

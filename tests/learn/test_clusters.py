@@ -511,7 +511,8 @@ def test_gaussian_votes_say_what_delta_they_cost(data):
         ({"mechanism": "gaussian"}, "delta"),
         ({"max_rows_per_unit": 2}, "unit"),
         ({"ledger": "given"}, "dataset"),
-        ({"classes": [0, 1]}, "declared classes"),
+        ({"classes": [0, 1]}, "codes 0 to 1"),
+        ({"classes": None}, "classes that a label can have, got none"),
     ],
     ids=named,
 )

@@ -6,7 +6,7 @@ import sklearn
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import check_estimators_nan_inf, parametrize_with_checks
 
 import labeldp as ldp
 from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier, SoftmaxRegression
@@ -24,29 +24,45 @@ OLD_TREES = (
 )
 
 
-def fails_by_fresh_noise(estimator):
+FLOATS = {"check_estimators_nan_inf": "its labels are floats, off which no classes are read; see below"}
+
+
+def fails(estimator):
     if isinstance(estimator, SoftmaxRegression):
         return {}
     if estimator.noise is not None:
-        return OLD_TREES if estimator.estimator is None else {}
-    return dict.fromkeys(FRESH_NOISE_CHECKS, FRESH)
+        return FLOATS | (OLD_TREES if estimator.estimator is None else {})
+    return FLOATS | dict.fromkeys(FRESH_NOISE_CHECKS, FRESH)
 
 
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks(
     [
-        ldp.LabelDPClassifier(epsilon=4.0),  # with fresh noise, enough that no check of accuracy fails by chance
-        ldp.LabelDPClassifier(noise=ldp.SeededNoise(0)),
-        ldp.LabelDPClassifier(make_pipeline(StandardScaler(), LogisticRegression()), noise=ldp.SeededNoise(0)),
-        ldp.LabelDPClassifier(LogisticRegression(), epsilon=4.0, prior=ClusterPrior(), noise=ldp.SeededNoise(0)),
-        NoiseCluster(epsilon=4.0, noise=ldp.SeededNoise(0)),
-        NoiseCluster(make_pipeline(StandardScaler(), LogisticRegression()), epsilon=4.0),
-        ProportionClassifier(epsilon=4.0, noise=ldp.SeededNoise(0)),
-        ProportionClassifier(make_pipeline(StandardScaler(), LogisticRegression()), epsilon=4.0),
+        ldp.LabelDPClassifier(classes="infer", epsilon=4.0),  # with fresh noise, enough that no check of accuracy fails by chance
+        ldp.LabelDPClassifier(classes="infer", noise=ldp.SeededNoise(0)),
+        ldp.LabelDPClassifier(make_pipeline(StandardScaler(), LogisticRegression()), classes="infer", noise=ldp.SeededNoise(0)),
+        ldp.LabelDPClassifier(LogisticRegression(), classes="infer", epsilon=4.0, prior=ClusterPrior(), noise=ldp.SeededNoise(0)),
+        NoiseCluster(classes="infer", epsilon=4.0, noise=ldp.SeededNoise(0)),
+        NoiseCluster(make_pipeline(StandardScaler(), LogisticRegression()), classes="infer", epsilon=4.0),
+        ProportionClassifier(classes="infer", epsilon=4.0, noise=ldp.SeededNoise(0)),
+        ProportionClassifier(make_pipeline(StandardScaler(), LogisticRegression()), classes="infer", epsilon=4.0),
         SoftmaxRegression(),
     ],
-    expected_failed_checks=fails_by_fresh_noise,
+    expected_failed_checks=fails,
     xfail_strict=False,
 )
 def test_estimator_contract(estimator, check):
     check(estimator)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        ldp.LabelDPClassifier(LogisticRegression(), classes=[0.0, 1.0], noise=ldp.SeededNoise(0)),
+        NoiseCluster(classes=[0.0, 1.0], noise=ldp.SeededNoise(0)),
+        ProportionClassifier(classes=[0.0, 1.0], noise=ldp.SeededNoise(0)),
+    ],
+)
+def test_features_that_are_not_finite_are_refused_beside_float_labels_of_declared_classes(estimator):
+    check_estimators_nan_inf(type(estimator).__name__, estimator)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from labeldp.errors import InvalidInput
+from labeldp.errors import DomainLeakWarning, InvalidInput
 from labeldp.tables.labels import LabelCodec, check_type, distinct_labels, parse_classes
 from labeldp.tables.parquet import ParquetSource, read_facts
 
@@ -127,10 +127,16 @@ def test_label_types_that_are_no_classes_are_refused(kind: pa.DataType) -> None:
 
 
 def test_distinct_labels_leave_out_missing_ones() -> None:
-    found = distinct_labels([pa.array([2.0, float("nan"), None]), pa.array([1.0, 2.0])])
-    assert found == (1.0, 2.0)
-    with pytest.raises(InvalidInput, match="label column"):
-        distinct_labels([pa.array(range(20))], limit=10)
+    with pytest.warns(DomainLeakWarning):
+        found = distinct_labels([pa.array([2, None]), pa.array([1, 2, 2])], pa.int64())
+    assert found == (1, 2)
+    with pytest.warns(DomainLeakWarning):
+        assert distinct_labels([pa.array(["b", "", "a"]).dictionary_encode(), pa.array(["a"] * 3)], pa.string()) == ("a", "b")
+    for kind in (pa.float32(), pa.float64(), pa.dictionary(pa.int8(), pa.float64())):
+        with pytest.raises(InvalidInput, match="publish the labels"):
+            distinct_labels([pa.array([1.0, 2.0] * 50)], kind)
+    with pytest.raises(InvalidInput, match="at most 4 distinct"):
+        distinct_labels([pa.array(range(20))], pa.int64())
 
 
 def digest_of(table: pa.Table, path: Path, group: int) -> str:

@@ -195,18 +195,65 @@ def test_units_are_capped_and_share_epsilon(tmp_path: Path, ledger: Ledger) -> N
 def test_inferred_classes_warn_and_are_recorded(tmp_path: Path, ledger: Ledger) -> None:
     source = write(data(300), tmp_path / "in.csv")
     with pytest.warns(DomainLeakWarning):
-        done = release(source, tmp_path / "o.csv", spec(classes=None), ledger)
+        done = release(source, tmp_path / "o.csv", spec(classes="infer"), ledger)
     assert done.manifest["classes_inferred"] is True
     assert done.manifest["classes"] == ["0", "1", "2", "3"]
+    said = "which classes occur"
+    assert done.manifest["guarantee"]["except_for"] == done.manifest["receipt"]["except_for"] == done.receipt.except_for == said
+    assert read_noisy(done.path).privacy.except_for == said
+    with pytest.warns(DomainLeakWarning):
+        assert release(source, tmp_path / "o.csv", spec(classes="infer"), ledger).repeated
     with pytest.raises(InvalidInput, match="strict"):
-        spec(classes=None, strict=True)
+        spec(classes="infer", strict=True)
+    with pytest.raises(InvalidInput, match=r"got none.*classes='infer'"):
+        spec(classes=None)
+    known = release(source, tmp_path / "known.csv", spec(dataset="known"), ledger)
+    assert "except_for" not in known.manifest["guarantee"] and "except_for" not in known.manifest["receipt"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("kind", ["cents", "whole floats", "many", "many texts"])
+def test_a_column_of_numbers_is_never_published_as_classes(tmp_path: Path, ledger: Ledger, ending: str, kind: str) -> None:
+    n = 400
+    rng = np.random.default_rng(5)
+    column = {
+        "cents": rng.integers(10**5, 10**7, n) / 100,
+        "whole floats": rng.integers(0, 3, n) + 0.0,
+        "many": np.concatenate([np.arange(20), rng.integers(0, 21, n - 21), [20]]),  # 21 values: one above the root of 400
+        "many texts": np.array([f"{v}, rue" for v in range(n)]),
+    }[kind]
+    table = pa.table({"income": column, "x": np.arange(n)})
+    source = tmp_path / f"in.{ending}"
+    if ending == "csv":
+        table.to_pandas().to_csv(source, index=False)  # writes whole floats as 1.0
+    else:
+        pq.write_table(table, source)
+    with pytest.raises(InvalidInput) as caught:
+        release(source, tmp_path / f"o.{ending}", spec(label="income", classes="infer", id=None), ledger)
+    assert not {"21", "400.", str(column[0])} & set(str(caught.value).split())
+    assert ledger.runs() == [] and not (tmp_path / f"o.{ending}").exists()
+
+
+def test_a_csv_row_is_named_by_its_line(tmp_path: Path, ledger: Ledger) -> None:
+    source = tmp_path / "in.csv"
+    rows = ["a,no", '"b\nb",no', "", "c,no", "d,{}", "e,never", "f,never"]
+    for label, said in (
+        ("maybe", "line 7. Declare it"),
+        ("", "none in line 7. Drop"),
+        ("no ", "line 7. It is a declared class but for blanks"),
+    ):
+        source.write_text("\n".join(["x,y", *rows]).format(label) + "\n")
+        with pytest.raises(InvalidInput, match=said) as caught:
+            release(source, tmp_path / "o.csv", spec(classes=["no", "yes"], id=None), ledger)
+        assert "maybe" not in str(caught.value)
+    assert ledger.runs() == []
 
 
 def test_null_labels_are_a_class_if_declared(tmp_path: Path, ledger: Ledger) -> None:
     table = pa.table({"y": ["a", None, "b"] * 300, "x": range(900)})
     for ending in ("parquet", "csv"):
         source = write(table, tmp_path / f"in.{ending}")
-        with pytest.raises(InvalidInput, match="row 1 "):
+        with pytest.raises(InvalidInput, match="row 1 " if ending == "parquet" else "line 3"):
             release(source, tmp_path / f"o.{ending}", spec(classes=["a", "b"], dataset=ending), ledger)
         done = release(source, tmp_path / f"o.{ending}", spec(classes=["a", "b", None], dataset=ending), ledger)
         assert set(

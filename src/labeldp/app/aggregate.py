@@ -16,17 +16,19 @@ import pyarrow.parquet as pq
 from labeldp import _validate
 from labeldp._files import private_file
 from labeldp.aggregates import Aggregate, Histogram, Query, Vote
+from labeldp.app.release import declared_codec
 from labeldp.errors import InvalidInput, LabelDPWarning, ReleaseError
 from labeldp.privacy.aggregation import aggregate_batches
+from labeldp.privacy.encode import infers
 from labeldp.privacy.events import AggregateDraw
 from labeldp.privacy.ledger import Ledger, default_ledger
 from labeldp.tables.evidence import check_raw
-from labeldp.tables.formats import FORMATS, check_layout, open_table, table_name
-from labeldp.tables.labels import check_type, parse_classes, value_type
+from labeldp.tables.formats import FORMATS, check_layout, open_table, row_name, table_name
+from labeldp.tables.labels import LabelCodec, check_type, value_type
 from labeldp.tables.parquet import ParquetSource
 from labeldp.tables.passes import Progress, silent
 from labeldp.tables.publish import publish, workplace
-from labeldp.tables.spec import distinct_classes
+from labeldp.tables.spec import declared_or_infer
 from labeldp.tables.table import Rows, Source, check_columns
 
 QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vote)}
@@ -42,8 +44,8 @@ class AggregateSpec:
         The private column.
     group : str
         The public column that says which group a row is in: text, whole numbers or booleans, never missing.
-    classes : sequence of K values
-        The declared classes.
+    classes : sequence of K values, or "infer"
+        The declared classes; "infer" as in `ReleaseSpec`.
     epsilon : float
         Total of one row.
     query : {"histogram", "vote"}
@@ -65,16 +67,16 @@ class AggregateSpec:
     dataset: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "classes", distinct_classes(self.classes))
+        object.__setattr__(self, "classes", declared_or_infer(self.classes))
         if self.group == self.label:
             raise InvalidInput(f"Expected a public column of groups, got the label column {self.label!r}. Name another one.")
-        self.asked(1)  # so that whatever is wrong with the query is said before anything is read
+        self.asked(1, 2 if infers(self.classes) else len(self.classes))  # whatever is wrong is said before anything is read
 
-    def asked(self, n_groups: int) -> Query:
-        """The query over so many groups."""
+    def asked(self, n_groups: int, n_classes: int) -> Query:
+        """The query over so many groups and classes."""
         kind = QUERIES[_validate.one_of(tuple(QUERIES), query=self.query)]
         chosen = {} if self.mechanism is None else {"mechanism": self.mechanism}
-        return kind(n_classes=len(self.classes), epsilon=self.epsilon, n_groups=n_groups, delta=self.delta, **chosen)
+        return kind(n_classes=n_classes, epsilon=self.epsilon, n_groups=n_groups, delta=self.delta, **chosen)
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,10 @@ def aggregate(
     runs = record.runs(dataset, spec.label)
     if target.exists() and not any(run.event.get("event") == AggregateDraw.kind for run in runs):
         _taken(target)  # before long tables are read
-    classes = parse_classes(spec.classes, spec.label, table.type_of(spec.label), text_table=table.text)
+    codec = declared_codec(table, spec.label, spec.classes)
     with workplace(target) as folder:
         names = _distinct_groups(table, spec.group, progress)
-        _warn_of_a_copy(spec, names, classes)
+        _warn_of_a_copy(spec, names, codec.classes)
         new: list[bool] = []
 
         def before_charge() -> None:
@@ -129,11 +131,12 @@ def aggregate(
             new.append(True)
 
         answer = aggregate_batches(
-            _numbered(table, spec, names, progress),
-            spec.asked(len(names)),
+            _numbered(table, spec, codec, names, progress),
+            spec.asked(len(names), len(codec.classes)),
             label=spec.label,
             group=spec.group,
-            classes=classes,
+            classes=codec.classes,
+            inferred=infers(spec.classes),
             dataset=dataset,
             ledger=record,
             redraw=redraw,
@@ -170,7 +173,7 @@ def _distinct_groups(table: Source, group: str, progress: Progress) -> pa.Array:
         if pc.any(missing).as_py():
             row = start + int(np.flatnonzero(missing.to_numpy(zero_copy_only=False))[0])
             raise InvalidInput(
-                f"Expected a group in every row of column {group!r}, got none in row {row} (the first is row 0). Give such rows a group of "
+                f"Expected a group in every row of column {group!r}, got none in {row_name(table, row)}. Give such rows a group of "
                 "their own, or drop them."
             )
         seen.update(pc.unique(column).to_pylist())
@@ -204,14 +207,15 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _numbered(table: Source, spec: AggregateSpec, names: pa.Array, progress: Progress) -> Iterator[pa.RecordBatch]:
-    """The labels of all rows with the numbers of their groups."""
-    done = 0
+def _numbered(table: Source, spec: AggregateSpec, codec: LabelCodec, names: pa.Array, progress: Progress) -> Iterator[pa.RecordBatch]:
+    """The labels of all rows, each as its number in the list of classes, with the numbers of their groups."""
+    rows = done = 0
     for batch in table.batches([spec.label, spec.group]):
         numbers = pc.index_in(_plain(batch, spec.group), value_set=names)
         if numbers.null_count:
             raise ReleaseError(f"Expected {table.path.name} to stay as it is while it is read, got another group. Nothing was charged.")
-        yield pa.record_batch({spec.label: _plain(batch, spec.label), spec.group: numbers})
+        yield pa.record_batch({spec.label: codec.listed(batch.column(spec.label), rows), spec.group: numbers})
+        rows += len(batch)
         done += batch.extent
         progress("count", done, table.extent)
 

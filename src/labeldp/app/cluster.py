@@ -48,7 +48,7 @@ def release_on_cluster(
     check_columns(table, [spec.label, *spec.ids, *([spec.unit] if spec.unit else []), *spec.prior_columns])
     check_raw(table, spec.label)
     check_apart(table.path, Place.of(out))
-    check_layout(table, given_parts(source), spec.label, spec.classes or (), public=spec.order == "keep")
+    check_layout(table, given_parts(source), spec.label, spec.classes, public=spec.order == "keep")
     place = Place.of(source)
     if engine == "spark":
         from labeldp.tables import spark

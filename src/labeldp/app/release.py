@@ -6,7 +6,6 @@ and manifest under their final names, settle. A process killed anywhere leaves n
 renames no folders: nothing with a manifest), and the same command run again picks up the charge and writes the same table.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,14 +15,15 @@ from typing import Any
 
 from labeldp import _validate
 from labeldp.app.cluster import release_on_cluster
-from labeldp.errors import DomainLeakWarning, InvalidInput
+from labeldp.errors import InvalidInput
+from labeldp.privacy.encode import declare, infers
 from labeldp.privacy.ledger import Ledger, default_ledger
 from labeldp.privacy.stream import StreamRun
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import evidence_bytes
 from labeldp.tables.dataset import DatasetSource
 from labeldp.tables.evidence import check_raw
-from labeldp.tables.formats import check_layout, check_same_format, given_parts, open_table, table_name
+from labeldp.tables.formats import check_layout, check_same_format, given_parts, open_table, row_name, table_name
 from labeldp.tables.labels import LabelCodec, check_type, distinct_labels, parse_classes
 from labeldp.tables.manifest import Released, manifest, manifest_path, manifest_place, shared_facts, to_json
 from labeldp.tables.output import Output
@@ -35,7 +35,7 @@ from labeldp.tables.publication import Publication
 from labeldp.tables.publish import scratch
 from labeldp.tables.request import run_of
 from labeldp.tables.sealing import SealedCharge
-from labeldp.tables.spec import ReleaseSpec, law_of
+from labeldp.tables.spec import ReleaseSpec, declared_or_infer, law_of
 from labeldp.tables.table import Readable, Source, check_columns
 
 
@@ -194,16 +194,9 @@ def _codec(table: Source, spec: ReleaseSpec) -> LabelCodec:
 
 
 def declared_codec(table: Readable, label: str, classes: Sequence[object] | None) -> LabelCodec:
-    """The declared classes as values of the label's type; None reads them off the column, with a warning."""
+    """The classes as values of the label's type: as declared, or with "infer" read off the column."""
     kind = table.type_of(label)
-    if classes is None:
-        warnings.warn(
-            "The classes are read off the private labels, which reveals that each of them occurs. Declare them: classes=[...].",
-            DomainLeakWarning,
-            stacklevel=4,
-        )
-        found = distinct_labels(batch.column(label) for batch in table.batches([label]))
-        classes = tuple(c for c in found if not (table.text and c == ""))
-        if len(classes) < 2:
-            raise InvalidInput(f"Expected at least 2 distinct labels in column {label!r}, got {len(classes)}. Declare the classes.")
-    return LabelCodec(parse_classes(classes, label, kind, text_table=table.text), label, kind)
+    known = declared_or_infer(classes)
+    if infers(known):
+        known = declare(distinct_labels((batch.column(label) for batch in table.batches([label])), kind))
+    return LabelCodec(parse_classes(known, label, kind, text_table=table.text), label, kind, partial(row_name, table))

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`labeldp train`: rows in, a model's folder out; the labels are charged once, or were released before and cost nothing."""
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -18,12 +20,14 @@ from labeldp.app.model_store import check_free, save_model
 from labeldp.app.release import declared_codec
 from labeldp.app.training_data import Columns, InputsSpec, TrainingData, TrainingRows
 from labeldp.deep.named import require_torch
-from labeldp.errors import InvalidInput
+from labeldp.errors import DomainLeakWarning, InvalidInput
+from labeldp.privacy.encode import INFER, infers
 from labeldp.privacy.ledger import Ledger, default_ledger
-from labeldp.receipt import Receipt
+from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
 from labeldp.tables.evidence import read_noisy
 from labeldp.tables.labels import LabelCodec, check_type
 from labeldp.tables.passes import Progress, silent
+from labeldp.tables.spec import declared_or_infer
 
 _FEW_ROWS = 20_000
 
@@ -39,7 +43,7 @@ class TrainSpec:
     epsilon : float or None
         Total budget of one row or unit. None for a released table, whose labels are paid for.
     classes, id, unit, max_rows_per_unit, dataset, strict
-        As in `ReleaseSpec`; for raw labels.
+        As in `ReleaseSpec`; for raw labels, which need `classes`.
     law : str
         As in `LabelDPClassifier`.
     n_stages : int
@@ -83,8 +87,8 @@ class TrainSpec:
             raise InvalidInput(f"Expected no prior and no law with model={self.model!r}, which asks clusters alone. Leave them out.")
         if self.max_rows_per_unit > 1 and self.unit is None:
             raise InvalidInput("Expected unit= with max_rows_per_unit > 1, got none. Name the column that says whose row it is.")
-        if self.strict and self.classes is None and self.epsilon is not None:
-            raise InvalidInput("Expected declared classes, got none. Pass classes=; strict training never reads them off private labels.")
+        if self.classes is not None:
+            object.__setattr__(self, "classes", declared_or_infer(self.classes, strict=self.strict))
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -98,6 +102,12 @@ class Trained:
 
     path: Path
     facts: Mapping[str, Any]
+
+    @property
+    def guarantee(self) -> str:
+        """What is promised, in words."""
+        known = self.facts["guarantee"] or {"epsilon": math.inf, "delta": 1.0, "unit": "row"}
+        return guarantee_text(known["epsilon"], known["delta"], known["unit"], known.get("except_for", ""))
 
 
 def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger | None = None, progress: Progress = silent) -> Trained:
@@ -180,7 +190,8 @@ class _Task:
         rows = self._data.read(self._learner.inputs, self._codec, progress)
         X = self._learner.prepared(rows.X)
         model = self._learner.classifier(self._spec.random_state, progress, **self._settings())
-        with threads_for(self._learner, len(X)):
+        with threads_for(self._learner, len(X)), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DomainLeakWarning)  # it was said when the codec read them
             if self._released is not None:
                 noisy = read_noisy(self._path, self._spec.label)
                 model.fit(X, replace(noisy, classes=tuple(range(noisy.n_classes))))
@@ -197,7 +208,7 @@ class _Task:
             "epsilon": spec.epsilon or 1.0,
             "law": spec.law,
             "n_stages": spec.n_stages,
-            "classes": list(range(len(self._codec.classes))),
+            "classes": INFER if infers(spec.classes) else list(range(len(self._codec.classes))),  # all codes occur that were read off
             "max_rows_per_unit": spec.max_rows_per_unit,
             "prior": spec.prior,
         } | (paid if self._released is None else {})
@@ -209,13 +220,14 @@ class _Task:
         spent = model.privacy_
         accuracy = getattr(model, "estimated_accuracy_", None)
         guarantee = {"unit": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
+        guarantee |= {"except_for": spent.except_for} if spent.except_for else {}
         return {
             "guarantee": guarantee if spent.secure else None,
             "insecure": not spent.secure,
             "label": self._spec.label,
             "label_type": str(self._data.label_type),
             "classes": list(self._codec.classes),
-            "classes_inferred": self._released is None and self._spec.classes is None,
+            "classes_inferred": WHICH_CLASSES in spent.except_for,
             "trained_on": "released table" if self._released is not None else "raw labels",
             "rows": n_rows,
             "estimated_accuracy": None if accuracy is None else {"value": accuracy.value, "low": accuracy.low, "high": accuracy.high},

@@ -7,7 +7,20 @@ from typing import Annotated
 import typer
 
 from labeldp.cli.frame import Commands, answer, progress_bars, usage
-from labeldp.cli.options import Budget, Classes, ClassesFile, Dataset, Json, Label, LedgerPath, QueryName, Redraw, classes_of
+from labeldp.cli.options import (
+    Budget,
+    Classes,
+    ClassesFile,
+    Dataset,
+    InferClasses,
+    Json,
+    Label,
+    LedgerPath,
+    QueryName,
+    Redraw,
+    classes_of,
+    required,
+)
 
 app = typer.Typer(cls=Commands)
 
@@ -21,6 +34,7 @@ def aggregate(
     out: Annotated[Path, typer.Option(help="New Parquet or CSV file, a row a group.")],
     classes: Classes = None,
     classes_file: ClassesFile = None,
+    infer_classes: InferClasses = False,
     query: Annotated[QueryName, typer.Option(help="Noisy counts of every class, or the most frequent class alone.")] = QueryName.histogram,
     mechanism: Annotated[
         str | None,
@@ -38,18 +52,15 @@ def aggregate(
     from labeldp.app.aggregate import aggregate as run
     from labeldp.app.ledger import ledger_at
 
-    listed = classes_of(classes, classes_file, False)
-    if listed is None:
-        raise typer.BadParameter("Expected declared classes, got none. Add --classes A,B,C or --classes-file.")
+    listed = required(classes_of(classes, classes_file, infer=infer_classes))
     spec = usage(lambda: AggregateSpec(label, group, listed, epsilon, query.value, mechanism, delta, dataset))
     record = usage(lambda: ledger_at(ledger, budget))
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, redraw=redraw, progress=progress)
     receipt, rows = done.answer.receipt, int(done.answer.n_rows.sum())
-    cost = f"{receipt.epsilon:g}" if receipt.delta == 0 else f"({receipt.epsilon:g}, {receipt.delta:g})"
     what = "Answered before; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {receipt.epsilon:g}."
     text = (
-        f"{done.path}: a {query.value} of {label!r} in {done.answer.n_groups:,} groups of {rows:,} rows; {cost}-label-DP for each row.\n"
+        f"{done.path}: a {query.value} of {label!r} in {done.answer.n_groups:,} groups of {rows:,} rows; {receipt.guarantee}.\n"
         f"{what} Dataset {receipt.dataset!r} in {record.location}."
     )
     facts = {"path": str(done.path), "repeated": done.repeated, "groups": done.answer.n_groups, "rows": rows}

@@ -52,7 +52,7 @@ class Commands(TyperGroup):
 def _report(error: BaseException, *, as_json: bool) -> int:
     code = next((code for kind, code in CODES if isinstance(error, kind)), 1)
     if isinstance(error, LabelDPError):
-        message = str(error)
+        message = error.cli or str(error)
     elif isinstance(error, KeyboardInterrupt):
         message = "Interrupted. Nothing is under the final name; the same command picks up where a charge was made."
     elif isinstance(error, OSError):
@@ -71,7 +71,7 @@ def _report(error: BaseException, *, as_json: bool) -> int:
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
     if issubclass(category, LabelDPWarning):
-        typer.echo(f"warning: {message}", err=True)
+        typer.echo(f"warning: {getattr(message, 'cli', '') or message}", err=True)
 
 
 def usage(make: Callable[[], Made]) -> Made:
@@ -79,7 +79,7 @@ def usage(make: Callable[[], Made]) -> Made:
     try:
         return make()
     except InvalidInput as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(error.cli or str(error)) from None
 
 
 def answer(as_json: bool, facts: dict[str, object], text: str) -> None:

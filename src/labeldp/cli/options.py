@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options that commands share, and what is made of them."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -56,8 +57,12 @@ Key = Annotated[
     ),
 ]
 Label = Annotated[str, typer.Option(help="The private column.")]
-Classes = Annotated[str | None, typer.Option(help="Declared classes: A,B,C.")]
-ClassesFile = Annotated[Path | None, typer.Option(help="Declared classes, one a line.")]
+Classes = Annotated[str | None, typer.Option(help="The values that a label can have: A,B,C. Required for raw labels.")]
+ClassesFile = Annotated[Path | None, typer.Option(help="The same in a file, one a line.")]
+InferClasses = Annotated[
+    bool,
+    typer.Option("--infer-classes", help="Read the classes off the private labels instead: which classes occur is then not protected."),
+]
 NullClass = Annotated[bool, typer.Option("--null-class", help="A missing label is a class of its own, after the others.")]
 Ids = Annotated[list[str] | None, typer.Option("--id", help="Column that names a row; repeat it for several.")]
 Unit = Annotated[str | None, typer.Option(help="Column that names the person; epsilon covers all their rows.")]
@@ -96,19 +101,35 @@ BatchSize = Annotated[int | None, typer.Option("--batch-size", help="Of a net.")
 Rate = Annotated[float | None, typer.Option("--rate", help="Learning rate of a net, at its peak.")]
 Device = Annotated[str, typer.Option("--device", help="For a net: cpu, cuda, cuda:1 or auto.")]
 StateFolder = Annotated[Path | None, typer.Option("--folder", help="Where a net's training keeps its state, to go on if it was killed.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Refuse to read classes off the private column.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse whatever would only be warned about, such as --infer-classes.")]
 
 
-def classes_of(listed: str | None, file: Path | None, null_class: bool) -> list[object] | None:
-    """The declared classes; None where they are to be read off the labels."""
-    if listed is not None and file is not None:
-        raise typer.BadParameter("Expected --classes or --classes-file, got both. Leave one out.")
-    if listed is None and file is None:
-        if null_class:
-            raise typer.BadParameter("Expected --null-class beside declared classes, got none. Add --classes.")
-        return None
+def classes_of(listed: str | None, file: Path | None, *, null_class: bool = False, infer: bool = False) -> Sequence[object] | None:
+    """The declared classes, or "infer"; None where neither is given."""
+    from labeldp.privacy.encode import INFER
+
+    given = [
+        name for name, there in (("--classes", listed), ("--classes-file", file), ("--infer-classes", infer or None)) if there is not None
+    ]
+    if len(given) > 1:
+        raise typer.BadParameter(
+            f"Expected one of --classes, --classes-file and --infer-classes, got {' and '.join(given)}. Leave one out."
+        )
+    if null_class and (infer or not given):
+        raise typer.BadParameter("Expected --null-class beside declared classes, got none. Add --classes.")
+    if infer or not given:
+        return INFER if infer else None
     names = split(listed) if file is None else lines_of(file)
     return [*(names or ()), *([None] if null_class else [])]
+
+
+def required(classes: Sequence[object] | None) -> Sequence[object]:
+    """The classes, where a command cannot go on without."""
+    from labeldp.privacy.encode import undeclared
+
+    if classes is None:
+        raise typer.BadParameter(undeclared().cli)
+    return classes
 
 
 def lines_of(file: Path) -> list[str]:

@@ -68,9 +68,9 @@ def stage_plan(
     from labeldp.app import stage
     from labeldp.app.ledger import ledger_at
 
-    listed = classes_of(classes, classes_file, null_class)
+    listed = classes_of(classes, classes_file, null_class=null_class)
     if listed is None:
-        raise typer.BadParameter("Expected --classes or --classes-file, got none. A plan declares them.")
+        raise typer.BadParameter("Expected the classes that a label can have, got none. A plan declares them: --classes no,yes.")
     made = usage(
         lambda: stage.plan(
             folder,
@@ -120,7 +120,7 @@ def stage_release(
         done = run(folder, source, stage, out, prior=weights, engine=engine, master=master, progress=progress)
     facts = {"path": str(done.path), "manifest": str(done.manifest_path), "repeated": done.repeated, "receipt": done.receipt.to_dict()}
     what = "Already released; nothing was drawn." if done.repeated else f"Manifest: {done.manifest_path}"
-    cost = f"all stages together are {done.receipt.epsilon:g}-label-DP for each {done.receipt.unit}"
+    cost = f"all stages together are {done.receipt.guarantee}"
     answer(as_json, facts, f"{done.path}: {done.manifest['rows']:,} rows of stage {stage}; {cost}. {what}")
 
 

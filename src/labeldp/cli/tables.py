@@ -23,6 +23,7 @@ from labeldp.cli.options import (
     Ids,
     Image,
     ImagesFolder,
+    InferClasses,
     Json,
     Key,
     Label,
@@ -48,6 +49,7 @@ from labeldp.cli.options import (
     Unit,
     classes_of,
     numbers_of,
+    required,
     split,
 )
 
@@ -63,6 +65,7 @@ def release(
     classes: Classes = None,
     classes_file: ClassesFile = None,
     null_class: NullClass = False,
+    infer_classes: InferClasses = False,
     id: Ids = None,
     unit: Unit = None,
     max_rows_per_unit: MaxRows = 1,
@@ -98,7 +101,7 @@ def release(
     from labeldp.app.release import release as run
     from labeldp.tables.spec import ReleaseSpec
 
-    listed = classes_of(classes, classes_file, null_class)
+    listed = required(classes_of(classes, classes_file, null_class=null_class, infer=infer_classes))
     weights = usage(
         lambda: prior_of(split(prior), prior_table, split(prior_key), prior_model, split(prior_features), prior_factory, trust or ())
     )
@@ -126,9 +129,8 @@ def release(
             {"path": str(done.path), "manifest": str(done.manifest_path), "repeated": done.repeated, "receipt": done.receipt.to_dict()}
         )
         return
-    who = "row" if done.receipt.unit == "row" else f"{done.receipt.unit} (at most {done.receipt.max_rows_per_unit} rows each)"
     what = "Already released; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {done.receipt.epsilon:g}."
-    typer.echo(f"{done.path}: {done.manifest['rows']:,} rows; column {label!r} is {done.receipt.epsilon:g}-label-DP for each {who}.")
+    typer.echo(f"{done.path}: {done.manifest['rows']:,} rows; column {label!r} is {done.receipt.guarantee}.")
     typer.echo(f"{what} Dataset {done.receipt.dataset!r} in {record.location}. Manifest: {done.manifest_path}")
 
 
@@ -149,6 +151,7 @@ def train(
     classes: Classes = None,
     classes_file: ClassesFile = None,
     null_class: NullClass = False,
+    infer_classes: InferClasses = False,
     id: Ids = None,
     unit: Unit = None,
     max_rows_per_unit: MaxRows = 1,
@@ -176,7 +179,7 @@ def train(
     from labeldp.app.train import train as run
     from labeldp.app.training_data import InputsSpec
 
-    listed = classes_of(classes, classes_file, null_class)
+    listed = classes_of(classes, classes_file, null_class=null_class, infer=infer_classes)
     net = usage(lambda: NetOptions(epochs, batch_size, rate, device, folder))
     where = InputsSpec(image, images, inputs, labels)
     spec = usage(
@@ -201,9 +204,8 @@ def train(
     record = usage(lambda: ledger_at(ledger, budget, key))
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, progress)
-    cost = done.facts["guarantee"]
     said = accuracy_text(done.facts["estimated_accuracy"]) + clusters_text(done.facts.get("clusters")) + repeat_text(done.facts["receipts"])
-    text = f"{done.path}: a model of {done.facts['rows']:,} rows, {cost['epsilon']:g}-label-DP for each {cost['unit']}.{said}"
+    text = f"{done.path}: a model of {done.facts['rows']:,} rows, {done.guarantee}.{said}"
     answer(as_json, {"path": str(done.path)} | dict(done.facts), text)
 
 

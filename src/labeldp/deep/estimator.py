@@ -96,8 +96,10 @@ class TorchClassifier:
         in the paper: k is the mean number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
     warm_start : bool
         Later stages start from the weights, and the statistics of batch normalisation, of the stage before; else from the first ones.
-    classes : sequence of K values, optional
-        The public list of classes. None reads them off the labels, with a warning, since that reveals that each occurs.
+    classes : sequence of K values, or "infer", optional
+        The public list of classes. Raw labels need one, unless they are integer codes and `law` is a Law, which knows K; noisy labels
+        bring theirs. "infer" reads it off raw labels, which tells everybody which classes occur: it warns, `privacy_.except_for` says so,
+        and floats, or more than sqrt(n) different values, are refused.
     validation_fraction : float in [0, 1)
         Rows held out of training, to measure the model by their noisy labels. With `Recipe(patience=...)` every other one chooses the epoch
         and the rest measure.
@@ -290,12 +292,12 @@ class TorchClassifier:
 
     def _fit_raw(self, X: Any, inputs: Inputs, y: Any, ids: ArrayLike | None, unit: ArrayLike | None) -> Self:
         require_own_labels(self)
-        labels = labels_here(y, len(inputs), declared=self.classes is not None)
+        labels, (classes, inferred) = labels_here(self, y, len(inputs))
         if self.folder is not None and self.ledger is None and self.noise is None:
             raise InvalidInput(
                 "Expected a ledger with folder=: without one a killed fit could not draw the same labels again. Pass ledger=."
             )
-        plan = plan_fit(self, labels, X, len(inputs))
+        plan = plan_fit(self, classes, X, len(inputs), inferred=inferred)
         recipes = recipes_for(self.recipe, self.n_stages, plan.stages.n_stages)
         require_losses(recipes, plan)
         require_mean(self.top_k_filter, plan)

@@ -163,9 +163,9 @@ class NoisyLabels:
         secure = all(receipt.secure for receipt in receipts)
         epsilon, delta = self._per_row_total() if self._ids_identify_units() else _total(receipts)
         recorded = all(receipt.recorded for receipt in receipts)
-        repeated = any(receipt.repeated for receipt in receipts)
+        repeated, uncovered = any(receipt.repeated for receipt in receipts), spent_together(receipts).except_for
         unit = " and ".join(sorted(units))
-        return PrivacySpent(epsilon if secure else math.inf, delta if secure else 1.0, unit, recorded, secure, repeated)
+        return PrivacySpent(epsilon if secure else math.inf, delta if secure else 1.0, unit, recorded, secure, repeated, uncovered)
 
     def _ids_identify_units(self) -> bool:
         columns = {(receipt.dataset, receipt.column) for receipt in self.receipts}

@@ -20,6 +20,7 @@ from labeldp.learn.labels import checked_labels, len_of
 from labeldp.learn.learners import Learner, LearnOptions, make_learner, takes_raw_labels
 from labeldp.learn.model import Floats, Model, require_classifier, seeded, take
 from labeldp.learn.priors import ClusterModel, ClusterPrior
+from labeldp.privacy.encode import infers
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise
 from labeldp.protocol import metrics
@@ -34,6 +35,7 @@ from labeldp.protocol.fitting import (
     plan_fit,
     require_mean,
     require_own_labels,
+    settled_classes,
     with_prior_behind,
 )
 from labeldp.protocol.stages import Rows, Stage, run_stages
@@ -67,8 +69,10 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
     prior : (n, K) array, function of X, or ClusterPrior, optional
         Public class weights for the first stage; they must not depend on these labels. A `ClusterPrior` asks them privately, at a part of
         epsilon, and the law gets the rest.
-    classes : sequence of K values, optional
-        The public list of classes. None reads them off the labels, with a warning, since that reveals that each occurs.
+    classes : sequence of K values, or "infer", optional
+        The public list of classes. Raw labels need one, unless they are integer codes and `law` is a Law, which knows K; noisy labels
+        bring theirs. "infer" reads it off raw labels, which tells everybody which classes occur: it warns, `privacy_.except_for` says so,
+        and floats, or more than sqrt(n) different values, are refused.
     validation_fraction : float in [0, 1)
         Rows held out to choose and measure the model by their noisy labels, and not asked by a ClusterPrior; then learned from too (see
         `options`). None are held out where they would be fewer than 20.
@@ -188,8 +192,9 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
 
     def _fit_raw(self, X: Any, y: Any, ids: ArrayLike | None, unit: ArrayLike | None, learner: Learner, options: LearnOptions) -> Self:
         require_own_labels(self)
-        labels = checked_labels(y, len_of(X), declared=self.classes is not None)
-        plan = plan_fit(self, labels, X, len_of(X))
+        labels = checked_labels(y, len_of(X), inferred=infers(self.classes))
+        classes, inferred = settled_classes(self, labels)
+        plan = plan_fit(self, classes, X, len_of(X), inferred=inferred)
         self._require_estimate(plan)
         require_mean(options.top_k_filter, plan)
         plan = plan.with_answer(answer_for(self, plan, labels, ids=ids, unit=unit))

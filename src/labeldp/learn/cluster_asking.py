@@ -22,7 +22,7 @@ from labeldp.learn.features import check_features, takes_images
 from labeldp.learn.labels import checked_labels, len_of
 from labeldp.learn.learners import require_plain_labels
 from labeldp.learn.model import require_classifier
-from labeldp.privacy.encode import declare, infer_classes
+from labeldp.privacy.encode import classes_for, infers
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise
 from labeldp.protocol import metrics
@@ -110,14 +110,14 @@ class ClusterAsking(ClassifierMixin, BaseEstimator, ABC):
             self._require_estimator()
         checked = self._checked(X, y, reset=True)
         require_own_labels(self)
-        labels = checked_labels(y, len_of(checked), declared=self.classes is not None)
-        classes = infer_classes(labels) if self.classes is None else declare(self.classes)
+        labels = checked_labels(y, len_of(checked), inferred=infers(self.classes))
+        classes, inferred = classes_for(labels, self.classes)
         count = self._count(len_of(checked), len(classes))
         settings: dict[str, Any] = {"algorithm": self.algorithm, "random_state": self.random_state}
         clusters = find_clusters(checked, count, embedder=self.embedder, **settings)
         request = clustering_request(checked, clusters, self.embedder, settings | {"n_clusters": count})
         plan = GroupPlan(clusters.assign(checked), self._query(len(classes), clusters.n_clusters), 0.0, found=clusters, request=request)
-        asked = ask_groups(self, plan, labels, classes, inferred=self.classes is None, ids=ids, unit=unit)
+        asked = ask_groups(self, plan, labels, classes, inferred=inferred, ids=ids, unit=unit)
         self.classes_, self.aggregate_, self.privacy_ = np.asarray(classes), asked.answer, asked.answer.privacy
         self.clusters_: Clusters = clusters.restored(asked.kept)
         self._learn(checked, asked.groups)

@@ -16,13 +16,13 @@ def len_of(X: Any) -> int:
     return int(X.shape[0])
 
 
-def checked_labels(y: Any, n_rows: int, declared: bool) -> Any:
+def checked_labels(y: Any, n_rows: int, inferred: bool) -> Any:
     """Raw labels, one a row, of a kind that can be classes; no message shows a label, and no warning depends on them."""
     labels = column_or_1d(y, warn=True)
     check_count(len(labels), n_rows)
     if labels.dtype.kind == "f":
         assert_all_finite(labels, input_name="y")
-    if not declared:
+    if inferred:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # it warns by how many labels are different

@@ -43,8 +43,9 @@ class ProportionClassifier(ClusterAsking):
         Of the noise on counts; "auto" is pure unless delta is above 0.
     delta : float
     algorithm : {"auto", "k-means", "mini-batch", "faiss"}
-    classes : sequence of K values, optional
-        The public list of classes. None reads them off the labels, with a warning, since that reveals that each occurs.
+    classes : sequence of K values, or "infer"
+        The public list of classes; raw labels need one. "infer" reads it off them, which tells everybody which classes occur: it warns,
+        `privacy_.except_for` says so, and floats, or more than sqrt(n) different values, are refused.
     dataset, column : str
         What a durable ledger charges.
     max_rows_per_unit : int

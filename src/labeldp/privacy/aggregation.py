@@ -29,8 +29,8 @@ from labeldp.privacy.answering import (
 )
 from labeldp.privacy.counting import GroupCounts, LabelReader
 from labeldp.privacy.custody import AggregatePlan, Covered, begin_once
-from labeldp.privacy.door import check_account, check_rows, classes_for, covered_rows, set_digest, warn_once
-from labeldp.privacy.encode import declare, encode
+from labeldp.privacy.door import check_account, check_rows, covered_rows, set_digest, warn_once
+from labeldp.privacy.encode import classes_for, declare, encode
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise, derive_key, new_secret, one_word
 from labeldp.privacy.run import Frame, id_order, keep_within_cap
@@ -70,8 +70,9 @@ def aggregate(
         Its epsilon and delta are the total of one unit: with `max_rows_per_unit` = m the noise is for m changed labels.
     groups : (n,) integers in 0..query.n_groups-1
         Public: which group each row is in, for example its cluster. It must not depend on these labels. Groups may be empty.
-    classes : sequence of K values, optional
-        The public list of class values. None: the codes 0..K-1 if the labels are integers, else read off the labels with a warning.
+    classes : sequence of K values, or "infer", optional
+        The public list of class values. None: the codes 0..K-1, as the query has K classes, where the labels are integers; others must be
+        declared. "infer" reads them off the labels, as in `privatize`.
     dataset : str, optional
         Public name of the data set; a durable ledger requires it.
     column : str
@@ -234,6 +235,7 @@ def aggregate_batches(
     label: str,
     group: str,
     classes: Sequence[object],
+    inferred: bool = False,
     dataset: str | None = None,
     column: str | None = None,
     ledger: Ledger | None = None,
@@ -252,6 +254,8 @@ def aggregate_batches(
         Names of two columns; groups are whole numbers in 0..query.n_groups-1 without nulls, public, and not made from the labels.
     classes : sequence of K values
         The public list of class values.
+    inferred : bool
+        They were read off the labels, which the ledger notes.
     dataset, ledger, noise, redraw
         As in `aggregate`; every row is its own unit, and the spend adds to every other one of the column.
     column : str, optional
@@ -278,7 +282,7 @@ def aggregate_batches(
     if not reader.rows:
         raise InvalidInput("Expected at least one row, got none.")
     query.require(counts.n_rows())
-    plan = plan_of(query, declared, rows.hexdigest(), dataset=dataset, column=label if column is None else column)
+    plan = plan_of(query, declared, rows.hexdigest(), dataset=dataset, column=label if column is None else column, inferred=inferred)
     warn_once(ledger, noise)
     begun = begin_once(plan, ledger, noise, redraw=redraw, covered=Covered(), before_charge=before_charge)
     return answered(begun, ledger, lambda secret, receipt: _drawn(plan, query, declared, counts, secret, receipt))

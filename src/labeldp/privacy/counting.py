@@ -65,11 +65,12 @@ class LabelReader:
         if self._label not in batch.schema.names:
             raise InvalidInput(f"Expected a label column {self._label!r}, got columns {', '.join(batch.schema.names)}.")
         column = batch.column(self._label)
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
         if column.null_count:
             self._refuse(np.asarray(pc.is_null(column)))
-        codes = column.to_numpy() if self._are_codes and pa.types.is_integer(column.type) else self._searched(column)
+        if pa.types.is_dictionary(column.type):
+            codes: NDArray[np.integer] = self._searched(column.dictionary).take(column.indices.to_numpy())
+        else:
+            codes = column.to_numpy() if self._are_codes and pa.types.is_integer(column.type) else self._searched(column)
         bad = bool(len(codes)) and not (codes.min() >= 0 and codes.max() < len(self._classes))
         if bad:
             self._refuse((codes < 0) | (codes >= len(self._classes)))

@@ -18,7 +18,7 @@ from labeldp.evidence import NoisyLabels
 from labeldp.laws.base import Law
 from labeldp.privacy.custody import Covered, RunPlan, begin, tell_of_repeat
 from labeldp.privacy.draw import Prior, prepare_side
-from labeldp.privacy.encode import as_array, declare, encode, infer_classes
+from labeldp.privacy.encode import classes_for, declare, encode
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import Pin, SeededNoise, derive_key, new_secret
 from labeldp.privacy.rowset_integers import as_integers
@@ -49,8 +49,10 @@ def privatize(
         Raw, private. Every value must be declared.
     law : Law
         Its epsilon is the total of one unit: with `max_rows_per_unit` = m each row's law runs at epsilon / m, rounded down.
-    classes : sequence of K values, optional
-        The public list of class values. None: the codes 0..K-1 if the labels are integers, else read off the labels with a warning.
+    classes : sequence of K values, or "infer", optional
+        The public list of class values. None: the codes 0..K-1, as the law has K classes, where the labels are integers; others must be
+        declared. "infer" reads them off the labels, which tells everybody which classes occur: it warns, `privacy.except_for` says so,
+        and floats, or more than sqrt(n) different values, are refused.
     dataset : str, optional
         Public name of the data set; a durable ledger requires it.
     column : str
@@ -87,8 +89,9 @@ def privatize(
 
     Notes
     -----
-    Guarantee: epsilon-label-DP for each unit, pure, in exact arithmetic. With a durable ledger the charge is on disk before the first
-    random word, a crashed call that is repeated draws the same outputs, and a settled one returns its stored outputs.
+    Guarantee: epsilon-label-DP for each unit, pure, in exact arithmetic, of all but a list of classes that was inferred. With a durable
+    ledger the charge is on disk before the first random word, a crashed call that is repeated draws the same outputs, and a settled one
+    returns its stored outputs.
     Cost: O(n) time and memory for laws without a prior, O(n K) time with one; chunks of 32,768 rows.
 
     Examples
@@ -120,17 +123,6 @@ def privatize(
     )
     with run:
         return run.draw_with_side(np.arange(len(codes)), law, side, name)
-
-
-def classes_for(labels: ArrayLike, classes: Sequence[object] | None, n_classes: int) -> tuple[tuple[object, ...], bool]:
-    """The classes, and whether they were read off the labels."""
-    if classes is not None:
-        return declare(classes, n_classes), False
-    if not len(as_array(labels)):
-        raise InvalidInput("Expected at least one label, got none.")
-    if as_array(labels).dtype.kind in "iu":
-        return tuple(range(n_classes)), False
-    return declare(infer_classes(labels), n_classes), True
 
 
 def open_run(

@@ -1,25 +1,88 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw labels to class codes, by the declared classes; no message ever shows a label."""
+"""Raw labels to class codes, by the declared classes; no message ever shows a label, or how many there are of a kind."""
 
+import math
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp.errors import DomainLeakWarning, InvalidInput
 
+INFER = "infer"
+"""Stands for a list of classes that is to be read off the private labels."""
 
-def declare(classes: Sequence[object] | NDArray[np.generic], n_classes: int | None = None) -> tuple[object, ...]:
+Classes = Sequence[object] | NDArray[np.generic]
+
+MOST_READ_OFF = 100_000
+_NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
+_WHOLE = re.compile(r"[+-]?\d+")
+
+
+def infers(classes: object) -> bool:
+    """Whether the classes are to be read off the labels, as `classes="infer"` says."""
+    return isinstance(classes, str) and classes == INFER
+
+
+def classes_for(labels: ArrayLike, classes: Classes | None, n_classes: int | None = None) -> tuple[tuple[object, ...], bool]:
+    """The classes of some labels, and whether they were read off them.
+
+    Parameters
+    ----------
+    labels : (n,) raw labels
+        Looked at with "infer" alone; else only their type is.
+    classes : sequence of K values, "infer", or None
+        None: the codes 0..K-1, where the labels are whole numbers and a law or query says K.
+    n_classes : int, optional
+        What a law or query says.
+
+    Raises
+    ------
+    InvalidInput
+        No classes are declared, or what is declared or read off cannot be classes.
+    """
+    if classes is not None and not infers(classes):
+        return declare(classes, n_classes), False
+    array = as_array(labels)
+    if not len(array):
+        raise InvalidInput("Expected at least one label, got none.")
+    kind = array.dtype.kind
+    if classes is not None:
+        occurring = array.tolist() if kind == "O" else np.unique(array).tolist()
+        found = declare(read_off(occurring, len(array), floats=kind == "f"))
+        if n_classes is not None and len(found) != n_classes:
+            raise InvalidInput(
+                f"Expected {n_classes} classes, as many as the law or the query is about, got others. Declare them: classes=[...]."
+            )
+        return found, True
+    if n_classes is None or kind not in "iu":
+        raise undeclared(kind)
+    return tuple(range(n_classes)), False
+
+
+def declare(classes: Classes, n_classes: int | None = None, *, null: bool = False) -> tuple[object, ...]:
     """The declared classes as a tuple of plain values: at least two, all different, none missing.
+
+    Parameters
+    ----------
+    classes : sequence of values
+    n_classes : int, optional
+        How many there must be.
+    null : bool
+        Whether None may be one of them.
 
     Raises
     ------
     InvalidInput
         Otherwise, or if their number is not `n_classes`.
     """
-    values = tuple(value.item() if isinstance(value, np.generic) else value for value in classes)
-    if any(value is None or value != value for value in values):  # NaN differs from itself
+    values = tuple(value.item() if isinstance(value, np.generic) else value for value in _listed(classes))
+    if not all(isinstance(value, Hashable) for value in values):
+        raise InvalidInput("Expected classes that are plain values, text or numbers, got lists or arrays. Write classes=['no', 'yes'].")
+    if any(_missing(value) for value in values if not (null and value is None)):
         raise InvalidInput("Expected classes without missing values; name a class for them and fill them in.")
     if len(set(values)) != len(values):
         raise InvalidInput(f"Expected different classes, got {len(values)} of which {len(set(values))} are different.")
@@ -30,14 +93,94 @@ def declare(classes: Sequence[object] | NDArray[np.generic], n_classes: int | No
     return values
 
 
-def infer_classes(labels: ArrayLike) -> tuple[object, ...]:
-    """The distinct labels, sorted: reveals that each of them occurs, so it warns."""
-    warnings.warn(
-        "The classes were read off the private labels, which reveals that each of them occurs. Declare them: classes=[...].",
-        DomainLeakWarning,
-        stacklevel=3,
+def _listed(classes: Any) -> tuple[object, ...]:
+    """The members of a list of classes; a text or a number is none, and a set has no order."""
+    if isinstance(classes, bool | int | np.integer):
+        fix = f"Write classes=range({classes}) for the codes from 0 on, or list the values that a label can have."
+        raise InvalidInput(f"Expected classes to be a list of values, got {classes!r}. {fix}")
+    if isinstance(classes, str | bytes | set | frozenset):
+        what = "a set, which has no order" if isinstance(classes, set | frozenset) else f"one text, {classes!r}"
+        raise InvalidInput(f"Expected classes to be a list of values, got {what}. Write classes=['no', 'yes'] with the values of yours.")
+    try:
+        return tuple(classes)
+    except TypeError:
+        raise InvalidInput(
+            f"Expected classes to be a list of values, got {type(classes).__name__}. Write classes=['no', 'yes'] with the values of yours."
+        ) from None
+
+
+def _missing(value: object) -> bool:
+    try:
+        return value is None or bool(value != value)  # NaN and NaT differ from themselves
+    except (TypeError, ValueError):
+        return True  # pandas.NA is neither
+
+
+def undeclared(kind: str = "") -> InvalidInput:
+    """That the classes are to be declared, and how; `kind` is that of the labels' type in NumPy, which is public."""
+    example = {"b": "classes=[False, True]", "i": "classes=[0, 1]", "u": "classes=[0, 1]"}.get(kind, "classes=['no', 'yes']")
+    what = "the classes that a label can have, got none"
+    price = "read off the private labels, which tells everybody which classes occur"
+    return InvalidInput(
+        f"Expected {what}. Declare yours, for example {example}; or say classes='infer' to have them {price}.",
+        cli=f"Expected {what}. Declare yours, for example --classes no,yes; or say --infer-classes to have them {price}.",
     )
-    return declare(np.unique(as_array(labels)))
+
+
+def most_read_off(n_rows: int) -> int:
+    """How many distinct labels of so many rows may be read off them as classes: the square root, at least 2 and at most 100,000.
+
+    It depends on nothing but the number of rows, so to be within it or not tells little. Each of that many classes has, on average, as
+    many rows as there are classes or more; numbers and texts that hardly two rows share are never within it.
+    """
+    return min(MOST_READ_OFF, max(2, math.isqrt(n_rows)))
+
+
+def read_off(values: Collection[Any], n_rows: int, *, floats: bool = False) -> tuple[object, ...]:
+    """The distinct labels, sorted, as classes: everybody will know that each of them occurs, so it warns.
+
+    Parameters
+    ----------
+    values : collection
+        Labels, in which every one of the column occurs.
+    n_rows : int
+        Rows of the column.
+    floats : bool
+        Whether the column's type is one of floating-point numbers.
+
+    Raises
+    ------
+    InvalidInput
+        Numbers with a fraction, or more values than `most_read_off`: the list would be the data. It tells no value and no number of values.
+    """
+    try:
+        found = sorted(set(values))
+    except TypeError:
+        raise InvalidInput("Expected labels of one type, none missing, got several types. Convert them, or declare the classes.") from None
+    if floats or any(isinstance(value, float) or (isinstance(value, str) and _is_fraction(value)) for value in found):
+        raise _unfit("labels that are names of classes", "numbers with a decimal point, or missing values")
+    if len(found) > most_read_off(n_rows):
+        raise _unfit(f"at most {most_read_off(n_rows)} distinct labels in {n_rows} rows (the square root)", "more")
+    warnings.warn(
+        DomainLeakWarning(
+            "The classes are read off the private labels: everybody learns which classes occur. Declare them instead: classes=[...].",
+            cli="The classes are read off the private labels: everybody learns which classes occur. Declare them instead: --classes A,B.",
+        ),
+        stacklevel=4,
+    )
+    return tuple(found)
+
+
+def _unfit(expected: str, given: str) -> InvalidInput:
+    text = "Expected {} where classes are read off them ({}), got {}: such a list would publish the labels themselves. {}"
+    return InvalidInput(
+        text.format(expected, "classes='infer'", given, "Declare the classes (classes=), or bin the labels first."),
+        cli=text.format(expected, "--infer-classes", given, "Declare the classes (--classes), or bin the labels first."),
+    )
+
+
+def _is_fraction(text: str) -> bool:
+    return bool(_NUMBER.fullmatch(text.strip())) and not _WHOLE.fullmatch(text.strip())
 
 
 def encode(labels: ArrayLike, classes: Sequence[object]) -> NDArray[np.int32]:
@@ -55,17 +198,42 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> NDArray[np.int32]:
     Raises
     ------
     InvalidInput
-        If a label is missing or not declared: names its row, never its value.
+        If a label is missing or not declared: names its row, never its value, nor how many such rows there are.
     """
     array = as_array(labels)
     codes = _by_table(array, classes) if array.dtype.kind == "O" else _by_search(array, classes)
     bad = np.flatnonzero(codes < 0)
     if len(bad):
+        listed = (
+            f"the codes 0 to {len(classes) - 1}" if tuple(classes) == tuple(range(len(classes))) else f"the {len(classes)} declared classes"
+        )
         raise InvalidInput(
-            f"Expected every label to be one of the {len(classes)} declared classes, but row {bad[0]} is not (and {len(bad) - 1} more). "
-            "Declare the class, or give missing labels a class of their own."
+            f"Expected every label to be one of {listed}, but row {bad[0]} (the first is row 0) is not. "
+            f"{near_miss(array[bad[0]], classes) or 'Declare its class (classes=), or give missing labels a class of their own.'}"
         )
     return codes
+
+
+def near_miss(value: object, classes: Iterable[object]) -> str:
+    """How a label that is not declared nearly is, as a sentence; "" where it is not, or where the sentence would fit some classes only."""
+    label = value.item() if isinstance(value, np.generic) else value
+    known = [c for c in classes if c is not None]
+    texts = {str(c) for c in known}
+    if isinstance(label, str):
+        if label.strip() in texts:
+            return "It is a declared class but for blanks around it: strip them."
+        if all(text.casefold() != text.upper() for text in texts) and label.strip().casefold() in {text.casefold() for text in texts}:
+            return "It is a declared class but for capital letters: write it as it is declared."
+        numbers = {_number(text) for text in texts}
+        if None not in numbers and _number(label) in numbers:
+            return "It is a declared class as a number: write labels and classes in one format (in text, 0 is not 0.0)."
+    elif not _missing(label) and str(label) in texts and all(isinstance(c, str) for c in known):
+        return "It is a declared class as text: declare classes of the type that the labels have."
+    return ""
+
+
+def _number(text: str) -> float | None:
+    return float(text.strip().replace(",", ".")) if _NUMBER.fullmatch(text.strip()) else None
 
 
 def as_array(labels: ArrayLike) -> NDArray[np.generic]:

@@ -15,8 +15,8 @@ from labeldp.laws import sampling
 from labeldp.privacy.answering import answered, checked, classes_digest, drawn, groups_of, key_facts, rows_digest
 from labeldp.privacy.counting import GroupCounts
 from labeldp.privacy.custody import AggregatePlan, begin_once
-from labeldp.privacy.door import check_account, check_rows, classes_for, covered_rows, set_digest, warn_once
-from labeldp.privacy.encode import encode
+from labeldp.privacy.door import check_account, check_rows, covered_rows, set_digest, warn_once
+from labeldp.privacy.encode import classes_for, encode
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import RowWords, SeededNoise, derive_key, new_secret, row_blocks
 from labeldp.privacy.run import Frame

@@ -19,7 +19,7 @@ from labeldp._hash import array_digest
 from labeldp.errors import InvalidInput, RawLabelsWarning
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.laws import LAWS, Law
-from labeldp.privacy.encode import declare, infer_classes
+from labeldp.privacy.encode import classes_for, declare, infers
 from labeldp.protocol.groups import Charging, GroupPlan, GroupPrior, ask_groups, is_group_prior, projected_prior, unit_name_of
 from labeldp.protocol.stages import HELD_OUT, MIN_VALIDATION_ROWS, PriorOfRows, Rows, StagePlan, plan_stages
 
@@ -171,18 +171,23 @@ def _made_by() -> str:
     return found
 
 
-def plan_fit(settings: Settings, labels: NDArray[Any], X: Any, n_rows: int) -> FitPlan:
-    """Classes, law, stages and first prior of a fit; every fault of the settings is found here, before the charge.
+def settled_classes(settings: Settings, labels: NDArray[Any]) -> tuple[tuple[object, ...], bool]:
+    """The classes of a fit, and whether they were read off the raw labels; where none are declared, a Law says how many codes there are."""
+    return classes_for(labels, settings.classes, settings.law.n_classes if isinstance(settings.law, Law) else None)
+
+
+def plan_fit(settings: Settings, classes: tuple[object, ...], X: Any, n_rows: int, *, inferred: bool) -> FitPlan:
+    """Law, stages and first prior of a fit; every fault of the settings is found here, before the charge.
 
     Parameters
     ----------
     settings : Settings
-    labels : (n,) raw labels
-        Read only where the classes are not declared.
+    classes : tuple of K values
     X : what a prior that is a function is given
     n_rows : int
+    inferred : bool
+        The classes were read off the labels, as `settled_classes` says.
     """
-    classes = infer_classes(labels) if settings.classes is None else declare(settings.classes)
     grouped = _grouped(settings, settings.prior, X, n_rows, len(classes)) if is_group_prior(settings.prior) else None
     law = _law_of(settings, grouped, len(classes))
     stages = plan_stages(
@@ -193,7 +198,7 @@ def plan_fit(settings: Settings, labels: NDArray[Any], X: Any, n_rows: int) -> F
         n_rows=n_rows,
     )
     known = None if is_group_prior(settings.prior) else first_prior(settings.prior, X, n_rows, law)
-    return FitPlan(classes, settings.classes is None, stages, known, grouped)
+    return FitPlan(classes, inferred, stages, known, grouped)
 
 
 def _grouped(settings: Settings, prior: GroupPrior, X: Any, n_rows: int, n_classes: int) -> GroupPlan:
@@ -334,8 +339,8 @@ def check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, ids: objec
     """Noisy labels with some evidence, of the declared classes, and nothing given that only raw labels need."""
     if ids is not None or unit is not None:
         raise InvalidInput("Expected ids and unit only with raw labels; NoisyLabels carry their own.")
-    if classes is not None and declare(classes) != noisy.classes:
-        raise InvalidInput(f"Expected noisy labels of the {len(tuple(classes))} declared classes, got other ones. Drop classes=.")
+    if classes is not None and not infers(classes) and declare(classes) != noisy.classes:
+        raise InvalidInput(f"Expected noisy labels of the {len(declare(classes))} declared classes, got other ones. Drop classes=.")
     if not noisy.evidenced.any():
         raise InvalidInput("Expected noisy labels with evidence for at least one row, got none.")
 

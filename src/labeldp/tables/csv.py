@@ -78,6 +78,20 @@ class CsvSource:
         for records in Splitter(self.delimiter, len(self.names), self._line_end).split(stream):
             yield CsvBatch(self, records, 0)
 
+    def line_of(self, row: int) -> int:
+        """The line of the file, the first being 1, on which a record begins: read again, for messages."""
+        line, quoted = self._header.count(b"\n") + 1, False
+        with reading(self.path), self.path.open_input() as stream:
+            stream.seek(len(self._header))
+            for text in io.BufferedReader(stream):
+                if not quoted and (len(self.names) == 1 or text.strip(b"\r\n")):
+                    if not row:
+                        return line
+                    row -= 1
+                quoted ^= text.count(b'"') % 2 == 1
+                line += 1
+        return line
+
     def public_digest(self, label: str) -> "CsvDigest":
         """Digest of the text without the label's field."""
         return CsvDigest(self, label)

@@ -278,7 +278,7 @@ class _ClusterTask:
 
     def _codec(self, schema: pa.Schema) -> LabelCodec:
         spec, kind = self.spec, schema.field(self.spec.label).type
-        return LabelCodec(parse_classes(spec.classes or (), spec.label, kind, text_table=False), spec.label, kind)
+        return LabelCodec(parse_classes(spec.classes, spec.label, kind, text_table=False), spec.label, kind)
 
 
 def check_spec(spec: ReleaseSpec, engine: str) -> str:
@@ -288,8 +288,9 @@ def check_spec(spec: ReleaseSpec, engine: str) -> str:
             f"Expected a column that names each row, got none. {engine} tries again and moves rows about, so only an id says which "
             "row is which: id='COLUMN' (--id COLUMN)."
         )
-    if spec.classes is None:
-        raise InvalidInput("Expected declared classes, got none. Declare them: classes=[...] (--classes).")
+    if spec.infers_classes:
+        text = f"Expected declared classes with {engine}, which reads none off the private labels. "
+        raise InvalidInput(text + "Pass classes=['no', 'yes'] with yours.", cli=text + "Declare yours: --classes no,yes.")
     if not spec.dataset:
         raise InvalidInput("Expected a data set's name, under which the budget is kept: dataset='NAME' (--dataset NAME).")
     return spec.dataset

@@ -8,9 +8,10 @@ from typing import Any
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.tables.csv import CsvSource
 from labeldp.tables.dataset import DatasetSource, files_of
+from labeldp.tables.labels import row_number
 from labeldp.tables.parquet import ParquetSource
 from labeldp.tables.place import Place
-from labeldp.tables.table import Source
+from labeldp.tables.table import Readable, Source
 
 FORMATS: dict[str, type[CsvSource] | type[ParquetSource]] = {
     ".parquet": ParquetSource,
@@ -54,6 +55,11 @@ def table_name(table: Source) -> str:
     """What a table is called in the ledger unless it is told: its file's or folder's name without the format's ending."""
     name = table.path.name
     return table.path.stem if not isinstance(table, DatasetSource) or table.path.suffix.lower() in FORMATS else name
+
+
+def row_name(table: Readable, row: int) -> str:
+    """How a row is called in messages: of a text table by its line."""
+    return f"line {table.line_of(row)}" if isinstance(table, CsvSource) else row_number(row)
 
 
 def given_parts(where: Any) -> tuple[str, ...]:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A label column's values as class codes, and back in the same type."""
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
+from labeldp.privacy.encode import MOST_READ_OFF, near_miss, read_off
 
 TRUTH = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
 
@@ -103,9 +103,12 @@ class LabelCodec:
         The column's name, for messages.
     column_type : pyarrow.DataType
         Kept by `decode`.
+    name_row : function of a row's number, optional
+        How a row is called in messages; by its number if None.
     """
 
-    def __init__(self, classes: Sequence[object], column: str, column_type: pa.DataType):
+    def __init__(self, classes: Sequence[object], column: str, column_type: pa.DataType, name_row: Callable[[int], str] | None = None):
+        self._name_row = name_row
         self.classes = tuple(classes)
         self.column = column
         self.column_type = column_type
@@ -134,6 +137,10 @@ class LabelCodec:
         codes: NDArray[np.int32] = found.to_numpy(zero_copy_only=False)
         return codes
 
+    def listed(self, labels: pa.Array, start_row: int | None = 0) -> pa.DictionaryArray:
+        """The labels as a dictionary that is the list of classes, checked as by `encode`."""
+        return pa.DictionaryArray.from_arrays(pa.array(self.encode(labels, start_row)), self._values)
+
     def _find(self, labels: pa.Array) -> pa.Array:
         if self._plain_codes and not labels.null_count:
             raw = labels.to_numpy(zero_copy_only=True)
@@ -149,13 +156,16 @@ class LabelCodec:
 
     def _refuse(self, labels: pa.Array, found: pa.Array, start_row: int | None) -> None:
         at = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
-        row = "some row" if start_row is None else f"row {start_row + at} (the first is row 0)"
+        row = "some row" if start_row is None else (self._name_row or row_number)(start_row + at)
         value = labels[at].as_py()
         if value is None or value == "":
             raise InvalidInput(
                 f"Expected a label in every row of column {self.column!r}, got none in {row}. Drop such rows, or declare the null class."
             )
-        raise InvalidInput(f"Expected a declared class in column {self.column!r}, got another value in {row}. Declare it, or mend the row.")
+        raise InvalidInput(
+            f"Expected a declared class in column {self.column!r}, got another value in {row}. "
+            f"{near_miss(value, self.classes) or 'Declare it, or mend the row.'}"
+        )
 
     def decode(self, codes: NDArray[np.integer]) -> pa.Array:
         """The column of these codes, in the column's type; a dictionary lists the declared classes and nothing else."""
@@ -177,20 +187,18 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array if array.type == kind else array.cast(kind)
 
 
-def distinct_labels(arrays: Iterable[pa.Array], *, limit: int = 100_000) -> tuple[object, ...]:
-    """The distinct labels of a column, sorted, without null, NaN and infinities: what inferring classes reveals.
+def row_number(row: int) -> str:
+    """How a row is called where nothing but its number is known."""
+    return f"row {row} (the first is row 0)"
 
-    Raises
-    ------
-    InvalidInput
-        Above `limit` distinct values: such a column is not a list of classes.
-    """
-    seen: set[object] = set()
+
+def distinct_labels(arrays: Iterable[pa.Array], column_type: pa.DataType) -> tuple[object, ...]:
+    """The distinct labels of a column, sorted, without null and empty text, where they may be its classes (`read_off`)."""
+    seen: set[Any] = set()
+    rows = 0
     for array in arrays:
         seen.update(pc.unique(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array).to_pylist())
-        if len(seen) > limit:
-            raise InvalidInput(
-                f"Expected at most {limit} distinct labels, got more. Is this the label column? Declare the classes if it is."
-            )
-    present: list[Any] = [v for v in seen if v is not None and not (isinstance(v, float) and not math.isfinite(v))]
-    return tuple(sorted(present))
+        rows += len(array)
+        if len(seen) > MOST_READ_OFF + 2:
+            break  # refused, however many rows follow
+    return read_off(seen - {None, ""}, rows, floats=pa.types.is_floating(value_type(column_type)))

@@ -64,11 +64,11 @@ def manifest(made: Released, written: Written, public_digest: str | None, parts:
         "epsilon": receipt.epsilon,
         "delta": receipt.delta,
         "epsilon_per_row": made.law.epsilon,
-    }
+    } | ({"except_for": receipt.except_for} if receipt.except_for else {})
     facts = shared_facts(made) | {
         "dataset": made.dataset,
         "dataset_from": "given" if spec.dataset else "name of the input file" if parts is None else "name of the input folder",
-        "classes_inferred": spec.classes is None,
+        "classes_inferred": spec.infers_classes,
         "order": "keyed permutation" if spec.order == "shuffle" else "kept: stated to be public",
         "prior": (list(spec.prior_columns) or None) if made.prior is None else dict(made.prior),
         "rows": written.rows,

@@ -41,4 +41,5 @@ def run_of(
         ids_of=published_ids(ledger),
         stage=spec.stage,
         prior=prior,
+        facts={"classes_inferred": True} if spec.infers_classes else None,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.laws import Law, law_from_dict
+from labeldp.privacy.encode import declare, infers, undeclared
 from labeldp.privacy.staged import Stage
 from labeldp.privacy.stream import RELEASE
 from labeldp.tables.priors import Prior
@@ -25,9 +26,10 @@ class ReleaseSpec:
     ----------
     label : str
         The private column. Every other column is taken to be public.
-    classes : sequence of values, or None
-        The declared classes, in the order of their codes; None as a member declares that the label may be null. None instead of the
-        sequence reads them off the private column, which reveals that each occurs: a warning, and the manifest says so.
+    classes : sequence of values, or "infer"
+        The declared classes, in the order of their codes; None as a member declares that the label may be null. "infer" reads them off the
+        private column, which tells everybody which classes occur: it warns, manifest and receipt say so, and floats, or more than sqrt(n)
+        different values, are refused.
     epsilon : float
         Total budget of one unit, 0 < epsilon < inf.
     law : str, Law or None
@@ -61,7 +63,7 @@ class ReleaseSpec:
     """
 
     label: str
-    classes: Sequence[object] | None
+    classes: Sequence[object]
     epsilon: float
     law: str | Law | None = None
     id: str | Sequence[str] | None = None
@@ -79,7 +81,7 @@ class ReleaseSpec:
         _named(label=self.label)
         put(self, "epsilon", _validate.epsilon(self.epsilon))
         put(self, "max_rows_per_unit", _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1))
-        put(self, "classes", None if self.classes is None else distinct_classes(self.classes))
+        put(self, "classes", declared_or_infer(self.classes, strict=self.strict))
         put(self, "id", _columns("id", self.id))
         put(self, "prior", self.prior if isinstance(self.prior, Prior) else _columns("prior", self.prior) or None)
         _validate.one_of(("shuffle", "keep"), order=self.order)
@@ -88,8 +90,6 @@ class ReleaseSpec:
             _named(unit=self.unit)
         if self.max_rows_per_unit > 1 and self.unit is None:
             raise InvalidInput("Expected unit= with max_rows_per_unit > 1, got none. Name the column that says whose row it is.")
-        if self.strict and self.classes is None:
-            raise InvalidInput("Expected declared classes, got none. Pass classes=; a strict release never reads them off private labels.")
         self._check_roles()
         self._check_law()
         self._check_stage()
@@ -99,7 +99,7 @@ class ReleaseSpec:
             if self.label in names:
                 raise InvalidInput(f"Expected {role} to name public columns, got the label column {self.label!r}. Leave it out.")
         listed = self.prior_columns
-        if listed and self.classes is not None and len(listed) != len(self.classes):
+        if listed and not self.infers_classes and len(listed) != len(self.classes):
             raise InvalidInput(
                 f"Expected one prior column a class ({len(self.classes)}), got {len(listed)}. List them in the order of the classes."
             )
@@ -117,8 +117,8 @@ class ReleaseSpec:
         stage = self.stage
         if stage is None:
             return
-        if not (self.ids and self.classes is not None and self.dataset):
-            raise InvalidInput("Expected id, classes and dataset with a stage, got one without. Name them: all stages share them.")
+        if not (self.ids and not self.infers_classes and self.dataset):
+            raise InvalidInput("Expected id, declared classes and dataset with a stage, got one without. Name them: all stages share them.")
         if self.law != stage.law:
             raise InvalidInput(f"Expected the law of stage {stage.number}, {stage.law}, got {self.law!r}. Pass law=stage.law.")
         if stage.number > 1 and stage.law.uses_prior and not self.prior:
@@ -126,6 +126,11 @@ class ReleaseSpec:
                 f"Expected a prior for stage {stage.number}, whose law {stage.law.name!r} is made for one, got none. Pass what the model "
                 "of the stages before predicts."
             )
+
+    @property
+    def infers_classes(self) -> bool:
+        """Whether the classes are read off the private column."""
+        return infers(self.classes)
 
     @property
     def stage_name(self) -> str:
@@ -218,16 +223,16 @@ def _named(**named: object) -> None:
         raise InvalidInput(f"Expected {role} to be a column's name, got {value!r}. Pass a string.")
 
 
-def distinct_classes(classes: Sequence[object]) -> tuple[object, ...]:
-    """Declared classes as plain values: at least two, all different."""
-    if isinstance(classes, (str, bytes)):
-        raise InvalidInput("Expected classes to be a sequence of values, got one string. Write classes=['no', 'yes'].")
-    values = tuple(v.item() if hasattr(v, "item") else v for v in classes)
-    if len(values) < 2:
-        raise InvalidInput(f"Expected at least 2 classes, got {len(values)}. One class needs no privacy.")
-    if len(set(values)) < len(values):
-        raise InvalidInput(f"Expected distinct classes, got {len(values) - len(set(values))} repeated. List each one once.")
-    return values
+def declared_or_infer(classes: Sequence[object] | None, *, strict: bool = False) -> Sequence[object]:
+    """Declared classes as a tuple of plain values, None among them where labels may be null; or "infer", unless `strict`."""
+    if classes is None:
+        raise undeclared()
+    if not infers(classes):
+        return declare(classes, null=True)
+    if strict:
+        text = "Expected declared classes of what is strict, which reads none off private labels. {}"
+        raise InvalidInput(text.format("Pass classes=['no', 'yes']."), cli=text.format("Add --classes A,B, or leave out --strict."))
+    return classes
 
 
 def _columns(role: str, names: str | Sequence[str] | None) -> tuple[str, ...] | None:
