@@ -47,7 +47,8 @@ def main(folder):
     found = {
         "none elsewhere": fitted(folder, mine),
         "again": fitted(folder, mine),
-        "classes from the first": fitted(folder, mine, classes=None, dataset="e"),
+        "classes from the first": fitted(folder, mine, classes="infer", dataset="e"),
+        "no classes": fitted(folder, mine, classes=None, dataset="f"),
         "none anywhere": fitted(folder, None),
         "another class": fitted(folder, mine if mine is None else mine + 1, dataset="f"),
         "too few": fitted(folder, mine if mine is None else mine[1:], dataset="f"),
