@@ -7,9 +7,11 @@ import io
 import json
 import logging
 import pickle
+import sys
 import traceback
+import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ from sklearn.linear_model import LogisticRegression
 from tests.cli.commands import SENTINEL, run
 
 import labeldp as ldp
+from labeldp.privacy.aggregation import answer_groups
 from labeldp.privacy.custody import begin, fresh_secret
 from labeldp.privacy.door import open_run
 from labeldp.privacy.keys import Key
@@ -136,6 +139,110 @@ def test_the_search_finds_what_is_there(watch: Watch, tmp_path: Path) -> None:
     (tmp_path / "leak").write_bytes(b"key=" + RELEASE.hex().encode())
     with pytest.raises(AssertionError):
         watch.check(tmp_path)
+
+
+HIDING = ("/labeldp/", "/cryptography/", "/hmac.py", "/base64.py", "/pathlib.py")
+
+
+@contextlib.contextmanager
+def every_variable() -> Iterator[dict[str, str]]:
+    """All variables of all frames at every line that runs: what a traceback shows if that line raises, by the frame and the name."""
+    seen: dict[str, set[str]] = {}
+    shown: dict[str, str] = {}
+
+    def at(frame: types.FrameType, event: str, _: object) -> Callable[..., object] | None:
+        if not any(part in frame.f_code.co_filename for part in HIDING):
+            return None
+        if event in ("line", "return", "exception"):
+            where = f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}"
+            for name, value in list(frame.f_locals.items()):
+                with contextlib.suppress(Exception):  # half made: shown by nobody either
+                    seen.setdefault(f"{where}.{name}", set()).add(repr(value) + cut(value))
+        return at
+
+    former = sys.gettrace()
+    sys.settrace(at)
+    try:
+        yield shown
+    finally:
+        sys.settrace(former)
+        shown.update({name: "\n".join(each) for name, each in seen.items()})
+
+
+def cut(value: object) -> str:
+    """A value as tools show it that shorten bytes and texts before they print them."""
+    return repr(value[:20]) + f"{value}" if isinstance(value, bytes | str) else ""
+
+
+def shown_keys(watch: Watch, shown: dict[str, str]) -> list[str]:
+    spelled = {form.decode("latin-1") for secret in watch.secrets for form in (*forms(secret), *forms(secret[:12]))}
+    return sorted(name for name, text in shown.items() if any(form in text for form in spelled))
+
+
+@pytest.mark.parametrize("ids", [IDS, [f"row {i}" for i in IDS]], ids=["integers", "texts"])
+@pytest.mark.parametrize("source", ["file", "environment", "hook", "none"])
+def test_no_variable_of_any_frame_shows_a_key(
+    watch: Watch, ledger: ldp.Ledger, monkeypatch: pytest.MonkeyPatch, source: str, ids: list[object]
+) -> None:
+    monkeypatch.setenv("RELEASE_KEY", base64.b64encode(RELEASE).decode())
+    named = {"file": str(ledger.key), "environment": "env:RELEASE_KEY", "hook": f"hook:{__name__}:release_secret", "none": None}[source]
+    record = ldp.Ledger(ledger.location, budget=9.0, key=named)
+    law = ldp.PriorSplit(3, 1.0)
+    with every_variable() as shown:
+        ldp.privatize(LABELS, law, classes=CLASSES, dataset="d", ids=ids, unit=IDS // 2, max_rows_per_unit=1, ledger=record)
+        ldp.aggregate(LABELS, ldp.aggregates.Vote(3, 1.0, 2), IDS % 2, classes=CLASSES, dataset="e", ids=ids, ledger=record)
+    assert {"draw", "pin", "aggregate", "secret"} <= watch.kinds and len(shown) > 500
+    assert {"cmac.encryptor.key", "keys.__init__.material", "custody._charged.secret"} <= shown.keys()
+    assert shown_keys(watch, shown) == []
+
+
+def release_secret() -> bytes:
+    return RELEASE
+
+
+def test_no_variable_shows_a_key_where_a_table_is_released(watch: Watch, ledger: ldp.Ledger, tmp_path: Path) -> None:
+    table = pa.table({"id": [f"row {i}" for i in IDS], "y": LABELS})
+    pq.write_table(table, tmp_path / "raw.parquet")
+    spec = ldp.ReleaseSpec(label="y", classes=CLASSES, epsilon=1.0, id="id", dataset="d")
+    with every_variable() as shown:
+        ldp.release(tmp_path / "raw.parquet", tmp_path / "out.parquet", spec, ledger)
+    assert {"draw", "pin", "secret"} <= watch.kinds and "stream.charge.begun" in shown
+    assert shown_keys(watch, shown) == []
+
+
+def test_what_is_lent_to_a_worker_is_hidden_and_can_be_sent(ledger: ldp.Ledger) -> None:
+    halves = fresh_secret(ldp.Ledger(ledger.location))
+    lent, key = pickle.loads(pickle.dumps(halves.for_worker()))
+    assert lent == halves.stored and key is None
+    assert repr(lent) == repr(lent[:10]) == f"{lent}" == "<secret>"
+
+
+def test_the_search_of_variables_finds_a_plain_key(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted leak is seen: the tests above can fail."""
+    monkeypatch.setattr(Secret, "__repr__", bytes.__repr__)
+    with every_variable() as shown:
+        ldp.privatize(LABELS, LAW, classes=CLASSES)
+    assert "cmac.encryptor.key" in shown_keys(watch, shown)
+
+
+@pytest.mark.parametrize("ids", [IDS, None], ids=["ids", "no ids"])
+def test_a_refused_charge_shows_no_label_in_the_doors_frames(tmp_path: Path, ids: list[object] | None) -> None:
+    record = ldp.Ledger(tmp_path / "small.sqlite", budget=0.5)
+    labels = np.array(["ill", "well"], dtype=object)[IDS % 2]
+    query = ldp.aggregates.Histogram(2, 1.0, 2)
+    for ask in (
+        lambda: ldp.privatize(labels, ldp.RandomizedResponse(2, 1.0), classes=["ill", "well"], dataset="d", ids=ids, ledger=record),
+        lambda: open_run(labels, classes=["ill", "well"], epsilon=1.0, laws={}, dataset="d", ids=ids, ledger=record),
+        lambda: answer_groups(labels, query, IDS // 150, classes=["ill", "well"], dataset="d", ids=ids, ledger=record),
+    ):
+        with pytest.raises(ldp.BudgetExceeded) as caught:
+            ask()
+        told = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+        kept = {
+            f"{frame.name}.{name}": text for frame in told.stack if "/labeldp/" in frame.filename for name, text in frame.locals.items()
+        }
+        assert any("<300 private labels>" in text for text in kept.values())
+        assert [name for name, text in kept.items() if "'ill', 'well', 'ill'" in text or "[0, 1, 0" in text or "[0 1 0" in text] == []
 
 
 @pytest.mark.parametrize("with_key", [True, False])

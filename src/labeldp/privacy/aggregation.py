@@ -179,6 +179,7 @@ def answer_groups(
     """
     declared = declare(classes, checked(query).n_classes)
     codes = encode(labels, declared)
+    del labels
     check_rows(codes, ids, unit, max_rows_per_unit)
     where = groups_of(groups, query, len(codes))
     query.require(np.bincount(where, minlength=query.n_groups), units=unit is not None)

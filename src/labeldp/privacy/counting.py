@@ -32,7 +32,7 @@ class GroupCounts:
         step = max(_CHUNK, 2 * len(self._cells))
         for start in range(0, len(codes), step):
             cells = groups[start : start + step] * self._shape[1]
-            np.add(cells, codes[start : start + step], out=cells, casting="unsafe")  # codes are small, whatever their type
+            np.add(cells, np.asarray(codes[start : start + step]), out=cells, casting="unsafe")  # codes are small, whatever their type
             self._cells += np.bincount(cells, minlength=len(self._cells))
 
     def table(self) -> NDArray[np.int64]:

@@ -103,6 +103,7 @@ def privatize(
     """
     declared, inferred = classes_for(labels, classes, law.n_classes)
     codes = encode(labels, declared)
+    del labels  # what is shown of this frame, if something fails, shows none of them
     check_prior_use(law, prior)
     name = check_stage("release" if stage is None else stage)
     side = prepare_side(law_per_row(law, max_rows_per_unit), prior, len(codes))
@@ -170,8 +171,10 @@ def open_run(
     Run, charged (or settled before, if it is a repeat).
     """
     declared = declare(classes)
+    codes = encode(labels, declared)
+    del labels
     return _open(
-        encode(labels, declared),
+        codes,
         declared,
         epsilon=epsilon,
         laws=laws,

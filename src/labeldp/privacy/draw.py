@@ -67,5 +67,5 @@ def draw(law: Law, codes: NDArray[np.int32], key: Key, blocks: Blocks, side: Map
     kind, shape = law.layout()["output"]
     outputs = np.empty((len(codes), *shape), kind)
     for chunk, words in word_chunks(key, blocks):
-        outputs[chunk] = law.sample(codes[chunk], words, {name: values[chunk] for name, values in side.items()})
+        outputs[chunk] = law.sample(np.asarray(codes[chunk]), words, {name: values[chunk] for name, values in side.items()})
     return outputs

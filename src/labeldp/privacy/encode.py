@@ -22,6 +22,18 @@ _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 _WHOLE = re.compile(r"[+-]?\d+")
 
 
+class Codes(np.ndarray[Any, np.dtype[np.int32]]):
+    """Raw labels as class codes, which say nothing of themselves in a message or a traceback with variables."""
+
+    def __repr__(self) -> str:
+        return f"<{self.size} private labels>"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+
 def infers(classes: object) -> bool:
     """Whether the classes are to be read off the labels, as `classes="infer"` says."""
     return isinstance(classes, str) and classes == INFER
@@ -183,7 +195,7 @@ def _is_fraction(text: str) -> bool:
     return bool(_NUMBER.fullmatch(text.strip())) and not _WHOLE.fullmatch(text.strip())
 
 
-def encode(labels: ArrayLike, classes: Sequence[object]) -> NDArray[np.int32]:
+def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
     """Class codes of raw labels.
 
     Parameters
@@ -193,7 +205,7 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> NDArray[np.int32]:
 
     Returns
     -------
-    (n,) int32 in 0..K-1
+    (n,) int32 in 0..K-1, which are not shown; np.asarray gives them plain, where they are used
 
     Raises
     ------
@@ -211,7 +223,7 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> NDArray[np.int32]:
             f"Expected every label to be one of {listed}, but row {bad[0]} (the first is row 0) is not. "
             f"{near_miss(array[bad[0]], classes) or 'Declare its class (classes=), or give missing labels a class of their own.'}"
         )
-    return codes
+    return codes.view(Codes)
 
 
 def near_miss(value: object, classes: Iterable[object]) -> str:

@@ -20,6 +20,7 @@ from labeldp.privacy.ledger_entries import RunRecord
 from labeldp.privacy.rowset import RowSet, RowSetBuilder, key_id, name_hashes
 from labeldp.privacy.rowset_integers import IntegerSet
 from labeldp.privacy.run_store import RunStore, private_folder
+from labeldp.privacy.secrets import LentSecret
 
 IdsOf = Callable[[RunRecord], Iterable[object] | None]
 """The ids that an earlier run released, batch by batch, or None where they are gone."""
@@ -94,7 +95,7 @@ class RowSets:
             with contextlib.suppress(FileExistsError):  # another process was first: its bytes stand
                 os.link(part, path)
             part.unlink()
-        secret = path.read_bytes()
+        secret = LentSecret(path.read_bytes())
         if len(secret) != 32:
             raise LedgerError(f"Expected 32 bytes in {path}, got {len(secret)}. Restore it; without it names cannot be compared.")
         return secret

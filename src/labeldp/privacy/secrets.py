@@ -5,7 +5,6 @@ A run's secret takes two halves: 32 random bytes in the run's private folder, an
 secret. Without either half the run's noise can never be computed. Nothing here keeps a secret between two calls.
 """
 
-import base64
 import binascii
 import contextlib
 import hmac
@@ -64,8 +63,26 @@ class _SecretText(str):
     def __repr__(self) -> str:
         return "<secret>"
 
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
     def __getitem__(self, index: Any) -> Any:
         return _SecretText(super().__getitem__(index))
+
+
+class _Answer:
+    """What a hook returned, in no variable of its own."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, hook: Callable[[], object]) -> None:
+        self.value = hook()
+
+    def secret(self) -> "Secret | str":
+        """The bytes, hidden; the name of the type of anything else."""
+        return Secret(self.value) if isinstance(self.value, bytes) else type(self.value).__name__
 
 
 class UnknownReleaseSecret(LedgerError):
@@ -306,8 +323,7 @@ def _from_hook(place: str) -> Secret:
     answer: object = None
     try:
         found = _resolved(*place.split(":"))
-        answer = found() if callable(found) else None
-        answer = Secret(answer) if isinstance(answer, bytes) else type(answer).__name__
+        answer = _Answer(found).secret() if callable(found) else type(None).__name__
     except (Exception, SystemExit) as error:
         failure = type(error).__name__  # and no more: its text, and what it was raised from, may quote the secret
     if failure:  # raised here, outside of the handler, so that the hook's own error does not travel along
@@ -349,7 +365,7 @@ def _decoded(text: str) -> Secret | None:
     if not re.fullmatch(r"[A-Za-z0-9+/_-]{43}=", text, re.ASCII):
         return None
     try:
-        return Secret(base64.b64decode(_SecretText(text.replace("-", "+").replace("_", "/")), validate=True))
+        return Secret(binascii.a2b_base64(text.replace("-", "+").replace("_", "/"), strict_mode=True))
     except binascii.Error:
         return None
 

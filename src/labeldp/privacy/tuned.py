@@ -88,6 +88,7 @@ def aggregate_best(
     _check(candidates, score, tuning)
     declared, inferred = classes_for(labels, classes, candidates[0][0].n_classes)
     codes = encode(labels, declared)
+    del labels
     check_rows(codes, ids, None, 1)
     tried = [(query, groups_of(groups, query, len(codes))) for query, groups in candidates]
     for query, where in tried:
