@@ -222,7 +222,9 @@ def _numbered(table: Source, spec: AggregateSpec, codec: LabelCodec, names: pa.A
 
 def _publish(answer: Aggregate, made: Path, target: Path) -> None:
     """The file under its final name; where it is there already, it must be this very answer."""
-    table = answer.to_table()
+    table = replace(
+        answer, receipt=replace(answer.receipt, repeated=False)
+    ).to_table()  # the file says what was drawn, not how often it was asked for
     if FORMATS[target.suffix.lower()] is ParquetSource:
         pq.write_table(table, made)
     else:
