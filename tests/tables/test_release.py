@@ -211,6 +211,14 @@ def test_inferred_classes_warn_and_are_recorded(tmp_path: Path, ledger: Ledger) 
     assert "except_for" not in known.manifest["guarantee"] and "except_for" not in known.manifest["receipt"]
 
 
+@pytest.mark.parametrize("engine", ["spark", "ray"])
+def test_a_cluster_reads_no_classes_off_the_labels(tmp_path: Path, ledger: Ledger, engine: str) -> None:
+    source = write(data(300), tmp_path / "in.parquet")
+    with pytest.raises(InvalidInput, match="declared classes") as caught:
+        release(source, tmp_path / "o", spec(classes="infer", id="id"), ledger, engine)
+    assert "classes=" in str(caught.value) and "--classes" in caught.value.cli and ledger.runs() == []
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 @pytest.mark.parametrize("kind", ["cents", "whole floats", "many", "many texts"])
 def test_a_column_of_numbers_is_never_published_as_classes(tmp_path: Path, ledger: Ledger, ending: str, kind: str) -> None:
