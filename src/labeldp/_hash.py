@@ -90,7 +90,7 @@ def public_hash(salt: str, *ids: object) -> NDArray[np.uint64]:
     return out
 
 
-Column = NDArray[np.uint64] | Strings
+Column = NDArray[np.integer] | Strings
 """(n,) integers, widened; (n, words) bytes of each row; or strings."""
 
 
@@ -128,7 +128,7 @@ def _arrow_column(column: Any) -> Column:
 
 def _numpy_column(column: NDArray[Any]) -> Column:
     if column.dtype.kind in "iu":
-        return column.astype(np.int64 if column.dtype.kind == "i" else np.uint64, copy=False).view(np.uint64)
+        return column.astype(np.int64 if column.dtype.kind == "i" else np.uint64, copy=False)
     return from_numpy(column if column.dtype.kind in "US" else column.astype(np.str_))
 
 
@@ -148,8 +148,11 @@ def _common_length(columns: Sequence[Column]) -> int:
     return lengths.pop()
 
 
-def _hash_chunks(salts: Sequence[str], columns: Sequence[Column]) -> Iterator[tuple[slice, list[NDArray[np.uint64]]]]:
-    """The hashes of all rows under each salt, a chunk of rows at a time, and where they stand."""
+def _hash_chunks(salts: Sequence[str], columns: Sequence[Column], exact: bool = False) -> Iterator[tuple[slice, list[NDArray[np.uint64]]]]:
+    """The hashes of all rows under each salt, a chunk of rows at a time, and where they stand.
+
+    A number of 2^63 or more has the 64 bits of a negative one; with `exact` it has another hash.
+    """
     seeds = [int.from_bytes(hashlib.sha256(salt.encode()).digest()[:8], "little") for salt in salts]
     n = _common_length(columns)
     for start in range(0, n, CHUNK):
@@ -160,7 +163,9 @@ def _hash_chunks(salts: Sequence[str], columns: Sequence[Column]) -> Iterator[tu
                 states = _absorb_text(states, LongestFirst(column.rows(where.start, where.stop)))
             else:
                 for word in column[where].T if column.ndim == 2 else (column[where],):
-                    _absorb(states, word)
+                    _absorb(states, word.view(np.uint64))
+                if exact and column.ndim == 1 and column.dtype.kind == "u":
+                    _absorb_at(states, np.flatnonzero(column[where] >> np.uint64(63)))
         yield where, states
 
 
@@ -188,6 +193,14 @@ _KEEP = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
 """Entry n keeps the first n bytes of a word."""
 
 
+def _absorb_at(states: Sequence[NDArray[np.uint64]], rows: NDArray[np.intp]) -> None:
+    """Mix one more word into the states of some rows."""
+    for state in states if len(rows) else ():
+        part = state[rows]
+        _absorb([part], np.ones(len(rows), np.uint64))
+        state[rows] = part
+
+
 def _absorb(states: Sequence[NDArray[np.uint64]], words: NDArray[np.uint64]) -> None:
     """Mix a word into each state, in place: the finalizer of splitmix64 (Steele, Lea and Flood 2014), a bijection."""
     spare = np.empty(len(words), np.uint64)
@@ -213,7 +226,7 @@ class SetDigest:
     def update(self, *ids: object) -> None:
         """Add ids, as `public_hash` takes them; several operands are columns that belong together, row by row."""
         columns = _columns(ids)
-        for _, states in _hash_chunks(_SET_SALTS, columns):
+        for _, states in _hash_chunks(_SET_SALTS, columns, exact=True):
             self.sums += np.array([state.sum(dtype=np.uint64) for state in states])
         self.count += _common_length(columns)
 
@@ -222,7 +235,7 @@ class SetDigest:
         """What each row adds to `sums`: (n, 2) uint64."""
         columns = _columns(ids)
         out = np.empty((_common_length(columns), 2), np.uint64)
-        for where, states in _hash_chunks(_SET_SALTS, columns):
+        for where, states in _hash_chunks(_SET_SALTS, columns, exact=True):
             out[where, 0], out[where, 1] = states
         return out
 

@@ -27,6 +27,7 @@ import labeldp as ldp
 from labeldp.laws import LAWS, register_law, sets, words
 from labeldp.privacy import run as run_module
 from labeldp.privacy.door import open_run
+from labeldp.privacy.row_ids import RowIds
 from labeldp.tables.evidence import read_noisy
 from labeldp.testing import check_law
 
@@ -197,7 +198,7 @@ def test_06_two_workers_divide_the_rows_differently(ledger):
     """Each stands for itself, then some rows are drawn twice. The partition is a function of the run and kept with it."""
 
     def begun():
-        return open_run(LABELS, classes=range(4), epsilon=1.0, laws={"n": 2}, dataset="d", ids=IDS, ledger=ledger)
+        return open_run(LABELS, classes=range(4), epsilon=1.0, laws={"n": 2}, dataset="d", rows=RowIds.of(IDS), ledger=ledger)
 
     one, other = begun(), begun()
     parts = one.partition([0.5, 0.5])

@@ -27,6 +27,7 @@ from labeldp.privacy.aggregation import answer_groups
 from labeldp.privacy.custody import begin, fresh_secret
 from labeldp.privacy.door import open_run
 from labeldp.privacy.keys import Key
+from labeldp.privacy.row_ids import RowIds
 from labeldp.privacy.secrets import KeySource, Secret
 from labeldp.privacy.stream import StreamRun
 
@@ -305,7 +306,7 @@ def test_release(watch: Watch, key: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_charged_runs_folder_holds_one_half_and_nothing_else(watch: Watch, ledger: ldp.Ledger, tmp_path: Path) -> None:
-    unfinished = open_run(LABELS, classes=CLASSES, epsilon=1.0, laws={}, dataset="d", ids=IDS, ledger=ledger)
+    unfinished = open_run(LABELS, classes=CLASSES, epsilon=1.0, laws={}, dataset="d", rows=RowIds.of(IDS), ledger=ledger)
     unfinished.privatize(np.arange(100), LAW, stage="first")
     print(variables(unfinished))
     folder = ledger.run_dir(unfinished.receipt.run_id)
@@ -335,7 +336,7 @@ def test_a_raw_label_that_is_not_declared_shows_nowhere(watch: Watch, ledger: ld
 
 def test_values_that_hold_a_secret_neither_show_nor_pickle_it(watch: Watch, ledger: ldp.Ledger) -> None:
     halves = fresh_secret(ledger)
-    unfinished = open_run(LABELS, classes=CLASSES, epsilon=1.0, laws={}, dataset="d", ids=IDS, ledger=ledger)
+    unfinished = open_run(LABELS, classes=CLASSES, epsilon=1.0, laws={}, dataset="d", rows=RowIds.of(IDS), ledger=ledger)
     streamed = StreamRun(LAW, classes=CLASSES, dataset="e", column="y", ledger=ledger)
     held = [halves, halves.secret, halves.stored, KeySource.of(ledger.key).fetch(), unfinished, unfinished._begun, streamed]
     for value in held:
@@ -350,7 +351,7 @@ def test_errors_show_no_secret_even_with_the_variables_of_every_frame(watch: Wat
     other.write_bytes(RELEASE[::-1])
     other.chmod(0o600)
     watch.secrets.add(RELEASE[::-1])
-    unfinished = {"classes": CLASSES, "epsilon": 1.0, "laws": {}, "dataset": "d", "ids": IDS}
+    unfinished = {"classes": CLASSES, "epsilon": 1.0, "laws": {}, "dataset": "d", "rows": RowIds.of(IDS)}
     open_run(LABELS, **unfinished, ledger=ledger)
     poor = ldp.Ledger(ledger.location, key=ledger.key)
 

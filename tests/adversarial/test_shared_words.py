@@ -18,6 +18,7 @@ from labeldp.errors import InvalidInput
 from labeldp.laws import RandomizedResponse
 from labeldp.laws.exact import exp_ceil
 from labeldp.privacy import noise
+from labeldp.privacy.row_ids import RowIds
 
 K = 3
 LAW, OTHER_LAW = RandomizedResponse(K, 1.0), RandomizedResponse(K, 2.0)
@@ -157,7 +158,9 @@ def test_the_door_never_derives_one_key_for_two_draws(tmp_path, monkeypatch) -> 
     for law, changed, dataset, redraw in ((LAW, 0, "d", False), (OTHER_LAW, 0, "d", False), (LAW, 1, "d", True), (LAW, 0, "e", False)):
         labels[0] = changed
         ldp.privatize(labels, law, classes=range(K), dataset=dataset, ids=ids, ledger=ledger, redraw=redraw)
-    with open_run(labels, classes=range(K), epsilon=1.0, laws={"law": LAW.to_dict()}, dataset="fit", ids=ids, ledger=ledger) as run:
+    with open_run(
+        labels, classes=range(K), epsilon=1.0, laws={"law": LAW.to_dict()}, dataset="fit", rows=RowIds.of(ids), ledger=ledger
+    ) as run:
         parts = run.partition([0.5, 0.5])
         for part, stage in enumerate(("validation", "stage 1")):
             run.privatize(np.flatnonzero(parts == part), LAW, stage=stage)

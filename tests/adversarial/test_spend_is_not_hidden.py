@@ -2,10 +2,14 @@
 """Ways to have rows released twice while the ledger takes them for different rows: none may make it count less than was spent."""
 
 import shutil
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,7 +19,7 @@ from labeldp.app import stage
 from labeldp.privacy.ledger_repair import orphans, repair
 from labeldp.privacy.ledger_store import SqliteStore
 
-N = 20_000  # so many names that a filter takes some of them for known, and they are looked up
+N = 20_000
 
 
 def names(start: int, stop: int) -> list[str]:
@@ -88,6 +92,206 @@ def test_numbers_as_text_may_be_the_same_rows(tmp_path: Path, ids: object) -> No
     with pytest.raises(ldp.BudgetExceeded):
         ldp.privatize([1, 1], law, dataset="d", ids=ids, ledger=ledger)
     ldp.privatize([1, 1], law, dataset="d", ids=[(2, "a"), (1, "b")], ledger=ledger)
+
+
+LAW = ldp.RandomizedResponse(2, 1.0)
+FRAME = pd.DataFrame(
+    {"y": np.arange(60) % 2} | {name: start + np.arange(60) for name, start in (("visit", 0), ("barcode", 1000), ("serial", 2000))}
+)
+FRAME = FRAME.assign(person=FRAME.visit, household=500 + FRAME.visit // 2, ward=900 + FRAME.visit // 20)
+
+
+def tables_of(name: str) -> dict[str, Any]:
+    """The column in every form that has a name."""
+    arrow = pa.Table.from_pandas(FRAME[[name]])
+    return {"series": FRAME[name], "frame": FRAME[[name]], "index": pd.Index(FRAME[name]), "column": arrow.column(0), "table": arrow}
+
+
+@pytest.mark.parametrize("form", ["series", "frame", "index", "column", "table", "id_name"])
+def test_three_numberings_of_the_same_rows_are_paid_three_times(tmp_path: Path, form: str) -> None:
+    ledger = ldp.Ledger(tmp_path / "l.db", budget=2.0)
+
+    def draw(name: str) -> None:
+        named = {"ids": FRAME[name].to_numpy(), "id_name": name} if form == "id_name" else {"ids": tables_of(name)[form]}
+        ldp.privatize(FRAME.y, LAW, dataset="d", ledger=ledger, **named)
+
+    draw("visit")
+    draw("barcode")
+    with pytest.raises(ldp.BudgetExceeded):
+        draw("serial")
+    assert ledger.spent("d", "label") == 2.0
+    draw("visit")  # a repeat
+
+
+def test_a_named_column_and_a_plain_array_prove_nothing_of_each_other(tmp_path: Path) -> None:
+    ledger = ldp.Ledger(tmp_path / "l.db", budget=1.0)
+    ldp.privatize(FRAME.y, LAW, dataset="d", ids=FRAME.visit, ledger=ledger)
+    for ids in (FRAME.barcode.to_numpy(), FRAME.barcode.tolist(), FRAME.barcode.rename(None)):
+        with pytest.raises(ldp.BudgetExceeded):
+            ldp.privatize(FRAME.y, LAW, dataset="d", ids=ids, ledger=ledger)
+    ldp.privatize(FRAME.y, LAW, dataset="e", ids=FRAME.visit.to_numpy(), ledger=ledger)
+    ldp.privatize(FRAME.y, LAW, dataset="e", ids=FRAME.barcode.rename("id"), ledger=ledger)  # plain arrays are the column "id"
+    assert ledger.spent("e", "label") == 1.0
+
+
+def test_equal_numbers_of_another_column_are_no_repeat(tmp_path: Path) -> None:
+    """They would get the outputs of other rows."""
+    ledger = ldp.Ledger(tmp_path / "l.db", budget=1.0)
+    ldp.privatize(FRAME.y, LAW, dataset="d", ids=FRAME.visit, ledger=ledger)
+    with pytest.raises(ldp.BudgetExceeded):
+        ldp.privatize(FRAME.y, LAW, dataset="d", ids=FRAME.visit[::-1].rename("rank"), ledger=ledger)
+
+
+def charges() -> dict[str, Callable[..., object]]:
+    """Every way in Python to have labels read, as a function of their rows' names."""
+    X, y, classes = FRAME[["visit"]].to_numpy(float), FRAME.y.to_numpy(), [0, 1]
+    from sklearn.linear_model import LogisticRegression
+
+    given: dict[str, Any] = {"dataset": "d", "classes": classes}
+    query = ldp.aggregates.Histogram(2, 1.0, 2)
+    count = {"n_clusters": 2, "epsilon": 1.0, **given}
+    return {
+        "privatize": lambda ledger, m, **rows: ldp.privatize(y, LAW, ledger=ledger, max_rows_per_unit=m, **given, **rows),
+        "aggregate": lambda ledger, m, **rows: ldp.aggregate(y, query, y * 0, ledger=ledger, max_rows_per_unit=m, **given, **rows),
+        "LabelDPClassifier": lambda ledger, m, **rows: ldp.LabelDPClassifier(
+            LogisticRegression(), epsilon=1.0, n_stages=1, ledger=ledger, max_rows_per_unit=m, **given
+        ).fit(X, y, **rows),
+        "NoiseCluster": lambda ledger, m, **rows: ldp.learn.NoiseCluster(**count, ledger=ledger, max_rows_per_unit=m).fit(X, y, **rows),
+        "ProportionClassifier": lambda ledger, m, **rows: ldp.learn.ProportionClassifier(**count, ledger=ledger, max_rows_per_unit=m).fit(
+            X, y, **rows
+        ),
+    }
+
+
+@pytest.mark.parametrize("way", charges())
+def test_every_way_in_python_keeps_to_names(tmp_path: Path, way: str) -> None:
+    draw = charges()[way]
+    rows = ldp.Ledger(tmp_path / "rows.db", budget=1.0)
+    draw(rows, 1, ids=FRAME.visit)
+    for named in ({"ids": FRAME.barcode}, {"ids": FRAME.barcode.to_numpy(), "id_name": "barcode"}, {"ids": FRAME.barcode.to_numpy()}):
+        with pytest.raises(ldp.BudgetExceeded):
+            draw(rows, 1, **named)
+    with pytest.raises(ldp.LedgerError, match="Expected unit 'row'"):
+        draw(rows, 1, ids=FRAME.visit, unit=FRAME.person)
+    units = ldp.Ledger(tmp_path / "units.db", budget=1.0)
+    draw(units, 1, ids=FRAME.visit, unit=FRAME.person)
+    assert units.runs()[0].unit == "person"
+    for unit, m in ((FRAME.household, 2), (FRAME.ward, 20), (FRAME.household.to_numpy(), 2)):
+        with pytest.raises(ldp.LedgerError, match="Expected unit 'person'"):
+            draw(units, m, ids=FRAME.visit, unit=unit)
+    for who in ({"unit": FRAME.household, "unit_name": "person"}, {"unit": FRAME.ward.rename("person")}):
+        with pytest.raises(ldp.BudgetExceeded):  # a unit that changed its meaning does not hide the rows
+            draw(units, 20, ids=FRAME.visit, **who)
+    with pytest.raises(ldp.LedgerError, match="got 'row'"):
+        draw(units, 1, ids=FRAME.visit)
+    with pytest.raises(ldp.InvalidInput, match="another name than 'row'"):
+        draw(units, 1, ids=FRAME.visit, unit=FRAME.person.rename("row"))
+    for wrong in ({"id_name": "a"}, {"ids": FRAME.visit, "id_name": ["a", "b"]}, {"ids": FRAME.visit, "id_name": ""}, {"unit_name": "a"}):
+        with pytest.raises(ldp.InvalidInput, match="name"):
+            draw(units, 1, **wrong)
+    assert (len(rows.runs()), len(units.runs())) == (1, 1)
+
+
+def test_the_largest_unsigned_number_is_another_row_than_minus_one(tmp_path: Path) -> None:
+    ledger = ldp.Ledger(tmp_path / "l.db", budget=1.0)
+    first = ldp.privatize([0, 1], LAW, dataset="d", ids=np.array([-1, 5]), ledger=ledger)
+    other = ldp.privatize([0, 1], LAW, dataset="d", ids=np.array([2**64 - 1, 6], np.uint64), ledger=ledger)
+    assert (ledger.spent_by_rows("d", "label"), len(ledger.runs())) == ([(1.0, 4)], 2)
+    assert other.receipts != first.receipts
+    with pytest.raises(ldp.BudgetExceeded):  # 5 and 6 are the same rows in any type
+        ldp.privatize([0], LAW, dataset="d", ids=np.array([5], np.uint8), ledger=ledger)
+    assert other.ids.tolist() == [2**64 - 1, 6]
+
+
+def test_the_same_large_numbers_in_another_type_are_a_repeat_row_by_row(tmp_path: Path) -> None:
+    ledger, ids = ldp.Ledger(tmp_path / "l.db", budget=1.0), 2**60 + np.arange(200)
+    first = ldp.privatize(np.arange(200) % 2, LAW, dataset="d", ids=ids, ledger=ledger)
+    again = ldp.privatize(np.arange(200)[::-1] % 2, LAW, dataset="d", ids=ids[::-1].astype(np.uint64), ledger=ledger)
+    assert again.receipts == first.receipts
+    np.testing.assert_array_equal(again.hard_codes()[::-1], first.hard_codes())
+
+
+def test_one_column_of_ids_is_a_column_in_every_shape(tmp_path: Path) -> None:
+    ledger, ids = ldp.Ledger(tmp_path / "l.db", budget=1.0), np.arange(50)
+    first = ldp.privatize(ids % 2, LAW, dataset="d", ids=ids, ledger=ledger)
+    again = ldp.privatize(ids % 2, LAW, dataset="d", ids=ids[:, None], ledger=ledger)
+    assert again.receipts == first.receipts
+    np.testing.assert_array_equal(again.hard_codes(), first.hard_codes())
+    with pytest.raises(ldp.BudgetExceeded):
+        ldp.privatize([0, 1], LAW, dataset="d", ids=np.array([[49], [50]]), ledger=ledger)
+
+
+# Random histories -----------------------------------------------------------------------------------------------------------------
+
+ROWS = 12
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """How rows are named in a column, or whom they are about; one name has one numbering, as the user vouches."""
+
+    name: str | None
+    of: Callable[[int], object]
+
+
+INTEGERS = [Numbering("visit", int), Numbering("serial", lambda row: 2**63 + 7 * row), Numbering(None, lambda row: -3 * row)]
+TEXTS = [Numbering("visit", lambda row: f"{row + 100}"), Numbering("mail", lambda row: f"m{row}"), Numbering(None, lambda row: f"{row}")]
+PAIRS = Numbering("day,shop", lambda row: (row % 4, f"s{row // 4}"))
+UNITS = {
+    name: Numbering(name, lambda row, size=size, start=start: start + row // size)
+    for name, size, start in (("person", 2, 0), ("ward", 6, 50))
+}
+
+
+def column_of(numbering: Numbering, rows: list[int], random: np.random.Generator) -> Any:
+    """These rows' names in a form that the user may have them in."""
+    values = [numbering.of(row) for row in rows]
+    if isinstance(values[0], tuple):
+        return pd.DataFrame(values, columns=str(numbering.name).split(","))
+    if numbering.name is None:
+        return values if random.integers(2) else np.array(values)
+    return pd.Series(values, name=numbering.name) if random.integers(2) else pa.table({numbering.name: np.array(values)}).column(0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_histories_never_spend_less_than_the_truth(tmp_path: Path, seed: int) -> None:
+    """Fifty histories of six requests each, against a ledger of true rows and people."""
+    random, budget = np.random.default_rng(seed), 1.0
+    ledger = ldp.Ledger(tmp_path / "l.db", budget=budget)
+    refused = 0
+    for history in range(50):
+        dataset = f"d{history}"
+        unit = [None, UNITS["person"], UNITS["ward"]][random.integers(3)]
+        changes = bool(random.integers(2))  # the unit's column means other people each time, which only ids of the rows can show
+        truth: dict[object, Fraction] = {}
+        for _ in range(6):
+            rows = sorted(random.choice(ROWS, random.integers(1, 7), replace=False).tolist())
+            numbering = [*INTEGERS, *TEXTS, PAIRS, None][random.integers(7 if changes else 8)]
+            asked = UNITS["person"] if unit is None and random.integers(8) == 0 else unit  # now and then another unit than before
+            given: dict[str, Any] = {"dataset": dataset, "ledger": ledger, "redraw": bool(random.integers(2))}
+            if numbering is not None:
+                given["ids"] = column_of(numbering, rows, random)
+            if asked is not None:
+                given["unit"] = 1000 * int(random.integers(9)) + np.arange(len(rows)) if changes else column_of(asked, rows, random)
+                given |= {"unit_name": asked.name, "max_rows_per_unit": 6}
+            epsilon = float(random.choice([0.25, 0.5]))
+            runs, labels = len(ledger.runs(dataset)), np.array(rows) % 2
+            try:
+                if random.integers(3):
+                    ldp.privatize(labels, ldp.RandomizedResponse(2, epsilon), **given)
+                else:
+                    ldp.aggregate(labels, ldp.aggregates.Histogram(2, epsilon, 1), labels * 0, **given)
+            except (ldp.LedgerError, ldp.BudgetExceeded) as error:
+                assert len(ledger.runs(dataset)) == runs
+                refused += isinstance(error, ldp.BudgetExceeded)
+            if len(ledger.runs(dataset)) > runs:
+                people = set() if asked is None or changes else {(asked.name, asked.of(row)) for row in rows}
+                for each in {*rows, *people}:
+                    truth[each] = truth.get(each, Fraction(0)) + Fraction(epsilon)
+            assert max(truth.values(), default=Fraction(0)) <= Fraction(ledger.spent(dataset, "label")) <= budget
+            assert len({run.unit for run in ledger.runs(dataset)}) <= 1
+    assert refused > 50
+    assert ledger.verify() == []
 
 
 @pytest.mark.parametrize("of", ["an entry of another account", "the opening"])

@@ -16,6 +16,7 @@ import pytest
 
 import labeldp as ldp
 from labeldp.privacy.door import open_run
+from labeldp.privacy.row_ids import RowIds
 from labeldp.privacy.run import keep_within_cap
 
 RR = ldp.RandomizedResponse(5, 1.0)
@@ -108,7 +109,7 @@ class Stop(Exception):
 
 def crashed_run(ledger, labels=LABELS):
     """A run that was charged, drew its first stage, and died before the second."""
-    run = open_run(labels, classes=range(5), epsilon=1.0, laws={"n": 2}, dataset="d", ids=IDS, ledger=ledger)
+    run = open_run(labels, classes=range(5), epsilon=1.0, laws={"n": 2}, dataset="d", rows=RowIds.of(IDS), ledger=ledger)
     with pytest.raises(Stop), run:
         part = run.partition([0.5, 0.5])
         noisy = run.privatize(np.flatnonzero(part == 0), RR, stage="first")
@@ -117,7 +118,7 @@ def crashed_run(ledger, labels=LABELS):
 
 
 def finish(ledger, labels=LABELS):
-    with open_run(labels, classes=range(5), epsilon=1.0, laws={"n": 2}, dataset="d", ids=IDS, ledger=ledger) as run:
+    with open_run(labels, classes=range(5), epsilon=1.0, laws={"n": 2}, dataset="d", rows=RowIds.of(IDS), ledger=ledger) as run:
         part = run.partition([0.5, 0.5])
         prior = np.random.default_rng(4).dirichlet(np.ones(5), (part == 1).sum())
         first = run.privatize(np.flatnonzero(part == 0), RR, stage="first")
@@ -149,7 +150,7 @@ def test_a_resumed_stage_reads_the_stored_side_not_a_new_prior(ledger):
 
     def attempt(prior, die):
         law = ldp.RRWithPrior(5, 1.0)
-        with open_run(LABELS, classes=range(5), epsilon=1.0, laws={"n": 1}, dataset="d", ids=IDS, ledger=ledger) as run:
+        with open_run(LABELS, classes=range(5), epsilon=1.0, laws={"n": 1}, dataset="d", rows=RowIds.of(IDS), ledger=ledger) as run:
             noisy = run.privatize(np.arange(1000), law, prior, stage="only")
             if die:
                 (ledger.run_dir(run.receipt.run_id) / "only.parquet").unlink()  # as if it died before the outputs were kept
@@ -409,7 +410,7 @@ def units_of(ids):
 def capped(ledger, order, units, die):
     law = ldp.RandomizedResponse(5, 1.0)
     run = open_run(
-        LABELS[order], classes=range(5), epsilon=1.0, laws={"n": 1}, dataset="d", ids=IDS[order], unit=units[order], ledger=ledger
+        LABELS[order], classes=range(5), epsilon=1.0, laws={"n": 1}, dataset="d", rows=RowIds.of(IDS[order], units[order]), ledger=ledger
     )
     with pytest.raises(Stop) if die else contextlib.nullcontext(), run:
         if die:
@@ -439,7 +440,9 @@ def test_a_fit_is_repeated_and_picked_up_in_any_order(ledger):
     order = np.random.default_rng(9).permutation(1000)
 
     def fit(order, die=False):
-        with open_run(LABELS[order], classes=range(5), epsilon=1.0, laws={"n": 2}, dataset="d", ids=IDS[order], ledger=ledger) as run:
+        with open_run(
+            LABELS[order], classes=range(5), epsilon=1.0, laws={"n": 2}, dataset="d", rows=RowIds.of(IDS[order]), ledger=ledger
+        ) as run:
             part = run.partition([0.5, 0.5])
             first = run.privatize(np.flatnonzero(part == 0), RR, stage="first")
             rows = np.flatnonzero(part == 1)
@@ -461,7 +464,7 @@ def test_a_fit_is_repeated_and_picked_up_in_any_order(ledger):
 def test_rows_that_a_crashed_attempt_drew_belong_to_their_stage(ledger):
     """Under another stage they would be drawn again, with independent words, at no charge."""
     crashed_run(ledger)
-    run = open_run(LABELS, classes=range(5), epsilon=1.0, laws={"n": 2}, dataset="d", ids=IDS, ledger=ledger)
+    run = open_run(LABELS, classes=range(5), epsilon=1.0, laws={"n": 2}, dataset="d", rows=RowIds.of(IDS), ledger=ledger)
     with pytest.raises(ldp.InvalidInput, match="drawn"):
         run.privatize(np.arange(1000), RR, stage="another")
 
@@ -472,7 +475,7 @@ def test_two_attempts_at_once_draw_with_one_side(ledger):
     law = ldp.RRWithPrior(5, 1.0)
 
     def begun():
-        return open_run(LABELS, classes=range(5), epsilon=1.0, laws={"n": 1}, dataset="d", ids=IDS, ledger=ledger)
+        return open_run(LABELS, classes=range(5), epsilon=1.0, laws={"n": 1}, dataset="d", rows=RowIds.of(IDS), ledger=ledger)
 
     one, other = begun(), begun()
     assert one.receipt.run_id == other.receipt.run_id

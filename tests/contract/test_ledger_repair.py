@@ -118,7 +118,7 @@ def test_half_files_beside_the_ledger(ledger: Ledger) -> None:
     for name in names:
         (parent / name).write_bytes(b"")
         age(parent / name, 2 * HOUR)
-    ledger.row_set_builder("clicks", "label")
+    ledger.row_set_builder().add(["a"])
     (ledger.runs_dir / ".ids-key.7.0123abcd.part").write_bytes(b"")
     age(ledger.runs_dir, 2 * HOUR)
     found = orphans(ledger)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What rows have spent: exactly where several runs cover them, and never less than the truth."""
 
-import itertools
+import hashlib
 import logging
-from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,11 @@ from hypothesis import strategies as st
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RowsOverlap
 from labeldp.privacy.events import LabelDraw
 from labeldp.privacy.ledger import Ledger, RunRecord
-from labeldp.privacy.ledger_spend import Spend, heaviest_clique
+from labeldp.privacy.ledger_charge import charge_body, now, opening
+from labeldp.privacy.ledger_spend import Spend
 from labeldp.privacy.noise import new_run_id
 from labeldp.privacy.rowset import RowSetBuilder
+from labeldp.privacy.run_store import RunStore
 from labeldp.receipt import Receipt
 
 MILLION = 1_000_000
@@ -30,13 +31,13 @@ def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path / "ledger.sqlite")
 
 
-def charge(ledger: Ledger, ids: object, epsilon: float = 1.0, names: str = "id", **facts: Any) -> Receipt:
+def charge(ledger: Ledger, ids: object, epsilon: float = 1.0, names: str = "id", units: object = None, **facts: Any) -> Receipt:
     rows = None
-    if ids is not None:
-        builder = ledger.row_set_builder("clicks", "label", names=names)
-        builder.add(ids)
+    if ids is not None or units is not None:
+        builder = ledger.row_set_builder(names, facts.get("unit", "row"))
+        builder.add(ids, units)
         rows = builder.finish()
-    event = LabelDraw({"law": "rr"}, epsilon).to_dict()
+    event = LabelDraw({"law": "rr"}, epsilon, unit=facts.get("unit", "row")).to_dict()
     given = {"event": event, "identity": "request", "run_id": new_run_id(), "rows": rows} | facts
     return ledger.charge(dataset="clicks", column="label", epsilon=epsilon, **given)
 
@@ -143,16 +144,15 @@ def test_entries_say_what_the_rows_are_and_nothing_of_their_ids(ledger: Ledger) 
     entry = ledger.history()[-1]
     rows = entry["rows"]
     assert isinstance(rows, dict)
-    assert (sorted(rows), rows["kind"], rows["count"], rows["names"]) == (["count", "digest", "kind", "names"], "integers", 11111, "id")
+    assert rows == {"row": {"kind": "integers", "name": "id", "count": 11111}, "digest": rows["digest"]}
     assert ledger.runs()[0].rows == rows
-    assert "disjoint" not in entry
 
 
 def file_of(ledger: Ledger, receipt: Receipt) -> Path:
     return ledger.run_dir(receipt.run_id) / "rows.bin"
 
 
-@pytest.mark.parametrize("harm", ["missing", "damaged", "another", "cut", "a folder"])
+@pytest.mark.parametrize("harm", ["missing", "damaged", "another", "cut", "a folder", "older"])
 def test_a_row_set_that_cannot_be_trusted_counts_for_every_row(ledger: Ledger, harm: str) -> None:
     budget(ledger, 2.0)
     first, second = charge(ledger, np.arange(100)), charge(ledger, np.arange(100, 200))
@@ -168,6 +168,8 @@ def test_a_row_set_that_cannot_be_trusted_counts_for_every_row(ledger: Ledger, h
             path.write_bytes(data[: len(data) // 2])
         case "a folder":
             path.mkdir()
+        case "older":
+            path.write_bytes(data.replace(b"rows 2", b"rows 1"))
     assert ledger.spent("clicks", "label") == 2.0
     with pytest.raises(BudgetExceeded):
         charge(ledger, np.arange(200, 300), 1.5)
@@ -192,154 +194,153 @@ def test_the_row_set_is_private_and_on_disk_before_the_charge(ledger: Ledger, mo
     assert seen == [0o600]
 
 
+def test_a_history_with_row_sets_of_the_older_format_counts_its_runs_for_every_row(ledger: Ledger) -> None:
+    """Its facts of rows say other things, and its files begin otherwise: nothing is proven, and nothing is lost."""
+    budget(ledger, 2.0)
+    run_id = new_run_id()
+    data = b'labeldp rows 1\n{"count": 3, "key_id": "", "kind": "integers", "names": "id"}\nb' + bytes(8)
+    facts = {"kind": "integers", "count": 3, "names": "id", "digest": hashlib.sha256(data).hexdigest()}
+    with ledger._store.writing(opening()) as session:
+        event = LabelDraw({"law": "rr"}, 1.0).to_dict()
+        names = {"dataset": "clicks", "column": "label", "unit": "row", "max_rows_per_unit": 1, "epsilon": 1.0, "delta": 0.0}
+        body = charge_body(**names, event=event, identity="x", run_id=run_id, repeatable=True)
+        session.append(body | {"rows": facts, "disjoint": ["0" * 32], "at": now()})
+    RunStore(ledger.run_dir(run_id)).write("rows.bin", data)
+    charge(ledger, np.arange(100, 200))
+    assert ledger.spent("clicks", "label") == 2.0
+    with pytest.raises(BudgetExceeded):
+        charge(ledger, np.arange(200, 300), 1.5)
+    with pytest.raises(RowsOverlap, match="unknown number"):
+        charge(ledger, np.arange(200, 300), overlap="refuse")
+    assert ledger.verify() == [f"The row set of run {run_id} is missing, damaged or of an older version: it counts for every row now."]
+
+
 # Names -----------------------------------------------------------------------------------------------------------------------------
 
 
-def test_names_without_candidates_are_disjoint(ledger: Ledger) -> None:
-    first = charge(ledger, texts(300))
-    released = {first.run_id: texts(300)}  # one new name in about a thousand is a false candidate, and is looked up
-    second = charge(ledger, texts(300, 310), ids_of=lambda run: [released[run.run_id]])
-    released[second.run_id] = texts(300, 310)
-    third = charge(ledger, texts(310, 320), ids_of=lambda run: [released[run.run_id]])
-    assert ledger.spent("clicks", "label") == 1.0
-    assert ledger.history()[-1]["disjoint"] == sorted([first.run_id, second.run_id])
-    assert third.run_id == ledger.runs()[-1].run_id
-    with pytest.raises(BudgetExceeded):
-        charge(ledger, texts(319, 330))
-    assert ledger.verify() == []
-
-
-def test_candidates_are_looked_up_in_what_the_earlier_run_released(ledger: Ledger) -> None:
-    """Many names: some are false candidates, which only the earlier ids can clear."""
+def test_names_are_told_apart_as_exactly_as_integers(ledger: Ledger) -> None:
+    budget(ledger, 2.0)
     many = 20_000
     first = charge(ledger, texts(many))
-    asked: list[str] = []
-
-    def ids_of(run: RunRecord) -> Iterable[object] | None:
-        asked.append(run.run_id)
-        return (texts(start, start + 5000) for start in range(0, many, 5000))
-
+    charge(ledger, texts(many, 2 * many), overlap="refuse")
+    assert ledger.spent_by_rows("clicks", "label") == [(1.0, 2 * many)]
+    with pytest.raises(RowsOverlap, match=f"got 7 of them in run {first.run_id}. Nothing"):
+        charge(ledger, texts(-5, 7), overlap="refuse")
+    charge(ledger, texts(-5, 7))
+    assert ledger.spent_by_rows("clicks", "label") == [(1.0, 2 * many - 2), (2.0, 7)]
     with pytest.raises(BudgetExceeded):
-        charge(ledger, texts(many, 2 * many))
-    with pytest.raises(BudgetExceeded):
-        charge(ledger, texts(many, 2 * many), ids_of=lambda run: None)
-    with pytest.raises(BudgetExceeded):  # a part of the earlier ids proves nothing
-        charge(ledger, texts(many, 2 * many), ids_of=lambda run: [texts(many - 5000)])
-    charge(ledger, texts(many, 2 * many), ids_of=ids_of)
-    assert asked == [first.run_id]
-    assert ledger.spent("clicks", "label") == 1.0
-    with pytest.raises(RowsOverlap, match=f"7 of them in run {first.run_id}"):
-        charge(budget(ledger, 9.0), texts(many - 7, many), ids_of=ids_of, overlap="refuse")
-
-
-def test_a_run_that_was_charged_meanwhile_overlaps(ledger: Ledger) -> None:
-    """The builder did not know its names, so nothing shows that they are others."""
-    budget(ledger, 1.0)
-    builder = ledger.row_set_builder("clicks", "label", names="id")
-    builder.add(texts(10))
-    charge(ledger, texts(10, 20))
-    with pytest.raises(BudgetExceeded):
-        charge(ledger, None, rows=builder.finish())
-
-
-def test_the_heaviest_runs_that_may_share_a_row_add(ledger: Ledger) -> None:
-    budget(ledger, 9.0)
-    charge(ledger, texts(0, 10), 1.0)
-    charge(ledger, texts(10, 20), 2.0)
-    charge(ledger, texts(5, 8), 0.5)
-    assert ledger.spent("clicks", "label") == 2.0
-    charge(ledger, texts(15, 30), 0.25)
-    assert ledger.spent("clicks", "label") == 2.25
-    assert ledger.spent_by_rows("clicks", "label") == [(2.25, None)]
+        charge(ledger, texts(6, 7))
     assert ledger.verify() == []
 
 
-def test_another_filter_secret_never_makes_runs_disjoint(ledger: Ledger) -> None:
-    """The ledger's filter secret was lost: old filters know none of the new hashes."""
+def test_integers_and_texts_of_one_column_prove_nothing(ledger: Ledger) -> None:
+    budget(ledger, 2.0)
+    charge(ledger, np.arange(10), names="visit")
+    with pytest.raises(RowsOverlap, match="unknown number"):
+        charge(ledger, pa.array(["20", "21"]), names="visit", overlap="refuse")
+    charge(ledger, pa.array(["20", "21"]), names="visit")
+    assert (ledger.spent("clicks", "label"), ledger.spent_by_rows("clicks", "label")) == (2.0, [(2.0, None)])
+
+
+def test_another_secret_for_names_never_makes_runs_disjoint(ledger: Ledger) -> None:
+    """The ledger's secret for names was lost: the hashes of earlier runs are other ones."""
     charge(ledger, texts(10))
     (ledger.runs_dir / ".ids-key").unlink()
     with pytest.raises(BudgetExceeded):
         charge(ledger, texts(10))
 
 
-def test_the_filter_secret_is_private_and_made_once(ledger: Ledger) -> None:
+def test_the_secret_for_names_is_private_and_made_once(ledger: Ledger) -> None:
+    ledger.row_set_builder().add(np.arange(3))
+    assert not ledger.runs_dir.exists()
     for _ in range(2):
-        ledger.row_set_builder("clicks", "label")
+        ledger.row_set_builder().add(["a"])
     path = ledger.runs_dir / ".ids-key"
     assert (path.stat().st_mode & 0o777, len(path.read_bytes())) == (0o600, 32)
     assert [each.name for each in ledger.runs_dir.iterdir()] == [".ids-key"]
     path.write_bytes(b"short")
     with pytest.raises(LedgerError, match="32 bytes"):
-        ledger.row_set_builder("clicks", "label")
+        ledger.row_set_builder().add(["a"])
+
+
+# Units -----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_units_and_rows_are_counted_side_by_side(ledger: Ledger) -> None:
+    budget(ledger, 3.0)
+    person: dict[str, Any] = {"unit": "person"}
+    charge(ledger, np.arange(0, 10), units=np.arange(0, 10) // 2, **person)
+    charge(ledger, np.arange(10, 20), units=np.arange(10, 20) // 2, **person)
+    assert ledger.spent_by_rows("clicks", "label") == [(1.0, 10)]
+    charge(ledger, np.arange(20, 22), units=np.array([9, 9]), **person)  # other rows of a known person
+    assert ledger.spent_by_rows("clicks", "label") == [(1.0, 9), (2.0, 1)]
+    with pytest.raises(RowsOverlap, match="1 of their units in run"):
+        charge(ledger, np.arange(30, 32), units=np.array([9, 30]), overlap="refuse", **person)
+    with pytest.raises(RowsOverlap, match="2 of them in run"):
+        charge(ledger, np.arange(2), units=np.array([90, 91]), overlap="refuse", **person)
+    charge(ledger, np.arange(0, 10), 2.0, units=100 + np.arange(10), **person)  # the same rows, as if they were other people's
+    assert (ledger.spent("clicks", "label"), ledger.spent_by_rows("clicks", "label")) == (3.0, [(3.0, None)])
+    with pytest.raises(BudgetExceeded):
+        charge(ledger, np.arange(3), units=np.arange(300, 303), **person)
+    charge(ledger, None, 2.0, units=np.arange(300, 303), **person)  # units alone tell people apart
+    with pytest.raises(BudgetExceeded):
+        charge(ledger, None, 2.0, units=np.arange(302, 304), **person)
+    assert ledger.verify() == []
+
+
+def test_a_set_without_the_units_that_are_protected_counts_for_all(ledger: Ledger) -> None:
+    budget(ledger, 2.0)
+    charge(ledger, np.arange(5), unit="person")
+    charge(ledger, np.arange(5, 9), units=np.arange(4), unit="person")
+    assert ledger.spent("clicks", "label") == 2.0
+    builder = ledger.row_set_builder()
+    builder.add(np.arange(100, 200))
+    assert ledger.remaining("clicks", "label", builder.finish()) == 0.0
 
 
 # Never less than the truth -----------------------------------------------------------------------------------------------------------
 
 
-def record(number: int, epsilon: float, kind: str, names: str = "", disjoint: Iterable[int] = ()) -> RunRecord:
-    rows = None if kind == "all" else {"kind": kind, "count": 1, "names": names, "digest": ""}
-    receipt = Receipt(str(number), "d", "y", "row", 1, epsilon)
-    facts = ("i", "d", "y", "row", 1, epsilon, 0.0, {}, "charged", "", "", "", True, receipt, rows, tuple(map(str, disjoint)))
+def record(number: int, epsilon: float) -> RunRecord:
+    facts = ("i", "d", "y", "row", 1, epsilon, 0.0, {}, "charged", "", "", "", True, Receipt(str(number), "d", "y", "row", 1, epsilon))
     return RunRecord(str(number), *facts)
 
 
 Run = tuple[int, str, str, frozenset[int]]
 RUNS = st.lists(
     st.tuples(
-        st.integers(1, 5), st.sampled_from(["integers", "names", "all"]), st.sampled_from(["", "x"]), st.frozensets(st.integers(0, 6))
+        st.integers(1, 5), st.sampled_from(["integers", "names", "all"]), st.sampled_from(["id", "x"]), st.frozensets(st.integers(0, 6))
     ),
     max_size=7,
 )
 
 
 @settings(max_examples=200)
-@given(RUNS, st.data())
-def test_spent_is_never_less_than_any_row_spent_and_exact_for_integers(runs: list[Run], data: st.DataObject) -> None:
-    """Rows have one number; ids in every space are that number. What is shown disjoint is a subset of what is disjoint."""
+@given(RUNS)
+def test_spent_is_never_less_than_any_row_spent_and_exact_in_one_space(runs: list[Run]) -> None:
+    """Rows have one number, which is their id in every space."""
     records, members = [], {}
     for number, (tenths, kind, names, rows) in enumerate(runs):
-        apart = [i for i in range(number) if kind == runs[i][1] == "names" and names == runs[i][2] and not rows & runs[i][3]]
-        shown = [i for i in apart if data.draw(st.booleans())]
-        records.append(record(number, tenths / 10, kind, names, shown))
-        builder = RowSetBuilder(True)
-        builder.add(np.array(sorted(rows), np.int64))
-        members[str(number)] = builder.finish().integers
+        records.append(record(number, tenths / 10))
+        builder = RowSetBuilder(names, secret=bytes(32))
+        values = np.array(sorted(rows), np.int64)
+        builder.add(values if kind == "integers" else pa.array([str(value) for value in values], pa.string()))
+        members[str(number)] = None if kind == "all" else builder.finish()
 
     def truth(row: int, upto: int) -> Fraction:
         return sum((Fraction(t, 10) for t, kind, _, rows in runs[:upto] if kind == "all" or row in rows), Fraction(0))
 
     spend = Spend(lambda run: members[run.run_id])
     for number, (run, (_, kind, _, rows)) in enumerate(zip(records, runs, strict=True)):
-        covered = spend.covered(run, members[run.run_id] if kind == "integers" else None)
+        covered = spend.covered(members[run.run_id])
         relevant = range(7) if kind == "all" else rows
         assert covered >= max((truth(row, number) for row in relevant), default=Fraction(0))
         assert covered <= spend.most
         spend.add(run)
     assert spend.most >= max(truth(row, len(runs)) for row in range(7))
-    if all(kind == "integers" and names == "" for _, kind, names, _ in runs):
-        counts = {spent: sum(truth(row, len(runs)) == spent for row in range(7)) for spent in {truth(row, len(runs)) for row in range(7)}}
-        counts.pop(Fraction(0), None)
-        assert dict(spend.by_rows()) == (counts or dict(spend.by_rows()))
-
-
-@given(st.integers(0, 8), st.data())
-def test_the_heaviest_clique_is_the_heaviest(n: int, data: st.DataObject) -> None:
-    weights = [data.draw(st.integers(1, 5)) for _ in range(n)]
-    apart = {pair for pair in itertools.combinations(range(n), 2) if data.draw(st.booleans())}
-    runs = [record(i, weights[i] / 10, "names", "", [j for j in range(i) if (j, i) in apart]) for i in range(n)]
-    best = max(
-        (sum(weights[i] for i in chosen) for k in range(n + 1) for chosen in itertools.combinations(range(n), k)
-         if not any(pair in apart for pair in itertools.combinations(chosen, 2))),
-        default=0,
-    )  # fmt: skip
-    assert heaviest_clique(runs) == Fraction(best, 10)
-
-
-def test_many_disjoint_runs_of_names_do_not_add() -> None:
-    runs = [record(i, 0.5, "names", "", range(i)) for i in range(100)]
-    assert heaviest_clique(runs) == Fraction(1, 2)
-    assert heaviest_clique([*runs, record(100, 0.25, "names", "", range(99))]) == Fraction(3, 4)
-    assert heaviest_clique([record(i, 0.5, "names") for i in range(100)]) == 50
+    if len({(kind, names) for _, kind, names, _ in runs}) == 1 and runs[0][1] != "all" and any(rows for *_, rows in runs):
+        spents = [truth(row, len(runs)) for row in range(7)]
+        assert dict(spend.by_rows()) == {spent: spents.count(spent) for spent in spents if spent}
 
 
 def test_a_charge_that_fits_in_any_case_reads_no_row_sets(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +351,7 @@ def test_a_charge_that_fits_in_any_case_reads_no_row_sets(ledger: Ledger, monkey
     def refuse(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(RowSets, "integers", refuse)
+    monkeypatch.setattr(RowSets, "load", refuse)
     charge(ledger, np.arange(10))
 
 

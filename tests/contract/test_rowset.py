@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Row sets: exact for integers, never a false negative for names, the same whatever the batches, order and processes."""
+"""Row sets: exact, the same whatever the batches, their order, the types of integers and the processes."""
 
+import hashlib
 import itertools
 import pickle
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -12,20 +15,28 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput, LedgerError
-from labeldp.privacy.rowset import RowSet, RowSetBuilder, name_hashes
-from labeldp.privacy.rowset_filter import FALSE_POSITIVES, NameFilter
-from labeldp.privacy.rowset_integers import IntegerPile, IntegerSet, ordered, portable
+from labeldp.privacy.rowset import RowSet, RowSetBuilder
+from labeldp.privacy.rowset_integers import IntegerPile, IntegerSet, NumberSet, portable
 
 SECRET = b"\x07" * 32
 
 
-def numbers(found: IntegerSet) -> NDArray[np.uint64]:
+def words(found: IntegerSet) -> NDArray[np.uint64]:
     members = found.members
     return members if isinstance(members, np.ndarray) else np.asarray(members.to_array(), np.uint64)
 
 
-def built(*batches: object, **facts: object) -> RowSetBuilder:
-    builder = RowSetBuilder(secret=SECRET, **facts)
+def numbers(found: NumberSet) -> list[int]:
+    """In order."""
+    return [*words(found.negative).view(np.int64).tolist(), *words(found.natural).tolist()]
+
+
+def rows(builder: RowSetBuilder) -> NumberSet:
+    return builder.finish().sets["row"].members
+
+
+def built(*batches: object, secret: bytes = SECRET) -> RowSetBuilder:
+    builder = RowSetBuilder(secret=secret)
     for batch in batches:
         builder.add(batch)
     return builder
@@ -52,27 +63,25 @@ def shapes() -> dict[str, NDArray[np.int64]]:
 def test_integers_are_exact(name: str) -> None:
     values = shapes()[name]
     shuffled = np.random.default_rng(1).permutation(values)
-    expected = np.unique(ordered(values))
+    expected = np.unique(values).tolist()
     for order in (values, shuffled):
-        builder = built(*np.array_split(order, 7), integers=True)
-        rows = builder.finish()
-        assert np.array_equal(numbers(rows.integers), expected)
-        assert (builder.count, rows.count) == (len(values), len(expected))
+        builder = built(*np.array_split(order, 7))
+        found = builder.finish()
+        assert numbers(found.sets["row"].members) == expected
         assert builder.repeated is (len(expected) < len(values))
-        again = RowSet.from_bytes(rows.to_bytes(), str(rows.facts()["digest"]))
-        assert np.array_equal(numbers(again.integers), expected)
-        assert again.facts() == rows.facts()
+        again = RowSet.from_bytes(found.to_bytes(), str(found.facts()["digest"]))
+        assert numbers(again.sets["row"].members) == expected
+        assert again.facts() == found.facts()
 
 
 @pytest.mark.parametrize(("one", "other"), list(itertools.product(shapes(), repeat=2)))
 def test_set_algebra(one: str, other: str) -> None:
-    a, b = (built(shapes()[name], integers=True).finish().integers for name in (one, other))
-    x, y = numbers(a), numbers(b)
-    both, alone = np.intersect1d(x, y, assume_unique=True), np.setdiff1d(x, y, assume_unique=True)
-    assert np.array_equal(numbers(a & b), both)
-    assert np.array_equal(numbers(a - b), alone)
-    assert np.array_equal(numbers(a | b), np.sort(np.r_[alone, y]))
-    assert a.shared(b) == b.shared(a) == len(both)
+    a, b = (rows(built(shapes()[name])) for name in (one, other))
+    x, y = set(numbers(a)), set(numbers(b))
+    assert numbers(a & b) == sorted(x & y)
+    assert numbers(a - b) == sorted(x - y)
+    assert numbers(a | b) == sorted(x | y)
+    assert a.shared(b) == b.shared(a) == len(x & y)
 
 
 @given(st.sets(st.integers(0, 2**64 - 1) | st.integers(2**32 - 70_000, 2**32 + 70_000), min_size=1))
@@ -83,11 +92,24 @@ def test_the_portable_format_is_what_roaring_reads(values: set[int]) -> None:
     assert set(BitMap64.deserialize(portable(array))) == values
 
 
-def test_signed_integers_keep_their_order() -> None:
-    values = np.array([-(2**63), -5, -1, 0, 1, 2**63 - 1])
-    assert (np.diff(ordered(values).astype(object)) > 0).all()
-    assert np.array_equal(ordered(values.astype(np.int8)[2:5]), ordered(values[2:5]))
-    assert np.array_equal(ordered(np.array([3], np.uint8)), ordered(np.array([3])))
+BIG = st.integers(-(2**63), 2**64 - 1) | st.sampled_from([-1, 0, 2**63 - 1, 2**63, 2**64 - 1, -(2**63)])
+
+
+@given(st.lists(st.sets(BIG), min_size=2, max_size=2))
+def test_a_number_is_one_id_in_every_type_and_two_numbers_are_two(ids: list[set[int]]) -> None:
+    """2^64 - 1 in an unsigned column has the bits of -1 in a signed one."""
+    types = [np.int8, np.int32, np.int64, np.uint8, np.uint32, np.uint64]
+    found = []
+    for numbers_ in ids:
+        builder = RowSetBuilder()
+        for number in numbers_:  # each in the first, and again in the last type that can hold it
+            fit = [kind for kind in types if np.iinfo(kind).min <= number <= np.iinfo(kind).max]
+            for kind in (fit[0], fit[-1]):
+                builder.add(np.array([number], kind))
+        builder.add(np.empty(0, np.int64))
+        found.append(rows(builder))
+        assert numbers(found[-1]) == sorted(numbers_)
+    assert found[0].shared(found[1]) == len(ids[0] & ids[1])
 
 
 @pytest.mark.parametrize("kind", ["integers", "scattered", "names"])
@@ -101,18 +123,17 @@ def test_merged_in_any_order_and_sent_about_they_are_equal(kind: str) -> None:
         empty = RowSetBuilder(secret=SECRET)
         for i in order:
             empty.merge(copies[i])
-        assert empty.count == len(values)
         found.append(empty.finish().to_bytes())
     whole = built(*parts).finish()
     assert set(found) == {whole.to_bytes()}
-    assert whole.count == len(np.unique(values))
+    assert len(whole.sets["row"].members) == len(np.unique(values))
 
 
 def test_a_builder_goes_on_after_it_was_finished() -> None:
     builder = built(np.arange(10), np.array([2**61]))
-    assert builder.finish().count == 11
+    assert len(rows(builder)) == 11
     builder.add(np.arange(5, 20))
-    assert builder.finish().count == 21
+    assert len(rows(builder)) == 21
     assert builder.repeated is True
 
 
@@ -132,78 +153,110 @@ def test_a_builder_goes_on_after_it_was_finished() -> None:
 )
 def test_names_of_every_form(ids: object) -> None:
     builder = built(ids)
-    rows = builder.finish()
-    assert (rows.kind, rows.count, builder.repeated) == ("names", 3, None)
-    assert rows.filter.has(name_hashes(ids, SECRET)).all()
+    found = builder.finish().sets["row"]
+    assert (found.kind, len(found.members), builder.repeated) == ("names", 3, False)
+    assert built(ids, ids).repeated is None  # one hash: another search must look
 
 
-@pytest.mark.parametrize("ids", [pa.array([1, 2, 3]), pa.chunked_array([[1], [2, 3]]), np.arange(3, dtype=np.uint16), [1, 2, 3]])
+INTEGERS = [
+    pa.array([1, 2, 3]),
+    pa.chunked_array([[1], [2, 3]]),
+    pa.array([1, 2, 3]).dictionary_encode(),
+    pd.Series([1, 2, 3], dtype="Int64"),
+    pd.DataFrame({"id": [1, 2, 3]}),
+    np.arange(1, 4, dtype=np.uint16),
+    np.arange(1, 4)[:, None],
+    [1, 2, 3],
+    [(1,), (2,), (3,)],
+]
+
+
+@pytest.mark.parametrize("ids", INTEGERS, ids=lambda ids: type(ids).__name__)
 def test_integers_of_every_form(ids: object) -> None:
-    assert built(ids).finish().kind == "integers"
-    names = built(ids, integers=False).finish()
-    assert (names.kind, names.count) == ("names", 3)
+    found = built(ids).finish().sets["row"]
+    assert (found.kind, numbers(found.members)) == ("integers", [1, 2, 3])
 
 
-def test_no_false_negatives_and_few_false_positives() -> None:
-    random = np.random.default_rng(3)
-    for n in (1, 100, 200_000):
-        inside = random.integers(0, 2**64, n, np.uint64)
-        made = NameFilter.from_bytes(NameFilter.of(inside).to_bytes())
-        assert made.has(inside).all()
-        if n > 100:
-            outside = random.integers(0, 2**64, 400_000, np.uint64)
-            assert made.has(outside).mean() < FALSE_POSITIVES
-    assert len(NameFilter.of(inside).to_bytes()) <= 2 * n
+def test_names_are_one_however_they_are_kept() -> None:
+    for forms in (
+        [pa.array(["7", "8"]), np.array(["7", "8"]), [b"7", b"8"], pa.array(["7", "8"]).dictionary_encode(), [("7",), ("8",)]],
+        [[("a", 1), ("b", 2)], np.array([["a", "1"], ["b", "2"]]), pa.table({"x": ["a", "b"], "y": pa.array([1, 2], pa.int8())})],
+    ):
+        assert len({built(ids).finish().to_bytes() for ids in forms}) == 1
 
 
-def test_candidates_are_the_names_that_may_be_in_an_earlier_run() -> None:
-    earlier = built(pa.array([f"name {i}" for i in range(5000)])).finish()
-    builder = built(earlier={"first": earlier.filter})
-    twin = pickle.loads(pickle.dumps(builder))
-    builder.add(pa.array([f"name {i}" for i in range(4990, 6000)]))
-    twin.add(pa.array([f"name {i}" for i in range(6000, 9000)]))
-    for one, other in ((builder, twin), (twin, builder)):
-        empty = built(earlier={"first": earlier.filter})
-        empty.merge(one)
-        empty.merge(other)
-        candidates = empty.finish().candidates["first"]
-        assert candidates is not None
-        assert set(name_hashes(pa.array([f"name {i}" for i in range(4990, 5000)]), SECRET)) <= set(candidates)
-        assert len(candidates) < 10 + 4000 * FALSE_POSITIVES * 3
+def test_a_million_names_share_exactly_what_they_share() -> None:
+    n = 1_000_000
+    one, other = (pa.array(np.arange(start, start + n)).cast(pa.large_string()) for start in (0, n - 10))
+    found = [built(ids).finish() for ids in (one, other)]
+    assert found[0].shared(found[1]) == {"row": 10}  # two hashes agree by chance once in 20 million such tests
+    assert len(found[0].to_bytes()) < 8.01 * n
+
+
+@pytest.mark.parametrize("unlike", [{"id_name": "other"}, {"secret": b"\x08" * 32}, {"ids": np.arange(5)}])
+def test_sets_of_another_column_key_or_kind_tell_nothing_of_each_other(unlike: dict[str, Any]) -> None:
+    one, other = RowSetBuilder("visit", secret=SECRET), RowSetBuilder(unlike.get("id_name", "visit"), secret=unlike.get("secret", SECRET))
+    one.add(pa.array(["a", "b"]))
+    other.add(unlike.get("ids", pa.array(["a", "b"])))
+    assert one.finish().shared(other.finish()) == {"row": None}
+
+
+def test_units_are_kept_beside_the_rows() -> None:
+    builder = RowSetBuilder("visit", "person", secret=SECRET)
+    builder.add(np.arange(6), pa.array(list("aabbcc")))
+    found = pickle.loads(pickle.dumps(builder)).finish()
+    assert {role: (ids.kind, ids.name, len(ids.members)) for role, ids in found.sets.items()} == {
+        "row": ("integers", "visit", 6),
+        "unit": ("names", "person", 3),
+    }
+    again = RowSet.from_bytes(found.to_bytes(), str(found.facts()["digest"]))
+    assert again.shared(found) == {"row": 6, "unit": 3}
+    people = RowSetBuilder(unit_name="person", secret=SECRET)
+    people.add(None, pa.array(["c", "d"]))
+    assert people.repeated is None
+    assert people.finish().shared(found) == {"unit": 1}
+    for ids, units in ((np.arange(2), None), (None, None)):
+        with pytest.raises(InvalidInput, match="every batch"):
+            people.add(ids, units)
 
 
 def test_nothing_secret_is_shown_and_nothing_mixed_is_taken() -> None:
     builder = built(["a"])
     assert SECRET.hex() not in repr(builder) and "\\x07" not in repr(builder)
-    with pytest.raises(InvalidInput, match="integer ids"):
-        built(np.arange(3), ["a"])
-    with pytest.raises(InvalidInput, match="same kind"):
+    for mixed in ([np.arange(3), ["a"]], [["a"], np.arange(3)]):
+        with pytest.raises(InvalidInput, match="one type"):
+            built(*mixed)
+    with pytest.raises(InvalidInput, match="one type"):
         builder.merge(built(np.arange(3)))
-    with pytest.raises(InvalidInput, match="missing"):
+    with pytest.raises(InvalidInput, match="same columns"):
+        builder.merge(RowSetBuilder("other"))
+    with pytest.raises(InvalidInput, match="nulls"):
         built(pa.array([1, None]))
     with pytest.raises(InvalidInput, match="secret"):
         RowSetBuilder().add(["a"])
-    with pytest.raises(InvalidInput, match="filter"):
-        _ = builder.finish().integers
-    with pytest.raises(InvalidInput, match="integer"):
-        _ = built(np.arange(3)).finish().filter
+    with pytest.raises(InvalidInput, match="some rows"):
+        RowSetBuilder().finish()
 
 
 def test_the_same_names_under_two_secrets_have_nothing_in_common() -> None:
     names = pa.array([str(i) for i in range(10_000)])
-    assert not np.isin(name_hashes(names, SECRET), name_hashes(names, b"\x08" * 32)).any()
+    one, other = (set(numbers(rows(built(names, secret=secret)))) for secret in (SECRET, b"\x08" * 32))
+    assert len(one) == 10_000
+    assert not one & other
 
 
 def test_damaged_bytes_are_refused() -> None:
-    rows = built(np.arange(1000)).finish()
-    digest = str(rows.facts()["digest"])
-    data = bytearray(rows.to_bytes())
+    found = built(np.arange(1000)).finish()
+    digest = str(found.facts()["digest"])
+    data = bytearray(found.to_bytes())
     data[-1] ^= 1
     for harmed in (bytes(data), bytes(data[:-1]), b"", b"something else"):
         with pytest.raises(LedgerError, match="Expected"):
             RowSet.from_bytes(harmed, digest)
-    with pytest.raises(LedgerError, match="Expected"):
-        RowSet.from_bytes(b"something else")
+    older = b'labeldp rows 1\n{"count": 3, "key_id": "", "kind": "integers", "names": ""}\nb'
+    for other in (b"something else", older):
+        with pytest.raises(LedgerError, match="of this version"):
+            RowSet.from_bytes(other, hashlib.sha256(other).hexdigest())
 
 
 def test_a_dense_range_needs_next_to_no_memory() -> None:
@@ -212,18 +265,3 @@ def test_a_dense_range_needs_next_to_no_memory() -> None:
         pile.add(np.arange(start, start + (1 << 16), dtype=np.uint64))
     assert len(pile.result()) == pile.count
     assert len(pile.result().to_bytes()) < 50_000
-
-
-def test_many_names_go_to_a_file_and_come_back(monkeypatch):
-    monkeypatch.setattr("labeldp.privacy.rowset_names.HELD", 1000)
-    ids = np.array([f"name {i}" for i in range(25_500)])
-    spilled, held = RowSetBuilder(False, secret=SECRET, spill=True), RowSetBuilder(False, secret=SECRET)
-    for part in np.array_split(ids, 17):
-        spilled.add(part)
-        held.add(part)
-    assert sum(map(len, spilled._hashes._held)) < 2500
-    copied = pickle.loads(pickle.dumps(spilled))
-    merged = RowSetBuilder(False, secret=SECRET, spill=True)
-    merged.merge(copied)
-    expected = held.finish().to_bytes()
-    assert spilled.finish().to_bytes() == copied.finish().to_bytes() == merged.finish().to_bytes() == expected

@@ -21,6 +21,7 @@ from labeldp.privacy import secrets
 from labeldp.privacy.custody import RunStore, kept_secret
 from labeldp.privacy.door import open_run
 from labeldp.privacy.noise import derive_key
+from labeldp.privacy.row_ids import RowIds
 from labeldp.privacy.secrets import KeySource, Secret, create_key_file, destroy_key_file, key_id, run_secret
 from labeldp.privacy.stream import StreamRun
 
@@ -344,7 +345,7 @@ def streamed(ledger, **options):
 
 def opened(ledger):
     """The same through the door for arrays."""
-    run = open_run(LABELS, classes=range(5), epsilon=1.0, laws={"n": 1}, dataset="d", column="y", ids=IDS, ledger=ledger)
+    run = open_run(LABELS, classes=range(5), epsilon=1.0, laws={"n": 1}, dataset="d", column="y", rows=RowIds.of(IDS), ledger=ledger)
     return run, run.partition([0.5, 0.5])
 
 

@@ -39,21 +39,20 @@ def test_exactly_the_rows_that_were_released_before_are_at_twice_the_cost(tmp_pa
     assert len(ledger.runs()) == 3
 
 
-def test_months_of_text_ids_do_not_add_up(tmp_path: Path) -> None:
-    ledger = ldp.Ledger(tmp_path / "ledger.db", budget=1.0)
-    for i in range(3):  # so many that the filters of earlier months take some for known: these are looked up
-        release(month(tmp_path / f"{'abc'[i]}.parquet", names(20_000 * i, 20_000 * (i + 1))), ledger)
-    assert ledger.spent("visits", "bought") == 1.0
-    with pytest.raises(ldp.BudgetExceeded):
-        release(month(tmp_path / "again.parquet", names(59_999, 60_010)), ledger)
-
-
-def test_where_an_earlier_output_is_gone_names_that_may_be_in_it_count(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gone", [False, True], ids=["there", "moved away"])
+def test_months_of_text_ids_do_not_add_up(tmp_path: Path, gone: bool) -> None:
+    """Whatever became of the outputs: the ledger needs none of them."""
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=2.0)
-    done = release(month(tmp_path / "a.parquet", names(0, 20_000)), ledger)
-    Path(done.path).unlink()
-    release(month(tmp_path / "b.parquet", names(20_000, 40_000)), ledger)
-    assert ledger.spent("visits", "bought") == 2.0  # never less than what some row may have spent
+    for i in range(3):
+        done = release(month(tmp_path / f"{'abc'[i]}.parquet", names(20_000 * i, 20_000 * (i + 1))), ledger, overlap="refuse")
+        if gone:
+            Path(done.path).unlink()
+    assert ledger.spent_by_rows("visits", "bought") == [(1.0, 60_000)]
+    again = month(tmp_path / "again.parquet", names(59_999, 60_010))
+    with pytest.raises(ldp.RowsOverlap, match="1 of them in run"):
+        release(again, ledger, overlap="refuse")
+    release(again, ledger)
+    assert ledger.spent_by_rows("visits", "bought") == [(1.0, 60_009), (2.0, 1)]
 
 
 def test_who_asks_for_it_is_refused_any_row_twice(tmp_path: Path) -> None:
@@ -76,3 +75,28 @@ def test_people_are_told_apart_as_units(tmp_path: Path) -> None:
     pq.write_table(pa.table({"row": [900], "who": [199], "bought": [1]}), tmp_path / "c.parquet")  # another row of a known person
     with pytest.raises(ldp.BudgetExceeded):
         release(tmp_path / "c.parquet", ledger, unit="who", max_rows_per_unit=2)
+
+
+def test_people_are_told_apart_where_no_column_names_the_rows(tmp_path: Path) -> None:
+    ledger = ldp.Ledger(tmp_path / "ledger.db", budget=1.0)
+    for i, name in enumerate("abc"):
+        who = pa.array([f"person {number // 2}" for number in range(200 * i, 200 * (i + 1))])
+        pq.write_table(pa.table({"who": who, "bought": np.arange(200) % 2}), tmp_path / f"{name}.parquet")
+        spec = ldp.ReleaseSpec("bought", [0, 1], 1.0, unit="who", max_rows_per_unit=2, dataset="visits")
+        ldp.release(tmp_path / f"{name}.parquet", tmp_path / f"noisy-{name}.parquet", spec, ledger)
+    assert ledger.spent_by_rows("visits", "bought") == [(1.0, 300)]
+
+
+def test_new_people_do_not_hide_rows_that_were_released_before(tmp_path: Path) -> None:
+    ledger = ldp.Ledger(tmp_path / "ledger.db", budget=1.0)
+    for name, who in (("a", np.arange(100)), ("b", 1000 + np.arange(100))):
+        pq.write_table(pa.table({"row": np.arange(100), "who": who, "bought": np.arange(100) % 2}), tmp_path / f"{name}.parquet")
+    release(tmp_path / "a.parquet", ledger, unit="who")
+    with pytest.raises(ldp.BudgetExceeded):
+        release(tmp_path / "b.parquet", ledger, unit="who")
+
+
+def test_a_unit_called_row_is_refused() -> None:
+    """It would read as no unit at all."""
+    with pytest.raises(ldp.InvalidInput, match="another name than 'row'"):
+        ldp.ReleaseSpec("bought", [0, 1], 1.0, id="visit", unit="row", dataset="visits")

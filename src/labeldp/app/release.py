@@ -104,8 +104,8 @@ def release(
     Cost
     ----
     Two passes over the input; the shuffle needs as much room as the decoded rows take, beside `out` or, if that is not on this machine,
-    where temporary files go. Memory does not grow with the table, but for a byte a row with integer ids and 20 bytes a row with capped
-    units.
+    where temporary files go. Memory does not grow with the table, but for a byte a row with integer ids, 16 with text ids or
+    scattered ones, and 20 with capped units.
     """
     _validate.one_of(("local", "spark", "ray"), engine=engine)
     if engine != "local":

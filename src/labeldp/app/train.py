@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from labeldp import _validate
@@ -18,7 +16,7 @@ from labeldp.app.clusters import CLUSTER_MODELS, ClustersSpec
 from labeldp.app.learners import AUTO, MODELS, Learner, NetLearner, NetOptions, learner_for, needs_torch
 from labeldp.app.model_store import check_free, save_model
 from labeldp.app.release import declared_codec
-from labeldp.app.training_data import Columns, InputsSpec, TrainingData, TrainingRows
+from labeldp.app.training_data import Columns, InputsSpec, TrainingData
 from labeldp.deep.named import require_torch
 from labeldp.errors import DomainLeakWarning, InvalidInput
 from labeldp.privacy.encode import INFER, infers
@@ -196,7 +194,8 @@ class _Task:
                 noisy = read_noisy(self._path, self._spec.label)
                 model.fit(X, replace(noisy, classes=tuple(range(noisy.n_classes))))
             else:
-                model.fit(X, rows.codes, ids=rows.ids, unit=self._unit(rows))
+                named = {"id_name": self._spec.ids or None, "unit_name": self._spec.unit}
+                model.fit(X, rows.codes, ids=rows.ids, unit=rows.units, **named)
         stored, more = self._learner.result(model)
         return stored, self._facts(model, len(rows.X)) | more
 
@@ -212,9 +211,6 @@ class _Task:
             "max_rows_per_unit": spec.max_rows_per_unit,
             "prior": spec.prior,
         } | (paid if self._released is None else {})
-
-    def _unit(self, rows: TrainingRows) -> "_Column | None":
-        return None if rows.units is None else _Column(rows.units, str(self._spec.unit))
 
     def _facts(self, model: Any, n_rows: int) -> dict[str, object]:
         spent = model.privacy_
@@ -242,21 +238,3 @@ def _receipts(model: Any) -> list[Receipt]:
     answers = [getattr(model, "aggregate_", None), getattr(model, "answer_", None), getattr(getattr(model, "prior_", None), "answer", None)]
     noisy = getattr(model, "noisy_labels_", None)
     return [*(answer.receipt for answer in answers if answer is not None), *(noisy.receipts if noisy is not None else ())]
-
-
-@dataclass(frozen=True)
-class _Column:
-    """A column with its name, which the ledger keeps as the unit's."""
-
-    values: NDArray[np.generic]
-    name: str
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def to_numpy(self) -> NDArray[np.generic]:
-        """The values."""
-        return self.values
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.generic]:
-        return np.asarray(self.values, dtype)

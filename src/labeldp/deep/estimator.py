@@ -42,6 +42,7 @@ from labeldp.deep.stages import (
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
+from labeldp.privacy.row_ids import Name, RowIds
 from labeldp.protocol import metrics
 from labeldp.protocol.fitting import (
     TopK,
@@ -254,6 +255,8 @@ class TorchClassifier:
         ids: ArrayLike | None = None,
         unit: ArrayLike | None = None,
         id_of: Callable[[Any], object] | None = None,
+        id_name: Name | None = None,
+        unit_name: Name | None = None,
     ) -> Self:
         """Privatize the labels and learn from them, or learn from noisy labels.
 
@@ -274,6 +277,8 @@ class TorchClassifier:
         id_of : function of an item, optional
             The id that an item of a Dataset carries, by which each one that is read is checked against `ids`, or against those of
             NoisyLabels; without either it is the item's position.
+        id_name, unit_name : str, optional
+            What the columns of ids and units are called, as in `labeldp.privatize`; columns of data frames say it themselves.
 
         Raises
         ------
@@ -288,9 +293,9 @@ class TorchClassifier:
         if isinstance(y, NoisyLabels):
             return self._fit_noisy(X, inputs, y, ids, unit)
         require_own_order(X, ids)
-        return self._fit_raw(X, inputs, y, ids, unit)
+        return self._fit_raw(X, inputs, y, RowIds.of(ids, unit, id_name, unit_name))
 
-    def _fit_raw(self, X: Any, inputs: Inputs, y: Any, ids: ArrayLike | None, unit: ArrayLike | None) -> Self:
+    def _fit_raw(self, X: Any, inputs: Inputs, y: Any, rows: RowIds) -> Self:
         require_own_labels(self)
         labels, (classes, inferred) = labels_here(self, y, len(inputs))
         if self.folder is not None and self.ledger is None and self.noise is None:
@@ -306,13 +311,13 @@ class TorchClassifier:
         share = plan.stages.fractions[-plan.stages.n_stages]
         with opened(self.folder) as checkpoint:
             trainer = self._trainer(
-                inputs, len(plan.classes), recipes, checkpoint, lambda: facts_of_labels(self, plan, ids, unit), share, name_once
+                inputs, len(plan.classes), recipes, checkpoint, lambda: facts_of_labels(self, plan, rows), share, name_once
             )
             resumes, runs = checkpoint.run_id, []
-            plan = plan.with_answer(from_first(lambda: answer_for(self, plan, labels, ids=ids, unit=unit)))
+            plan = plan.with_answer(from_first(lambda: answer_for(self, plan, labels, rows)))
 
             def begin() -> None:
-                runs.append(open_fit(self, plan, labels, ids=ids, unit=unit, public_digest=name_once, resumes=resumes))
+                runs.append(open_fit(self, plan, labels, rows, public_digest=name_once, resumes=resumes))
                 checkpoint.charged(runs[0].receipt)
 
             from_first(begin)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 from torch import nn
 from torch.nn.parameter import is_lazy
 
@@ -15,6 +14,7 @@ from labeldp.deep.checkpoint import ids_digest
 from labeldp.deep.describe import architecture, described
 from labeldp.deep.loop import Recipe
 from labeldp.errors import InvalidInput
+from labeldp.privacy.row_ids import RowIds
 from labeldp.protocol.fitting import FitPlan
 
 
@@ -49,14 +49,15 @@ def weights_given(model: Any) -> bool:
     return isinstance(model.module, nn.Module) and not any(is_lazy(weight) for weight in model.module.parameters())
 
 
-def facts_of_labels(model: Any, plan: FitPlan, ids: ArrayLike | None, unit: ArrayLike | None) -> dict[str, object]:
+def facts_of_labels(model: Any, plan: FitPlan, rows: RowIds) -> dict[str, object]:
     """Of what is drawn.
 
     Parameters
     ----------
     model : TorchClassifier
     plan : FitPlan
-    ids, unit : as `fit` got them
+    rows : RowIds
+        Ids and units, as `fit` got them.
     """
     return {
         "epsilon": model.epsilon,
@@ -64,8 +65,9 @@ def facts_of_labels(model: Any, plan: FitPlan, ids: ArrayLike | None, unit: Arra
         "dataset": model.dataset,
         "column": model.column,
         "max_rows_per_unit": model.max_rows_per_unit,
-        "ids": ids_digest(ids),
-        "unit": ids_digest(unit),
+        "ids": ids_digest(rows.ids),
+        "unit": ids_digest(rows.unit),
+        "names": [rows.id_name, rows.unit_name],
         "prior": plan.prior_digest,
         "seeded_noise": described(model.noise),
         **plan.to_dict(),

@@ -23,6 +23,7 @@ from labeldp.learn.priors import ClusterModel, ClusterPrior
 from labeldp.privacy.encode import infers
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise
+from labeldp.privacy.row_ids import Name, RowIds
 from labeldp.protocol import metrics
 from labeldp.protocol.fitting import (
     FitPlan,
@@ -165,7 +166,16 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
 
     # Fitting ----------------------------------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, *, ids: ArrayLike | None = None, unit: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        ids: ArrayLike | None = None,
+        unit: ArrayLike | None = None,
+        id_name: Name | None = None,
+        unit_name: Name | None = None,
+    ) -> Self:
         """Privatize the labels and learn from them, or learn from noisy labels.
 
         Parameters
@@ -176,6 +186,8 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
             Public ids of the rows; their positions by default.
         unit : (n,) array, optional
             Who each row is about.
+        id_name, unit_name : str, optional
+            What the columns of ids and units are called, as in `labeldp.privatize`; columns of data frames say it themselves.
         """
         require_classifier(self._base())
         options = self.options or LearnOptions()
@@ -188,19 +200,19 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         if isinstance(y, NoisyLabels):
             check_noisy(y, self.classes, ids, unit)
             return self._fit_noisy(X, y, learner, options, random_state)
-        return self._fit_raw(X, y, ids, unit, learner, options)
+        return self._fit_raw(X, y, RowIds.of(ids, unit, id_name, unit_name), learner, options)
 
-    def _fit_raw(self, X: Any, y: Any, ids: ArrayLike | None, unit: ArrayLike | None, learner: Learner, options: LearnOptions) -> Self:
+    def _fit_raw(self, X: Any, y: Any, rows: RowIds, learner: Learner, options: LearnOptions) -> Self:
         require_own_labels(self)
         labels = checked_labels(y, len_of(X), inferred=infers(self.classes))
         classes, inferred = settled_classes(self, labels)
         plan = plan_fit(self, classes, X, len_of(X), inferred=inferred)
         self._require_estimate(plan)
         require_mean(options.top_k_filter, plan)
-        plan = plan.with_answer(answer_for(self, plan, labels, ids=ids, unit=unit))
+        plan = plan.with_answer(answer_for(self, plan, labels, rows))
         known = None if plan.answer is None or plan.grouped is None else ClusterModel(plan.grouped.found, plan.answer)
         start = None if known is None else Model(known, len(plan.classes))
-        with open_fit(self, plan, labels, ids=ids, unit=unit, public_digest=lambda: features_digest(X)) as run:
+        with open_fit(self, plan, labels, rows, public_digest=lambda: features_digest(X)) as run:
             staged = run_stages(
                 run,
                 plan.stages,

@@ -25,6 +25,7 @@ from labeldp.learn.model import require_classifier
 from labeldp.privacy.encode import classes_for, infers
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise
+from labeldp.privacy.row_ids import Name, RowIds
 from labeldp.protocol import metrics
 from labeldp.protocol.fitting import require_own_labels
 from labeldp.protocol.groups import GroupPlan, ask_groups
@@ -94,7 +95,16 @@ class ClusterAsking(ClassifierMixin, BaseEstimator, ABC):
 
     # Fitting ----------------------------------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, *, ids: ArrayLike | None = None, unit: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        ids: ArrayLike | None = None,
+        unit: ArrayLike | None = None,
+        id_name: Name | None = None,
+        unit_name: Name | None = None,
+    ) -> Self:
         """Cluster the rows, ask each cluster for its labels, and learn from the answer.
 
         Parameters
@@ -105,9 +115,12 @@ class ClusterAsking(ClassifierMixin, BaseEstimator, ABC):
             Public ids of the rows; their positions by default.
         unit : (n,) array, optional
             Who each row is about.
+        id_name, unit_name : str, optional
+            What the columns of ids and units are called, as in `labeldp.privatize`; columns of data frames say it themselves.
         """
         if self.estimator is not None:
             self._require_estimator()
+        rows = RowIds.of(ids, unit, id_name, unit_name)
         checked = self._checked(X, y, reset=True)
         require_own_labels(self)
         labels = checked_labels(y, len_of(checked), inferred=infers(self.classes))
@@ -117,7 +130,7 @@ class ClusterAsking(ClassifierMixin, BaseEstimator, ABC):
         clusters = find_clusters(checked, count, embedder=self.embedder, **settings)
         request = clustering_request(checked, clusters, self.embedder, settings | {"n_clusters": count})
         plan = GroupPlan(clusters.assign(checked), self._query(len(classes), clusters.n_clusters), 0.0, found=clusters, request=request)
-        asked = ask_groups(self, plan, labels, classes, inferred=inferred, ids=ids, unit=unit)
+        asked = ask_groups(self, plan, labels, classes, inferred=inferred, rows=rows)
         self.classes_, self.aggregate_, self.privacy_ = np.asarray(classes), asked.answer, asked.answer.privacy
         self.clusters_: Clusters = clusters.restored(asked.kept)
         self._learn(checked, asked.groups)

@@ -29,10 +29,11 @@ from labeldp.privacy.answering import (
 )
 from labeldp.privacy.counting import GroupCounts, LabelReader
 from labeldp.privacy.custody import AggregatePlan, Covered, begin_once
-from labeldp.privacy.door import check_account, check_rows, covered_rows, set_digest, warn_once
+from labeldp.privacy.door import check_account, check_rows, covered_rows, set_digest, units_digest, warn_once
 from labeldp.privacy.encode import classes_for, declare, encode
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise, derive_key, new_secret, one_word
+from labeldp.privacy.row_ids import Name, RowIds
 from labeldp.privacy.run import Frame, id_order, keep_within_cap
 from labeldp.privacy.tuned import aggregate_best
 from labeldp.receipt import Receipt
@@ -59,6 +60,8 @@ def aggregate(
     ledger: Ledger | None = None,
     noise: SeededNoise | None = None,
     redraw: bool = False,
+    id_name: Name | None = None,
+    unit_name: Name | None = None,
 ) -> Aggregate:
     """Answer a query about the labels of groups of rows, once.
 
@@ -77,9 +80,9 @@ def aggregate(
         Public name of the data set; a durable ledger requires it.
     column : str
         Name of the label column.
-    ids : (n,) or (n, columns) array, optional
+    ids : (n,) or (n, columns) array, column or table, optional
         Public, different ids of the rows. With them a repeat is recognised in any order, and disjoint rows do not add up.
-    unit : (n,) array, optional
+    unit : (n,) array or column, optional
         Who each row is about; None protects each row by itself.
     max_rows_per_unit : int
         Rows of one unit that are counted; further ones, chosen by a secret key, are left out.
@@ -89,6 +92,8 @@ def aggregate(
         For tests and benchmarks on public data only: no guarantee at all.
     redraw : bool
         Draw again, and be charged again, though the same request has settled.
+    id_name, unit_name : str or sequence of str, optional
+        What the columns of `ids` and `unit` are called, as in `privatize`.
 
     Returns
     -------
@@ -126,8 +131,7 @@ def aggregate(
         inferred=inferred,
         dataset=dataset,
         column=column,
-        ids=ids,
-        unit=unit,
+        rows=RowIds.of(ids, unit, id_name, unit_name),
         max_rows_per_unit=max_rows_per_unit,
         ledger=ledger,
         noise=noise,
@@ -144,9 +148,7 @@ def answer_groups(
     inferred: bool = False,
     dataset: str | None = None,
     column: str = "label",
-    ids: ArrayLike | None = None,
-    unit: ArrayLike | None = None,
-    unit_name: str = "unit",
+    rows: RowIds,
     max_rows_per_unit: int = 1,
     ledger: Ledger | None = None,
     noise: SeededNoise | None = None,
@@ -156,17 +158,17 @@ def answer_groups(
     request: Callable[[NDArray[np.intp] | None], str] | None = None,
     kept: Mapping[str, NDArray[np.generic]] | None = None,
 ) -> Asked:
-    """`aggregate` for estimators, which have settled the classes and know what a unit is called.
+    """`aggregate` for estimators, which have settled the classes.
 
     Parameters
     ----------
-    labels, query, groups, dataset, column, ids, unit, max_rows_per_unit, ledger, noise, redraw
+    labels, query, groups, dataset, column, max_rows_per_unit, ledger, noise, redraw
         As in `aggregate`.
     classes : sequence of K values
     inferred : bool
         They were read off the labels, which the ledger notes.
-    unit_name : str
-        Name of the unit in receipts.
+    rows : RowIds
+        Their ids and units.
     held_out : float in [0, 1)
         Share of the rows, chosen by secret key, that are not asked, so that something can be measured on them.
     total : float, optional
@@ -180,26 +182,27 @@ def answer_groups(
     declared = declare(classes, checked(query).n_classes)
     codes = encode(labels, declared)
     del labels
-    check_rows(codes, ids, unit, max_rows_per_unit)
+    check_rows(codes, rows, max_rows_per_unit)
     where = groups_of(groups, query, len(codes))
-    query.require(np.bincount(where, minlength=query.n_groups), units=unit is not None)
+    query.require(np.bincount(where, minlength=query.n_groups), units=rows.unit is not None)
     plan = plan_of(
         query,
         declared,
-        _rows(where, query, ids) if ledger is None or request is None else _requested(request, ids),
+        _rows(where, query, rows.ids) if ledger is None or request is None else _requested(request, rows.ids),
         dataset=dataset,
         column=column,
         inferred=inferred,
-        unit="row" if unit is None else unit_name,
+        unit=rows.unit_name,
         max_rows_per_unit=max_rows_per_unit,
-        units="" if unit is None else set_digest(np.arange(len(codes)) if ids is None else ids, unit),
+        units=units_digest(rows, len(codes)),
         held_out=held_out,
+        id_name=rows.id_name,
     )
     check_account(ledger, dataset)
-    frame = Frame(plan, declared, len(codes), ids, unit, ledger)
+    frame = Frame(plan, declared, len(codes), rows.ids, rows.unit, ledger)
     frame.check(new_secret())
     warn_once(ledger, noise)
-    covered = covered_rows(ledger, plan, ids if unit is None else unit)
+    covered = covered_rows(ledger, rows)
     begun = begin_once(
         plan,
         ledger,

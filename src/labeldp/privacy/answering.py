@@ -70,6 +70,7 @@ def plan_of(
     max_rows_per_unit: int = 1,
     units: str = "",
     held_out: float = 0.0,
+    id_name: str = "",
 ) -> AggregatePlan:
     """What makes a request for one answer the same request again; a cap that the query cannot be answered at is refused."""
     cap = query.require_cap(max_rows_per_unit)
@@ -84,6 +85,7 @@ def plan_of(
         classes=classes_digest(classes),
         rows=rows,
         units=units,
+        id_name=id_name,
     )
 
 

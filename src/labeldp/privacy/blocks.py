@@ -138,13 +138,16 @@ def blocks_of(ids: object, tag_key: Callable[[], bytes]) -> Blocks:
     return _mac_blocks(tag, values, tag_key())
 
 
-def blocks_of_names(ids: object, key: bytes) -> Blocks:
-    """Blocks of ids by how they read: 7, "7", b"7" and ("7",) are one name, since another table may have kept it in another type."""
+def integers_or_names(ids: object, key: Callable[[], bytes]) -> "NDArray[np.integer] | Blocks":
+    """One column of integers as it is, whatever holds it; all else as blocks of how it reads.
+
+    "7", b"7" and ("7",) are one name, and so are the parts of a composite id, since another table may have kept them in another type.
+    """
     columns = _columns(ids)
-    texts = [_text(_typed(column, "ids")[1]) for column in ([ids] if columns is None else columns)]
-    if len(texts) == 1:
-        return _mac_blocks(TEXT, texts[0], key)
-    return _mac_blocks(COMPOSITE, _joined([(TEXT, text) for text in texts]), key)
+    found = [_typed(column, "ids")[1] for column in ([ids] if columns is None else columns)]
+    if len(found) == 1:
+        return found[0] if isinstance(found[0], np.ndarray) else _mac_blocks(TEXT, found[0], key())
+    return _mac_blocks(COMPOSITE, _joined([(TEXT, _text(values)) for values in found]), key())
 
 
 def _text(values: "NDArray[np.integer] | Strings") -> Strings:

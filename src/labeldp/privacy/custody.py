@@ -19,8 +19,8 @@ from labeldp.errors import InvalidInput, LabelDPError, LedgerError, RepeatWarnin
 from labeldp.privacy import noise as noise_source
 from labeldp.privacy.events import AggregateDraw, LabelDraw
 from labeldp.privacy.ledger import Ledger, RunRecord
-from labeldp.privacy.ledger_rows import IdsOf
 from labeldp.privacy.noise import SeededNoise
+from labeldp.privacy.row_ids import PLAIN
 from labeldp.privacy.rowset import RowSet
 from labeldp.privacy.run_store import RunStore, private_folder
 from labeldp.privacy.secrets import Secret, SecretHalves, UnknownReleaseSecret, run_secret_halves
@@ -51,6 +51,8 @@ class RunPlan:
         Digest of the explicit ids, or of the public columns; "" if neither is known.
     units : str
         Digest of which row is about whom; "" where each row is its own unit.
+    id_name : str
+        What the ids are called: equal numbers of another column are other rows. "" without ids.
     """
 
     dataset: str
@@ -64,11 +66,15 @@ class RunPlan:
     rows: str = ""
     units: str = ""
     delta: float = 0.0
+    id_name: str = ""
 
     @property
     def identity(self) -> str:
         """Digest of all of it: requests with equal identity are repeats of each other."""
-        return digest(asdict(self))
+        facts = asdict(self)
+        if self.id_name in ("", PLAIN):  # as before ids had names
+            del facts["id_name"]
+        return digest(facts)
 
     @property
     def event(self) -> dict[str, object]:
@@ -98,13 +104,10 @@ class Covered:
     rows : RowSet or None
         None: not known.
     overlap : {"charge", "refuse"}
-    ids_of : function of a RunRecord, or None
-        The ids that an earlier run released, batch by batch; None where they are gone.
     """
 
     rows: RowSet | None = None
     overlap: Overlap = "charge"
-    ids_of: IdsOf | None = None
 
 
 @dataclass(frozen=True)
@@ -364,7 +367,6 @@ def _charged(
             repeatable=repeatable,
             rows=covered.rows,
             overlap=covered.overlap,
-            ids_of=covered.ids_of,
             total=total,
         )
     except OSError as error:

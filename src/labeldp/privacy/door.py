@@ -21,7 +21,7 @@ from labeldp.privacy.draw import Prior, prepare_side
 from labeldp.privacy.encode import classes_for, declare, encode
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import Pin, SeededNoise, derive_key, new_secret
-from labeldp.privacy.rowset_integers import as_integers
+from labeldp.privacy.row_ids import Name, RowIds
 from labeldp.privacy.run import Frame, Run, check_prior_use, check_stage, law_per_row
 
 
@@ -40,6 +40,8 @@ def privatize(
     ledger: Ledger | None = None,
     noise: SeededNoise | None = None,
     redraw: bool = False,
+    id_name: Name | None = None,
+    unit_name: Name | None = None,
 ) -> NoisyLabels:
     """Release every label once through a law.
 
@@ -57,9 +59,9 @@ def privatize(
         Public name of the data set; a durable ledger requires it.
     column : str
         Name of the label column.
-    ids : (n,) or (n, columns) array, optional
-        Public, different ids of the rows. With them a repeat is recognised in any order.
-    unit : (n,) array, optional
+    ids : (n,) or (n, columns) array, column or table, optional
+        Public, different ids of the rows. With them a repeat is recognised in any order, and disjoint rows do not add up.
+    unit : (n,) array or column, optional
         Who each row is about; None protects each row by itself.
     max_rows_per_unit : int
         Rows of one unit that are used; further ones, chosen by a secret key, get no evidence.
@@ -73,6 +75,10 @@ def privatize(
         For tests and benchmarks on public data only: no guarantee at all.
     redraw : bool
         Draw again, and be charged again, though the same request has settled.
+    id_name, unit_name : str or sequence of str, optional
+        What the columns of `ids` and `unit` are called. None: as a column of pandas, polars or Arrow says; arrays and lists are the columns
+        "id" and "unit". Ids of one name must be one numbering: the ledger takes two of them for two rows, or two people. Ids of another
+        name are never taken for other rows, and units of another name are refused.
 
     Returns
     -------
@@ -114,8 +120,7 @@ def privatize(
         laws={"law": law.to_dict(), "stage": name} | ({"classes_inferred": True} if inferred else {}),
         dataset=dataset,
         column=column,
-        ids=ids,
-        unit=unit,
+        rows=RowIds.of(ids, unit, id_name, unit_name),
         max_rows_per_unit=max_rows_per_unit,
         prior_digest=array_digest(side) if side else "",
         ledger=ledger,
@@ -134,10 +139,8 @@ def open_run(
     laws: Mapping[str, object],
     dataset: str | None = None,
     column: str = "label",
-    ids: ArrayLike | None = None,
+    rows: RowIds | None = None,
     public_digest: str = "",
-    unit: ArrayLike | None = None,
-    unit_name: str = "unit",
     max_rows_per_unit: int = 1,
     prior_digest: str = "",
     ledger: Ledger | None = None,
@@ -155,12 +158,12 @@ def open_run(
         The unit's total for everything that the run draws.
     laws : mapping
         The laws and how rows are divided among them, as JSON-ready data: part of what makes a request the same request.
-    dataset, column, ids, unit, max_rows_per_unit, ledger, noise, redraw
+    dataset, column, max_rows_per_unit, ledger, noise, redraw
         As in `privatize`.
+    rows : RowIds, optional
+        Ids and units; None: neither.
     public_digest : str
         Digest of the public columns, where there are no ids.
-    unit_name : str
-        Name of the unit in receipts.
     prior_digest : str
         Digest of the public prior, "" for none.
     resumes : str
@@ -180,10 +183,8 @@ def open_run(
         laws=laws,
         dataset=dataset,
         column=column,
-        ids=ids,
+        rows=rows or RowIds(),
         public_digest=public_digest,
-        unit=unit,
-        unit_name=unit_name,
         max_rows_per_unit=max_rows_per_unit,
         prior_digest=prior_digest,
         ledger=ledger,
@@ -201,10 +202,8 @@ def _open(
     laws: Mapping[str, object],
     dataset: str | None,
     column: str,
-    ids: ArrayLike | None,
+    rows: RowIds,
     public_digest: str = "",
-    unit: ArrayLike | None,
-    unit_name: str = "unit",
     max_rows_per_unit: int,
     prior_digest: str,
     ledger: Ledger | None,
@@ -213,22 +212,23 @@ def _open(
     resumes: str = "",
 ) -> Run:
     """`open_run` on codes."""
-    check_rows(codes, ids, unit, max_rows_per_unit)
+    check_rows(codes, rows, max_rows_per_unit)
     check_account(ledger, dataset)
     warn_once(ledger, noise)
     plan = RunPlan(
         dataset=dataset or "",
         column=column,
-        unit="row" if unit is None else unit_name,
+        unit=rows.unit_name,
         max_rows_per_unit=_validate.integer(max_rows_per_unit=max_rows_per_unit, low=1),
         epsilon=_validate.epsilon(epsilon),
         laws=laws,
         classes=digest({"classes": list(map(repr, declared))}),
         prior=prior_digest,
-        rows=public_digest if ids is None else set_digest(ids),
-        units="" if unit is None else set_digest(np.arange(len(codes)) if ids is None else ids, unit),
+        rows=public_digest if rows.ids is None else set_digest(rows.ids),
+        units=units_digest(rows, len(codes)),
+        id_name=rows.id_name,
     )
-    frame = Frame(plan, declared, len(codes), ids, unit, ledger)
+    frame = Frame(plan, declared, len(codes), rows.ids, rows.unit, ledger)
 
     def pin_of(secret: bytes, run_id: str) -> str:
         pin = Pin(derive_key(secret, purpose="pin", facts=frame.facts(run_id)))
@@ -236,20 +236,19 @@ def _open(
         return pin.hexdigest()
 
     frame.check(new_secret())
-    covered = covered_rows(ledger, plan, ids if unit is None else unit)
+    covered = covered_rows(ledger, rows)
     begun = begin(plan, ledger, noise, redraw=redraw, pin_of=pin_of, names_rows=bool(plan.rows), covered=covered, resumes=resumes)
     tell_of_repeat(begun)
     return Run(begun, codes, frame)
 
 
-def covered_rows(ledger: Ledger | None, plan: RunPlan, names: ArrayLike | None) -> Covered | None:
-    """Which rows, or units, a charge is about, where ids name them."""
-    if ledger is None or names is None:
+def covered_rows(ledger: Ledger | None, rows: RowIds) -> Covered | None:
+    """Which rows and units a charge is about, where ids name them."""
+    if ledger is None or (rows.ids is None and rows.unit is None):
         return None
-    integers = as_integers(names) is not None
-    rows = ledger.row_set_builder(plan.dataset, plan.column, integers, "" if plan.unit == "row" else plan.unit)
-    rows.add(names)
-    return Covered(rows.finish())
+    found = ledger.row_set_builder(rows.id_name, rows.unit_name)
+    found.add(rows.ids, rows.unit)
+    return Covered(found.finish())
 
 
 def check_account(ledger: Ledger | None, dataset: str | None) -> None:
@@ -258,14 +257,14 @@ def check_account(ledger: Ledger | None, dataset: str | None) -> None:
         raise InvalidInput("Expected dataset= with a ledger: the public name under which this data set's budget is kept.")
 
 
-def check_rows(codes: NDArray[np.int32], ids: ArrayLike | None, unit: ArrayLike | None, cap: int) -> None:
+def check_rows(codes: NDArray[np.int32], rows: RowIds, cap: int) -> None:
     """Refuse no labels, columns of another length, and a cap without units."""
     if not len(codes):
         raise InvalidInput("Expected at least one label, got none.")
-    for name, values in (("ids", ids), ("unit", unit)):
+    for name, values in (("ids", rows.ids), ("unit", rows.unit)):
         if values is not None and len(np.asarray(values)) != len(codes):
             raise InvalidInput(f"Expected {name} of {len(codes)} rows, got {len(np.asarray(values))}.")
-    if unit is None and cap != 1:
+    if rows.unit is None and cap != 1:
         raise InvalidInput(
             f"Expected unit= with max_rows_per_unit={cap!r}: who each row is about. Without it each row is protected by itself."
         )
@@ -276,6 +275,11 @@ def set_digest(*columns: ArrayLike) -> str:
     named = SetDigest()
     named.update(*map(np.asarray, columns))
     return named.hexdigest()
+
+
+def units_digest(rows: RowIds, n_rows: int) -> str:
+    """Digest of which row is about whom; "" where each row is its own unit."""
+    return "" if rows.unit is None else set_digest(np.arange(n_rows) if rows.ids is None else rows.ids, rows.unit)
 
 
 _warned: set[str] = set()

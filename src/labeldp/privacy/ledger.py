@@ -21,7 +21,7 @@ from labeldp.privacy.ledger_charge import name, now, opening, run_id_of
 from labeldp.privacy.ledger_check import Kept, problems
 from labeldp.privacy.ledger_entries import Account, File, Part, RunRecord, account_of, parts_digest, rounded_down
 from labeldp.privacy.ledger_place import LedgerUrl, location_of, runs_folder
-from labeldp.privacy.ledger_rows import IdsOf, RowSets
+from labeldp.privacy.ledger_rows import RowSets
 from labeldp.privacy.ledger_session import Session, Store
 from labeldp.privacy.ledger_spend import Spend, delta_of
 from labeldp.privacy.ledger_store import SqliteStore
@@ -88,7 +88,6 @@ class Ledger:
         repeatable: bool = True,
         rows: RowSet | None = None,
         overlap: Literal["charge", "refuse"] = "charge",
-        ids_of: IdsOf | None = None,
         total: float | None = None,
     ) -> Receipt:
         """Write down a spend before it happens.
@@ -114,8 +113,6 @@ class Ledger:
             The rows, or units, of the run: it then adds to earlier runs only where they share rows. None: it adds to every run.
         overlap : {"charge", "refuse"}
             Whether rows of an earlier run may be charged again.
-        ids_of : function of a RunRecord, optional
-            The ids that an earlier run released, batch by batch, or None where they are gone: names that may be in it are looked up.
         total : float, optional
             Epsilon of this and of the charges that are to follow it: the budget where nobody has set one; else this charge's own.
 
@@ -138,7 +135,7 @@ class Ledger:
         )
         declared = None if self.budget is None else exact(self.budget)
         request = ledger_charge.Request(body, exact(epsilon), rows, overlap, declared, exact(epsilon if total is None else total))
-        return ledger_charge.charge(self._store, self._sets, request, ids_of, str(self.location))
+        return ledger_charge.charge(self._store, self._sets, request, str(self.location))
 
     def intend(self, run_id: str, parts: Iterable[File]) -> None:
         """Write down the files of a run's result, in order, before any of them gets its final name.
@@ -231,12 +228,12 @@ class Ledger:
         Keep it far below one over the number of rows: it is the probability with which epsilon may not hold.
         """
         runs = [run for run in self._read(dataset, column).runs.values() if run.delta]
-        return float_up(Spend(self._sets.integers, runs, delta_of).most)
+        return float_up(Spend(self._sets.load, runs, delta_of).most)
 
     def spent_by_rows(self, dataset: str, column: str) -> list[tuple[float, int | None]]:
-        """(epsilon, number of rows) for each amount that was spent on some rows, least first: exact for integer ids.
+        """(epsilon, number of rows, or units) for each amount that was spent on some, least first.
 
-        Where rows are not known by integer ids, one bound for all of them, with None for their number.
+        Where not all runs have ids of one kind and name, one bound for all rows, with None for their number.
         """
         return [(float_up(spent), rows) for spent, rows in self._spend(self._read(dataset, column)).by_rows()]
 
@@ -253,7 +250,7 @@ class Ledger:
         budget = account.budget if account.budget is not None else None if self.budget is None else exact(self.budget)
         if budget is None:
             return float("inf")
-        spent = self._spend(account).most if rows is None else ledger_charge.spent_before(self._sets, account.runs, rows)
+        spent = self._spend(account).most if rows is None else self._spend(account).covered(rows)
         return rounded_down(max(budget - spent, Fraction(0)))
 
     def budget_of(self, dataset: str, column: str) -> float | None:
@@ -303,22 +300,17 @@ class Ledger:
 
     # Rows and folders --------------------------------------------------------------------------------------------------------------
 
-    def row_set_builder(
-        self, dataset: str, column: str, integers: bool | None = None, names: str = "", *, spill: bool = False
-    ) -> RowSetBuilder:
-        """An empty builder of a run's row set: picklable, so that workers fill copies, and it knows the names of earlier runs.
+    def row_set_builder(self, id_name: str = "id", unit_name: str = "unit", *, integers: bool = False) -> RowSetBuilder:
+        """An empty builder of a run's row set: picklable, so that workers fill copies.
 
         Parameters
         ----------
-        dataset, column : str
-        integers : bool, optional
-            Whether the ids are one column of integers; None: the first batch decides.
-        names : str
-            What the ids are, for example the id column's name: runs whose ids are named differently always add.
-        spill : bool
-            Many names may go to a temporary file meanwhile.
+        id_name, unit_name : str
+            What the columns are called: runs whose ids are named differently always add.
+        integers : bool
+            The ids will be columns of integers; for others the builder takes this ledger's key along.
         """
-        return self._sets.builder(self.runs(dataset, column), integers, names, spill=spill)
+        return RowSetBuilder(id_name, unit_name, secret=None if integers else self._sets.secret)
 
     @property
     def runs_dir(self) -> Path:
@@ -351,7 +343,7 @@ class Ledger:
             raise LedgerError(f"Expected a ledger at {self.location}, got {lack}. Check where it is.")
 
     def _spend(self, account: Account) -> Spend:
-        return Spend(self._sets.integers, account.runs.values())
+        return Spend(self._sets.load, account.runs.values())
 
     def _read(self, dataset: str, column: str) -> Account:
         names = name(dataset=dataset), name(column=column)

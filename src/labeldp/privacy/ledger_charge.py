@@ -17,9 +17,9 @@ from labeldp._rounding import float_up
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RowsOverlap
 from labeldp.privacy import events
 from labeldp.privacy.ledger_entries import Row, RunRecord, account_of, charged, rounded_down, text
-from labeldp.privacy.ledger_rows import IdsOf, RowSets, overlaps
+from labeldp.privacy.ledger_rows import RowSets, overlaps
 from labeldp.privacy.ledger_session import VERSION, Session, Store
-from labeldp.privacy.ledger_spend import Charged, Spend
+from labeldp.privacy.ledger_spend import Spend
 from labeldp.privacy.rowset import RowSet
 from labeldp.receipt import Receipt
 
@@ -57,14 +57,13 @@ class Request:
         return str(self.body["run_id"])
 
 
-def charge(store: Store, sets: RowSets, request: Request, ids_of: IdsOf | None, where: str) -> Receipt:
+def charge(store: Store, sets: RowSets, request: Request, where: str) -> Receipt:
     """Write the row set, then the charge, or neither."""
-    shared = _looked_up(store, sets, request, ids_of)
     if request.rows is not None:
         sets.keep(request.run_id, request.rows)
     try:
         with store.writing(opening()) as session:
-            row = _Charging(session, sets, request, shared, where).append()
+            row = _Charging(session, sets, request, where).append()
     except (LedgerError, BudgetExceeded):
         if request.rows is not None:
             sets.forget(request.run_id)
@@ -72,30 +71,13 @@ def charge(store: Store, sets: RowSets, request: Request, ids_of: IdsOf | None, 
     return charged(row).receipt
 
 
-def _looked_up(store: Store, sets: RowSets, request: Request, ids_of: IdsOf | None) -> dict[str, int]:
-    """How many of the request's names are in earlier runs, where that can be told; before the lock, because it may take long."""
-    if request.rows is None or request.rows.kind != "names" or not store.exists():
-        return {}
-    with store.reading() as session:
-        runs = account_of(session.rows(request.dataset, request.column)).runs
-    return sets.shown_disjoint(request.rows, runs.values(), ids_of)
-
-
-def spent_before(sets: RowSets, runs: Mapping[str, RunRecord], rows: RowSet) -> Fraction:
-    """What the most heavily used of these rows has spent in earlier runs, as a charge of them would count it."""
-    shared = sets.shown_disjoint(rows, runs.values(), None)
-    apart = tuple(run for run, count in shared.items() if not count)
-    return Spend(sets.integers, runs.values()).covered(Charged("", rows.facts(), apart), rows.integers if rows.kind == "integers" else None)
-
-
 class _Charging:
     """A charge that is being decided."""
 
-    def __init__(self, session: Session, sets: RowSets, request: Request, shared: Mapping[str, int], where: str) -> None:
-        self.session, self.sets, self.request, self.shared, self.where = session, sets, request, shared, where
+    def __init__(self, session: Session, sets: RowSets, request: Request, where: str) -> None:
+        self.session, self.sets, self.request, self.where = session, sets, request, where
         self.standing = session.standing(request.dataset, request.column)
         self._read: dict[str, RunRecord] | None = None
-        self._facts = None if request.rows is None else request.rows.facts()
         self.of = f"dataset {request.dataset!r}, column {request.column!r}"
 
     def append(self) -> Row:
@@ -107,17 +89,11 @@ class _Charging:
         if request.overlap == "refuse":
             self._check_rows()
         self._check_budget()
-        row = self.session.append(self._body | {"at": now()})
+        rows = {} if request.rows is None else {"rows": request.rows.facts()}
+        row = self.session.append(request.body | rows | {"at": now()})
         self.standing.apply(row)
         self.session.keep(self.standing)
         return row
-
-    @property
-    def _body(self) -> dict[str, object]:
-        if self._facts is None:
-            return self.request.body
-        apart = sorted(run for run, shared in self.shared.items() if not shared)
-        return self.request.body | {"rows": self._facts} | ({"disjoint": apart} if apart else {})
 
     @property
     def _runs(self) -> dict[str, RunRecord]:
@@ -130,15 +106,15 @@ class _Charging:
         if other not in (None, unit):
             raise LedgerError(
                 f"Expected unit {other!r} for {self.of}, as charged before in {self.where}; got {unit!r}. "
-                "Spends of different units cannot be added; use the same unit."
+                "Spends of different units cannot be added: use the same unit, and call its column the same (unit_name=)."
             )
 
     def _check_rows(self) -> None:
         if not self.standing.runs:
             return
-        found = overlaps(self.request.rows, self._runs, self.sets, self.shared)
+        found = overlaps(self.request.rows, self._runs.values(), self.sets)
         if found:
-            said = "; ".join(f"{'an unknown number' if n is None else f'{n:,}'} of them in run {run}" for run, n in found.items())
+            said = "; ".join(f"{what} in run {run}" for run, what in found.items())
             raise RowsOverlap(
                 f"Expected rows of {self.of} that no earlier run in {self.where} covers, got {said}. Nothing was charged. Leave them out, "
                 "or allow it with overlap='charge'."
@@ -146,14 +122,10 @@ class _Charging:
 
     def _covered(self, budget: Fraction) -> Fraction:
         """What the request's rows have spent so far; the plain sum where already that leaves enough."""
-        standing, rows = self.standing, self.request.rows
+        standing = self.standing
         if standing.total == standing.everywhere or standing.total + self.request.epsilon <= budget:
             return standing.total
-        spend = Spend(self.sets.integers, self._runs.values())
-        if rows is None:
-            return spend.most
-        apart = tuple(run for run, shared in self.shared.items() if not shared)
-        return spend.covered(Charged(self.request.run_id, self._facts, apart), rows.integers if rows.kind == "integers" else None)
+        return Spend(self.sets.load, self._runs.values()).covered(self.request.rows)
 
     def _check_budget(self) -> None:
         request, stored = self.request, self.standing.budget

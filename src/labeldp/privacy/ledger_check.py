@@ -60,13 +60,14 @@ class _Account:
         if budget is None:
             return True
         if self._spend is not None:
-            covered = self._spend.covered(run, self._sets.integers(run))
+            rows = self._sets.load(run)
+            covered = self._spend.covered(rows)
             self._spend.add(run)
             return covered + exact(run.epsilon) > budget
         if self.standing.total <= budget:
             return False
         earlier = [each for each in self.said.runs.values() if each.run_id != run.run_id]
-        self._spend = Spend(self._sets.integers, earlier)
+        self._spend = Spend(self._sets.load, earlier)
         return self.exceeded(run)
 
 
@@ -133,7 +134,11 @@ def _misplaced(row: Row, read: _Read, sets: RowSets) -> list[str]:
 
 def _harmed(read: _Read, sets: RowSets) -> list[str]:
     runs = (run for account in read.accounts.values() for run in account.said.runs.values())
-    return [f"The row set of run {run.run_id} is missing or damaged: it counts for every row now." for run in runs if sets.harmed(run)]
+    return [
+        f"The row set of run {run.run_id} is missing, damaged or of an older version: it counts for every row now."
+        for run in runs
+        if sets.harmed(run)
+    ]
 
 
 def _forgotten(read: _Read, sets: RowSets) -> list[str]:

@@ -51,9 +51,7 @@ class RunRecord:
         False where a crashed run cannot be picked up again.
     receipt : Receipt
     rows : mapping, optional
-        Kind, count, names and digest of the run's row set (`labeldp.privacy.rowset`); None: it counts for every row.
-    disjoint : tuple of str
-        Earlier runs that were shown to have none of this one's rows.
+        Facts of the run's row set, with its digest (`labeldp.privacy.rowset.RowSet.facts`); None: it counts for every row.
     """
 
     run_id: str
@@ -72,7 +70,6 @@ class RunRecord:
     repeatable: bool
     receipt: Receipt
     rows: Mapping[str, object] | None = field(default=None, hash=False)
-    disjoint: tuple[str, ...] = ()
 
 
 class File(Protocol):
@@ -248,16 +245,7 @@ def _charged(body: Mapping[str, Any], head: str) -> RunRecord:
         settled_at="",
         repeatable=body["repeatable"],
         receipt=receipt,
-        rows=_row_facts(body.get("rows")),
-        disjoint=tuple(map(str, body.get("disjoint", ()))),
-    )
-
-
-def _row_facts(given: Any) -> dict[str, object] | None:
-    return (
-        None
-        if given is None
-        else {"kind": str(given["kind"]), "count": int(given["count"])} | {name: str(given[name]) for name in ("names", "digest")}
+        rows=None if body.get("rows") is None else {**body["rows"], "digest": str(body["rows"]["digest"])},
     )
 
 

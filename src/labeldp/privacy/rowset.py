@@ -1,216 +1,219 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rows a run covers, kept beside its charge so that only rows in several runs pay for several.
 
-Integer ids are kept exactly. Other ids (text, bytes, several columns) are kept as a keyed filter of 2 bytes a row, which proves two runs
-disjoint or names the few rows to look up. Where a unit is named, the set is that of the units' ids. All of it is public: ids, no labels.
+The set of the rows' ids, and that of the units' where these are named, each exact: integers as they are, other ids (text, bytes, several
+columns) as keyed 64-bit hashes. Two different ids with one hash make two runs share a row that they do not: more is counted, never less.
+All of it is public: ids, no labels.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Final, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput, LedgerError
-from labeldp.privacy.blocks import blocks_of_names
+from labeldp.privacy.blocks import Blocks, integers_or_names
 from labeldp.privacy.keys import derive_key
-from labeldp.privacy.rowset_filter import NameFilter
-from labeldp.privacy.rowset_integers import IntegerPile, IntegerSet, as_integers, distinct, ordered
-from labeldp.privacy.rowset_names import HashPile
+from labeldp.privacy.rowset_integers import IntegerPile, NumberSet
 
-Words = NDArray[np.uint64]
 Kind = Literal["integers", "names"]
+Role = Literal["row", "unit"]
+Space = tuple[str, str, str]
+"""Kind, name of the column, and key of the hashes: only sets of one space can prove rows disjoint."""
 
-_MAGIC: Final = b"labeldp rows 1\n"
-_MAX_CANDIDATES: Final = 1 << 20  # names that are looked up in one earlier run; with more, the runs count as overlapping
+_MAGIC: Final = b"labeldp rows 2\n"
 
 
-class RowSet:
-    """The rows, or units, of one run; `RowSetBuilder.finish` makes it.
+class IdSet:
+    """The ids of one column, or of several together.
 
     Attributes
     ----------
     kind : str
-        "integers" (exact) or "names" (a filter).
-    count : int
-        Different ids.
-    names : str
-        What the ids are, in words (the id columns): sets of differently named ids never prove anything about each other.
+        "integers", or "names": hashes of ids of any other type.
+    name : str
+        What the columns are called.
     key_id : str
-        Of the key that names were hashed with: filters of different keys never prove anything about each other.
-    candidates : mapping of run id to (n,) uint64, or None
-        For names: keyed hashes of those that are probably in an earlier run, None where they are too many. Runs that the builder did not
-        know are not in it. Not part of the stored bytes.
+        Of the key that names were hashed with, "" for integers.
+    members : NumberSet
     """
 
-    def __init__(
-        self,
-        kind: Kind,
-        count: int,
-        members: "IntegerSet | NameFilter",
-        names: str = "",
-        candidates: "Mapping[str, Words | None] | None" = None,
-        key_id: str = "",
-    ) -> None:
-        self.kind, self.count, self.names, self.key_id = kind, count, names, key_id
-        self.candidates = dict(candidates or {})
-        self._members = members
+    __slots__ = ("key_id", "kind", "members", "name")
+
+    def __init__(self, kind: Kind, name: str, key_id: str, members: NumberSet) -> None:
+        self.kind, self.name, self.key_id, self.members = kind, name, key_id, members
+
+    @property
+    def space(self) -> Space:
+        """What two sets must have in common for one to prove anything about the other."""
+        return self.kind, self.name, self.key_id
+
+    def shared(self, other: "IdSet") -> int | None:
+        """How many ids are in both; None where that cannot be told."""
+        return self.members.shared(other.members) if self.space == other.space else None
+
+
+class RowSet:
+    """The rows of one run, and the units they belong to where units are named; `RowSetBuilder.finish` makes it.
+
+    Attributes
+    ----------
+    sets : mapping of "row" or "unit" to IdSet
+    """
+
+    def __init__(self, sets: Mapping[Role, IdSet]) -> None:
+        self.sets = dict(sets)
         self._bytes: bytes | None = None
 
     def __repr__(self) -> str:
-        return f"RowSet({self.kind}, {self.count} rows)"
+        return f"RowSet({', '.join(f'{len(ids.members)} {role}s' for role, ids in sorted(self.sets.items()))})"
 
-    @property
-    def integers(self) -> IntegerSet:
-        """The exact set."""
-        if not isinstance(self._members, IntegerSet):
-            raise InvalidInput("Expected a set of integer ids, got a filter of names. Only integers are kept exactly.")
-        return self._members
-
-    @property
-    def filter(self) -> NameFilter:
-        """The filter of names."""
-        if not isinstance(self._members, NameFilter):
-            raise InvalidInput("Expected a filter of names, got a set of integer ids. Integers need no filter.")
-        return self._members
+    def shared(self, other: "RowSet") -> dict[Role, int | None]:
+        """How many rows, and units, are in both sets, None where that cannot be told; empty where they know nothing in common."""
+        return {role: ids.shared(other.sets[role]) for role, ids in self.sets.items() if role in other.sets}
 
     def to_bytes(self) -> bytes:
-        """The set with a header, as a run's folder keeps it. Equal sets give equal bytes."""
+        """The sets with a header, as a run's folder keeps them. Equal sets give equal bytes."""
         if self._bytes is None:
-            header = json.dumps({"kind": self.kind, "count": self.count, "names": self.names, "key_id": self.key_id}, sort_keys=True)
-            self._bytes = _MAGIC + header.encode() + b"\n" + self._members.to_bytes()
+            bodies = {role: ids.members.to_bytes() for role, ids in sorted(self.sets.items())}
+            facts = self._facts()
+            header = {role: facts[role] | {"key_id": ids.key_id, "bytes": len(bodies[role])} for role, ids in self.sets.items()}
+            self._bytes = _MAGIC + json.dumps(header, sort_keys=True).encode() + b"\n" + b"".join(bodies.values())
         return self._bytes
 
     @classmethod
-    def from_bytes(cls, data: bytes, digest: str | None = None) -> "RowSet":
-        """The set that `to_bytes` wrote; LedgerError where its bytes do not have the digest or are something else."""
-        if digest is not None and hashlib.sha256(data).hexdigest() != digest:
+    def from_bytes(cls, data: bytes, digest: str) -> "RowSet":
+        """The sets that `to_bytes` wrote; LedgerError where the bytes do not have the digest or are something else."""
+        if hashlib.sha256(data).hexdigest() != digest:
             raise LedgerError("Expected a row set with the digest that the ledger keeps, got other bytes: it was damaged or replaced.")
         if not data.startswith(_MAGIC):
-            raise LedgerError("Expected a row set of labeldp, got something else.")
+            raise LedgerError("Expected a row set of this version of labeldp, got something else: it proves nothing.")
         end = data.index(b"\n", len(_MAGIC))
-        facts, body = json.loads(data[len(_MAGIC) : end]), memoryview(data)[end + 1 :]
-        members = IntegerSet.from_bytes(body) if facts["kind"] == "integers" else NameFilter.from_bytes(body)
-        return cls(facts["kind"], facts["count"], members, facts["names"], key_id=facts["key_id"])
+        sets, place = {}, end + 1
+        for role, facts in sorted(json.loads(data[len(_MAGIC) : end]).items()):
+            members = NumberSet.from_bytes(memoryview(data)[place : place + facts["bytes"]])
+            sets[role] = IdSet(facts["kind"], facts["name"], facts["key_id"], members)
+            place += facts["bytes"]
+        return cls(sets)
 
     def facts(self) -> dict[str, object]:
-        """What the charge's entry says of it, JSON-ready and public: kind, count, names and the digest of the bytes."""
-        digest = hashlib.sha256(self.to_bytes()).hexdigest()
-        return {"kind": self.kind, "count": self.count, "names": self.names, "digest": digest}
+        """What the charge's entry says of it, JSON-ready and public: kind, name and count of each set, and the digest of the bytes."""
+        return {**self._facts(), "digest": hashlib.sha256(self.to_bytes()).hexdigest()}
+
+    def _facts(self) -> dict[str, dict[str, object]]:
+        return {role: {"kind": ids.kind, "name": ids.name, "count": len(ids.members)} for role, ids in sorted(self.sets.items())}
 
 
 class RowSetBuilder:
     """Collects the ids of a run, batch by batch, in any order and in several processes.
 
     Picklable and mergeable: workers fill copies of an empty one, and `merge` gives the same set in any order. `Ledger.row_set_builder`
-    makes it, with the ledger's own key for names and the filters of earlier runs.
+    makes it, with the ledger's own key for names.
 
-    Memory: for integers see `IntegerPile`: 32 MB and about a bit a row where ids lie close together, up to 16 bytes a row where they
-    are scattered over 64 bits. For names 8 bytes a row until `finish`, 16 MB with `spill`, then 2 bytes a row; a pickled one is as large.
+    Memory, for the rows and again for the units: 32 MB, and for integers about a bit a row where they lie close together, up to 8 bytes a
+    row where they are scattered over 64 bits, as hashes of names always are; twice that while the set is finished. A pickled one is as
+    large as its set.
 
     Parameters
     ----------
-    integers : bool, optional
-        Whether ids are one column of integers; None: the first batch decides.
-    names : str
-        What the ids are: the public names of the id columns.
-    secret : bytes, optional
-        The ledger's 32 bytes for hashing names; without it only integers can be added.
-    earlier : mapping of run id to NameFilter
-        Filters of earlier runs, in which the names are looked up while they are added.
-    spill : bool
-        Many names may go to a temporary file meanwhile.
+    id_name, unit_name : str
+        What the columns are called (`labeldp.privacy.row_ids`).
+    secret : bytes, or function that gives them, optional
+        The ledger's 32 bytes for hashing names; without it only integers can be added. A function is called for the first names, and
+        before the builder is sent to another process.
     """
 
-    def __init__(
-        self,
-        integers: bool | None = None,
-        *,
-        names: str = "",
-        secret: bytes | None = None,
-        earlier: Mapping[str, NameFilter] | None = None,
-        spill: bool = False,
-    ) -> None:
-        self.integers, self.names = integers, names
+    def __init__(self, id_name: str = "id", unit_name: str = "unit", *, secret: bytes | Callable[[], bytes] | None = None) -> None:
+        self._names: dict[Role, str] = {"row": id_name, "unit": unit_name}
         self._secret = secret
-        self._earlier = dict(earlier or {})
-        self._pile = IntegerPile()
-        self._hashes = HashPile(spill=spill)
-        self._candidates: dict[str, list[Words] | None] = {run: [] for run in self._earlier}
+        self._piles: dict[Role, _Pile] = {}
 
     def __repr__(self) -> str:
-        return f"RowSetBuilder({self.count} rows)"  # never the secret
-
-    @property
-    def count(self) -> int:
-        """Rows so far."""
-        return self._pile.count + self._hashes.count
+        return f"RowSetBuilder({', '.join(f'{pile.count} {role}s' for role, pile in self._piles.items())})"  # never the secret
 
     @property
     def repeated(self) -> bool | None:
-        """Whether some id came twice: exact for integers, None for names, which need another search."""
-        return None if self.integers is False else len(self._pile.result()) < self._pile.count
+        """Whether some row's id came twice; None where two rows have one hash, which another search must look into."""
+        rows = self._piles.get("row")
+        if rows is None:
+            return None
+        return False if len(rows.members()) == rows.count else True if rows.kind == "integers" else None
 
-    def add(self, ids: object) -> None:
-        """Add a batch: an Arrow or NumPy array, an (n, columns) array, or anything that `id_blocks` takes."""
-        values = None if self.integers is False else as_integers(ids)
-        if self.integers is None:
-            self.integers = values is not None
-        if not self.integers:
-            self._add_names(ids)
-        elif values is None:
-            raise InvalidInput("Expected one column of integer ids, as in the batches before; got something else. Cast the ids.")
-        else:
-            self._pile.add(ordered(values))
+    def add(self, ids: object = None, units: object = None) -> None:
+        """Add a batch: each an Arrow or NumPy array, an (n, columns) array, or anything else that `id_blocks` takes; None for none."""
+        given: dict[Role, object] = {role: each for role, each in (("row", ids), ("unit", units)) if each is not None}  # type: ignore[misc]
+        if not given or (self._piles and given.keys() != self._piles.keys()):
+            raise InvalidInput("Expected ids, or units, or both, the same in every batch; got others. Pass what the first batch had.")
+        for role, each in given.items():
+            found = integers_or_names(each, self._key)
+            pile = self._piles.setdefault(role, _Pile())
+            pile.add("names" if isinstance(found, Blocks) else "integers", found.halves()[0] if isinstance(found, Blocks) else found)
 
     def merge(self, other: "RowSetBuilder") -> None:
         """Add what another builder of the same ledger collected."""
-        if not other.count:
-            return
-        if self.integers is None or not self.count:
-            self.integers = other.integers
-        if self.integers != other.integers or self.names != other.names:
-            raise InvalidInput("Expected builders of the same kind of ids, got different ones. Cast the ids to one type.")
-        self._pile.merge(other._pile)
-        self._hashes.merge(other._hashes)
-        for run in list(self._candidates):
-            theirs = other._candidates.get(run)
-            mine = self._candidates[run]
-            self._candidates[run] = None if mine is None or theirs is None else _bounded(mine + theirs)
+        if self._names != other._names:
+            raise InvalidInput("Expected builders of the same columns of ids, got different ones. Make all of them in the same way.")
+        for role, pile in other._piles.items():
+            self._piles.setdefault(role, _Pile()).merge(pile)
 
     def finish(self) -> RowSet:
         """The set of what was added."""
-        if self.integers is not False:
-            members = self._pile.result()
-            return RowSet("integers", len(members), members, self.names)
-        none = np.empty(0, np.uint64)
-        found = {run: None if each is None else distinct(np.concatenate([*each, none])) for run, each in self._candidates.items()}
-        names, count = self._hashes.finish()
-        return RowSet("names", count, names, self.names, found, key_id(self._secret))
+        if not self._piles:
+            raise InvalidInput("Expected ids or units of some rows, got none. Add them first.")
+        sets: dict[Role, IdSet] = {}
+        for role, pile in self._piles.items():
+            kind: Kind = pile.kind or "integers"
+            key_id = hashlib.sha256(b"labeldp row sets\n" + self._bytes()).hexdigest()[:16] if kind == "names" else ""
+            sets[role] = IdSet(kind, self._names[role], key_id, pile.members())
+        return RowSet(sets)
 
-    def _add_names(self, ids: object) -> None:
-        hashes = name_hashes(ids, self._secret)
-        self._hashes.add(hashes)
-        for run, earlier in self._earlier.items():
-            kept = self._candidates[run]
-            if kept is not None and (hit := earlier.has(hashes)).any():
-                self._candidates[run] = _bounded([*kept, hashes[hit]])
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_secret": None if self._secret is None else self._bytes()}
 
+    def _bytes(self) -> bytes:
+        if self._secret is None:
+            raise InvalidInput("Expected integer ids without a ledger's secret, got others. Take the builder from Ledger.row_set_builder.")
+        self._secret = self._secret if isinstance(self._secret, bytes) else self._secret()
+        return self._secret
 
-def name_hashes(ids: object, secret: bytes | None) -> Words:
-    """The keyed 64-bit hash of each name: (n,). Names that read alike have one hash, whatever their type."""
-    if secret is None:
-        raise InvalidInput("Expected integer ids without a ledger's secret, got names. Take the builder from Ledger.row_set_builder.")
-    key = derive_key(secret, purpose="ids", facts={"use": "row sets"})
-    return blocks_of_names(ids, key.material("id_blocks")).halves()[0]
+    def _key(self) -> bytes:
+        return derive_key(self._bytes(), purpose="ids", facts={"use": "row sets"}).material("id_blocks")
 
 
-def key_id(secret: bytes | None) -> str:
-    """A public name of a ledger's secret, which tells nothing of it."""
-    return "" if secret is None else hashlib.sha256(b"labeldp row sets\n" + secret).hexdigest()[:16]
+class _Pile:
+    """The ids of one role so far."""
 
+    def __init__(self) -> None:
+        self.kind: Kind | None = None
+        self._natural, self._negative = IntegerPile(), IntegerPile()
 
-def _bounded(found: list[Words]) -> list[Words] | None:
-    return found if sum(map(len, found)) <= _MAX_CANDIDATES else None
+    @property
+    def count(self) -> int:
+        return self._natural.count + self._negative.count
+
+    def add(self, kind: Kind, values: NDArray[np.integer]) -> None:
+        if not len(values):
+            return
+        self._take(kind)
+        if values.dtype.kind == "i" and values.min() < 0:
+            below = values < 0
+            self._negative.add(values[below].astype(np.int64).view(np.uint64))
+            values = values[~below]
+        self._natural.add(np.ascontiguousarray(values).astype(np.uint64, copy=False))
+
+    def merge(self, other: "_Pile") -> None:
+        if other.kind is not None:
+            self._take(other.kind)
+        self._natural.merge(other._natural)
+        self._negative.merge(other._negative)
+
+    def members(self) -> NumberSet:
+        return NumberSet(self._natural.result(), self._negative.result())
+
+    def _take(self, kind: Kind) -> None:
+        if self.kind not in (None, kind):
+            raise InvalidInput("Expected ids of one type in all batches, got integers in one and others in another. Cast them to one type.")
+        self.kind = kind

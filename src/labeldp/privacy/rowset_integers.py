@@ -9,27 +9,14 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from pyroaring import BitMap64
-
-from labeldp.errors import InvalidInput
 
 Words = NDArray[np.uint64]
 
 _BUFFERED: Final = 1 << 22  # numbers that wait, so that a bitmap's container is touched once for many of them
 _SPARSE: Final = 4  # numbers to a container of 65,536 values below which bitmaps cost more than 8 bytes a number
 _PIECE: Final = 1 << 20
-_SIGN: Final = np.uint64(1 << 63)
-
-
-def ordered(ids: NDArray[np.integer]) -> Words:
-    """Integers of any type as uint64, signed ones in their order: int64 -1 comes just before 0.
-
-    An unsigned id of 2^63 or more is the same number as the negative one with the same bits; no table's column holds both.
-    """
-    wide = ids.astype(np.int64 if ids.dtype.kind == "i" else np.uint64, copy=False)
-    return np.ascontiguousarray(wide).view(np.uint64) ^ _SIGN
 
 
 class IntegerSet:
@@ -89,6 +76,48 @@ class IntegerSet:
         if form == b"n":
             return cls(np.frombuffer(rest, "<u8").astype(np.uint64, copy=False))
         return cls(BitMap64.deserialize(bytes(rest)))
+
+
+class NumberSet:
+    """A set of whole numbers from -2^63 to 2^64 - 1, the ids that columns of any integer type can hold. Never changed.
+
+    Attributes
+    ----------
+    natural, negative : IntegerSet
+        Those from 0 on as they are; those below 0 as the 64 bits of their two's complement.
+    """
+
+    __slots__ = ("natural", "negative")
+
+    def __init__(self, natural: IntegerSet, negative: IntegerSet) -> None:
+        self.natural, self.negative = natural, negative
+
+    def __len__(self) -> int:
+        return len(self.natural) + len(self.negative)
+
+    def __and__(self, other: "NumberSet") -> "NumberSet":
+        return NumberSet(self.natural & other.natural, self.negative & other.negative)
+
+    def __sub__(self, other: "NumberSet") -> "NumberSet":
+        return NumberSet(self.natural - other.natural, self.negative - other.negative)
+
+    def __or__(self, other: "NumberSet") -> "NumberSet":
+        return NumberSet(self.natural | other.natural, self.negative | other.negative)
+
+    def shared(self, other: "NumberSet") -> int:
+        """How many numbers are in both."""
+        return self.natural.shared(other.natural) + self.negative.shared(other.negative)
+
+    def to_bytes(self) -> bytes:
+        """Length of the first part as 8 bytes, then both. Equal sets give equal bytes."""
+        natural = self.natural.to_bytes()
+        return len(natural).to_bytes(8, "little") + natural + self.negative.to_bytes()
+
+    @classmethod
+    def from_bytes(cls, data: "bytes | memoryview") -> "NumberSet":
+        """The set that `to_bytes` wrote; see `IntegerSet.from_bytes`."""
+        end = 8 + int.from_bytes(data[:8], "little")
+        return cls(IntegerSet.from_bytes(data[8:end]), IntegerSet.from_bytes(data[end:]))
 
 
 class IntegerPile:
@@ -250,15 +279,3 @@ def _put_numbers(
     pages = np.zeros((int(dense.sum()), 1 << 16), bool)
     pages[np.repeat(np.arange(len(pages)), cards[dense]), low[bits]] = True
     out[place[dense, None] + np.arange(4096)] = np.packbits(pages, axis=1, bitorder="little").view("<u2")
-
-
-def as_integers(ids: object) -> "NDArray[np.integer] | None":
-    """One column of integers as an array, or None if the ids are something else."""
-    if isinstance(ids, (pa.Array, pa.ChunkedArray)):
-        if not pa.types.is_integer(ids.type):
-            return None
-        if ids.null_count:
-            raise InvalidInput("Expected an id for every row, got missing ones. Drop or name these rows.")
-        return np.asarray(ids.to_numpy() if isinstance(ids, pa.ChunkedArray) else ids.to_numpy(zero_copy_only=False))
-    array = ids if isinstance(ids, np.ndarray) else np.asarray(ids)
-    return array if array.ndim == 1 and array.dtype.kind in "iu" else None

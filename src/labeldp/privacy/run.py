@@ -38,7 +38,8 @@ class Frame:
         self.plan = plan
         self.classes = classes
         self.explicit_ids = ids is not None
-        self.ids = np.arange(n_rows) if ids is None else np.asarray(ids)
+        names = np.arange(n_rows) if ids is None else np.asarray(ids)
+        self.ids = names[:, 0] if names.ndim == 2 and names.shape[1] == 1 else names
         self.ledger = ledger
         self._given_ids = ids  # as an array, 1 and "1" could become one id
         self._unit = unit
@@ -346,6 +347,8 @@ def _places(known: Array, ids: Array) -> NDArray[np.int64]:
     """Where each of these ids stands among the known ones: (n,), -1 for those that do not."""
     if ids.ndim == 2 and "O" in known.dtype.kind + ids.dtype.kind:
         known, ids = known.astype(np.str_), ids.astype(np.str_)
+    if {known.dtype.kind, ids.dtype.kind} == set("iu"):  # the same numbers, so they fit both; together they would become floats
+        ids = ids.astype(known.dtype)
     _, inverse = np.unique(np.concatenate([known, ids]), axis=0 if ids.ndim == 2 else None, return_inverse=True)
     codes = inverse.reshape(-1)
     place = np.full(codes.max(initial=-1) + 1, -1)

@@ -85,13 +85,6 @@ def stage_name(number: int) -> str:
     return f"stage-{number}"
 
 
-def stages_of(run: RunRecord) -> tuple[str, ...]:
-    """Names of all stages of a run, released or not; empty where it has none."""
-    law = run.event.get("law")
-    stages = law.get("stages") if isinstance(law, Mapping) else None
-    return tuple(stage_name(i + 1) for i in range(len(stages))) if isinstance(stages, list | tuple) else ()
-
-
 class StagedRun:
     """Where the run of a plan stands.
 

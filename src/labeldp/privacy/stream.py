@@ -22,11 +22,9 @@ from labeldp.privacy.custody import Covered, Overlap, RunPlan, RunStore, begin, 
 from labeldp.privacy.encode import declare
 from labeldp.privacy.ledger import Ledger, RunRecord
 from labeldp.privacy.ledger_entries import File
-from labeldp.privacy.ledger_rows import IdsOf
 from labeldp.privacy.noise import Blocks, id_blocks, one_word
 from labeldp.privacy.repeats import RepeatFinder
 from labeldp.privacy.rowset import RowSetBuilder
-from labeldp.privacy.rowset_integers import as_integers
 from labeldp.privacy.run import keep_within_cap, law_per_row
 from labeldp.privacy.secrets import KeySource, SecretHalves, UnknownReleaseSecret
 from labeldp.privacy.staged import Stage, StageTurn
@@ -44,8 +42,8 @@ class StreamRun:
     On one machine: call `pin` for every batch, then `charge`; if `settled` is None, `draw` every batch, `check_pin`, publish, and
     `settle`. On a cluster the workers run `FirstPass` and `SecondPass`, and `absorb` takes their sums in.
 
-    Memory: what the search for repeated ids takes (`RepeatFinder`), 20 bytes a row where rows are capped per unit on one machine,
-    nothing else that grows with n.
+    Memory: what the search for repeated ids (`RepeatFinder`) and the row set (`RowSetBuilder`) take, 20 bytes a row where rows are capped
+    per unit on one machine, nothing else that grows with n.
 
     Parameters
     ----------
@@ -62,12 +60,10 @@ class StreamRun:
         Further public facts that make requests different.
     stage : Stage, optional
         One stage of a planned release: only the rows of its part are drawn, and the first one is charged for all.
-    id_names : str
-        What the ids are: the names of their columns. The ledger tells rows of different runs apart where these are the same.
+    id_name : str
+        What the ids are called (`labeldp.privacy.row_ids.joined`). The ledger tells rows of different runs apart where it is the same.
     overlap : {"charge", "refuse"}
         Whether rows of an earlier run may be charged again.
-    ids_of : function of a RunRecord, optional
-        The ids that an earlier run released, batch by batch; None where they are gone.
     prior : str, optional
         Names the prior in the request, where asking it again could give something else. None: what it decides of each row does.
     """
@@ -85,9 +81,8 @@ class StreamRun:
         redraw: bool = False,
         facts: Mapping[str, object] | None = None,
         stage: Stage | None = None,
-        id_names: str = "",
+        id_name: str = "id",
         overlap: Overlap = "charge",
-        ids_of: IdsOf | None = None,
         prior: str | None = None,
     ) -> None:
         if not dataset:
@@ -113,8 +108,7 @@ class StreamRun:
         self._repeats = RepeatFinder()
         self._units = _Units()
         self._row_set: RowSetBuilder | None = None
-        self._row_names = id_names if unit_name == "row" else unit_name
-        self._overlap, self._ids_of = overlap, ids_of
+        self._id_name, self._overlap = id_name, overlap
         self._prior = prior
         self._rows = 0
         self._second: SecondPass | None = None
@@ -137,13 +131,11 @@ class StreamRun:
         """Take note of a batch: (n,) codes, (n,) ids, (n,) units, (n, K) prior, as `draw` will be given them."""
         start, self._rows = self._rows, self._rows + len(codes)
         found = self._first.add(codes, ids, start, units, prior)
-        if ids is not None:
-            if self._repeats.add_blocks(found[0]):
-                raise InvalidInput(f"Expected different ids, but an id within rows {start} to {self._rows - 1} occurred before.")
-            names = ids if units is None else units
-            if self._row_set is None:
-                self._row_set = self.row_set_builder(integers=as_integers(names) is not None, spill=True)
-            self._row_set.add(names)
+        if ids is not None and self._repeats.add_blocks(found[0]):
+            raise InvalidInput(f"Expected different ids, but an id within rows {start} to {self._rows - 1} occurred before.")
+        if ids is not None or units is not None:
+            self._row_set = self._row_set or self.row_set_builder()
+            self._row_set.add(ids, units)
         if units is not None:
             words = [one_word(secret.key("unit-cap"), blocks) for secret, blocks in zip(self.candidates, found, strict=True)]
             self._units.add(id_blocks(units, self.candidates[0].key("ids")), words)
@@ -157,13 +149,13 @@ class StreamRun:
             else:
                 self._row_set.merge(rows)
 
-    def row_set_builder(self, *, integers: bool, spill: bool = False) -> RowSetBuilder:
-        """An empty builder: it takes the ids of the rows, or the units where these are named."""
-        return self._ledger.row_set_builder(self.facts.dataset, self.facts.column, integers, self._row_names, spill=spill)
+    def row_set_builder(self, *, integers: bool = False) -> RowSetBuilder:
+        """An empty builder of the rows' ids, and of the units where these are named."""
+        return self._ledger.row_set_builder(self._id_name, self.facts.unit, integers=integers)
 
     def ids_repeat(self) -> bool | None:
         """Whether some id came twice; None where the sums cannot tell and another search is needed."""
-        return None if self.sums.units.count or self._row_set is None else self._row_set.repeated
+        return None if self._row_set is None else self._row_set.repeated
 
     @property
     def prior_digest(self) -> str:
@@ -223,7 +215,7 @@ class StreamRun:
             pin_of=self._pin_of,
             names_rows=bool(plan.rows),
             fresh=self._fresh,
-            covered=Covered(None if self._row_set is None else self._row_set.finish(), self._overlap, self._ids_of),
+            covered=Covered(None if self._row_set is None else self._row_set.finish(), self._overlap),
         )
         self._fresh = self._row_set = None
         self._receipt, self.settled = begun.receipt, begun.settled
@@ -329,6 +321,7 @@ class StreamRun:
             prior=self._named_prior if self._stage is None else "",
             rows=sums.ids.hexdigest() if sums.ids.count else public_digest,
             units=sums.units.hexdigest() if sums.units.count else "",
+            id_name=self._id_name if sums.ids.count else "",
         )
 
     @property

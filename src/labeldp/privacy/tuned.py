@@ -19,6 +19,7 @@ from labeldp.privacy.door import check_account, check_rows, covered_rows, set_di
 from labeldp.privacy.encode import classes_for, encode
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import RowWords, SeededNoise, derive_key, new_secret, row_blocks
+from labeldp.privacy.row_ids import Name, RowIds
 from labeldp.privacy.run import Frame
 from labeldp.receipt import Receipt
 
@@ -39,6 +40,7 @@ def aggregate_best(
     ledger: Ledger | None = None,
     noise: SeededNoise | None = None,
     redraw: bool = False,
+    id_name: Name | None = None,
 ) -> Aggregate:
     """Try queries and groups on private labels, and release the best answer, at one charge for all that was tried.
 
@@ -56,7 +58,7 @@ def aggregate_best(
         Expected number of runs, of shape 1 (geometric).
     score_name : str
         Public name of the score, a part of what makes a request the same again. Two scores need two names.
-    classes, dataset, column, ids, ledger, noise, redraw
+    classes, dataset, column, ids, ledger, noise, redraw, id_name
         As in `aggregate`.
 
     Returns
@@ -89,7 +91,8 @@ def aggregate_best(
     declared, inferred = classes_for(labels, classes, candidates[0][0].n_classes)
     codes = encode(labels, declared)
     del labels
-    check_rows(codes, ids, None, 1)
+    named = RowIds.of(ids, None, id_name)
+    check_rows(codes, named, 1)
     tried = [(query, groups_of(groups, query, len(codes))) for query, groups in candidates]
     for query, where in tried:
         query.require(np.bincount(where, minlength=query.n_groups))
@@ -102,11 +105,12 @@ def aggregate_best(
         laws=_facts(tried, tuning, score_name) | ({"classes_inferred": True} if inferred else {}),
         classes=classes_digest(declared),
         rows=digest({"rows": [rows_digest(where, query) if ids is None else set_digest(ids, where) for query, where in tried]}),
+        id_name=named.id_name,
     )
     check_account(ledger, dataset)
     Frame(plan, declared, len(codes), ids, None, ledger).check(new_secret())
     warn_once(ledger, noise)
-    begun = begin_once(plan, ledger, noise, redraw=redraw, covered=covered_rows(ledger, plan, ids))
+    begun = begin_once(plan, ledger, noise, redraw=redraw, covered=covered_rows(ledger, named))
     return answered(begun, ledger, lambda secret, receipt: _best(plan, tried, score, tuning, codes, declared, secret, receipt))
 
 

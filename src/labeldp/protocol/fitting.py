@@ -20,7 +20,8 @@ from labeldp.errors import InvalidInput, RawLabelsWarning
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.laws import LAWS, Law
 from labeldp.privacy.encode import classes_for, declare, infers
-from labeldp.protocol.groups import Charging, GroupPlan, GroupPrior, ask_groups, is_group_prior, projected_prior, unit_name_of
+from labeldp.privacy.row_ids import RowIds
+from labeldp.protocol.groups import Charging, GroupPlan, GroupPrior, ask_groups, is_group_prior, projected_prior
 from labeldp.protocol.stages import HELD_OUT, MIN_VALIDATION_ROWS, PriorOfRows, Rows, StagePlan, plan_stages
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ def _law_of(settings: Settings, grouped: GroupPlan | None, n_classes: int) -> La
     return law
 
 
-def answer_for(settings: Settings, plan: FitPlan, labels: NDArray[Any], *, ids: ArrayLike | None, unit: ArrayLike | None) -> "Asked | None":
+def answer_for(settings: Settings, plan: FitPlan, labels: NDArray[Any], rows: RowIds) -> "Asked | None":
     """What the labels of the rows to learn from say of a prior's groups: the first of a fit's two charges. None without such a prior.
 
     Parameters
@@ -230,12 +231,13 @@ def answer_for(settings: Settings, plan: FitPlan, labels: NDArray[Any], *, ids: 
     settings : Settings
     plan : FitPlan
     labels : (n,) raw labels
-    ids, unit : as `fit` got them
+    rows : RowIds
+        Ids and units, as `fit` got them.
     """
     if plan.grouped is None:
         return None
     held_out = plan.stages.validation_fraction
-    return ask_groups(settings, plan.grouped, labels, plan.classes, inferred=plan.inferred, ids=ids, unit=unit, held_out=held_out)
+    return ask_groups(settings, plan.grouped, labels, plan.classes, inferred=plan.inferred, rows=rows, held_out=held_out)
 
 
 def with_prior_behind(plan: FitPlan, noisy: NoisyLabels) -> NoisyLabels:
@@ -294,9 +296,8 @@ def open_fit(
     settings: Settings,
     plan: FitPlan,
     labels: NDArray[Any],
+    rows: RowIds,
     *,
-    ids: ArrayLike | None,
-    unit: ArrayLike | None,
     public_digest: Callable[[], str],
     resumes: str = "",
 ) -> "Run":
@@ -307,7 +308,8 @@ def open_fit(
     settings : Settings
     plan : FitPlan
     labels : (n,) raw labels
-    ids, unit : as `fit` got them
+    rows : RowIds
+        Ids and units, as `fit` got them.
     public_digest : function
         Gives the digest of the public columns; called only where it is needed to recognise a repeat.
     resumes : str
@@ -323,10 +325,8 @@ def open_fit(
         laws=plan.to_dict(),
         dataset=settings.dataset,
         column=settings.column,
-        ids=ids,
-        public_digest=public_digest() if named and ids is None else "",
-        unit=unit,
-        unit_name=unit_name_of(unit),
+        rows=rows,
+        public_digest=public_digest() if named and rows.ids is None else "",
         max_rows_per_unit=settings.max_rows_per_unit,
         prior_digest=plan.prior_digest,
         ledger=settings.ledger,

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from labeldp import _validate
 from labeldp._hash import array_digest, digest
 from labeldp._rounding import exact
 from labeldp.errors import InvalidInput
 from labeldp.laws import Law
+from labeldp.privacy.row_ids import RowIds
 
 if TYPE_CHECKING:  # a machine that only trains has none of what custody and aggregates need
     from labeldp.aggregates import Aggregate, Query
@@ -163,8 +164,7 @@ def ask_groups(
     classes: Sequence[object],
     *,
     inferred: bool,
-    ids: ArrayLike | None,
-    unit: ArrayLike | None,
+    rows: RowIds,
     held_out: float = 0.0,
 ) -> "Asked":
     """Charge and answer the plan's question; a repeat of a settled one costs nothing.
@@ -178,7 +178,8 @@ def ask_groups(
     classes : sequence of K values
     inferred : bool
         They were read off the labels.
-    ids, unit : as `fit` got them
+    rows : RowIds
+        Ids and units, as `fit` got them.
     held_out : float in [0, 1)
         Share of the rows that are left out, to measure a model by that did not see their labels.
     """
@@ -192,9 +193,7 @@ def ask_groups(
         inferred=inferred,
         dataset=settings.dataset,
         column=settings.column,
-        ids=ids,
-        unit=unit,
-        unit_name=unit_name_of(unit),
+        rows=rows,
         max_rows_per_unit=settings.max_rows_per_unit,
         ledger=settings.ledger,
         noise=settings.noise,
@@ -203,8 +202,3 @@ def ask_groups(
         request=plan.request,
         kept=None if plan.found is None else plan.found.kept,
     )
-
-
-def unit_name_of(unit: ArrayLike | None) -> str:
-    """What a unit's column is called: a column of a data frame has a name."""
-    return str(getattr(unit, "name", None) or "unit")

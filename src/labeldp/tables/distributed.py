@@ -59,7 +59,7 @@ from labeldp.tables.table import EVIDENCE, check_own
 _log = logging.getLogger("labeldp")
 
 MOST_NAMES = 50_000_000
-"""Text ids of a run that are told from those of other runs: 8 bytes each pass through the driver."""
+"""Text ids of a run that are told from those of other runs: 8 bytes each pass through the driver, which holds them twice for a while."""
 
 Table = Any
 """An engine's own table: a DataFrame of Spark, a Dataset of Ray."""
@@ -204,12 +204,12 @@ class _ClusterTask:
         self.progress("check", 1, 1)
 
     def _row_set(self, table: Table) -> RowSetBuilder | None:
-        """What tells the rows of runs apart. Hashes of names pass through the driver: of too many, the run counts against every other."""
-        integers = self._integer_names()
-        if not integers and self.engine.count(table) > MOST_NAMES:
+        """What tells the rows of runs apart. Hashes of text pass through the driver: of too many, the run counts against every other."""
+        text = self._has_text_ids()
+        if text and self.engine.count(table) > MOST_NAMES:
             _log.warning("Above %d rows text ids are not told apart: this run counts against every run of the column.", MOST_NAMES)
             return None
-        return self.run_.row_set_builder(integers=integers)
+        return self.run_.row_set_builder(integers=not text)
 
     # Between the passes, for a prior that is asked once -----------------------------------------------------------------------------
 
@@ -267,10 +267,10 @@ class _ClusterTask:
         spec = self.spec
         return list(dict.fromkeys([*spec.ids, spec.label, *([spec.unit] if spec.unit else []), *spec.prior_columns]))
 
-    def _integer_names(self) -> bool:
-        """Whether what the ledger tells rows, or units, apart by is one column of integers."""
-        names = [self.spec.unit] if self.spec.unit is not None else list(self.spec.ids)
-        return len(names) == 1 and bool(pa.types.is_integer(self.shape.schema.field(names[0]).type))
+    def _has_text_ids(self) -> bool:
+        """Whether ids or units are anything but one column of integers each."""
+        names = [*self.spec.ids, *([] if self.spec.unit is None else [self.spec.unit])]
+        return len(self.spec.ids) > 1 or not all(pa.types.is_integer(self.shape.schema.field(name).type) for name in names)
 
     def _work(self, handle: Handle, table: Table) -> Work:
         shape = replace(self.shape, schema=self.engine.schema(table).remove_metadata())

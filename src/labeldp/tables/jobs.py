@@ -200,7 +200,7 @@ class PinJob:
             facts = work.reader(batch, None)
             first.add(facts.codes, facts.ids, units=facts.units, prior=facts.prior)
             if rows is not None:
-                rows.add(facts.ids if facts.units is None else facts.units)
+                rows.add(facts.ids, facts.units)
         yield FirstSummary(first.sums, rows)
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from labeldp.laws import Law
 from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.row_ids import joined
 from labeldp.privacy.stream import StreamRun
-from labeldp.tables.earlier import published_ids
 from labeldp.tables.spec import ReleaseSpec
 
 
@@ -36,9 +36,8 @@ def run_of(
         unit_name=spec.unit_name,
         max_rows_per_unit=spec.max_rows_per_unit,
         redraw=redraw,
-        id_names=",".join(name.replace("\\", "\\\\").replace(",", "\\,") for name in spec.ids),  # no two lists of columns read alike
+        id_name=joined(spec.ids),
         overlap="refuse" if spec.overlap == "refuse" else "charge",
-        ids_of=published_ids(ledger),
         stage=spec.stage,
         prior=prior,
         facts={"classes_inferred": True} if spec.infers_classes else None,

@@ -64,7 +64,8 @@ def release(
 
     Cost
     ----
-    Two passes, the first over ids, label and prior alone, and one shuffle of 12 bytes a row if ids are text. order="keep" moves no rows;
+    Two passes, the first over ids, label and prior alone, and one shuffle of 12 bytes a row for more than 50 million text ids. The driver
+    holds up to 8 bytes a row for scattered or text ids, and for units. order="keep" moves no rows;
     the keyed order shuffles the table once; a unit's cap moves rows to their units once, where they stay with order="keep".
     """
     done = release_frame(df, out, spec, ledger, redraw=redraw, progress=progress)

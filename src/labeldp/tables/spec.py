@@ -8,6 +8,7 @@ from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.laws import Law, law_from_dict
 from labeldp.privacy.encode import declare, infers, undeclared
+from labeldp.privacy.row_ids import unit_of
 from labeldp.privacy.staged import Stage
 from labeldp.privacy.stream import RELEASE
 from labeldp.tables.priors import Prior
@@ -88,6 +89,7 @@ class ReleaseSpec:
         _validate.one_of(("charge", "refuse"), overlap=self.overlap)
         if self.unit is not None:
             _named(unit=self.unit)
+            unit_of(self.unit)
         if self.max_rows_per_unit > 1 and self.unit is None:
             raise InvalidInput("Expected unit= with max_rows_per_unit > 1, got none. Name the column that says whose row it is.")
         self._check_roles()
