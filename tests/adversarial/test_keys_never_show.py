@@ -233,8 +233,8 @@ def test_a_refused_charge_shows_no_label_in_the_doors_frames(tmp_path: Path, ids
     query = ldp.aggregates.Histogram(2, 1.0, 2)
     for ask in (
         lambda: ldp.privatize(labels, ldp.RandomizedResponse(2, 1.0), classes=["ill", "well"], dataset="d", ids=ids, ledger=record),
-        lambda: open_run(labels, classes=["ill", "well"], epsilon=1.0, laws={}, dataset="d", ids=ids, ledger=record),
-        lambda: answer_groups(labels, query, IDS // 150, classes=["ill", "well"], dataset="d", ids=ids, ledger=record),
+        lambda: open_run(labels, classes=["ill", "well"], epsilon=1.0, laws={}, dataset="d", rows=RowIds.of(ids), ledger=record),
+        lambda: answer_groups(labels, query, IDS // 150, classes=["ill", "well"], dataset="d", rows=RowIds.of(ids), ledger=record),
     ):
         with pytest.raises(ldp.BudgetExceeded) as caught:
             ask()
