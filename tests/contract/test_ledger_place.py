@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a ledger may lie: network file systems are refused where they can be told, and passwords are never shown."""
 
+import copy
+import pickle
 from pathlib import Path
 
 import pytest
+from sklearn.base import clone
 
+from labeldp import LabelDPClassifier
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.privacy import ledger_place
 from labeldp.privacy.ledger import Ledger
@@ -76,6 +80,29 @@ def test_no_part_of_a_password_is_shown(password: str) -> None:
     assert "anna:***@db.example/ledger?sslmode=require" in repr(ledger)
     asked = LedgerUrl(f"postgresql://db/ledger?user=anna&password={password.replace('@', '').replace('?', '')}&sslmode=require")
     assert "cr3t" not in str(asked) and str(asked).endswith("&sslmode=require")
+
+
+URLS = [f"postgresql+psycopg://anna:{password}@db.example/ledger?sslmode=require" for password in PASSWORDS] + [
+    f"postgresql://db/ledger?user=anna&Password={password}&sslmode=require" for password in ("s3cr3t", "s3@cr3t", "s3%40cr3t")
+]
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_no_pickle_holds_a_password(url: str) -> None:
+    """Of a ledger, and of an estimator with one; what is unpickled is the same ledger, and asks the environment for the password."""
+    ledger = Ledger(url, budget=1.0)
+    model = LabelDPClassifier(ledger=ledger, dataset="d")
+    for thing in (ledger, ledger.location, model):
+        for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+            assert b"cr3t" not in pickle.dumps(thing, protocol)
+    assert b"cr3t" not in repr(ledger).encode()
+    again = pickle.loads(pickle.dumps(model)).ledger
+    assert again.runs_dir == ledger.runs_dir and again.budget == 1.0
+    made = pytest.importorskip("sqlalchemy").make_url(again.location.url)
+    assert (made.password, made.query.get("password"), made.query["sslmode"], made.database) == (None, None, "require", "ledger")
+    assert made.drivername == url.split(":")[0] and "anna" in (made.username, made.query.get("user"))
+    for kept in (copy.copy(ledger), copy.deepcopy(ledger), clone(model).ledger):
+        assert kept == ledger and "cr3t" in kept.location.url  # within a process it goes on working
 
 
 def test_a_ledger_of_a_database_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,12 +24,13 @@ _URL: Final = re.compile(r"postgresql(\+\w+)?:")
 
 @dataclass(frozen=True, repr=False)
 class LedgerUrl:
-    """The URL of a database, as a value that shows everything but its passwords.
+    """The URL of a database, as a value that shows everything but its passwords, and is pickled without them.
 
     Parameters
     ----------
     url : str
-        "postgresql://USER@HOST/DATABASE", as SQLAlchemy takes it. Better without a password: ~/.pgpass or PGPASSWORD keep it elsewhere.
+        "postgresql://USER@HOST/DATABASE", as SQLAlchemy takes it. Better without a password: ~/.pgpass or PGPASSWORD keep it elsewhere, and
+        there the server's client finds it after unpickling too.
     """
 
     url: str
@@ -38,15 +39,28 @@ class LedgerUrl:
         kind, rest = self.url.split("://", 1)
         user, at, host = rest.rpartition("@")  # the last one: an unescaped @ or / in a password must not let a part of it through
         shown = re.sub(":.*", ":***", user, flags=re.DOTALL)
-        return f"{kind}://{shown}{at}" + re.sub(r"(password=)[^&]*", r"\1***", host, flags=re.IGNORECASE)
+        return re.sub(r"(password=)[^&]*", r"\1***", f"{kind}://{shown}{at}{host}", flags=re.IGNORECASE)
 
     def __repr__(self) -> str:
         return repr(str(self))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return LedgerUrl, (self._without_password,)
+
+    def __copy__(self) -> "LedgerUrl":
+        return self
+
+    def __deepcopy__(self, _: object) -> "LedgerUrl":
+        return self  # within a process, as in a clone of an estimator, the password stays
+
     @property
     def name(self) -> str:
         """The URL without password and driver: what names the database."""
-        return re.sub(r"^postgresql(\+\w+)?", "postgresql", str(self)).replace(":***@", "@").replace("password=***", "")
+        return re.sub(r"^postgresql(\+\w+)?", "postgresql", self._without_password)
+
+    @property
+    def _without_password(self) -> str:
+        return re.sub("password=\\*\\*\\*", "", str(self).replace(":***@", "@"), flags=re.IGNORECASE)
 
 
 def location_of(given: object) -> Path | LedgerUrl:
