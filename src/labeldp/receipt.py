@@ -9,6 +9,8 @@ from labeldp._rounding import sum_up
 
 WHICH_CLASSES = "which classes occur"
 """What no epsilon covers where the classes were read off the labels."""
+DECLARED = "declared"
+"""Kind of event of labels that something else than labeldp has drawn."""
 
 
 def guarantee_text(epsilon: float, delta: float, who: str, except_for: str = "") -> str:
@@ -88,6 +90,11 @@ class Receipt:
         who = self.unit if self.unit == "row" else f"{self.unit} (at most {self.max_rows_per_unit} rows each)"
         return guarantee_text(self.epsilon if self.secure else math.inf, self.delta, who, self.except_for)
 
+    @property
+    def declared(self) -> bool:
+        """True if nothing was charged: the law of labels that something else has drawn, as somebody states it."""
+        return self.event.get("event") == DECLARED
+
     def to_dict(self) -> dict[str, object]:
         """The receipt as JSON-ready data; it speaks of a repeat, and of what is not covered, only where there is something."""
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "repeated" or self.repeated}
@@ -125,6 +132,8 @@ class PrivacySpent:
         does not count in comparisons.
     except_for : str
         What the guarantee does not cover, "" for nothing: which classes occur, where they were read off the labels.
+    declared : bool
+        True if some labels were drawn by something else than labeldp: their law is what somebody states.
     """
 
     epsilon: float
@@ -134,14 +143,25 @@ class PrivacySpent:
     secure: bool
     repeated: bool = field(default=False, compare=False)
     except_for: str = ""
+    declared: bool = False
 
     def __repr__(self) -> str:
         return _shown(self, self.__dataclass_fields__)
 
     def __str__(self) -> str:
         said = guarantee_text(self.epsilon if self.secure else math.inf, self.delta, self.unit, self.except_for)
-        more = {"not recorded in a ledger": self.secure and not self.recorded, "of an earlier run": self.repeated}
+        more = {
+            "not recorded in a ledger": self.secure and not self.recorded and not self.declared,
+            "of an earlier run": self.repeated,
+            "declared, not proven": self.declared,
+        }
         return "; ".join([said, *(text for text, holds in more.items() if holds)])
+
+    @property
+    def evidence(self) -> str:
+        """How far the total can be relied on: "proven", "not recorded" (some charge is in no ledger that was asked), or "declared, not
+        proven"."""
+        return "declared, not proven" if self.declared else "proven" if self.recorded else "not recorded"
 
 
 def spent_in_sequence(*spent: PrivacySpent) -> PrivacySpent:
@@ -149,11 +169,11 @@ def spent_in_sequence(*spent: PrivacySpent) -> PrivacySpent:
     units = " and ".join(sorted({each.unit for each in spent})) or "row"
     recorded, secure = all(each.recorded for each in spent), all(each.secure for each in spent)
     uncovered = _together(each.except_for for each in spent)
-    repeated = any(each.repeated for each in spent)
+    repeated, declared = any(each.repeated for each in spent), any(each.declared for each in spent)
     if not secure:
-        return PrivacySpent(math.inf, 1.0, units, recorded, secure, repeated, uncovered)
+        return PrivacySpent(math.inf, 1.0, units, recorded, secure, repeated, uncovered, declared)
     epsilon, delta = sum_up(each.epsilon for each in spent), min(1.0, sum_up(each.delta for each in spent))
-    return PrivacySpent(epsilon, delta, units, recorded, secure, repeated, uncovered)
+    return PrivacySpent(epsilon, delta, units, recorded, secure, repeated, uncovered, declared)
 
 
 def _together(exceptions: Iterable[str]) -> str:
@@ -170,4 +190,5 @@ def spent_together(receipts: Iterable[Receipt]) -> PrivacySpent:
         For example of a histogram, and of the labels that were drawn with a prior made from it.
     """
     distinct = {receipt.run_id: receipt for receipt in receipts}.values()
-    return spent_in_sequence(*(PrivacySpent(r.epsilon, r.delta, r.unit, r.recorded, r.secure, r.repeated, r.except_for) for r in distinct))
+    found = (PrivacySpent(r.epsilon, r.delta, r.unit, r.recorded, r.secure, r.repeated, r.except_for, r.declared) for r in distinct)
+    return spent_in_sequence(*found)

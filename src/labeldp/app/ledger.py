@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from labeldp._files import sync
 from labeldp.errors import InvalidInput, ReleaseError
@@ -16,8 +17,11 @@ from labeldp.privacy.ledger_repair import orphans
 from labeldp.privacy.ledger_repair import repair as remove_orphans
 from labeldp.privacy.stream import RELEASE
 from labeldp.receipt import Receipt
+from labeldp.tables.manifest import charged_law, guarantee
+from labeldp.tables.output import Output
 from labeldp.tables.parts import release_digest
 from labeldp.tables.place import Place
+from labeldp.tables.staging import manifest_name
 from labeldp.tables.staging import remove as remove_folder
 
 
@@ -71,17 +75,51 @@ def verify(ledger: Ledger, manifests: Iterable[Path] = (), anchors: Iterable[Pat
     outputs = {each.receipt.run_id: each.output for each in read if each.output and each.stage == RELEASE}
     heads = [head for path in anchors for head in anchored(path)]
     found = ledger.verify(receipts, anchors=heads, outputs=outputs)
-    return found + [problem for each in read if each.stage != RELEASE for problem in _stage_problem(ledger, each)]
+    found += [problem for each in read if each.stage != RELEASE for problem in _stage_problem(ledger, each)]
+    return found + [problem for each in read for problem in (*_statement_problems(ledger, each), *_table_problem(each))]
 
 
 @dataclass(frozen=True)
 class _Manifest:
-    """What a manifest says that the ledger can know: its receipt, the digest of its output, and its stage."""
+    """What a manifest says: its receipt, the digest of its output, its stage, and all of it."""
 
+    path: Path
     receipt: Receipt
     output: str
     stage: str
     in_parts: bool
+    facts: Mapping[str, Any]
+
+
+def _statement_problems(ledger: Ledger, said: _Manifest) -> list[str]:
+    """What a manifest promises must follow from what was charged: guarantee, law, and the digest of what was drawn."""
+    found, facts, receipt = [], said.facts, said.receipt
+    run = ledger.run(receipt.run_id)
+    law = charged_law(receipt if run is None else run.receipt, said.stage)
+    if "law" in facts and law is not None and facts["law"] != json.loads(json.dumps(law.to_dict())):
+        found.append(f"The law in {said.path.name} is not the one that was charged.")
+    if law is not None and ("guarantee" in facts or facts.get("kind") == "release"):
+        promised = facts.get("guarantee") or {}
+        due = guarantee(receipt if run is None else run.receipt, law) if receipt.secure else {}
+        wrong = sorted(name for name in {*due, *promised} if due.get(name) != promised.get(name))
+        found += [f"The guarantee in {said.path.name} is not what was charged: {', '.join(wrong)} differ."] if wrong else []
+    drawn = facts.get("digests", {}).get("drawn")
+    if run is not None and drawn is not None and run.drawn.get(said.stage) != drawn:
+        found.append(f"What was drawn in run {receipt.run_id} is not what {said.path.name} names: its manifest was changed.")
+    return found
+
+
+def _table_problem(said: _Manifest) -> list[str]:
+    """The table beside the manifest, byte for byte."""
+    name = said.path.name.removesuffix(manifest_name(""))
+    if not said.output or name == said.path.name:
+        return []
+    place = Place.of(said.path).beside(name)
+    if not place.exists():
+        return [f"The table {name} that {said.path.name} is about is not beside it."]
+    if Output(place, said.in_parts).holds(place, said.output, said.facts):
+        return []
+    return [f"The table {name} is not the one that was released: it was changed or replaced."]
 
 
 def _stage_problem(ledger: Ledger, said: _Manifest) -> list[str]:
@@ -98,7 +136,7 @@ def _manifest(path: Path) -> _Manifest:
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         output = str(facts.get("digests", {}).get("output", ""))
-        return _Manifest(Receipt.from_dict(facts["receipt"]), output, str(facts.get("stage", RELEASE)), "parts" in facts)
+        return _Manifest(path, Receipt.from_dict(facts["receipt"]), output, str(facts.get("stage", RELEASE)), "parts" in facts, facts)
     except OSError as error:
         raise ReleaseError(f"Expected a manifest that can be read, got {path} ({error.strerror}).") from None
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -22,6 +22,7 @@ from labeldp.privacy.stream import StreamRun
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import evidence_bytes
 from labeldp.tables.dataset import DatasetSource
+from labeldp.tables.digest import draw_salt
 from labeldp.tables.evidence import check_raw
 from labeldp.tables.formats import check_layout, check_same_format, given_parts, open_table, row_name, table_name
 from labeldp.tables.labels import LabelCodec, check_type, distinct_labels, parse_classes
@@ -160,14 +161,15 @@ class _Task:
             passes.from_copy(sealed.files)
         made = Released(self.spec, self.dataset, self.codec.classes, run.law, receipt, None if self.prior is None else self.prior.facts)
         self.table.plan(self.codec, evidence_bytes(run.law))
-        shared = to_json(shared_facts(made), indent=None)
+        shared = shared_facts(made)
+        text = to_json(shared, indent=None)
         with self.out.staging(receipt.run_id) as staging:
-            sink = PartsSink(staging, lambda place: self.table.sink(place, shared), self._suffix)
+            sink = PartsSink(staging, lambda place: self.table.sink(place, text), self._suffix, ordered=not self.spec.ids)
             try:
-                written = passes.draw(sink, folder, pinned, digest if self.spec.ids else None)
+                written = passes.draw(sink, folder, pinned, digest if self.spec.ids else None, draw_salt(shared))
             finally:
                 sink.abort()
-            facts = manifest(made, written, digest.hexdigest(), sink.parts if self.out.out.many else None)
+            facts = manifest(made, written, digest.hexdigest(), sink.parts, many=self.out.out.many)
             self.out.publish(run, facts, sink.parts, written.digest)
         sealed.forget()
         return self._done(receipt, facts, repeated=False)

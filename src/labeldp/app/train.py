@@ -16,16 +16,22 @@ from labeldp.app.clusters import CLUSTER_MODELS, ClustersSpec
 from labeldp.app.learners import AUTO, MODELS, Learner, NetLearner, NetOptions, learner_for, needs_torch
 from labeldp.app.model_store import check_free, save_model
 from labeldp.app.release import declared_codec
-from labeldp.app.training_data import Columns, InputsSpec, TrainingData
+from labeldp.app.training_data import Columns, EvidenceSpec, InputsSpec, TrainingData, TrainingRows
 from labeldp.deep.named import require_torch
 from labeldp.errors import DomainLeakWarning, InvalidInput
+from labeldp.evidence import NoisyLabels
+from labeldp.evidence.noisy import label_law
+from labeldp.laws import Law
 from labeldp.privacy.encode import INFER, infers
 from labeldp.privacy.ledger import Ledger, default_ledger
+from labeldp.privacy.run import law_per_row
 from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
-from labeldp.tables.evidence import read_noisy
+from labeldp.tables.arrays import ArrayTable
+from labeldp.tables.evidence import check_raw
+from labeldp.tables.formats import open_table
 from labeldp.tables.labels import LabelCodec, check_type
 from labeldp.tables.passes import Progress, silent
-from labeldp.tables.spec import declared_or_infer
+from labeldp.tables.spec import ReleaseSpec, declared_or_infer, law_of
 
 _FEW_ROWS = 20_000
 
@@ -54,6 +60,10 @@ class TrainSpec:
     where : InputsSpec
     prior : ClustersSpec, optional
         Ask clusters of the inputs first, at a part of epsilon.
+    manifest, released : Path, optional
+        What proves a released table, as in `labeldp.tables.evidence.read_noisy`.
+    noisy : bool
+        The labels were drawn by something else than labeldp, by `law` at `epsilon`: nothing is charged, and nothing is proven.
     """
 
     label: str
@@ -71,8 +81,13 @@ class TrainSpec:
     net: NetOptions = field(default_factory=NetOptions)
     where: InputsSpec = field(default_factory=InputsSpec)
     prior: ClustersSpec | None = None
+    manifest: Path | None = None
+    released: Path | None = None
+    noisy: bool = False
 
     def __post_init__(self) -> None:
+        if self.noisy and (self.epsilon is None or self.classes is None or infers(self.classes) or self.law == "auto"):
+            raise InvalidInput("Expected law, epsilon and classes of noisy labels, got less: --law rr --epsilon E --classes A,B.")
         if self.epsilon is not None:
             _validate.epsilon(self.epsilon)
         _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1)
@@ -151,13 +166,15 @@ class _Task:
 
     def __init__(self, path: Path, spec: TrainSpec, ledger: Ledger):
         self._spec, self._ledger, self._path = spec, ledger, path
-        self._data = TrainingData(path, spec.where, Columns(spec.label, spec.ids, spec.unit))
+        proof = EvidenceSpec(spec.manifest, spec.released, spec.noisy, ledger)
+        self._data = TrainingData(path, spec.where, Columns(spec.label, spec.ids, spec.unit), proof)
         if needs_torch(spec.model, images=spec.where.image is not None):
             require_torch()
         self._released = self._data.released
         self._check_epsilon()
         inputs = self._data.learn_inputs()
         self._codec = self._read_codec()
+        self._declared = self._declared_law()
         self._learner: Learner = learner_for(spec.model, inputs, len(self._codec.classes), spec.net)
 
     def _check_epsilon(self) -> None:
@@ -166,20 +183,22 @@ class _Task:
             raise InvalidInput(
                 f"Expected epsilon for raw labels, got none: {self._path.name} is no released table. Pass the total budget (--epsilon)."
             )
-        if self._released is not None and self._spec.model in CLUSTER_MODELS:
+        if (self._released is not None or self._spec.noisy) and (self._spec.model in CLUSTER_MODELS or self._spec.prior is not None):
             raise InvalidInput(
-                f"Expected raw labels with model={self._spec.model!r}, got a released table, whose clusters cannot be asked. "
-                "Choose another model."
+                f"Expected raw labels with model={self._spec.model!r} or a prior of clusters, got noisy ones, whose clusters cannot be "
+                "asked. Choose another model."
             )
         if self._released is not None and epsilon is not None:
             raise InvalidInput(
-                f"Expected no epsilon for a released table, got {epsilon!r}: its labels are paid for. Leave it out (--epsilon)."
+                f"Expected no epsilon for a released table, got {epsilon!r}: its labels are proven and paid for. Leave it out (--epsilon)."
             )
+        if self._released is None and not self._spec.noisy and not isinstance(self._data.table, ArrayTable):
+            check_raw(open_table(self._path), self._spec.label, self._ledger)
 
     def _read_codec(self) -> LabelCodec:
         spec, kind = self._spec, self._data.label_type
         if self._released is not None:
-            return LabelCodec(tuple(self._released["classes"]), spec.label, kind)
+            return self._released.codec
         check_type(spec.label, kind)
         return declared_codec(self._data.table, spec.label, spec.classes)
 
@@ -190,8 +209,7 @@ class _Task:
         model = self._learner.classifier(self._spec.random_state, progress, **self._settings())
         with threads_for(self._learner, len(X)), warnings.catch_warnings():
             warnings.simplefilter("ignore", DomainLeakWarning)  # it was said when the codec read them
-            if self._released is not None:
-                noisy = read_noisy(self._path, self._spec.label)
+            if (noisy := self._noisy(rows)) is not None:
                 model.fit(X, replace(noisy, classes=tuple(range(noisy.n_classes))))
             else:
                 named = {"id_name": self._spec.ids or None, "unit_name": self._spec.unit}
@@ -199,18 +217,35 @@ class _Task:
         stored, more = self._learner.result(model)
         return stored, self._facts(model, len(rows.X)) | more
 
+    def _noisy(self, rows: TrainingRows) -> NoisyLabels | None:
+        """Labels that are noisy already: released and proven, or declared."""
+        if self._released is not None:
+            return self._released.noisy
+        if not self._spec.noisy or rows.codes is None or self._declared is None:
+            return None
+        cap = self._spec.max_rows_per_unit
+        return NoisyLabels.from_labels(rows.codes, self._declared, ids=rows.ids, unit=self._spec.unit or "row", max_rows_per_unit=cap)
+
+    def _declared_law(self) -> Law | None:
+        spec, n_classes = self._spec, len(self._codec.classes)
+        if not spec.noisy:
+            return None
+        cap = spec.max_rows_per_unit
+        made = ReleaseSpec(spec.label, range(n_classes), float(spec.epsilon or 0), spec.law, unit=spec.unit, max_rows_per_unit=cap)
+        return label_law(law_per_row(law_of(made, n_classes), cap))
+
     def _settings(self) -> dict[str, Any]:
         """What every classifier is told, over class codes."""
         spec = self._spec
         paid: dict[str, Any] = {"dataset": spec.dataset or self._path.stem, "column": spec.label, "ledger": self._ledger}
         return {
             "epsilon": spec.epsilon or 1.0,
-            "law": spec.law,
+            "law": "auto" if spec.noisy else spec.law,
             "n_stages": spec.n_stages,
             "classes": INFER if infers(spec.classes) else list(range(len(self._codec.classes))),  # all codes occur that were read off
             "max_rows_per_unit": spec.max_rows_per_unit,
             "prior": spec.prior,
-        } | (paid if self._released is None else {})
+        } | (paid if self._released is None and not spec.noisy else {})
 
     def _facts(self, model: Any, n_rows: int) -> dict[str, object]:
         spent = model.privacy_
@@ -224,7 +259,8 @@ class _Task:
             "label_type": str(self._data.label_type),
             "classes": list(self._codec.classes),
             "classes_inferred": WHICH_CLASSES in spent.except_for,
-            "trained_on": "released table" if self._released is not None else "raw labels",
+            "trained_on": "released table" if self._released is not None else "declared labels" if self._spec.noisy else "raw labels",
+            "evidence": spent.evidence,
             "rows": n_rows,
             "estimated_accuracy": None if accuracy is None else {"value": accuracy.value, "low": accuracy.low, "high": accuracy.high},
             "ids": list(self._spec.ids),

@@ -2,7 +2,7 @@
 """What `labeldp train` reads: a table, a table about images, or arrays; its labels, ids and units, and how its inputs are read."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
+from labeldp.privacy.ledger import Ledger
 from labeldp.tables.arrays import ArrayTable, is_arrays, learn_array
 from labeldp.tables.batch import id_array, row_id_array
 from labeldp.tables.dataset import DatasetSource
-from labeldp.tables.evidence import released_facts
+from labeldp.tables.evidence import Proven, matched, proven, unknown
 from labeldp.tables.features import learn_features
 from labeldp.tables.formats import open_table
 from labeldp.tables.images import NamesOfFiles, learn_images, names_in
@@ -49,6 +50,44 @@ class InputsSpec:
 
 
 @dataclass(frozen=True)
+class EvidenceSpec:
+    """What proves noisy labels, where it is not the table's own manifest or metadata.
+
+    Parameters
+    ----------
+    manifest : Path, optional
+        The release's manifest.
+    released : Path, optional
+        The released table that the rows are some of: evidence is read there, by their ids.
+    declared : bool
+        The label column is noisy by a law that the user states.
+    ledger : Ledger, optional
+        Receipts, and what was drawn, are looked up there.
+    """
+
+    manifest: Path | None = None
+    released: Path | None = None
+    declared: bool = False
+    ledger: Ledger | None = None
+
+    def __post_init__(self) -> None:
+        if self.declared and (self.manifest or self.released):
+            raise InvalidInput("Expected declared labels without a manifest or released table, got both. What is released is not declared.")
+
+    def read(self, source: Source, label: str) -> Proven | None:
+        """The proven noisy labels of a table's rows; None where they are raw or declared."""
+        original = source if self.released is None else open_table(self.released)
+        found = proven(original, label, self.manifest, self.ledger)
+        if found is None and self.released is not None:
+            raise unknown(original)
+        if found is not None and self.declared:
+            raise InvalidInput(f"Expected declared labels of another mechanism, got proven ones in {label!r}. Leave it out (--noisy).")
+        if found is not None and self.released is not None:
+            return replace(found, noisy=matched(source, found))
+        return found
+
+
+@dataclass(frozen=True)
 class Columns:
     """The columns that are no inputs: label, ids and unit."""
 
@@ -80,18 +119,19 @@ class TrainingData:
     path : Path
     where : InputsSpec
     columns : Columns
+    evidence : EvidenceSpec
 
     Attributes
     ----------
     table : Readable
-    released : mapping or None
-        What a released table says of itself; None: its labels are raw.
+    released : Proven or None
+        The noisy labels of a released table, proven; None: its labels are raw, or declared.
     """
 
-    def __init__(self, path: Path, where: InputsSpec, columns: Columns):
+    def __init__(self, path: Path, where: InputsSpec, columns: Columns, evidence: EvidenceSpec):
         self._path, self._where, self._columns = path, where, columns
-        self.table, self.released = _opened(path, where, columns.label)
-        check_columns(self.table, columns.names)
+        self.table, self.released = _opened(path, where, columns.label, evidence)
+        check_columns(self.table, columns.names if self.released is None else columns.names[1:])
         self.images = where.image is not None
         if where.image is not None:
             check_columns(self.table, [where.image])
@@ -109,7 +149,7 @@ class TrainingData:
         return learn_images(self.table, self._where.image, self._where.images or self._path.parent)
 
     def _feature_names(self) -> list[str]:
-        known: Mapping[str, Any] = self.released or {}
+        known: Mapping[str, Any] = {} if self.released is None else self.released.facts
         ids, receipt = known.get("id"), known.get("receipt")
         out = {*self._columns.names, self._columns.label + EVIDENCE, *(ids if isinstance(ids, (list, tuple)) else ())}
         if isinstance(receipt, Mapping):
@@ -119,7 +159,7 @@ class TrainingData:
     def read(self, inputs: Inputs, codec: LabelCodec, progress: Progress) -> TrainingRows:
         """All rows. Labels of a released table are not read here."""
         parts = _Parts()
-        wanted = list(dict.fromkeys([*inputs.names, *self._columns.names]))
+        wanted = list(dict.fromkeys([*inputs.names, *(self._columns.names if self.released is None else ())]))
         names = None if self._where.image is None else NamesOfFiles(self._where.image, self._columns.label, codec.classes)
         if names is not None and isinstance(self.table, DatasetSource):
             names.check_layout(self.table.layout)
@@ -142,7 +182,7 @@ class TrainingData:
     @property
     def label_type(self) -> pa.DataType:
         """Of the label column."""
-        return self.table.type_of(self._columns.label)
+        return self.table.type_of(self._columns.label) if self.released is None else self.released.codec.column_type
 
 
 class _Parts:
@@ -159,8 +199,10 @@ def _joined(parts: Sequence[NDArray[np.generic] | None]) -> NDArray[np.generic] 
     return np.concatenate(found) if found else None
 
 
-def _opened(path: Path, where: InputsSpec, label: str) -> tuple[Readable, Mapping[str, Any] | None]:
+def _opened(path: Path, where: InputsSpec, label: str, evidence: EvidenceSpec) -> tuple[Readable, Proven | None]:
     if is_arrays(path):
+        if evidence.manifest is not None or evidence.released is not None:
+            raise InvalidInput("Expected --manifest and --released with a table, got arrays. Give the released table.")
         if where.image is not None or where.images is not None:
             raise InvalidInput("Expected --image and --images with a table, got arrays. Leave them out, or give a table of images.")
         beside = None if where.labels is None else (_arrays_file(where.labels), label)
@@ -169,7 +211,8 @@ def _opened(path: Path, where: InputsSpec, label: str) -> tuple[Readable, Mappin
         raise InvalidInput(f"Expected --inputs and --labels with an .npz or .npy file, got {path.name}. A table's labels are a column.")
     if where.images is not None and where.image is None:
         raise InvalidInput("Expected the column of images with their folder, got none. Name it (--image).")
-    return open_inputs(path), released_facts(path)
+    table = open_inputs(path)
+    return table, evidence.read(table, label)
 
 
 def _arrays_file(path: Path) -> Path:

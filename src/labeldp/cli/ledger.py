@@ -89,12 +89,16 @@ def ledger_abandon(
 
 @app.command("verify")
 def ledger_verify(
-    manifests: Annotated[list[Path] | None, typer.Argument(help="Manifests whose receipts and outputs the ledger must hold.")] = None,
+    manifests: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Manifests, beside their tables, to compare with the ledger."),
+    ] = None,
     anchor: Annotated[list[Path] | None, typer.Option(help="File of labeldp ledger anchor; its heads must be in the history.")] = None,
     ledger: LedgerPath = None,
     as_json: Json = False,
 ) -> None:
-    """Is the history whole, and does it hold these receipts, outputs and anchors? Exit code 7 if not."""
+    """Is the history whole, does it hold these receipts and anchors, and are the tables beside the manifests what was released? Exit
+    code 7 if not."""
     from labeldp.app.ledger import ledger_at, verify
 
     problems = verify(ledger_at(ledger), manifests or [], anchor or [])

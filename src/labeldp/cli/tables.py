@@ -143,6 +143,11 @@ def train(
     label: Label,
     out: Annotated[Path, typer.Option(help="New folder for the model.")],
     epsilon: Annotated[float | None, typer.Option(help="Total budget of one row or unit; none for a released table.")] = None,
+    manifest: Annotated[Path | None, typer.Option(help="Manifest of the release that IN is a copy of, if it is not beside IN.")] = None,
+    released: Annotated[Path | None, typer.Option(help="Released table that IN has some rows of: labels are read there, by id.")] = None,
+    noisy: Annotated[
+        bool, typer.Option("--noisy", help="You declare that another mechanism drew the labels, by --law at --epsilon. Nothing is charged.")
+    ] = False,
     model: ModelName = "auto",
     image: Image = None,
     images: ImagesFolder = None,
@@ -199,13 +204,17 @@ def train(
             net,
             where,
             clusters_of(prior),
+            manifest,
+            released,
+            noisy,
         )
     )
     record = usage(lambda: ledger_at(ledger, budget, key))
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, progress)
     said = accuracy_text(done.facts["estimated_accuracy"]) + clusters_text(done.facts.get("clusters")) + repeat_text(done.facts["receipts"])
-    text = f"{done.path}: a model of {done.facts['rows']:,} rows, {done.guarantee}.{said}"
+    how = f" ({done.facts['evidence']})" if done.facts["trained_on"] != "raw labels" else ""
+    text = f"{done.path}: a model of {done.facts['rows']:,} rows, {done.guarantee}{how}.{said}"
     answer(as_json, {"path": str(done.path)} | dict(done.facts), text)
 
 

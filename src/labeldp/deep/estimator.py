@@ -291,7 +291,7 @@ class TorchClassifier:
         named = y.ids if ids is None and isinstance(y, NoisyLabels) else ids
         inputs = inputs_of(X, id_of=id_of, ids=named if id_of is not None else None)
         if isinstance(y, NoisyLabels):
-            return self._fit_noisy(X, inputs, y, ids, unit)
+            return self._fit_noisy(X, inputs, y.looked_up(self.ledger), ids, unit)
         require_own_order(X, ids)
         return self._fit_raw(X, inputs, y, RowIds.of(ids, unit, id_name, unit_name))
 

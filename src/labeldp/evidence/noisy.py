@@ -11,26 +11,34 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never, Self
+from typing import TYPE_CHECKING, Any, Never, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from labeldp._hash import public_hash
+from labeldp._hash import array_digest, digest, public_hash
 from labeldp._rounding import sum_up
 from labeldp.errors import InvalidInput
 from labeldp.evidence.block import CELLS, Block, merge
 from labeldp.laws import sets
 from labeldp.laws.base import Array, Law
-from labeldp.receipt import PrivacySpent, Receipt, spent_in_sequence, spent_together
+from labeldp.receipt import DECLARED, PrivacySpent, Receipt, spent_in_sequence, spent_together
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
+class Records(Protocol):
+    """A ledger, as far as evidence asks it."""
+
+    def looked_up(self, receipt: Receipt) -> Receipt:
+        """The receipt, `recorded` if its charge is there."""
+        ...
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class NoisyLabels:
-    """Privatized labels of n rows; made by `labeldp.privatize`, not by hand.
+    """Privatized labels of n rows; made by `labeldp.privatize` or read from a release, not by hand.
 
     Attributes
     ----------
@@ -60,6 +68,51 @@ class NoisyLabels:
         for block in self.blocks:
             if block.law.n_classes != len(self.classes):
                 raise InvalidInput(f"Expected laws over {len(self.classes)} classes, got {block.law}.")
+
+    @classmethod
+    def from_labels(
+        cls,
+        labels: ArrayLike,
+        law: Law,
+        classes: Sequence[object] | None = None,
+        *,
+        ids: ArrayLike | None = None,
+        unit: str = "row",
+        max_rows_per_unit: int = 1,
+    ) -> Self:
+        """Labels that something else than labeldp has drawn, declared by their law: nothing proves it, and reports say so.
+
+        Parameters
+        ----------
+        labels : (n,) class values
+            Noisy labels. Raw ones stay raw: what is learned from them has no guarantee, whatever is declared.
+        law : Law
+            Of each row, such as `RandomizedResponse(K, epsilon)`: one that releases a label and nothing else.
+        classes : sequence of K values, optional
+            By code; 0..K-1 if None.
+        ids : (n,) or (n, columns) array, optional
+        unit, max_rows_per_unit
+            What the mechanism protected. A unit's epsilon is that of all its rows.
+
+        Raises
+        ------
+        InvalidInput
+            The law releases something else than labels, or a label is none of the classes.
+        """
+        label_law(law)
+        values = tuple(range(law.n_classes)) if classes is None else tuple(classes)
+        given, place = np.unique(np.asarray(labels), return_inverse=True)
+        known = {value: code for code, value in enumerate(values)}
+        codes = np.array([known.get(value, -1) for value in given.tolist()], np.int32)[place.reshape(-1)]
+        if codes.size and codes.min() < 0:
+            raise InvalidInput(f"Expected a declared class in every row, got another value in row {int(np.argmin(codes))}. Declare it.")
+        names = np.arange(len(codes)) if ids is None else np.asarray(ids)
+        facts = {"law": law.to_dict(), "classes": list(map(repr, values)), "labels": array_digest({"codes": codes, "ids": names})}
+        event = {"event": DECLARED, "law": law.to_dict()}
+        epsilon = sum_up(law.epsilon for _ in range(max_rows_per_unit))
+        receipt = Receipt(digest(facts)[:32], "", "", unit, max_rows_per_unit, epsilon, event=event)
+        block = Block(law, codes, {}, np.arange(len(codes)), receipt, DECLARED)
+        return cls(len(codes), values, (block,), names, ids is not None)
 
     # A sequence of rows ---------------------------------------------------------------------------------------------------------
 
@@ -164,8 +217,23 @@ class NoisyLabels:
         epsilon, delta = self._per_row_total() if self._ids_identify_units() else _total(receipts)
         recorded = all(receipt.recorded for receipt in receipts)
         repeated, uncovered = any(receipt.repeated for receipt in receipts), spent_together(receipts).except_for
-        unit = " and ".join(sorted(units))
-        return PrivacySpent(epsilon if secure else math.inf, delta if secure else 1.0, unit, recorded, secure, repeated, uncovered)
+        declared = any(receipt.declared for receipt in receipts)
+        unit, spent = " and ".join(sorted(units)), (epsilon, delta) if secure else (math.inf, 1.0)
+        return PrivacySpent(*spent, unit, recorded, secure, repeated, uncovered, declared)
+
+    def looked_up(self, ledger: "Records | None") -> "NoisyLabels":
+        """The same evidence with receipts as a ledger has them: what it does not know is not recorded. No effect without a ledger.
+
+        Raises
+        ------
+        LedgerError
+            The ledger has charged something else for a run.
+        """
+        if ledger is None:
+            return self
+        found = {receipt: ledger.looked_up(receipt) for receipt in (*self.receipts, *self.behind) if not receipt.declared}
+        blocks = tuple(replace(block, receipt=found.get(block.receipt, block.receipt)) for block in self.blocks)
+        return replace(self, blocks=blocks, behind=tuple(found.get(receipt, receipt) for receipt in self.behind))
 
     def _ids_identify_units(self) -> bool:
         columns = {(receipt.dataset, receipt.column) for receipt in self.receipts}
@@ -348,14 +416,20 @@ class NoisyLabels:
     # Files ------------------------------------------------------------------------------------------------------------------------
 
     def to_table(self) -> "pa.Table":
-        """An Arrow table that `from_table` reads back: ids, one evidence column a block, shared facts in the schema's metadata."""
+        """An Arrow table that `from_table` reads back: ids, an evidence column a block, a proof a row, shared facts in the metadata."""
         from labeldp.evidence import table
 
         return table.write(self.ids, self.explicit_ids, self.classes, self.blocks, self.behind)
 
     @classmethod
     def from_table(cls, table: "pa.Table") -> Self:
-        """The noisy labels that `to_table` wrote."""
+        """The noisy labels that `to_table` wrote, or some of the rows, in any order and with any other columns.
+
+        Raises
+        ------
+        InvalidInput
+            The metadata is gone, a row's id or evidence is not what was written, or a row occurs more often than it did.
+        """
         from labeldp.evidence import table as stored
 
         return cls(*stored.read(table))
@@ -374,6 +448,13 @@ class NoisyLabels:
         return cls.from_table(pq.read_table(path))
 
 
+def label_law(law: Law) -> Law:
+    """A law that labels can be declared by: it releases a label and nothing else."""
+    if law.kind != "label" or set(law.layout()) != {"output"}:
+        raise InvalidInput(f"Expected a law that releases a label and nothing else, such as RandomizedResponse (rr), got {law}.")
+    return law
+
+
 def concat(parts: Sequence[NoisyLabels]) -> NoisyLabels:
     """The rows of all parts, one after the other.
 
@@ -385,18 +466,32 @@ def concat(parts: Sequence[NoisyLabels]) -> NoisyLabels:
     Raises
     ------
     InvalidInput
-        If there are none, or their classes differ.
+        If there are none, their classes differ, or one draw of a row is in two parts: it never counts as evidence twice.
     """
     if not parts:
         raise InvalidInput("Expected at least one NoisyLabels to concatenate, got none.")
     first = parts[0]
     if any(part.classes != first.classes for part in parts):
         raise InvalidInput("Expected the same declared classes in every part; declare the same list when privatizing.")
+    _check_distinct(parts)
     starts = np.cumsum([0, *(len(part) for part in parts)])
     blocks = [replace(block, rows=block.rows + start) for part, start in zip(parts, starts, strict=False) for block in part.blocks]
     ids = np.concatenate([part.ids for part in parts])
     behind = _distinct([receipt for part in parts for receipt in part.behind])
     return NoisyLabels(int(starts[-1]), first.classes, merge(blocks), ids, all(part.explicit_ids for part in parts), behind)
+
+
+def _check_distinct(parts: Sequence[NoisyLabels]) -> None:
+    drawn: dict[tuple[str, str], list[Array]] = {}
+    for part in parts:
+        mine: dict[tuple[str, str], list[Array]] = {}
+        for block in part.blocks:
+            mine.setdefault((block.receipt.run_id, block.stage), []).append(part.ids[block.rows])
+        for name, ids in mine.items():
+            drawn.setdefault(name, []).append(np.unique(np.concatenate(ids), axis=0))
+    for ids in drawn.values():
+        if len(ids) > 1 and len(np.unique(whole := np.concatenate(ids), axis=0)) < len(whole):
+            raise InvalidInput("Expected each draw once, got a row's draw in two parts: it cannot count as evidence twice. Drop one part.")
 
 
 def _distinct(receipts: Iterable[Receipt]) -> tuple[Receipt, ...]:

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Noisy labels as an Arrow table: shared facts in the schema's metadata, each row's evidence in a binary column a block."""
+"""Noisy labels as an Arrow table: shared facts in the schema's metadata, each row's evidence in a binary column a block, and its proof.
+
+The proof of a row is a public hash of the shared facts, its ids and all of its evidence: rows may be left out, sorted and joined with
+other columns, but one that was changed is found.
+"""
 
 import json
 from collections.abc import Sequence
@@ -7,15 +11,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from labeldp._hash import digest, public_hash
 from labeldp.errors import InvalidInput
 from labeldp.evidence.block import Block
 from labeldp.evidence.format import from_arrow, pack, record_type, to_arrow, unpack
-from labeldp.laws import law_from_dict
+from labeldp.laws import Law, law_from_dict
 from labeldp.laws.base import Array
 from labeldp.receipt import Receipt
 
 METADATA_KEY = b"labeldp"
+PROOF = "proof"
 FORMAT = 1
 
 
@@ -24,29 +31,44 @@ Parts = tuple[int, tuple[object, ...], tuple[Block, ...], Array, bool, tuple[Rec
 
 
 def write(ids: Array, explicit_ids: bool, classes: tuple[object, ...], blocks: Sequence[Block], behind: Sequence[Receipt] = ()) -> pa.Table:
-    """Columns id (or id_0, id_1, ...) and evidence_0, evidence_1, ...; a row that a block lacks is null there."""
+    """Columns id (or id_0, id_1, ...), evidence_0, evidence_1, ... and proof; a row that a block lacks is null there."""
     columns = {name: pa.array(values) for name, values in _id_columns(ids)}
     found = [block_facts(block) for block in blocks]
     facts: dict[str, object] = {"format": FORMAT, "classes": plain(classes), "explicit_ids": explicit_ids, "blocks": found}
     facts |= {"behind": [receipt.to_dict() for receipt in behind]} if behind else {}
+    facts |= {"ids": list(columns), "repeats": _repeats(ids)}
+    pieces = []
     for i, block in enumerate(blocks):
         raw = np.zeros((len(ids), record_type(block.law).itemsize), np.uint8)
         raw[block.rows] = pack(block.law, block.outputs, block.side)
         present = np.zeros(len(ids), bool)
         present[block.rows] = True
         columns[f"evidence_{i}"] = to_arrow(raw, present)
+        pieces.append((raw, present))
+    columns[PROOF] = pa.array(_proof(facts, ids, pieces))
     return pa.table(columns).replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
 
 
 def read(table: pa.Table) -> Parts:
     """What `write` wrote."""
     facts = read_facts((table.schema.metadata or {}).get(METADATA_KEY))
-    names = [name for name in table.column_names if name == "id" or name.startswith("id_")]
+    names = [str(name) for name in facts.get("ids", ())]
+    wanted = [*names, *(f"evidence_{i}" for i in range(len(facts["blocks"]))), PROOF]
+    if not names or not set(wanted) <= set(table.column_names):
+        raise InvalidInput(f"Expected a table written by NoisyLabels.to_table, with the columns {', '.join(wanted)}. Write it again.")
     columns = [np.asarray(table[name].to_pylist() if pa.types.is_string(table[name].type) else table[name].to_numpy()) for name in names]
-    if not columns:
-        raise InvalidInput("Expected a table written by NoisyLabels.to_table, with a column 'id'.")
     ids = columns[0] if names == ["id"] else np.column_stack(columns)
-    blocks = tuple(_read_block(table, i, found) for i, found in enumerate(facts["blocks"]))
+    laws = [law_from_dict(found["law"]) for found in facts["blocks"]]
+    pieces = [_whole(table[f"evidence_{i}"], record_type(law).itemsize) for i, law in enumerate(laws)]
+    good = _proof(facts, ids, pieces) == _numbers(table[PROOF])
+    if not good.all():
+        raise InvalidInput(
+            f"Expected the evidence that was written, got another in row {int(np.argmin(good))}: ids or evidence were changed. Read the "
+            "table that NoisyLabels.to_table or save wrote. Labels that another mechanism drew are declared: NoisyLabels.from_labels."
+        )
+    if not facts["repeats"] and _repeats(ids):
+        raise InvalidInput("Expected each row once, as it was written, got one twice: evidence counts once. Drop repeated rows.")
+    blocks = tuple(_read_block(law, *piece, found) for law, piece, found in zip(laws, pieces, facts["blocks"], strict=True))
     behind = tuple(Receipt.from_dict(receipt) for receipt in facts.get("behind", ()))
     return table.num_rows, tuple(facts["classes"]), blocks, ids, bool(facts["explicit_ids"]), behind
 
@@ -76,8 +98,30 @@ def _id_columns(ids: Array) -> list[tuple[str, Array]]:
     return [("id", ids)] if ids.ndim == 1 else [(f"id_{j}", ids[:, j]) for j in range(ids.shape[1])]
 
 
-def _read_block(table: pa.Table, i: int, facts: dict[str, dict[str, object]]) -> Block:
-    law, receipt = law_from_dict(facts["law"]), Receipt.from_dict(facts["receipt"])
-    raw, present = from_arrow(table[f"evidence_{i}"], record_type(law).itemsize)
-    outputs, side = unpack(law, raw)
-    return Block(law, outputs, side, np.flatnonzero(present), receipt, str(facts["stage"]))
+def _read_block(law: Law, raw: NDArray[np.uint8], present: NDArray[np.bool_], facts: dict[str, Any]) -> Block:
+    outputs, side = unpack(law, raw[present])
+    return Block(law, outputs, side, np.flatnonzero(present), Receipt.from_dict(facts["receipt"]), str(facts["stage"]))
+
+
+def _whole(column: pa.ChunkedArray, width: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """Bytes of all rows, zero where there are none, and where there are some."""
+    found, present = from_arrow(column, width)
+    raw = np.zeros((len(present), width), np.uint8)
+    raw[present] = found
+    return raw, present
+
+
+def _proof(facts: dict[str, Any], ids: Array, pieces: Sequence[tuple[NDArray[np.uint8], NDArray[np.bool_]]]) -> NDArray[np.uint64]:
+    """(n,) uint64: hash of what all rows share, and of each row's ids and evidence."""
+    salt = "proof/" + digest({name: facts[name] for name in ("classes", "explicit_ids", "blocks")} | {"behind": facts.get("behind", [])})
+    return public_hash(salt, ids, *(part for raw, present in pieces for part in (present.astype(np.int64), raw)))
+
+
+def _numbers(column: pa.ChunkedArray) -> NDArray[np.uint64]:
+    if not pa.types.is_uint64(column.type) or column.null_count:
+        raise InvalidInput(f"Expected a number of 64 bits in every row of column {PROOF!r}, got something else. Write the table again.")
+    return np.asarray(column.to_numpy())
+
+
+def _repeats(ids: Array) -> bool:
+    return len(np.unique(ids, axis=0)) < len(ids)

@@ -199,7 +199,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         )
         if isinstance(y, NoisyLabels):
             check_noisy(y, self.classes, ids, unit)
-            return self._fit_noisy(X, y, learner, options, random_state)
+            return self._fit_noisy(X, y.looked_up(self.ledger), learner, options, random_state)
         return self._fit_raw(X, y, RowIds.of(ids, unit, id_name, unit_name), learner, options)
 
     def _fit_raw(self, X: Any, y: Any, rows: RowIds, learner: Learner, options: LearnOptions) -> Self:

@@ -6,7 +6,7 @@ It holds public facts only: names, laws, epsilons, digests of public things. Nev
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal
@@ -20,6 +20,7 @@ from labeldp.privacy import ledger_charge
 from labeldp.privacy.ledger_charge import name, now, opening, run_id_of
 from labeldp.privacy.ledger_check import Kept, problems
 from labeldp.privacy.ledger_entries import Account, File, Part, RunRecord, account_of, parts_digest, rounded_down
+from labeldp.privacy.ledger_entries import text as entry_text
 from labeldp.privacy.ledger_place import LedgerUrl, location_of, runs_folder
 from labeldp.privacy.ledger_rows import RowSets
 from labeldp.privacy.ledger_session import Session, Store
@@ -137,10 +138,11 @@ class Ledger:
         request = ledger_charge.Request(body, exact(epsilon), rows, overlap, declared, exact(epsilon if total is None else total))
         return ledger_charge.charge(self._store, self._sets, request, str(self.location))
 
-    def intend(self, run_id: str, parts: Iterable[File]) -> None:
+    def intend(self, run_id: str, parts: Iterable[File], drawn: Mapping[str, str] | None = None) -> None:
         """Write down the files of a run's result, in order, before any of them gets its final name.
 
         Again with the same: no effect. With others: they take the place of the earlier ones, unless the run is settled or abandoned.
+        `drawn`: for each stage of these files the digest of what was drawn, which a copy in another format or order has, too.
         """
         listed = [Part(number, part.name, part.rows, part.sha256) for number, part in enumerate(parts)]
         facts: dict[str, object] = {"count": len(listed), "digest": parts_digest(listed)}
@@ -154,7 +156,7 @@ class Ledger:
                 )
             session.replace_parts(run_id, listed)
             names = {"run_id": run_id, "dataset": run.dataset, "column": run.column}
-            session.append({"kind": "parts", **names, **facts, "at": now()})
+            session.append({"kind": "parts", **names, **facts, **({"drawn": dict(drawn)} if drawn else {}), "at": now()})
 
     def settle(self, run_id: str, artefact: str) -> None:
         """Write down that a run's result is complete; `artefact` is the digest of the public result. Again with the same: no effect."""
@@ -214,6 +216,32 @@ class Ledger:
             return []
         with self._store.reading() as session:
             return list(account_of(session.rows(dataset, column, after=1)).runs.values())
+
+    def run(self, run_id: str) -> RunRecord | None:
+        """One run; None where this ledger does not know it."""
+        if not self._store.exists():
+            return None
+        with self._store.reading() as session:
+            return account_of(session.run_rows(run_id_of(run_id))).runs.get(run_id)
+
+    def looked_up(self, receipt: Receipt) -> Receipt:
+        """The receipt, `recorded` if and only if its charge is in this ledger.
+
+        Raises
+        ------
+        LedgerError
+            The ledger knows the run, and charged something else for it.
+        """
+        run = self.run(receipt.run_id)
+        if run is None:
+            return replace(receipt, recorded=False)
+        same = entry_text(receipt.event) == entry_text(run.event)
+        if not same or replace(receipt, recorded=True, secure=run.receipt.secure) != run.receipt:
+            raise LedgerError(
+                f"Expected the receipt of run {receipt.run_id} as {self.location} has it, got another one, changed after the charge. "
+                "Restore the manifest or the table that it came from."
+            )
+        return receipt
 
     def spent(self, dataset: str, column: str) -> float:
         """Epsilon spent on a (dataset, column) by the row, or unit, in the most runs; added exactly, rounded up.

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal, Protocol
 
@@ -52,6 +52,8 @@ class RunRecord:
     receipt : Receipt
     rows : mapping, optional
         Facts of the run's row set, with its digest (`labeldp.privacy.rowset.RowSet.facts`); None: it counts for every row.
+    drawn : mapping of str to str
+        For each stage that was announced: the digest of what was drawn, which tells copies in any format or order.
     """
 
     run_id: str
@@ -70,6 +72,7 @@ class RunRecord:
     repeatable: bool
     receipt: Receipt
     rows: Mapping[str, object] | None = field(default=None, hash=False)
+    drawn: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 class File(Protocol):
@@ -217,7 +220,9 @@ def apply(account: Account, row: Row) -> None:
         case "charge":
             account.runs[body["run_id"]] = _charged(body, row[3])
         case "parts":
-            account.parts[account.runs[body["run_id"]].run_id] = (int(body["count"]), str(body["digest"]))
+            run = account.runs[body["run_id"]]
+            account.parts[run.run_id] = (int(body["count"]), str(body["digest"]))
+            account.runs[run.run_id] = replace(run, drawn={**run.drawn, **body.get("drawn", {})})
         case "settle":
             _close(account, body, "settled", body["artefact"])
         case "abandon":

@@ -238,11 +238,11 @@ class StageTurn(StagedRun):
                 f"Expected the prior that stage {number} began with, got another one. Rows are drawn once: give the former one again."
             )
 
-    def announce(self, run_id: str, files: Sequence[File]) -> None:
-        """Write the stage's files into the ledger, after those of the stages before it."""
+    def announce(self, run_id: str, files: Sequence[File], drawn: Mapping[str, str]) -> None:
+        """Write the stage's files, and the digest of what was drawn, into the ledger, after those of the stages before it."""
         earlier = [part for part in self._ledger.parts(run_id) if not part.name.startswith(f"{self._stage.name}/")]
         mine = [Part(0, f"{self._stage.name}/{file.name}", file.rows, file.sha256) for file in files]
-        self._ledger.intend(run_id, [*earlier, *mine])
+        self._ledger.intend(run_id, [*earlier, *mine], drawn)
 
     def finish(self, artefact: str) -> None:
         """Note that a stage is published; after the last one the run settles, and its secret is destroyed."""

@@ -287,10 +287,10 @@ class StreamRun:
         if (self.second.sums.check(run_id) if check is None else check) != self.sums.check(run_id):
             raise changed_input()
 
-    def announce(self, files: Sequence[File]) -> None:
-        """Write the output's files into the ledger, before they get their final names."""
+    def announce(self, files: Sequence[File], drawn: str) -> None:
+        """Write the output's files, and the digest of what was drawn, into the ledger, before the files get their final names."""
         intend = self._ledger.intend if self._turn is None else self._turn.announce
-        intend(self.receipt.run_id, files)
+        intend(self.receipt.run_id, files, {self.stage_name: drawn})
 
     def settle(self, artefact: str) -> None:
         """Record the digest of the published output and destroy the secret; of stages, after the last one."""

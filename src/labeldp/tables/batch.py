@@ -14,7 +14,8 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence import format as evidence_format
 from labeldp.laws import Law
-from labeldp.privacy.worker import Drawn, Ids, SecondPass
+from labeldp.privacy.worker import Drawn, Ids, SecondPass, filtered
+from labeldp.tables.digest import DRAWN, drawn_words
 from labeldp.tables.labels import LabelCodec
 from labeldp.tables.priors import OpenPrior, weights_of
 from labeldp.tables.spec import ReleaseSpec
@@ -134,10 +135,11 @@ def release_batch(
     second: SecondPass,
     kept: NDArray[np.bool_] | None = None,
     *,
+    salt: str,
     check_rows: bool = False,
     facts: Facts | None = None,
 ) -> tuple[pa.RecordBatch, Drawn]:
-    """A batch with raw labels in, the same rows as they are published out; each row needs an id.
+    """A batch with raw labels in, the same rows as they are published out, and a column `DRAWN`; each row needs an id.
 
     Parameters
     ----------
@@ -148,6 +150,8 @@ def release_batch(
         The charged run: its key, its receipt, its law.
     kept : (n,) bool, optional
         Rows within their unit's cap; others are left out, and so are those of other parts than the run draws.
+    salt : str
+        Of what is drawn (`draw_salt`).
     check_rows : bool
         As in `SecondPass.draw`.
     facts : Facts, optional
@@ -158,7 +162,20 @@ def release_batch(
     rows, prior, kept = batch, facts.prior, drawn.kept
     if not kept.all():
         rows, prior = batch.filter(pa.array(kept)), None if prior is None else prior[kept]
-    return shape.rewrite(rows, *written(drawn.noisy, prior)), drawn
+    codes, raw = written(drawn.noisy, prior)
+    return with_words(shape.rewrite(rows, codes, raw), salt, kept_ids(facts, kept), codes, raw), drawn
+
+
+def kept_ids(facts: Facts, kept: NDArray[np.bool_]) -> Ids | None:
+    """Ids of the rows that got an output."""
+    return facts.ids if facts.ids is None or kept.all() else filtered(facts.ids, kept)
+
+
+def with_words(
+    rows: pa.RecordBatch, salt: str, ids: Ids | None, codes: NDArray[np.integer], raw: NDArray[np.uint8] | None
+) -> pa.RecordBatch:
+    """Released rows, and the column `DRAWN` of what each adds to the digest of what was drawn."""
+    return rows.append_column(DRAWN, pa.array(drawn_words(salt, ids, codes, raw).view(np.int64)))
 
 
 def written(

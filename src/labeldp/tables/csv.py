@@ -4,7 +4,7 @@
 import base64
 import hashlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -220,8 +220,8 @@ class CsvSink:
             offsets = np.frombuffer(records.buffers()[1], np.int64)[records.offset : records.offset + len(records) + 1]
             self._file.write(memoryview(records.buffers()[2])[offsets[0] : offsets[-1]])
 
-    def close(self) -> str:
-        """Finish the file; SHA-256 of its bytes."""
+    def close(self, more: Mapping[str, object] | None = None) -> str:
+        """Finish the file; SHA-256 of its bytes. It has no place for facts."""
         return self._file.finish()
 
     def abort(self) -> None:

@@ -108,6 +108,11 @@ class DatasetSource:
         self._shape: Shape | None = None
 
     @property
+    def files(self) -> tuple[ParquetSource, ...]:
+        """All files, in order."""
+        return tuple(self._files)
+
+    @property
     def first(self) -> ParquetSource:
         """The first file."""
         return self._files[0]

@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names what the columns of an Arrow table hold, whatever the batches, chunks, dictionaries and 32- or 64-bit offsets were."""
+"""Names what columns hold, whatever the batches, chunks, dictionaries and 32- or 64-bit offsets were: public ones, and what was drawn."""
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from labeldp import _hash
+from labeldp.privacy.worker import Ids
+
+DRAWN = "__labeldp_drawn"
+"""Column of `drawn_words` that goes with released rows until they are written."""
+_DIGITS = 19  # so many always fit into 64 bits
 
 
 class ArrowDigest:
@@ -114,3 +121,97 @@ def _nested(kind: pa.DataType) -> list[pa.Field]:
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return [kind.value_field]
     return []
+
+
+# What was drawn ---------------------------------------------------------------------------------------------------------------------
+
+
+def draw_salt(facts: Mapping[str, object]) -> str:
+    """Binds what was drawn to the classes, law, receipt and stage that a table's shared facts state."""
+    return "drawn/" + _hash.digest({name: facts[name] for name in ("classes", "law", "receipt", "stage")})
+
+
+def drawn_words(salt: str, ids: Ids | None, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> NDArray[np.uint64]:
+    """What each row adds to the digest of what was drawn: (n,) uint64.
+
+    Parameters
+    ----------
+    salt : str
+        From `draw_salt`.
+    ids : (n,) NumPy integers or Arrow text, or a list of such columns; None where no column names the rows
+        A number and its decimal text are the same id.
+    codes : (n,) integers
+        Noisy labels.
+    evidence : (n, width) uint8, or None where the label says all
+    """
+    columns = [] if ids is None else [_named(column) for column in (ids if isinstance(ids, list) else [ids])]
+    return _hash.public_hash(salt, *columns, codes.astype(np.int64, copy=False), *([] if evidence is None else [evidence]))
+
+
+class DrawnDigest:
+    """Digest of what was drawn, batch by batch: of ids, noisy labels and evidence in any order; without ids, in this order.
+
+    It finds what accident or carelessness changed. Whoever sets out to can make other rows with the same digest, and can write a new one
+    into a file: against forging there are SHA-256 of whole files and the ledger.
+
+    Parameters
+    ----------
+    ordered : bool
+        Rows have no ids: a row is its place.
+    first : int
+        Number of the first row.
+    """
+
+    def __init__(self, ordered: bool, first: int = 0) -> None:
+        self._set, self._ordered, self.first, self.rows = _hash.SetDigest(), ordered, first, 0
+
+    def update(self, words: NDArray[np.uint64]) -> None:
+        """Add the next rows, by their `drawn_words`."""
+        start = self.first + self.rows
+        self._set.update(*([np.arange(start, start + len(words))] if self._ordered else []), words)
+        self.rows += len(words)
+
+    def following(self) -> "DrawnDigest":
+        """An empty one of the rows after these."""
+        return DrawnDigest(self._ordered, self.first + self.rows)
+
+    def facts(self) -> dict[str, object]:
+        """What a file says of itself, so that it can be proven without the others."""
+        return {"drawn": self.hexdigest()} | ({"first_row": self.first} if self._ordered else {})
+
+    def hexdigest(self) -> str:
+        """48 hexadecimal digits."""
+        return self._set.hexdigest()
+
+
+def drawn_in_all(digests: Iterable[str]) -> str:
+    """The digest of all files of a release, from those of each."""
+    total = _hash.SetDigest()
+    for each in digests:
+        total += _hash.SetDigest.from_hexdigest(each)
+    return total.hexdigest()
+
+
+def id_words(ids: Any) -> NDArray[np.uint64]:
+    """One word for each row's ids, the same whatever their types: (n,) uint64."""
+    columns = [_named(column) for column in (ids if isinstance(ids, list) else [ids])]
+    return columns[0] if len(columns) == 1 else _hash.public_hash("names", *columns)
+
+
+def _named(ids: NDArray[np.generic] | pa.Array) -> NDArray[np.uint64]:
+    """One id column as words: whole numbers of up to 19 digits are themselves, in any type and as text; everything else is hashed text."""
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
+        if not len(ids) or (ids.min() >= 0 and ids.max() < 10**_DIGITS):
+            return ids.astype(np.uint64, copy=False)
+        ids = pa.array(ids).cast(pa.large_string())
+    text = ids if isinstance(ids, pa.Array) else pa.array(ids)
+    length = pc.binary_length(text)
+    plain = pc.and_(pc.ascii_is_decimal(text), pc.less_equal(length, _DIGITS))
+    plain = pc.and_(plain, pc.or_(pc.equal(length, 1), pc.invert(pc.starts_with(text, "0"))))
+    numbers = np.asarray(plain.to_numpy(zero_copy_only=False), bool)
+    if numbers.all():
+        return np.asarray(text.cast(pa.uint64()).to_numpy(zero_copy_only=False))
+    words = _hash.public_hash("name", text)
+    if numbers.any():
+        words[numbers] = text.filter(plain).cast(pa.uint64()).to_numpy(zero_copy_only=False)
+    return words

@@ -21,6 +21,7 @@ from labeldp.privacy.stream import changed_input, repeated_ids
 from labeldp.privacy.worker import RunSecret
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import Shape, evidence_bytes
+from labeldp.tables.digest import draw_salt
 from labeldp.tables.jobs import (
     KEPT,
     WORD,
@@ -229,8 +230,9 @@ class _ClusterTask:
             with self.engine.lend(Loan(self.run_.lend())) as handle:
                 table = self.table if self.sealed is None else self.engine.read(self.sealed.files)
                 work = replace(self._work(handle, table), sealed=self.sealed is not None)
-                shared = to_json(shared_facts(made), indent=None)
-                drawing = Drawing(receipt, self.run_.prior_digest, self.run_.stage_name, staging, _settings(self.shape), shared)
+                shared = shared_facts(made)
+                named = self.run_.prior_digest, self.run_.stage_name
+                drawing = Drawing(receipt, *named, staging, _settings(self.shape), to_json(shared, indent=None), draw_salt(shared))
                 try:
                     found = self._second(table, work, drawing)
                 except InvalidInput:

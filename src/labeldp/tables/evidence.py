@@ -1,55 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a released table back as noisy labels: what training on it needs, free of charge."""
+"""Reading a released table back as noisy labels: what training on it needs, free of charge, once it is proven to be what was drawn."""
 
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
-from labeldp.evidence import Block, NoisyLabels
+from labeldp.evidence import Block, NoisyLabels, concat
 from labeldp.evidence import format as evidence_format
 from labeldp.evidence.table import FORMAT
 from labeldp.laws import Law, law_from_dict
+from labeldp.privacy.ledger import Ledger
 from labeldp.receipt import Receipt
-from labeldp.tables.batch import row_id_array
+from labeldp.tables.batch import row_id_array, row_ids
 from labeldp.tables.dataset import DatasetSource
+from labeldp.tables.digest import DrawnDigest, draw_salt, drawn_in_all, drawn_words, id_words
 from labeldp.tables.formats import open_table
-from labeldp.tables.labels import LabelCodec
-from labeldp.tables.manifest import manifest_place, read_manifest
+from labeldp.tables.labels import LabelCodec, parse_classes, value_type
+from labeldp.tables.manifest import charged_law, manifest_place, read_manifest
+from labeldp.tables.output import Output
 from labeldp.tables.parquet import ParquetSource, read_facts
 from labeldp.tables.place import Place
 from labeldp.tables.table import EVIDENCE, Batch, Source, check_columns
 
+Facts = Mapping[str, Any]
 
-def released_facts(path: Path | Place) -> Mapping[str, object] | None:
-    """What a released table says of itself, in its manifest or its Parquet metadata; None: the table is not a release.
 
-    Raises
-    ------
-    InvalidInput
-        The table has an evidence column, but the facts to read it are gone.
+@dataclass(frozen=True)
+class Proven:
+    """Noisy labels that were read and proven, what their release says of itself, and the classes as values of the label column."""
+
+    noisy: NoisyLabels
+    facts: Facts
+    codec: LabelCodec
+
+
+def released_facts(source: Source, manifest: Any = None) -> Facts | None:
+    """What a table says of itself, in a manifest (`manifest`, or the one beside it) or its Parquet metadata; None: it claims nothing.
+
+    That it is what these facts speak of is for `proven` to find out.
     """
-    place = Place.of(path)
-    source = open_table(place)
-    facts = read_manifest(place) or _embedded(source)
-    if facts is None and any(name.endswith(EVIDENCE) for name in source.names):
-        raise InvalidInput(
-            f"Expected the manifest of a released table, got none: {manifest_place(place).name}. Put it beside {place.name} again."
-        )
-    return facts
+    if manifest is not None:
+        place = Place.of(manifest)
+        found = read_manifest(place, named=True)
+        if found is None:
+            raise InvalidInput(f"Expected a manifest, got none at {place}. Check the path.")
+        return found
+    return read_manifest(source.path) or _embedded(source)
 
 
-def check_raw(table: Source, label: str) -> None:
-    """Refuse a table whose labels are noisy already, as its manifest or its own metadata says."""
-    facts = {} if label + EVIDENCE in table.names else read_manifest(table.path) or _embedded(table) or {}
+def check_raw(table: Source, label: str, ledger: Ledger | None = None) -> None:
+    """Refuse a table whose labels are noisy already, as its manifest or metadata says, or as a ledger knows the very file.
+
+    The ledger is asked where it is given; the file is then read once to take its SHA-256, if the ledger has releases of this column.
+    """
+    facts = {} if label + EVIDENCE in table.names else released_facts(table) or {}
     if label + EVIDENCE in table.names or facts.get("label") == label:
         raise InvalidInput(f"Expected a table with raw labels, got one whose column {label!r} was released already. Name its original.")
+    if ledger is None:
+        return
+    runs = {part.sha256: run.run_id for run in ledger.runs(column=label) for part in ledger.parts(run.run_id)}
+    found = next((runs[sha256] for sha256 in _file_digests(table.path) if sha256 in runs), None) if runs else None
+    if found is not None:
+        raise InvalidInput(
+            f"Expected a table with raw labels, got {table.path.name}, which run {found} released and whose manifest is gone. The same "
+            "labeldp release command writes it again, free of charge."
+        )
 
 
 def _embedded(source: Source) -> dict[str, object] | None:
@@ -59,16 +82,39 @@ def _embedded(source: Source) -> dict[str, object] | None:
     return facts if isinstance(facts, dict) and facts.get("kind") == "release" and facts.get("format") == FORMAT else None
 
 
-def read_noisy(path: Any, label: str | None = None) -> NoisyLabels:
-    """The noisy labels of a released table.
+def read_noisy(
+    path: Any,
+    label: str | None = None,
+    *,
+    manifest: Any = None,
+    released: Any = None,
+    ledger: Ledger | None = None,
+    law: Law | None = None,
+    classes: Sequence[object] | None = None,
+    id: str | Sequence[str] | None = None,
+) -> NoisyLabels:
+    """The noisy labels of a table, proven to be what was drawn, or declared by their law.
 
     Parameters
     ----------
     path : str, Path, Place or (file system, path)
         A Parquet or CSV file, or a folder of Parquet files, that `labeldp release` wrote, with its manifest beside it (Parquet carries
-        the facts itself).
+        the facts itself); or a copy of one in another format, order or with other columns.
     label : str, optional
         The released column; that of the manifest if None.
+    manifest : str, Path, Place or (file system, path), optional
+        The release's manifest, where it is not beside the table.
+    released : str, Path, Place or (file system, path), optional
+        The released table, if `path` holds some of its rows: evidence is read there and matched by id. The label column of `path`
+        is not read.
+    ledger : Ledger, optional
+        The receipt, and what was drawn, are looked up there. What it contradicts is refused; what it does not know is "not recorded".
+    law : Law, optional
+        Of labels that something else than labeldp drew, and that are therefore declared, not proven. With `label`.
+    classes : sequence of K values, optional
+        Of declared labels; 0..K-1 if None.
+    id : str or sequence of str, optional
+        Columns that name the rows of declared labels.
 
     Returns
     -------
@@ -77,26 +123,239 @@ def read_noisy(path: Any, label: str | None = None) -> NoisyLabels:
     Raises
     ------
     InvalidInput
-        The table is not a release, is one of another column, or its evidence is damaged.
+        The table is not a release, is one of another column, or is not what was drawn: a label, id or evidence differs, or a row is
+        missing, new or repeated.
+
+    Guarantee
+    ---------
+    A digest finds accidents. Whoever means to deceive can write another one: against that, name the ledger.
     """
-    where = Place.of(path)
-    facts = released_facts(where)
+    source = open_table(path)
+    if law is not None:
+        return _declared(source, label, law, classes, id)
+    original = source if released is None else open_table(released)
+    found = proven(original, label, manifest, ledger)
+    if found is None:
+        raise unknown(original)
+    return found.noisy if released is None else matched(source, found)
+
+
+def unknown(source: Source) -> InvalidInput:
+    """What is said of a table that is to be a release and says nothing of one."""
+    return InvalidInput(
+        f"Expected a released table, got {source.path.name} without manifest or metadata of labeldp. Name its manifest (manifest=, "
+        "--manifest), or, for some of its rows, the released table (released=, --released). Labels that another mechanism drew are "
+        "declared by its law (law= and classes=; --noisy, --law, --epsilon and --classes)."
+    )
+
+
+def proven(source: Source, label: str | None = None, manifest: Any = None, ledger: Ledger | None = None) -> Proven | None:
+    """The noisy labels of a released table if they are what was drawn; None if it claims no release of this column.
+
+    Raises
+    ------
+    InvalidInput
+        It claims one and is not what was drawn, or nothing can prove it; or the ledger contradicts it.
+    """
+    facts = released_facts(source, manifest)
     if facts is None:
-        raise InvalidInput(f"Expected a released table, got {where.name} without manifest or metadata of labeldp. Release it first.")
+        if label is None or label + EVIDENCE not in source.names:
+            return None
+        raise InvalidInput(
+            f"Expected the manifest of a released table, got none: {manifest_place(source.path).name}. Put it beside "
+            f"{source.path.name} again, or name it (manifest=, --manifest)."
+        )
     if label is not None and facts["label"] != label:
+        if manifest is None:
+            return None
         raise InvalidInput(f"Expected the released column {facts['label']!r}, got {label!r}. The other columns are public.")
-    source = open_table(where)
-    column, evidence, ids = str(facts["label"]), facts.get("evidence"), _names(facts.get("id"))
-    wanted = [column, *([str(evidence)] if evidence else []), *ids]
-    check_columns(source, wanted)
-    law = law_from_dict(facts["law"])  # type: ignore[arg-type]
-    codec = LabelCodec(tuple(facts["classes"]), column, source.type_of(column))  # type: ignore[arg-type]
-    parts, names, start = [], [], 0
-    for batch in source.batches(wanted):
-        parts.append(_outputs(law, codec, batch.column(column), None if not evidence else batch.column(str(evidence)), start))
-        names.append(_names_of(batch, ids, start))
+    column = str(facts["label"])
+    check_columns(source, [column, *([str(facts["evidence"])] if facts.get("evidence") else []), *_names(facts.get("id"))])
+    _check_law(facts)
+    pieces, drawn = _read(source, facts, in_files="digests" not in facts)
+    receipt = _on_record(ledger, source, facts, drawn)
+    parts = [_noisy(piece, facts, receipt) for piece in pieces if piece.outputs]
+    if not parts:
+        raise InvalidInput("Expected rows in the released table, got none.")
+    return Proven(concat(parts), facts, _codec_of(facts, source))
+
+
+def matched(source: Source, found: Proven) -> NoisyLabels:
+    """The noisy labels of some of a release's rows, in the order of another table that has their ids.
+
+    Raises
+    ------
+    InvalidInput
+        The release has no ids, or an id is not in it, or is there twice in the other table.
+    """
+    names = tuple(_names(found.facts.get("id")))
+    if not names:
+        raise InvalidInput("Expected a release with ids to find its rows by, got one without. Release with an id column (id=, --id).")
+    check_columns(source, names)
+    words = np.concatenate([id_words(row_ids(batch, names)) for batch in source.batches(list(names))])
+    known = id_words(found.noisy.ids if found.noisy.ids.ndim == 1 else list(found.noisy.ids.T))
+    order = np.argsort(known, kind="stable")
+    place = order[np.minimum(np.searchsorted(known[order], words), len(known) - 1)]
+    missing = np.flatnonzero(known[place] != words)
+    if len(missing):
+        raise InvalidInput(f"Expected only rows of the release, got another id in row {missing[0]} of {source.path.name}. Drop such rows.")
+    if len(np.unique(place)) < len(place):
+        raise InvalidInput(f"Expected each row of the release once, got an id twice in {source.path.name}. Drop repeated rows.")
+    return found.noisy[place]
+
+
+def _declared(source: Source, label: str | None, law: Law, classes: Sequence[object] | None, id: str | Sequence[str] | None) -> NoisyLabels:
+    names = () if id is None else (id,) if isinstance(id, str) else tuple(id)
+    if label is None:
+        raise InvalidInput("Expected the column of declared labels by name, got none. Pass label=.")
+    check_columns(source, [label, *names])
+    values = tuple(range(law.n_classes)) if classes is None else tuple(classes)
+    codec = LabelCodec(parse_classes(values, label, source.type_of(label), text_table=source.text), label, source.type_of(label))
+    codes: list[NDArray[np.generic]] = []
+    ids, start = [], 0
+    for batch in source.batches([label, *names]):
+        codes.append(codec.encode(batch.column(label), start))
+        ids.append(row_id_array(batch, names))
         start += len(batch)
-    return _noisy(law, parts, names, facts, explicit_ids=bool(ids))
+    if not codes:
+        raise InvalidInput(f"Expected rows, got none in {source.path.name}.")
+    noisy = NoisyLabels.from_labels(np.concatenate(codes), law, ids=np.concatenate(ids) if names else None)  # type: ignore[arg-type]
+    return replace(noisy, classes=values)
+
+
+# Proof ------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Piece:
+    """Rows that were read from one table, or one file of it."""
+
+    first: int
+    outputs: list[NDArray[np.generic]]
+    sides: list[dict[str, NDArray[np.generic]]]
+    ids: list[NDArray[np.generic]]
+
+
+def _check_law(facts: Facts) -> None:
+    """The law is the one that the receipt was charged for."""
+    law = charged_law(Receipt.from_dict(facts["receipt"]), str(facts["stage"]))
+    if law is not None and law != law_from_dict(facts["law"]):
+        raise InvalidInput("Expected the law that the receipt names, got another one. The manifest or metadata was changed; restore it.")
+
+
+def _read(source: Source, facts: Facts, *, in_files: bool) -> tuple[list[_Piece], str]:
+    """All rows and the digest of what they hold, compared with what the facts say; `in_files`: each file says it of itself."""
+    if not in_files or not isinstance(source, DatasetSource):
+        piece, drawn = _piece(source, facts)
+        claimed = facts["digests"].get("drawn") if not in_files else facts.get("drawn")
+        _compare(source, facts, drawn, claimed)
+        return [piece], drawn
+    said = [_embedded(file) or {} for file in source.files]
+    own = ("drawn", "first_row")
+    if any({k: v for k, v in each.items() if k not in own} != {k: v for k, v in facts.items() if k not in own} for each in said):
+        raise InvalidInput(f"Expected files of one release in {source.path.name}, got others among them. Name the files of one.")
+    found = [_piece(file, each) for file, each in zip(source.files, said, strict=True)]
+    for file, each, (_, drawn) in zip(source.files, said, found, strict=True):
+        _compare(file, facts, drawn, each.get("drawn"))
+    return [piece for piece, _ in found], drawn_in_all(drawn for _, drawn in found)
+
+
+def _piece(source: Source, facts: Facts) -> tuple[_Piece, str]:
+    column, evidence, names = str(facts["label"]), facts.get("evidence"), _names(facts.get("id"))
+    law, salt = law_from_dict(facts["law"]), draw_salt(facts)
+    first = int(facts.get("first_row", 0))
+    digest, piece = DrawnDigest(ordered=not names, first=first), _Piece(first, [], [], [])
+    try:
+        codec = _codec_of(facts, source)
+        for batch in source.batches([column, *([str(evidence)] if evidence else []), *names]):
+            codes = codec.encode(_as_labels(batch.column(column), codec, source), None)
+            raw = _evidence(batch.column(str(evidence)), law) if evidence else None
+            ids = row_ids(batch, tuple(names))
+            digest.update(drawn_words(salt, ids, codes, raw))
+            outputs, side = (codes, {}) if raw is None else evidence_format.unpack(law, raw)
+            start = first + digest.rows - len(batch)
+            piece.outputs.append(outputs)
+            piece.sides.append(side)
+            piece.ids.append(_names_of(batch, names, start))
+    except InvalidInput as error:
+        raise changed(source, facts, str(error)) from None
+    return piece, digest.hexdigest()
+
+
+def _compare(source: Source, facts: Facts, drawn: str, claimed: object) -> None:
+    """What was read is what the facts speak of; where they name no digest of it, the whole file must be the one that was written."""
+    if claimed is not None:
+        if drawn != claimed:
+            raise changed(source, facts)
+        return
+    digests = facts.get("digests")
+    if digests is None:
+        raise InvalidInput(
+            f"Expected a table that can be proven, got {source.path.name}, whose metadata names no digest of its labels. Put its manifest "
+            "beside it, or name it (manifest=, --manifest)."
+        )
+    if not Output(source.path, "parts" in facts).holds(source.path, digests.get("output"), facts):
+        raise changed(source, facts)
+
+
+def changed(source: Source, facts: Facts, why: str = "") -> InvalidInput:
+    """What is said of a table that claims to be a release and is not what was drawn."""
+    run_id = Receipt.from_dict(facts["receipt"]).run_id
+    ids = "or" if facts.get("id") else "or their order (the release has no ids)"
+    return InvalidInput(
+        f"Expected what run {run_id} has drawn, got something else in {source.path.name}: labels, evidence, ids {ids} rows differ."
+        f"{f' ({why})' if why else ''} Restore the released table; for some of its rows, name it (released=, --released). Raw labels "
+        "belong under another name, without this manifest or metadata."
+    )
+
+
+def _on_record(ledger: Ledger | None, source: Source, facts: Facts, drawn: str) -> Receipt:
+    """The receipt as the ledger has it. What was drawn must be what the ledger names, by content or as whole files."""
+    receipt = Receipt.from_dict(facts["receipt"])
+    if ledger is None:
+        return receipt
+    looked_up = ledger.looked_up(receipt)
+    run = ledger.run(receipt.run_id) if looked_up.recorded else None
+    if run is None or run.drawn.get(str(facts["stage"])) == drawn:
+        return looked_up
+    announced = {part.sha256 for part in ledger.parts(run.run_id)}
+    files = _file_digests(source.path)
+    if not announced or not set(files) <= announced or len(set(files)) < len(files):
+        raise InvalidInput(
+            f"Expected what run {receipt.run_id} has drawn, as the ledger names it, got something else in {source.path.name}. Its manifest "
+            "or metadata was made for other labels; restore the released table."
+        )
+    return looked_up
+
+
+def _file_digests(place: Place) -> list[str]:
+    files = [file for file in place.files() if file.name[:1] not in "._"] if place.is_folder() else [place]
+    return [file.digest() for file in files if file.is_file()]
+
+
+# Columns ----------------------------------------------------------------------------------------------------------------------------
+
+
+def _codec_of(facts: Facts, source: Source) -> LabelCodec:
+    """The classes as values of the column as it is now: a copy may hold them as numbers, text or truth values."""
+    column, kind = str(facts["label"]), source.type_of(str(facts["label"]))
+    classes = tuple(facts["classes"])
+    if source.text or "" not in classes or None in classes or _is_text(kind):
+        return LabelCodec(parse_classes(classes, column, kind, text_table=source.text), column, kind)
+    return LabelCodec(parse_classes([None if c == "" else c for c in classes], column, kind, text_table=False), column, kind)
+
+
+def _as_labels(labels: pa.Array, codec: LabelCodec, source: Source) -> pa.Array:
+    """Null where a text class is empty: what other tools make of an empty field."""
+    if source.text or not labels.null_count or "" not in codec.classes or None in codec.classes:
+        return labels
+    plain = labels.dictionary_decode() if pa.types.is_dictionary(labels.type) else labels
+    return pc.fill_null(plain, "")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    plain = value_type(kind)
+    return bool(pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_string_view(plain))
 
 
 def _names(value: object) -> list[str]:
@@ -108,19 +367,14 @@ def _names_of(batch: Batch, ids: list[str], start: int) -> NDArray[np.generic]:
     return np.arange(start, start + len(batch)) if found is None else found
 
 
-def _outputs(
-    law: Law, codec: LabelCodec, labels: pa.Array, evidence: pa.Array | None, start: int
-) -> tuple[NDArray[np.generic], dict[str, NDArray[np.generic]]]:
-    if evidence is None:
-        return codec.encode(labels, start), {}
-    width = evidence_format.record_type(law).itemsize
-    raw = evidence if not (pa.types.is_string(evidence.type) or pa.types.is_large_string(evidence.type)) else _from_base64(evidence)
-    bytes_, present = evidence_format.from_arrow(raw, width)
+def _evidence(column: pa.Array, law: Law) -> NDArray[np.uint8]:
+    """(n, width) uint8, of bytes or of base64url."""
+    plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    column = _from_base64(plain) if _is_text(plain.type) else plain
+    raw, present = evidence_format.from_arrow(column, evidence_format.record_type(law).itemsize)
     if not present.all():
-        raise InvalidInput(
-            f"Expected evidence in every row of a released table, got none in row {start + int(np.argmin(present))}. The file is damaged."
-        )
-    return evidence_format.unpack(law, bytes_)
+        raise InvalidInput("Expected evidence in every row of a released table, got none in some. The file is damaged.")
+    return raw
 
 
 def _from_base64(texts: pa.Array) -> pa.Array:
@@ -130,18 +384,8 @@ def _from_base64(texts: pa.Array) -> pa.Array:
         raise InvalidInput("Expected evidence in base64url, got something else. The column was changed after the release.") from None
 
 
-def _noisy(
-    law: Law,
-    parts: list[tuple[NDArray[np.generic], dict[str, NDArray[np.generic]]]],
-    names: list[NDArray[np.generic]],
-    facts: Mapping[str, object],
-    *,
-    explicit_ids: bool,
-) -> NoisyLabels:
-    if not parts:
-        raise InvalidInput("Expected rows in the released table, got none.")
-    outputs = np.concatenate([part[0] for part in parts])
-    side = {name: np.concatenate([part[1][name] for part in parts]) for name in parts[0][1]}
-    receipt = Receipt.from_dict(facts["receipt"])  # type: ignore[arg-type]
+def _noisy(piece: _Piece, facts: Facts, receipt: Receipt) -> NoisyLabels:
+    law, outputs = law_from_dict(facts["law"]), np.concatenate(piece.outputs)
+    side = {name: np.concatenate([each[name] for each in piece.sides]) for name in piece.sides[0]}
     block = Block(law, outputs, side, np.arange(len(outputs)), receipt, str(facts["stage"]))
-    return NoisyLabels(len(outputs), tuple(facts["classes"]), (block,), np.concatenate(names), explicit_ids)  # type: ignore[arg-type]
+    return NoisyLabels(len(outputs), tuple(facts["classes"]), (block,), np.concatenate(piece.ids), bool(facts.get("id")))

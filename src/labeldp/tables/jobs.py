@@ -26,6 +26,7 @@ from labeldp.privacy.rowset import RowSetBuilder
 from labeldp.privacy.worker import FirstPass, Lent, PassSums, RunFacts, RunSecret, SecondPass, borrowed
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import Read, Reader, Shape, release_batch, row_ids
+from labeldp.tables.digest import DRAWN
 from labeldp.tables.parquet import WriterSettings, released_sink
 from labeldp.tables.parts import PartsSink
 from labeldp.tables.priors import OpenPrior
@@ -243,7 +244,7 @@ class CapJob:
 
 @dataclass(frozen=True)
 class Drawing:
-    """What draws: the charge, the digest of the prior, and where files go."""
+    """What draws: the charge, the digest of the prior, where files go, what they say, and the salt of what is drawn."""
 
     receipt: Receipt
     prior: str
@@ -251,6 +252,7 @@ class Drawing:
     staging: Staging
     settings: WriterSettings
     metadata: str
+    salt: str
 
     def second(self, work: Work) -> tuple[SecondPass, Read]:
         """The pass, on a worker, and what reads the facts of its rows."""
@@ -280,7 +282,9 @@ class DrawAndWriteJob:
         try:
             for batch in regrouped(batches):
                 rows, kept = _without_kept(batch, self.work.shape)
-                released, _ = release_batch(rows, self.work.spec, self.work.shape, second, kept, facts=read(rows, None))
+                released, _ = release_batch(
+                    rows, self.work.spec, self.work.shape, second, kept, salt=self.drawing.salt, facts=read(rows, None)
+                )
                 dropped += len(batch) - len(released)
                 _write(sink, released)
             yield SecondSummary(_finished(sink), second.sums.check(self.drawing.receipt.run_id), dropped)
@@ -300,8 +304,8 @@ class DrawJob:
 
     @property
     def schema(self) -> pa.Schema:
-        """The released columns and five more."""
-        more = [*(pa.field(name, pa.int64()) for name in (WORD, *CHECK, ROW_COUNT)), pa.field(KEPT, pa.bool_())]
+        """The released columns and six more."""
+        more = [*(pa.field(name, pa.int64()) for name in (DRAWN, WORD, *CHECK, ROW_COUNT)), pa.field(KEPT, pa.bool_())]
         return pa.schema([*self.work.shape.released(), *more])
 
     @discreetly
@@ -310,7 +314,9 @@ class DrawJob:
         for batch in regrouped(batches):
             rows, kept = _without_kept(batch, self.work.shape)
             facts = read(rows, None)
-            released, drawn = release_batch(rows, self.work.spec, self.work.shape, second, kept, check_rows=True, facts=facts)
+            released, drawn = release_batch(
+                rows, self.work.spec, self.work.shape, second, kept, salt=self.drawing.salt, check_rows=True, facts=facts
+            )
             assert drawn.check is not None
             if len(released):
                 yield self._with(released, second.order_words(drawn.blocks), drawn.check[drawn.kept], 1)
@@ -322,7 +328,7 @@ class DrawJob:
     def _blank(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         shape = self.work.shape
         evidence = np.zeros((len(rows), shape.evidence_bytes), np.uint8) if shape.evidence_bytes else None
-        return shape.rewrite(rows, np.zeros(len(rows), np.int32), evidence)
+        return shape.rewrite(rows, np.zeros(len(rows), np.int32), evidence).append_column(DRAWN, pa.array([0], pa.int64()))
 
     def _with(
         self, rows: pa.RecordBatch, words: NDArray[np.uint64], check: NDArray[np.uint64], kept: int, stands_for: int = 1
@@ -346,7 +352,7 @@ class WriteJob:
 
     def _run(self, batches: Batches) -> Iterator[SecondSummary]:
         sink, sums, rows, dropped, first = self.drawing.sink(self.work), np.zeros(2, np.uint64), 0, 0, None
-        schema = self.work.shape.released()
+        schema = self.work.shape.released().append(pa.field(DRAWN, pa.int64()))
         try:
             for batch in regrouped(batches):
                 for i, name in enumerate(CHECK):

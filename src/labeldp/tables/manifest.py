@@ -5,12 +5,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from labeldp.errors import InvalidInput
 from labeldp.evidence.table import FORMAT, plain
-from labeldp.laws import Law
+from labeldp.laws import Law, law_from_dict
+from labeldp.privacy.run import law_per_row
+from labeldp.privacy.staged import stage_name
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import evidence_bytes
+from labeldp.tables.digest import drawn_in_all
 from labeldp.tables.passes import Written
 from labeldp.tables.place import Place
 from labeldp.tables.spec import ReleaseSpec
@@ -55,32 +59,40 @@ def shared_facts(made: Released) -> dict[str, object]:
     }
 
 
-def manifest(made: Released, written: Written, public_digest: str | None, parts: Sequence[Part] | None = None) -> dict[str, object]:
-    """The manifest as JSON-ready data, the unit first. `parts`: the files of a release of many, in order."""
-    spec, receipt = made.spec, made.receipt
-    guarantee = {
+def guarantee(receipt: Receipt, law: Law) -> dict[str, object]:
+    """What a receipt and a row's law promise, the unit first."""
+    return {
         "unit": receipt.unit,
         "max_rows_per_unit": receipt.max_rows_per_unit,
         "epsilon": receipt.epsilon,
         "delta": receipt.delta,
-        "epsilon_per_row": made.law.epsilon,
+        "epsilon_per_row": law.epsilon,
     } | ({"except_for": receipt.except_for} if receipt.except_for else {})
+
+
+def manifest(made: Released, written: Written, public_digest: str | None, parts: Sequence[Part], *, many: bool = True) -> dict[str, object]:
+    """The manifest as JSON-ready data, the unit first. `parts`: the files in order; `many`: in a folder, even if there is one."""
+    spec, receipt = made.spec, made.receipt
     facts = shared_facts(made) | {
         "dataset": made.dataset,
-        "dataset_from": "given" if spec.dataset else "name of the input file" if parts is None else "name of the input folder",
+        "dataset_from": "given" if spec.dataset else "name of the input file" if not many else "name of the input folder",
         "classes_inferred": spec.infers_classes,
         "order": "keyed permutation" if spec.order == "shuffle" else "kept: stated to be public",
         "prior": (list(spec.prior_columns) or None) if made.prior is None else dict(made.prior),
         "rows": written.rows,
         **_left_out(spec, written),
-        "digests": {"output": f"sha256:{written.digest}", "public_columns": None if public_digest is None else f"sha256:{public_digest}"},
+        "digests": {
+            "output": f"sha256:{written.digest}",
+            "drawn": drawn_in_all(part.drawn for part in parts),
+            "public_columns": None if public_digest is None else f"sha256:{public_digest}",
+        },
     }
-    if parts is not None:
+    if many:
         named = [(part_name(number), part) for number, part in enumerate(parts)]
         facts["parts"] = [{"name": name, "rows": part.rows, "sha256": part.sha256} for name, part in named]
     if not receipt.secure:
         return {"insecure": True} | facts
-    return {"guarantee": guarantee, "insecure": False} | facts
+    return {"guarantee": guarantee(receipt, made.law), "insecure": False} | facts
 
 
 def _left_out(spec: ReleaseSpec, written: Written) -> dict[str, object]:
@@ -95,15 +107,26 @@ def to_json(facts: Mapping[str, object], *, indent: int | None = 2) -> str:
     return json.dumps(facts, indent=indent, allow_nan=False, ensure_ascii=False)
 
 
-def read_manifest(out: Path | Place) -> dict[str, object] | None:
-    """The manifest beside a table, or None if there is none.
+def charged_law(receipt: Receipt, stage: str) -> Law | None:
+    """The law of one row in a stage of what a receipt was charged for; None where the receipt does not say."""
+    drawn = receipt.event.get("law")
+    if not isinstance(drawn, Mapping):
+        return None
+    stages = drawn.get("stages")
+    named: Any = {stage_name(i + 1): each["law"] for i, each in enumerate(stages)} if stages else {drawn.get("stage"): drawn.get("law")}
+    facts = named.get(stage)
+    return None if facts is None else law_per_row(law_from_dict(facts), receipt.max_rows_per_unit)
+
+
+def read_manifest(out: Path | Place, *, named: bool = False) -> dict[str, object] | None:
+    """The manifest beside a table, or (`named`) at this very place; None if there is none.
 
     Raises
     ------
     InvalidInput
         It is there but is not a manifest of this format.
     """
-    path = manifest_place(Place.of(out))
+    path = Place.of(out) if named else manifest_place(Place.of(out))
     try:
         facts = json.loads(path.read_bytes())
     except FileNotFoundError:

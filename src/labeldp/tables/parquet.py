@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parquet: the Arrow schema stays, the label's column chunks are written anew, and no metadata of the input is carried over."""
 
+import base64
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypedDict
@@ -191,11 +193,11 @@ class ParquetDigest(ArrowDigest):
 class ParquetSink:
     """A Parquet file being written, in row groups of bounded size."""
 
-    def __init__(self, path: Path | Place, schema: pa.Schema, settings: Mapping[str, object]):
+    def __init__(self, path: Path | Place, schema: pa.Schema, settings: Mapping[str, object], facts: str = ""):
         self._file = HashedFile(path)
         self._buffer = pa.BufferedOutputStream(pa.PythonFile(self._file, mode="w"), WRITE_BUFFER)
-        self._writer = pq.ParquetWriter(self._buffer, schema, **settings)
-        self._schema = schema
+        self._writer = pq.ParquetWriter(self._buffer, schema, store_schema=not facts, **settings)
+        self._schema, self._facts = schema, facts
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._bytes = self.rows = 0
 
@@ -219,9 +221,14 @@ class ParquetSink:
             self._buffer.flush()  # `size` counts it
         self._waiting, self._rows, self._bytes = [], 0, 0
 
-    def close(self) -> str:
-        """Finish the file; SHA-256 of its bytes."""
+    def close(self, more: Mapping[str, object] | None = None) -> str:
+        """Finish the file, with more facts about all of its rows; SHA-256 of its bytes."""
         self._flush()
+        if self._facts:
+            facts = self._facts if not more else json.dumps(json.loads(self._facts) | more, ensure_ascii=False)
+            schema = self._schema.with_metadata({METADATA_KEY: facts.encode()})
+            # What pyarrow itself writes when it opens a file, where these facts are not known yet.
+            self._writer.add_key_value_metadata({b"ARROW:schema": base64.b64encode(schema.serialize()), METADATA_KEY: facts.encode()})
         self._writer.close()
         self._buffer.flush()
         return self._file.finish()
@@ -234,9 +241,8 @@ class ParquetSink:
 
 def released_sink(path: Path | Place, shape: Shape, settings: WriterSettings, facts: str, text: Sequence[str] = ()) -> ParquetSink:
     """A new file of released rows, with the shared facts in its schema's metadata. `text`: more columns to write with dictionaries."""
-    schema = shape.released().with_metadata({METADATA_KEY: facts.encode()})
     dictionaries = [*settings["use_dictionary"], *text, shape.codec.column]
-    return ParquetSink(path, schema, {**settings, "use_dictionary": dictionaries})
+    return ParquetSink(path, shape.released(), {**settings, "use_dictionary": dictionaries}, facts)
 
 
 def read_facts(path: Path | Place) -> str | None:

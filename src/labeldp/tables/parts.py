@@ -4,9 +4,11 @@
 from collections.abc import Callable
 from math import inf
 
+import numpy as np
 import pyarrow as pa
 
 from labeldp._hash import digest
+from labeldp.tables.digest import DRAWN, DrawnDigest
 from labeldp.tables.place import Place
 from labeldp.tables.staging import Part, Staging
 from labeldp.tables.table import Sink
@@ -25,13 +27,18 @@ class PartsSink:
         Opens a sink at a place.
     suffix : str
         Ending of the files.
+    ordered : bool
+        Rows have no ids: what was drawn belongs to their places.
+
+    Rows may come with a column `DRAWN`, which is not written: a file's digest of it goes into its facts.
     """
 
-    def __init__(self, staging: Staging, make: Callable[[Place], Sink], suffix: str):
+    def __init__(self, staging: Staging, make: Callable[[Place], Sink], suffix: str, *, ordered: bool = False):
         self.parts: list[Part] = []
         self._staging, self._make, self._suffix = staging, make, suffix
         self._limit = inf if staging.single else PART_BYTES
         self._open: tuple[str, Sink] | None = None
+        self._drawn = DrawnDigest(ordered)
 
     @property
     def rows(self) -> int:
@@ -46,6 +53,9 @@ class PartsSink:
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows; a file that has become large enough is finished."""
         sink = self._current()
+        if DRAWN in rows.schema.names:
+            self._drawn.update(rows.column(DRAWN).to_numpy(zero_copy_only=False).view(np.uint64))
+            rows = rows.drop_columns([DRAWN])
         sink.write(rows)
         if sink.size >= self._limit:
             self._finish()
@@ -59,9 +69,11 @@ class PartsSink:
     def _finish(self) -> None:
         sink = self._current()
         assert self._open is not None
-        sha256 = sink.close()
-        self.parts.append(Part(self._open[0], sink.rows, sink.size, sha256))
-        self._open = None
+        drawn = self._drawn
+        known = drawn.rows == sink.rows
+        sha256 = sink.close(drawn.facts() if known else None)
+        self.parts.append(Part(self._open[0], sink.rows, sink.size, sha256, drawn.hexdigest() if known else ""))
+        self._open, self._drawn = None, drawn.following()
 
     def close(self) -> str:
         """Finish the last file; the digest of the release."""

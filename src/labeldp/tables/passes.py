@@ -13,14 +13,15 @@ from labeldp.errors import InvalidInput
 from labeldp.privacy.stream import StreamRun
 from labeldp.privacy.worker import RunSecret
 from labeldp.tables.ahead import ahead
-from labeldp.tables.batch import Facts, Read, Reader, written
+from labeldp.tables.batch import Facts, Read, Reader, kept_ids, with_words, written
 from labeldp.tables.labels import LabelCodec
+from labeldp.tables.parts import PartsSink
 from labeldp.tables.place import Place
 from labeldp.tables.priors import OpenPrior
 from labeldp.tables.sealed import SealedFolder, SealedReader, SealedTable, Sealer, SealSummary, write_copy
 from labeldp.tables.shuffle import Shuffle
 from labeldp.tables.spec import ReleaseSpec
-from labeldp.tables.table import Batch, Digest, Sink, Source
+from labeldp.tables.table import Batch, Digest, Source
 
 GROUP_BATCHES = 4
 """Batches to draw ahead: about a row group, so that the draw goes on while one is written."""
@@ -100,11 +101,11 @@ class Passes:
         self._rows = SealedTable(self._source, files, self._spec.label)
         self._read = SealedReader(self._spec, self._run.secret, self._run.law.n_classes)
 
-    def draw(self, sink: Sink, folder: Path, pinned: int, digest: Digest | None) -> Written:
-        """Second pass: draw every row and write it; by way of a shuffle unless the order is public."""
+    def draw(self, sink: PartsSink, folder: Path, pinned: int, digest: Digest | None, salt: str) -> Written:
+        """Second pass: draw every row and write it; by way of a shuffle unless the order is public. `salt`: of what is drawn."""
         shuffle = Shuffle(folder, pinned) if self._spec.order == "shuffle" else None
         rows = 0
-        for released, words in ahead(self._drawn(digest), depth=GROUP_BATCHES):
+        for released, words in ahead(self._drawn(digest, salt), depth=GROUP_BATCHES):
             rows += released.num_rows
             if not released.num_rows:
                 continue
@@ -117,7 +118,7 @@ class Passes:
             self._gather(shuffle, sink, rows)
         return Written(rows, pinned - rows, sink.close())
 
-    def _drawn(self, digest: Digest | None) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]]:
+    def _drawn(self, digest: Digest | None, salt: str) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]]:
         """Every batch as it is written, and the words to order its rows by, or to break ties by."""
         rows, ordered = 0, self._spec.order == "shuffle" or not self._spec.ids
         for batch in self._batches("draw", self._rows.batches()):
@@ -126,10 +127,11 @@ class Passes:
             if digest is not None:
                 digest.update(batch)
             prior = facts.prior if facts.prior is None else facts.prior[kept]
-            yield batch.release(*written(noisy, prior, words), kept), words
+            codes, raw = written(noisy, prior, words)
+            yield with_words(batch.release(codes, raw, kept), salt, kept_ids(facts, kept), codes, raw), words
             rows += len(batch)
 
-    def _gather(self, shuffle: Shuffle, sink: Sink, rows: int) -> None:
+    def _gather(self, shuffle: Shuffle, sink: PartsSink, rows: int) -> None:
         done = 0
         for released in ahead(shuffle.gather()):
             sink.write(released)

@@ -13,6 +13,7 @@ from labeldp.privacy.ledger import Ledger, RunRecord
 from labeldp.privacy.ledger_repair import STAGING
 from labeldp.privacy.stream import RELEASE, StreamRun
 from labeldp.receipt import Receipt
+from labeldp.tables.digest import drawn_in_all
 from labeldp.tables.manifest import manifest_place, read_manifest, to_json
 from labeldp.tables.output import Output
 from labeldp.tables.staging import Part, Staging
@@ -68,7 +69,8 @@ class Publication:
         store, staging = self._store(run_id), self.out.staging(run_id)
         store.write(kept_name(OUTPUT, self.out.stage), str(self.out.place).encode())
         store.write(kept_name(MANIFEST, self.out.stage), text)
-        run.announce([replace(part, name=name) for part, name in zip(parts, staging.names(parts), strict=True)])
+        named = [replace(part, name=name) for part, name in zip(parts, staging.names(parts), strict=True)]
+        run.announce(named, drawn_in_all(part.drawn for part in parts))
         staging.publish(parts, text + b"\n", replace=self.out.run_id == run_id)
         run.settle(f"sha256:{artefact}")
         (store.folder / STAGING).unlink(missing_ok=True)

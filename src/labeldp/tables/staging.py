@@ -28,12 +28,15 @@ class Part:
     rows, size : int
     sha256 : str
         Hexadecimal.
+    drawn : str
+        Digest of what was drawn for its rows; "" where that is not known.
     """
 
     name: str
     rows: int
     size: int
     sha256: str
+    drawn: str = ""
 
 
 def part_name(number: int, suffix: str = ".parquet") -> str:

@@ -5,7 +5,7 @@ import hashlib
 import os
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -83,8 +83,8 @@ class Sink(Protocol):
         """Append rows that `Batch.release` made."""
         ...
 
-    def close(self) -> str:
-        """Finish the file, on disk when this returns; SHA-256 of its bytes."""
+    def close(self, more: Mapping[str, object] | None = None) -> str:
+        """Finish the file, on disk when this returns; SHA-256 of its bytes. `more`: facts that the file carries if the format can."""
         ...
 
     def abort(self) -> None:

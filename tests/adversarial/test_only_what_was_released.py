@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing is trained on as noisy but what was drawn: raw labels under a release's name, changed copies, forged facts."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc_csv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+from tests.cli.commands import run
+
+import labeldp as ldp
+from labeldp._hash import SetDigest
+from labeldp.tables.digest import draw_salt, drawn_in_all, drawn_words
+from labeldp.tables.evidence import read_noisy
+
+N = 300
+FORMS = ["csv", "parquet", "folder"]
+
+
+def raw_table(n: int = N) -> pa.Table:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(n)
+    return pa.table({"id": np.arange(n) + 100, "y": (x > 0).astype(np.int64), "x": x})
+
+
+def write(table: pa.Table, path: Path) -> Path:
+    if path.suffix == "":
+        path.mkdir(exist_ok=True)
+        for i, start in enumerate(range(0, len(table), 100)):
+            pq.write_table(table.slice(start, 100), path / f"part-{i:05d}.parquet")
+    elif path.suffix == ".csv":
+        pc_csv.write_csv(table, path)
+    else:
+        pq.write_table(table, path)
+    return path
+
+
+def read(path: Path) -> pa.Table:
+    return pc_csv.read_csv(path) if path.suffix == ".csv" else pq.read_table(path)
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest) -> str:
+    return "" if request.param == "folder" else f".{request.param}"
+
+
+class Shop:
+    """A raw table and its release, with a ledger of their own."""
+
+    def __init__(self, folder: Path, form: str, **more: Any) -> None:
+        self.folder, self.form = folder, form
+        self.ledger = ldp.Ledger(folder / "ledger.db")
+        self.raw, self.out = folder / f"raw{form}", folder / f"pub{form}"
+        write(raw_table(), self.raw)
+        spec = ldp.ReleaseSpec(**({"label": "y", "classes": [0, 1], "epsilon": 0.5, "id": "id", "dataset": "d"} | more))
+        self.done = ldp.release(self.raw, self.out, spec, self.ledger)
+        self.manifest = Path(str(self.done.manifest_path))
+
+    def put(self, table: pa.Table) -> Path:
+        """Another table under the release's name."""
+        if self.out.is_dir():
+            shutil.rmtree(self.out)
+        return write(table, self.out)
+
+    def train(self, *more: object, source: Path | None = None) -> tuple[int, str]:
+        """Exit code and what was said."""
+        out = self.folder / f"model-{len(list(self.folder.iterdir()))}"
+        code, said, wrong = run(
+            "train", source or self.out, "--label", "y", "--out", out, "--ledger", self.ledger.location, "--json", *more
+        )
+        return code, said + wrong
+
+
+@pytest.fixture
+def shop(tmp_path: Path, form: str) -> Shop:
+    return Shop(tmp_path, form)
+
+
+def refused(shop: Shop, source: Path | None = None) -> None:
+    """By every reader, whatever it is told, and nobody is told to go on without epsilon."""
+    spent = shop.ledger.spent("d", "y")
+    with pytest.raises(ldp.InvalidInput, match="has drawn"):
+        read_noisy(source or shop.out)
+    with pytest.raises(ldp.InvalidInput, match="has drawn"):
+        read_noisy(source or shop.out, "y", ledger=shop.ledger)
+    with pytest.raises(ldp.InvalidInput, match="has drawn"):
+        read_noisy(shop.raw, released=source or shop.out)
+    for more in ((), ("--epsilon", 0.5, "--classes", "0,1"), ("--epsilon", 1, "--law", "rr", "--classes", "0,1", "--noisy")):
+        code, said = shop.train(*more, source=source)
+        assert code == 4 and "paid for" not in said and "eave it out" not in said and "has drawn" in said
+    assert shop.ledger.spent("d", "y") == spent
+
+
+def test_the_release_itself_is_proven(shop: Shop) -> None:
+    noisy = read_noisy(shop.out, ledger=shop.ledger)
+    assert noisy.privacy == ldp.PrivacySpent(0.5, 0.0, "row", recorded=True, secure=True) and noisy.privacy.evidence == "proven"
+    code, said = shop.train()
+    assert code == 0 and json.loads(said)["evidence"] == "proven"
+    code, said = shop.train("--epsilon", 0.5)
+    assert code == 4 and "proven and paid for. Leave it out" in said
+
+
+def test_raw_labels_under_a_released_name_are_refused(shop: Shop) -> None:
+    shop.put(raw_table())
+    refused(shop)
+
+
+def test_raw_labels_in_a_released_arrow_table_are_refused(shop: Shop) -> None:
+    table = read(shop.out)
+    place = table.column_names.index("y")
+    true = dict(zip(raw_table()["id"].to_pylist(), raw_table()["y"].to_pylist(), strict=True))
+    column = pa.array([true[i] for i in table["id"].to_pylist()], table.schema.field("y").type)
+    shop.put(table.set_column(place, table.schema.field("y"), column))
+    refused(shop)
+    if shop.form:
+        shop.manifest.unlink()
+        if shop.form == ".parquet":
+            refused(shop)  # by what the file says of itself
+
+
+def test_a_manifest_beside_a_raw_table_proves_nothing(shop: Shop) -> None:
+    shutil.copy(shop.manifest, shop.folder / f"{shop.raw.name}.manifest.json")
+    refused(shop, shop.raw)
+    with pytest.raises(ldp.InvalidInput, match="has drawn"):
+        read_noisy(write(raw_table(), shop.folder / f"other{shop.form}"), manifest=shop.manifest)
+
+
+def test_rows_that_repeat_or_are_missing_are_refused(shop: Shop) -> None:
+    table = read(shop.out)
+    for changed in (table.slice(1), pa.concat_tables([table, table.slice(0, 1)]), pa.concat_tables([table, table])):
+        shop.put(changed)
+        refused(shop)
+
+
+@pytest.mark.parametrize("law", ["rr", "subset"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_single_change_is_found(tmp_path_factory: pytest.TempPathFactory, law: str, data: st.DataObject) -> None:
+    folder, shop = _shop_of(tmp_path_factory, law)
+    table = pq.read_table(shop.out)
+    name = data.draw(st.sampled_from(["y", "id", *(["y__evidence"] if law == "subset" else [])]))
+    row = data.draw(st.integers(0, N - 1))
+    values = table[name].to_pylist()
+    others: dict[str, Any] = {"y": [c for c in range(4) if c != values[row]], "id": [0, -1, values[row - 1], 10**18], "y__evidence": None}
+    new = bytes([values[row][0] ^ data.draw(st.integers(1, 255))]) if others[name] is None else data.draw(st.sampled_from(others[name]))
+    values[row] = new
+    kind = table.schema.field(name).type
+    changed = table.set_column(table.column_names.index(name), name, pa.array(values, kind))
+    order = data.draw(st.sampled_from(["as it is", "sorted", "turned"]))
+    changed = changed.sort_by("x") if order == "sorted" else changed.take(np.arange(N)[::-1]) if order == "turned" else changed
+    changed = changed.drop_columns(["x"]) if data.draw(st.booleans()) else changed
+    ending = data.draw(st.sampled_from([".parquet", ".csv"])) if law == "rr" else ".parquet"
+    with pytest.raises(ldp.InvalidInput, match="has drawn"):
+        read_noisy(write(changed, folder / f"changed{ending}"), manifest=shop.manifest)
+    if ending == ".parquet":
+        with pytest.raises(ldp.InvalidInput):
+            read_noisy(folder / "changed.parquet")
+
+
+_SHOPS: dict[str, tuple[Path, Shop]] = {}
+
+
+def _shop_of(factory: pytest.TempPathFactory, law: str) -> tuple[Path, Shop]:
+    if law not in _SHOPS:
+        folder = factory.mktemp(law)
+        _SHOPS[law] = folder, Shop(folder, ".parquet", classes=range(4), law=law)
+    return _SHOPS[law]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+@pytest.mark.parametrize("law", [ldp.RandomizedResponse(4, 1.0), ldp.SubsetSelection(4, 1.0)], ids=["rr", "subset"])
+def test_any_single_change_in_a_table_of_noisy_labels_is_found(law: ldp.Law, data: st.DataObject) -> None:
+    noisy = ldp.privatize(np.arange(60) % 4, law, ids=np.arange(60), noise=None)
+    table = noisy.to_table()
+    name, row = data.draw(st.sampled_from(["id", "evidence_0"])), data.draw(st.integers(0, 59))
+    values = table[name].to_pylist()
+    values[row] = values[row] + 1000 if name == "id" else bytes([values[row][0] ^ data.draw(st.integers(1, 255)), *values[row][1:]])
+    changed = table.set_column(table.column_names.index(name), name, pa.array(values, table.schema.field(name).type))
+    with pytest.raises(ldp.InvalidInput, match=f"in row {row}:"):
+        ldp.NoisyLabels.from_table(changed)
+
+
+def test_raw_labels_set_into_a_table_of_noisy_labels_are_refused(tmp_path: Path) -> None:
+    raw = np.arange(200) % 4
+    noisy = ldp.privatize(raw, ldp.RandomizedResponse(4, 0.5))
+    bytes_ = pa.array([int(code).to_bytes(4, "little") for code in raw], pa.binary(4))
+    table = noisy.to_table().set_column(1, "evidence_0", bytes_)
+    with pytest.raises(ldp.InvalidInput, match="were changed"):
+        ldp.NoisyLabels.from_table(table)
+    pq.write_table(table, tmp_path / "n.parquet")
+    with pytest.raises(ldp.InvalidInput, match="were changed"):
+        ldp.NoisyLabels.load(tmp_path / "n.parquet")
+
+
+def test_facts_that_were_edited_are_refused(shop: Shop) -> None:
+    """A smaller epsilon, another unit or law in manifest or metadata: what was drawn is bound to them."""
+    facts = json.loads(shop.manifest.read_text())
+    for change in (
+        {"receipt": facts["receipt"] | {"epsilon": 0.01}},
+        {"receipt": facts["receipt"] | {"unit": "person"}},
+        {"law": facts["law"] | {"epsilon": 0.01}},
+        {"classes": facts["classes"][::-1]},
+        {"stage": "stage-1"},
+    ):
+        shop.manifest.write_text(json.dumps(facts | change))
+        with pytest.raises(ldp.LabelDPError):
+            read_noisy(shop.out)
+        assert shop.train()[0] != 0
+
+
+# Forging ----------------------------------------------------------------------------------------------------------------------------
+
+
+def forge(shop: Shop, **receipt: object) -> None:
+    """Raw labels, and facts in manifest and metadata that say they were drawn: no digest can tell."""
+    facts = json.loads(shop.manifest.read_text())
+    facts["receipt"] |= receipt
+    table = raw_table()
+    codes = table["y"].to_numpy()
+    total, parts = [], []
+    for start in range(0, N, 100 if shop.form == "" else N):
+        part = table.slice(start, 100 if shop.form == "" else N)
+        digest = SetDigest()
+        digest.update(drawn_words(draw_salt(facts), part["id"].to_numpy(), codes[start : start + len(part)], None))
+        total.append(digest.hexdigest())
+        own = {name: facts[name] for name in ("format", "kind", "label", "classes", "evidence", "id", "law", "receipt", "stage")}
+        parts.append(part.replace_schema_metadata({b"labeldp": json.dumps(own | {"drawn": total[-1]}).encode()}))
+    facts["digests"]["drawn"] = drawn_in_all(total)
+    if shop.form == "":
+        shutil.rmtree(shop.out)
+        shop.out.mkdir()
+        for i, part in enumerate(parts):
+            pq.write_table(part, shop.out / f"part-{i:05d}.parquet")
+    else:
+        write(parts[0], shop.out)
+    shop.manifest.write_text(json.dumps(facts))
+
+
+@pytest.mark.parametrize("manifest", [True, False])
+def test_forged_facts_are_refused_where_a_ledger_is_at_hand(shop: Shop, manifest: bool) -> None:
+    forge(shop)
+    if not manifest and shop.form != ".csv":
+        shop.manifest.unlink()
+    assert (read_noisy(shop.out).hard_codes() == raw_table()["y"].to_numpy()).all()  # what a digest alone cannot tell
+    with pytest.raises(ldp.InvalidInput, match="as the ledger names it"):
+        read_noisy(shop.out, ledger=shop.ledger)
+    for more in ((), ("--epsilon", 0.5, "--classes", "0,1")):
+        code, said = shop.train(*more)
+        assert code == 4 and "as the ledger names it" in said and "paid for" not in said
+
+
+@pytest.mark.parametrize("lie", [{"epsilon": 0.01}, {"unit": "person"}, {"dataset": "other"}, {"charged_at": "2020-01-01T00:00:00+00:00"}])
+def test_forged_receipts_are_refused_where_a_ledger_is_at_hand(shop: Shop, lie: dict[str, object]) -> None:
+    forge(shop, **lie)
+    with pytest.raises(ldp.LedgerError, match="changed after the charge"):
+        read_noisy(shop.out, ledger=shop.ledger)
+    assert shop.train()[0] != 0
+
+
+def test_copies_of_what_the_ledger_knows_are_proven_by_it(shop: Shop) -> None:
+    table = read(shop.out).sort_by("x").drop_columns(["x"]).replace_schema_metadata(None)
+    for ending in (".csv", ".parquet"):
+        copy = write(table, shop.folder / f"copy{ending}")
+        assert read_noisy(copy, manifest=shop.manifest, ledger=shop.ledger).privacy.evidence == "proven"
+    if shop.form == "":
+        assert read_noisy(next(shop.out.iterdir()), ledger=shop.ledger).privacy.evidence == "proven"  # by its SHA-256
+
+
+def test_what_another_ledger_does_not_know_is_not_recorded(shop: Shop, tmp_path: Path) -> None:
+    other = ldp.Ledger(tmp_path / "of-others.db")
+    noisy = read_noisy(shop.out, ledger=other)
+    assert not noisy.privacy.recorded and noisy.privacy.evidence == "not recorded"
+    code, said = shop.train("--ledger", other.location)
+    assert code == 0 and json.loads(said)["evidence"] == "not recorded"
+    assert not other.exists()
+
+
+def test_estimators_look_receipts_up_in_their_ledger(tmp_path: Path) -> None:
+    table = raw_table()
+    X, y = table["x"].to_numpy()[:, None], table["y"].to_numpy()
+    ledger = ldp.Ledger(tmp_path / "l.db")
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 1.0), dataset="d", ledger=ledger, ids=table["id"].to_numpy())
+    privacy = {}
+    for name, known in {"own": ledger, "none": None, "other": ldp.Ledger(tmp_path / "other.db")}.items():
+        privacy[name] = ldp.LabelDPClassifier(LogisticRegression(), ledger=known, random_state=0).fit(X, noisy).privacy_.evidence
+    assert privacy == {"own": "proven", "none": "proven", "other": "not recorded"}
+    forged = noisy.to_table()
+    facts = json.loads(forged.schema.metadata[b"labeldp"])
+    facts["blocks"][0]["receipt"]["epsilon"] = 0.1
+    with pytest.raises(ldp.InvalidInput, match="were changed"):
+        ldp.NoisyLabels.from_table(forged.replace_schema_metadata({b"labeldp": json.dumps(facts)}))
+    block = replace(noisy.blocks[0], receipt=replace(noisy.receipts[0], epsilon=0.1))
+    with pytest.raises(ldp.LedgerError, match="changed after the charge"):
+        ldp.LabelDPClassifier(LogisticRegression(), ledger=ledger).fit(X, replace(noisy, blocks=(block,)))
+
+
+# Nothing proves it -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_release_that_lost_its_manifest_is_not_noised_again_unnoticed(shop: Shop) -> None:
+    facts = shop.manifest.read_bytes()
+    shop.manifest.unlink()
+    if shop.form != ".csv":
+        assert shop.train("--epsilon", 1, "--classes", "0,1", "--dataset", "again")[0] == 4  # it says so itself
+    bare = shop.folder / f"bare{shop.form}"
+    shutil.copytree(shop.out, bare) if shop.form == "" else shutil.copy(shop.out, bare)
+    code, said = shop.train("--epsilon", 1, "--classes", "0,1", "--dataset", "again", source=bare)
+    assert code == 4 and shop.ledger.spent("again", "y") == 0
+    assert shop.form != ".csv" or "whose manifest is gone" in said
+    shop.manifest.write_bytes(facts)
+    assert shop.train()[0] == 0
+
+
+def test_what_nothing_proves_is_refused_and_told_how_to_be_declared(shop: Shop) -> None:
+    copy = write(read(shop.out).replace_schema_metadata(None).drop_columns(["x"]), shop.folder / f"copy{shop.form}")
+    with pytest.raises(ldp.InvalidInput, match=r"without manifest or metadata.*law="):
+        read_noisy(copy)
+    with pytest.raises(ldp.InvalidInput, match="without manifest or metadata"):
+        read_noisy(shop.out, released=copy)
+    code, said = shop.train("--released", copy)
+    assert code == 4 and "--noisy" in said
+
+
+def test_another_column_of_a_released_table_is_raw(shop: Shop) -> None:
+    table = read(shop.out)
+    shop.put(table.append_column("other", pa.array(["a", "b"] * (N // 2))))
+    with pytest.raises(ldp.InvalidInput, match="Expected a released table"):
+        read_noisy(shop.out, "other")
+    out = shop.folder / "model-of-other"
+    given = ("train", shop.out, "--label", "other", "--out", out, "--ledger", shop.ledger.location, "--json")
+    assert run(*given)[0] == 4  # it asks for epsilon
+    code, said, _ = run(*given, "--epsilon", 1, "--classes", "a,b", "--dataset", "o", "--id", "id")
+    assert code == 0 and json.loads(said)["trained_on"] == "raw labels" and shop.ledger.spent("o", "other") == 1.0
+
+
+@pytest.mark.parametrize("form", [".csv", ".parquet"])
+def test_some_rows_are_trained_on_with_the_original_beside_them(tmp_path: Path, form: str) -> None:
+    shop = Shop(tmp_path, form)
+    part = write(raw_table().slice(20, 200), tmp_path / f"part{form}")  # raw labels, which are not read
+    code, said = shop.train("--released", shop.out, source=part)
+    facts = json.loads(said)
+    assert code == 0 and facts["rows"] == 200 and facts["evidence"] == "proven" and facts["trained_on"] == "released table"
+    assert facts["guarantee"]["epsilon"] == 0.5
+    known = read_noisy(shop.out)
+    found = read_noisy(part, released=shop.out)
+    assert (found.ids.astype(int) == np.arange(120, 320)).all()
+    place = {int(name): i for i, name in enumerate(known.ids)}
+    np.testing.assert_array_equal(found.hard_codes(), known.hard_codes()[[place[i] for i in range(120, 320)]])
+
+
+# Declared ---------------------------------------------------------------------------------------------------------------------------
+
+
+def test_foreign_labels_are_declared_by_their_law(tmp_path: Path, form: str) -> None:
+    rng, table = np.random.default_rng(1), raw_table()
+    flipped = np.where(rng.random(N) < 0.25, 1 - table["y"].to_numpy(), table["y"].to_numpy())
+    names = np.array(["no", "yes"])
+    source = write(table.set_column(1, "y", pa.array(names[flipped])), tmp_path / f"foreign{form}")
+    law = ldp.RandomizedResponse(2, float(np.log(3)))
+    noisy = read_noisy(source, "y", law=law, classes=["no", "yes"], id="id")
+    order = np.argsort(noisy.ids.astype(int))
+    assert (noisy.hard()[order] == names[flipped]).all() and noisy.classes == ("no", "yes")
+    spent = noisy.privacy
+    assert (spent.epsilon, spent.declared, spent.recorded, spent.evidence) == (law.epsilon, True, False, "declared, not proven")
+    again = ldp.NoisyLabels.from_table(noisy.to_table())
+    assert again.privacy == spent and again.receipts[0].declared
+    with pytest.raises(ldp.InvalidInput, match="twice"):
+        noisy.combine(again)
+    place = tmp_path / "l.db"
+    given = ("train", source, "--label", "y", "--ledger", place, "--out", tmp_path / "m")
+    code, said, wrong = run(*given, "--noisy", "--law", "rr", "--epsilon", law.epsilon, "--classes", "no,yes", "--id", "id")
+    assert code == 0 and "(declared, not proven)" in said + wrong and not place.exists()
+    facts = json.loads((tmp_path / "m" / "model.json").read_text())
+    assert facts["evidence"] == "declared, not proven" and facts["trained_on"] == "declared labels" and not facts["receipts"][0]["recorded"]
+    for less in (("--noisy",), ("--noisy", "--epsilon", 1), ("--noisy", "--epsilon", 1, "--law", "rr"), ("--noisy", "--law", "subset")):
+        assert run(*given, *less)[0] in (2, 4)
+    more = ("--noisy", "--law", "subset", "--epsilon", 1, "--classes", "no,yes")
+    assert "releases a label and nothing else" in " ".join(run(*given[:-1], tmp_path / "o", *more)[2].split())
+
+
+def test_foreign_labels_of_arrays_are_declared(tmp_path: Path) -> None:
+    table = raw_table()
+    np.savez(tmp_path / "a.npz", X=table["x"].to_numpy()[:, None], y=table["y"].to_numpy())
+    given = ("train", tmp_path / "a.npz", "--label", "y", "--out", tmp_path / "m", "--ledger", tmp_path / "l.db", "--json")
+    code, said, _ = run(*given, "--noisy", "--law", "rr", "--epsilon", 1, "--classes", "0,1")
+    assert code == 0 and json.loads(said)["evidence"] == "declared, not proven" and not (tmp_path / "l.db").exists()
+    assert run(*given[:5], tmp_path / "m2", "--manifest", tmp_path / "x.json")[0] == 4
+
+
+def test_declared_labels_in_python() -> None:
+    law = ldp.RandomizedResponse(3, 1.0)
+    noisy = ldp.NoisyLabels.from_labels(["c", "a", "a"], law, ["a", "b", "c"], unit="person", max_rows_per_unit=2)
+    assert noisy.hard().tolist() == ["c", "a", "a"] and noisy.privacy == ldp.PrivacySpent(2.0, 0.0, "person", False, True, declared=True)
+    assert "declared=True" in repr(noisy.privacy)
+    with pytest.raises(ldp.InvalidInput, match="row 1") as told:
+        ldp.NoisyLabels.from_labels(["a", "SENTINEL"], law, ["a", "b", "c"])
+    assert "SENTINEL" not in str(told.value)
+    for other in (ldp.SubsetSelection(3, 1.0), ldp.RRWithPrior(3, 1.0)):
+        with pytest.raises(ldp.InvalidInput, match="a label and nothing else"):
+            ldp.NoisyLabels.from_labels([0], other)
+    mixed = ldp.concat([noisy, ldp.privatize(["a"], law, classes=["a", "b", "c"])])
+    assert mixed.privacy.evidence == "declared, not proven"
+
+
+# Verify -----------------------------------------------------------------------------------------------------------------------------
+
+
+def verify(shop: Shop) -> tuple[int, str]:
+    code, said, _ = run("ledger", "verify", shop.manifest, "--ledger", shop.ledger.location)
+    return code, said
+
+
+def test_verify_reads_the_table_beside_the_manifest(shop: Shop) -> None:
+    assert verify(shop) == (0, "The history is whole.\n")
+    kept = shop.folder / f"kept{shop.form}"
+    shop.out.rename(kept)
+    code, said = verify(shop)
+    assert code == 7 and "is not beside it" in said
+    for other in (raw_table(), read(kept).sort_by("x")):
+        shop.put(other)
+        code, said = verify(shop)
+        assert code == 7 and "changed or replaced" in said
+
+
+def test_verify_derives_what_a_manifest_promises(shop: Shop) -> None:
+    facts = json.loads(shop.manifest.read_text())
+    promised = facts["guarantee"]
+    for change, what in (
+        ({"guarantee": promised | {"epsilon": 0.01}}, "guarantee"),
+        ({"guarantee": promised | {"unit": "person"}}, "guarantee"),
+        ({"guarantee": promised | {"epsilon_per_row": 0.01}}, "guarantee"),
+        ({"guarantee": None}, "guarantee"),
+        ({"law": facts["law"] | {"epsilon": 0.01}}, "law"),
+        ({"receipt": facts["receipt"] | {"epsilon": 0.01}, "guarantee": promised | {"epsilon": 0.01}}, "receipt"),
+        ({"digests": facts["digests"] | {"drawn": "0" * 48}}, "What was drawn"),
+    ):
+        shop.manifest.write_text(json.dumps(facts | change))
+        code, said = verify(shop)
+        assert code == 7 and what in said, change
