@@ -97,7 +97,7 @@ def test_repair_lists_and_removes_with_yes_only(ledger: Ledger, place: Path) -> 
 def test_repair_removes_staging_folders_of_ended_runs(ledger: Ledger, place: Path, tmp_path: Path) -> None:
     run_id = charge(ledger).run_id
     staging = tmp_path / f".out.labeldp-{run_id[:8]}"
-    staging.mkdir()
+    staging.mkdir(mode=0o700)
     ledger.run_dir(run_id).mkdir(parents=True)
     (ledger.run_dir(run_id) / "staging").write_text(str(staging))
     assert run("ledger", "repair", "--ledger", place, "--yes")[1].strip() == "Nothing to repair."

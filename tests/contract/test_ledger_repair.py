@@ -38,13 +38,13 @@ def run_with_all(ledger: Ledger, state: str = "charged", old: float = 2 * HOUR) 
     staging = Path(ledger.location).parent / f".out.labeldp-{run_id[:8]}"
     staging.mkdir()
     (staging / "part.parquet").write_bytes(b"noisy")
-    for name, data in (("secret", b"s" * 32), ("pin", b"p" * 48), ("release.side.npz", b"side"), (".secret.1.0123abcd.part", b"half")):
-        (folder / name).write_bytes(data)
-    (folder / "staging").write_text(str(staging))
     if state == "settled":
         ledger.settle(run_id, "digest")
     if state == "abandoned":
-        ledger.abandon(run_id, "test")
+        ledger.abandon(run_id, "test")  # and the process dies right after it is written
+    for name, data in (("secret", b"s" * 32), ("pin", b"p" * 48), ("release.side.npz", b"side"), (".secret.1.0123abcd.part", b"half")):
+        (folder / name).write_bytes(data)
+    (folder / "staging").write_text(str(staging))
     age(folder, old)
     age(staging, old)
     return run_id, folder, staging
@@ -65,7 +65,7 @@ def test_a_charged_run_keeps_all_it_needs(ledger: Ledger) -> None:
     found = orphans(ledger)
     assert kinds(found) == ["part"]
     assert repair(ledger, found) == found
-    assert sorted(path.name for path in folder.iterdir()) == ["pin", "release.side.npz", "rows.bin", "secret", "staging"]
+    assert sorted(path.name for path in folder.iterdir()) == ["charge.json", "pin", "release.side.npz", "rows.bin", "secret", "staging"]
     assert staging.exists()
     forged = [Orphan(kind, str(folder), run_id, "") for kind in ("folder", "secret")] + [Orphan("staging", str(staging), run_id, "")]
     assert repair(ledger, forged) == []
@@ -79,7 +79,7 @@ def test_a_run_that_has_ended_loses_its_secret_and_its_staging_folder(ledger: Le
     found = orphans(ledger)
     assert kinds(found) == ["part", "secret", "staging"]
     assert repair(ledger, found) == found
-    assert sorted(path.name for path in folder.iterdir()) == ["release.side.npz", "rows.bin"]
+    assert sorted(path.name for path in folder.iterdir()) == ["charge.json", "release.side.npz", "rows.bin"]
     assert not staging.exists()
     assert orphans(ledger) == []
     assert ledger.verify() == []

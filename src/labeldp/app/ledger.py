@@ -11,7 +11,6 @@ from typing import Any
 
 from labeldp._files import sync
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.privacy.custody import RunStore
 from labeldp.privacy.ledger import Ledger, default_ledger
 from labeldp.privacy.ledger_repair import orphans
 from labeldp.privacy.ledger_repair import repair as remove_orphans
@@ -33,7 +32,15 @@ def ledger_at(path: str | Path | None, budget: float | None = None, key: str | N
 def abandon(ledger: Ledger, run_id: str, reason: str) -> None:
     """Give up a run that was charged: it can never be finished, and its half of the secret is destroyed at once."""
     ledger.abandon(run_id, reason)
-    RunStore(ledger.run_dir(run_id)).forget_secret()
+
+
+def adopted_text(found: Sequence[Mapping[str, object]]) -> str:
+    """What was counted again."""
+    if not found:
+        return "Nothing to adopt: the ledger knows every run that has results beside it."
+    told = [dict(each) | {"rows": "every row" if each["rows"] is None else each["rows"]} for each in found]
+    table = table_text(("run_id", "dataset", "column", "unit", "epsilon", "state", "rows"), told)
+    return f"{table}\nThese are counted again. Look at the budgets: labeldp ledger spent."
 
 
 def accounts(ledger: Ledger, dataset: str | None = None, column: str | None = None) -> list[dict[str, object]]:

@@ -87,6 +87,22 @@ def ledger_abandon(
     answer(as_json, {"run_id": run, "state": "abandoned", "reason": reason}, f"{run}: abandoned. Its epsilon stays spent.")
 
 
+@app.command("adopt")
+def ledger_adopt(
+    dataset: Annotated[str | None, typer.Option(help="Of runs whose folders say nothing; with --label and --epsilon.")] = None,
+    label: Annotated[str | None, typer.Option(help="Their label column.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="What each of them has spent, on every row.")] = None,
+    ledger: LedgerPath = None,
+    as_json: Json = False,
+) -> None:
+    """Count runs again whose results lie beside a ledger that was set back or lost. Nothing is ever counted less."""
+    from labeldp.app.ledger import adopted_text, ledger_at
+
+    record = ledger_at(ledger)
+    found = usage(lambda: record.adopt(dataset=dataset, column=label, epsilon=epsilon))
+    answer(as_json, {"adopted": found}, adopted_text(found))
+
+
 @app.command("verify")
 def ledger_verify(
     manifests: Annotated[

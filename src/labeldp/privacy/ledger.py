@@ -16,7 +16,7 @@ import platformdirs
 from labeldp import _validate
 from labeldp._rounding import exact, float_up
 from labeldp.errors import LedgerError
-from labeldp.privacy import ledger_charge
+from labeldp.privacy import ledger_adopt, ledger_charge
 from labeldp.privacy.ledger_charge import name, now, opening, run_id_of
 from labeldp.privacy.ledger_check import Kept, problems
 from labeldp.privacy.ledger_entries import Account, File, Part, RunRecord, account_of, parts_digest, rounded_down
@@ -27,6 +27,7 @@ from labeldp.privacy.ledger_session import Session, Store
 from labeldp.privacy.ledger_spend import Spend, delta_of
 from labeldp.privacy.ledger_store import SqliteStore
 from labeldp.privacy.rowset import RowSet, RowSetBuilder
+from labeldp.privacy.run_store import RunStore
 from labeldp.privacy.secrets import KeySource
 from labeldp.receipt import Receipt
 
@@ -163,8 +164,36 @@ class Ledger:
         self._close(run_id, "settle", {"artefact": name(artefact=artefact)})
 
     def abandon(self, run_id: str, reason: str) -> None:
-        """Write down that a run will not be finished. Its epsilon stays spent: words may have been drawn."""
+        """Write down that a run will not be finished, and destroy its half of the secret and its pin.
+
+        Its epsilon stays spent: words may have been drawn.
+        """
         self._close(run_id, "abandon", {"reason": name(reason=reason)})
+        RunStore(self.run_dir(run_id)).forget_secret()
+
+    def adopt(self, *, dataset: str | None = None, column: str | None = None, epsilon: float | None = None) -> list[dict[str, object]]:
+        """Count runs again that have results beside the ledger and that it does not know, because it was set back or lost.
+
+        What a run's folder still says of it (its charge, its row set, its receipt) is written down again; a run whose row set is gone
+        counts for every row. Nothing that the ledger knows is changed, so nothing is ever counted less; budgets stay what they are.
+
+        Parameters
+        ----------
+        dataset, column, epsilon : optional, together
+            For runs whose folders say nothing: what each of them has spent.
+
+        Returns
+        -------
+        list of facts, one for each run: run_id, dataset, column, unit, epsilon, state, rows (None: every row).
+
+        Raises
+        ------
+        LedgerError
+            Some folder says nothing, and neither was it said; nothing was written.
+        """
+        said = ledger_adopt.stated(dataset, column, epsilon)
+        with self._store.writing(opening()) as session:
+            return ledger_adopt.adopt(session, self.runs_dir, said, str(self.location))
 
     def set_budget(self, dataset: str, column: str, budget: float) -> None:
         """Set the budget of a (dataset, column), higher or lower. The change is part of the history."""

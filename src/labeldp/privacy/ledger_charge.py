@@ -6,10 +6,11 @@ import logging
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
+from pathlib import Path
 from typing import Literal
 
 from labeldp import _validate
@@ -21,6 +22,7 @@ from labeldp.privacy.ledger_rows import RowSets, overlaps
 from labeldp.privacy.ledger_session import VERSION, Session, Store
 from labeldp.privacy.ledger_spend import Spend
 from labeldp.privacy.rowset import RowSet
+from labeldp.privacy.run_store import CHARGE, RunStore, unknown_runs
 from labeldp.receipt import Receipt
 
 _log = logging.getLogger("labeldp")
@@ -61,14 +63,36 @@ def charge(store: Store, sets: RowSets, request: Request, where: str) -> Receipt
     """Write the row set, then the charge, or neither."""
     if request.rows is not None:
         sets.keep(request.run_id, request.rows)
+    folder = sets.folder / request.run_id
     try:
+        if not store.exists():
+            require_known(sets.folder, list, where)
+        if folder.is_dir():
+            RunStore(folder).write(CHARGE, text(request.body | _rows_of(request)).encode())
         with store.writing(opening()) as session:
+            require_known(sets.folder, session.unknown, where)
             row = _Charging(session, sets, request, where).append()
     except (LedgerError, BudgetExceeded):
+        (folder / CHARGE).unlink(missing_ok=True)
         if request.rows is not None:
             sets.forget(request.run_id)
         raise
     return charged(row).receipt
+
+
+def _rows_of(request: Request) -> dict[str, object]:
+    return {} if request.rows is None else {"rows": request.rows.facts()}
+
+
+def require_known(runs_dir: Path, unknown: Callable[[Sequence[str]], Sequence[str]], where: str) -> None:
+    """Refuse to charge in a ledger that is new, or older than results that lie beside it."""
+    found = unknown_runs(runs_dir, unknown)
+    if found:
+        raise LedgerError(
+            f"Expected {where} to know every run that has results in {runs_dir}, got {len(found)} that it does not ({found[0]}): it is "
+            "new, or older than they are, and would count too little. Nothing was charged. Restore the ledger's newer copy, or count "
+            "these runs again: `labeldp ledger adopt`, or Ledger.adopt()."
+        )
 
 
 class _Charging:

@@ -10,7 +10,7 @@ from labeldp._rounding import exact
 from labeldp.privacy.ledger_entries import GENESIS, Account, Part, Row, RunRecord, Standing, apply, entry_hash, parts_digest
 from labeldp.privacy.ledger_rows import RowSets
 from labeldp.privacy.ledger_spend import Spend
-from labeldp.privacy.run_store import RunStore
+from labeldp.privacy.run_store import unknown_runs
 from labeldp.receipt import Receipt
 
 
@@ -127,7 +127,7 @@ def _misplaced(row: Row, read: _Read, sets: RowSets) -> list[str]:
         account.apply(row)
     except (ValueError, KeyError, TypeError, AttributeError):
         return [f"Entry {seq} cannot be read: it lacks facts of its kind {kind!r}."]
-    if kind == "charge" and account.exceeded(runs[body["run_id"]]):
+    if kind == "charge" and account.exceeded(runs[body["run_id"]]) and body.get("adopted") is not True:
         return [f"Entry {seq} exceeds the budget of its dataset and column."]
     return []
 
@@ -144,8 +144,8 @@ def _harmed(read: _Read, sets: RowSets) -> list[str]:
 def _forgotten(read: _Read, sets: RowSets) -> list[str]:
     """Runs that drew and that the history does not know: whoever set the ledger back left their folders."""
     known = {run for account in read.accounts.values() for run in account.said.runs}
-    others = [path for path in sorted(sets.folder.glob("[0-9a-f]*")) if path.name not in known and RunStore(path).has_results()]
-    return [f"Run {path.name} has results, but is not in this history: the ledger was cut, or set back." for path in others]
+    others = unknown_runs(sets.folder, lambda names: [name for name in names if name not in known])
+    return [f"Run {run_id} has results, but is not in this history: the ledger was cut, or set back." for run_id in others]
 
 
 def _parts_problems(read: _Read, parts: Sequence[tuple[str, Part]]) -> list[str]:

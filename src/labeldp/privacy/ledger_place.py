@@ -76,7 +76,8 @@ def location_of(given: object) -> Path | LedgerUrl:
         raise InvalidInput(f"Expected the path of a file, got location={given!r}. Pass for example 'privacy/ledger.sqlite'.")
     if re.match(r"[a-z][a-z0-9+]+://", text):
         raise InvalidInput("Expected location as a path or the URL of a PostgreSQL database, got another URL. Use one of these.")
-    return Path(text).expanduser().absolute()
+    path = Path(text).expanduser().absolute()
+    return path.resolve() if path.is_symlink() else path  # else its runs would be looked for beside the link
 
 
 def runs_folder(location: Path | LedgerUrl) -> Path:

@@ -41,6 +41,7 @@ class PostgresSession(Session):
     """A transaction on a ledger's tables."""
 
     prefix = _PREFIX
+    each = "json_array_elements_text(CAST(:texts AS json)) AS texts(value)"
 
     def __init__(self, connection: "Connection") -> None:
         self.connection = connection

@@ -6,6 +6,7 @@ nothing). The tables `parts` and `accounts` follow from the entries: parts have 
 is dropped where it does not end at an entry of the chain.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -23,6 +24,8 @@ class Session(ABC):
 
     prefix = ""
     """Of the tables' names."""
+    each = ""
+    """The SQL table with the column `value` of the texts in a JSON list, the parameter :texts."""
 
     @abstractmethod
     def query(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
@@ -52,6 +55,12 @@ class Session(ABC):
         """The charges of one request."""
         where = " AND ".join(f"{self.fact(name)} = :{name}" for name in ("dataset", "column", "identity"))
         return self._entries(f"{where} ORDER BY seq", dataset=dataset, column=column, identity=identity)
+
+    def unknown(self, run_ids: Sequence[str]) -> list[str]:
+        """Which of these runs no entry is about."""
+        known = f"SELECT 1 FROM {{entries}} WHERE {self.fact('run_id')} = value"
+        found = self._run(f"SELECT value FROM {self.each} WHERE NOT EXISTS ({known})", texts=json.dumps(list(run_ids)))
+        return [str(row[0]) for row in found]
 
     def append(self, body: Mapping[str, object]) -> Row:
         """Add an entry behind the last one."""

@@ -37,6 +37,8 @@ CREATE INDEX entries_run ON entries (json_extract(body, '$.run_id'));
 class SqliteSession(Session):
     """A transaction on a ledger file."""
 
+    each = "json_each(:texts)"
+
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
 

@@ -8,8 +8,9 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ from labeldp._files import private_file, sync, write_new
 from labeldp.errors import LedgerError
 from labeldp.evidence import NoisyLabels
 from labeldp.privacy.secrets import Secret, SecretHalves
+
+CHARGE: Final = "charge.json"
+"""The file in a run's folder that says what was charged, as the ledger does: for a ledger that is lost."""
 
 
 class RunStore:
@@ -169,6 +173,20 @@ def private_folder(path: Path) -> None:
                 f"{'another user' if foreign else f'mode {mode:o}'}. Nothing was charged. Look who made it; if it is yours: "
                 f"chmod 700 {folder}"
             )
+
+
+def unknown_runs(runs_dir: Path, unknown: Callable[[Sequence[str]], Sequence[str]]) -> list[str]:
+    """Runs with results that a ledger does not know, in one listing; `unknown` says which of these run ids those may be."""
+    try:
+        with os.scandir(runs_dir) as listed:
+            names = [entry.name for entry in listed if re.fullmatch("[0-9a-f]{32}", entry.name) and entry.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise LedgerError(
+            f"Expected to list the runs in {runs_dir}, got: {error.strerror}. Nothing was charged. Check its rights."
+        ) from None
+    return sorted(run_id for run_id in (unknown(names) if names else ()) if RunStore(runs_dir / run_id).has_results())
 
 
 def _npy(array: NDArray[np.generic]) -> bytes:

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A ledger that was deleted, or whose older copy was restored, charges nothing until the user says which is right."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sklearn.linear_model import LogisticRegression
+from tests.cli.commands import run
+
+from labeldp import LabelDPClassifier, Ledger, RandomizedResponse, aggregate, privatize
+from labeldp.aggregates import Histogram
+from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPError, LedgerError
+
+LAW = RandomizedResponse(2, 1.0)
+Y = np.arange(400) % 2
+
+
+def draw(ledger: Ledger, ids: np.ndarray, column: str = "label") -> Any:
+    return privatize(ids % 2, LAW, dataset="d", column=column, ids=ids, ledger=ledger)
+
+
+def delete(ledger: Ledger) -> None:
+    for end in ("", "-wal", "-shm"):
+        Path(f"{ledger.location}{end}").unlink(missing_ok=True)
+
+
+def ledger_at(folder: Path) -> Ledger:
+    return Ledger(folder / "l.db", budget=3.0)
+
+
+def some(ledger: Ledger, what: str, tmp_path: Path) -> None:
+    """One charge of 1.0 on 400 rows."""
+    dice = np.random.default_rng(0)
+    if what == "privatize":
+        draw(ledger, np.arange(400))
+    elif what == "aggregate":
+        aggregate(Y, Histogram(2, 1.0, 1), np.zeros(400, int), dataset="d", ids=np.arange(400), ledger=ledger)
+    elif what == "fit":
+        model = LabelDPClassifier(LogisticRegression(), epsilon=1.0, classes=[0, 1], dataset="d", ledger=ledger, random_state=0)
+        model.fit(dice.normal(size=(400, 2)), Y, ids=np.arange(400))
+    else:
+        pq.write_table(pa.table({"id": np.arange(400), "label": Y}), tmp_path / "in.parquet")
+        release = ("release", tmp_path / "in.parquet", "--label", "label", "--classes", "0,1", "--epsilon", "1", "--id", "id")
+        assert run(*release, "--dataset", "d", "--out", tmp_path / "out.parquet", "--ledger", ledger.location)[0] == 0
+
+
+KINDS = ("privatize", "aggregate", "fit", "release")
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_a_deleted_ledger_charges_nothing_until_its_runs_are_counted_again(what: str, tmp_path: Path) -> None:
+    ledger = ledger_at(tmp_path)
+    some(ledger, what, tmp_path)
+    names = "id" if what == "release" else ""
+    (run_id,) = [each.run_id for each in ledger.runs()]
+    delete(ledger)
+    with pytest.raises(LedgerError, match=rf"{run_id}.*new.*Nothing was charged.*labeldp ledger adopt") as refused:
+        draw(ledger, np.arange(400), "other")
+    assert "Restore" in str(refused.value)
+    assert not ledger.exists()
+    (facts,) = ledger.adopt()
+    assert (facts["run_id"], facts["epsilon"], facts["state"], facts["rows"]) == (run_id, 1.0, "settled", 400)
+    assert ledger.verify() == []
+    assert ledger.spent("d", "label") == 1.0
+    assert ledger.adopt() == []
+    draw(ledger, np.arange(400), "other")
+    if not names:
+        draw(ledger, np.arange(1000, 1400))  # other rows: they do not add
+        assert ledger.spent("d", "label") == 1.0
+
+
+@pytest.mark.parametrize("what", ["privatize", "aggregate", "fit"])
+def test_a_repeat_is_free_after_it_was_adopted(what: str, tmp_path: Path) -> None:
+    ledger = ledger_at(tmp_path)
+    some(ledger, what, tmp_path)
+    delete(ledger)
+    ledger.adopt()
+    some(ledger, what, tmp_path)
+    assert len(ledger.runs("d")) == 1
+
+
+def test_an_older_copy_is_refused_too_and_the_newer_one_is_not(tmp_path: Path) -> None:
+    ledger = ledger_at(tmp_path)
+    draw(ledger, np.arange(400))
+    shutil.copy(ledger.location, tmp_path / "older")
+    draw(ledger, np.arange(400), "second")
+    ledger.set_budget("d", "label", 2.0)
+    shutil.copy(ledger.location, tmp_path / "newer")
+    delete(ledger)
+    shutil.copy(tmp_path / "older", ledger.location)
+    with pytest.raises(LedgerError, match="older than they are"):
+        draw(ledger, np.arange(400), "third")
+    assert any("set back" in problem for problem in ledger.verify())
+    delete(ledger)
+    shutil.copy(tmp_path / "newer", ledger.location)
+    draw(ledger, np.arange(400), "third")
+    assert ledger.verify() == []
+
+
+def test_adopting_never_counts_less(tmp_path: Path) -> None:
+    """Every charge, over three accounts, one of them over its budget; then without row sets and without what was charged."""
+    ledger = ledger_at(tmp_path)
+    for step in range(3):
+        draw(ledger, np.arange(400) + step)  # on most rows three times
+    draw(ledger, np.arange(400), "other")
+    spent = {column: ledger.spent("d", column) for column in ("label", "other")}
+    assert spent == {"label": 3.0, "other": 1.0}
+    delete(ledger)
+    shutil.copytree(ledger.runs_dir, tmp_path / "kept")
+    ledger.adopt()
+    assert {column: ledger.spent("d", column) for column in spent} == spent
+    with pytest.raises(BudgetExceeded):
+        draw(ledger, np.arange(401))
+    for gone in (["rows.bin"], ["charge.json"], ["rows.bin", "charge.json"]):
+        delete(ledger)
+        shutil.rmtree(ledger.runs_dir)
+        shutil.copytree(tmp_path / "kept", ledger.runs_dir)
+        for folder in ledger.runs_dir.glob("[0-9a-f]*"):
+            for name in gone:
+                (folder / name).unlink()
+        found = ledger.adopt()
+        assert len(found) == 4
+        assert {each["rows"] for each in found} == ({None} if "rows.bin" in gone else {400})
+        assert all(ledger.spent("d", column) >= spent[column] for column in spent)
+        with pytest.raises(BudgetExceeded):
+            draw(ledger, np.arange(401))
+        assert ledger.verify() == []
+
+
+def test_folders_that_say_nothing_are_counted_as_the_user_says(tmp_path: Path) -> None:
+    ledger = ledger_at(tmp_path)
+    noisy = draw(ledger, np.arange(400))
+    delete(ledger)
+    folder = ledger.run_dir(noisy.receipts[0].run_id)
+    for path in folder.iterdir():
+        path.write_bytes(b"damaged")
+    with pytest.raises(LedgerError, match="--dataset NAME --label COLUMN --epsilon E"):
+        ledger.adopt()
+    with pytest.raises(InvalidInput, match="together"):
+        ledger.adopt(dataset="d")
+    with pytest.raises(LedgerError, match="Nothing was charged"):
+        draw(ledger, np.arange(400))
+    code, said, _ = run("ledger", "adopt", "--dataset", "d", "--label", "label", "--epsilon", "3", "--ledger", ledger.location, "--json")
+    assert code == 0
+    assert json.loads(said)["adopted"][0]["epsilon"] == 3.0
+    with pytest.raises(BudgetExceeded):
+        draw(ledger, np.arange(400))
+    assert ledger.verify() == []
+
+
+def test_a_killed_run_is_finished_after_it_was_adopted(tmp_path: Path) -> None:
+    """kill -9 between draw and settling; the ledger is lost; adopted, the same request gives the same labels at no further cost."""
+    code = (
+        "import os, signal, numpy as np\n"
+        "from labeldp import Ledger, RandomizedResponse, privatize\n"
+        f"ledger = Ledger({str(tmp_path / 'l.db')!r}, budget=3.0)\n"
+        "Ledger.settle = lambda *a: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "privatize(np.arange(400) % 2, RandomizedResponse(2, 1.0), dataset='d', ids=np.arange(400), ledger=ledger)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    ledger = ledger_at(tmp_path)
+    delete(ledger)
+    with pytest.raises(LedgerError, match="Nothing was charged"):
+        draw(ledger, np.arange(400))
+    (facts,) = ledger.adopt()
+    assert facts["state"] == "charged"
+    noisy = draw(ledger, np.arange(400))
+    assert noisy.receipts[0].run_id == facts["run_id"]
+    assert [each.state for each in ledger.runs()] == ["settled"]
+
+
+@pytest.mark.parametrize("moved", [lambda path: path, lambda path: path.parent / "elsewhere" / "deep.db"])
+def test_a_link_to_a_ledger_is_the_ledger(moved: Callable[[Path], Path], tmp_path: Path) -> None:
+    ledger = ledger_at(tmp_path)
+    first = draw(ledger, np.arange(400))
+    link = tmp_path / "elsewhere" / "link.db"
+    link.parent.mkdir()
+    link.symlink_to(ledger.location)
+    through = Ledger(link, budget=3.0)
+    assert through.runs_dir == ledger.runs_dir
+    assert through.verify() == []
+    with pytest.warns(UserWarning, match="at no cost"):
+        again = draw(through, np.arange(400))
+    assert np.array_equal(first.hard_codes(), again.hard_codes())
+    assert ledger.spent("d", "label") == 1.0
+    assert not list(link.parent.glob("*.runs"))
+
+
+def test_abandon_destroys_the_secret_and_the_pin(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, numpy as np\n"
+        "from labeldp import Ledger, RandomizedResponse, privatize\n"
+        f"ledger = Ledger({str(tmp_path / 'l.db')!r}, budget=3.0)\n"
+        "Ledger.settle = lambda *a: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "privatize(np.arange(400) % 2, RandomizedResponse(2, 1.0), dataset='d', ids=np.arange(400), ledger=ledger)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    ledger = ledger_at(tmp_path)
+    (charged,) = ledger.runs()
+    folder = ledger.run_dir(charged.run_id)
+    assert (folder / "secret").exists()
+    ledger.abandon(charged.run_id, "tested")
+    assert not (folder / "secret").exists()
+    assert not (folder / "pin").exists()
+
+
+def test_a_charge_lists_the_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = ledger_at(tmp_path)
+    for step in range(3):
+        draw(ledger, np.arange(400) + 1000 * step)
+    listed: list[str] = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: (listed.append(os.fspath(path)), scandir(path))[1])
+    draw(ledger, np.arange(400) + 5000)
+    assert listed.count(str(ledger.runs_dir)) == 1
+
+
+def test_runs_that_were_prepared_and_never_charged_stop_nobody(tmp_path: Path) -> None:
+    ledger = ledger_at(tmp_path)
+    folder = ledger.run_dir("0" * 32)
+    folder.mkdir(parents=True, mode=0o700)
+    ledger.runs_dir.chmod(0o700)
+    (folder / "secret").write_bytes(bytes(32))
+    (folder / "charge.json").write_text("{}")
+    draw(ledger, np.arange(400))
+
+
+def test_a_refused_charge_leaves_no_folder(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "l.db", budget=0.5)
+    with pytest.raises(LabelDPError):
+        draw(ledger, np.arange(400))
+    assert list(ledger.runs_dir.glob("[0-9a-f]*")) == []
