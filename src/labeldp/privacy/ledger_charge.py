@@ -73,7 +73,8 @@ def charge(store: Store, sets: RowSets, request: Request, where: str) -> Receipt
             require_known(sets.folder, session.unknown, where)
             row = _Charging(session, sets, request, where).append()
     except (LedgerError, BudgetExceeded):
-        (folder / CHARGE).unlink(missing_ok=True)
+        if folder.is_dir():
+            (folder / CHARGE).unlink(missing_ok=True)
         if request.rows is not None:
             sets.forget(request.run_id)
         raise
