@@ -94,7 +94,7 @@ def _adopted(session: Session, store: RunStore, body: dict[str, object]) -> dict
         state = "settled" if artefact else "abandoned"
     session.keep(standing)
     rows = body.get("rows")
-    count = rows["count"] if isinstance(rows, Mapping) else None
+    count = rows["row"]["count"] if isinstance(rows, Mapping) and "row" in rows else None
     return names | {"unit": body["unit"], "epsilon": float(str(body["epsilon"])), "state": state, "rows": count}
 
 
@@ -139,10 +139,9 @@ def _rows(store: RunStore, facts: object) -> dict[str, object]:
     data = store.read(FILE)
     if data is None:
         return {}
-    if isinstance(facts, dict):
-        return {"rows": facts} if hashlib.sha256(data).hexdigest() == facts.get("digest") else {}
     try:
-        return {"rows": RowSet.from_bytes(data).facts()}
+        whole = RowSet.from_bytes(data, str(facts["digest"]) if isinstance(facts, dict) else hashlib.sha256(data).hexdigest())
+        return {"rows": whole.facts()}
     except (LabelDPError, ValueError, KeyError, TypeError):
         return {}
 

@@ -114,8 +114,7 @@ class _Charging:
         if request.overlap == "refuse":
             self._check_rows()
         self._check_budget()
-        rows = {} if request.rows is None else {"rows": request.rows.facts()}
-        row = self.session.append(request.body | rows | {"at": now()})
+        row = self.session.append(request.body | _rows_of(request) | {"at": now()})
         self.standing.apply(row)
         self.session.keep(self.standing)
         return row
