@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from labeldp.laws import sets
 from labeldp.laws.base import Array, Law, Side, law_from_dict, worst_ratio
 from labeldp.laws.exact import WORD, exp_floor
+from labeldp.laws.words import hashed
 
 FALSE_ALARM = 1e-6  # chance that one chi-square test here fails a law that is right; words are fixed, so a law passes always or never
 _DRAWS = 20_000  # per label
-_MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_QUESTIONS = 3  # sides that are tried of a law that draws them
 
 
 @dataclass
@@ -53,23 +54,12 @@ class CounterWords:
         self.asked.append((counter, tuple(which.tolist())))
         if counter in self.fixed:
             return self.fixed[counter].copy() if rows is None else self.fixed[counter][rows]
-        return _hash(which, counter, self.seed)
+        return hashed(which, counter, self.seed)
 
     def select(self, rows: NDArray[np.intp]) -> "CounterWords":
         """The streams of the rows at these positions."""
         fixed = {counter: value[rows] for counter, value in self.fixed.items()}
         return CounterWords(self.rows[rows], self.seed, fixed, self.asked)
-
-
-def _hash(rows: NDArray[np.int64], counter: int, seed: int) -> NDArray[np.uint64]:
-    """SplitMix64 over (row, counter, seed)."""
-    offset = np.uint64((counter * 0xD1B54A32D192ED03 + seed * 0x8CB92BA72F3D8DD7 + 0x9E3779B97F4A7C15) % WORD)
-    state = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + offset
-    for _ in range(2):
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(_MIX[0])
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(_MIX[1])
-        state ^= state >> np.uint64(31)
-    return state
 
 
 def check_law(law: Law, priors: Sequence[Sequence[float]] | None = None) -> None:
@@ -86,21 +76,22 @@ def check_law(law: Law, priors: Sequence[Sequence[float]] | None = None) -> None
     -----
     Checked, per prior: exact epsilon <= claim (against a certified lower bound of e^eps); probabilities sum to exactly 1; table and
     profile agree; the sampler's word intervals have exactly the claimed measure; samples fit the matrix (chi-square, false alarm 1e-6);
-    likelihoods are proportional to matrix columns; inclusion gives exactly unbiased estimates, weights unbiased ones; prepare is
-    deterministic and fits the layout; the law survives JSON; labels never change the words asked for.
+    likelihoods are proportional to matrix columns; inclusion gives exactly unbiased estimates, weights unbiased ones; prepare is a
+    function of prior and public words, and fits the layout; the law survives JSON; labels never change the words asked for.
     """
     _check_value(law)
     for prior in _default_priors(law.n_classes) if priors is None else priors:
         row = np.asarray(prior, dtype=np.float64)
-        side = _check_prepare(law, row)
-        _check_privacy(law, side)
-        _check_table(law, side)
-        _check_word_measure(law, side)
-        _check_samples(law, side)
-        _check_likelihood(law, side)
-        _check_inclusion(law, side)
-        _check_weights(law, side)
-        _check_words(law, side)
+        for number in range(_QUESTIONS if law.draws_side else 1):
+            side = _check_prepare(law, row, number)
+            _check_privacy(law, side)
+            _check_table(law, side)
+            _check_word_measure(law, side)
+            _check_samples(law, side)
+            _check_likelihood(law, side)
+            _check_inclusion(law, side)
+            _check_weights(law, side)
+            _check_words(law, side)
 
 
 def _default_priors(k: int) -> list[list[float]]:
@@ -115,16 +106,19 @@ def _check_value(law: Law) -> None:
     assert hash(law) == hash(law_from_dict(data)), "equal laws must have equal hashes"
 
 
-def _check_prepare(law: Law, prior: NDArray[np.float64]) -> dict[str, Array]:
-    """One row's side; one row, many equal rows and a stride-0 view must agree."""
-    side = law.prepare(prior[None])
+def _check_prepare(law: Law, prior: NDArray[np.float64], number: int) -> dict[str, Array]:
+    """The side of the row with this number; one row, many equal rows and a stride-0 view must agree."""
+    side = law.prepare(prior[None], CounterWords(np.array([number])))
     layout = {name: value for name, value in law.layout().items() if name != "output"}
     assert side.keys() == layout.keys(), f"prepare gives {sorted(side)}, layout promises {sorted(layout)}"
     for batch in (np.tile(prior, (5, 1)), np.broadcast_to(prior, (5, law.n_classes)), 3.0 * prior[None]):
-        again = law.prepare(batch)
+        again = law.prepare(batch, CounterWords(np.full(len(batch), number)))
         for name, (dtype, shape) in layout.items():
             assert (again[name].dtype, again[name].shape) == (dtype, (len(batch), *shape)), f"side {name!r} does not fit the layout"
-            assert (again[name] == side[name][0]).all(), f"side {name!r} differs between equal priors"
+            assert (again[name] == side[name][0]).all(), f"side {name!r} differs between equal priors and equal words"
+    if not law.draws_side:
+        other = law.prepare(prior[None], CounterWords(np.array([number + 1])))
+        assert all((other[name] == side[name]).all() for name in side), "the side depends on words: set draws_side = True"
     return {name: value[0] for name, value in side.items()}
 
 

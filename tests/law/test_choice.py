@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from labeldp.errors import InvalidInput
-from labeldp.laws import PriorSplit, RRTopK, RRWithPrior, sets
+from labeldp.laws import RRTopK, RRWithPrior, sets
 from labeldp.laws.exact import exp_floor
 from labeldp.laws.prior import quantise
 from labeldp.testing import CounterWords
@@ -117,15 +117,6 @@ def test_uniform_prior_gives_randomized_response() -> None:
     for k in (2, 3, 10, 1000):
         for epsilon in (1e-6, 0.5, 30.0):
             assert int(RRWithPrior(k, epsilon).side_row()["size"]) == k
-
-
-@given(PRIORS)
-def test_split_is_the_prefix_nearest_one_half(prior: list[float]) -> None:
-    weights = [int(w) for w in quantise(np.array([prior]))[0]]
-    order = sorted(range(len(prior)), key=lambda c: (-weights[c], c))
-    off = [abs(2 * sum(weights[c] for c in order[:k]) - sum(weights)) for k in range(1, len(prior))]
-    first = PriorSplit(len(prior), 1.0).outputs(prior)[0]
-    assert np.flatnonzero(first).tolist() == sorted(order[: off.index(min(off)) + 1])
 
 
 @given(PRIORS, st.data())

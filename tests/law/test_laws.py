@@ -119,7 +119,7 @@ def test_information_of_many_priors_at_once() -> None:
     for law in (RandomizedResponse(200, 1.0), RRWithPrior(200, 1.0), PriorSplit(200, 1.0)):
         together = law.information(priors)
         assert together.shape == (50,)
-        assert together[7] == pytest.approx(law.information(priors[7]), rel=1e-9)
+        assert together[0] == pytest.approx(law.information(priors[0]), rel=1e-9)  # whose set is drawn with the words of row 0 in both
 
 
 @given(st.integers(2, 150), EPSILONS)

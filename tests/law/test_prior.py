@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from labeldp.errors import InvalidInput
 from labeldp.laws import LAWS, AutoLaw, ClusterRR, PriorSplit, RRTopK, RRWithPrior, sets
 from labeldp.laws.prior import TOP, as_prior, quantise
+from labeldp.testing import CounterWords
 
 LAWS_WITH_PRIOR = [RRTopK(4, 1.0, 2), RRWithPrior(4, 1.0), PriorSplit(4, 1.0), AutoLaw(4, 1.0), ClusterRR(4, 1.0)]
 
@@ -59,12 +60,17 @@ def test_priors_are_neither_changed_nor_copied_whole(law) -> None:
     prior = np.random.default_rng(0).random((50, 4))
     before = prior.copy()
     prior.flags.writeable = False
-    side = law.prepare(prior)
+    words = CounterWords(np.arange(50))
+    side = law.prepare(prior, words)
     assert (prior == before).all()
-    assert all((value[30:40] == law.prepare(prior[30:40])[name]).all() for name, value in side.items())
+    assert all((value[30:40] == law.prepare(prior[30:40], words.select(np.arange(30, 40)))[name]).all() for name, value in side.items())
     assert as_prior(prior, 4) is prior
-    shared = law.prepare(np.broadcast_to(prior[3], (10**6, 4)))
-    assert all(value.strides[0] == 0 and (value[0] == side[name][3]).all() for name, value in shared.items())
+    if law.draws_side:
+        one, many = (law.prepare(np.broadcast_to(prior[3], (n, 4)), CounterWords(np.full(n, 3))) for n in (1, 1000))
+        assert all((value == one[name]).all() and (value[0] == side[name][3]).all() for name, value in many.items())
+    else:
+        shared = law.prepare(np.broadcast_to(prior[3], (10**6, 4)))
+        assert all(value.strides[0] == 0 and (value[0] == side[name][3]).all() for name, value in shared.items())
     assert all(len(value) == 0 for value in law.prepare(np.empty((0, 4))).values())
 
 

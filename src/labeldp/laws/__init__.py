@@ -6,7 +6,8 @@ from labeldp.laws.base import LAWS, Cell, Law, Words, exact_epsilon, law_from_di
 from labeldp.laws.cluster import ClusterRR
 from labeldp.laws.response import RandomizedResponse, RRTopK, RRWithPrior
 from labeldp.laws.scores import Alibi
-from labeldp.laws.subset import PriorSplit, SubsetSelection
+from labeldp.laws.split import PriorSplit
+from labeldp.laws.subset import SubsetSelection
 
 __all__ = [
     "LAWS",

@@ -1,49 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AutoLaw: for every row the most informative law under its prior."""
+"""AutoLaw: for every row the best law under its prior, of those that tell all classes apart."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labeldp.laws import information, sets
+from labeldp.laws import information, kernel, sets
 from labeldp.laws import prior as priors
+from labeldp.laws import words as streams
 from labeldp.laws.base import Array, Cell, Floats, Law, Side, Table, Words
+from labeldp.laws.exact import WORD
 from labeldp.laws.response import RandomizedResponse, RRWithPrior
-from labeldp.laws.subset import PriorSplit, SubsetSelection, half, split_information
+from labeldp.laws.split import PriorSplit, even_half
+from labeldp.laws.subset import SubsetSelection, inside_words
 
-RR, TOP_K, SPLIT, SUBSET = range(4)  # the order of preference among equal scores, and the stored codes
+RR, TOP_K, SPLIT, SUBSET = range(4)  # the stored codes; none chooses TOP_K any more, files of earlier versions hold it
+_PREFERRED = np.array([RR, SUBSET, SPLIT])  # of equal scores the first
 _MIXED = 0.05  # share of the uniform distribution in the prior that scores are taken under
 _ROWS = 1024  # scored at a time: 64 patterns of as many rows fit the cache
-_PER_NAT = 2.0**20  # scores are compared on this grid
 
 
 @dataclass(frozen=True)
 class AutoLaw(Law):
-    """Per row, the most informative of RandomizedResponse, RRTopK (best k), PriorSplit and SubsetSelection under the row's prior.
+    """Per row, the best under its prior of RandomizedResponse, SubsetSelection and PriorSplit: laws that tell all classes apart.
 
     Parameters
     ----------
     n_classes : int
         K, at least 2.
     epsilon : float
-        Guarantee: pure epsilon-label-DP, local, for each row's label: each of the four laws has it, and the choice uses the prior alone.
+        Guarantee: pure epsilon-label-DP, local, for each row's label: each of the three laws has it, and the choice uses the prior and
+        public words alone.
 
     Notes
     -----
-    Scores are nats between label and output under the prior mixed with 5 % uniform (see `labeldp.laws.information`), rounded to a grid of
-    2^-20 nats; of equal ones the first of rr, rr-top-k, split, subset, and the smallest k. A split that would part classes of equal prior
-    is not used. Output: packed sets, (n, ceil(K/8)) uint8, a
-    label as a set of one. Side: choice (n,) uint8 (0 rr, 1 rr-top-k, 2 split, 3 subset), size (n,) int32, set (n, ceil(K/8)) uint8
-    packed: the candidates or the split. Cost: one sort of the prior a row, and the chosen law's words.
+    The best has the largest product of two numbers: the information between label and output under the prior (mixed with 5 % uniform; see
+    `labeldp.laws.information`), and the divergence between the outputs of the two classes that are told apart least. A split must so gain
+    more under this prior than it loses where the prior is of no help. Information alone would choose one question for all rows of equal
+    prior, and learn well what is asked and nothing else. Of equal products the first of rr, subset, split.
+    Output: packed sets, (n, ceil(K/8)) uint8, a label as a set of one. Side: choice (n,) uint8 (0 rr, 2 split, 3 subset; 1, rr-top-k, in
+    files of earlier versions), size (n,) int32, set (n, ceil(K/8)) uint8 packed: the split, all classes without one. Cost: two sorts of
+    the prior a row, K/8 public words where a split may be drawn, and the chosen law's words.
     """
 
     name: ClassVar[str] = "auto"
     kind: ClassVar = "set"
     uses_prior: ClassVar[bool] = True
+    draws_side: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,43 +62,55 @@ class AutoLaw(Law):
         """The laws by code; RRWithPrior reads any candidate set, so it stands for RRTopK with every k."""
         return tuple(law(self.n_classes, self.epsilon) for law in (RandomizedResponse, RRWithPrior, PriorSplit, SubsetSelection))
 
-    def prepare(self, prior: Array) -> dict[str, Array]:
+    @cached_property
+    def _apart(self) -> Floats:
+        """Of each law by code: how far apart its outputs are for two classes, at least, in epsilons; no law with candidates is.
+
+        P[the label is in the output] - P[a given other class is]. Two classes are on different sides of a split with probability 1/2.
+        """
+        (kept, other), truth = kernel.cells(self.epsilon, self.n_classes), inside_words(self.epsilon, 2, 1)
+        d = self._subset_size
+        inside = Fraction(inside_words(self.epsilon, self.n_classes, d), WORD)
+        apart = {RR: Fraction(kept - other, WORD), SPLIT: Fraction(2 * truth - WORD, 2 * WORD)}
+        apart[SUBSET] = inside - (d - inside) / (self.n_classes - 1)
+        return np.array([float(apart.get(code, Fraction(0))) for code in range(len(self._parts))])
+
+    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
+        array = priors.as_prior(prior, self.n_classes)
+        stream = streams.PlainWords(np.arange(len(array))) if words is None else words
         like = {name: value for name, value in self.layout().items() if name != "output"}
-        return priors.by_chunks(prior, self.n_classes, like, self._decide, most=_ROWS)
+        side: dict[str, Array] = {name: np.empty((len(array), *shape), dtype) for name, (dtype, shape) in like.items()}
+        one = self._chosen(array[:1]) if array.strides[0] == 0 and len(array) else None
+        if one is not None and (one[1] != SPLIT).all():
+            found = self._settled(*one, stream.select(np.arange(1)))
+            return {name: np.broadcast_to(value[0], (len(array), *value.shape[1:])) for name, value in found.items()}
+        for rows in priors.chunks(len(array), self.n_classes, _ROWS):
+            n = rows.stop - rows.start
+            weights, choice = self._chosen(array[rows]) if one is None else (np.repeat(one[0], n, axis=0), np.repeat(one[1], n))
+            for name, value in self._settled(weights, choice, stream.select(np.arange(rows.start, rows.stop))).items():
+                side[name][rows] = value
+        return side
 
-    def _decide(self, prior: Array) -> dict[str, Array]:
+    def _chosen(self, prior: Array) -> tuple[Floats, NDArray[np.uint8]]:
+        """Whole-number weights (n, K) and the law of each row (n,), which the prior alone decides."""
         k, weights = self.n_classes, priors.quantise(prior)
-        sorted_weights = np.sort(weights, axis=1)[:, ::-1]
-        total = weights.sum(axis=1, keepdims=True)
-        ordered = sorted_weights * ((1.0 - _MIXED) / total) + _MIXED / k
-        split = half(weights, sorted_weights)
-        tries = np.append(information.sizes_to_try(k), np.int32(k))
-        scores = _on_grid(information.top_k_scores(ordered, self.epsilon, tries))
-        best = scores[:, :-1].argmax(axis=1)
-        subset = self._subset_size
-        every = np.arange(len(weights))
-        table = np.empty((len(weights), 4))
-        table[:, RR], table[:, TOP_K] = scores[:, -1], scores[every, best]
-        in_split, number = (weights * split).sum(axis=1) / total[:, 0], split.sum(axis=1)
-        table[:, SPLIT] = _on_grid(split_information((1.0 - _MIXED) * in_split + _MIXED * number / k, self.epsilon))
-        # A cut between equal weights would be by class index: the same one for all such rows, which could never tell the classes on one
-        # side of it apart. Such rows are left to the laws that treat equal classes alike.
-        table[sorted_weights[every, number - 1] == sorted_weights[every, number], SPLIT] = -1.0
-        table[:, SUBSET] = _on_grid(information.subset_scores(ordered, self.epsilon, subset))
-        choice = table.argmax(axis=1).astype(np.uint8)
-        size = np.select([choice == RR, choice == TOP_K, choice == SPLIT], [k, tries[best], number], subset).astype(np.int32)
-        return {"choice": choice, "size": size, "set": self._sets(weights, sorted_weights, choice, size, split)}
+        ordered = np.sort(weights, axis=1)[:, ::-1] * ((1.0 - _MIXED) / weights.sum(axis=1, keepdims=True)) + _MIXED / k
+        scores = np.full((len(weights), len(self._parts)), -1.0)
+        scores[:, RR] = information.response_scores(ordered, self.epsilon)
+        if self._subset_size > 1:  # else it is randomized response
+            scores[:, SUBSET] = information.subset_scores(ordered, self.epsilon, self._subset_size)
+        if k > 2:
+            scores[:, SPLIT] = information.even_split_scores(ordered, self.epsilon)
+        scores = information.on_grid(scores, self.epsilon) * self._apart
+        return weights, _PREFERRED[scores[:, _PREFERRED].argmax(axis=1)].astype(np.uint8)
 
-    def _sets(
-        self, weights: Floats, ordered: Floats, choice: NDArray[np.uint8], size: NDArray[np.int32], split: NDArray[np.bool_]
-    ) -> sets.Bits:
-        """The candidates or the split of each row; all classes where the law needs no set."""
-        found = np.ones_like(split)
-        found[choice == SPLIT] = split[choice == SPLIT]
-        some = np.flatnonzero(choice == TOP_K)
-        if len(some):
-            found[some] = priors.heaviest(weights[some], size[some], ordered[some, size[some] - 1])
-        return sets.pack(found)
+    def _settled(self, weights: Floats, choice: NDArray[np.uint8], words: Words) -> dict[str, Array]:
+        inside = np.ones(weights.shape, dtype=np.bool_)
+        rows = np.flatnonzero(choice == SPLIT)
+        if len(rows):
+            inside[rows] = even_half(weights[rows], words.select(rows))
+        size = np.where(choice == SUBSET, self._subset_size, inside.sum(axis=1)).astype(np.int32)
+        return {"choice": choice, "size": size, "set": sets.pack(inside)}
 
     @property
     def _subset_size(self) -> int:
@@ -157,10 +177,6 @@ class AutoLaw(Law):
         for code, rows, own in self._groups(side):
             result[rows] = self._parts[code]._information(prior[rows], own)
         return result
-
-
-def _on_grid(scores: Floats) -> Floats:
-    return np.rint(scores * _PER_NAT)
 
 
 def _side_of(code: int, side: Side) -> dict[str, Array]:

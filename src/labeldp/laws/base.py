@@ -109,6 +109,7 @@ class Law(ABC):
     name: ClassVar[str]
     kind: ClassVar[Literal["label", "set", "scores"]]
     uses_prior: ClassVar[bool]
+    draws_side: ClassVar[bool] = False
 
     n_classes: int
     epsilon: float
@@ -120,17 +121,20 @@ class Law(ABC):
     # What a mechanism writes ------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def prepare(self, prior: Array) -> dict[str, Array]:
+    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
         """Side of each row from its public prior.
 
         Parameters
         ----------
         prior : (n, K) float
             Non-negative weights, any scale; a zero-stride view is fine. Depends on public facts only, never on these raw labels.
+        words : Words of n rows, optional
+            Public, independent of labels and of the words of `sample`: what a law with `draws_side` draws its questions with. None: words
+            of the row numbers 0 .. n-1, for looking at a law without a run. Other laws ignore them.
 
         Returns
         -------
-        dict of arrays, first axis n. Empty for laws that use no prior. Deterministic on every machine.
+        dict of arrays, first axis n. Empty for laws that use no prior. A function of prior and words, the same on every machine.
         """
 
     @abstractmethod

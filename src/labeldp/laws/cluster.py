@@ -112,7 +112,7 @@ class ClusterRR(Law):
         """The floor in parts of the grid, rounded down."""
         return whole_below(Fraction(self.floor or 0.0) * GRID)
 
-    def prepare(self, prior: Array) -> dict[str, Array]:
+    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
         if self.is_uniform:
             priors.as_prior(prior, self.n_classes)
             return {}

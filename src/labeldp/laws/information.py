@@ -1,76 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much each law says about a label under a prior: the scores AutoLaw chooses by, for many rows at once.
+"""How much a law says about a label under a prior: the scores AutoLaw chooses by, for many rows at once.
 
-Exact where that costs O(1) a class or less; else the heaviest classes are treated exactly and the rest by a second-order term around
-their mean. For K <= 12 the law chosen by these scores loses at most 5 % of the information of the best one (tested by brute force);
-under a uniform prior every score is exact.
+Those of randomized response and of a split are exact, that of subset selection treats the six heaviest classes exactly and the others by
+a second-order term around their mean. For K <= 12 and epsilon from 1e-6 to 20 none is off by more than 5 % (tested against matrices);
+under a uniform prior every score is exact. Below epsilon = 2^-10 a score is the leading term of its expansion.
 """
 
 from functools import lru_cache
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labeldp.laws import kernel
-from labeldp.laws.exact import WORD, log_ratio
+from labeldp.laws.exact import WORD, log_quotient, log_ratio
 from labeldp.laws.prior import Floats
 from labeldp.laws.subset import inside_words
 
-_HEAD = 16  # classes that are a segment of their own
-_GROWTH = 1.25  # beyond, a segment of the sorted prior ends at this multiple of where it starts
 _PATTERN_HEAD = 6  # classes whose inclusion patterns are enumerated: 2^6
-_GRID = 12  # values of k that are scored where K is above _HEAD
+_PER_UNIT = 2.0**20  # scores are compared on this grid
+_SMALL = 2.0**-10  # below this epsilon a score is its leading term, epsilon^2 times a closed form: right to one part in a thousand
 
 
-@lru_cache(maxsize=256)
-def sizes_to_try(n_classes: int) -> NDArray[np.int32]:
-    """Values of k below K that RRTopK is scored at: all of them for small K, else a geometric grid."""
-    if n_classes <= _HEAD:
-        return np.arange(1, n_classes, dtype=np.int32)
-    return np.unique(np.rint(np.geomspace(2, n_classes // 2, _GRID)).astype(np.int32))
+def on_grid(scores: Floats, epsilon: float) -> Floats:
+    """Scores as whole numbers, so that machines whose logarithms differ in the last place compare alike.
 
-
-@lru_cache(maxsize=256)
-def _segments(n_classes: int, ks: tuple[int, ...]) -> NDArray[np.intp]:
-    """Where the segments of the sorted classes start, and K: single classes first, then growing ones that never straddle a k."""
-    cuts = set(range(min(_HEAD, n_classes))) | {min(k, n_classes) for k in ks} | {n_classes}
-    edge = float(_HEAD)
-    while edge < n_classes:
-        cuts.add(int(edge))
-        edge *= _GROWTH
-    return np.array(sorted(cuts), dtype=np.intp)
-
-
-@lru_cache(maxsize=256)
-def _cells(epsilon: float, ks: tuple[int, ...]) -> tuple[Floats, Floats, Floats]:
-    """For each k: P[kept] - P[other], P[other], and the entropy of the output given a candidate label."""
-    a, b = (np.array(part, dtype=np.float64) / WORD for part in zip(*(kernel.cells(epsilon, k) for k in ks), strict=True))
-    entropy = -a * np.log(a) - (np.array(ks) - 1) * b * np.log(b)
-    return a - b, b, entropy
-
-
-def top_k_scores(ordered: Floats, epsilon: float, ks: NDArray[np.int32]) -> Floats:
-    """Nats of randomized response on the k heaviest classes, for each k: (n, len(ks)).
-
-    ordered : (n, K), each row descending and summing to 1. Entropy terms are summed by segments of the order, each with the mean of its
-    classes and a second-order term; up to 16 classes, every segment is one class.
+    The grid is 2^-20 nats from epsilon 1 on, and 2^-20 epsilon^2 nats below, as information is of order epsilon^2.
     """
-    names = tuple(int(k) for k in ks)
-    lift, other, entropy = _cells(epsilon, names)
-    edges = _segments(ordered.shape[1], names)
-    count = np.diff(edges)
-    mass = np.add.reduceat(ordered, edges[:-1], axis=1)
-    mean = mass / count
-    spread = np.maximum(0.0, np.add.reduceat(ordered * ordered, edges[:-1], axis=1) - mass * mean)
-    inside = np.minimum(np.cumsum(mass, axis=1)[:, np.searchsorted(edges, ks) - 1], 1.0)
-    base = other * inside + (1.0 - inside) / ks
-    total = np.zeros_like(base)
-    for j, k in enumerate(names):
-        upto = int(np.searchsorted(edges, k))
-        chance = base[:, j, None] + lift[j] * mean[:, :upto]
-        total[:, j] = (count[:upto] * chance * np.log(chance) + lift[j] ** 2 * spread[:, :upto] / (2.0 * chance)).sum(axis=1)
-    return np.asarray(-total - inside * entropy - (1.0 - inside) * np.log(ks))
+    return np.asarray(np.rint(scores / min(1.0, epsilon) ** 2 * _PER_UNIT))
+
+
+def response_scores(prior: Floats, epsilon: float) -> Floats:
+    """Nats of randomized response on all classes: (n,). prior : (n, K), each row sums to 1."""
+    k = prior.shape[1]
+    if epsilon < _SMALL:
+        return np.asarray(epsilon**2 / (2.0 * k) * (1.0 - (prior * prior).sum(axis=1)))
+    a, b = (part / WORD for part in kernel.cells(epsilon, k))
+    chance = b + (a - b) * prior
+    return np.asarray(a * np.log(a) + (k - 1) * b * np.log(b) - (chance * np.log(chance)).sum(axis=1))
 
 
 @lru_cache(maxsize=256)
@@ -99,6 +65,8 @@ def subset_scores(ordered: Floats, epsilon: float, size: int) -> Floats:
     k = ordered.shape[1]
     if size == 1:
         return np.full(len(ordered), -np.inf)
+    if epsilon < _SMALL:
+        return np.asarray(epsilon**2 / 2.0 * (1.0 - (ordered * ordered).sum(axis=1)) * (size * (k - size) / (k * (k - 1.0))))
     m = inside_words(epsilon, k, size)
     ratio = np.exp(log_ratio(m * (k - size), (WORD - m) * size))
     patterns, chance, others = _patterns(k, size)
@@ -111,3 +79,31 @@ def subset_scores(ordered: Floats, epsilon: float, size: int) -> Floats:
     expected = (middle * (np.log(middle) + 0.5 * np.log1p(spread / (middle * middle)))) @ chance
     share = size / k
     return np.asarray((ratio * np.log(ratio) * share - expected) / (1.0 + (ratio - 1.0) * share))
+
+
+def split_scores(mass: Floats, epsilon: float) -> Floats:
+    """Nats of one bit about a set of this prior mass, any shape."""
+    if epsilon < _SMALL:
+        return np.asarray(epsilon**2 / 2.0 * mass * (1.0 - mass))
+    return split_information(mass, epsilon)
+
+
+def even_split_scores(ordered: Floats, epsilon: float) -> Floats:
+    """Nats of a split that sends one class of each pair of neighbours to either side, at random: (n,), right to second order.
+
+    ordered : (n, K), each row descending and summing to 1. The mean square of how much heavier one side is, is the sum of the squares of
+    how much heavier one class of each pair is; the information is that of a split with this imbalance.
+    """
+    k = ordered.shape[1]
+    off = ordered[:, ::2].copy()
+    off[:, : k // 2] -= ordered[:, 1::2]
+    return split_scores(0.5 + 0.5 * np.sqrt((off * off).sum(axis=1)), epsilon)
+
+
+def split_information(mass: Floats, epsilon: float) -> Floats:
+    """Nats of one keyed bit about a set of this prior mass."""
+    m = inside_words(epsilon, 2, 1)
+    truth, lie = m / WORD, (WORD - m) / WORD
+    yes, no = mass * truth + (1.0 - mass) * lie, mass * lie + (1.0 - mass) * truth
+    cases = ((mass, truth, yes), (1.0 - mass, lie, yes), (mass, lie, no), (1.0 - mass, truth, no))
+    return np.asarray(np.maximum(0.0, sum(w * p * log_quotient(p, out) for w, p, out in cases)))

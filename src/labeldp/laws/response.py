@@ -90,7 +90,7 @@ class RandomizedResponse(Law):
         super().__post_init__()
         kernel.cells(self.epsilon, self.n_classes)
 
-    def prepare(self, prior: Array) -> dict[str, Array]:
+    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
         priors.as_prior(prior, self.n_classes)
         return {}
 
@@ -191,7 +191,7 @@ class RRTopK(_OnCandidates):
         object.__setattr__(self, "k", k)
         kernel.cells(self.epsilon, k)
 
-    def prepare(self, prior: Array) -> dict[str, Array]:
+    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
         return priors.by_chunks(prior, self.n_classes, self._side_layout(), self._decide)
 
     def _decide(self, prior: Array) -> dict[str, Array]:
@@ -235,7 +235,7 @@ class RRWithPrior(_OnCandidates):
                 raise InvalidInput(f"Expected {self.n_classes} class weights, one a class; got {len(weight)}.")
             object.__setattr__(self, "class_weight", weight)
 
-    def prepare(self, prior: Array) -> dict[str, Array]:
+    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
         return priors.by_chunks(prior, self.n_classes, self._side_layout(), self._decide)
 
     def _decide(self, prior: Array) -> dict[str, Array]:

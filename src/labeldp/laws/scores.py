@@ -109,7 +109,7 @@ class Alibi(Law):
         object.__setattr__(self, "levels", _validate.integer(levels=self.levels, low=3, high=256, fix=fix))
         level_words(self.epsilon, self.levels)
 
-    def prepare(self, prior: Array) -> dict[str, Array]:
+    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
         priors.as_prior(prior, self.n_classes)
         return {}
 

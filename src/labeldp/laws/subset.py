@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws that release a set of classes: SubsetSelection and PriorSplit.
+"""SubsetSelection: a law that releases a set of classes.
 
 Source: Ye and Barg, "Optimal schemes for discrete distribution estimation under locally differential privacy" (2018); Wang et al.,
 "Local private distribution estimation: subset selection" (2016).
@@ -21,9 +21,7 @@ from labeldp.errors import InvalidInput
 from labeldp.laws import prior as priors
 from labeldp.laws import sampling, sets
 from labeldp.laws.base import MAX_CELLS, Array, Cell, Floats, Law, Side, Table, Words
-from labeldp.laws.exact import WORD, exp_floor, log_quotient, log_ratio, whole_below
-
-_NAN = float("nan")
+from labeldp.laws.exact import WORD, exp_floor, log_ratio, whole_below
 
 
 @lru_cache(maxsize=4096)
@@ -96,7 +94,7 @@ class SubsetSelection(Law):
         """d, the number of classes in every output."""
         return best_size(self.epsilon, self.n_classes) if self.size is None else self.size
 
-    def prepare(self, prior: Array) -> dict[str, Array]:
+    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
         priors.as_prior(prior, self.n_classes)
         return {}
 
@@ -170,102 +168,3 @@ def _complete(labels: NDArray[np.integer], inside: NDArray[np.bool_], drawn: Arr
     dense = np.zeros((n, n_classes), dtype=np.bool_)
     dense[np.arange(n), drawn] = taken
     return sets.pack(dense) | sets.single(labels, n_classes) * inside[:, None]
-
-
-@dataclass(frozen=True)
-class PriorSplit(Law):
-    """One bit, answered truthfully with probability e^eps / (e^eps + 1): is the label in the likelier half of the classes?
-
-    Parameters
-    ----------
-    n_classes : int
-        K, at least 2.
-    epsilon : float
-        Guarantee: pure epsilon-label-DP, local, for each row's label.
-
-    Notes
-    -----
-    The half is the prefix of the classes by (prior descending, index ascending) whose mass is nearest one half, which is the most
-    informative one; both sides are non-empty; of equally near ones the shorter. Output: the half or its complement, packed,
-    (n, ceil(K/8)) uint8. Side: split (n, ceil(K/8)) uint8, packed. Cost: one word a row; a sort of the prior for the choice.
-    """
-
-    name: ClassVar[str] = "split"
-    kind: ClassVar = "set"
-    uses_prior: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        inside_words(self.epsilon, 2, 1)
-
-    def prepare(self, prior: Array) -> dict[str, Array]:
-        return priors.by_chunks(prior, self.n_classes, {"split": self.layout()["split"]}, self._decide)
-
-    def _decide(self, prior: Array) -> dict[str, Array]:
-        return {"split": sets.pack(half(priors.quantise(prior)))}
-
-    def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> sets.Bits:
-        return split_sample(labels, words.take(0), side["split"], self.epsilon, self.n_classes)
-
-    def log_likelihood(self, outputs: Array, side: Side) -> Floats:
-        m = inside_words(self.epsilon, 2, 1)
-        return np.where(sets.unpack(outputs, self.n_classes), 0.0, log_ratio(WORD - m, m))
-
-    def likeliest(self, outputs: Array, side: Side) -> sets.Bits:
-        m = inside_words(self.epsilon, 2, 1)
-        return outputs if log_ratio(WORD - m, m) < 0 else super().likeliest(outputs, side)
-
-    def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
-        if self.n_classes > 2:
-            return np.full(len(outputs), _NAN), np.full(len(outputs), _NAN)
-        m = inside_words(self.epsilon, 2, 1)
-        return np.full(len(outputs), m / WORD), np.full(len(outputs), (WORD - m) / WORD)
-
-    def profile(self, side_row: Side) -> tuple[Cell, ...]:
-        m = inside_words(self.epsilon, 2, 1)
-        return (
-            Cell("class", "side", "contains", Fraction(m, WORD), 1),
-            Cell("class", "side", "lacks", Fraction(WORD - m, WORD), 1),
-        )
-
-    def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-        packed = (np.dtype(np.uint8), (sets.n_bytes(self.n_classes),))
-        return {"output": packed, "split": packed}
-
-    def table(self, side_row: Side) -> Table:
-        first = sets.unpack(side_row["split"][None], self.n_classes)
-        outputs = np.concatenate([first, ~first])
-        return Table(outputs, tuple(cell.probability for cell in self.profile(side_row)), np.where(outputs.T, np.uint8(0), np.uint8(1)))
-
-    def _information(self, prior: Floats, side: Side) -> Floats:
-        mass = (prior * sets.unpack(side["split"], self.n_classes)).sum(axis=1)
-        return split_information(mass, self.epsilon)
-
-
-def half(weights: Floats, ordered: Floats | None = None) -> NDArray[np.bool_]:
-    """The prefix of the classes by (weight descending, index ascending) with mass nearest one half: (n, K) bool, both sides non-empty.
-
-    ordered : (n, K), the weights of each row sorted descending, where that is known already.
-    """
-    if ordered is None:
-        ordered = np.sort(weights, axis=1)[:, ::-1]
-    mass = np.cumsum(ordered, axis=1)
-    off = np.abs(2.0 * mass[:, :-1] - mass[:, -1:])  # whole numbers below 2^53: exact
-    size = off.argmin(axis=1) + 1
-    return priors.heaviest(weights, size, ordered[np.arange(len(weights)), size - 1])
-
-
-def split_sample(labels: NDArray[np.integer], r: NDArray[np.uint64], split: sets.Bits, epsilon: float, n_classes: int) -> sets.Bits:
-    """The split or its complement: the one that holds the label where r < m, else the other."""
-    truthful = r < np.uint64(inside_words(epsilon, 2, 1))
-    first = sets.contains(split, labels, n_classes) == truthful
-    return split ^ np.where(first[:, None], np.uint8(0), sets.full(n_classes))
-
-
-def split_information(mass: Floats, epsilon: float) -> Floats:
-    """Nats of one keyed bit about a set of this prior mass."""
-    m = inside_words(epsilon, 2, 1)
-    truth, lie = m / WORD, (WORD - m) / WORD
-    yes, no = mass * truth + (1.0 - mass) * lie, mass * lie + (1.0 - mass) * truth
-    cases = ((mass, truth, yes), (1.0 - mass, lie, yes), (mass, lie, no), (1.0 - mass, truth, no))
-    return np.asarray(np.maximum(0.0, sum(w * p * log_quotient(p, out) for w, p, out in cases)))

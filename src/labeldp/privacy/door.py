@@ -15,14 +15,14 @@ from labeldp import _validate
 from labeldp._hash import SetDigest, array_digest, digest
 from labeldp.errors import InvalidInput, SeededNoiseWarning, UnrecordedWarning
 from labeldp.evidence import NoisyLabels
-from labeldp.laws.base import Law
+from labeldp.laws.base import Array, Law
 from labeldp.privacy.custody import Covered, RunPlan, begin, tell_of_repeat
-from labeldp.privacy.draw import Prior, prepare_side
+from labeldp.privacy.draw import Prior, Questions, prepare_side
 from labeldp.privacy.encode import classes_for, declare, encode
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import Pin, SeededNoise, derive_key, new_secret
 from labeldp.privacy.row_ids import Name, RowIds
-from labeldp.privacy.run import Frame, Run, check_prior_use, check_stage, law_per_row
+from labeldp.privacy.run import Frame, Run, check_prior_use, check_stage, id_order, law_per_row, public_blocks
 
 
 def privatize(
@@ -112,7 +112,11 @@ def privatize(
     del labels  # what is shown of this frame, if something fails, shows none of them
     check_prior_use(law, prior)
     name = check_stage("release" if stage is None else stage)
-    side = prepare_side(law_per_row(law, max_rows_per_unit), prior, len(codes))
+    rows = RowIds.of(ids, unit, id_name, unit_name)
+    check_rows(codes, rows, max_rows_per_unit)
+    used = law_per_row(law, max_rows_per_unit)
+    words = Questions(used, dataset or "", column).words(lambda key: public_blocks(len(codes), ids, key))
+    side = prepare_side(used, prior, len(codes), words)
     run = _open(
         codes,
         declared,
@@ -120,15 +124,23 @@ def privatize(
         laws={"law": law.to_dict(), "stage": name} | ({"classes_inferred": True} if inferred else {}),
         dataset=dataset,
         column=column,
-        rows=RowIds.of(ids, unit, id_name, unit_name),
+        rows=rows,
         max_rows_per_unit=max_rows_per_unit,
-        prior_digest=array_digest(side) if side else "",
+        prior_digest=_side_digest(side, ids),
         ledger=ledger,
         noise=noise,
         redraw=redraw,
     )
     with run:
         return run.draw_with_side(np.arange(len(codes)), law, side, name)
+
+
+def _side_digest(side: Mapping[str, Array], ids: ArrayLike | None) -> str:
+    """Digest of a side, by id where rows have one, so that a repeat in another order is the same request; "" for none."""
+    if not side or ids is None:
+        return array_digest(side) if side else ""
+    order = id_order(ids)
+    return array_digest({name: values[order] for name, values in side.items()})
 
 
 def open_run(

@@ -1,23 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
 """From codes to outputs: side in batches of prior, then the draw in chunks that fit the cache."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp.errors import InvalidInput
 from labeldp.laws.base import Array, Law
-from labeldp.privacy.noise import Blocks, Key, word_chunks
+from labeldp.privacy.noise import Blocks, Key, RowWords, derive_key, word_chunks
 
 Prior = ArrayLike | Callable[[NDArray[np.int64]], ArrayLike] | Iterable[ArrayLike] | None
 """(n, K) weights; or a function of row positions that gives (m, K); or batches of rows in order; None for uniform."""
 
 _CELLS = 1 << 23  # prior cells in one batch
+_PUBLIC: Final = hashlib.sha256(b"labeldp public words").digest()
 
 
-def prepare_side(law: Law, prior: Prior, n_rows: int) -> dict[str, Array]:
+class Questions:
+    """Where the public words come from that a law draws its rows' questions with (`Law.draws_side`): not noise, and no secret.
+
+    They depend on the law, the data set, the column and the row's id alone. So a retry, a repeat, another engine and another order of
+    the rows ask each row the same question, and the digest of the side names the request. No word of a draw is among them: these keys
+    come from a constant, those of draws from a run's secret.
+
+    Parameters
+    ----------
+    law : Law
+        Of one row.
+    dataset, column : str
+    """
+
+    def __init__(self, law: Law, dataset: str, column: str) -> None:
+        facts = {"dataset": dataset, "column": column, "law": law.to_dict()}
+        self._key = derive_key(_PUBLIC, purpose="side", facts=facts) if law.draws_side else None
+        self._ids = derive_key(_PUBLIC, purpose="ids", facts={})
+
+    def words(self, blocks: Callable[[Key], Blocks]) -> Callable[[slice], RowWords | None]:
+        """Words of slices of the rows whose blocks this gives under a public key for ids; None where the law draws no questions."""
+        if self._key is None:
+            return lambda rows: None
+        key, known = self._key, blocks(self._ids)
+        return lambda rows: RowWords(key, known[rows])
+
+
+def prepare_side(law: Law, prior: Prior, n_rows: int, words: Callable[[slice], RowWords | None]) -> dict[str, Array]:
     """Side of n rows, reading the prior a batch at a time: it is never copied whole.
+
+    words : function of a slice of the rows
+        Their public words (`Questions`), None where the law draws no questions.
 
     Returns
     -------
@@ -28,9 +61,9 @@ def prepare_side(law: Law, prior: Prior, n_rows: int) -> dict[str, Array]:
     side = {name: np.empty((n_rows, *shape), kind) for name, (kind, shape) in law.layout().items() if name != "output"}
     done = 0
     for batch in _batches(prior, n_rows, law.n_classes):
-        part = law.prepare(batch)
         if done + len(batch) > n_rows:
             raise InvalidInput(f"Expected a prior for {n_rows} rows, got more.")
+        part = law.prepare(batch, words(slice(done, done + len(batch))))
         for name, values in part.items():
             side[name][done : done + len(batch)] = values
         done += len(batch)

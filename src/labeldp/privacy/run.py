@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run: one charge, and the draws that it covers, each row at most once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import NoReturn, Self
@@ -16,10 +16,10 @@ from labeldp.evidence import Block, NoisyLabels
 from labeldp.laws.base import Array, Law
 from labeldp.privacy import noise as noise_source
 from labeldp.privacy.custody import Begun, RunPlan
-from labeldp.privacy.draw import Prior, draw, prepare_side
+from labeldp.privacy.draw import Prior, Questions, draw, prepare_side
 from labeldp.privacy.events import per_row_epsilon
 from labeldp.privacy.ledger import Ledger
-from labeldp.privacy.noise import Blocks, Key, derive_key, id_blocks, row_blocks
+from labeldp.privacy.noise import Blocks, Key, RowWords, derive_key, id_blocks, row_blocks
 from labeldp.receipt import Receipt
 
 
@@ -65,6 +65,13 @@ class Frame:
         if repeat is not None:
             raise InvalidInput(f"Expected different ids, but the id of row {repeat} occurred before. Each row needs an id of its own.")
         return blocks
+
+    def words(self, law: Law, rows: NDArray[np.integer]) -> Callable[[slice], RowWords | None]:
+        """Public words of slices of these rows, for what the law asks each of them."""
+        ids = self._given_ids if self.explicit_ids else None
+        return Questions(law, self.plan.dataset, self.plan.column).words(
+            lambda key: public_blocks(len(self.ids), ids, key)[np.asarray(rows, np.intp)]
+        )
 
     def check(self, secret: bytes) -> None:
         """Refuse ids and units that cannot name rows, before anything is charged; any secret serves."""
@@ -172,7 +179,10 @@ class Run:
             return stored
         kept = self._begun.store.load_side(stage) if self._begun.store else None
         # what was decided before a crash stands: a model's prior need not come out the same twice
-        side = prepare_side(law_per_row(law, self.receipt.max_rows_per_unit), prior, len(rows)) if kept is None else {}
+        side: dict[str, Array] = {}
+        if kept is None:
+            used = law_per_row(law, self.receipt.max_rows_per_unit)
+            side = prepare_side(used, prior, len(rows), self._frame.words(used, rows))
         return self._draw(rows, law, side, stage)
 
     def draw_with_side(self, rows: NDArray[np.integer], law: Law, side: Mapping[str, Array], stage: str) -> NoisyLabels:
@@ -294,6 +304,11 @@ class Run:
             raise InvalidInput(f"Expected a law over {len(self._frame.classes)} classes, got {law}.")
         if not law.epsilon <= self.receipt.epsilon:
             raise InvalidInput(f"Expected a law within the run's epsilon={self.receipt.epsilon}, got {law}.")
+
+
+def public_blocks(n_rows: int, ids: ArrayLike | None, key: Key) -> Blocks:
+    """Blocks of rows by their ids, or by their numbers, under a key of purpose "ids" that is public."""
+    return row_blocks(n_rows) if ids is None else id_blocks(ids, key)
 
 
 def id_order(ids: ArrayLike) -> NDArray[np.intp]:

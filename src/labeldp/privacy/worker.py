@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from labeldp._hash import SetDigest
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.laws.base import Array, Law
-from labeldp.privacy.draw import draw
+from labeldp.privacy.draw import Questions, draw
 from labeldp.privacy.noise import Blocks, Key, Pin, derive_key, id_blocks, one_word, partition, pin_words, row_blocks
 from labeldp.privacy.secrets import KeySource, run_secret
 from labeldp.receipt import Receipt
@@ -174,7 +174,7 @@ class FirstPass:
         names = np.arange(start, start + len(codes)) if ids is None else ids
         if ids is not None:
             self.sums.ids.update(*_columns(ids))
-        self.sums.note(_public(names, units, side_of(self.facts.law, prior, len(codes))))
+        self.sums.note(_public(names, units, side_of(self.facts, prior, len(codes), start, ids)))
         self.sums.rows += len(codes)
         return found
 
@@ -239,7 +239,7 @@ class SecondPass:
         law = self.facts.law
         blocks = blocks_of_rows(len(codes), start, ids, self._ids_key)
         names = np.arange(start, start + len(codes)) if ids is None else ids
-        side = side_of(law, prior, len(codes))
+        side = side_of(self.facts, prior, len(codes), start, ids)
         check = self._note(blocks, codes, _public(names, units, side), check_rows)
         kept = self._chosen(blocks, kept)
         if not kept.all():
@@ -279,11 +279,13 @@ def blocks_of_rows(n: int, start: int, ids: Ids | None, ids_key: Key) -> Blocks:
     return row_blocks(n, start) if ids is None else id_blocks(ids, ids_key)
 
 
-def side_of(law: Law, prior: Array | None, n_rows: int) -> dict[str, Array]:
-    """What a law decides from the prior of n rows, uniform if None; empty where it uses none."""
+def side_of(facts: RunFacts, prior: Array | None, n_rows: int, start: int, ids: Ids | None) -> dict[str, Array]:
+    """What the law decides from the prior of n rows, uniform if None, with their public words; empty where it uses no prior."""
+    law = facts.law
     if not law.uses_prior:
         return {}
-    return law.prepare(np.broadcast_to(1.0, (n_rows, law.n_classes)) if prior is None else prior)
+    words = Questions(law, facts.dataset, facts.column).words(lambda key: blocks_of_rows(n_rows, start, ids, key))
+    return law.prepare(np.broadcast_to(1.0, (n_rows, law.n_classes)) if prior is None else prior, words(slice(0, n_rows)))
 
 
 def packed(side: Mapping[str, Array]) -> NDArray[np.uint8]:
