@@ -42,7 +42,8 @@ class Ledger:
     ----------
     location : str or Path
         The file; it is made, readable by its owner only, at the first charge. It must lie on a local disk. Or, for a team, the URL of a
-        PostgreSQL database: "postgresql://USER@HOST/DATABASE" (`pip install labeldp[postgres]`); its password is never shown.
+        PostgreSQL database: "postgresql://USER@HOST/DATABASE" (`pip install labeldp[postgres]`); its password is never shown or
+        pickled.
     budget : float, optional
         Budget that a (dataset, column) gets at its first charge. Without it, the first charge sets the budget to its own epsilon, so
         that anything further must be allowed by name with `set_budget`.

@@ -12,6 +12,7 @@ from typing import Final
 
 import platformdirs
 
+from labeldp import _validate
 from labeldp.errors import InvalidInput, LedgerError
 
 _NETWORK: Final = re.compile(
@@ -73,7 +74,7 @@ def location_of(given: object) -> Path | LedgerUrl:
         return LedgerUrl(given)
     text = str(given) if isinstance(given, (str, Path)) else ""
     if not text.strip() or text.startswith(":"):
-        raise InvalidInput(f"Expected the path of a file, got location={given!r}. Pass for example 'privacy/ledger.sqlite'.")
+        raise InvalidInput(f"Expected the path of a file, got location={_validate.shown(given)}. Pass for example 'privacy/ledger.sqlite'.")
     if re.match(r"[a-z][a-z0-9+]+://", text):
         raise InvalidInput("Expected location as a path or the URL of a PostgreSQL database, got another URL. Use one of these.")
     path = Path(text).expanduser().absolute()
