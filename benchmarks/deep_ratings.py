@@ -11,7 +11,6 @@ from deep_data import Data
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import svds
-from scipy.stats import entropy
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -97,45 +96,3 @@ def _standard(columns: Floats, weights: Floats) -> Floats:
     mean = np.average(columns, axis=0, weights=weights)
     spread = np.sqrt(np.average((columns - mean) ** 2, axis=0, weights=weights))
     return np.clip((columns - mean) / spread, -4, 4)
-
-
-def threshold_prior(proba: Floats) -> NDArray[np.float64]:
-    """Public weights under which PriorSplit asks whether the rating reaches a threshold, the one nearest to even odds under `proba`.
-
-    Parameters
-    ----------
-    proba : (n, K) array
-        The model's probabilities of ordered classes.
-
-    Returns
-    -------
-    (n, K): the two sides of the threshold have half the mass each, so that the split falls between them. A split by mass alone may ask
-    for {2, 4} against {1, 3, 5}, which tells nothing of where a rating lies.
-    """
-    return _split_at(1 + np.abs(_reaching(proba) - 0.5).argmin(axis=1), proba.shape[1])
-
-
-def every_threshold(rows: NDArray[np.integer], n_classes: int) -> NDArray[np.float64]:
-    """The same before there is a model: thresholds in turn, by row number, so that every one is asked about."""
-    return _split_at(1 + np.asarray(rows) % (n_classes - 1), n_classes)
-
-
-def threshold_bits(proba: Floats, epsilon: float) -> float:
-    """Mean bits that the answers to `threshold_prior`'s questions tell of labels that follow `proba`."""
-    reach = _reaching(proba)
-    yes = reach[np.arange(len(proba)), np.abs(reach - 0.5).argmin(axis=1)]
-    truthful = 1 / (1 + np.exp(-epsilon))
-    answered = yes * truthful + (1 - yes) * (1 - truthful)
-    return float(np.mean(entropy([answered, 1 - answered], base=2) - entropy([truthful, 1 - truthful], base=2)))
-
-
-def _reaching(proba: Floats) -> Floats:
-    """P[class >= t] for t = 1 to K-1: (n, K - 1)."""
-    return proba[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
-
-
-def _split_at(threshold: NDArray[np.integer], n_classes: int) -> NDArray[np.float64]:
-    upper = np.arange(n_classes) >= threshold[:, None]
-    count = upper.sum(axis=1, keepdims=True)
-    even = 1e-3 * (2 * count == n_classes)  # else all weights would be equal, and the split would be by index
-    return np.where(upper, (0.5 + even) / count, (0.5 - even) / (n_classes - count))

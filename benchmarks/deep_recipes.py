@@ -105,7 +105,8 @@ class Method:
     temperature : float
         The next stage's prior is softmax(logits / temperature).
     prior : "model" or "threshold"
-        What the law is given: the model's probabilities, or weights that split ordered classes where the model is least sure.
+        What a split asks about: sets of classes of about half the mass, or whether the class reaches a threshold, since such sets need not
+        lie on two sides of anything.
     top_k_filter : bool
         The paper's: earlier rows whose noisy label is not among the model's top k are left out, k the mean that RRWithPrior kept.
     warm_start : bool

@@ -12,7 +12,6 @@ import torch
 from deep_curves import WATCHED_ROWS
 from deep_data import Data
 from deep_nets import build
-from deep_ratings import every_threshold, threshold_bits, threshold_prior
 from deep_recipes import Method, Training
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -24,7 +23,7 @@ from labeldp.deep.loop import Epoch, predict, train
 from labeldp.deep.placement import autocast
 from labeldp.errors import SeededNoiseWarning
 from labeldp.evidence import NoisyLabels
-from labeldp.laws import LAWS, Law, sets
+from labeldp.laws import LAWS, Law, PriorSplit, sets
 from labeldp.privacy.door import open_run
 from labeldp.privacy.draw import Prior
 from labeldp.privacy.run import Run
@@ -112,13 +111,7 @@ class Stages:
         """What the law is told of rows whose labels the model knows nothing of."""
         proba = probabilities(model, self.data.X[torch.from_numpy(rows)], self.method.views, self.method.temperature)
         self._proba.append(proba)
-        return threshold_prior(proba) if self.method.prior == "threshold" else proba
-
-    def first_prior(self) -> Callable[[Rows], Floats] | None:
-        """What the law is told before there is a model: nothing, or thresholds in turn."""
-        if self.method.prior != "threshold":
-            return None
-        return lambda rows: every_threshold(rows, self.data.n_classes)
+        return proba
 
     def _in_top_k(self, model: nn.Module, rows: Rows, noisy: NoisyLabels) -> Rows:
         """Places of the latest rows, and of earlier ones whose noisy label is among the model's top k."""
@@ -130,9 +123,7 @@ class Stages:
         proba = np.concatenate(self._proba)[:_INFORMATION_ROWS] if self._proba else None
         self._proba.clear()
         bits = None
-        if self.method.prior == "threshold" and proba is not None:
-            bits = threshold_bits(proba, block.law.epsilon)
-        elif self.method.prior == "model":
+        if proba is not None or not block.law.draws_side:
             bits = float(np.mean(block.law.information(proba))) / math.log(2)
         size = float(block.side["size"].mean()) if "size" in block.side else None
         if "candidates" in block.side:
@@ -176,15 +167,14 @@ def fit(
         training = replace(method.stages[0], loss="cross-entropy")
         stages.found.net = stages.learn(stages.found.net, np.arange(len(data.y)), torch.from_numpy(data.y), training)
         return stages.found
-    law = LAWS[method.law](data.n_classes, epsilon)
+    law = PriorSplit(data.n_classes, epsilon, ordered=True) if method.prior == "threshold" else LAWS[method.law](data.n_classes, epsilon)
     plan = plan_stages(law, n_stages=len(method.sizes), sizes=method.sizes, validation_fraction=0.0, n_rows=len(data.y))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededNoiseWarning)
         opened = open_run(data.y, classes=range(data.n_classes), epsilon=epsilon, laws=plan.to_dict(), noise=ldp.SeededNoise(seed))
     with opened as run:
         stages.run = Watched(run)
-        first = stages.first_prior()
-        stages.found.net = run_stages(stages.run, plan, fit=stages.fit, prior_of=stages.prior_of, first_prior=first).model
+        stages.found.net = run_stages(stages.run, plan, fit=stages.fit, prior_of=stages.prior_of).model
     return stages.found
 
 

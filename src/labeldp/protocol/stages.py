@@ -67,8 +67,9 @@ class StagePlan:
         return (RandomizedResponse if self.law.kind == "label" else SubsetSelection)(self.law.n_classes, self.law.epsilon)
 
     def law_of(self, stage: int, has_prior: bool) -> Law:
-        """The law of a stage, counted from 0. A split without a prior would be by class index: the first stage selects subsets instead."""
-        return self.validation_law if isinstance(self.law, PriorSplit) and stage == 0 and not has_prior else self.law
+        """The law of a stage, counted from 0. Without a prior the first selects subsets: a split tells no more, and has no inverse."""
+        plain = isinstance(self.law, PriorSplit) and not self.law.ordered and stage == 0 and not has_prior
+        return self.validation_law if plain else self.law
 
     @property
     def fractions(self) -> tuple[float, ...]:
