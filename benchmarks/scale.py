@@ -203,7 +203,7 @@ def ledger_sizes(folder: Path) -> dict[str, Any]:
     made = {"in_ranges": np.arange(ids), "every_second": np.arange(0, 2 * ids, 2)}
     found = {}
     for name, values in made.items():
-        rows = RowSetBuilder(True)
+        rows = RowSetBuilder()
         rows.add(values)
         found[name] = len(rows.finish().to_bytes())
     return {

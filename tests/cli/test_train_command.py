@@ -126,6 +126,18 @@ def test_training_on_a_released_table_is_free(tmp_path: Path, law: str) -> None:
     assert len(default_ledger().runs()) == 1
 
 
+def test_another_column_of_ids_hides_no_rows(tmp_path: Path) -> None:
+    columns = shop()
+    source = write(tmp_path / "shop.parquet", columns | {"barcode": [10_000 + i for i in columns["id"]]})
+    assert train(source, tmp_path / "one", "--id", "id", "--dataset", "shop")[0] == 0
+    code, _, told = train(source, tmp_path / "two", "--id", "barcode", "--dataset", "shop")
+    assert code != 0
+    assert "epsilon <= 0.0" in told
+    code, _, told = train(source, tmp_path / "three", "--id", "id", "--unit", "who", "--max-rows-per-unit", 2, "--dataset", "shop")
+    assert code != 0
+    assert "Expected unit 'row'" in told
+
+
 def test_units(tmp_path: Path) -> None:
     source = write(tmp_path / "in.csv", shop(400))
     code, said, _ = train(source, tmp_path / "m", "--unit", "who", "--max-rows-per-unit", 2, "--id", "id", "--stages", 1, "--json")

@@ -9,6 +9,7 @@ import sys
 import textwrap
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from sklearn.base import clone, is_classifier
@@ -187,6 +188,29 @@ def test_a_unit_is_capped_and_rows_beyond_it_are_not_learned_from(data):
     assert model.noisy_labels_.evidenced.sum() == 2 * N // 3
     assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {4.0}
     assert model.score(X, y) > 0.85 and model.estimated_accuracy_ is not None
+
+
+def test_other_columns_of_ids_or_units_hide_no_rows(data, tmp_path):
+    X, y = data[0][:200], data[1][:200]
+    numbers = np.arange(200)
+    frame = pa.table({"visit": numbers, "barcode": 1000 + numbers, "person": numbers, "ward": 900 + numbers // 9})
+
+    def fit(name, **rows):
+        ledger = ldp.Ledger(tmp_path / f"{name}.db", budget=2.0)
+        classifier(
+            ledger=ledger, dataset="d", noise=None, n_stages=1, recipe=Recipe(epochs=1), max_rows_per_unit=9 if "unit" in rows else 1
+        ).fit(X, y, **rows)
+        return ledger.runs()[-1].unit
+
+    assert fit("rows", ids=frame["visit"]) == "row"
+    for ids in ({"ids": frame["barcode"]}, {"ids": frame["barcode"].to_numpy(), "id_name": "barcode"}):
+        with pytest.raises(ldp.BudgetExceeded):
+            fit("rows", **ids)
+    assert fit("people", ids=frame["visit"], unit=frame["person"]) == "person"
+    with pytest.raises(ldp.LedgerError, match="Expected unit 'person'"):
+        fit("people", ids=frame["visit"], unit=frame["ward"])
+    with pytest.raises(ldp.BudgetExceeded):
+        fit("people", ids=frame["visit"], unit=frame["ward"].to_numpy(), unit_name="person")
 
 
 def test_ids_name_the_rows(data):
