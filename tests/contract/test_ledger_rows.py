@@ -39,7 +39,7 @@ def charge(ledger: Ledger, ids: object, epsilon: float = 1.0, names: str = "id",
         rows = builder.finish()
     event = LabelDraw({"law": "rr"}, epsilon, unit=facts.get("unit", "row")).to_dict()
     given = {"event": event, "identity": "request", "run_id": new_run_id(), "rows": rows} | facts
-    return ledger.charge(dataset="clicks", column="label", epsilon=epsilon, **given)
+    return ledger.charge(**{"dataset": "clicks", "column": "label", "epsilon": epsilon} | given)
 
 
 def texts(*numbers: int) -> pa.Array:
@@ -296,6 +296,10 @@ def test_a_set_without_the_units_that_are_protected_counts_for_all(ledger: Ledge
     builder = ledger.row_set_builder()
     builder.add(np.arange(100, 200))
     assert ledger.remaining("clicks", "label", builder.finish()) == 0.0
+    charge(ledger, np.arange(5), column="other", event=LabelDraw({"law": "rr"}, 1.0).to_dict())
+    people = ledger.row_set_builder()
+    people.add(None, np.arange(100, 200))
+    assert ledger.remaining("clicks", "other", people.finish()) == 0.0
 
 
 # Never less than the truth -----------------------------------------------------------------------------------------------------------

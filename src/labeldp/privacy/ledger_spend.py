@@ -63,7 +63,8 @@ class Spend:
 
     def covered(self, rows: RowSet | None) -> Fraction:
         """What the most heavily used of these rows has spent; None: of all rows."""
-        if rows is None or ("unit" in self._spaces and "unit" not in rows.sets):
+        protected = "unit" if "unit" in self._spaces else ROW
+        if rows is None or protected not in rows.sets:
             return self.most
         found = [_covered(self._spaces[role], ids) for role, ids in rows.sets.items() if role in self._spaces]
         return self._everywhere + max(found, default=Fraction(0))
