@@ -12,6 +12,7 @@ import time
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import labeldp as ldp
@@ -536,3 +537,13 @@ def test_labels_of_another_kind_are_refused_without_showing_one(labels, classes)
     while chain is not None:
         text, chain = text + repr(chain), chain.__context__
     assert "cret" not in text and "\\xc3" not in text
+
+
+@pytest.mark.parametrize("columns", [["day", "shop"], ["shop"]], ids=["two columns", "text"])
+def test_ids_may_be_columns_of_a_data_frame(ledger, columns):
+    table = pd.DataFrame({"day": np.arange(40) // 2, "shop": [f"shop {i % 2}" if len(columns) > 1 else f"shop {i}" for i in range(40)]})
+    ids = table[columns] if len(columns) > 1 else table["shop"]
+    noisy = ldp.privatize(np.arange(40) % 5, RR, dataset="d", ids=ids, ledger=ledger)
+    again = ldp.privatize(np.arange(40)[::-1] % 5, RR, dataset="d", ids=ids[::-1], ledger=ledger)
+    assert len(ledger.runs()) == 1
+    np.testing.assert_array_equal(again.hard_codes()[::-1], noisy.hard_codes())

@@ -342,7 +342,7 @@ def test_spent_is_never_less_than_any_row_spent_and_exact_in_one_space(runs: lis
         assert covered <= spend.most
         spend.add(run)
     assert spend.most >= max(truth(row, len(runs)) for row in range(7))
-    if len({(kind, names) for _, kind, names, _ in runs}) == 1 and runs[0][1] != "all" and any(rows for *_, rows in runs):
+    if len({(kind, names) for _, kind, names, _ in runs}) == 1 and runs[0][1] != "all" and all(rows for *_, rows in runs):
         spents = [truth(row, len(runs)) for row in range(7)]
         assert dict(spend.by_rows()) == {spent: spents.count(spent) for spent in spents if spent}
 

@@ -124,4 +124,5 @@ def _numbers(column: pa.ChunkedArray) -> NDArray[np.uint64]:
 
 
 def _repeats(ids: Array) -> bool:
-    return len(np.unique(ids, axis=0)) < len(ids)
+    names = ids.astype(np.str_) if ids.dtype.kind == "O" else ids  # columns of several types, and text as data frames hold it
+    return len(np.unique(names, axis=0)) < len(ids)
