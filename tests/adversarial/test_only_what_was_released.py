@@ -447,3 +447,14 @@ def test_verify_derives_what_a_manifest_promises(shop: Shop) -> None:
         shop.manifest.write_text(json.dumps(facts | change))
         code, said = verify(shop)
         assert code == 7 and what in said, change
+
+
+def test_a_ledger_that_was_lost_and_adopted_proves_the_file_alone(shop: Shop) -> None:
+    copy = write(read(shop.out).sort_by("x"), shop.folder / f"copy{shop.form}")
+    Path(str(shop.ledger.location)).unlink()
+    shop.ledger.adopt()
+    assert read_noisy(shop.out, ledger=shop.ledger).privacy.evidence == "proven"
+    assert read_noisy(copy, manifest=shop.manifest, ledger=shop.ledger).privacy.evidence == "not recorded"
+    forge(shop, epsilon=0.01)
+    with pytest.raises(ldp.LedgerError, match="changed after the charge"):
+        read_noisy(shop.out, ledger=shop.ledger)

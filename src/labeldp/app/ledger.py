@@ -111,7 +111,7 @@ def _statement_problems(ledger: Ledger, said: _Manifest) -> list[str]:
         wrong = sorted(name for name in {*due, *promised} if due.get(name) != promised.get(name))
         found += [f"The guarantee in {said.path.name} is not what was charged: {', '.join(wrong)} differ."] if wrong else []
     drawn = facts.get("digests", {}).get("drawn")
-    if run is not None and drawn is not None and run.drawn.get(said.stage) != drawn:
+    if run is not None and run.drawn and run.drawn.get(said.stage) != drawn:
         found.append(f"What was drawn in run {receipt.run_id} is not what {said.path.name} names: its manifest was changed.")
     return found
 

@@ -265,6 +265,8 @@ class Ledger:
         run = self.run(receipt.run_id)
         if run is None:
             return replace(receipt, recorded=False)
+        if run.adopted:
+            receipt = replace(receipt, ledger_head=run.receipt.ledger_head, charged_at=run.receipt.charged_at)
         same = entry_text(receipt.event) == entry_text(run.event)
         if not same or replace(receipt, recorded=True, secure=run.receipt.secure) != run.receipt:
             raise LedgerError(

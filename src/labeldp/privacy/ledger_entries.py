@@ -54,6 +54,8 @@ class RunRecord:
         Facts of the run's row set, with its digest (`labeldp.privacy.rowset.RowSet.facts`); None: it counts for every row.
     drawn : mapping of str to str
         For each stage that was announced: the digest of what was drawn, which tells copies in any format or order.
+    adopted : bool
+        The charge was written again after the ledger was lost or set back: receipts from before name another history.
     """
 
     run_id: str
@@ -73,6 +75,7 @@ class RunRecord:
     receipt: Receipt
     rows: Mapping[str, object] | None = field(default=None, hash=False)
     drawn: Mapping[str, str] = field(default_factory=dict, hash=False)
+    adopted: bool = False
 
 
 class File(Protocol):
@@ -250,6 +253,7 @@ def _charged(body: Mapping[str, Any], head: str) -> RunRecord:
         settled_at="",
         repeatable=body["repeatable"],
         receipt=receipt,
+        adopted=body.get("adopted") is True,
         rows=None if body.get("rows") is None else {**body["rows"], "digest": str(body["rows"]["digest"])},
     )
 

@@ -318,6 +318,10 @@ def _on_record(ledger: Ledger | None, source: Source, facts: Facts, drawn: str) 
     run = ledger.run(receipt.run_id) if looked_up.recorded else None
     if run is None or run.drawn.get(str(facts["stage"])) == drawn:
         return looked_up
+    if Output(source.path, "parts" in facts).holds(source.path, run.artefact, facts):
+        return looked_up
+    if run.adopted and str(facts["stage"]) not in run.drawn:
+        return replace(looked_up, recorded=False)  # a copy: what was drawn is not in the ledger any more
     announced = {part.sha256 for part in ledger.parts(run.run_id)}
     files = _file_digests(source.path)
     if not announced or not set(files) <= announced or len(set(files)) < len(files):
