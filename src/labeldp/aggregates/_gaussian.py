@@ -25,6 +25,7 @@ from labeldp._rounding import exact
 from labeldp.errors import InvalidInput
 
 _SLACK = 2.0**-40  # relative; the sums below are right to better than 2^-44
+_LEAST = 1e-300  # what doubles lose below their range is far less
 _LONGEST = 10.0**6  # sigma; above, nothing is summed: delta is bounded by concentrated DP, a tail by an integral
 
 
@@ -63,14 +64,14 @@ def discrete_delta(variance: Fraction, epsilon: float, max_rows_per_unit: int = 
     Returns
     -------
     float
-        Never below the true delta; for m = 1 above it by less than one part in 10^11.
+        Never below the true delta; for m = 1 above it by less than one part in 10^11, or by 10^-300 where the delta is that small.
     """
     if not variance > 0:
         raise InvalidInput(f"Expected variance > 0, got {variance!r}. Counts without noise are not private at any epsilon.")
     certain = min(Fraction(epsilon), exact(epsilon))
     if max_rows_per_unit == 1 and variance <= _LONGEST**2:
-        return min(1.0, _summed_delta(variance, certain))
-    return min(1.0, concentrated_delta(Fraction(max_rows_per_unit**2) / variance, certain))
+        return min(1.0, _summed_delta(variance, certain) + _LEAST)
+    return min(1.0, concentrated_delta(Fraction(max_rows_per_unit**2) / variance, certain) + _LEAST)
 
 
 def concentrated_delta(rho: Fraction, epsilon: Fraction) -> float:
@@ -87,9 +88,11 @@ def concentrated_delta(rho: Fraction, epsilon: Fraction) -> float:
 
 @lru_cache(maxsize=256)
 def calibrated_variance(epsilon: float, delta: float, max_rows_per_unit: int = 1) -> Fraction:
-    """A variance parameter at which discrete Gaussian noise is certainly (epsilon, delta)-label-DP; least up to one part in 10^4.
+    """A variance parameter at which discrete Gaussian noise is certainly (epsilon, delta)-label-DP.
 
-    It starts at the continuous law's and goes up on a grid of dyadic numbers until `discrete_delta` allows it.
+    It starts at the continuous law's and goes up on a grid of dyadic numbers until `discrete_delta` allows it. So it is never below the
+    continuous law's; where that is small, at epsilons of 2 and more, the discrete one would do with less: with 0.2 % less at epsilon 2,
+    0.7 % at 10 and 3.5 % at 20 (delta 1e-5, 1e-5, 1e-9).
     """
     start = Fraction((max_rows_per_unit * analytic_sigma(epsilon, delta)) ** 2)
     unit = Fraction(2) ** (math.floor(math.log2(start)) - 16)

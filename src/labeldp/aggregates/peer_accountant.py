@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 _UNIT = 1 << 45  # ln k! in whole numbers of 1 / this, so that binomial coefficients are differences without cancellation
+_LARGEST = 700.0  # e^epsilon is a double up to here
 _TAIL = 1e-14  # probability that each window may leave out; what is left out counts as delta
 _PAIRS = 64  # numbers of true ones that are worked on at a time, over the numbers of reports: a few megabytes
 _SHARES = 32  # shares of noisy ones that are worked on at a time: a few hundred kilobytes
@@ -136,7 +137,7 @@ class Pair:
 
     def delta(self, epsilon: float) -> float:
         """The larger hockey-stick divergence, rounded up."""
-        gain = math.exp(epsilon) * (1 - 2.0**-50)
+        gain = math.exp(min(epsilon, _LARGEST)) * (1 - 2.0**-50)  # a smaller epsilon has a larger delta
         best = 0.0
         for here, there in ((0, 1), (1, 0)):
             gap = self.table[:, here] * (1 + self.error) - gain * (1 - self.error) * self.table[:, there]

@@ -223,7 +223,7 @@ class PackedSets(Form):
 
 @dataclass(frozen=True, eq=False)
 class Sum(Form):
-    """The sum of tables: log-likelihoods of several independent draws of each row.
+    """The sum of tables, less its maximum in each row: log-likelihoods of several independent draws of each row.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ class Sum(Form):
         total = self.parts[0].expand(n_classes, dtype)
         for part in self.parts[1:]:
             total = total + part.expand(n_classes, dtype)
-        return total
+        return total - total.amax(dim=-1, keepdim=True)  # as of `NoisyLabels.log_likelihood`
 
     def fits(self, n_classes: int) -> bool:
         return all(part.fits(n_classes) for part in self.parts)

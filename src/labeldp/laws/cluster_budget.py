@@ -233,7 +233,8 @@ def corollary_2(n_classes: int, epsilon: float, phi: float) -> ClusterBudget:
     epsilon : float
         The paper's parameter, a third of the true cost.
     phi : float
-        At most 1 / K. In the paper the least P(label | features), which is not public: estimating it from labels costs more.
+        At most 1 / K. In the paper the heterogeneity of the clusters, the mean over rows of sum_y |P(y | row) - P(y | cluster)|, which is
+        not public (estimating it from labels costs more) and may be above 1 / K, where no floor is that large: then refused.
 
     Source: Esfandiari et al. 2021, Corollary 2, which says O(epsilon); 2 epsilon by its Theorem 1, 3 with the histogram's sensitivity of 2.
     """
@@ -320,7 +321,10 @@ def split_budget(
 
 def _option(total: float, n_classes: int, share: float, floor: float) -> ClusterBudget:
     first = float_down(exact(total) * exact(share))
-    return ClusterBudget(n_classes, first, floor / n_classes, float_down(exact(total) - exact(first)))
+    rest = float_down(exact(total) - exact(first))
+    if exact(first) + exact(rest) > exact(total):  # read as decimals, as they are charged
+        rest = math.nextafter(rest, 0.0)
+    return ClusterBudget(n_classes, first, floor / n_classes, rest)
 
 
 def _honoured(option: ClusterBudget) -> bool:

@@ -11,7 +11,7 @@ from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.learn.em import em_fit, m_step, posterior
-from labeldp.learn.likelihood import exact_fit, exact_learner, exact_refit
+from labeldp.learn.likelihood import exact_fit, exact_learner, exact_refit, takes_likelihood
 from labeldp.learn.linear import common_channel, linear_round
 from labeldp.learn.model import Estimator, Model, fit_codes, take
 from labeldp.protocol.fitting import TopK, check_top_k, in_top_k
@@ -151,7 +151,8 @@ class ExactLearner:
         return exact_fit(self.estimator, X, noisy)
 
     def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
-        return exact_refit(model, X, noisy)
+        # a model of consensus rounds learned codes, and so may be of another type
+        return exact_refit(model, X, noisy) if takes_likelihood(model.estimator) else exact_fit(self.estimator, X, noisy)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +180,7 @@ class FilteringLearner:
         for _ in range(self.options.consensus_rounds):
             predicted = model.predict_proba(X).argmax(axis=1)
             kept = np.flatnonzero(noisy.log_likelihood()[np.arange(len(noisy)), predicted] == 0)
-            if len(kept):
+            if len(np.unique(predicted[kept])) > 1:  # else nothing is left to tell apart, and the model stays
                 model = Model(fit_codes(self.estimator, X, kept, predicted[kept]), noisy.n_classes)
         return model
 

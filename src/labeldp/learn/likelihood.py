@@ -78,6 +78,13 @@ def exact_fit(learner: Estimator, X: object, noisy: NoisyLabels) -> Model:
     return Model(fit_last(clone(learner), X, lambda last, F: last.fit_likelihood(F, table), noisy.hard_codes()), noisy.n_classes)
 
 
+def takes_likelihood(estimator: Estimator) -> bool:
+    """Whether an estimator, or a pipeline's last step, has a method `fit_likelihood`."""
+    while isinstance(estimator, Pipeline):
+        estimator = estimator.steps[-1][1]
+    return hasattr(estimator, "fit_likelihood")
+
+
 def fit_last(learner: Estimator, X: object, fit: Callable[[Estimator, object], Estimator], codes: object = None) -> Estimator:
     """Transformers fitted to the features, and codes where there are some, then the last step by `fit`, a function of it and its input."""
     if not isinstance(learner, Pipeline):

@@ -26,6 +26,7 @@ from labeldp.privacy.answering import (
     plan_of,
     require_room,
     rows_digest,
+    warn_of_delta,
 )
 from labeldp.privacy.counting import GroupCounts, LabelReader
 from labeldp.privacy.custody import AggregatePlan, Covered, begin_once
@@ -185,6 +186,7 @@ def answer_groups(
     check_rows(codes, rows, max_rows_per_unit)
     where = groups_of(groups, query, len(codes))
     query.require(np.bincount(where, minlength=query.n_groups), units=rows.unit is not None)
+    warn_of_delta(query.spent_delta(query.require_cap(max_rows_per_unit)), len(where))
     plan = plan_of(
         query,
         declared,
@@ -286,6 +288,7 @@ def aggregate_batches(
     if not reader.rows:
         raise InvalidInput("Expected at least one row, got none.")
     query.require(counts.n_rows())
+    warn_of_delta(query.spent_delta(), reader.rows)
     plan = plan_of(query, declared, rows.hexdigest(), dataset=dataset, column=label if column is None else column, inferred=inferred)
     warn_once(ledger, noise)
     begun = begin_once(plan, ledger, noise, redraw=redraw, covered=Covered(), before_charge=before_charge)

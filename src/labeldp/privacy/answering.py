@@ -7,6 +7,7 @@ the charge and the store has spent, and gets nothing.
 
 import hashlib
 import io
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +19,7 @@ from labeldp._hash import digest
 from labeldp._rounding import exact
 from labeldp.aggregates import Aggregate, Query
 from labeldp.aggregates.result import check_groups
-from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError
+from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPWarning, LedgerError
 from labeldp.privacy.custody import AggregatePlan, Begun, Covered, tell_of_repeat
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import CHUNK, Key, RowWords, derive_key, partition, row_blocks
@@ -87,6 +88,17 @@ def plan_of(
         units=units,
         id_name=id_name,
     )
+
+
+def warn_of_delta(delta: float, n_rows: int) -> None:
+    """Say aloud, before the charge, that a delta is so large that the labels of some rows may come out as they are."""
+    if delta * n_rows >= 1:
+        warnings.warn(
+            f"Expected delta far below 1 over the number of rows, {1 / n_rows:.3g}, got delta={delta!r}: at 1 / n and above, a release may "
+            "tell some row's label as it is and still have this delta. Take for example 1 / n^2.",
+            LabelDPWarning,
+            stacklevel=5,
+        )
 
 
 def classes_digest(classes: tuple[object, ...]) -> str:

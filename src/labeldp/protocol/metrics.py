@@ -240,6 +240,10 @@ def log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> Floats:
     return np.asarray(np.log(np.maximum(evidence, 1e-300)))
 
 
+LEAST_ROWS = 30
+"""Of which `lost_classes` says anything."""
+
+
 def lost_classes(noisy: NoisyLabels, proba: ArrayLike) -> list[object]:
     """Classes that a model practically never expects, though the noisy labels speak for them.
 
@@ -254,14 +258,17 @@ def lost_classes(noisy: NoisyLabels, proba: ArrayLike) -> list[object]:
     -------
     list of class values, in their order
         Mean probability below 0.1 / K, and a score above 5 standard errors: if outputs follow the model, L_c / (sum_y p_y L_y) - 1 has
-        mean 0 for every class c, so that a class that does not occur is named once in three million times. The class with the highest
-        score is given its likeliest share before the others are judged.
+        mean 0 for every class c, so that with many rows a class that does not occur is named once in three million times. Of fewer than
+        LEAST_ROWS (30) rows, whose standard errors say too little, none is named. The class with the highest score is given its likeliest
+        share before the others are judged.
 
     Notes
     -----
     The likelihood of a class whose probability is 0 has no gradient: once lost, training does not bring it back. Cost O(n K).
     """
     table, likelihood = _probabilities(noisy, proba), noisy.likelihood(dtype="float64")
+    if len(noisy) < LEAST_ROWS:
+        return []
     rare = table.mean(axis=0) < 0.1 / noisy.n_classes
     evidence = np.maximum((table * likelihood).sum(axis=1), 1e-300)
     found: list[int] = []
@@ -347,7 +354,7 @@ def _mean(values: Floats, confidence: float, *, least: float = -np.inf, most: fl
 
 
 def _z(confidence: float) -> float:
-    return NormalDist().inv_cdf(0.5 + _validate.fraction(confidence=confidence) / 2)
+    return NormalDist().inv_cdf(min(0.5 + _validate.fraction(confidence=confidence) / 2, 1.0 - 2.0**-53))
 
 
 def _within(value: float, low: float, high: float) -> float:
