@@ -19,7 +19,6 @@ from sklearn.linear_model import LogisticRegression
 import labeldp as ldp
 from labeldp.app import stage
 from labeldp.tables import spark
-from labeldp.tables.evidence import read_noisy
 from labeldp.tables.place import Place
 
 ROWS, TEST_ROWS, CLASSES, EPSILON = 8_000, 4_000, 10, 1.0
@@ -39,16 +38,17 @@ def make_table(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     return X[ROWS:], y[ROWS:]
 
 
-def features(path: Path) -> np.ndarray:
-    """(n, 16) features of a table, row by row as `read_noisy` reads its labels."""
-    return np.column_stack(pq.read_table(path, columns=FEATURES).columns)
+def columns(names: list[str], *paths: Path) -> np.ndarray:
+    """(n, columns) of the rows of all tables."""
+    return np.vstack([np.column_stack(pq.read_table(path, columns=names).columns) for path in paths])
 
 
 def learn(*released: Path) -> ldp.LabelDPClassifier:
     """Any learner would do; this one makes use of all that the noisy labels tell. It costs nothing: the labels are released."""
-    noisy = ldp.concat([read_noisy(path) for path in released])
+    noisy = ldp.concat([ldp.read_noisy(path) for path in released])
     print(f"  learning from {len(noisy):,} rows, {noisy.privacy.epsilon:g}-label-DP in total")
-    return ldp.LabelDPClassifier(LogisticRegression(max_iter=200), random_state=0).fit(np.vstack([features(p) for p in released]), noisy)
+    model = ldp.LabelDPClassifier(LogisticRegression(max_iter=200), random_state=0)
+    return model.fit(columns(FEATURES, *released), noisy, ids=columns(["id"], *released))
 
 
 def main(folder: Path) -> None:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from labeldp.privacy.noise import SeededNoise
     from labeldp.protocol import metrics
     from labeldp.receipt import PrivacySpent, Receipt
+    from labeldp.tables.evidence import read_noisy
     from labeldp.tables.priors import PriorTable
     from labeldp.tables.spec import ReleaseSpec
 
@@ -96,6 +97,7 @@ _HOME = {
     "SeededNoise": "labeldp.privacy.noise",
     "aggregate": "labeldp.privacy.aggregation",
     "privatize": "labeldp.privacy.door",
+    "read_noisy": "labeldp.tables.evidence",
     "release": "labeldp.app.release",
 }
 _MODULES = {
@@ -143,6 +145,7 @@ __all__ = [
     "exact_epsilon",
     "metrics",
     "privatize",
+    "read_noisy",
     "register_law",
     "release",
 ]

@@ -210,7 +210,7 @@ class _Task:
         with threads_for(self._learner, len(X)), warnings.catch_warnings():
             warnings.simplefilter("ignore", DomainLeakWarning)  # it was said when the codec read them
             if (noisy := self._noisy(rows)) is not None:
-                model.fit(X, replace(noisy, classes=tuple(range(noisy.n_classes))))
+                model.fit(X, replace(noisy, classes=tuple(range(noisy.n_classes)), order="labels"))  # X was read from the same rows
             else:
                 named = {"id_name": self._spec.ids or None, "unit_name": self._spec.unit}
                 model.fit(X, rows.codes, ids=rows.ids, unit=rows.units, **named)

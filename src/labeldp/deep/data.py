@@ -14,6 +14,7 @@ from labeldp.deep.evidence import Shape, evidence_of, require_noisy
 from labeldp.deep.fingerprint import WATCHED, first_look, require_id, still_there, warn_unwatched
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
+from labeldp.protocol.matching import positions_of
 
 
 class MapDataset(Protocol):
@@ -173,25 +174,6 @@ def require_positions(dataset: Any) -> None:
             f"Expected a map-style Dataset with __len__ and __getitem__, got {type(dataset).__name__}: a stream has no positions to match "
             "labels to. Put it into a map-style Dataset, or yield ids and use evidence_of(noisy) in your loop."
         )
-
-
-def positions_of(ids: NDArray[Any], n_items: int, noisy: NoisyLabels, *, given: bool) -> NDArray[np.int64]:
-    """Where each noisy row's item is."""
-    if len(ids) != n_items:
-        raise InvalidInput(f"Expected one id an item, got {len(ids)} ids for {n_items} items. Pass ids in the order of the dataset.")
-    place = {_key(value): position for position, value in enumerate(ids.tolist())}
-    if len(place) != n_items:
-        raise InvalidInput(f"Expected ids that are all different, got {n_items - len(place)} that repeat. Name each item by its own.")
-    found = [place.get(_key(value), -1) for value in noisy.ids.tolist()]
-    if missing := found.count(-1):
-        unmatched = noisy.ids[found.index(-1)]
-        fix = "Pass the ids that were given to privatize, in the order of the dataset" if given or noisy.explicit_ids else "Pass ids="
-        raise InvalidInput(f"Expected an item for every noisy row, but {missing} ids have none, such as {unmatched.tolist()!r}. {fix}.")
-    return np.asarray(found, np.int64)
-
-
-def _key(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def batch_of(item: Any, device: torch.device | str) -> Any:

@@ -336,7 +336,7 @@ class TorchClassifier:
         return self
 
     def _fit_noisy(self, X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None, unit: ArrayLike | None) -> Self:
-        check_noisy(noisy, self.classes, None, unit)
+        check_noisy(noisy, self.classes, unit)
         inputs, noisy = together(X, inputs, noisy, ids)
         recipes = recipes_for(self.recipe, self.n_stages, 1)
         with opened(self.folder) as checkpoint:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which input belongs to which noisy label: by ids where there are some, and never by an order that contradicts them."""
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -9,10 +8,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import DataLoader, Subset
 
-from labeldp.deep.data import WithEvidence, positions_of
+from labeldp.deep.data import WithEvidence
 from labeldp.deep.inputs import Inputs, Streamed
-from labeldp.errors import InvalidInput, LabelDPWarning
+from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
+from labeldp.protocol.matching import matched_by_id, require_same_rows, warn_of_order
 
 
 def together(X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Inputs, NoisyLabels]:
@@ -36,15 +36,12 @@ def together(X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None) 
     if ids is not None:
         if known is not None and not np.array_equal(known, np.asarray(ids)):
             raise InvalidInput("Expected the ids of the rows that X has, got others than the dataset was matched by. Leave ids= out.")
-        places = positions_of(np.asarray(ids), len(inputs), noisy, given=True)
-        order = np.argsort(places, kind="stable")
-        places = places[order]
+        places, noisy = matched_by_id(ids, len(inputs), noisy)
         same = np.array_equal(places, np.arange(len(inputs)))
-        return (inputs if same else inputs.take(torch.from_numpy(places))), noisy[order]
-    if len(noisy) != len(inputs):
-        raise InvalidInput(f"Expected noisy labels of {len(inputs)} rows, as many as X has, got {len(noisy)}.")
+        return (inputs if same else inputs.take(torch.from_numpy(places))), noisy
+    require_same_rows(len(inputs), noisy)
     if known is None:
-        _warn_of_ids(noisy)
+        warn_of_order(noisy, own=False, stacklevel=4)  # a Dataset has an order of its own
     elif not np.array_equal(known, noisy.ids):
         raise InvalidInput(
             "Expected the noisy labels that the dataset was matched to, got those of other ids. Pass dataset.noisy, or ids=."
@@ -89,13 +86,3 @@ def _names(X: Any, inputs: Inputs) -> NDArray[Any] | None:
         return inputs.names
     found = _matched(X)
     return None if found is None else found[0].noisy.ids[found[1]]
-
-
-def _warn_of_ids(noisy: NoisyLabels) -> None:
-    if noisy.explicit_ids and not np.array_equal(noisy.ids, np.arange(len(noisy))):
-        warnings.warn(
-            "The noisy labels carry ids of their own, and nothing says which row of X has which: row i of X is taken for that of noisy "
-            f"label i, whose first id is {noisy.ids[0].tolist()!r}. Pass ids= with the ids of X's rows, and they are matched.",
-            LabelDPWarning,
-            stacklevel=4,
-        )

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+ORDERS = ("labels", "file", "drawn")
+
+
 class Records(Protocol):
     """A ledger, as far as evidence asks it."""
 
@@ -53,6 +56,9 @@ class NoisyLabels:
         True if the ids were given, so that they name the same row everywhere.
     behind : tuple of Receipt
         Charges of other answers about the same labels that a side came of, such as the histogram of a `ClusterPrior`: it shows them.
+    order : str
+        Whose order the rows have: "labels", that of the labels as they were given here; "file", that of a file they were read from;
+        "drawn", that of a released table, whose rows were shuffled.
     """
 
     n_rows: int
@@ -61,6 +67,7 @@ class NoisyLabels:
     ids: Array = field(default_factory=lambda: np.empty(0, np.int64))
     explicit_ids: bool = False
     behind: tuple[Receipt, ...] = ()
+    order: str = "labels"
 
     def __post_init__(self) -> None:
         if len(self.ids) != self.n_rows:
@@ -152,7 +159,33 @@ class NoisyLabels:
         wanted = self._positions(rows)
         found = [place[wanted] for place in self._places]
         blocks = tuple(block.at(at[at >= 0], np.flatnonzero(at >= 0)) for block, at in zip(self.blocks, found, strict=True))
-        return NoisyLabels(len(wanted), self.classes, blocks, self.ids[wanted], self.explicit_ids, self.behind)
+        return NoisyLabels(len(wanted), self.classes, blocks, self.ids[wanted], self.explicit_ids, self.behind, self.order)
+
+    def by_id(self, ids: ArrayLike) -> "NoisyLabels":
+        """The rows with these ids, in that order; others are left out. From then on their order is known: it is that of `ids`.
+
+        Parameters
+        ----------
+        ids : (m,) or (m, columns) array
+            As they were given when the labels were privatized, or as they are in the released table.
+
+        Raises
+        ------
+        InvalidInput
+            An id has no noisy label, or more than one.
+        """
+        place = {value: row for row, value in enumerate(id_keys(self.ids, ids))}
+        if len(place) < len(self):
+            raise InvalidInput(f"Expected noisy labels whose ids are all different, got {len(self) - len(place)} that repeat.")
+        wanted = id_keys(ids, self.ids)
+        found = np.array([place.get(value, -1) for value in wanted], np.int64)
+        missing = np.flatnonzero(found < 0)
+        if len(missing):
+            raise InvalidInput(
+                f"Expected ids that have a noisy label, got {len(missing)} without one, such as {wanted[missing[0]]!r}. Leave them out, or "
+                "give the ids that were given when the labels were privatized."
+            )
+        return replace(self[found], order="labels")
 
     def _positions(self, rows: Any) -> NDArray[np.int64]:
         if isinstance(rows, slice):
@@ -432,7 +465,7 @@ class NoisyLabels:
         """
         from labeldp.evidence import table as stored
 
-        return cls(*stored.read(table))
+        return cls(*stored.read(table), order="file")
 
     def save(self, path: str | Path) -> None:
         """Write `to_table()` as a Parquet file."""
@@ -478,7 +511,15 @@ def concat(parts: Sequence[NoisyLabels]) -> NoisyLabels:
     blocks = [replace(block, rows=block.rows + start) for part, start in zip(parts, starts, strict=False) for block in part.blocks]
     ids = np.concatenate([part.ids for part in parts])
     behind = _distinct([receipt for part in parts for receipt in part.behind])
-    return NoisyLabels(int(starts[-1]), first.classes, merge(blocks), ids, all(part.explicit_ids for part in parts), behind)
+    order = max((part.order for part in parts), key=ORDERS.index)
+    return NoisyLabels(int(starts[-1]), first.classes, merge(blocks), ids, all(part.explicit_ids for part in parts), behind, order)
+
+
+def id_keys(ids: ArrayLike, others: ArrayLike) -> list[Any]:
+    """Ids as keys of a mapping, comparable with those of others: numbers as text where the others are text, as those of a CSV file are."""
+    mine, theirs = np.asarray(ids), np.asarray(others)
+    found = (mine.astype(np.str_) if mine.dtype.kind in "iu" and theirs.dtype.kind in "USO" else mine).tolist()
+    return [tuple(value) for value in found] if mine.ndim == 2 else list(found)
 
 
 def _check_distinct(parts: Sequence[NoisyLabels]) -> None:

@@ -16,7 +16,7 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
 from labeldp.learn.features import check_features, features_digest
-from labeldp.learn.labels import checked_labels, len_of
+from labeldp.learn.labels import checked_labels, len_of, together
 from labeldp.learn.learners import Learner, LearnOptions, make_learner, takes_raw_labels
 from labeldp.learn.model import Floats, Model, require_classifier, seeded, take
 from labeldp.learn.priors import ClusterModel, ClusterPrior
@@ -183,7 +183,8 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         X : (n, n_features) array, sparse matrix or data frame; public
         y : (n,) raw labels, which are charged, or NoisyLabels, which cost nothing
         ids : (n,) or (n, columns) array, optional
-            Public ids of the rows; their positions by default.
+            Public ids of the rows; their positions by default. With NoisyLabels, each row of X gets the label of its id, and rows without
+            one are left out; by default row i of X gets noisy label i, which warns where the two may lie in another order.
         unit : (n,) array, optional
             Who each row is about.
         id_name, unit_name : str, optional
@@ -193,12 +194,14 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         options = self.options or LearnOptions()
         random_state = check_random_state(self.random_state)
         X = self._checked(X, y)
+        if isinstance(y, NoisyLabels):
+            check_noisy(y, self.classes, unit)
+            X, y = together(X, y, ids)
         estimator = seeded(self._base(len_of(X)), random_state if self.random_state is not None else None)
         learner = make_learner(
             estimator, self._correction(estimator, y), options, random_state, linear=not isinstance(self.prior, ClusterPrior)
         )
         if isinstance(y, NoisyLabels):
-            check_noisy(y, self.classes, ids, unit)
             return self._fit_noisy(X, y.looked_up(self.ledger), learner, options, random_state)
         return self._fit_raw(X, y, RowIds.of(ids, unit, id_name, unit_name), learner, options)
 
@@ -280,8 +283,6 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
             raise InvalidInput("This LabelDPClassifier requires y to be passed, but the target y is None.")
         checked = check_features(X, self._base(), type(self).__name__)
         validate_data(self, X, skip_check_array=True)
-        if isinstance(y, NoisyLabels) and len(y) != len_of(checked):
-            raise InvalidInput(f"Expected noisy labels of {len_of(checked)} rows, as many as X has, got {len(y)}.")
         return checked
 
     # Predicting -------------------------------------------------------------------------------------------------------------------
@@ -298,7 +299,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         proba = self.predict_proba(X)
         return np.asarray(self.classes_[proba.argmax(axis=1)])
 
-    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, ids: ArrayLike | None = None) -> float:
         """Accuracy on true labels.
 
         Parameters
@@ -308,10 +309,13 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
             public true labels: plain
         sample_weight : (n,) array, optional
             With public labels only.
+        ids : (n,) or (n, columns) array, optional
+            Of the rows, with NoisyLabels: as in `fit`.
         """
         if isinstance(y, NoisyLabels):
             if sample_weight is not None:
                 raise InvalidInput("Expected no sample_weight with NoisyLabels.")
+            X, y = together(X, y, ids)
             metrics.warn_of_seen_rows(y, self._learned)
             return metrics.accuracy(y, self.predict(X)).value
         predicted = self.predict(X)

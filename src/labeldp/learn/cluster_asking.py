@@ -19,7 +19,7 @@ from labeldp.evidence import NoisyLabels
 from labeldp.learn.cluster_request import clustering_request
 from labeldp.learn.clusters import Clusters, clusters_for, find_clusters
 from labeldp.learn.features import check_features, takes_images
-from labeldp.learn.labels import checked_labels, len_of
+from labeldp.learn.labels import checked_labels, len_of, together
 from labeldp.learn.learners import require_plain_labels
 from labeldp.learn.model import require_classifier
 from labeldp.privacy.encode import classes_for, infers
@@ -158,7 +158,7 @@ class ClusterAsking(ClassifierMixin, BaseEstimator, ABC):
         validate_data(self, X, reset=reset, skip_check_array=True)
         return checked
 
-    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, ids: ArrayLike | None = None) -> float:
         """Accuracy on true labels.
 
         Parameters
@@ -167,10 +167,13 @@ class ClusterAsking(ClassifierMixin, BaseEstimator, ABC):
         y : NoisyLabels of n rows whose labels were not asked: unbiased through the law; or (n,) public true labels: plain
         sample_weight : (n,) array, optional
             With public labels only.
+        ids : (n,) or (n, columns) array, optional
+            Of the rows, with NoisyLabels, which are matched by them.
         """
         if isinstance(y, NoisyLabels):
             if sample_weight is not None:
                 raise InvalidInput("Expected no sample_weight with NoisyLabels.")
+            X, y = together(X, y, ids)
             return metrics.accuracy(y, self.predict(X)).value
         predicted = self.predict(X)
         metrics.warn_of_raw_labels(len(predicted), self._raw_rows, self.noise)

@@ -335,10 +335,10 @@ def open_fit(
     )
 
 
-def check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, ids: object, unit: object) -> None:
+def check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, unit: object) -> None:
     """Noisy labels with some evidence, of the declared classes, and nothing given that only raw labels need."""
-    if ids is not None or unit is not None:
-        raise InvalidInput("Expected ids and unit only with raw labels; NoisyLabels carry their own.")
+    if unit is not None:
+        raise InvalidInput("Expected unit only with raw labels; NoisyLabels were privatized for their own. Leave unit= out.")
     if classes is not None and not infers(classes) and declare(classes) != noisy.classes:
         raise InvalidInput(f"Expected noisy labels of the {len(declare(classes))} declared classes, got other ones. Drop classes=.")
     if not noisy.evidenced.any():

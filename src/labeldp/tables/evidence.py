@@ -201,7 +201,7 @@ def matched(source: Source, found: Proven) -> NoisyLabels:
         raise InvalidInput(f"Expected only rows of the release, got another id in row {missing[0]} of {source.path.name}. Drop such rows.")
     if len(np.unique(place)) < len(place):
         raise InvalidInput(f"Expected each row of the release once, got an id twice in {source.path.name}. Drop repeated rows.")
-    return found.noisy[place]
+    return replace(found.noisy[place], order="file")
 
 
 def _declared(source: Source, label: str | None, law: Law, classes: Sequence[object] | None, id: str | Sequence[str] | None) -> NoisyLabels:
@@ -220,7 +220,7 @@ def _declared(source: Source, label: str | None, law: Law, classes: Sequence[obj
     if not codes:
         raise InvalidInput(f"Expected rows, got none in {source.path.name}.")
     noisy = NoisyLabels.from_labels(np.concatenate(codes), law, ids=np.concatenate(ids) if names else None)  # type: ignore[arg-type]
-    return replace(noisy, classes=values)
+    return replace(noisy, classes=values, order="file")
 
 
 # Proof ------------------------------------------------------------------------------------------------------------------------------
@@ -392,4 +392,5 @@ def _noisy(piece: _Piece, facts: Facts, receipt: Receipt) -> NoisyLabels:
     law, outputs = law_from_dict(facts["law"]), np.concatenate(piece.outputs)
     side = {name: np.concatenate([each[name] for each in piece.sides]) for name in piece.sides[0]}
     block = Block(law, outputs, side, np.arange(len(outputs)), receipt, str(facts["stage"]))
-    return NoisyLabels(len(outputs), tuple(facts["classes"]), (block,), np.concatenate(piece.ids), bool(facts.get("id")))
+    order = "file" if str(facts.get("order")).startswith("kept") else "drawn"
+    return NoisyLabels(len(outputs), tuple(facts["classes"]), (block,), np.concatenate(piece.ids), bool(facts.get("id")), order=order)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of X meet their own noisy labels: by ids, by a named index, or by an order that something vouches for; else a warning says so."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import make_blobs
+from sklearn.metrics import accuracy_score
+from sklearn.naive_bayes import GaussianNB
+
+import labeldp as ldp
+from labeldp.errors import LabelDPWarning
+from labeldp.learn import NoiseCluster
+from labeldp.tables.evidence import read_noisy
+
+pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning", "ignore::labeldp.errors.UnrecordedWarning")
+K, N, EPS = 3, 600, 5.0
+FEATURES = ["x0", "x1"]
+
+
+@pytest.fixture(scope="module")
+def raw():
+    X, y = make_blobs(N, centers=K, random_state=3, cluster_std=0.8)
+    return pd.DataFrame(X, columns=FEATURES).assign(visit=np.random.default_rng(0).permutation(N) + 1000, y=y)
+
+
+def released(raw, folder, *, file="pub.parquet", **spec):
+    """A released table and its path, as another team gets them."""
+    write, read = ("to_csv", pd.read_csv) if file.endswith("csv") else ("to_parquet", pd.read_parquet)
+    source, out = folder / f"raw-{file}", folder / file
+    getattr(raw, write)(source, index=False)
+    ldp.release(source, out, ldp.ReleaseSpec("y", range(K), EPS, dataset="d", **spec), ldp.Ledger(folder / "ledger.db"))
+    return read(out), out
+
+
+def model():
+    return ldp.LabelDPClassifier(GaussianNB(), random_state=0)
+
+
+def truth(raw, table):
+    return table[FEATURES], raw.set_index("visit").y.loc[table.visit].to_numpy()
+
+
+@pytest.mark.parametrize("file", ["pub.parquet", "pub.csv"])
+def test_a_sorted_table_finds_its_labels_by_id(raw, tmp_path, file):
+    table, path = released(raw, tmp_path, file=file, id="visit")
+    noisy, by_visit = read_noisy(path), table.sort_values("visit")
+    with pytest.warns(LabelDPWarning, match="Pass ids="):
+        model().fit(by_visit[FEATURES], noisy)
+    seeing = model().fit(by_visit[FEATURES], noisy, ids=by_visit["visit"])
+    X, y = truth(raw, table)
+    assert accuracy_score(y, seeing.predict(X).astype(int)) > 0.95
+    assert np.array_equal(seeing.noisy_labels_.likelihood(), noisy[np.argsort(table.visit)].likelihood())  # in the order of X
+
+
+def test_rows_without_a_label_are_left_out_and_labels_without_a_row_refused(raw, tmp_path):
+    table, path = released(raw, tmp_path, id="visit")
+    noisy = read_noisy(path)
+    half = noisy.by_id(table.visit[:300])
+    assert len(model().fit(table[FEATURES], half, ids=table.visit).noisy_labels_) == 300
+    with pytest.raises(ldp.InvalidInput, match="300 ids have none"):
+        model().fit(table[FEATURES][:300], noisy, ids=table.visit[:300])
+    with pytest.raises(ldp.InvalidInput, match="Pass ids="):
+        model().fit(table[FEATURES][:300], noisy)
+    with pytest.raises(ldp.InvalidInput, match="all different"):
+        model().fit(table[FEATURES], noisy, ids=np.zeros(N, int))
+    with pytest.raises(ldp.InvalidInput, match="without one"):
+        noisy.by_id([7])
+
+
+def test_labels_put_into_the_order_of_ids_need_no_more_said(raw, tmp_path):
+    table, path = released(raw, tmp_path, id="visit")
+    by_visit = table.sort_values("visit")
+    noisy = read_noisy(path).by_id(by_visit.visit)
+    assert np.array_equal(noisy.ids, by_visit.visit)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LabelDPWarning)
+        fitted = model().fit(by_visit[FEATURES], noisy)
+    assert fitted.score(*truth(raw, table)) > 0.95
+
+
+def test_a_named_index_vouches_for_the_order_or_speaks_against_it(raw, tmp_path):
+    table, path = released(raw, tmp_path, id="visit")
+    noisy, indexed = read_noisy(path), table.set_index("visit")[FEATURES]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LabelDPWarning)
+        assert model().fit(indexed, noisy).score(*truth(raw, table)) > 0.95
+    with pytest.raises(ldp.InvalidInput, match=r"ids=X\.index"):
+        model().fit(indexed.sort_index(), noisy)
+
+
+def test_a_shuffled_release_without_ids_is_told_of(raw, tmp_path):
+    table, path = released(raw, tmp_path)
+    with pytest.warns(LabelDPWarning, match=r"ids=range\(len\(X\)\)"):
+        model().fit(raw[FEATURES], read_noisy(path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LabelDPWarning)
+        assert model().fit(table[FEATURES], read_noisy(path), ids=range(N)).score(*truth(raw, table)) > 0.95
+
+
+def test_an_order_that_is_kept_is_that_of_the_table(raw, tmp_path):
+    table, path = released(raw, tmp_path, order="keep")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LabelDPWarning)
+        assert model().fit(raw[FEATURES], read_noisy(path)).score(*truth(raw, table)) > 0.95
+
+
+def test_labels_privatized_here_are_in_their_own_order(raw, tmp_path):
+    noisy = ldp.privatize(raw.y, ldp.RandomizedResponse(K, EPS), ids=raw.visit, noise=ldp.SeededNoise(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LabelDPWarning)
+        model().fit(raw[FEATURES], noisy)
+        model().fit(raw[FEATURES][100:400], noisy[100:400])
+    noisy.save(tmp_path / "noisy.parquet")
+    with pytest.warns(LabelDPWarning, match="Pass ids="):
+        model().fit(raw[FEATURES], ldp.NoisyLabels.load(tmp_path / "noisy.parquet"))
+
+
+def test_a_score_on_noisy_labels_matches_by_id_too(raw, tmp_path):
+    table, path = released(raw, tmp_path, id="visit")
+    noisy, by_visit = read_noisy(path), table.sort_values("visit")
+    known = GaussianNB().fit(raw[FEATURES], raw.y)  # a model of another source
+    asking = NoiseCluster(epsilon=5.0, n_clusters=K, classes=range(K), noise=ldp.SeededNoise(0)).fit(raw[FEATURES], raw.y)
+    fitted = model().fit(table[FEATURES][:300], noisy[:300], ids=table.visit[:300])
+    for each in (asking, fitted):
+        assert known.score(by_visit[FEATURES], each.predict(by_visit[FEATURES])) > 0.95
+        with pytest.warns(LabelDPWarning, match="Pass ids="):
+            blind = each.score(by_visit[FEATURES][:300], noisy[300:])
+        rest = by_visit[~by_visit.visit.isin(table.visit[:300])]
+        seeing = each.score(rest[FEATURES], noisy[300:], ids=rest.visit)
+        assert blind < 0.6 < 0.9 < seeing
+
+
+def test_ids_of_several_columns(raw):
+    pairs = np.column_stack([raw.visit // 10, raw.visit % 10])
+    noisy = ldp.privatize(raw.y, ldp.RandomizedResponse(K, EPS), ids=pairs, noise=ldp.SeededNoise(0))
+    order = np.random.default_rng(1).permutation(N)
+    fitted = model().fit(raw[FEATURES].iloc[order], noisy, ids=pairs[order])
+    assert fitted.score(raw[FEATURES], raw.y) > 0.95
+    with pytest.raises(ldp.InvalidInput, match="Leave unit= out"):
+        model().fit(raw[FEATURES], noisy, unit=raw.visit)
