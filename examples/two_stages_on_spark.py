@@ -84,7 +84,7 @@ def main(folder: Path) -> None:
     both = learn(folder / "stage-1", folder / "stage-2")
     print(f"  accuracy {both.score(X_test, y_test):.3f}")
 
-    print(stage.status_text(stage.status(folder / "plan")))
+    print(stage.status_text(stage.status(folder / "plan", ledger)))
     print(f"spent: epsilon {ledger.spent('two-stages', 'label'):g}")
     session.stop()
 

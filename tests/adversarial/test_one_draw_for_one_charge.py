@@ -67,12 +67,12 @@ def test_a_stage_whose_folder_was_set_back_is_not_drawn_under_another_prior(tmp_
     pq.write_table(table(), source)
     facts: dict[str, Any] = {"label": "y", "classes": range(K), "epsilon": 1.0, "id": "id", "dataset": "d", "parts": (0.3, 0.3, 0.4)}
     stage.plan(where, law="rr-with-prior", ledger=ledger, **facts)
-    stage.release(where, source, 1, tmp_path / "one.parquet")
+    stage.release(where, source, 1, tmp_path / "one.parquet", ledger=ledger)
     shutil.copytree(ledger.runs_dir, tmp_path / "backup")
     names = [f"p{c}" for c in range(K)]
-    stage.release(where, source, 2, tmp_path / "two.parquet", prior=names)
+    stage.release(where, source, 2, tmp_path / "two.parquet", prior=names, ledger=ledger)
     shutil.rmtree(ledger.runs_dir)
     shutil.copytree(tmp_path / "backup", ledger.runs_dir)
     with pytest.raises((LedgerError, InvalidInput, ReleaseError)):
-        stage.release(where, source, 2, tmp_path / "again.parquet", prior=names[::-1])
+        stage.release(where, source, 2, tmp_path / "again.parquet", prior=names[::-1], ledger=ledger)
     assert not (tmp_path / "again.parquet").exists()

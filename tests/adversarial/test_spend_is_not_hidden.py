@@ -51,7 +51,7 @@ def test_another_table_in_a_stages_place_proves_nothing(tmp_path: Path) -> None:
     facts = {"label": "bought", "classes": [0, 1], "epsilon": 1.0, "id": "row", "dataset": "visits", "parts": (0.5, 0.5)}
     stage.plan(tmp_path / "plan", law="rr", ledger=ledger, **facts)  # type: ignore[arg-type]
     for number in (1, 2):
-        stage.release(tmp_path / "plan", source, number, tmp_path / f"{number}.parquet")
+        stage.release(tmp_path / "plan", source, number, tmp_path / f"{number}.parquet", ledger=ledger)
     mine = pq.read_table(tmp_path / "2.parquet").column("row").to_pylist()[:10]
     write(tmp_path / "2.parquet", row=names(5 * N, 6 * N))
     with pytest.raises(ldp.BudgetExceeded):

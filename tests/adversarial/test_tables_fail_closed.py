@@ -46,7 +46,7 @@ def test_a_stage_without_rows_is_an_empty_table(tmp_path: Path) -> None:
     facts = {"label": "y", "classes": [0, 1, 2], "epsilon": 1.0, "id": "id", "dataset": "d", "parts": (1 - 1e-12, 1e-12)}
     stage.plan(tmp_path / "plan", law="rr", ledger=ledger, **facts)  # type: ignore[arg-type]
     for number, rows in ((1, 3), (2, 0)):
-        done = stage.release(tmp_path / "plan", source, number, tmp_path / f"{number}.parquet")
+        done = stage.release(tmp_path / "plan", source, number, tmp_path / f"{number}.parquet", ledger=ledger)
         assert done.manifest["rows"] == pq.read_table(done.path).num_rows == rows
     assert len(read_noisy(tmp_path / "1.parquet")) == 3
     assert ledger.runs()[0].state == "settled"

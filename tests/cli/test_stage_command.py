@@ -145,3 +145,43 @@ def test_stages_of_a_folder_are_folders(tmp_path: Path, source: Path) -> None:
     assert sum(pq.read_table(tmp_path / f"out-{number}").num_rows for number in (1, 2)) == N
     code, said, _ = run("ledger", "verify", *(tmp_path / f"out-{number}.manifest.json" for number in (1, 2)))
     assert (code, said.strip()) == (0, "The history is whole.")
+
+
+def test_a_plan_never_chooses_the_ledger_the_budget_or_the_key(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Edited by somebody who can write to its folder: it moves no spend elsewhere and runs no code."""
+    (tmp_path / "evil_hook.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\ndef key():\n    return bytes(range(32))\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert plan(tmp_path / "plan")[0] == 0
+    path = tmp_path / "plan" / "plan.json"
+    whole = path.read_text()
+    other = str(tmp_path / "elsewhere.db")
+    for name, value, told in (("location", other, "--ledger"), ("key", "hook:evil_hook:key", "--key"), ("budget", 100.0, "--budget")):
+        facts = json.loads(whole)
+        facts["ledger"][name] = value
+        path.write_text(json.dumps(facts))
+        for command in (
+            ("release", tmp_path / "plan", source, "--stage", "1", "--out", tmp_path / "one.parquet"),
+            ("status", tmp_path / "plan"),
+            ("close", tmp_path / "plan"),
+        ):
+            code, _, said = run("stage", *command)
+            assert code == 4, (name, command, said)
+            assert told in said
+        assert not (tmp_path / "ran").exists()
+        assert not (tmp_path / "elsewhere.db").exists()
+        assert not default_ledger().exists()
+        assert not (tmp_path / "one.parquet").exists()
+    path.write_text(whole)
+    assert release(tmp_path / "plan", source, 1, tmp_path / "one.parquet")[0] == 0
+
+
+def test_a_plan_with_a_ledger_of_its_own_is_told_so_each_time(tmp_path: Path, source: Path) -> None:
+    mine = ("--ledger", tmp_path / "mine.db")
+    assert plan(tmp_path / "plan", "--parts", "0.6,0.4", "--budget", "3", *mine)[0] == 0
+    one = tmp_path / "one.parquet"
+    assert release(tmp_path / "plan", source, 1, one)[0] == 4
+    assert release(tmp_path / "plan", source, 1, one, *mine)[0] == 4
+    assert release(tmp_path / "plan", source, 1, one, *mine, "--budget", "3")[0] == 0
+    assert run("stage", "status", tmp_path / "plan", *mine)[0] == 0
+    assert release(tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior", "a,b,c", *mine)[0] == 0
+    assert not default_ledger().exists()

@@ -67,12 +67,16 @@ def test_a_stage_that_died_on_one_engine_is_finished_alike_by_another(
         out = tmp_path / f"dead-{number}"
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr(StageTurn, "finish", _kill)  # it is published, and on no record
-            stage.release(where, source, number, out, prior=prior)
-        done = stage.release(where, source, number, tmp_path / f"out-{number}", prior=prior, engine=engine)
+            stage.release(where, source, number, out, prior=prior, ledger=Ledger(tmp_path / "l.db"))
+        done = stage.release(
+            where, source, number, tmp_path / f"out-{number}", prior=prior, engine=engine, ledger=Ledger(tmp_path / "l.db")
+        )
         tables.append(released(done.path))
         assert not done.repeated and tables[-1].equals(released(out))
         assert done.manifest["rows_of_other_stages_or_over_the_cap"] == N - len(tables[-1])
-        again = stage.release(where, source, number, tmp_path / f"out-{number}", prior=prior, engine=engine)
+        again = stage.release(
+            where, source, number, tmp_path / f"out-{number}", prior=prior, engine=engine, ledger=Ledger(tmp_path / "l.db")
+        )
         assert again.repeated and again.manifest["rows"] == len(tables[-1])
     assert sorted(pa.concat_tables(tables)["id"].to_pylist()) == sorted(pq.read_table(source)["id"].to_pylist())
     assert [run.state for run in Ledger(tmp_path / "l.db").runs()] == ["settled"] and Ledger(tmp_path / "l.db").spent("d", "y") == 1.0
@@ -87,8 +91,8 @@ def _kill(*_: Any, **__: Any) -> Any:
 def test_units_are_capped_before_the_parts(tmp_path: Path, source: Path, engine: str) -> None:
     where = plan(tmp_path, unit="who", max_rows_per_unit=2, law="rr", parts=(0.5, 0.5))
     tables = [
-        released(stage.release(where, source, 1, tmp_path / "one", engine=engine).path),
-        released(stage.release(where, source, 2, tmp_path / "two").path),
+        released(stage.release(where, source, 1, tmp_path / "one", engine=engine, ledger=Ledger(tmp_path / "l.db")).path),
+        released(stage.release(where, source, 2, tmp_path / "two", ledger=Ledger(tmp_path / "l.db")).path),
     ]
     both = pa.concat_tables(tables)
     assert len(set(both["id"].to_pylist())) == len(both)
@@ -98,10 +102,10 @@ def test_units_are_capped_before_the_parts(tmp_path: Path, source: Path, engine:
 
 def test_changed_labels_are_refused(tmp_path: Path, source: Path, engine: str) -> None:
     where = plan(tmp_path)
-    stage.release(where, source, 1, tmp_path / "one", engine=engine)
+    stage.release(where, source, 1, tmp_path / "one", engine=engine, ledger=Ledger(tmp_path / "l.db"))
     table = pq.read_table(source / "file-0.parquet")
     labels = table["y"].to_numpy().copy()
     labels[0] = (labels[0] + 1) % K
     pq.write_table(table.set_column(2, "y", pa.array(labels)), source / "file-0.parquet")
     with pytest.raises(InvalidInput, match="some have changed"):
-        stage.release(where, source, 2, tmp_path / "two", prior=PRIOR, engine=engine)
+        stage.release(where, source, 2, tmp_path / "two", prior=PRIOR, engine=engine, ledger=Ledger(tmp_path / "l.db"))

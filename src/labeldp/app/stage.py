@@ -86,11 +86,11 @@ def plan(
     return made
 
 
-def load(folder: str | Path) -> ReleasePlan:
-    """The plan in a folder."""
+def load(folder: str | Path, ledger: Ledger | None = None) -> ReleasePlan:
+    """The plan in a folder, for the ledger that is given; your own by default. A plan that was made for another ledger is refused."""
     path = Path(folder) / PLAN
     try:
-        return ReleasePlan.from_json(path.read_text(encoding="utf-8"))
+        return ReleasePlan.from_json(path.read_text(encoding="utf-8"), ledger or default_ledger())
     except (FileNotFoundError, NotADirectoryError):
         raise InvalidInput(f"Expected a folder that labeldp stage plan wrote, got {folder} without {PLAN}.") from None
 
@@ -102,6 +102,7 @@ def release(
     out: Any,
     *,
     prior: Any = None,
+    ledger: Ledger | None = None,
     engine: str = "local",
     master: str | None = None,
     progress: Progress = silent,
@@ -120,6 +121,8 @@ def release(
         As in `labeldp.release`.
     prior : as in ReleaseSpec, optional
         Public weights of the classes for every row of the table. Required after the first stage where the law uses one.
+    ledger : Ledger, optional
+        The one that the plan was made with; your own by default. The plan, which is public, never chooses it.
     engine : {"local", "spark", "ray"}
     master : str, optional
         As in `labeldp.release`.
@@ -134,18 +137,18 @@ def release(
     All stages together are epsilon-label-DP: their rows are disjoint, and each row is drawn once. The first stage is charged, for all.
     A stage that was killed is finished by the same call, with the same labels; a released one is not drawn again.
     """
-    made = load(folder)
+    made = load(folder, ledger)
     return release_table(source, out, made.spec(stage, prior), made.ledger, engine, master=master, progress=progress)
 
 
-def close(folder: str | Path) -> str:
+def close(folder: str | Path, ledger: Ledger | None = None) -> str:
     """End a plan before its last stage: the rows of later stages are given up and the secret is destroyed. The digest of what stands."""
-    return load(folder).run().settle()
+    return load(folder, ledger).run().settle()
 
 
-def status(folder: str | Path) -> dict[str, object]:
+def status(folder: str | Path, ledger: Ledger | None = None) -> dict[str, object]:
     """What is released, and what is next: JSON-ready facts."""
-    made = load(folder)
+    made = load(folder, ledger)
     record = made.run().record
     state = "planned" if record is None else record.state
     stages = [_stage_facts(made, number, state) for number in range(1, made.n_stages + 1)]

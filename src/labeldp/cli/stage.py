@@ -36,6 +36,9 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, help="Release a table in s
 
 
 PlanFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the plan.")]
+PlanLedger = Annotated[
+    str | None, typer.Option("--ledger", help="The ledger that the plan was made with; the plan does not choose it. Default: your own.")
+]
 
 
 @app.command("plan")
@@ -89,7 +92,7 @@ def stage_plan(
         )
     )
     text = f"{folder}: {made.n_stages} stages, {' then '.join(made.laws)}. Nothing was charged. Next: stage 1."
-    answer(as_json, stage.status(folder), text)
+    answer(as_json, stage.status(folder, made.ledger), text)
 
 
 @app.command("release")
@@ -107,9 +110,13 @@ def stage_release(
     trust: Trust = None,
     engine: Annotated[Engine, typer.Option(help="spark and ray take Parquet and write a folder.")] = Engine.local,
     master: Annotated[str | None, typer.Option(help="Spark's master or Ray's address. Default: all cores of this machine.")] = None,
+    ledger: PlanLedger = None,
+    budget: Budget = None,
+    key: Key = None,
     as_json: Json = False,
 ) -> None:
     """Release the rows of one stage; the first one is charged for all. A prior is for stages from the second on."""
+    from labeldp.app.ledger import ledger_at
     from labeldp.app.priors import prior_of
     from labeldp.app.stage import release as run
 
@@ -117,7 +124,8 @@ def stage_release(
         lambda: prior_of(split(prior), prior_table, split(prior_key), prior_model, split(prior_features), prior_factory, trust or ())
     )
     with progress_bars(as_json) as progress:
-        done = run(folder, source, stage, out, prior=weights, engine=engine, master=master, progress=progress)
+        record = ledger_at(ledger, budget, key)
+        done = run(folder, source, stage, out, prior=weights, ledger=record, engine=engine, master=master, progress=progress)
     facts = {"path": str(done.path), "manifest": str(done.manifest_path), "repeated": done.repeated, "receipt": done.receipt.to_dict()}
     what = "Already released; nothing was drawn." if done.repeated else f"Manifest: {done.manifest_path}"
     cost = f"all stages together are {done.receipt.guarantee}"
@@ -125,19 +133,22 @@ def stage_release(
 
 
 @app.command("status")
-def stage_status(folder: PlanFolder, as_json: Json = False) -> None:
+def stage_status(folder: PlanFolder, ledger: PlanLedger = None, key: Key = None, as_json: Json = False) -> None:
     """What is released, and what is next."""
+    from labeldp.app.ledger import ledger_at
     from labeldp.app.stage import status, status_text
 
-    facts = status(folder)
+    facts = status(folder, ledger_at(ledger, None, key))
     answer(as_json, facts, status_text(facts))
 
 
 @app.command("close")
-def stage_close(folder: PlanFolder, as_json: Json = False) -> None:
+def stage_close(folder: PlanFolder, ledger: PlanLedger = None, key: Key = None, as_json: Json = False) -> None:
     """Give up the stages that are not released, and destroy the secret."""
+    from labeldp.app.ledger import ledger_at
     from labeldp.app.stage import close, status, status_text
 
-    close(folder)
-    facts = status(folder)
+    record = ledger_at(ledger, None, key)
+    close(folder, record)
+    facts = status(folder, record)
     answer(as_json, facts, status_text(facts))

@@ -86,16 +86,28 @@ class ReleasePlan:
             raise InvalidInput("Expected classes of text or numbers in a plan, got others. Write them as text.") from None
 
     @classmethod
-    def from_json(cls, text: str) -> "ReleasePlan":
-        """The plan that `to_json` wrote."""
+    def from_json(cls, text: str, ledger: Ledger) -> "ReleasePlan":
+        """The plan that `to_json` wrote, with the ledger that the curator gives.
+
+        A plan is public and can be edited: it never decides where a spend is written down, what the budget is, or where a release secret
+        is (which may be code). It is compared with what is given.
+
+        Raises
+        ------
+        InvalidInput
+            It is no plan, or it was made for another ledger, budget or release secret than is given.
+        """
         try:
             facts = json.loads(text)
             if facts.pop("format") != FORMAT:
                 raise ValueError
             lists = {name: tuple(facts[name]) for name in ("classes", "id_columns", "laws", "fractions")}
-            return cls(**facts | lists | {"ledger": Ledger(**facts["ledger"])})
+            said = {name: facts["ledger"][name] for name in ("location", "budget", "key")}
+            plan = cls(**facts | lists | {"ledger": ledger})
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidInput(f"Expected a plan of format {FORMAT}, got something else. Restore it, or make a new one.") from None
+        _check_same_ledger(said, plan)
+        return plan
 
     def _law(self, name: str) -> Law:
         return law_of(self._spec(name), len(self.classes))
@@ -121,6 +133,27 @@ def make_plan(fractions: Sequence[float], law: str, first_law: str | None, **fac
     first = first_law or FIRST.get(parse_law(law)[0], law)
     laws = (first, *[law] * (len(fractions) - 1))
     return ReleasePlan(id=new_run_id(), laws=laws, fractions=tuple(fractions), **facts)  # type: ignore[arg-type]
+
+
+def _check_same_ledger(said: Mapping[str, object], plan: ReleasePlan) -> None:
+    """The plan was made for the ledger, budget and key source that the curator gives; what it says is shown, and never used."""
+    given = _ledger_facts(plan.ledger)
+    if given["location"] != said["location"]:
+        raise InvalidInput(
+            f"Expected the ledger that the plan was made for, {said['location']!r}, got {given['location']!r}. A plan does not choose the "
+            "ledger: if it is the right one, give it yourself (ledger=, --ledger)."
+        )
+    if said["key"] is not None and given["key"] != said["key"]:
+        raise InvalidInput(
+            f"Expected the key source that the plan was made for, {said['key']!r}, got {given['key']!r}. A plan does not choose it: if it "
+            "is the right one, give it yourself (Ledger(key=), --key, LABELDP_KEY)."
+        )
+    known = said["budget"] is None or given["budget"] == said["budget"]
+    if not known and plan.ledger.budget_of(plan.dataset, plan.label) is None:
+        raise InvalidInput(
+            f"Expected the budget that the plan was made for, {said['budget']!r}, got {given['budget']!r}. A plan does not set it: give it "
+            "yourself (Ledger(budget=), --budget), or set it with labeldp ledger set-budget."
+        )
 
 
 def _ledger_facts(ledger: Ledger) -> Mapping[str, object]:
