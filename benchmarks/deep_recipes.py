@@ -236,7 +236,7 @@ _SMALL = "quick:16,32,96"
 _DIGITS = replace(_GREY, augment="shift 2")
 _COLOUR = Training(30, 0.4, batch_size=512, augment="flip, shift 4", average=0.999, clip=1.0)
 _COLOUR_STAGED = replace(_COLOUR, weight_decay=5e-4)
-_COLOUR_EPOCHS = ((40, 40), (30, 30, 40))
+_COLOUR_EPOCHS = ((20, 20), (15, 15, 20))
 _RATINGS = Training(18, 2.0, batch_size=4096, weight_decay=2e-3)
 _PAPER_GREY = Training(40, 0.02, batch_size=265, schedule="linear ramp", weight_decay=1e-4, augment="paper")
 _PAPER_COLOUR = Training(200, 0.4, batch_size=512, schedule="paper decays", weight_decay=1e-4, augment="paper")
