@@ -12,6 +12,7 @@ LabelDPError
 LabelDPWarning
 ├── DomainLeakWarning    the classes were read off private labels
 ├── LostClassWarning     a net has given up a class that occurs
+├── MergedClassesWarning some classes are told apart by no row
 ├── RawLabelsWarning     raw labels are used where each use is a spend, or a score without noise
 ├── RepeatWarning        an earlier run's answer came back, and the labels given were not read
 ├── SeenRowsWarning      a model is measured on what it learned from
@@ -75,6 +76,10 @@ class DomainLeakWarning(LabelDPWarning):
 
 class LostClassWarning(LabelDPWarning):
     """A net gives a class practically no probability, though the noisy labels say that it occurs."""
+
+
+class MergedClassesWarning(LabelDPWarning):
+    """No row's output tells some classes from each other, so nothing that is learned can."""
 
 
 class RawLabelsWarning(LabelDPWarning):

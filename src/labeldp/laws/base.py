@@ -11,8 +11,9 @@ randomness: it is handed uniform 64-bit words. Outputs and side are plain arrays
 """
 
 import math
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, MergedClassesWarning
 from labeldp.laws import exact, sets
 
 Array = NDArray[Any]  # a side array's type is the law's to say: see layout
@@ -190,6 +191,13 @@ class Law(ABC):
         gap = np.where(own == other, np.nan, own - other)
         return np.asarray((self.members(outputs, side) - other) / gap)
 
+    def told_apart(self, side: Side) -> sets.Bits | None:
+        """The classes that some of these rows tell from every other class: packed, (ceil(K/8),); None where any row may, for any class.
+
+        Two classes that are not among them are told apart by no row: their outputs are equally likely, whatever the epsilon.
+        """
+        return None
+
     def matrix(self, prior: ArrayLike | None = None, exact: bool = False) -> Array:
         """Row y holds P[output | label y] for one row's prior.
 
@@ -290,6 +298,41 @@ class Law(ABC):
     def from_fields(cls, data: Mapping[str, object]) -> Self:
         """The law with these fields (lists become tuples)."""
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})  # type: ignore[arg-type]
+
+
+def check_told_apart(law: Law, told: sets.Bits | None, classes: Sequence[object], n_rows: int) -> None:
+    """Refuse, before the charge, a draw that would tell nothing; warn of one that tells some classes apart in no row.
+
+    Parameters
+    ----------
+    law : Law
+    told : (ceil(K/8),) uint8, or None
+        What `Law.told_apart` says of the n rows.
+    classes : sequence of K values
+        Public.
+    n_rows : int
+
+    Notes
+    -----
+    Not for rows that further ones are drawn beside, such as those of a later stage: together they may tell what they do not alone.
+    """
+    if told is None or not n_rows:
+        return
+    left = [value for value, known in zip(classes, sets.unpack(told[None], len(classes))[0], strict=True) if not known]
+    fix = "Use the law 'auto', 'subset' or 'rr', drop the prior, or draw a first stage without it."
+    if len(left) == len(classes):
+        raise InvalidInput(
+            f"Expected a law whose outputs depend on the labels, got {law.name}, which has one candidate in each of {n_rows} rows under "
+            f"this prior, so that every label gives the same outputs. Nothing was charged. {fix}"
+        )
+    if len(left) > 1:
+        named = ", ".join(map(repr, left[:5])) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+        warnings.warn(
+            f"The classes {named} are told apart by none of {n_rows} rows: {law.name} has other candidates in each of them under this "
+            f"prior, and nothing that is learned can tell these classes apart. {fix}",
+            MergedClassesWarning,
+            stacklevel=4,
+        )
 
 
 def worst_ratio(cells: Iterable[Cell]) -> Fraction | None:

@@ -145,6 +145,9 @@ class _OnCandidates(Law):
         every = side["size"] == self.n_classes
         return np.where(every, a / WORD, _NAN), np.where(every, b / WORD, _NAN)
 
+    def told_apart(self, side: Side) -> sets.Bits | None:
+        return np.asarray(np.bitwise_or.reduce(side["candidates"][side["size"] > 1], axis=0))  # one candidate is the answer of every label
+
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
         return response_profile(self.epsilon, self.n_classes, int(side_row["size"]))
 

@@ -15,7 +15,7 @@ from labeldp import _validate
 from labeldp._hash import SetDigest, array_digest, digest
 from labeldp.errors import InvalidInput, SeededNoiseWarning, UnrecordedWarning
 from labeldp.evidence import NoisyLabels
-from labeldp.laws.base import Array, Law
+from labeldp.laws.base import Array, Law, check_told_apart
 from labeldp.privacy.custody import Covered, RunPlan, begin, tell_of_repeat
 from labeldp.privacy.draw import Prior, Questions, prepare_side
 from labeldp.privacy.encode import classes_for, declare, encode
@@ -117,6 +117,7 @@ def privatize(
     used = law_per_row(law, max_rows_per_unit)
     words = Questions(used, dataset or "", column).words(lambda key: public_blocks(len(codes), ids, key))
     side = prepare_side(used, prior, len(codes), words)
+    check_told_apart(used, used.told_apart(side), declared, len(codes))
     run = _open(
         codes,
         declared,

@@ -16,7 +16,7 @@ from labeldp import _validate
 from labeldp._hash import SetDigest, digest
 from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.evidence import NoisyLabels
-from labeldp.laws.base import Array, Law
+from labeldp.laws.base import Array, Law, check_told_apart
 from labeldp.privacy.blocks import ROW
 from labeldp.privacy.custody import Covered, Overlap, RunPlan, RunStore, begin, fresh_secret, kept_secret
 from labeldp.privacy.encode import declare
@@ -207,6 +207,8 @@ class StreamRun:
         """Charge the run, pick up the crashed one that this input belongs to, or find the settled one that it repeats (`settled`)."""
         self.lookup(public_digest)
         plan = self._plan(public_digest)
+        if self._stage is None or self._stage.number == 1:
+            check_told_apart(self.law, self.sums.told, self.facts.values, self.sums.rows)
         begun = begin(
             plan,
             self._ledger,

@@ -117,6 +117,8 @@ class PassSums:
         For each run id, count and two sums modulo 2^64: which row has which label, under that run's key.
     ids, units, side : SetDigest
         Of the explicit ids; of which row is about whom; of each row's side.
+    told : (ceil(K/8),) uint8, or None
+        Of the law: see `Law.told_apart`.
     """
 
     rows: int = 0
@@ -124,6 +126,7 @@ class PassSums:
     ids: SetDigest = field(default_factory=SetDigest)
     units: SetDigest = field(default_factory=SetDigest)
     side: SetDigest = field(default_factory=SetDigest)
+    told: NDArray[np.uint8] | None = None
 
     def check(self, run_id: str) -> tuple[int, int, int]:
         """Rows, and two sums modulo 2^64 over labels, units and sides: what the second pass must come to as the first one did."""
@@ -135,9 +138,14 @@ class PassSums:
         for name, columns in public.items():
             getattr(self, name).update(*columns)
 
+    def tell(self, told: NDArray[np.uint8] | None) -> None:
+        """Add classes that further rows tell from all others."""
+        self.told = told if self.told is None or told is None else self.told | told
+
     def merge(self, other: "PassSums") -> None:
         """Add another part's sums."""
         self.rows += other.rows
+        self.tell(other.told)
         for run_id, pin in other.pins.items():
             if run_id in self.pins:
                 self.pins[run_id].merge(pin)
@@ -174,7 +182,9 @@ class FirstPass:
         names = np.arange(start, start + len(codes)) if ids is None else ids
         if ids is not None:
             self.sums.ids.update(*_columns(ids))
-        self.sums.note(_public(names, units, side_of(self.facts, prior, len(codes), start, ids)))
+        side = side_of(self.facts, prior, len(codes), start, ids)
+        self.sums.note(_public(names, units, side))
+        self.sums.tell(self.facts.law.told_apart(side))
         self.sums.rows += len(codes)
         return found
 

@@ -19,6 +19,7 @@ from labeldp._hash import array_digest
 from labeldp.errors import InvalidInput, RawLabelsWarning
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.laws import LAWS, Law
+from labeldp.laws.base import check_told_apart
 from labeldp.privacy.encode import classes_for, declare, infers
 from labeldp.privacy.row_ids import RowIds
 from labeldp.protocol.groups import Charging, GroupPlan, GroupPrior, ask_groups, is_group_prior, projected_prior
@@ -199,6 +200,9 @@ def plan_fit(settings: Settings, classes: tuple[object, ...], X: Any, n_rows: in
         n_rows=n_rows,
     )
     known = None if is_group_prior(settings.prior) else first_prior(settings.prior, X, n_rows, law)
+    first = stages.law_of(0, has_prior=known is not None)
+    if known is not None and not first.draws_side:
+        check_told_apart(first, first.told_apart(first.prepare(known)), classes, n_rows)
     return FitPlan(classes, inferred, stages, known, grouped)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels, concat
-from labeldp.laws import AutoLaw, Law, PriorSplit, RandomizedResponse, SubsetSelection
+from labeldp.laws import AutoLaw, Law, PriorSplit, RandomizedResponse, RRTopK, SubsetSelection
 
 if TYPE_CHECKING:  # a machine that only trains has none of what custody needs
     from labeldp.privacy.draw import Prior
@@ -67,9 +67,13 @@ class StagePlan:
         return (RandomizedResponse if self.law.kind == "label" else SubsetSelection)(self.law.n_classes, self.law.epsilon)
 
     def law_of(self, stage: int, has_prior: bool) -> Law:
-        """The law of a stage, counted from 0. Without a prior the first selects subsets: a split tells no more, and has no inverse."""
-        plain = isinstance(self.law, PriorSplit) and not self.law.ordered and stage == 0 and not has_prior
-        return self.validation_law if plain else self.law
+        """The law of a stage, counted from 0.
+
+        Without a prior the first draws with `validation_law` where this one would have the same k candidates in every row, or, as a split
+        of classes without order, tell no more and have no inverse.
+        """
+        needs_one = isinstance(self.law, RRTopK) or (isinstance(self.law, PriorSplit) and not self.law.ordered)
+        return self.validation_law if needs_one and stage == 0 and not has_prior else self.law
 
     @property
     def fractions(self) -> tuple[float, ...]:

@@ -100,6 +100,7 @@ class SealedCharge:
         sums, mine = made.sums, self._run.sums
         if sums.rows != mine.rows or sums.pins[secret.run_id].hexdigest() != mine.pins[secret.run_id].hexdigest():
             raise changed_input()
+        mine.told = sums.told
         facts = {"side": sums.side.hexdigest(), "parts": [asdict(part) for part in made.parts]}
         if folder.folder.local is not None:
             sync(folder.folder.local)
