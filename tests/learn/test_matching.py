@@ -51,6 +51,7 @@ def test_a_sorted_table_finds_its_labels_by_id(raw, tmp_path, file):
         model().fit(by_visit[FEATURES], noisy)
     seeing = model().fit(by_visit[FEATURES], noisy, ids=by_visit["visit"])
     X, y = truth(raw, table)
+    assert np.array_equal(model().fit(by_visit[FEATURES], noisy, ids=by_visit[["visit"]]).predict(X), seeing.predict(X))
     assert accuracy_score(y, seeing.predict(X).astype(int)) > 0.95
     assert np.array_equal(seeing.noisy_labels_.likelihood(), noisy[np.argsort(table.visit)].likelihood())  # in the order of X
 

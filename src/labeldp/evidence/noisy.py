@@ -518,6 +518,7 @@ def concat(parts: Sequence[NoisyLabels]) -> NoisyLabels:
 def id_keys(ids: ArrayLike, others: ArrayLike) -> list[Any]:
     """Ids as keys of a mapping, comparable with those of others: numbers as text where the others are text, as those of a CSV file are."""
     mine, theirs = np.asarray(ids), np.asarray(others)
+    mine = mine[:, 0] if mine.ndim == 2 and mine.shape[1] == 1 else mine
     found = (mine.astype(np.str_) if mine.dtype.kind in "iu" and theirs.dtype.kind in "USO" else mine).tolist()
     return [tuple(value) for value in found] if mine.ndim == 2 else list(found)
 
