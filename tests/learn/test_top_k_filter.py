@@ -68,6 +68,7 @@ def test_the_classifier_keeps_the_latest_rows(monkeypatch):
     settings = {"law": "rr-with-prior", "correction": "none", "validation_fraction": 0.0, "classes": range(4), "noise": ldp.SeededNoise(0)}
     model = ldp.LabelDPClassifier(LogisticRegression(), options=LearnOptions(top_k_filter="mean"), **settings)
     model.fit(*blobs())
+    seen = [noisy for noisy in seen if noisy.blocks[0].stage != "declared"]  # without the rehearsal
     latest = [sum(len(block.rows) for block in noisy.blocks if block.stage == "stage-2") for noisy in seen]
     assert latest[:2] == [0, model.stages_[1].n_rows]
     assert latest[1] < len(seen[1]) < 800

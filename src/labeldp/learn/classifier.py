@@ -2,6 +2,8 @@
 """LabelDPClassifier: any scikit-learn classifier, trained on private labels."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -9,17 +11,19 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import accuracy_score
+from sklearn.pipeline import Pipeline
 from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
-from labeldp.learn.features import check_features, features_digest
+from labeldp.learn.features import check_features, encoder_of, features_digest
 from labeldp.learn.labels import checked_labels, len_of, together
 from labeldp.learn.learners import Learner, LearnOptions, make_learner, takes_raw_labels
 from labeldp.learn.model import Floats, Model, require_classifier, seeded, take
 from labeldp.learn.priors import ClusterModel, ClusterPrior
+from labeldp.learn.rehearsal import rehearse
 from labeldp.privacy.encode import infers
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise
@@ -33,6 +37,7 @@ from labeldp.protocol.fitting import (
     evidenced,
     hold_out,
     open_fit,
+    paid,
     plan_fit,
     require_mean,
     require_own_labels,
@@ -50,7 +55,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     estimator : classifier or pipeline, optional
-        Histogram gradient boosting if None. Cloned; trained on class codes 0..K-1.
+        Histogram gradient boosting if None, which takes columns of text and categories, and gaps. Cloned; trained on class codes 0..K-1.
     epsilon : float
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
     n_stages : int
@@ -121,6 +126,8 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
     takes_raw_labels: ClassVar[bool] = True
     """`fit` privatizes what it is given, so no other estimator may call it with labels of its own making."""
 
+    _model: Model
+
     def __init__(
         self,
         estimator: Any = None,
@@ -189,6 +196,13 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
             Who each row is about.
         id_name, unit_name : str, optional
             What the columns of ids and units are called, as in `labeldp.privatize`; columns of data frames say it themselves.
+
+        Raises
+        ------
+        InvalidInput
+            Before anything is charged, for whatever is wrong with X, y, the estimator or the settings; a copy of the estimator is fitted
+            to a few rows of X with made-up labels. Where the training fails later, the labels stay with the run, and the same fit goes on
+            from them: with another estimator, and, with ids, with another X.
         """
         require_classifier(self._base())
         options = self.options or LearnOptions()
@@ -197,36 +211,54 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         if isinstance(y, NoisyLabels):
             check_noisy(y, self.classes, unit)
             X, y = together(X, y, ids)
-        estimator = seeded(self._base(len_of(X)), random_state if self.random_state is not None else None)
-        learner = make_learner(
-            estimator, self._correction(estimator, y), options, random_state, linear=not isinstance(self.prior, ClusterPrior)
-        )
+        base = self._base(len_of(X))
+        encoder = encoder_of(X) if self.estimator is None else None
+        inputs = X if encoder is None else encoder.fit_transform(X)  # of public columns, so once for all parts
+        if encoder is not None:
+            base.set_params(categorical_features=list(range(len(encoder.transformers[0][2]))))
+        estimator = seeded(base, random_state if self.random_state is not None else None)
+        settings: dict[str, Any] = {"linear": not isinstance(self.prior, ClusterPrior)}
+        learner = make_learner(estimator, self._correction(estimator, y), options, random_state, **settings)
         if isinstance(y, NoisyLabels):
-            return self._fit_noisy(X, y.looked_up(self.ledger), learner, options, random_state)
-        return self._fit_raw(X, y, RowIds.of(ids, unit, id_name, unit_name), learner, options)
+            self._fit_noisy(inputs, y.looked_up(self.ledger), learner, options, random_state)
+        else:
 
-    def _fit_raw(self, X: Any, y: Any, rows: RowIds, learner: Learner, options: LearnOptions) -> Self:
+            def try_out(copy: Any, few: Any, noisy: NoisyLabels) -> Model:
+                learner = make_learner(copy, self._correction(copy, y), options, check_random_state(0), **settings)
+                return learner.fit(few, noisy, None, None)
+
+            rehearsal = partial(rehearse, estimator, inputs, fit=try_out)
+            self._fit_raw(X, inputs, y, RowIds.of(ids, unit, id_name, unit_name), learner, options, rehearsal)
+        if encoder is not None:
+            self._model = replace(self._model, estimator=Pipeline([("encoder", encoder), ("classifier", self._model.estimator)]))
+            self.estimator_ = self._model.estimator
+        return self
+
+    def _fit_raw(
+        self, X: Any, inputs: Any, y: Any, rows: RowIds, learner: Learner, options: LearnOptions, rehearsal: Callable[[int, int], None]
+    ) -> None:
         require_own_labels(self)
         labels = checked_labels(y, len_of(X), inferred=infers(self.classes))
         classes, inferred = settled_classes(self, labels)
         plan = plan_fit(self, classes, X, len_of(X), inferred=inferred)
         self._require_estimate(plan)
         require_mean(options.top_k_filter, plan)
+        rehearsal(len(classes), int(len_of(X) * plan.stages.fractions[-plan.stages.n_stages]))
         plan = plan.with_answer(answer_for(self, plan, labels, rows))
         known = None if plan.answer is None or plan.grouped is None else ClusterModel(plan.grouped.found, plan.answer)
         start = None if known is None else Model(known, len(plan.classes))
-        with open_fit(self, plan, labels, rows, public_digest=lambda: features_digest(X)) as run:
+        with open_fit(self, plan, labels, rows, public_digest=lambda: features_digest(X)) as run, paid(run, rows):
             staged = run_stages(
                 run,
                 plan.stages,
-                fit=lambda rows, noisy, model, held_out: _learn(learner, X, rows, noisy, model or start, held_out),
-                prior_of=lambda model, rows: model.predict_proba(take(X, rows)) ** (1.0 / options.temperature),
+                fit=lambda rows, noisy, model, held_out: _learn(learner, inputs, rows, noisy, model or start, held_out),
+                prior_of=lambda model, rows: model.predict_proba(take(inputs, rows)) ** (1.0 / options.temperature),
                 first_prior=plan.prior_of_rows,
                 held_out=plan.held_out,
             )
         self.prior_, self._raw_rows = known, len_of(X)
         noisy = with_prior_behind(plan, staged.noisy)
-        return self._finish(X, noisy, staged.model, staged.validation, staged.stages, learner, options)
+        self._finish(inputs, noisy, staged.model, staged.validation, staged.stages, learner, options)
 
     def _require_estimate(self, plan: FitPlan) -> None:
         if self.correction == "debias" and not plan.invertible:
@@ -237,17 +269,17 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
                 "What ClusterRR has released is inverted row by row, by noisy.debias(losses) or the loss of a net."
             )
 
-    def _fit_noisy(self, X: Any, noisy: NoisyLabels, learner: Learner, options: LearnOptions, random_state: np.random.RandomState) -> Self:
+    def _fit_noisy(self, X: Any, noisy: NoisyLabels, learner: Learner, options: LearnOptions, random_state: np.random.RandomState) -> None:
         usable = np.flatnonzero(noisy.evidenced)
         held_out = hold_out(noisy, self.validation_fraction, random_state.permutation)
         training = np.setdiff1d(usable, held_out)
         model = _learn(learner, X, training, noisy[training], None, (held_out, noisy[held_out]) if len(held_out) else None)
         self.prior_, self._raw_rows = None, 0
-        return self._finish(X, noisy, model, held_out, (), learner, options)
+        self._finish(X, noisy, model, held_out, (), learner, options)
 
     def _finish(
         self, X: Any, noisy: NoisyLabels, model: Model, held_out: Rows, stages: tuple[Stage, ...], learner: Learner, options: LearnOptions
-    ) -> Self:
+    ) -> None:
         self.classes_ = np.asarray(noisy.classes)
         held_out = held_out[noisy.evidenced[held_out]]
         self.estimated_accuracy_ = None
@@ -259,9 +291,9 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
                 model = learner.refit(take(X, usable), noisy[usable], model)
         unseen = held_out if not options.refit else np.empty(0, np.int64)
         self._learned = noisy[np.setdiff1d(np.arange(len(noisy)), unseen)] if len(unseen) else noisy
-        self._model, self.estimator_ = model, model.estimator
+        self._model = model
+        self.estimator_ = model.estimator
         self.noisy_labels_, self.privacy_, self.stages_ = noisy, noisy.privacy, stages
-        return self
 
     def _correction(self, estimator: Any, y: Any) -> str:
         """What was asked for; "auto" with a ClusterPrior is "em", which begins with what is known of the clusters."""

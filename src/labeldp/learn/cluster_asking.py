@@ -22,6 +22,7 @@ from labeldp.learn.features import check_features, takes_images
 from labeldp.learn.labels import checked_labels, len_of, together
 from labeldp.learn.learners import require_plain_labels
 from labeldp.learn.model import require_classifier
+from labeldp.learn.rehearsal import rehearse
 from labeldp.privacy.encode import classes_for, infers
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise
@@ -93,6 +94,11 @@ class ClusterAsking(ClassifierMixin, BaseEstimator, ABC):
     def _learn(self, X: Any, groups: NDArray[np.int64]) -> None:
         """Learn from `aggregate_`, which is about these groups of the rows of X."""
 
+    def _rehearse(self, X: Any, n_classes: int) -> None:
+        """Refuse an estimator that will not be able to learn, before anything is charged."""
+        if self.estimator is not None:
+            rehearse(self.estimator, X, n_classes, len_of(X))
+
     # Fitting ----------------------------------------------------------------------------------------------------------------------
 
     def fit(
@@ -130,6 +136,7 @@ class ClusterAsking(ClassifierMixin, BaseEstimator, ABC):
         clusters = find_clusters(checked, count, embedder=self.embedder, **settings)
         request = clustering_request(checked, clusters, self.embedder, settings | {"n_clusters": count})
         plan = GroupPlan(clusters.assign(checked), self._query(len(classes), clusters.n_clusters), 0.0, found=clusters, request=request)
+        self._rehearse(checked, len(classes))
         asked = ask_groups(self, plan, labels, classes, inferred=inferred, rows=rows)
         self.classes_, self.aggregate_, self.privacy_ = np.asarray(classes), asked.answer, asked.answer.privacy
         self.clusters_: Clusters = clusters.restored(asked.kept)

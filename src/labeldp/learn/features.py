@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Feature tables as users have them: the checks that come before a charge, and a digest that names the rows."""
+"""Feature tables as users have them: checks that come before a charge, a digest that names the rows, text columns as categories."""
 
 from collections.abc import Sequence
+from numbers import Number
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.pipeline import Pipeline
+from sklearn.compose import ColumnTransformer
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
 from sklearn.utils import check_array, get_tags
 
 from labeldp._hash import array_digest
 from labeldp.errors import InvalidInput
 from labeldp.learn.model import Estimator
 
+MAX_CATEGORIES = 254  # histogram gradient boosting takes 255; the last one stands for all rarer ones
+_NOTHING = ("<NA>", "NaT", "nan")
 _TABLES = ("shape", "iloc", "__array__", "__array_interface__", "__dataframe__", "__arrow_c_stream__")
 
 
@@ -60,3 +65,57 @@ def features_digest(X: Any) -> str:
 def _plain(values: NDArray[np.generic]) -> NDArray[np.generic]:
     """Objects as text, so that bytes stand for values and not for addresses."""
     return values.astype(np.str_) if values.dtype.kind == "O" else values
+
+
+def encoder_of(X: Any) -> ColumnTransformer | None:
+    """What makes numbers of a table with columns of text or categories, these first, as histogram gradient boosting takes them.
+
+    The most frequent categories have codes, all rarer ones share one; one that is new later, and a missing value, is NaN. None where no
+    column needs it.
+    """
+    columns = text_columns(X)
+    if not columns:
+        return None
+    codes = OrdinalEncoder(
+        handle_unknown="use_encoded_value", unknown_value=np.nan, encoded_missing_value=np.nan, max_categories=MAX_CATEGORIES
+    )
+    text = make_pipeline(FunctionTransformer(_as_text), codes)
+    return ColumnTransformer([("text", text, columns)], remainder=FunctionTransformer(_as_numbers))
+
+
+def text_columns(X: Any) -> list[int]:
+    """Positions of the columns that are categories, or text and no numbers."""
+    if getattr(X, "ndim", 0) != 2 or hasattr(X, "tocsr"):
+        return []
+    columns = [X.iloc[:, j] for j in range(X.shape[1])] if hasattr(X, "iloc") else [X[:, j] for j in range(X.shape[1])]
+    return [j for j, column in enumerate(columns) if column.dtype.kind in "OUS" and (hasattr(column, "cat") or _is_text(column))]
+
+
+def _is_text(column: Any) -> bool:
+    """Values that are text, or numbers beside some, and not all numbers."""
+    values = np.asarray(column, object)
+    if not all(value is None or isinstance(value, (str, Number)) or repr(value) in _NOTHING for value in values):
+        return False
+    try:
+        np.asarray(column, np.float64)
+    except (TypeError, ValueError):
+        return True
+    return False
+
+
+def _as_numbers(X: Any) -> NDArray[np.float64]:
+    for name, kind in X.dtypes.items() if hasattr(X, "iloc") else ():
+        if kind.kind not in "biufO":
+            raise InvalidInput(
+                f"Expected columns of numbers, text or categories, got {name!r} of {kind}. Make a number of it, such as days."
+            )
+    return np.asarray(X.to_numpy(np.float64, na_value=np.nan) if hasattr(X, "iloc") else X, np.float64)
+
+
+def _as_text(X: Any) -> NDArray[np.object_]:
+    """Values as text, what is missing as NaN: columns may hold values of several types."""
+    values = np.asarray(X, object)
+    missing = X.isna().to_numpy() if hasattr(X, "isna") else np.array([[v is None or v != v for v in row] for row in values], bool)
+    text = np.array([[str(v) for v in row] for row in values], object).reshape(values.shape)
+    text[missing.reshape(values.shape)] = np.nan
+    return text

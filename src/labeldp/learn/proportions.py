@@ -13,10 +13,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from labeldp.aggregates import Histogram
 from labeldp.errors import InvalidInput
+from labeldp.evidence import NoisyLabels
 from labeldp.learn.cluster_asking import ClusterAsking
 from labeldp.learn.clusters import embedded
+from labeldp.learn.labels import len_of
 from labeldp.learn.likelihood import fit_last, softmax_of
 from labeldp.learn.model import Estimator, Floats, Model
+from labeldp.learn.rehearsal import rehearse
 
 _PENALTY = 0.1  # C of the default, for columns of variance 1
 
@@ -92,6 +95,18 @@ class ProportionClassifier(ClusterAsking):
     def _require_estimator(self) -> None:
         super()._require_estimator()
         learner_of_counts(self.estimator)
+
+    def _rehearse(self, X: Any, n_classes: int) -> None:
+        def fit(estimator: Estimator, few: Any, noisy: NoisyLabels) -> Model:
+            groups = np.arange(len(noisy)) % 4
+            counted = np.bincount(groups, minlength=4)
+            counts = np.repeat(counted[:, None] / n_classes, n_classes, axis=1)
+            told = {"variance": 1.0, "counted": counted}
+            learner = learner_of_counts(estimator)
+            return Model(fit_last(learner, few, lambda last, F: last.fit_counts(F, groups, counts, **told)), n_classes)
+
+        if self.estimator is not None:
+            rehearse(self.estimator, X, n_classes, len_of(X), fit)
 
     def _learn(self, X: Any, groups: NDArray[np.int64]) -> None:
         answer = self.aggregate_

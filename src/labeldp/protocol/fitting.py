@@ -5,9 +5,10 @@ Raw labels pass through here to the door as arguments; nothing keeps them. With 
 machine that only trains needs none of it.
 """
 
+import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -337,6 +338,26 @@ def open_fit(
         noise=settings.noise,
         resumes=resumes,
     )
+
+
+@contextlib.contextmanager
+def paid(run: "Run", rows: RowIds) -> Iterator[None]:
+    """Tell whoever gets an error of the training that the labels are drawn, paid for and kept.
+
+    Parameters
+    ----------
+    run : Run
+        Charged.
+    rows : RowIds
+        Ids and units, as `fit` got them.
+    """
+    try:
+        yield
+    except Exception as error:
+        if run.receipt.recorded:
+            same = "the same ids; X and the estimator may be others" if rows.ids is not None else "the same X; the estimator may be another"
+            error.add_note(f"Run {run.receipt.run_id} is charged, and its labels are kept. Fit again at no further cost, with {same}.")
+        raise
 
 
 def check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, unit: object) -> None:

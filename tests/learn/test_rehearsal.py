@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What would stop a training stops it before the charge; what stops it later leaves labels to go on from; text columns are no fault."""
+
+import random
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+import labeldp as ldp
+from labeldp.learn import LearnOptions, NoiseCluster, ProportionClassifier
+
+pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning", "ignore::labeldp.errors.UnrecordedWarning")
+N = 2400
+
+
+@pytest.fixture(scope="module")
+def people():
+    """Income and gaps, trades as text, towns as categories; who buys depends on the trade most."""
+    rng = np.random.default_rng(0)
+    trade = rng.choice(["farm", "services", "trade", None], N, p=[0.3, 0.4, 0.2, 0.1]).astype(object)
+    income = np.where(rng.random(N) < 0.1, np.nan, rng.normal(size=N))
+    town = pd.Categorical(rng.choice([f"town {i}" for i in range(1500)], N))
+    y = np.where(np.isin(trade, ["farm", "trade"]), "yes", "no")
+    return pd.DataFrame({"income": income, "trade": trade, "town": town, "age": rng.integers(20, 80, N)}), y
+
+
+def classifier(ledger, estimator=None, **settings):
+    defaults = {"epsilon": 3.0, "classes": ["no", "yes"], "dataset": "people", "ledger": ledger, "random_state": 0}
+    return ldp.LabelDPClassifier(estimator, **defaults | settings)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return ldp.Ledger(tmp_path / "ledger.db", budget=3.0)
+
+
+def numbers(people):
+    return people[0][["age", "income"]].fillna(0.0)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "columns", "message"),
+    [
+        (GaussianNB(), ["trade", "age"], "could not convert string to float.*OneHotEncoder"),
+        (LogisticRegression(), ["age", "income"], "NaN.*SimpleImputer"),
+        (LogisticRegression(C=-1), ["age"], "C"),
+        (RandomForestClassifier(n_estimators=-1), ["age"], "n_estimators"),
+        (make_pipeline(ColumnTransformer([("a", StandardScaler(), ["absent"])]), GaussianNB()), ["age"], "absent"),
+        (make_pipeline(OneHotEncoder(), LogisticRegression()), ["town"], "unknown categor.*handle_unknown='ignore'"),
+        (HistGradientBoostingClassifier(categorical_features=["town"]), ["town", "age"], "town"),
+    ],
+    ids=["text", "gaps", "a parameter", "a number", "a missing column", "rare categories", "too many categories"],
+)
+@pytest.mark.parametrize("kind", ["classifier", "clusters"])
+def test_what_cannot_be_fitted_is_refused_before_the_charge(people, ledger, estimator, columns, message, kind):
+    X, y = people[0][columns], people[1]
+    if kind == "classifier":
+        model = classifier(ledger, estimator)
+    else:
+        settings = {"epsilon": 3.0, "classes": ["no", "yes"], "dataset": "people", "ledger": ledger, "n_clusters": 4}
+        model = NoiseCluster(estimator, embedder=lambda X: np.arange(len(X), dtype=float)[:, None], **settings)
+    if kind == "clusters" and "unknown" in message:
+        model.fit(X, y)  # it learns from all rows, which know all categories
+        return
+    with pytest.raises(ldp.InvalidInput, match=message):
+        model.fit(X, y)
+    assert ledger.spent("people", "label") == 0 and not ledger.runs("people", "label")
+    classifier(ledger, GaussianNB()).fit(numbers(people), y)  # the budget is whole
+
+
+def test_counts_rehearse_too(people, ledger):
+    class Picky(LogisticRegression):
+        def fit_counts(self, X, groups, counts, *, variance, counted):
+            raise ValueError("too many counts")
+
+    settings = {"epsilon": 3.0, "classes": ["no", "yes"], "dataset": "people", "ledger": ledger, "n_clusters": 4}
+    with pytest.raises(ldp.InvalidInput, match=r"too many counts.*Nothing was charged"):
+        ProportionClassifier(Picky(), **settings).fit(numbers(people), people[1])
+    assert ledger.spent("people", "label") == 0
+    ProportionClassifier(make_pipeline(StandardScaler(), LogisticRegression()), **settings).fit(numbers(people), people[1])
+
+
+@pytest.mark.parametrize("frame", [lambda X: X, lambda X: X.to_numpy(object)], ids=["data frame", "array of objects"])
+def test_columns_of_text_and_categories_train_by_default(people, ledger, frame):
+    X, y = people
+    model = classifier(ledger).fit(frame(X), y)
+    fresh = X.assign(town="somewhere new", income=np.nan)
+    assert model.score(frame(X), y) > 0.93  # without the trade it is 0.5
+    assert model.score(frame(fresh), y) > 0.9  # what is new counts as missing
+    assert np.array_equal(model.estimator_.predict_proba(frame(X)).shape, (N, 2))
+    again = ldp.LabelDPClassifier(random_state=0).fit(frame(X), model.noisy_labels_)
+    assert again.score(frame(X), y) > 0.93
+
+
+def test_dates_beside_text_are_refused_by_name(people, ledger):
+    with pytest.raises(ldp.InvalidInput, match=r"'since'.*Make a number of it"):
+        classifier(ledger).fit(people[0].assign(since=pd.Timestamp("2020-01-01")), people[1])
+    assert ledger.spent("people", "label") == 0
+
+
+def test_mixed_columns_are_text_and_numbers_stay_numbers(people):
+    X = pd.DataFrame({"mixed": [1, "one", None, 2.5] * 300, "numbers": pd.Series([1, 2, 3, 4] * 300, dtype=object)})
+    y = np.array([0, 1, 0, 1] * 300)
+    model = ldp.LabelDPClassifier(epsilon=4.0, classes=[0, 1], noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.95
+    assert model.score(X[["mixed"]].assign(numbers=[4, 3, 2, 1] * 300), y) > 0.4
+
+
+class Late(ClassifierMixin, BaseEstimator):
+    """Fails where there are many rows: after the rehearsal of a few."""
+
+    def fit(self, X, y, sample_weight=None):
+        if len(X) > 500:
+            raise RuntimeError("the machine is on fire")
+        self.classes_ = np.unique(y)
+        return self
+
+    def predict(self, X):
+        return np.zeros(len(X), int)
+
+
+def test_after_a_late_failure_other_features_go_on_with_the_same_ids(people, ledger):
+    X, y = people
+    ids = np.arange(N) + 7
+    with pytest.raises(RuntimeError, match="on fire") as told:
+        classifier(ledger, Late()).fit(X, y, ids=ids)
+    assert "X and the estimator may be others" in told.value.__notes__[0]
+    assert ledger.spent("people", "label") == 3.0
+    model = classifier(ledger).fit(X.assign(town="none"), y, ids=ids)  # mended
+    assert ledger.spent("people", "label") == 3.0 and model.score(X, y) > 0.9
+
+
+def test_after_a_late_failure_another_estimator_goes_on(people, ledger):
+    X, y = numbers(people), people[1]
+    with pytest.raises(RuntimeError, match="on fire") as told:
+        classifier(ledger, Late()).fit(X, y)
+    assert "with the same X" in told.value.__notes__[0]
+    classifier(ledger, GaussianNB()).fit(X, y)
+    assert ledger.spent("people", "label") == 3.0
+
+
+def test_an_estimator_that_needs_many_rows_is_not_refused(people, ledger):
+    classifier(ledger, KNeighborsClassifier(400)).fit(numbers(people), people[1])
+
+
+class Counting(GaussianNB):
+    """Notes what it was given, and draws from the global generators."""
+
+    seen: ClassVar[list] = []
+
+    def fit(self, X, y, sample_weight=None):
+        Counting.seen.append((len(X), len(np.unique(y)), sample_weight is not None))
+        np.random.random()
+        random.random()
+        return super().fit(X, y, sample_weight)
+
+
+def test_a_rehearsal_is_small_has_all_classes_and_weights_and_leaves_no_trace(people, ledger):
+    Counting.seen = []
+    np.random.seed(3)
+    random.seed(3)
+    classifier(ledger, Counting(), options=LearnOptions(em_rounds=1)).fit(numbers(people), people[1])
+    rehearsed = [each for each in Counting.seen if each[0] <= 240]
+    assert [each[1] for each in rehearsed] == [2, 2] and any(each[2] for each in rehearsed)
+    real = len(Counting.seen) - len(rehearsed)
+    drawn = np.random.random()
+    np.random.seed(3)
+    assert drawn == np.random.random(real + 1)[-1]
+
+
+def test_a_rehearsal_tells_nothing_of_the_labels(people, monkeypatch):
+    """Its rows and classes are the same whatever the labels are."""
+    given = []
+    monkeypatch.setattr(Counting, "fit", lambda self, X, y, sample_weight=None: given.append((np.array(X), np.array(y))) or 1 / 0)
+    for labels in (people[1], people[1][::-1]):
+        with pytest.raises(ldp.InvalidInput, match="ZeroDivisionError"):
+            classifier(None, Counting(), dataset=None).fit(numbers(people), labels)
+    half = len(given) // 2
+    assert half and all(
+        np.array_equal(a, b) for one, two in zip(given[:half], given[half:], strict=True) for a, b in zip(one, two, strict=True)
+    )
