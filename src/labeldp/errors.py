@@ -17,6 +17,7 @@ LabelDPWarning
 ├── RepeatWarning        an earlier run's answer came back, and the labels given were not read
 ├── SeenRowsWarning      a model is measured on what it learned from
 ├── SeededNoiseWarning   noise from a seed protects nothing
+├── UnmeasuredWarning    no row can measure a model without bias
 ├── UnrecordedWarning    nothing keeps a record of this spend
 └── UntrainedWarning     no step of a training changed the net
 """
@@ -96,6 +97,10 @@ class SeenRowsWarning(LabelDPWarning):
 
 class SeededNoiseWarning(LabelDPWarning):
     """The noise comes from a seed: whoever knows it can undo the noise."""
+
+
+class UnmeasuredWarning(LabelDPWarning):
+    """No draw of the noisy labels could measure a model without bias, so none is held out and nothing is estimated."""
 
 
 class UntrainedWarning(LabelDPWarning):

@@ -20,7 +20,7 @@ from labeldp.app.clusters import as_logistic
 from labeldp.app.learners import Boosting, NetLearner
 from labeldp.app.model_store import load_model, save_model
 from labeldp.app.train import threads_for
-from labeldp.cli.tables import accuracy_text, clusters_text
+from labeldp.cli.tables import clusters_text, quality_text
 from labeldp.errors import InvalidInput
 from labeldp.learn import SoftmaxRegression
 from labeldp.privacy.ledger import default_ledger
@@ -319,17 +319,23 @@ def test_a_released_table_is_not_asked_again(tmp_path):
         assert message in " ".join(err.replace("│", " ").split())
 
 
-@pytest.mark.parametrize(
-    ("value", "low", "high", "said"),
-    [
-        (0.8123, 0.7, 0.9, " Estimated accuracy 0.812 (0.700 to 0.900)."),
-        (1.2, 0.95, 1.0, " Estimated accuracy 1.000 (0.950 to 1.000)."),
-        (6.8, 0.0, 1.0, " At this epsilon the noisy rows that were held out are too few to tell how accurate it is."),
-    ],
-)
-def test_no_accuracy_is_said_that_cannot_be(value: float, low: float, high: float, said: str) -> None:
-    assert accuracy_text({"value": value, "low": low, "high": high}) == said
-    assert accuracy_text(None) == ""
+def test_accuracy_is_said_beside_a_constants_and_never_where_it_cannot_be() -> None:
+    def found(value: float, low: float, high: float, tells: bool = True) -> dict[str, float | bool]:
+        return {"value": value, "low": low, "high": high, "tells": tells}
+
+    facts = {
+        "estimated_accuracy": found(1.2, 0.95, 1.0),
+        "baseline_accuracy": found(0.9914, 0.95, 1.0),
+        "estimated_log_loss": found(0.0563, 0.03, 0.08),
+        "baseline_log_loss": found(0.0562, 0.03, 0.08),
+    }
+    assert quality_text(facts) == (
+        " Estimated accuracy 1.000 (0.950 to 1.000); always the commonest class: 0.991."
+        " Estimated log-loss 0.056 (0.030 to 0.080); the class frequencies alone: 0.056."
+    )
+    few = facts | {"estimated_accuracy": found(6.8, 0.0, 1.0, tells=False)}
+    assert quality_text(few) == " At this epsilon the noisy rows that were held out are too few to tell how accurate it is."
+    assert quality_text(facts | {"estimated_accuracy": None}) == ""
 
 
 def test_clusters_say_how_far_they_can_be_trusted() -> None:

@@ -46,7 +46,7 @@ def counts_evidence(rng):
 def test_gradient(make):
     rng = np.random.default_rng(0)
     X, at = rng.normal(size=(40, 3)), rng.normal(size=16)
-    loss = objective(X, make(rng), rng.random((4, 4)), True)
+    loss = objective(X, make(rng), rng.random((4, 4)), True, rng.normal(size=4))
     assert check_grad(lambda w: loss(w)[0], lambda w: loss(w)[1], at) < 1e-5
 
 

@@ -5,10 +5,17 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.compose import ColumnTransformer
+from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
 
 import labeldp as ldp
+from labeldp.errors import UnmeasuredWarning
+from labeldp.learn.learners import LearnOptions
 from labeldp.protocol import metrics
+from labeldp.protocol.fitting import hold_out
 
 FALSE_ALARM = 1e-6
 SIGMAS = 4.9  # two-sided normal quantile of FALSE_ALARM
@@ -42,6 +49,127 @@ def test_accuracy_is_unbiased_and_its_interval_covers(law):
     # and it is not wide for nothing: half the width would not cover
     half = [abs(estimate.value - truth) <= (estimate.high - estimate.low) / 4 for estimate in found]
     assert np.mean(half) < 0.95 - SIGMAS * math.sqrt(0.95 * 0.05 / TRIALS)
+
+
+COMBINED = {
+    "rr, 2 classes, eps 0.5": [ldp.RandomizedResponse(2, 0.5)],
+    "rr, 2 classes, eps 6": [ldp.RandomizedResponse(2, 6.0)],
+    "rr, 10 classes, eps 2": [ldp.RandomizedResponse(10, 2.0)],
+    "subset, 10 classes, eps 1": [ldp.SubsetSelection(10, 1.0)],
+    "cluster-rr, 5 classes, eps 3": [ldp.ClusterRR(5, 3.0)],
+    "alibi, 5 classes, eps 2": [ldp.Alibi(5, 2.0)],
+    "two draws of rr": [ldp.RandomizedResponse(5, 1.0), ldp.RandomizedResponse(5, 2.0)],
+    "subset and alibi": [ldp.SubsetSelection(4, 1.0), ldp.Alibi(4, 1.0)],
+}
+
+
+@pytest.mark.parametrize("laws", COMBINED.values(), ids=COMBINED)
+def test_intervals_cover_at_any_number_of_rows(laws):
+    """At least 93 % of the population's figures at a nominal 95 %, from one row on, sharp models and rare cells included.
+
+    False alarm below 1e-6 a figure whose coverage is at least 93 %. At 1000 rows intervals of accuracy are at most 5 % wider than normal.
+    """
+    rng, n_rows, k = np.random.default_rng(0), 200_000, laws[0].n_classes
+    shares = 1 / np.arange(1, k + 1) ** 2
+    rows = np.maximum(rng.dirichlet(shares / shares.sum() / 2, size=n_rows // 10), 1e-4)
+    p = (rows / rows.sum(axis=1, keepdims=True))[rng.integers(len(rows), size=n_rows)]
+    labels = (rng.random(n_rows)[:, None] > np.cumsum(p, axis=1)).sum(axis=1).clip(max=k - 1)
+    prior = rng.dirichlet(np.ones(k), size=len(rows))[rng.integers(len(rows), size=n_rows)]
+    draws = [
+        ldp.privatize(labels, law, classes=range(k), prior=prior if law.uses_prior else None, noise=ldp.SeededNoise(i))
+        for i, law in enumerate(laws)
+    ]
+    noisy = draws[0] if len(draws) == 1 else draws[0].combine(draws[1])
+    guess, everyone = p.argmax(axis=1), np.ones(n_rows, bool)
+    first, last = np.eye(k)[np.zeros(n_rows, int)], np.eye(k)[np.full(n_rows, k - 1)]
+    figures = {
+        "accuracy": (np.eye(k)[guess], everyone, 1.0),
+        "log-loss": (-np.log(p), everyone, np.inf),
+        "frequency": (last, everyone, 1.0),
+        "rare cell": (first, guess == k - 1, 1.0),
+        "common cell": (first, guess == 0, 1.0),
+    }
+    for name, (losses, counted, most) in figures.items():
+        truth = np.where(counted, (p * losses).sum(axis=1), 0.0).mean()
+        values, ranges = np.where(counted, noisy.debias(losses), 0.0), noisy.loss_range(losses)
+        for n in (1, 2, 5, 10, 30, 100, 1000):
+            count = min(n_rows // n, 4000)
+            shape = (count, n)
+            parts = values[: count * n].reshape(shape), ranges[: count * n].reshape(shape)
+            _, low, high, error = metrics.mean_interval(*parts, 0.95, least=0.0, most=most)
+            rate = np.mean((low <= truth) & (truth <= high))
+            assert rate > 0.93 - SIGMAS * math.sqrt(0.93 * 0.07 / count), (name, n, rate)
+        if name == "accuracy":
+            assert np.mean(error / (parts[0].std(axis=1) / math.sqrt(n))) < 1.05
+
+
+def test_few_rows_say_that_they_cannot_tell():
+    one = ldp.privatize([0], ldp.RandomizedResponse(10, 1.0), classes=range(10), noise=ldp.SeededNoise(0))
+    loss = metrics.log_loss(one, [[0.6] + [0.4 / 9] * 9])
+    assert (loss.low, loss.high) == (0.0, pytest.approx(-math.log(0.4 / 9))) and not loss.tells
+    assert "(too few rows to tell" in str(loss)
+    many = ldp.privatize([0] * 50, ldp.RandomizedResponse(10, 4.0), classes=range(10), noise=ldp.SeededNoise(0))
+    outside = metrics.accuracy(many, [0] * 50, confidence=1e-9)  # the value itself is above 1
+    assert outside.value > 1 and (outside.low, outside.high) == (0.0, 1.0) and not outside.tells
+    found = metrics.accuracy(many, [0] * 50)
+    assert found.low == pytest.approx(found.value - 1.959964 * found.stderr, abs=1e-6)
+    assert metrics.class_frequencies(many).stderr[0] == pytest.approx(found.stderr)
+
+
+@pytest.mark.parametrize("law", [*LAWS, ldp.ClusterRR(K, 2.0), ldp.ClusterRR.uniform(K, 1.0), ldp.Alibi(K, 1.0, levels=3)], ids=str)
+def test_the_range_of_a_row_holds_every_output_and_no_more(law):
+    rng = np.random.default_rng(0)
+    prior, losses = rng.dirichlet(np.ones(K)), rng.normal(size=K)
+    outputs = law.outputs(prior)
+    side = {name: np.repeat(value[None], len(outputs), axis=0) for name, value in law.side_row(prior).items()}
+    if law.kind == "set":
+        outputs = np.packbits(outputs, axis=1, bitorder="little")
+    table = np.tile(losses, (len(outputs), 1))
+    values = (law.weights(outputs, side) * table).sum(axis=1)
+    np.testing.assert_allclose(law.loss_range(table, outputs, side), np.ptp(values), rtol=1e-9)
+
+
+def two_stages(seed, n=1200):
+    """Half of the rows tell their label, half tell nothing; the second stage is drawn with a prior that knows which."""
+    rng = np.random.default_rng(seed)
+    easy, truth = rng.random(n) < 0.5, rng.integers(K, size=n)
+    X = np.column_stack([np.where(easy, truth, K), rng.normal(size=n)])
+    prior = np.where(easy[:, None], 0.02 / (K - 1) + (0.98 - 0.02 / (K - 1)) * np.eye(K)[truth], 1 / K)
+    half = n // 2
+    law, kept = ldp.RRWithPrior(K, 2.0), {"classes": range(K), "noise": ldp.SeededNoise(seed)}
+    first = ldp.privatize(truth[:half], law, **kept, ids=np.arange(half))
+    second = ldp.privatize(truth[half:], law, **kept, prior=prior[half:], ids=np.arange(half, n))
+    return X, truth, ldp.concat([first, second])
+
+
+def test_held_out_rows_of_two_stages_measure_a_model_on_all_kinds_of_rows():
+    """Bias and coverage of 400 fits, each with FALSE_ALARM. Of all rows that can be inverted, those held out would be the hard ones."""
+    codes = OneHotEncoder(categories=[list(range(K + 1))], sparse_output=False)
+    estimator = make_pipeline(ColumnTransformer([("code", codes, [0])]), GaussianNB())
+    errors, covered = [], []
+    for seed in range(400):
+        X, truth, noisy = two_stages(seed)
+        model = ldp.LabelDPClassifier(estimator, correction="none", options=LearnOptions(refit=False), random_state=seed).fit(X, noisy)
+        true = 0.5 * sum(np.mean(model.predict(X[part]) == truth[part]) for part in (X[:, 0] < K, X[:, 0] == K))
+        found = model.estimated_accuracy_
+        errors.append(found.value - true)
+        covered.append(found.low <= true <= found.high)
+    assert abs(np.mean(errors)) < SIGMAS * np.std(errors) / math.sqrt(len(errors))
+    assert np.mean(covered) > 0.95 - SIGMAS * math.sqrt(0.95 * 0.05 / len(covered))
+
+
+def test_rows_are_held_out_of_stages_that_can_be_inverted_throughout_and_else_none_with_a_word():
+    _, _, noisy = two_stages(0)
+    assert noisy.invertible[600:].any() and not noisy.invertible[600:].all()
+    assert hold_out(noisy, 0.3, np.random.default_rng(0).permutation).max() < 600
+    twice = noisy[600:].combine(ldp.privatize([0] * 600, ldp.RandomizedResponse(K, 1.0), classes=range(K), ids=np.arange(600, 1200)))
+    assert [str(block.law) for block in twice.measurable.blocks if len(block.rows)] == [
+        str(ldp.RandomizedResponse(K, 1.0))
+    ]  # what the second draw adds in hard rows alone is left out
+    with pytest.warns(UnmeasuredWarning, match="estimated accuracy"):
+        assert len(hold_out(noisy[600:], 0.3, np.random.default_rng(0).permutation)) == 0
+    with pytest.raises(ldp.InvalidInput, match="biased"):
+        metrics.accuracy(noisy[600:], [0] * 600)
 
 
 def test_log_loss_is_unbiased_and_its_interval_covers():
@@ -90,7 +218,8 @@ def test_a_model_that_saw_the_noise_looks_far_too_good_on_its_own_rows_but_not_o
     truth = np.mean(model.predict(features[half:]) == labels[half:])
     assert abs(held_out.value - truth) < SIGMAS * (held_out.high - held_out.value) / 1.96
     seen = metrics.accuracy(noisy[:half], model.predict(features[:half]))
-    assert seen.low > np.mean(model.predict(features[:half]) == labels[:half]) + 0.2
+    assert seen.value > np.mean(model.predict(features[:half]) == labels[:half]) + 0.2
+    assert not seen.tells and "learned from" in str(seen)  # no accuracy fits to it
 
 
 def test_golden_values_of_the_noisy_validation_correction():

@@ -128,7 +128,9 @@ class Boosting:
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
         """The estimator, and how to read its probabilities."""
-        return model.estimator_, {"channel": model._model.channel}
+        made = model._model
+        drawn = None if made.frequencies is None else {"share": made.share, "frequencies": [float(f) for f in made.frequencies]}
+        return model.estimator_, {"channel": made.channel, "drawn": drawn}
 
 
 class NetLearner:

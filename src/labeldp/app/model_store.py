@@ -7,7 +7,7 @@ model.skops is an estimator of scikit-learn. weights.pt is the state_dict of a n
 import json
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -151,7 +151,17 @@ def _stored(facts: Mapping[str, Any], raw: bytes, name: str, trust: Collection[s
         return StoredModel(NetModel(net), inputs, classes, facts)
     channel = facts.get("channel")
     known = None if channel is None else (float(channel[0]), float(channel[1]))
-    return StoredModel(Model(read_estimator(raw, name, trust), len(classes), known), inputs, classes, facts)
+    made = Model(read_estimator(raw, name, trust), len(classes), known)
+    if drawn := facts.get("drawn"):  # towards the class frequencies
+        made = replace(made, share=float(_shares([drawn["share"]], 1)[0]), frequencies=_shares(drawn["frequencies"], len(classes)))
+    return StoredModel(made, inputs, classes, facts)
+
+
+def _shares(values: Any, count: int) -> NDArray[np.float64]:
+    found = np.asarray(values, np.float64)
+    if found.shape != (count,) or not np.all((found >= 0) & (found <= 1)):
+        raise ValueError("shares")
+    return found
 
 
 def read_estimator(raw: bytes, name: str, trust: Collection[str] = ()) -> Any:

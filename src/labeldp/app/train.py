@@ -249,7 +249,6 @@ class _Task:
 
     def _facts(self, model: Any, n_rows: int) -> dict[str, object]:
         spent = model.privacy_
-        accuracy = getattr(model, "estimated_accuracy_", None)
         guarantee = {"unit": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
         guarantee |= {"except_for": spent.except_for} if spent.except_for else {}
         return {
@@ -262,11 +261,19 @@ class _Task:
             "trained_on": "released table" if self._released is not None else "declared labels" if self._spec.noisy else "raw labels",
             "evidence": spent.evidence,
             "rows": n_rows,
-            "estimated_accuracy": None if accuracy is None else {"value": accuracy.value, "low": accuracy.low, "high": accuracy.high},
+            **{name: _estimate(getattr(model, f"{name}_", None)) for name in ESTIMATES},
             "ids": list(self._spec.ids),
             "features": self._learner.inputs.to_dict(),
             "receipts": [receipt.to_dict() for receipt in _receipts(model)],
         }
+
+
+ESTIMATES = ("estimated_accuracy", "estimated_log_loss", "baseline_accuracy", "baseline_log_loss")
+"""What model.json says of held-out noisy rows: each an unbiased value with its interval, or null."""
+
+
+def _estimate(found: Any) -> dict[str, float | bool] | None:
+    return None if found is None else {"value": found.value, "low": found.low, "high": found.high, "tells": found.tells}
 
 
 def _receipts(model: Any) -> list[Receipt]:

@@ -212,20 +212,31 @@ def train(
     record = usage(lambda: ledger_at(ledger, budget, key))
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, progress)
-    said = accuracy_text(done.facts["estimated_accuracy"]) + clusters_text(done.facts.get("clusters")) + repeat_text(done.facts["receipts"])
+    said = quality_text(done.facts) + clusters_text(done.facts.get("clusters")) + repeat_text(done.facts["receipts"])
     how = f" ({done.facts['evidence']})" if done.facts["trained_on"] != "raw labels" else ""
     text = f"{done.path}: a model of {done.facts['rows']:,} rows, {done.guarantee}{how}.{said}"
     answer(as_json, {"path": str(done.path)} | dict(done.facts), text)
 
 
-def accuracy_text(estimate: Mapping[str, float] | None) -> str:
-    """What is known of the accuracy, as a sentence; unbiased estimates may lie outside of their interval, or of 0 to 1."""
-    if estimate is None:
+def quality_text(facts: Mapping[str, Any]) -> str:
+    """What is known of the model's accuracy and log-loss, each beside a constant's, as sentences."""
+    if facts["estimated_accuracy"] is None:
         return ""
-    low, high = estimate["low"], estimate["high"]
-    if (low, high) == (0.0, 1.0):
+    if not facts["estimated_accuracy"]["tells"]:
         return " At this epsilon the noisy rows that were held out are too few to tell how accurate it is."
-    return f" Estimated accuracy {min(max(estimate['value'], low), high):.3f} ({low:.3f} to {high:.3f})."
+    accuracy, loss = _measured(facts["estimated_accuracy"]), _measured(facts["estimated_log_loss"])
+    constant = _measured(facts["baseline_accuracy"], interval=False), _measured(facts["baseline_log_loss"], interval=False)
+    return (
+        f" Estimated accuracy {accuracy}; always the commonest class: {constant[0]}."
+        f" Estimated log-loss {loss}; the class frequencies alone: {constant[1]}."
+    )
+
+
+def _measured(found: Mapping[str, Any], interval: bool = True) -> str:
+    """A number, inside of its interval, where an unbiased estimate need not be."""
+    low, high = found["low"], found["high"]
+    value = f"{min(max(found['value'], low), high):.3f}"
+    return f"{value} ({low:.3f} to {high:.3f})" if interval else value
 
 
 def repeat_text(receipts: Sequence[Mapping[str, Any]]) -> str:

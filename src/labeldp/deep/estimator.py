@@ -50,6 +50,7 @@ from labeldp.protocol.fitting import (
     check_noisy,
     check_top_k,
     hold_out,
+    judged,
     open_fit,
     plan_fit,
     require_mean,
@@ -136,6 +137,10 @@ class TorchClassifier:
     stages_ : tuple of Stage
     estimated_accuracy_ : Estimate or None
         True-label accuracy on held-out noisy rows that chose no epoch; None without such rows.
+    estimated_log_loss_ : Estimate or None
+        The log-loss of its probabilities, measured there too.
+    baseline_accuracy_, baseline_log_loss_ : Estimate or None
+        What the class frequencies by themselves get there.
     history_ : list of lists of Epoch, one for each stage
     n_features_in_ : int
         Columns of X, where it is a table.
@@ -415,9 +420,11 @@ class TorchClassifier:
     def _finish(self, trainer: Trainer, noisy: NoisyLabels, model: Trained, validation: Positions, stages: tuple[Stage, ...]) -> Self:
         classes = np.asarray(noisy.classes)
         held_out = trainer.judging(validation[noisy.evidenced[validation]])
-        self.estimated_accuracy_ = None
-        if len(held_out):
-            self.estimated_accuracy_ = metrics.accuracy(noisy[held_out], classes[trainer.proba(model, held_out).argmax(axis=1)])
+        found = judged(noisy, held_out, lambda rows: trainer.proba(model, rows))
+        self.estimated_accuracy_: metrics.Estimate | None = found.accuracy if found else None
+        self.estimated_log_loss_: metrics.Estimate | None = found.log_loss if found else None
+        self.baseline_accuracy_: metrics.Estimate | None = found.baseline_accuracy if found else None
+        self.baseline_log_loss_: metrics.Estimate | None = found.baseline_log_loss if found else None
         self.classes_, self.module_, self.history_ = classes, model.module, [list(each) for each in model.history]
         self.noisy_labels_, self.privacy_, self.answer_, self.stages_ = noisy, noisy.privacy, None, stages
         self._raw_rows = 0

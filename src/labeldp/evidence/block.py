@@ -42,6 +42,15 @@ class Block:
         """The draws at these places, standing at these rows."""
         return replace(self, outputs=self.outputs[index], side={k: v[index] for k, v in self.side.items()}, rows=rows)
 
+    @property
+    def invertible(self) -> NDArray[np.bool_]:
+        """(m,) bool: draws with an unbiased estimator. Cost O(m) where set membership says all of an output, else O(m K)."""
+        known = np.isfinite(self.law.inclusion(self.outputs, self.side)[0])
+        if type(self.law).weights is Law.weights or known.all():
+            return known
+        parts = [np.isfinite(part.law.weights(part.outputs, part.side)).all(axis=1) for part in self.batches()]
+        return np.asarray(known | np.concatenate(parts))
+
     def batches(self) -> Iterator["Block"]:
         """The block cut so that (rows, K) float64 stays small."""
         step = max(1, CELLS // self.law.n_classes)

@@ -7,7 +7,7 @@ Nothing here can leak: everything is a function of what has already been release
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -399,12 +399,19 @@ class NoisyLabels:
     @property
     def invertible(self) -> NDArray[np.bool_]:
         """(n,) bool: rows that `debias` can take. Cost O(n) where set membership says all of an output, else O(n K)."""
-        known = np.isfinite(self.inclusion()[0])
+        known = np.zeros(self.n_rows, bool)
         for block in self.blocks:
-            if type(block.law).weights is not Law.weights and not known[block.rows].all():
-                for part in block.batches():
-                    known[part.rows] |= np.isfinite(part.law.weights(part.outputs, part.side)).all(axis=1)
+            known[block.rows] |= block.invertible
         return known
+
+    @property
+    def measurable(self) -> "NoisyLabels":
+        """The same rows with those draws alone that can measure a model without a choice of rows: of blocks that are invertible throughout.
+
+        A law that reads priors (AutoLaw, RRWithPrior) can be inverted only where a row's prior was flat, that is in the rows that a model
+        finds hard: those by themselves, and draws that come on top of others in those rows, give a biased picture of all rows.
+        """
+        return replace(self, blocks=tuple(block for block in self.blocks if block.invertible.all()))
 
     def debias(self, losses: ArrayLike) -> NDArray[np.float64]:
         """Unbiased estimate of each row's loss at its true label.
@@ -424,12 +431,26 @@ class NoisyLabels:
         InvalidInput
             If some row has no unbiased estimator: its law is not invertible (RRTop-k with k < K, PriorSplit), or it has no draw.
         """
+        return self._over_draws(losses, lambda part, table: (part.law.weights(part.outputs, part.side) * table).sum(axis=1))
+
+    def loss_range(self, losses: ArrayLike) -> NDArray[np.float64]:
+        """How far apart the values that `debias` could give each row are, over all that its laws can release: (n,) float64.
+
+        Parameters
+        ----------
+        losses : (n, K) float
+            As for `debias`; the same rows are refused.
+        """
+        return self._over_draws(losses, lambda part, table: part.law.loss_range(table, part.outputs, part.side))
+
+    def _over_draws(self, losses: ArrayLike, value: Callable[[Block, NDArray[np.float64]], NDArray[np.float64]]) -> NDArray[np.float64]:
+        """The mean over each row's draws of a value that is NaN where there is none."""
         table = np.asarray(losses, np.float64)
         if table.shape != (self.n_rows, self.n_classes):
             raise InvalidInput(f"Expected losses of shape {(self.n_rows, self.n_classes)}, got {table.shape}.")
         total, draws = np.zeros(self.n_rows), np.zeros(self.n_rows)
         for part in (part for block in self.blocks for part in block.batches()):
-            estimate = (part.law.weights(part.outputs, part.side) * table[part.rows]).sum(axis=1)
+            estimate = value(part, table[part.rows])
             known = np.isfinite(estimate)
             total[part.rows[known]] += estimate[known]
             draws[part.rows[known]] += 1
@@ -442,8 +463,9 @@ class NoisyLabels:
         laws = ", ".join(sorted({block.law.name for block in self.blocks})) or "none"
         raise InvalidInput(
             f"Expected every row to have an unbiased estimator, but {int((~known).sum())} of {self.n_rows} rows have none (laws: {laws}): "
-            "a law that answers within a subset of the classes cannot be inverted. Use rows drawn by 'rr' or 'subset', or learn from "
-            "likelihoods."
+            "a law that answers within a subset of the classes cannot be inverted. Measure on rows of a stage that was drawn without a "
+            "prior (noisy.measurable has such draws alone): the invertible rows of a later stage are the hard ones, which would give a "
+            "biased number. Or learn from likelihoods."
         )
 
     # Files ------------------------------------------------------------------------------------------------------------------------

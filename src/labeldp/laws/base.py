@@ -198,6 +198,29 @@ class Law(ABC):
         """
         return None
 
+    def loss_range(self, losses: Floats, outputs: Array, side: Side) -> Floats:
+        """How far apart a row's debiased losses, sum_c weights[i, c] losses[i, c], can be over all outputs: (n,), NaN without weights.
+
+        Parameters
+        ----------
+        losses : (n, K) float64
+        outputs, side : of n rows
+            Of the outputs only the size of sets is used. A law with weights of its own says its range; by default theirs is bounded by what
+            the released output shows, (largest - least loss) x sum_c |weight|.
+        """
+        if type(self).weights is not Law.weights:
+            return np.asarray(np.ptp(losses, axis=1) * np.abs(self.weights(outputs, side)).sum(axis=1))
+        own, other = self.inclusion(outputs, side)
+        spread = np.ptp(losses, axis=1)
+        if self.kind == "set":
+            ordered = np.sort(losses, axis=1)
+            below = np.cumsum(ordered, axis=1)
+            size = sets.popcount(outputs).astype(np.int64)[:, None]
+            least = np.take_along_axis(below, np.maximum(size - 1, 0), axis=1)[:, 0]
+            rest = np.take_along_axis(below, np.maximum(self.n_classes - size - 1, 0), axis=1)[:, 0]
+            spread = below[:, -1] - np.where(size[:, 0] < self.n_classes, rest, 0.0) - least
+        return np.asarray(spread / np.where(own == other, np.nan, own - other))
+
     def matrix(self, prior: ArrayLike | None = None, exact: bool = False) -> Array:
         """Row y holds P[output | label y] for one row's prior.
 

@@ -211,14 +211,24 @@ class ClusterRR(Law):
         (n, K) float64. Source: equation of the modified loss (Esfandiari et al. 2021), by its closed-form inverse, which the paper bounds.
         """
         if self.is_uniform:
-            a, b = kernel.cells(self.epsilon, self.n_classes)
-            unbiased, q = np.full((len(outputs), 1), (a - b) / WORD), np.full((1, self.n_classes), 1.0 / self.n_classes)
+            q = np.full((1, self.n_classes), 1.0 / self.n_classes)
         else:
-            kept, cells = self.cells(side)
-            unbiased = kept.astype(np.float64)[:, None] / WORD
+            cells = self.cells(side)[1]
             q = cells / cells.sum(axis=1, keepdims=True, dtype=np.uint64)
+        unbiased = self._kept(outputs, side)[:, None]
         keep = unbiased if beta is None else 1.0 - _validate.fraction(beta=beta, zero=True, fix="Pass None for no bias.")
         return np.asarray((self.members(outputs, side) - (1.0 - keep) * q) / keep)
+
+    def _kept(self, outputs: Array, side: Side) -> Floats:
+        """1 - lambda of each row: (n,)."""
+        if self.is_uniform:
+            a, b = kernel.cells(self.epsilon, self.n_classes)
+            return np.full(len(outputs), (a - b) / WORD)
+        return np.asarray(_rest(self.resampling(side)).astype(np.float64) / WORD)
+
+    def loss_range(self, losses: Floats, outputs: Array, side: Side) -> Floats:
+        # a released label moves its own loss alone
+        return np.asarray(np.ptp(losses, axis=1) / self._kept(outputs, side))
 
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
         if self.is_uniform:

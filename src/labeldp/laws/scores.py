@@ -143,11 +143,18 @@ class Alibi(Law):
         f = tanh(half the log-likelihood ratio) of each class's score: among functions of one score near the least variance. Before they are
         raised, a row's weights sum to 1 in expectation, so raising them keeps them unbiased.
         """
+        weights = self._weight_of_level()[np.asarray(outputs, dtype=np.intp)]
+        return np.asarray(weights + (1.0 - weights.sum(axis=1, keepdims=True)) / self.n_classes)
+
+    def _weight_of_level(self) -> Floats:
+        """A class's weight before a row's are raised, by its level: (levels,)."""
         ratio, own, other = _score_table(self.epsilon, self.levels)
         f = np.tanh(0.5 * ratio)
-        mean = float(f @ other)
-        weights = ((f - mean) / float(f @ (own - other)))[np.asarray(outputs, dtype=np.intp)]
-        return np.asarray(weights + (1.0 - weights.sum(axis=1, keepdims=True)) / self.n_classes)
+        return np.asarray((f - float(f @ other)) / float(f @ (own - other)))
+
+    def loss_range(self, losses: Floats, outputs: Array, side: Side) -> Floats:
+        # each class's weight moves by itself, and raising them takes the mean loss off
+        return np.asarray(np.abs(losses - losses.mean(axis=1, keepdims=True)).sum(axis=1) * np.ptp(self._weight_of_level()))
 
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
         """Every probability, where the outputs are few (levels^K x K <= 10^6); `coordinate` says as much at any size.

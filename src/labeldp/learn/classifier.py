@@ -36,6 +36,7 @@ from labeldp.protocol.fitting import (
     check_noisy,
     evidenced,
     hold_out,
+    judged,
     open_fit,
     paid,
     plan_fit,
@@ -105,7 +106,11 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
     prior_ : ClusterModel or None
         The clusters and their noisy histograms, with a ClusterPrior.
     estimated_accuracy_ : Estimate or None
-        True-label accuracy on held-out noisy rows, measured before the final refit; None without held-out rows.
+        True-label accuracy on held-out noisy rows that chose nothing, measured before the final refit; None without such rows.
+    estimated_log_loss_ : Estimate or None
+        The log-loss of its probabilities, measured there too.
+    baseline_accuracy_, baseline_log_loss_ : Estimate or None
+        What the class frequencies by themselves get there. Where a class is rare, accuracy says nothing without it.
     n_features_in_, feature_names_in_
 
     Notes
@@ -282,13 +287,14 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
     ) -> None:
         self.classes_ = np.asarray(noisy.classes)
         held_out = held_out[noisy.evidenced[held_out]]
-        self.estimated_accuracy_ = None
-        if len(held_out):
-            predicted = self.classes_[model.predict_proba(take(X, held_out)).argmax(axis=1)]
-            self.estimated_accuracy_ = metrics.accuracy(noisy[held_out], predicted)
-            if options.refit:
-                usable = np.flatnonzero(noisy.evidenced)
-                model = learner.refit(take(X, usable), noisy[usable], model)
+        found = judged(noisy, held_out[1::2] if model.chose else held_out, lambda rows: model.predict_proba(take(X, rows)))
+        self.estimated_accuracy_: metrics.Estimate | None = found.accuracy if found else None
+        self.estimated_log_loss_: metrics.Estimate | None = found.log_loss if found else None
+        self.baseline_accuracy_: metrics.Estimate | None = found.baseline_accuracy if found else None
+        self.baseline_log_loss_: metrics.Estimate | None = found.baseline_log_loss if found else None
+        if len(held_out) and options.refit:
+            usable = np.flatnonzero(noisy.evidenced)
+            model = learner.refit(take(X, usable), noisy[usable], model)
         unseen = held_out if not options.refit else np.empty(0, np.int64)
         self._learned = noisy[np.setdiff1d(np.arange(len(noisy)), unseen)] if len(unseen) else noisy
         self._model = model

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Expectation-maximisation: likelihoods to weighted training of any estimator."""
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from labeldp.evidence import NoisyLabels
-from labeldp.learn.linear import linear_round
-from labeldp.learn.model import Codes, Estimator, Floats, Model, fit_codes, weight_keyword
+from labeldp.learn.linear import common_channel, linear_round
+from labeldp.learn.model import Codes, Estimator, Floats, Model, fit_codes, take, weight_keyword
+from labeldp.protocol.metrics import likeliest_frequencies
 
 MASS = 0.99  # of a row's posterior that is kept when it is spread over copies of the row
+MIN_ROWS = 40  # that one linear round can take; fewer say nothing of how far to trust a model
 DRAWS = 4  # sampled classes a row for estimators without sample weights
 
 
@@ -24,7 +28,7 @@ def em_fit(
     random_state: np.random.RandomState,
     linear: bool = True,
 ) -> Model:
-    """Linear round (or the model of the stage before), then rounds of expectation-maximisation.
+    """Linear round (or the model of the stage before), then rounds of expectation-maximisation, as many as other rows speak for.
 
     Parameters
     ----------
@@ -34,10 +38,9 @@ def em_fit(
     start : Model, optional
         Where to start if no common channel allows a linear round.
     held_out : (X, NoisyLabels), optional
-        A round is kept only if these rows become more likely (the first one also where they cannot tell), and the first that is not
-        ends it. Without them, the number of rounds is `rounds`: a strong learner fits the posteriors of its own training rows, so keep
-        it small.
+        Used only where no row allows a linear round: every other one then chooses the rounds, and the model says so (`chose`).
     rounds : int
+        Most rounds.
     row_budget : int
         Most rows of one fit.
     random_state : numpy RandomState
@@ -46,27 +49,140 @@ def em_fit(
 
     Returns
     -------
-    Model. Cost: at most 1 + rounds fits, each on up to min(row_budget, n x classes left in 99 % of the posterior) rows.
+    Model
+
+    Notes
+    -----
+    A strong learner fits the noise of its own training rows: its probabilities are too far apart, and where a class is rare, several times
+    too large, since what the noise takes below 0 is cut off there. So the same rounds are fitted on each half of the rows, and the noisy
+    labels of the other half say how many rounds to take and how far to go from the frequencies of the classes to what the model says
+    (the posterior mean of a share under a uniform prior). Source: stacking (Wolpert 1992), by the likelihood of what was released.
+    Cost: at most 2 (1 + rounds) fits, each on up to min(row_budget, n x classes left in 99 % of the posterior) rows.
     """
+    work = _Work(estimator, row_budget, random_state)
     likelihood = noisy.likelihood(dtype="float64")
-    model = (linear_round(estimator, X, noisy, row_budget, random_state) if linear or start is None else None) or start
-    for number in range(1, max(rounds, 0 if model else 1) + 1):
+    frequencies = likeliest_frequencies(likelihood)
+    able = _able(noisy) if linear or start is None else np.empty(0, np.int64)
+    if len(able) < MIN_ROWS:
+        return replace(_by_held_out(work, X, likelihood, start, held_out, rounds), frequencies=frequencies)
+    whole = len(able) == len(noisy)
+    least = 0 if whole or start is None else 1  # a start has learned nothing of these rows
+    found, share = _cross_fitted(work, X, noisy, likelihood, frequencies, able, min(least, rounds), rounds)
+    model = work.begin(X, noisy, able, frequencies) if whole or start is None else start
+    for number in range(1, found + 1):
+        model = work.go_on(X, likelihood, model, number)
+    return replace(model, frequencies=frequencies, share=share, chose=start is not None and start.chose)
+
+
+def em_refit(
+    estimator: Estimator,
+    X: object,
+    noisy: NoisyLabels,
+    model: Model,
+    *,
+    row_budget: int,
+    random_state: np.random.RandomState,
+    linear: bool = True,
+) -> Model:
+    """The model again, now from all rows: the same rounds after a linear round where all rows allow one, else one more round.
+
+    Parameters
+    ----------
+    estimator : scikit-learn classifier or pipeline
+    X : n rows of features
+    noisy : NoisyLabels of n rows
+    model : Model
+        What `em_fit` made of most of these rows.
+    row_budget, random_state, linear : as in `em_fit`
+    """
+    work = _Work(estimator, row_budget, random_state)
+    likelihood = noisy.likelihood(dtype="float64")
+    frequencies = likeliest_frequencies(likelihood)
+    if not (linear and common_channel(noisy)):
+        found = work.go_on(X, likelihood, model, model.rounds + 1)
+        return replace(found, frequencies=frequencies, share=model.share)
+    found = work.begin(X, noisy, np.arange(len(noisy)), frequencies)
+    for number in range(1, model.rounds + 1):
+        found = work.go_on(X, likelihood, found, number)
+    return replace(found, frequencies=frequencies, share=model.share)
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """What every fit of the rounds shares."""
+
+    estimator: Estimator
+    row_budget: int
+    random_state: np.random.RandomState
+
+    def begin(self, X: object, noisy: NoisyLabels, able: Codes, frequencies: Floats) -> Model:
+        """The linear round, of the rows that allow it."""
+        model = linear_round(self.estimator, take(X, able), noisy[able], self.row_budget, self.random_state)
+        assert model is not None
+        return replace(model, frequencies=frequencies)
+
+    def go_on(self, X: object, likelihood: NDArray[np.floating], model: Model | None, number: int) -> Model:
+        """A round of expectation-maximisation."""
         belief = np.ones(likelihood.shape) if model is None else model.predict_proba(X)
-        candidate = m_step(estimator, X, posterior(belief, likelihood), number, row_budget, random_state)
-        if held_out is not None and model is not None and not _keeps(candidate, model, held_out, lenient=number == 1):
+        return m_step(self.estimator, X, posterior(belief, likelihood), number, self.row_budget, self.random_state)
+
+
+def _able(noisy: NoisyLabels) -> Codes:
+    """The rows that one linear round can take: those of the channel that most rows have, each drawn once."""
+    draws = np.bincount(np.concatenate([block.rows for block in noisy.blocks]), minlength=len(noisy)) if noisy.blocks else np.zeros(0)
+    own, other = noisy.inclusion()
+    able = np.flatnonzero((draws == 1) & (own > other))  # False for NaN
+    if not len(able):
+        return able
+    _, place, count = np.unique(np.column_stack([own[able], other[able]]), axis=0, return_inverse=True, return_counts=True)
+    return np.asarray(able[place.reshape(-1) == count.argmax()])
+
+
+def _cross_fitted(
+    work: _Work, X: object, noisy: NoisyLabels, likelihood: NDArray[np.floating], frequencies: Floats, able: Codes, least: int, most: int
+) -> tuple[int, float]:
+    """(rounds, share of the model beside the frequencies) by what each half of the rows says of models of the other half."""
+    half = work.random_state.permutation(len(noisy)) % 2
+    evidence = np.empty((most + 1, len(noisy)))
+    for side in (0, 1):
+        rows, others = np.flatnonzero(half != side), np.flatnonzero(half == side)
+        known, left, told = take(X, rows), take(X, others), likelihood[rows]
+        inside = np.flatnonzero(np.isin(rows, able))
+        model = work.begin(known, noisy[rows], inside, frequencies) if len(inside) else None
+        for number in range(most + 1):
+            model = model if number == 0 and model is not None else work.go_on(known, told, model, number)
+            evidence[number, others] = (model.predict_proba(left) * likelihood[others]).sum(axis=1)
+    shares = np.linspace(0.0, 1.0, 41)
+    plain = likelihood @ frequencies
+    score = np.array([[np.log(np.maximum(w * each + (1 - w) * plain, 1e-300)).sum() for w in shares] for each in evidence[least:]])
+    belief = np.exp(score - score.max())
+    found = int(belief.sum(axis=1).argmax())
+    return least + found, float(belief[found] @ shares / belief[found].sum())
+
+
+def _by_held_out(
+    work: _Work, X: object, likelihood: NDArray[np.floating], start: Model | None, held_out: tuple[object, NoisyLabels] | None, rounds: int
+) -> Model:
+    """Rounds from the start, each kept only if every other held-out row speaks for it; one round without such rows."""
+    model = start
+    choosing = None if held_out is None else (take(held_out[0], np.arange(0, len(held_out[1]), 2)), held_out[1][::2])
+    most = rounds if choosing is not None else min(1, rounds)
+    for number in range(1, max(most, 0 if model else 1) + 1):
+        candidate = work.go_on(X, likelihood, model, number)
+        if choosing is not None and model is not None and not _keeps(candidate, model, choosing, lenient=number == 1):
             break
         model = candidate
     assert model is not None
-    return model
+    return replace(model, chose=choosing is not None and most > 0)
 
 
-def _keeps(candidate: Model, model: Model, held_out: tuple[object, NoisyLabels], *, lenient: bool) -> bool:
-    """Held-out rows became likelier; or, leniently, not less likely by more than two standard errors.
+def _keeps(candidate: Model, model: Model, choosing: tuple[object, NoisyLabels], *, lenient: bool) -> bool:
+    """The rows that choose became likelier; or, leniently, not less likely by more than two standard errors.
 
-    Few very noisy rows can hardly tell models apart. The first round takes most of the variance of the linear round away, so the doubt is
-    in its favour; further rounds must show that they help.
+    Few very noisy rows can hardly tell models apart: the doubt is in favour of the first round, which alone knows the rows' outputs; more
+    must show that they help.
     """
-    gain = candidate.log_evidence(*held_out) - model.log_evidence(*held_out)
+    gain = candidate.log_evidence(*choosing) - model.log_evidence(*choosing)
     slack = 2 * float(gain.std()) / np.sqrt(len(gain)) if lenient else 0.0
     return bool(gain.mean() > -slack)
 

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.special import log_softmax, logsumexp
 
+from labeldp.protocol.metrics import drawn_to_equal, likeliest_frequencies
+
 Floats = NDArray[np.float64]
 Order = NDArray[np.intp]
 
@@ -32,6 +34,15 @@ class Evidence(Protocol):
 
     def part(self, units: Order) -> tuple[Order, Self]:
         """The rows of some units, and what was released of these."""
+        ...
+
+    @property
+    def rows(self) -> Floats:
+        """How much each row counts: (n,) float64."""
+        ...
+
+    def frequencies(self) -> Floats:
+        """What it says of the frequency of the classes: (K,), all above 0, sums to 1."""
         ...
 
     def loss(self, log_p: Floats) -> tuple[float, Floats]:
@@ -66,6 +77,15 @@ class RowEvidence:
     def part(self, units: Order) -> tuple[Order, "RowEvidence"]:
         """These rows."""
         return units, RowEvidence(self.table[units], self.weights[units])
+
+    @property
+    def rows(self) -> Floats:
+        """The weights."""
+        return self.weights
+
+    def frequencies(self) -> Floats:
+        """See `labeldp.protocol.metrics.likeliest_frequencies`."""
+        return likeliest_frequencies(np.exp(self.table), self.weights)
 
     def loss(self, log_p: Floats) -> tuple[float, Floats]:
         """Sum of -log sum_y p_y L_y; the gradient is softmax - posterior. Cost O(n K)."""
@@ -119,6 +139,19 @@ class CountEvidence:
         rows = np.flatnonzero(number[self.groups] >= 0)
         return rows, CountEvidence(number[self.groups[rows]], self.counts[units], self.variance, self.share[units])
 
+    @property
+    def rows(self) -> Floats:
+        """Which part of each row's group was counted."""
+        return self.share[self.groups]
+
+    def frequencies(self) -> Floats:
+        """Of the sums over groups, at least half a standard deviation each, drawn to equal ones as those of rows are."""
+        n, k = self.weight, self.counts.shape[1]
+        noise = self.n_units * self.variance
+        sums = np.maximum(self.counts.sum(axis=0), 0.5 * np.sqrt(noise) + 0.5)
+        evidence = float(np.sum((self.counts.sum(axis=0) - n / k) ** 2) / (noise + n / k))
+        return drawn_to_equal(sums / sums.sum(), evidence)
+
     def loss(self, log_p: Floats) -> tuple[float, Floats]:
         """Minus the normal log-density of the counts. Cost O(n K)."""
         members = csr_matrix((np.ones(len(self.groups)), (self.groups, np.arange(len(self.groups)))), (self.n_units, len(self.groups)))
@@ -132,7 +165,7 @@ class CountEvidence:
         return float(0.5 * (np.sum(off * pull) + np.log(variance).sum())), p * (slope - (p * slope).sum(axis=1, keepdims=True))
 
 
-def objective(X: Floats, evidence: Evidence, penalty: Floats, intercept: bool) -> Callable[[Floats], tuple[float, Floats]]:
+def objective(X: Floats, evidence: Evidence, penalty: Floats, intercept: bool, centre: Floats) -> Callable[[Floats], tuple[float, Floats]]:
     """Mean loss of a linear model with its penalty, and the gradient, of flat coefficients with the intercepts in the last column.
 
     Parameters
@@ -142,6 +175,8 @@ def objective(X: Floats, evidence: Evidence, penalty: Floats, intercept: bool) -
     penalty : (K, d + 1) float64
     intercept : bool
         False: the intercepts stay where they are.
+    centre : (K,) float64
+        Intercepts that have no penalty.
     """
     shape, total = penalty.shape, max(evidence.weight, np.finfo(np.float64).tiny)
 
@@ -152,9 +187,11 @@ def objective(X: Floats, evidence: Evidence, penalty: Floats, intercept: bool) -
         gradient = np.empty(shape)
         gradient[:, :-1] = (X.T @ residual).T
         gradient[:, -1] = residual.sum(axis=0)
-        gradient += penalty * W
+        away = W.copy()
+        away[:, -1] -= centre
+        gradient += penalty * away
         if not intercept:
             gradient[:, -1] = 0.0
-        return float(0.5 * np.sum(penalty * W**2) + loss / total), gradient.ravel()
+        return float(0.5 * np.sum(penalty * away**2) + loss / total), gradient.ravel()
 
     return value_and_gradient

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
-from labeldp.learn.em import em_fit, m_step, posterior
+from labeldp.learn.em import em_fit, em_refit
 from labeldp.learn.likelihood import exact_fit, exact_learner, exact_refit, takes_likelihood
 from labeldp.learn.linear import common_channel, linear_round
 from labeldp.learn.model import Estimator, Model, fit_codes, take
@@ -28,7 +28,7 @@ class LearnOptions:
     Attributes
     ----------
     em_rounds : int
-        Most rounds of expectation-maximisation a stage; each is kept only if the held-out noisy labels become more likely.
+        Most rounds of expectation-maximisation a stage; as many are taken as the noisy labels of rows that a model has not seen speak for.
     row_budget : int
         Most rows of one weighted fit; beyond it classes are sampled from each row's posterior.
     temperature : float
@@ -125,20 +125,16 @@ class EMLearner:
             noisy,
             start=start,
             held_out=held_out,
-            rounds=self.options.em_rounds if held_out else min(1, self.options.em_rounds),
+            rounds=self.options.em_rounds,
             row_budget=self.options.row_budget,
             random_state=self.random_state,
             linear=self.linear,
         )
 
     def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
-        budget = self.options.row_budget
-        if self.linear and common_channel(noisy):
-            return em_fit(
-                self.estimator, X, noisy, start=None, held_out=None, rounds=model.rounds, row_budget=budget, random_state=self.random_state
-            )
-        weights = posterior(model.predict_proba(X), noisy.likelihood(dtype="float64"))
-        return m_step(self.estimator, X, weights, model.rounds + 1, budget, self.random_state)
+        return em_refit(
+            self.estimator, X, noisy, model, row_budget=self.options.row_budget, random_state=self.random_state, linear=self.linear
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,21 +33,35 @@ class Model:
         predicts true labels.
     rounds : int
         Rounds of expectation-maximisation behind it.
+    frequencies : (K,) array or None
+        Of the classes, where they are known to the model.
+    share : float in [0, 1]
+        How much of the estimator's probabilities is taken; the rest is the frequencies.
+    chose : bool
+        Held-out rows, every other one, chose the rounds: those cannot measure it.
     """
 
     estimator: Estimator
     n_classes: int
     channel: tuple[float, float] | None = None
     rounds: int = 0
+    frequencies: Floats | None = None
+    share: float = 1.0
+    chose: bool = False
 
     def predict_proba(self, X: object) -> Floats:
         """Probabilities of the true label: (n, K), rows sum to 1."""
-        shares = self._aligned(X)
+        p = self._undone(self._aligned(X))
+        return p if self.frequencies is None else np.asarray(self.share * p + (1.0 - self.share) * self.frequencies)
+
+    def _undone(self, shares: Floats) -> Floats:
+        """Probabilities of the true label, from those of members of outputs where the estimator predicts these; none below a floor."""
         if self.channel is None:
             return shares
         own, other = self.channel
         size = own + (self.n_classes - 1) * other  # of an output, on average
-        p = np.maximum((shares * size - other) / (own - other), 0.01 / self.n_classes)
+        floor = 0.01 / self.n_classes if self.frequencies is None else np.minimum(0.01 / self.n_classes, 0.5 * self.frequencies)
+        p = np.maximum((shares * size - other) / (own - other), floor)
         return np.asarray(p / p.sum(axis=1, keepdims=True))
 
     def _aligned(self, X: object) -> Floats:

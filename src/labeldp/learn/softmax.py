@@ -38,8 +38,9 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         with a mild preference for a tenth of the largest: noise leaves so little evidence in a row that a much stronger penalty than
         usual is often best, and so little to choose it by. They are fitted from the smallest on, each from the solution before.
     intercept_C : float
-        The same for the intercepts; inf leaves them free, as LogisticRegression does. Very noisy rows say little of the frequency of
-        the classes, and a finite value keeps a class from vanishing.
+        The same for the intercepts; inf leaves them free, as LogisticRegression does. Very noisy rows say little of a class, and a finite
+        value keeps it from vanishing: it holds the intercepts to the log of the frequencies that the outputs speak for, and in the end
+        sets them so that the mean probability of each class is its frequency (see `labeldp.protocol.metrics.likeliest_frequencies`).
     fit_intercept : bool
     max_iter : int
         Iterations of L-BFGS.
@@ -160,10 +161,14 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         start = np.zeros((len(classes), X.shape[1] + 1))
         if self.warm_start and getattr(self, "coef_", np.empty(0)).shape == (start.shape[0], start.shape[1] - 1):
             start = np.column_stack([self.coef_, self.intercept_])
+        shares = evidence.frequencies() if self.fit_intercept and np.isfinite(self.intercept_C) else np.full(len(classes), 1 / len(classes))
+        self._centre: Floats = np.log(shares) - np.log(shares).mean()
         self.C_ = strengths[-1] if len(strengths) == 1 else self._choose(X, evidence, start, strengths)
         for strength in (c for c in strengths if c < self.C_):
             start, _ = self._solve(X, evidence, start, strength, _ON_THE_WAY)
         start, iterations = self._solve(X, evidence, start, self.C_, self.max_iter)
+        if self.fit_intercept and np.isfinite(self.intercept_C):
+            start[:, -1] += _towards(shares, X @ start[:, :-1].T + start[:, -1], evidence.rows)
         self.classes_: NDArray[np.generic] = classes
         self.coef_: Floats = start[:, :-1]
         self.intercept_: Floats = start[:, -1]
@@ -199,7 +204,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         penalty[:, :-1] /= strength
         penalty[:, -1] /= self.intercept_C
         result = minimize(
-            objective(X, evidence, penalty, self.fit_intercept),
+            objective(X, evidence, penalty, self.fit_intercept, self._centre),
             start.ravel(),
             jac=True,
             method="L-BFGS-B",
@@ -225,6 +230,17 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         """The most likely class: (n,) class values."""
         scores = self._scores(X)
         return np.asarray(self.classes_[scores.argmax(axis=1)])
+
+
+def _towards(shares: Floats, scores: Floats, weights: Floats) -> Floats:
+    """What to add to the scores (n, K) of each class so that its mean probability is its share: (K,)."""
+    shift = np.zeros(len(shares))
+    for _ in range(100):
+        step = np.log(shares) - np.log(np.maximum(weights @ softmax(scores + shift, axis=1) / weights.sum(), 1e-300))
+        shift += step
+        if np.abs(step).max() < 1e-6:
+            break
+    return np.asarray(shift - shift.mean())
 
 
 def _loss(X: Floats, evidence: Evidence, solution: Floats) -> float:

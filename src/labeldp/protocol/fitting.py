@@ -17,12 +17,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import array_digest
-from labeldp.errors import InvalidInput, RawLabelsWarning
+from labeldp.errors import InvalidInput, RawLabelsWarning, UnmeasuredWarning
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.laws import LAWS, Law
 from labeldp.laws.base import check_told_apart
 from labeldp.privacy.encode import classes_for, declare, infers
 from labeldp.privacy.row_ids import RowIds
+from labeldp.protocol import metrics
 from labeldp.protocol.groups import Charging, GroupPlan, GroupPrior, ask_groups, is_group_prior, projected_prior
 from labeldp.protocol.stages import HELD_OUT, MIN_VALIDATION_ROWS, PriorOfRows, Rows, StagePlan, plan_stages
 
@@ -371,11 +372,41 @@ def check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, unit: obje
 
 
 def hold_out(noisy: NoisyLabels, fraction: float, permutation: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Rows:
-    """Random rows among those with an unbiased estimator; none if they would be too few to tell anything."""
+    """Random rows among those of `NoisyLabels.measurable`; none if they would be too few to tell anything, and a warning if there are none.
+
+    Rows of a later stage have an unbiased estimator only where its prior was flat: held out, they would measure the model on hard rows.
+    """
     share = _validate.fraction(validation_fraction=fraction, zero=True)
-    able = np.flatnonzero(noisy.invertible)
+    able = np.flatnonzero(noisy.measurable.evidenced)
+    if not len(able) and share * len(noisy) >= MIN_VALIDATION_ROWS:
+        laws = ", ".join(sorted({block.law.name for block in noisy.blocks}))
+        warnings.warn(
+            f"No stage of these noisy labels (laws: {laws}) has an unbiased estimator for all of its rows, so no row can be held out that "
+            "would measure the model fairly: there is no estimated accuracy. Add rows drawn without a prior ('rr', 'subset'), or pass "
+            "validation_fraction=0.",
+            UnmeasuredWarning,
+            stacklevel=4,
+        )
     count = int(min(share * len(noisy), 0.5 * len(able)))
     return np.sort(permutation(able)[:count]) if count >= MIN_VALIDATION_ROWS else np.empty(0, np.int64)
+
+
+def judged(noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[np.floating]]) -> "metrics.Judgement | None":
+    """What a model is worth on those of the held-out rows that can measure it, beside a constant learned from all others; None without any.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of all rows
+    held_out : int positions of rows that chose and taught nothing
+    proba : function of positions -> (m, K) probabilities of the model
+    """
+    fair = noisy.measurable
+    rows = held_out[fair.evidenced[held_out]]
+    if not len(rows):
+        return None
+    others = noisy[np.setdiff1d(np.flatnonzero(noisy.evidenced), held_out)]
+    frequencies = metrics.likeliest_frequencies(others.likelihood()) if len(others) else np.full(noisy.n_classes, 1 / noisy.n_classes)
+    return metrics.judge(fair[rows], proba(rows), frequencies)
 
 
 def evidenced(rows: Rows, noisy: NoisyLabels, held_out: HeldOut | None) -> tuple[Rows, NoisyLabels, HeldOut | None]:

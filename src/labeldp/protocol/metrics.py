@@ -10,7 +10,7 @@ often than with the truth, and the numbers come out far too good (a 1-nearest-ne
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Protocol
 
@@ -35,19 +35,39 @@ class Estimate:
     value : float
         Unbiased, so noise can carry it out of the range of what it estimates.
     low, high : float
-        Ends of the interval, kept in that range.
+        Ends of the interval, kept in that range; the whole range where the interval lies outside of it.
     confidence : float
+    stderr : float
+        Half the interval's width before it was cut, over the normal quantile: value +- quantile x stderr is the interval. At many rows the
+        standard deviation of the mean; at few it is larger by what rows that were not seen could say.
+    least, most : float
+        The range of what is estimated.
     """
 
     value: float
     low: float
     high: float
     confidence: float = 0.95
+    stderr: float = float("nan")
+    least: float = -np.inf
+    most: float = np.inf
+
+    @property
+    def tells(self) -> bool:
+        """The interval rules something out; False: too few rows for their noise."""
+        return self.low > self.least or self.high < self.most
 
     def __float__(self) -> float:
         return self.value
 
     def __str__(self) -> str:
+        if not self.tells:
+            seen = (
+                ", or rows that the model learned from"
+                if abs(self.value - 0.5 * (self.low + self.high)) > 0.5 * (self.high - self.low)
+                else ""
+            )
+            return f"{self.value:.4f} (too few rows to tell{seen})"
         return f"{self.value:.4f} ({self.confidence:.0%} interval {self.low:.4f} to {self.high:.4f})"
 
 
@@ -57,7 +77,8 @@ class Estimates:
 
     Attributes
     ----------
-    value, low, high : float64 arrays of one shape
+    value, low, high, stderr : float64 arrays of one shape
+        Each as in `Estimate`.
     confidence : float
         Of each interval by itself, not of all together.
     """
@@ -66,6 +87,7 @@ class Estimates:
     low: Floats
     high: Floats
     confidence: float = 0.95
+    stderr: Floats = field(default_factory=lambda: np.empty(0))
 
 
 class _Classifier(Protocol):
@@ -86,7 +108,7 @@ def accuracy(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 
 
     Returns
     -------
-    Estimate. (noisy agreement - other) / (own - other) where one law covers all rows; the interval is Wilson's, carried through the law.
+    Estimate. (noisy agreement - other) / (own - other) where one law covers all rows; the interval is `mean_interval`'s.
 
     Raises
     ------
@@ -101,7 +123,8 @@ def accuracy(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 
     >>> 0.9 < ldp.metrics.accuracy(noisy, truth).high <= 1.0
     True
     """
-    return _agreement(noisy, _one_hot(noisy, _codes(noisy, predictions)), confidence)
+    hits = _one_hot(noisy, _codes(noisy, predictions))
+    return _mean(noisy.debias(hits), noisy.loss_range(hits), confidence, least=0.0, most=1.0)
 
 
 def warn_of_seen_rows(noisy: NoisyLabels, learned: NoisyLabels) -> None:
@@ -161,10 +184,58 @@ def log_loss(noisy: NoisyLabels, proba: ArrayLike, *, confidence: float = 0.95, 
     confidence : float
     floor : float
         Smaller probabilities count as this.
+
+    Notes
+    -----
+    A log-loss has no upper bound, so the interval takes the model's word: a row's range is that of -ln of its own probabilities. Its width
+    says nothing of rows unlike these where the model is surer.
     """
     table = _probabilities(noisy, proba)
-    low = _validate.fraction(floor=floor)
-    return _mean(noisy.debias(-np.log(np.clip(table, low, 1.0))), confidence, least=0.0)
+    losses = -np.log(np.clip(table, _validate.fraction(floor=floor), 1.0))
+    return _mean(noisy.debias(losses), noisy.loss_range(losses), confidence, least=0.0, most=float(losses.max()))
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How good a model is, beside what a constant gets on the same rows: the class frequencies, and the most frequent class.
+
+    Attributes
+    ----------
+    accuracy, log_loss : Estimate
+    baseline_accuracy, baseline_log_loss : Estimate
+        Of the constant. Where a class is rare, it is nearly always right, and log-loss alone shows whether a model knows more.
+    """
+
+    accuracy: Estimate
+    log_loss: Estimate
+    baseline_accuracy: Estimate
+    baseline_log_loss: Estimate
+
+    def __str__(self) -> str:
+        return (
+            f"accuracy {self.accuracy}, a constant {self.baseline_accuracy.value:.4f}; "
+            f"log-loss {self.log_loss}, a constant {self.baseline_log_loss.value:.4f}"
+        )
+
+
+def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judgement:
+    """Accuracy and log-loss of a model and of the constant that goes with these class frequencies.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows that neither has seen
+    proba : (n, K) array
+    frequencies : (K,) array
+        From the rows that the model learned from: `likeliest_frequencies`.
+    """
+    table, classes = _probabilities(noisy, proba), np.asarray(noisy.classes)
+    constant = np.broadcast_to(np.asarray(frequencies, np.float64), table.shape)
+    return Judgement(
+        accuracy(noisy, classes[table.argmax(axis=1)]),
+        log_loss(noisy, table),
+        accuracy(noisy, classes[constant.argmax(axis=1)]),
+        log_loss(noisy, constant),
+    )
 
 
 def confusion_matrix(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 0.95) -> Estimates:
@@ -180,14 +251,15 @@ def confusion_matrix(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: 
     -------
     Estimates of shape (K, K): row = true class, column = predicted class, all cells sum to 1. Cost O(n K) time for each true class.
     """
-    predicted, shape = _codes(noisy, predictions), (noisy.n_classes, noisy.n_classes)
-    value, low, high = np.empty(shape), np.empty(shape), np.empty(shape)
+    predicted = _codes(noisy, predictions)
+    guessed = predicted[None, :] == np.arange(noisy.n_classes)[:, None]
+    rows = []
     for truth in range(noisy.n_classes):
-        is_truth = noisy.debias(_one_hot(noisy, np.full(len(noisy), truth)))
-        for guess in range(noisy.n_classes):
-            cell = _mean(np.where(predicted == guess, is_truth, 0.0), confidence, least=0.0, most=1.0)
-            value[truth, guess], low[truth, guess], high[truth, guess] = cell.value, cell.low, cell.high
-    return Estimates(value, low, high, confidence)
+        wanted = _one_hot(noisy, np.full(len(noisy), truth))
+        values = np.where(guessed, noisy.debias(wanted), 0.0)
+        rows.append(mean_interval(values, np.broadcast_to(noisy.loss_range(wanted), values.shape), confidence, least=0.0, most=1.0))
+    value, low, high, stderr = (np.array(part) for part in zip(*rows, strict=True))
+    return Estimates(value, low, high, confidence, stderr)
 
 
 def class_frequencies(noisy: NoisyLabels, *, confidence: float = 0.95) -> Estimates:
@@ -202,8 +274,66 @@ def class_frequencies(noisy: NoisyLabels, *, confidence: float = 0.95) -> Estima
     -------
     Estimates of shape (K,), in the order of `noisy.classes`; values sum to 1.
     """
-    cells = [_agreement(noisy, _one_hot(noisy, np.full(len(noisy), code)), confidence) for code in range(noisy.n_classes)]
-    return Estimates(np.array([c.value for c in cells]), np.array([c.low for c in cells]), np.array([c.high for c in cells]), confidence)
+    _require_rows(noisy)
+    cells = []
+    for code in range(noisy.n_classes):
+        wanted = _one_hot(noisy, np.full(len(noisy), code))
+        cells.append(mean_interval(noisy.debias(wanted), noisy.loss_range(wanted), confidence, least=0.0, most=1.0))
+    value, low, high, stderr = (np.array(part) for part in zip(*cells, strict=True))
+    return Estimates(value, low, high, confidence, stderr)
+
+
+def likeliest_frequencies(likelihood: NDArray[np.floating], weights: Floats | None = None) -> Floats:
+    """The class frequencies that make the outputs likeliest: what a model goes back to where its rows say little.
+
+    Parameters
+    ----------
+    likelihood : (n, K) array
+        P[outputs | y] of each row up to a factor a row, of any law, invertible or not.
+    weights : (n,) array >= 0, optional
+
+    Returns
+    -------
+    (K,) float64, all above 0, sums to 1
+
+    Notes
+    -----
+    Maximum likelihood with half a row of each class added, so that no class vanishes for want of evidence; then ln of it is drawn towards
+    equal frequencies by a factor of James and Stein's kind, 1 - (K - 1 + 2 sqrt(2 (K - 1))) / (2 x what the log-likelihood gains over
+    equal frequencies), at least 0: few very noisy rows cannot tell frequencies from equal ones, while with enough a class of 1 % stays one.
+    Source: EM for mixing proportions, sped up (Varadhan and Roland 2008). Cost O(n K) a step, some tens of steps, on at most 2^22 cells:
+    every m-th row beyond.
+    """
+    step = max(1, likelihood.size >> 22)
+    table = np.asarray(likelihood[::step], np.float64)
+    weight = np.ones(len(table)) if weights is None else np.asarray(weights, np.float64)[::step]
+    k, total = table.shape[1], float(weight.sum())
+
+    def move(shares: Floats) -> Floats:
+        counts = shares * ((weight / np.maximum(table @ shares, 1e-300)) @ table)
+        return np.asarray((counts + 0.5) / (total + 0.5 * k))
+
+    shares = np.full(k, 1 / k)
+    for _ in range(100):
+        first = move(shares)
+        ahead, bend = first - shares, move(first) - 2 * first + shares
+        length = min(max(1.0, float(np.linalg.norm(ahead)) / max(float(np.linalg.norm(bend)), 1e-12)), 1e4)
+        jump = np.maximum(shares + 2 * length * ahead + length**2 * bend, 0.1 * first)
+        found = move(jump / jump.sum())
+        done = np.abs(found - shares).max() < 1e-3 * found.min()
+        shares = found
+        if done:
+            break
+    gain = float(weight @ np.log(np.maximum(table @ shares, 1e-300) / np.maximum(table.mean(axis=1), 1e-300)))
+    return drawn_to_equal(shares, 2 * gain)
+
+
+def drawn_to_equal(shares: Floats, evidence: float) -> Floats:
+    """Frequencies (K,), their logarithms drawn towards equal ones by evidence that is chi-square (K - 1 degrees of freedom) if they are."""
+    free = len(shares) - 1
+    kept = max(0.0, 1.0 - (free + 2 * np.sqrt(2 * free)) / max(evidence, 1e-300))
+    drawn = np.exp(kept * np.log(shares))
+    return np.asarray(drawn / drawn.sum())
 
 
 def accuracy_scorer(estimator: _Classifier, X: object, noisy: NoisyLabels) -> float:
@@ -321,44 +451,46 @@ def _one_hot(noisy: NoisyLabels, codes: NDArray[np.integer]) -> Floats:
     return table
 
 
-def _agreement(noisy: NoisyLabels, hits: Floats, confidence: float) -> Estimate:
-    """Mean of a 0-1 score a class; Wilson's interval where each row has one draw."""
-    _require_rows(noisy)
-    values = noisy.debias(hits)
-    own, other = noisy.inclusion()
-    if sum(len(block.rows) for block in noisy.blocks) > len(noisy) or not np.isfinite(own).all():
-        return _mean(values, confidence, least=0.0, most=1.0)
-    low, high = _score_interval(float(values.mean()), own, other, _z(confidence))
-    return Estimate(float(values.mean()), _within(low, 0.0, 1.0), _within(high, 0.0, 1.0), confidence)
+def _mean(values: Floats, ranges: Floats, confidence: float, *, least: float, most: float) -> Estimate:
+    """Mean of one value a row."""
+    value, low, high, stderr = (float(part) for part in mean_interval(values, ranges, confidence, least=least, most=most))
+    return Estimate(value, low, high, confidence, stderr, least, most)
 
 
-def _score_interval(mean: float, own: Floats, other: Floats, z: float) -> tuple[float, float]:
-    """All rates t at which the mean is within z standard deviations, where each row agrees with probability other + (own - other) t.
+def mean_interval(
+    values: Floats, ranges: Floats, confidence: float, *, least: float = -np.inf, most: float = np.inf
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """(mean, low, high, stderr) of independent values that each lie in an interval of known length.
 
-    The variance of the mean is then (a + b t - n t^2) / n^2, so the ends solve a quadratic; for one law this is Wilson's interval.
+    Parameters
+    ----------
+    values : (..., n) float64
+    ranges : (..., n) float64
+        The lengths: `NoisyLabels.loss_range`.
+    confidence : float
+    least, most : float
+        What the ends are cut to; an interval that lies outside becomes all of it.
+
+    Notes
+    -----
+    mean +- z sqrt(sum (v - mean)^2 + z^2 R^2) / n with R = sum r^3 / sum r^2. The variance has z^2 further observations at the full range:
+    values that are all equal then leave z^2 R / n, which is Wilson's end z^2 / n at 0 of n successes (a range of 1), where a variance from
+    the values alone leaves nothing. R weighs ranges as their third moments weigh on the error of the normal approximation (Berry-Esseen).
+    Source: Wilson 1927; Agresti and Coull 1998. At the full range it is a little wide at few rows, and wider than normal by z^2 R^2 / (2 n
+    variance) at many. Cost O(n).
     """
-    n, scale = len(own), 1.0 / (own - other)
-    a, b = float(np.sum(scale**2 * other * (1 - other))), float(np.sum(scale * (1 - 2 * other)))
-    share = z * z / n**2
-    quadratic, linear, constant = 1 + share * n, -(2 * mean + share * b), mean * mean - share * a
-    root = np.sqrt(max(linear * linear - 4 * quadratic * constant, 0.0))
-    return float((-linear - root) / (2 * quadratic)), float((-linear + root) / (2 * quadratic))
-
-
-def _mean(values: Floats, confidence: float, *, least: float = -np.inf, most: float = np.inf) -> Estimate:
-    """Mean of bounded values; the variance counts z^2 further observations at half the range, which makes few rows safe."""
-    z, n, mean = _z(confidence), len(values), float(values.mean())
-    spread = float(np.ptp(values)) / 2
-    error = z * float(np.sqrt(np.sum((values - mean) ** 2) + z * z * spread**2)) / n
-    return Estimate(mean, _within(mean - error, least, most), _within(mean + error, least, most), confidence)
+    z, n = _z(confidence), values.shape[-1]
+    mean = values.mean(axis=-1)
+    squares = (ranges**2).sum(axis=-1)
+    length = np.where(squares > 0, (ranges**3).sum(axis=-1) / np.where(squares > 0, squares, 1.0), 0.0)
+    stderr = np.sqrt(((values - mean[..., None]) ** 2).sum(axis=-1) + (z * length) ** 2) / n
+    low, high = mean - z * stderr, mean + z * stderr
+    inside = (low <= most) & (high >= least)
+    return mean, np.where(inside, np.maximum(low, least), least), np.where(inside, np.minimum(high, most), most), stderr
 
 
 def _z(confidence: float) -> float:
     return NormalDist().inv_cdf(min(0.5 + _validate.fraction(confidence=confidence) / 2, 1.0 - 2.0**-53))
-
-
-def _within(value: float, low: float, high: float) -> float:
-    return min(max(value, low), high)
 
 
 Scorer = Callable[[_Classifier, object, NoisyLabels], float]
