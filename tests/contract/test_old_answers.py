@@ -15,14 +15,16 @@ from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, make_column_transformer
 from sklearn.datasets import make_blobs
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
-from sklearn.feature_selection import RFE
+from sklearn.feature_selection import RFE, SelectFromModel, SelectKBest, VarianceThreshold
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict, cross_val_score, permutation_test_score
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.neighbors import NeighborhoodComponentsAnalysis
+from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler, TargetEncoder
 from sklearn.semi_supervised import SelfTrainingClassifier
 from tests.naming import named
 from typer.testing import CliRunner
@@ -228,6 +230,42 @@ HANDED_ON = {
 def test_pipelines_hand_labels_on(ledger, way):
     HANDED_ON[way](linear(dataset="d", ledger=ledger)).fit(X, FIRST)
     assert len(ledger.runs()) == 1
+
+
+LEARNS = {
+    "discriminants": LinearDiscriminantAnalysis(),
+    "neighbours": NeighborhoodComponentsAnalysis(n_components=1, max_iter=2),
+    "means of the target": TargetEncoder(cv=2),
+    "the best column": SelectKBest(k=1),
+    "a model's choice": SelectFromModel(LogisticRegression()),
+    "eliminated": RFE(LogisticRegression(), n_features_to_select=1),
+    "a stack": StackingClassifier([("l", LogisticRegression())], cv=KFold(2)),
+    "in columns": ColumnTransformer([("s", StandardScaler(), [0])], remainder=SelectKBest(k=1)),
+    "in a union": FeatureUnion([("s", StandardScaler()), ("p", make_pipeline(StandardScaler(), SelectKBest(k=1)))]),
+}
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["ledger", "no ledger"])
+@pytest.mark.parametrize("way", LEARNS, ids=named)
+def test_a_step_that_learned_from_the_raw_labels_is_refused(ledger, way, recorded):
+    """What such a step learned leaves the fit without any noise, under a guarantee that does not cover it."""
+    model = make_pipeline(clone(LEARNS[way]), linear(**({"dataset": "d", "ledger": ledger} if recorded else {})))
+    with pytest.raises(ldp.InvalidInput, match=r"learns from labels.*Nothing was charged"):
+        model.fit(np.round(X), FIRST)
+    assert not ledger.runs()
+
+
+@pytest.mark.parametrize("make", ESTIMATORS, ids=named)
+def test_every_estimator_refuses_such_a_step(make):
+    with pytest.raises(ldp.InvalidInput, match="LinearDiscriminantAnalysis learns from labels"):
+        make_pipeline(LinearDiscriminantAnalysis(), ESTIMATORS[make]()).fit(X, FIRST)
+
+
+def test_a_step_behind_the_noise_learns_from_noisy_labels(ledger):
+    inner = make_pipeline(SelectKBest(k=1), LogisticRegression())
+    model = ldp.LabelDPClassifier(inner, classes=[0, 1], dataset="d", ledger=ledger, random_state=0)
+    make_pipeline(StandardScaler(), VarianceThreshold(), model).fit(X, FIRST)
+    assert ledger.spent("d", "label") == 1.0
 
 
 @pytest.mark.filterwarnings("error::labeldp.errors.RawLabelsWarning", "ignore::labeldp.errors.SeenRowsWarning")

@@ -37,6 +37,7 @@ HeldOut = tuple[Rows, NoisyLabels]
 TopK = int | Literal["mean"]
 
 _HAND_ON = {"base", "compose", "externals", "frozen", "pipeline", "utils"}  # of scikit-learn: what passes labels on as they are
+_SUPERVISED = ("sklearn.feature_selection.", "sklearn.cross_decomposition.")  # their transformers need labels, whatever their tags say
 _told: set[str] = set()  # callers that this process has warned of
 
 
@@ -128,7 +129,8 @@ def require_own_labels(settings: Charging) -> None:
     """Refuse, or warn of, raw labels that come through another estimator or a search, which chooses rows or makes labels of its own.
 
     With a ledger a repeat is known by its rows: of several targets that another estimator makes, all but the first would get the first
-    one's labels. Without one, each of its fits is a spend of its own. Pipelines hand labels on as they are.
+    one's labels. Without one, each of its fits is a spend of its own. Pipelines hand labels on as they are; a step of theirs that learns
+    from labels, such as a selection of features, would publish what it learned from raw ones.
 
     Parameters
     ----------
@@ -138,10 +140,18 @@ def require_own_labels(settings: Charging) -> None:
     Raises
     ------
     InvalidInput
-        With a durable ledger; nothing is charged.
+        With a durable ledger, or where a step of a pipeline has read the labels; nothing is charged.
     """
-    caller = _made_by()
-    if not caller or settings.noise is not None:
+    if settings.noise is not None:
+        return
+    caller, step = _made_by(), _step_that_learned()
+    if step:
+        raise InvalidInput(
+            f"Expected raw labels that nothing has read before, got some through a pipeline whose step {step} learns from labels: what it "
+            "learned of these is protected by no epsilon. Nothing was charged. Leave the step out, or put it behind the noise, into the "
+            "estimator that this one is given: LabelDPClassifier(make_pipeline(step, estimator), ...)."
+        )
+    if not caller:
         return
     once = (
         "Privatize the labels once, noisy = labeldp.privatize(y, law, ...), and pass noisy for y, in a search or cross-validation with a "
@@ -173,6 +183,30 @@ def _made_by() -> str:
             found = frame.f_code.co_name if owner is None else type(owner).__name__
         frame = frame.f_back
     return found
+
+
+def _step_that_learned() -> str:
+    """The class of a step that learns from labels, of a pipeline that has called for this fit; "" for none."""
+    frame = sys._getframe(2).f_back
+    while frame is not None:
+        owner = frame.f_locals.get("self") if str(frame.f_globals.get("__name__")).partition(".")[2] == "pipeline" else None
+        for named in list(getattr(owner, "steps", None) or ())[:-1]:
+            if found := _learns_from_labels(named[1]):
+                return found
+        frame = frame.f_back
+    return ""
+
+
+def _learns_from_labels(step: Any) -> str:
+    """The class of a transformer, or of one that it holds, that needs labels, as scikit-learn's tags and modules say; "" for none."""
+    held = [getattr(step, name, None) or () for name in ("steps", "transformer_list", "transformers")]
+    if any(held):
+        held.append([("remainder", getattr(step, "remainder", None))])
+        return next((found for each in held for named in each if (found := _learns_from_labels(named[1]))), "")
+    kind = type(step)
+    required = hasattr(kind, "__sklearn_tags__") and step.__sklearn_tags__().target_tags.required
+    chosen = kind.__module__.startswith(_SUPERVISED) and kind.__name__ != "VarianceThreshold" and not getattr(step, "prefit", False)
+    return kind.__name__ if required or chosen or hasattr(step, "fit_resample") else ""
 
 
 def settled_classes(settings: Settings, labels: NDArray[Any]) -> tuple[tuple[object, ...], bool]:
