@@ -189,7 +189,7 @@ def _check_word_measure(law: Law, side: Side) -> None:
             columns = find(_draw(law, side, label, CounterWords(np.zeros(len(words), dtype=np.int64), fixed=fixed)))
             return [int(v) for v in (columns if one_word else holds[columns])]
 
-        measured = _measure(code)
+        measured = _measure(code, _edges(matrix, label))
         for value in range(matrix.shape[1] if one_word else 2):
             claim = matrix[label, value] if one_word else sum(matrix[label][holds == bool(value)], Fraction(0))
             assert Fraction(measured.get(value, 0), WORD) == claim, (
@@ -207,7 +207,7 @@ def _check_level_measure(law: Law, side: Side) -> None:
             drawn = _draw(law, side, label, CounterWords(np.zeros(len(words), dtype=np.int64), fixed=fixed))
             return [int(v) for v in drawn[:, c]]
 
-        measured = _measure(code)
+        measured = _measure(code, [])
         for level in range(int(levels.max()) + 1):
             claim = sum(matrix[label][levels[:, c] == level], Fraction(0))
             found = measured.get(level, 0)
@@ -220,9 +220,23 @@ def _uses_one_word(law: Law, side: Side) -> bool:
     return {counter for counter, _ in words.asked} == {0}
 
 
-def _measure(code: Callable[[list[int]], list[int]]) -> dict[int, int]:
-    """How many of the 2^64 first words have each code, given that each code's words are an interval or two."""
-    marks = sorted({0, WORD - 1} | {i << 58 for i in range(64)} | {WORD - (1 << i) for i in range(64)})
+def _edges(matrix: NDArray[np.object_], label: int) -> list[int]:
+    """Words near which one output may give way to another: where they would if the outputs' words were laid end to end, from either side.
+
+    So that no interval is missed for being narrow. Which words have which output is what the sampler says.
+    """
+    least = matrix.min(axis=0)  # of what is drawn whatever the label
+    found: set[int] = set()
+    for chances in (matrix[label], least):
+        parts = [int(chance * WORD) for chance in chances]
+        found |= {*itertools.accumulate(parts), *(WORD - done for done in itertools.accumulate(reversed(parts)))}
+    return [edge + step for edge in found for step in (-1, 0, 1)]
+
+
+def _measure(code: Callable[[list[int]], list[int]], edges: list[int]) -> dict[int, int]:
+    """How many of the 2^64 first words have each code, given that each code's words are an interval or two, or lie near an edge."""
+    known = {0, WORD - 1} | {i << 58 for i in range(64)} | {WORD - (1 << i) for i in range(64)}
+    marks = sorted(known | {edge for edge in edges if 0 <= edge < WORD})
     spans = [(lo, hi, a, b) for (lo, a), (hi, b) in _pairs(marks, code(marks))]
     counts: dict[int, int] = {}
     while spans:

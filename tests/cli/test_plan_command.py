@@ -57,3 +57,22 @@ def test_the_command() -> None:
     for bad in (["1", "1"], ["10", "nan"], ["10", "0"], ["10", "x"], ["10", ""]):
         assert CliRunner().invoke(app, ["plan", "--classes", bad[0], "--epsilon", bad[1]]).exit_code == 2
     assert CliRunner().invoke(app, ["plan", "--classes", "100000", "--epsilon", "1"]).exit_code == 0
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 4, 6, 8, 10, 20, 26, 100])
+@pytest.mark.parametrize("epsilon", [1e-12, 3e-8, 1e-4, 0.05, 0.1, 0.2, 0.5, 1.0, 4.0, 30.0])
+def test_what_is_recommended_can_be_learned_from(n_classes: int, epsilon: float) -> None:
+    """Of laws that tell as much, the one that has an inverse: rounding once chose a split that asked all rows the same."""
+    made = plan(n_classes, [epsilon])
+    told = {line.law: line.bits_per_row for line in made.laws}
+    assert [line.law for line in made.laws if line.recommended] == ["subset" if told["subset"] > 1.001 * told["rr"] else "rr"]
+    assert all(0 < bits < 10 for bits in told.values())
+    assert told["alibi"] < 1.001 * max(told["rr"], told["subset"])
+
+
+@pytest.mark.parametrize("epsilon", [30.0, 56.0, 60.0, 72.0, 76.0, 200.0])
+def test_noisy_accuracy_keeps_its_digits_at_large_budgets(epsilon: float) -> None:
+    """The likeliest of noisy scores is the label but for about (K - 1) e^(-epsilon / 2); cancellation once left 0.027 of it."""
+    (hit,) = (line.noisy_accuracy for line in plan(10, [epsilon]).laws if line.law == "alibi")
+    assert hit <= 1.0
+    assert 1.0 - hit == pytest.approx(0.0, abs=9 * (1 + epsilon) * math.exp(-epsilon / 2) + 1e-13)

@@ -47,6 +47,11 @@ SMALL: list[Law] = [
     ClusterRR(3, 1.0),
     ClusterRR(4, 0.3, 0.1, realised=False),
     ClusterRR(4, 2.0, 0.25),
+    ClusterRR(4, 10.0, 0.001),  # cells of a few 2^-15 between wide ones
+    ClusterRR(4, 30.0),
+    PriorSplit(5, 0.7, ordered=True),
+    PriorSplit(5, 0.7),
+    AutoLaw(6, 0.5),
     ClusterRR(2, 1e-6, 0.2),
     ClusterRR(5, 4.0, 0.08),
     Alibi(2, 1.0, 8),

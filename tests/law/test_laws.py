@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Properties of every law over K, epsilon and priors."""
 
+import contextlib
 import dataclasses
 import math
 from fractions import Fraction
@@ -11,7 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labeldp.errors import InvalidInput
-from labeldp.laws import AutoLaw, Law, PriorSplit, RandomizedResponse, RRTopK, RRWithPrior, SubsetSelection, exact_epsilon, kernel
+from labeldp.laws import (
+    Alibi,
+    AutoLaw,
+    ClusterRR,
+    Law,
+    PriorSplit,
+    RandomizedResponse,
+    RRTopK,
+    RRWithPrior,
+    SubsetSelection,
+    exact_epsilon,
+    kernel,
+)
 from labeldp.laws.exact import WORD, exp_floor
 from labeldp.laws.subset import best_size, uniform_information
 from labeldp.testing import CounterWords
@@ -226,3 +239,33 @@ def test_rejected_words_are_replaced_by_their_next_attempt() -> None:
     )
     assert below(words, 3, 1, 4).tolist() == [2, 0, 1, 2]
     assert words.asked == [(1, (0, 1, 2, 3)), (5, (0, 3))]
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 1e-5, 1e-7, 1e-9])
+def test_information_at_small_budgets(epsilon: float) -> None:
+    """Against the second-order expansion, in which the next term is smaller by a factor of epsilon; cancellation once left nothing."""
+    prior = np.array([0.5, 0.3, 0.15, 0.05])
+    k, squares = 4, float((prior**2).sum())
+    mass = prior[:2].sum()
+    laws = {
+        RandomizedResponse(k, epsilon): (1 - squares) / (2 * k),
+        RRTopK(k, epsilon, 2): (mass + mass**2 - 2 * float((prior[:2] ** 2).sum())) / 8,
+        SubsetSelection(k, epsilon, 2): (1 - squares) / 6,
+    }
+    for law, wanted in laws.items():
+        if law.name != "subset":  # whose information under a prior comes from the matrix
+            assert law.information(prior) == pytest.approx(wanted * epsilon**2, rel=2 * epsilon + 1e-6)
+    split = PriorSplit(k, epsilon)
+    inside = split.outputs(prior)[0]
+    share = prior[inside].sum()
+    assert split.information(prior) == pytest.approx(share * (1 - share) / 2 * epsilon**2, rel=2 * epsilon + 1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [5e-324, 1e-320, 1e-308, 1e-100, 1e-60])
+def test_tiny_epsilons_are_kept_or_refused(epsilon: float) -> None:
+    """By our own error, wherever 64-bit words cannot honour them; a half of the classes against the other always can."""
+    for cls in (RandomizedResponse, RRWithPrior, SubsetSelection, PriorSplit, AutoLaw, Alibi, ClusterRR):
+        with contextlib.suppress(InvalidInput):
+            assert cls(3, epsilon).exact_epsilon() <= epsilon
+    with pytest.raises(InvalidInput, match="64-bit words can honour"):
+        Alibi(3, epsilon)

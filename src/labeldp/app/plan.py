@@ -120,9 +120,9 @@ def advantage(epsilon: float, n_classes: int) -> float:
 
 
 def _best(laws: Sequence[Law]) -> Law:
-    """The most informative; the earlier one where nothing is gained."""
+    """The most informative; the first of those that are so up to a thousandth: of equal ones rounding would choose."""
     scores = [_bits(law) for law in laws]
-    return laws[int(np.argmax([score if i == 0 else score * (1 - 1e-9) for i, score in enumerate(scores)]))]
+    return next(law for law, score in zip(laws, scores, strict=True) if score >= max(scores) * (1 - 1e-3))
 
 
 def _bits(law: Law) -> float:
@@ -151,8 +151,8 @@ def _chances(law: Law) -> tuple[float, float, float]:
 
 
 def _reason(epsilon: float, best: Law, response: Law) -> str:
-    gain = _bits(best) / _bits(response)
-    if best is response or gain < 1.01:
+    gain = _bits(best) / _bits(response) if best is not response else 1.0
+    if gain < 1.01:
         return f"epsilon {epsilon:g}: rr, since no other law tells more; any trainer can use its labels."
     return (
         f"epsilon {epsilon:g}: {best.name} tells {gain:.2f} times as much a row as rr. "

@@ -68,9 +68,9 @@ def log_ratio(numerator: int, denominator: int) -> float:
     return math.log(numerator) - math.log(denominator)
 
 
-def log_quotient(p: float | NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
-    """ln(p / q) of positive numbers, without loss where the two are close."""
-    off = (p - q) / q
+def log_quotient(p: float | NDArray[np.float64], q: NDArray[np.float64], gap: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+    """ln(p / q) of positive numbers, without loss where the two are close; gap is p - q where it is known better than by subtraction."""
+    off = (p - q if gap is None else gap) / q
     return np.where(np.abs(off) < 0.5, np.log1p(np.clip(off, -0.5, None)), np.log(p) - np.log(q))
 
 

@@ -104,6 +104,7 @@ def split_information(mass: Floats, epsilon: float) -> Floats:
     """Nats of one keyed bit about a set of this prior mass."""
     m = inside_words(epsilon, 2, 1)
     truth, lie = m / WORD, (WORD - m) / WORD
-    yes, no = mass * truth + (1.0 - mass) * lie, mass * lie + (1.0 - mass) * truth
-    cases = ((mass, truth, yes), (1.0 - mass, lie, yes), (mass, lie, no), (1.0 - mass, truth, no))
-    return np.asarray(np.maximum(0.0, sum(w * p * log_quotient(p, out) for w, p, out in cases)))
+    rest, lift = 1.0 - mass, (2 * m - WORD) / WORD
+    yes, no = mass * truth + rest * lie, mass * lie + rest * truth
+    cases = ((mass, truth, yes, rest), (rest, lie, yes, -mass), (mass, lie, no, -rest), (rest, truth, no, mass))
+    return np.asarray(np.maximum(0.0, sum(w * p * log_quotient(p, out, gap * lift) for w, p, out, gap in cases)))

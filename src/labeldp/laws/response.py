@@ -49,15 +49,20 @@ def response_table(epsilon: float, n_classes: int, inside: NDArray[np.bool_]) ->
 
 def response_information(epsilon: float, prior: Floats, inside: NDArray[np.bool_], size: NDArray[np.integer]) -> Floats:
     """Nats of randomized response on each row's candidates: prior (n, K) sums to 1, inside (n, K), size (n,). O(n K)."""
-    a, b = np.empty((2, len(prior), 1))
-    for k in np.unique(size):
-        a[size == k, 0], b[size == k, 0] = (c / WORD for c in kernel.cells(epsilon, int(k)))
+    a, b, lift, drop = np.empty((4, len(prior), 1))  # kept, other, and how far these are from each other and from 1 / k
+    for k in map(int, np.unique(size)):
+        kept, other = kernel.cells(epsilon, k)
+        a[size == k, 0], b[size == k, 0] = kept / WORD, other / WORD
+        lift[size == k, 0], drop[size == k, 0] = (kept - other) / WORD, (WORD - k * other) / (k * WORD)
     within = np.where(inside, prior, 0.0)
     mass = within.sum(axis=1, keepdims=True)
     c = 1.0 / size[:, None]
     beside, outside = np.maximum(mass - within, 0.0), np.maximum(1.0 - mass, 0.0)  # sums may round to just below 0
     out = within * a + beside * b + outside * c
-    terms = sum(w * p * log_quotient(p, out) for w, p in ((within, a), (beside, b), (outside, c)))
+    rise = lift - drop  # a - 1 / k
+    gaps = (beside * lift + outside * rise, -within * lift - outside * drop, beside * drop - within * rise)
+    cases = ((within, a, gaps[0]), (beside, b, gaps[1]), (outside, c, gaps[2]))
+    terms = sum(w * p * log_quotient(p, out, gap) for w, p, gap in cases)
     return np.asarray(np.maximum(0.0, np.where(inside, terms, 0.0).sum(axis=1)))
 
 
