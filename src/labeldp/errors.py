@@ -11,6 +11,7 @@ LabelDPError
 
 LabelDPWarning
 ├── DomainLeakWarning    the classes were read off private labels
+├── LeftOutWarning       rows over a unit's cap are not used
 ├── LostClassWarning     a net has given up a class that occurs
 ├── MergedClassesWarning some classes are told apart by no row
 ├── RawLabelsWarning     raw labels are used where each use is a spend, or a score without noise
@@ -73,6 +74,10 @@ class LabelDPWarning(UserWarning):
 
 class DomainLeakWarning(LabelDPWarning):
     """The list of classes was read off the private labels, as was asked for: which classes occur is not protected."""
+
+
+class LeftOutWarning(LabelDPWarning):
+    """Rows are over the cap of their unit: nothing is drawn for them, and nothing is learned from them."""
 
 
 class LostClassWarning(LabelDPWarning):

@@ -87,7 +87,8 @@ class Receipt:
     @property
     def guarantee(self) -> str:
         """What was promised, in words."""
-        who = self.unit if self.unit == "row" else f"{self.unit} (at most {self.max_rows_per_unit} rows each)"
+        cap = self.max_rows_per_unit
+        who = self.unit if self.unit == "row" else f"{self.unit} (at most {cap} row{'s' * (cap != 1)} each)"
         return guarantee_text(self.epsilon if self.secure else math.inf, self.delta, who, self.except_for)
 
     @property

@@ -3,11 +3,15 @@
 
 import json
 import math
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from labeldp.app.plan import advantage, plan
+from labeldp.app.plan import advantage, count_rows_per_unit, plan
 from labeldp.cli import app
 
 
@@ -44,6 +48,57 @@ def test_laws_at_one_budget() -> None:
 def test_binary_labels_get_rr_and_units_share() -> None:
     made = plan(2, [2.0], max_rows_per_unit=4)
     assert [(line.law, line.epsilon_per_row) for line in made.laws if line.recommended] == [("rr", 0.5)]
+
+
+UNITS = {1: 4000, 2: 1000, 5: 300}  # 7,500 rows of 5,300 people
+
+
+def test_caps_are_compared_by_the_rows_of_each_unit() -> None:
+    """With two classes the information of randomized response falls with the square of epsilon, so one row a unit tells most."""
+    made = plan(2, [0.5, 6.0], rows_per_unit=UNITS)
+    kept = {1: 5300, 2: 6600, 3: 6900, 5: 7500}
+    small, large = made.caps[:4], made.caps[4:]
+    assert [(cap.max_rows_per_unit, cap.rows_kept) for cap in small] == list(kept.items())
+    for cap in made.caps:
+        q = 1 / (1 + math.exp(cap.epsilon / cap.max_rows_per_unit))
+        bits = 1 + q * math.log2(q) + (1 - q) * math.log2(1 - q)
+        assert cap.bits == pytest.approx(bits * kept[cap.max_rows_per_unit], rel=1e-6)
+        assert cap.share_kept == kept[cap.max_rows_per_unit] / 7500
+    for caps in (small, large):
+        assert [cap.max_rows_per_unit for cap in caps if cap.recommended] == [max(caps, key=lambda cap: cap.bits).max_rows_per_unit]
+    assert [cap.max_rows_per_unit for cap in made.caps if cap.recommended] == [1, 1]
+    assert {line.epsilon_per_row for line in made.laws} == {0.5, 6.0}
+    many = plan(2, [20.0], rows_per_unit={5: 1000})
+    assert [cap.max_rows_per_unit for cap in many.caps if cap.recommended] == [5]  # enough for all rows of everybody
+    assert {line.epsilon_per_row for line in many.laws} == {4.0}  # the laws are compared at that cap
+
+
+@pytest.mark.parametrize("file", ["visits.csv", "visits.parquet"])
+def test_a_table_says_how_many_rows_a_unit_has(tmp_path: Path, file: str) -> None:
+    user = [number for rows, units in UNITS.items() for unit in range(units) for number in [f"{rows}/{unit}"] * rows]
+    table = pa.table({"user": user, "y": [0] * len(user)})
+    (pacsv.write_csv if file.endswith("csv") else pq.write_table)(table, tmp_path / file)
+    assert count_rows_per_unit(tmp_path / file, "user") == UNITS
+    options = ["plan", "--classes", "2", "--epsilon", "1", "--table", str(tmp_path / file), "--unit", "user"]
+    said = CliRunner().invoke(app, options)
+    assert said.exit_code == 0 and "at most 1 row of each unit (--max-rows-per-unit 1) tells most, with 70.7% of the rows" in said.stdout
+    same = CliRunner().invoke(app, ["plan", "--classes", "2", "--epsilon", "1", "--rows-per-unit", "1:4000,2:1000,5:300"])
+    assert same.stdout == said.stdout
+    for wrong in (
+        options[:-2],
+        [*options, "--rows-per-unit", "1:2"],
+        [*options[:5], "--rows-per-unit", "1:x"],
+        [*options[:5], "--unit", "u"],
+    ):
+        assert CliRunner().invoke(app, wrong).exit_code == 2
+    assert CliRunner().invoke(app, [*options[:-1], "absent"]).exit_code == 4
+
+
+def test_columns_are_explained_and_numbers_readable() -> None:
+    said = CliRunner().invoke(app, ["plan", "--classes", "2", "--epsilon", "2", "--rows", "300000", "--rows-per-unit", "1:80000"]).stdout
+    assert "e+0" not in said and "37,8" in said
+    names = {name for line in said.split("\n\n")[:4] for name in line.split("\n")[0].split() if "_" in name}
+    assert names and all(f"  {name}:" in said or name == "max_rows_per_unit" or name == "share_kept" for name in names)
 
 
 def test_the_command() -> None:

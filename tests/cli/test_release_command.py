@@ -37,6 +37,35 @@ def command(source: Path, out: Path, *more: object) -> tuple[object, ...]:
     return ("release", source, "--label", "status", "--epsilon", "1", "--classes", "ill,well", "--out", out, *more)
 
 
+def test_rows_over_the_cap_are_told(tmp_path: Path) -> None:
+    source = people(tmp_path / "in.parquet")
+    table = pq.read_table(source)
+    pq.write_table(table.append_column("family", pa.array(np.arange(400) // 4)), source)
+    for _ in range(2):  # a repeat tells it too
+        code, said, told = run(*command(source, tmp_path / "out.parquet", "--id", "patient", "--unit", "family"))
+        assert code == 0 and "1-label-DP for each family (at most 1 row each). 300 rows over the cap were left out." in said
+        assert "300 of 400 rows are over the cap of 1 row for each family" in told and "--table FILE --unit family" in told
+    code, said, told = run(*command(source, tmp_path / "all.parquet", "--id", "patient", "--unit", "family", "--max-rows-per-unit", "4"))
+    assert "over the cap" not in said + told
+    options = (
+        "--label",
+        "status",
+        "--classes",
+        "ill,well",
+        "--epsilon",
+        "1",
+        "--unit",
+        "family",
+        "--dataset",
+        "t",
+        "--out",
+        tmp_path / "m",
+    )
+    code, _, told = run("train", source, *options)
+    assert code == 0 and "300 of 400 rows are over the cap" in told
+    assert json.loads((tmp_path / "m" / "model.json").read_text())["rows_over_the_cap"] == 300
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_a_release_and_its_repeat(tmp_path: Path, ending: str) -> None:
     source, out = people(tmp_path / f"in.{ending}"), tmp_path / f"out.{ending}"

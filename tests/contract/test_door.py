@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 import labeldp as ldp
+from labeldp.errors import LeftOutWarning
 from labeldp.privacy.door import open_run
 from labeldp.privacy.row_ids import RowIds
 from labeldp.privacy.run import keep_within_cap
@@ -203,6 +204,26 @@ def test_a_unit_shares_its_epsilon_over_its_rows_and_further_rows_get_none(ledge
     assert noisy.blocks[0].law == dataclasses.replace(RR, epsilon=0.5)
     assert noisy.privacy.epsilon == 1.0 and noisy.privacy.unit == "unit"
     np.testing.assert_array_equal(noisy.likelihood(~noisy.evidenced), 1)
+
+
+def test_rows_over_the_cap_are_told_in_numbers():
+    unit = np.arange(1000) % 400
+    count = ldp.aggregates.Histogram(5, 1.0, 1)
+    for ask in (
+        lambda: ldp.privatize(LABELS, RR, unit=unit, max_rows_per_unit=2),
+        lambda: ldp.LabelDPClassifier(law=RR, n_stages=1).fit(np.zeros((1000, 1)), LABELS, unit=unit).noisy_labels_,
+        lambda: ldp.aggregate(LABELS, count, groups=np.zeros(1000, int), classes=range(5), unit=unit),
+    ):
+        with pytest.warns(LeftOutWarning, match=r"of 1,000 rows are over the cap of (2 rows|1 row) for each unit") as told:
+            answer = ask()
+        said = next(each.message for each in told if each.category is LeftOutWarning)
+        over = 200 if "cap of 2" in str(said) else 600
+        assert str(said).startswith(f"{over} of") and "--max-rows-per-unit" in said.cli
+        assert getattr(answer, "left_out", over) == over
+    assert answer.receipt.guarantee == "1-label-DP for each unit (at most 1 row each)"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LeftOutWarning)
+        assert ldp.privatize(LABELS, RR, unit=np.arange(1000) // 2, max_rows_per_unit=2).left_out == 0
 
 
 def test_the_cap_keeps_the_smallest_words_of_each_unit():

@@ -200,4 +200,6 @@ def table_text(names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> st
 
 
 def _cell(value: object) -> str:
-    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+    return "-" if value is None else str(value)

@@ -2,15 +2,21 @@
 """`labeldp plan`: what each law gives at each budget, before anything is spent."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from labeldp import _validate
 from labeldp.app.ledger import table_text
+from labeldp.errors import InvalidInput
 from labeldp.laws import Alibi, Law, law_from_dict
 from labeldp.privacy.events import per_row_epsilon
+from labeldp.tables.formats import open_table
+from labeldp.tables.table import check_columns
 
 COMPARED = ("rr", "subset", "split", "alibi")
 
@@ -56,14 +62,44 @@ class Advantage:
 
 
 @dataclass(frozen=True)
+class CapAtBudget:
+    """What one cap of rows per unit leaves: more rows of each unit, or more epsilon for each row.
+
+    Attributes
+    ----------
+    epsilon : float
+        Total of one unit.
+    max_rows_per_unit, rows_kept : int
+    share_kept : float
+        Of all rows.
+    epsilon_per_row, bits_per_row : float
+        With the law that tells most at this epsilon.
+    bits : float
+        Of all rows that are kept.
+    recommended : bool
+        The most bits.
+    """
+
+    epsilon: float
+    max_rows_per_unit: int
+    rows_kept: int
+    share_kept: float
+    epsilon_per_row: float
+    bits_per_row: float
+    bits: float
+    recommended: bool
+
+
+@dataclass(frozen=True)
 class Plan:
-    """The comparison, and why the recommended law is recommended."""
+    """The comparison, and why the recommended law is recommended; with rows per unit also of caps."""
 
     n_classes: int
     rows: int | None
     laws: tuple[LawAtBudget, ...]
     budgets: tuple[Advantage, ...]
     reasons: tuple[str, ...]
+    caps: tuple[CapAtBudget, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready data."""
@@ -71,14 +107,60 @@ class Plan:
 
     def to_text(self) -> str:
         """For people."""
-        names = ("epsilon", "law", "keep_probability", "set_size", "bits_per_row", "noisy_accuracy", "")
-        lines = [asdict(item) | {"": "<- recommended" if item.recommended else ""} for item in self.laws]
+        laws = [asdict(item) | {"": _mark(item.recommended)} for item in self.laws]
         worth = ("epsilon", "attacker_advantage", *(("rows_worth",) if self.rows else ()))
-        parts = [table_text(names, lines), table_text(worth, [asdict(b) for b in self.budgets]), "\n".join(self.reasons)]
-        return "\n\n".join(parts)
+        parts = [table_text((*_LAW_COLUMNS, ""), laws), table_text(worth, [asdict(b) for b in self.budgets]), "\n".join(self.reasons)]
+        if self.caps:
+            caps = [
+                asdict(cap) | {"rows_kept": f"{cap.rows_kept:,}", "share_kept": f"{cap.share_kept:.1%}", "": _mark(cap.recommended)}
+                for cap in self.caps
+            ]
+            parts = [table_text((*_CAP_COLUMNS, ""), caps), "\n".join(map(_cap_reason, filter(_recommended, self.caps))), *parts]
+        used = dict.fromkeys([*(_CAP_COLUMNS if self.caps else ()), *_LAW_COLUMNS, *worth])
+        explained = "\n".join(f"  {name}: {_MEANING[name]}" for name in used if name in _MEANING)
+        return "\n\n".join([*parts, f"Of a label that may be any class alike:\n{explained}"])
 
 
-def plan(n_classes: int, epsilons: Sequence[float], *, rows: int | None = None, max_rows_per_unit: int = 1) -> Plan:
+_LAW_COLUMNS = ("epsilon", "law", "keep_probability", "set_size", "bits_per_row", "noisy_accuracy")
+_CAP_COLUMNS = ("epsilon", "max_rows_per_unit", "rows_kept", "share_kept", "epsilon_per_row", "bits_per_row", "bits")
+_CAPS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
+_MEANING = {
+    "epsilon": "total budget of one row, or of all rows of one unit",
+    "rows_kept": "rows within the cap; the others are left out",
+    "epsilon_per_row": "what the law of each row runs at",
+    "bits": "rows_kept times bits_per_row",
+    "keep_probability": "that the output is the true label, or a set that holds it",
+    "set_size": "labels in the output",
+    "bits_per_row": "what an output tells of the label",
+    "noisy_accuracy": "that the likeliest label given the output is the true one",
+    "attacker_advantage": "by how much an output helps to guess one label, at most, whatever is known of it",
+    "rows_worth": "rows with true labels that tell as much as all noisy ones",
+}
+
+
+def _mark(recommended: bool) -> str:
+    return "<- recommended" if recommended else ""
+
+
+def _recommended(cap: CapAtBudget) -> bool:
+    return cap.recommended
+
+
+def _cap_reason(cap: CapAtBudget) -> str:
+    return (
+        f"epsilon {cap.epsilon:g}: at most {cap.max_rows_per_unit} row{'s' * (cap.max_rows_per_unit != 1)} of each unit "
+        f"(--max-rows-per-unit {cap.max_rows_per_unit}) tells most, with {cap.share_kept:.1%} of the rows."
+    )
+
+
+def plan(
+    n_classes: int,
+    epsilons: Sequence[float],
+    *,
+    rows: int | None = None,
+    max_rows_per_unit: int | None = None,
+    rows_per_unit: Mapping[int, int] | None = None,
+) -> Plan:
     """Compare the laws under a uniform prior.
 
     Parameters
@@ -88,8 +170,10 @@ def plan(n_classes: int, epsilons: Sequence[float], *, rows: int | None = None, 
         Total budgets of a unit.
     rows : int, optional
         Rows of the table, to say how many true labels the noisy ones are worth.
-    max_rows_per_unit : int
-        Each row's law runs at epsilon divided by this.
+    max_rows_per_unit : int, optional
+        Each row's law runs at epsilon divided by this: 1, or, with `rows_per_unit`, what keeps most information.
+    rows_per_unit : mapping of int to int, optional
+        How many units have so many rows, as `count_rows_per_unit` finds it: caps are compared, too.
 
     Source: information is the law's own; the attacker's largest advantage is max over k of (E-1)(k-1) / (k(E+k-1)), E = e^epsilon,
     reached by a prior uniform on k classes, and bounded by tanh(epsilon/4).
@@ -98,17 +182,74 @@ def plan(n_classes: int, epsilons: Sequence[float], *, rows: int | None = None, 
     if rows is not None:
         _validate.integer(rows=rows, low=1)
     lines: list[LawAtBudget] = []
+    caps: list[CapAtBudget] = []
     budgets: list[Advantage] = []
     reasons: list[str] = []
     for epsilon in epsilons:
-        per_row = per_row_epsilon(_validate.epsilon(epsilon), max_rows_per_unit)
-        made = [law_from_dict({"law": name, "n_classes": n_classes, "epsilon": per_row}) for name in COMPARED]
+        found = [] if rows_per_unit is None else _caps(n_classes, _validate.epsilon(epsilon), rows_per_unit)
+        best_cap = next(filter(_recommended, found), None)
+        caps += found
+        cap = max_rows_per_unit or (best_cap.max_rows_per_unit if best_cap else 1)
+        made = _compared(n_classes, _validate.epsilon(epsilon), cap)
         best = _best(made)
         lines += [_line(law, epsilon, recommended=law is best) for law in made]
         bits = _bits(best)
         budgets.append(Advantage(epsilon, advantage(epsilon, n_classes), None if rows is None else rows * bits / math.log2(n_classes)))
         reasons.append(_reason(epsilon, best, made[0]))
-    return Plan(n_classes, rows, tuple(lines), tuple(budgets), tuple(reasons))
+    return Plan(n_classes, rows, tuple(lines), tuple(budgets), tuple(reasons), tuple(caps))
+
+
+def _compared(n_classes: int, epsilon: float, cap: int) -> list[Law]:
+    per_row = per_row_epsilon(epsilon, cap)
+    return [law_from_dict({"law": name, "n_classes": n_classes, "epsilon": per_row}) for name in COMPARED]
+
+
+def _caps(n_classes: int, epsilon: float, rows_per_unit: Mapping[int, int]) -> list[CapAtBudget]:
+    for rows, units in rows_per_unit.items():
+        _validate.integer(rows_per_unit=rows, low=1)
+        _validate.integer(units=units, low=0)
+    most, total = max(rows_per_unit, default=0), sum(rows * units for rows, units in rows_per_unit.items())
+    if not total:
+        raise InvalidInput("Expected units with rows, got none.")
+    found = []
+    for cap in sorted({min(cap, most) for cap in _CAPS}):
+        law = _best(_compared(n_classes, epsilon, cap))
+        kept = sum(min(rows, cap) * units for rows, units in rows_per_unit.items())
+        found.append(CapAtBudget(epsilon, cap, kept, kept / total, law.epsilon, _bits(law), kept * _bits(law), recommended=False))
+    best = max(found, key=lambda cap: cap.bits)
+    return [replace(cap, recommended=cap is best) for cap in found]
+
+
+def parse_rows_per_unit(text: str) -> dict[int, int]:
+    """The histogram of ROWS:UNITS[,...]."""
+    try:
+        return {int(rows): int(units) for rows, units in (part.split(":") for part in text.split(","))}
+    except ValueError:
+        raise InvalidInput(f"Expected rows and units, as 1:5000,2:800, got {text!r}.") from None
+
+
+def count_rows_per_unit(source: Any, unit: str) -> dict[int, int]:
+    """How many units of a table have so many rows; units are public, and no other column is read.
+
+    Parameters
+    ----------
+    source : str, Path or Place
+        Parquet or CSV; or a folder or pattern of Parquet files.
+    unit : str
+        The column that names the person.
+
+    Returns
+    -------
+    dict of rows to units. Memory: that column.
+    """
+    table = open_table(source)
+    check_columns(table, [unit])
+    parts = [batch.column(unit) for batch in table.batches([unit])]
+    column = pa.chunked_array([part.dictionary_decode() if pa.types.is_dictionary(part.type) else part for part in parts] or [[]])
+    if column.null_count:
+        raise InvalidInput(f"Expected a unit in every row, got none in some of column {unit!r}. Fill the gaps.")
+    counts = pc.value_counts(column).field("counts").to_numpy(zero_copy_only=False)
+    return dict(zip(*(values.tolist() for values in np.unique(counts, return_counts=True)), strict=True))
 
 
 def advantage(epsilon: float, n_classes: int) -> float:

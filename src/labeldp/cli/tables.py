@@ -130,7 +130,9 @@ def release(
         )
         return
     what = "Already released; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {done.receipt.epsilon:g}."
-    typer.echo(f"{done.path}: {done.manifest['rows']:,} rows; column {label!r} is {done.receipt.guarantee}.")
+    over = done.manifest.get("rows_over_the_cap")
+    left_out = f" {over:,} rows over the cap were left out." if over else ""
+    typer.echo(f"{done.path}: {done.manifest['rows']:,} rows; column {label!r} is {done.receipt.guarantee}.{left_out}")
     typer.echo(f"{what} Dataset {done.receipt.dataset!r} in {record.location}. Manifest: {done.manifest_path}")
 
 
@@ -278,14 +280,25 @@ def plan(
     classes: Annotated[int, typer.Option(help="Number of classes.")],
     epsilon: Annotated[str, typer.Option(help="Budgets to compare: E[,E...].")],
     rows: Annotated[int | None, typer.Option(help="Rows of the table.")] = None,
-    max_rows_per_unit: MaxRows = 1,
+    max_rows_per_unit: Annotated[
+        int | None, typer.Option("--max-rows-per-unit", help="Rows of one person that are used. Default: 1, or what tells most.")
+    ] = None,
+    table: Annotated[str | None, typer.Option(help="Table whose rows per unit say which cap tells most; with --unit.")] = None,
+    unit: Annotated[str | None, typer.Option("--unit", help="Its column that names the person.")] = None,
+    rows_per_unit: Annotated[str | None, typer.Option(help="The same in numbers: ROWS:UNITS[,...], as 1:5000,2:800.")] = None,
     as_json: Json = False,
 ) -> None:
-    """What each law gives at each budget, before anything is spent."""
+    """What each law gives at each budget, before anything is spent; and which cap on the rows of a unit."""
+    from labeldp.app.plan import count_rows_per_unit, parse_rows_per_unit
     from labeldp.app.plan import plan as make
 
+    if (table is None) != (unit is None) or (table is not None and rows_per_unit is not None):
+        raise typer.BadParameter("Expected --table with --unit, or --rows-per-unit alone, got one of two, or both. Add or drop one.")
     budgets = usage(lambda: numbers_of(epsilon))
-    made = usage(lambda: make(classes, budgets, rows=rows, max_rows_per_unit=max_rows_per_unit))
+    found = None if rows_per_unit is None else usage(lambda: parse_rows_per_unit(rows_per_unit))
+    if table is not None and unit is not None:
+        found = count_rows_per_unit(table, unit)
+    made = usage(lambda: make(classes, budgets, rows=rows, max_rows_per_unit=max_rows_per_unit, rows_per_unit=found))
     if as_json:
         print_json(made.to_dict())
     else:

@@ -292,6 +292,11 @@ class NoisyLabels:
             found[block.rows] = True
         return found
 
+    @property
+    def left_out(self) -> int:
+        """Rows without evidence: those over their unit's cap."""
+        return int(self.n_rows - self.evidenced.sum())
+
     def log_likelihood(self, rows: Any = None, dtype: DTypeLike = "float32") -> NDArray[np.floating]:
         """ln P[outputs | y] up to a constant a row.
 

@@ -139,10 +139,10 @@ def tell_of_repeat(begun: Begun) -> None:
     _log.info(message)
     if receipt.run_id not in _told:
         _told.add(receipt.run_id)
-        warnings.warn(f"{message} (Said once.)", RepeatWarning, stacklevel=_depth())
+        warnings.warn(f"{message} (Said once.)", RepeatWarning, stacklevel=depth_outside())
 
 
-def _depth() -> int:
+def depth_outside() -> int:
     """How far above the caller's own frame the nearest code outside of labeldp is, as a stack level of the caller's warning."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] == "labeldp":

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run: one charge, and the draws that it covers, each row at most once."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -11,11 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import array_digest
-from labeldp.errors import InvalidInput, LedgerError
+from labeldp.errors import InvalidInput, LedgerError, LeftOutWarning
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.laws.base import Array, Law
 from labeldp.privacy import noise as noise_source
-from labeldp.privacy.custody import Begun, RunPlan
+from labeldp.privacy.custody import Begun, RunPlan, depth_outside
 from labeldp.privacy.draw import Prior, Questions, draw, prepare_side
 from labeldp.privacy.events import per_row_epsilon
 from labeldp.privacy.ledger import Ledger
@@ -74,9 +75,12 @@ class Frame:
         )
 
     def check(self, secret: bytes) -> None:
-        """Refuse ids and units that cannot name rows, before anything is charged; any secret serves."""
+        """Refuse ids and units that cannot name rows, before anything is charged, and tell of rows over the cap; any secret serves."""
         self.blocks(secret, "check")
-        self.unit_codes(secret, "check")
+        units = self.unit_codes(secret, "check")
+        if units is not None:
+            over = int(np.maximum(np.bincount(units) - self.plan.max_rows_per_unit, 0).sum())
+            tell_of_cap(over, len(units), self.plan.max_rows_per_unit, self.plan.unit)
         if self.explicit_ids and self.ids.dtype.kind in "USO" and len(np.unique(self.ids.astype(np.str_), axis=0)) < len(self.ids):
             raise InvalidInput("Expected ids that stay different as text of one type, without trailing NULs; rename some.")
 
@@ -335,6 +339,21 @@ def check_prior_use(law: Law, prior: Prior) -> None:
     """Refuse a prior that the law would silently ignore."""
     if prior is not None and not law.uses_prior:
         raise InvalidInput(f"Expected no prior with {law}, which does not read it. Use RRWithPrior, PriorSplit or AutoLaw, or drop prior=.")
+
+
+def tell_of_cap(over: int, n_rows: int, cap: int, unit: str) -> None:
+    """Warn of rows over their unit's cap; how many there are is public, as the units are."""
+    if not over:
+        return
+    rows = f"{cap} row{'s' * (cap != 1)}"
+    said = f"{over:,} of {n_rows:,} rows are over the cap of {rows} for each {unit} and are left out: nothing is drawn for them."
+    warnings.warn(
+        LeftOutWarning(
+            f"{said} To compare caps: labeldp.app.plan.plan(K, [epsilon], rows_per_unit=...). To set one: max_rows_per_unit=.",
+            cli=f"{said} To compare caps: labeldp plan --table FILE --unit {unit}. To set one: --max-rows-per-unit.",
+        ),
+        stacklevel=depth_outside(),
+    )
 
 
 def keep_within_cap(unit: NDArray[np.generic], words: NDArray[np.uint64], cap: int) -> NDArray[np.bool_]:
