@@ -267,6 +267,38 @@ def test_forged_receipts_are_refused_where_a_ledger_is_at_hand(shop: Shop, lie: 
     assert shop.train()[0] != 0
 
 
+LIES: dict[str, dict[str, Any]] = {
+    "classes in another order": {"classes": [1, 0]},
+    "rows without ids": {"id": None},
+    "another stage and law": {"stage": "x", "law": ldp.RandomizedResponse(2, 8.0).to_dict()},
+    "another stage": {"stage": "stage-9"},
+}
+
+
+@pytest.mark.parametrize("lie", LIES, ids=str)
+def test_a_manifest_that_lies_about_the_released_file_is_refused(shop: Shop, lie: str) -> None:
+    """The file is the one that was released, byte for byte, and the manifest no longer says what was drawn: it is believed by nobody."""
+    facts = json.loads(shop.manifest.read_text()) | LIES[lie]
+    del facts["digests"]["drawn"]
+    shop.manifest.write_text(json.dumps(facts))
+    with pytest.raises(ldp.InvalidInput):
+        read_noisy(shop.out, ledger=shop.ledger)
+    assert shop.train()[0] == 4
+    assert verify(shop)[0] == 7
+
+
+def test_one_draw_does_not_become_two_by_another_name_of_its_stage(shop: Shop) -> None:
+    once = read_noisy(shop.out, ledger=shop.ledger)
+    other = shop.folder / f"copy{shop.form}"
+    shutil.copytree(shop.out, other) if shop.form == "" else shutil.copy(shop.out, other)
+    facts = json.loads(shop.manifest.read_text()) | {"stage": "again"}
+    del facts["digests"]["drawn"]
+    manifest = shop.folder / "copy.json"
+    manifest.write_text(json.dumps(facts))
+    with pytest.raises(ldp.InvalidInput, match=r"law and stage|in two parts"):
+        ldp.concat([once, read_noisy(other, manifest=manifest)])
+
+
 def test_copies_of_what_the_ledger_knows_are_proven_by_it(shop: Shop) -> None:
     table = read(shop.out).sort_by("x").drop_columns(["x"]).replace_schema_metadata(None)
     for ending in (".csv", ".parquet"):
@@ -397,6 +429,13 @@ def test_foreign_labels_of_arrays_are_declared(tmp_path: Path) -> None:
     assert run(*given[:5], tmp_path / "m2", "--manifest", tmp_path / "x.json")[0] == 4
 
 
+def test_a_release_is_not_declared_beside_itself(shop: Shop) -> None:
+    law = ldp.RandomizedResponse(2, 0.5)
+    for more in ({}, {"manifest": shop.manifest}, {"released": shop.out}):
+        with pytest.raises(ldp.InvalidInput, match="Leave law= out"):
+            read_noisy(shop.out if not more else shop.raw, "y", law=law, **more)  # type: ignore[arg-type]
+
+
 def test_declared_labels_in_python() -> None:
     law = ldp.RandomizedResponse(3, 1.0)
     noisy = ldp.NoisyLabels.from_labels(["c", "a", "a"], law, ["a", "b", "c"], unit="person", max_rows_per_unit=2)
@@ -447,6 +486,39 @@ def test_verify_derives_what_a_manifest_promises(shop: Shop) -> None:
         shop.manifest.write_text(json.dumps(facts | change))
         code, said = verify(shop)
         assert code == 7 and what in said, change
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"classes": [1, 0]},
+        {"id": ["x"]},
+        {"label": "x"},
+        {"dataset": "other"},
+        {"classes_inferred": True},
+        {"insecure": True},
+        {"kind": "x"},
+    ],
+)
+def test_verify_believes_nothing_that_the_table_and_the_charge_do_not_say(shop: Shop, lie: dict[str, Any]) -> None:
+    facts = json.loads(shop.manifest.read_text())
+    shop.manifest.write_text(json.dumps(facts | lie))
+    code, said = verify(shop)
+    assert code == 7 and ("does not hold" in said or "is not what was charged" in said)
+
+
+def test_verify_says_so_where_it_has_read_no_table(shop: Shop) -> None:
+    """Raw labels lie beside a manifest that names no digest of its table, or whose name leads to none."""
+    shop.put(raw_table())
+    other = shop.folder / "renamed.json"
+    shutil.copy(shop.manifest, other)
+    code, said, _ = run("ledger", "verify", other, "--ledger", shop.ledger.location)
+    assert code == 7 and "no table was read" in said
+    facts = json.loads(shop.manifest.read_text())
+    del facts["digests"]["output"]
+    shop.manifest.write_text(json.dumps(facts))
+    code, said = verify(shop)
+    assert code == 7 and "no table was read" in said
 
 
 def test_a_ledger_that_was_lost_and_adopted_proves_the_file_alone(shop: Shop) -> None:

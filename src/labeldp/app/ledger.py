@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from labeldp._files import sync
-from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
 from labeldp.privacy.ledger import Ledger, default_ledger
 from labeldp.privacy.ledger_repair import orphans
 from labeldp.privacy.ledger_repair import repair as remove_orphans
 from labeldp.privacy.stream import RELEASE
 from labeldp.receipt import Receipt
+from labeldp.tables.evidence import check_drawn
+from labeldp.tables.formats import open_table
 from labeldp.tables.manifest import charged_law, guarantee
 from labeldp.tables.output import Output
 from labeldp.tables.parts import release_digest
@@ -83,7 +85,7 @@ def verify(ledger: Ledger, manifests: Iterable[Path] = (), anchors: Iterable[Pat
     heads = [head for path in anchors for head in anchored(path)]
     found = ledger.verify(receipts, anchors=heads, outputs=outputs)
     found += [problem for each in read if each.stage != RELEASE for problem in _stage_problem(ledger, each)]
-    return found + [problem for each in read for problem in (*_statement_problems(ledger, each), *_table_problem(each))]
+    return found + [problem for each in read for problem in (*_statement_problems(ledger, each), *_table_problem(ledger, each))]
 
 
 @dataclass(frozen=True)
@@ -110,23 +112,35 @@ def _statement_problems(ledger: Ledger, said: _Manifest) -> list[str]:
         due = guarantee(receipt if run is None else run.receipt, law) if receipt.secure else {}
         wrong = sorted(name for name in {*due, *promised} if due.get(name) != promised.get(name))
         found += [f"The guarantee in {said.path.name} is not what was charged: {', '.join(wrong)} differ."] if wrong else []
+    if "kind" in facts:
+        charged = receipt if run is None else run.receipt
+        due = {"dataset": charged.dataset, "label": charged.column, "insecure": not receipt.secure}
+        due |= {"classes_inferred": bool(charged.except_for)}
+        wrong = sorted(name for name in due if facts.get(name) != due[name])
+        found += [f"What {said.path.name} says is not what was charged: {', '.join(wrong)} differ."] if wrong else []
     drawn = facts.get("digests", {}).get("drawn")
     if run is not None and run.drawn and run.drawn.get(said.stage) != drawn:
         found.append(f"What was drawn in run {receipt.run_id} is not what {said.path.name} names: its manifest was changed.")
     return found
 
 
-def _table_problem(said: _Manifest) -> list[str]:
-    """The table beside the manifest, byte for byte."""
-    name = said.path.name.removesuffix(manifest_name(""))
+def _table_problem(ledger: Ledger, said: _Manifest) -> list[str]:
+    """The table beside the manifest, byte for byte; and all that the manifest says of how to read it."""
+    name, whole = said.path.name.removesuffix(manifest_name("")), {"kind", "label", "classes"} & said.facts.keys()
     if not said.output or name == said.path.name:
-        return []
+        lacks = "the digest of its table" if not said.output else f"a name that ends in {manifest_name('')}, by which its table is found"
+        return [f"The manifest {said.path.name} lacks {lacks}: no table was read."] if whole else []
     place = Place.of(said.path).beside(name)
     if not place.exists():
         return [f"The table {name} that {said.path.name} is about is not beside it."]
-    if Output(place, said.in_parts).holds(place, said.output, said.facts):
-        return []
-    return [f"The table {name} is not the one that was released: it was changed or replaced."]
+    if not Output(place, said.in_parts).holds(place, said.output, said.facts):
+        return [f"The table {name} is not the one that was released: it was changed or replaced."]
+    try:
+        check_drawn(open_table(place), said.path, ledger) if whole else None
+    except (LabelDPError, KeyError, TypeError, ValueError) as error:
+        why = str(error) if isinstance(error, LabelDPError) else "facts are missing, or of another kind."
+        return [f"What {said.path.name} says of its table does not hold: {why}"]
+    return []
 
 
 def _stage_problem(ledger: Ledger, said: _Manifest) -> list[str]:

@@ -132,6 +132,11 @@ def read_noisy(
     """
     source = open_table(path)
     if law is not None:
+        if manifest is not None or released is not None or (label is not None and (released_facts(source) or {}).get("label") == label):
+            raise InvalidInput(
+                f"Expected labels of another mechanism with law=, got a release in {source.path.name}, or what proves one. Leave law= out: "
+                "a draw that was released is proven, and never declared beside itself as another one."
+            )
         return _declared(source, label, law, classes, id)
     original = source if released is None else open_table(released)
     found = proven(original, label, manifest, ledger)
@@ -169,9 +174,7 @@ def proven(source: Source, label: str | None = None, manifest: Any = None, ledge
         if manifest is None:
             return None
         raise InvalidInput(f"Expected the released column {facts['label']!r}, got {label!r}. The other columns are public.")
-    column = str(facts["label"])
-    check_columns(source, [column, *([str(facts["evidence"])] if facts.get("evidence") else []), *_names(facts.get("id"))])
-    _check_law(facts)
+    _check_facts(source, facts)
     pieces, drawn = _read(source, facts, in_files="digests" not in facts)
     receipt = _on_record(ledger, source, facts, drawn)
     parts = [_noisy(piece, facts, receipt) for piece in pieces if piece.outputs]
@@ -223,6 +226,20 @@ def _declared(source: Source, label: str | None, law: Law, classes: Sequence[obj
     return replace(noisy, classes=values, order="file")
 
 
+def check_drawn(source: Source, manifest: Any, ledger: Ledger) -> None:
+    """Nothing, if a table is what its manifest says and what the ledger has drawn; no row is kept.
+
+    Raises
+    ------
+    InvalidInput, LedgerError
+        It is not, or the manifest names other classes, ids, law or stage than it was drawn with.
+    """
+    facts = read_manifest(Place.of(manifest), named=True) or {}
+    _check_facts(source, facts)
+    _, drawn = _read(source, facts, in_files=False, keep=False)
+    _on_record(ledger, source, facts, drawn)
+
+
 # Proof ------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -236,17 +253,23 @@ class _Piece:
     ids: list[NDArray[np.generic]]
 
 
-def _check_law(facts: Facts) -> None:
-    """The law is the one that the receipt was charged for."""
-    law = charged_law(Receipt.from_dict(facts["receipt"]), str(facts["stage"]))
-    if law is not None and law != law_from_dict(facts["law"]):
-        raise InvalidInput("Expected the law that the receipt names, got another one. The manifest or metadata was changed; restore it.")
+def _check_facts(source: Source, facts: Facts) -> None:
+    """The columns are there, and the law is the one that the receipt names for this stage."""
+    evidence = [str(facts["evidence"])] if facts.get("evidence") else []
+    check_columns(source, [str(facts["label"]), *evidence, *_names(facts.get("id"))])
+    receipt = Receipt.from_dict(facts["receipt"])
+    law = charged_law(receipt, str(facts["stage"]))
+    if law != law_from_dict(facts["law"]):
+        raise InvalidInput(
+            f"Expected the law and stage that the receipt of run {receipt.run_id} names, got others. The manifest or metadata was changed; "
+            "restore it."
+        )
 
 
-def _read(source: Source, facts: Facts, *, in_files: bool) -> tuple[list[_Piece], str]:
+def _read(source: Source, facts: Facts, *, in_files: bool, keep: bool = True) -> tuple[list[_Piece], str]:
     """All rows and the digest of what they hold, compared with what the facts say; `in_files`: each file says it of itself."""
     if not in_files or not isinstance(source, DatasetSource):
-        piece, drawn = _piece(source, facts)
+        piece, drawn = _piece(source, facts, keep)
         claimed = facts["digests"].get("drawn") if not in_files else facts.get("drawn")
         _compare(source, facts, drawn, claimed)
         return [piece], drawn
@@ -260,7 +283,7 @@ def _read(source: Source, facts: Facts, *, in_files: bool) -> tuple[list[_Piece]
     return [piece for piece, _ in found], drawn_in_all(drawn for _, drawn in found)
 
 
-def _piece(source: Source, facts: Facts) -> tuple[_Piece, str]:
+def _piece(source: Source, facts: Facts, keep: bool = True) -> tuple[_Piece, str]:
     column, evidence, names = str(facts["label"]), facts.get("evidence"), _names(facts.get("id"))
     law, salt = law_from_dict(facts["law"]), draw_salt(facts)
     first = int(facts.get("first_row", 0))
@@ -272,6 +295,8 @@ def _piece(source: Source, facts: Facts) -> tuple[_Piece, str]:
             raw = _evidence(batch.column(str(evidence)), law) if evidence else None
             ids = row_ids(batch, tuple(names))
             digest.update(drawn_words(salt, ids, codes, raw))
+            if not keep:
+                continue
             outputs, side = (codes, {}) if raw is None else evidence_format.unpack(law, raw)
             start = first + digest.rows - len(batch)
             piece.outputs.append(outputs)
@@ -318,18 +343,19 @@ def _on_record(ledger: Ledger | None, source: Source, facts: Facts, drawn: str) 
     run = ledger.run(receipt.run_id) if looked_up.recorded else None
     if run is None or run.drawn.get(str(facts["stage"])) == drawn:
         return looked_up
-    if Output(source.path, "parts" in facts).holds(source.path, run.artefact, facts):
-        return looked_up
-    if run.adopted and str(facts["stage"]) not in run.drawn:
-        return replace(looked_up, recorded=False)  # a copy: what was drawn is not in the ledger any more
-    announced = {part.sha256 for part in ledger.parts(run.run_id)}
-    files = _file_digests(source.path)
-    if not announced or not set(files) <= announced or len(set(files)) < len(files):
-        raise InvalidInput(
-            f"Expected what run {receipt.run_id} has drawn, as the ledger names it, got something else in {source.path.name}. Its manifest "
-            "or metadata was made for other labels; restore the released table."
-        )
-    return looked_up
+    # A file's SHA-256 covers what it says of itself, and nothing that a manifest says of it.
+    if "digests" not in facts or not run.drawn:
+        if Output(source.path, "parts" in facts).holds(source.path, run.artefact, facts):
+            return looked_up
+        if run.adopted and not run.drawn:
+            return replace(looked_up, recorded=False)  # a copy: what was drawn is not in the ledger any more
+        announced, files = {part.sha256 for part in ledger.parts(run.run_id)}, _file_digests(source.path)
+        if announced and set(files) <= announced and len(set(files)) == len(files):
+            return looked_up
+    raise InvalidInput(
+        f"Expected what run {receipt.run_id} has drawn, as the ledger names it, got something else in {source.path.name}. Its manifest "
+        "or metadata was made for other labels, or changed; restore the released table."
+    )
 
 
 def _file_digests(place: Place) -> list[str]:
