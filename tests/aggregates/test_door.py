@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Aggregates through the door: charged before they are drawn, never drawn twice for one charge, stored, and refused before a charge."""
 
+import json
 import math
 import os
 import pickle
@@ -385,6 +386,32 @@ def test_tables_that_are_no_answer_are_refused() -> None:
     for other in (table.replace_schema_metadata(None), table.slice(1), table.drop_columns(["count_2"])):
         with pytest.raises(InvalidInput, match=r"aggregate of format|table was changed"):
             Aggregate.from_table(other)
+
+
+@pytest.mark.parametrize("query", [QUERY, Vote(3, 0.5, 4)])
+def test_counts_put_into_an_answers_file_are_refused(query: Query, tmp_path: Path) -> None:
+    """Raw counts, other groups or a smaller epsilon under the metadata of an answer; without a digest nothing is recorded."""
+    found = replace(ldp.aggregate(LABELS, query, GROUPS, classes=[0, 1, 2]), group_names=("north", "east", "south", "west"))
+    table = found.to_table()
+    facts = json.loads(table.schema.metadata[b"labeldp-aggregate"])
+    name = table.column_names[2]
+    other = [
+        table.set_column(2, name, pa.array((table[name].to_numpy() + 1) % 3)),
+        table.set_column(1, "n_rows", pa.array([1, 2, 3, 4])),
+        table.set_column(0, "group", pa.array(["east", "north", "south", "west"])),
+        table.replace_schema_metadata({"labeldp-aggregate": json.dumps(facts | {"receipt": facts["receipt"] | {"epsilon": 0.01}})}),
+        table.replace_schema_metadata({"labeldp-aggregate": json.dumps(facts | {"classes": [2, 1, 0]})})
+        if "code" in name
+        else table.slice(1),
+    ]
+    for changed in other:
+        with pytest.raises(InvalidInput, match="changed"):
+            Aggregate.from_table(changed)
+    old = replace(found, receipt=replace(found.receipt, recorded=True)).to_table()
+    facts = json.loads(old.schema.metadata[b"labeldp-aggregate"])
+    assert Aggregate.from_table(old).privacy.recorded
+    del facts["drawn"]
+    assert not Aggregate.from_table(old.replace_schema_metadata({"labeldp-aggregate": json.dumps(facts)})).privacy.recorded
 
 
 # Batches ----------------------------------------------------------------------------------------------------------------------------

@@ -418,6 +418,16 @@ def test_likelihoods_are_checked(data):
     assert fitted.classes_.tolist() == list(range(K)) and fitted.score(X, y) > 0.85
 
 
+def test_likelihoods_of_unknown_origin_get_no_guarantee_of_an_earlier_fit(data):
+    """Raw labels can be written as likelihoods: what a former fit said of its noisy labels does not hold of them."""
+    X, y = data
+    model = classifier().fit(X, noisy_of(y))
+    assert model.privacy_.epsilon
+    model.fit_likelihood(X, np.where(np.arange(K) == np.asarray(y)[:, None], 0.0, -20.0))
+    for name in ("privacy_", "noisy_labels_", "stages_", "estimated_accuracy_"):
+        assert not hasattr(model, name)
+
+
 def test_noisy_labels_are_checked(data):
     X, y = data
     noisy = noisy_of(y)

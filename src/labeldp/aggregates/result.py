@@ -2,14 +2,15 @@
 """What an aggregate query answered: private values of groups, with the receipt of their charge."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labeldp._hash import digest
 from labeldp.aggregates.base import Query, facts_of
 from labeldp.aggregates.histogram import Histogram
 from labeldp.aggregates.peer_query import Peer
@@ -138,11 +139,20 @@ class Aggregate:
         facts = {"format": FORMAT, "query": self.query.to_dict(), "classes": classes, "receipt": self.receipt.to_dict()}
         facts |= {} if self.group_names is None else {"named": True}
         facts |= {} if self.chosen is None else {"chosen": self.chosen}
-        return pa.table(columns).replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
+        table = pa.table(columns)
+        facts |= {"drawn": _drawn(facts, table)}
+        return table.replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
 
     @classmethod
     def from_table(cls, table: "pa.Table") -> Self:
-        """The aggregate that `to_table` wrote; another format, query or field is refused."""
+        """The aggregate that `to_table` wrote; another format, query or field is refused.
+
+        Raises
+        ------
+        InvalidInput
+            It is none, or its values, groups, receipt or query are not what was written: a digest tells. A file of an older version has
+            none, and its receipt is not recorded then.
+        """
         raw = (table.schema.metadata or {}).get(METADATA_KEY)
         facts = json.loads(raw) if raw else {}
         if facts.get("format") != FORMAT:
@@ -161,7 +171,13 @@ class Aggregate:
         values = np.column_stack([table[name].to_numpy() for name in names]).astype(np.int64)
         shaped = values.reshape(query.value_shape())
         groups = tuple(table["group"].to_pylist()) if facts.get("named") else None
+        if "drawn" in facts and facts["drawn"] != _drawn(facts, table):
+            raise InvalidInput(
+                "Expected the answer that was drawn, got another one: values, groups or what the table says of itself were changed. "
+                "Restore the file; counts that something else has made are no labeldp aggregate."
+            )
         n_rows, receipt = table["n_rows"].to_numpy(), Receipt.from_dict(facts["receipt"])
+        receipt = receipt if "drawn" in facts else replace(receipt, recorded=False)
         return cls(query, shaped, n_rows, tuple(facts["classes"]), receipt, groups, facts.get("chosen"))
 
     def save(self, path: str | Path) -> None:
@@ -176,6 +192,17 @@ class Aggregate:
         import pyarrow.parquet as pq
 
         return cls.from_table(pq.read_table(path))
+
+
+def _drawn(facts: Mapping[str, object], table: "pa.Table") -> str:
+    """Digest of an answer: of its values, groups and what is said of it. It finds accidents; who means to deceive can write another."""
+    said = {name: value for name, value in facts.items() if name != "drawn"}
+    values = [
+        [repr(value) for value in column.to_pylist()]
+        for name, column in zip(table.column_names, table.columns, strict=True)
+        if name != "label"
+    ]
+    return digest({"said": said, "values": values})
 
 
 def _count_names(classes: Iterable[object]) -> list[str]:

@@ -377,6 +377,8 @@ class TorchClassifier:
         self.classes_ = np.arange(table.values.shape[1])
         self.module_, self.history_ = model.module, [list(each) for each in model.history]
         self._precision = recipes[-1].precision
+        for name in _OF_LABELS:  # of an earlier fit: these likelihoods may come from anywhere, and no guarantee goes with them
+            vars(self).pop(name, None)
         self._learned: NoisyLabels | None = None
         self._raw_rows = 0
         note_features(self, self._row_shape)
@@ -487,3 +489,5 @@ class TorchClassifier:
 
 
 _PARAMETERS = tuple(inspect.signature(TorchClassifier).parameters)
+_ESTIMATES = ("estimated_accuracy_", "estimated_log_loss_", "baseline_accuracy_", "baseline_log_loss_")
+_OF_LABELS = ("answer_", "noisy_labels_", "privacy_", "stages_", *_ESTIMATES)
