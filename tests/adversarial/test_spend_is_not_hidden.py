@@ -164,6 +164,16 @@ def charges() -> dict[str, Callable[..., object]]:
 
 
 @pytest.mark.parametrize("way", charges())
+@pytest.mark.parametrize("role", ["ids", "unit"])
+def test_the_labels_are_neither_ids_nor_units(tmp_path: Path, way: str, role: str) -> None:
+    """A unit's rows beyond the cap get no evidence, and digests of ids and units are no secrets: as either, labels would be told."""
+    ledger = ldp.Ledger(tmp_path / "l.db", budget=1.0)
+    with pytest.raises(ldp.InvalidInput, match="label column 'label'"):
+        charges()[way](ledger, 1, **{role: FRAME.y.rename("label")})
+    assert ledger.runs() == []
+
+
+@pytest.mark.parametrize("way", charges())
 def test_every_way_in_python_keeps_to_names(tmp_path: Path, way: str) -> None:
     draw = charges()[way]
     rows = ldp.Ledger(tmp_path / "rows.db", budget=1.0)

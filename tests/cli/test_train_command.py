@@ -146,6 +146,20 @@ def test_units(tmp_path: Path) -> None:
     assert "who" not in {f["name"] for f in json.loads(said)["features"]["columns"]}
 
 
+@pytest.mark.parametrize("suffix", ["csv", "npz"])
+@pytest.mark.parametrize("role", ["id", "unit"])
+def test_the_label_is_neither_id_nor_unit(tmp_path: Path, suffix: str, role: str) -> None:
+    """As a unit it chose which rows were learned from and stood, as a digest, in the ledger; as an id a repeat told two equal labels."""
+    rows, source = shop(100), tmp_path / f"in.{suffix}"
+    if suffix == "npz":
+        np.savez(source, X=np.arange(200.0).reshape(100, 2), bought=np.array(rows["bought"]))
+    else:
+        write(source, rows)
+    code, _, said = train(source, tmp_path / "m", f"--{role}", "bought")
+    assert (code, "label column 'bought'" in said) == (4, True)
+    assert default_ledger().runs() == []
+
+
 def test_errors_have_their_codes(tmp_path: Path) -> None:
     source = write(tmp_path / "in.csv", shop(100) | {"bought": ["yes", SENTINEL] * 50})
     code, _, said = train(source, tmp_path / "m")

@@ -246,6 +246,13 @@ def test_the_cap_keeps_the_smallest_words_of_each_unit():
         ({"ids": ["a", "a\0", "b"]}, "trailing NULs"),
         ({"ids": [1, None, 2]}, "null"),
         ({"unit": ["a", None, "b"]}, "null"),
+        ({"ids": np.ma.array([1, 2, 3], mask=[0, 0, 1])}, "masked"),
+        ({"unit": np.ma.array([1, 2, 3], mask=[0, 0, 1])}, "masked"),
+        ({"ids": {1, 2, 3}}, "ids as a column of 3 rows, got set"),
+        ({"unit": iter([1, 2, 3])}, "unit as a column of 3 rows, got list_iterator"),
+        ({"ids": pd.MultiIndex.from_arrays([[1, 2, 3], [4, 5, 6]])}, "to_frame"),
+        ({"ids": pd.Series([1, 2, 3], name="label")}, "label column 'label'"),
+        ({"ids": pd.DataFrame({"a": [1, 2, 3], "label": [0, 1, 2]})}, "label column 'label'"),
         ({"max_rows_per_unit": 2}, "unit="),
         ({"unit": [1, 1]}, "3 rows"),
         ({"unit": [1, 1, 2], "max_rows_per_unit": 0}, "max_rows_per_unit"),
@@ -549,6 +556,8 @@ def test_stages_that_name_no_file_are_refused_before_the_charge(ledger, stage):
         (np.array([b"secret", "sécret".encode()]), ["a", "b"]),
         (np.array([1, 2], "datetime64[s]"), [0, 1]),
         (np.ma.masked_array([0, 1], [True, False]), [0, 1]),
+        ([b"secret\xff", "b"], ["a", "b"]),
+        (["secret", ["b"]], ["a", "b"]),
     ],
 )
 def test_labels_of_another_kind_are_refused_without_showing_one(labels, classes):

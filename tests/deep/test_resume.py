@@ -317,6 +317,16 @@ def test_state_that_is_not_what_was_written_is_refused_by_name(data, tmp_path, n
     assert model.ledger.spent("people", "label") == 1.0
 
 
+@pytest.mark.parametrize("role", ["id", "unit"])
+def test_labels_named_as_ids_or_units_leave_no_digest_in_the_folder(data, tmp_path, role):
+    X, y = data
+    rows = {"id": {"ids": y, "id_name": "label"}, "unit": {"unit": y, "unit_name": "label"}}[role]
+    with pytest.raises(ldp.InvalidInput, match="label column 'label'"):
+        classifier(tmp_path).fit(X, y, **rows)
+    assert not (tmp_path / "fit").exists()
+    assert ldp.Ledger(tmp_path / "ledger.db").runs() == []
+
+
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_charged(data, tmp_path, place):
     X, y = data

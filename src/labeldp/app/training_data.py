@@ -95,6 +95,11 @@ class Columns:
     ids: tuple[str, ...]
     unit: str | None
 
+    def __post_init__(self) -> None:
+        for role, names in {"id": self.ids, "unit": (self.unit,)}.items():
+            if self.label in names:
+                raise InvalidInput(f"Expected {role} to name public columns, got the label column {self.label!r}. Leave it out.")
+
     @property
     def names(self) -> list[str]:
         """All of them."""

@@ -302,6 +302,7 @@ class TorchClassifier:
 
     def _fit_raw(self, X: Any, inputs: Inputs, y: Any, rows: RowIds) -> Self:
         require_own_labels(self)
+        rows.require_public(self.column)
         labels, (classes, inferred) = labels_here(self, y, len(inputs))
         if self.folder is not None and self.ledger is None and self.noise is None:
             raise InvalidInput(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labels as users have them: what raw ones are checked for before a charge, and which row of X a noisy one belongs to; none is shown."""
 
+import contextlib
 import warnings
 from typing import Any
 
@@ -12,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.learn.model import take
+from labeldp.privacy.encode import not_plain
 from labeldp.protocol.fitting import check_count
 from labeldp.protocol.matching import matched_by_id, require_same_rows, warn_of_order
 
@@ -23,7 +25,11 @@ def len_of(X: Any) -> int:
 
 def checked_labels(y: Any, n_rows: int, inferred: bool) -> Any:
     """Raw labels, one a row, of a kind that can be classes; no message shows a label, and no warning depends on them."""
-    labels = column_or_1d(y, warn=True)
+    labels = None
+    with contextlib.suppress(UnicodeError):  # left behind, not chained: it holds and quotes a label
+        labels = column_or_1d(y, warn=True)
+    if labels is None:
+        raise not_plain()
     check_count(len(labels), n_rows)
     if labels.dtype.kind == "f":
         assert_all_finite(labels, input_name="y")

@@ -183,7 +183,7 @@ def answer_groups(
     declared = declare(classes, checked(query).n_classes)
     codes = encode(labels, declared)
     del labels
-    check_rows(codes, rows, max_rows_per_unit)
+    check_rows(codes, rows, max_rows_per_unit, column)
     where = groups_of(groups, query, len(codes))
     query.require(np.bincount(where, minlength=query.n_groups), units=rows.unit is not None)
     warn_of_delta(query.spent_delta(query.require_cap(max_rows_per_unit)), len(where))

@@ -224,6 +224,8 @@ def _typed(column: Any, name: str) -> "tuple[int, NDArray[np.integer] | Strings]
 
 
 def _typed_numpy(column: NDArray[Any], name: str) -> "tuple[int, NDArray[np.integer] | Strings]":
+    if np.ma.is_masked(column):
+        raise InvalidInput(f"Expected every row to have an id, got masked ones in {name}. Fill them or drop the rows.")
     if column.dtype.kind in "iu":
         return INTEGER, column
     try:

@@ -113,7 +113,7 @@ def privatize(
     check_prior_use(law, prior)
     name = check_stage("release" if stage is None else stage)
     rows = RowIds.of(ids, unit, id_name, unit_name)
-    check_rows(codes, rows, max_rows_per_unit)
+    check_rows(codes, rows, max_rows_per_unit, column)
     used = law_per_row(law, max_rows_per_unit)
     words = Questions(used, dataset or "", column).words(lambda key: public_blocks(len(codes), ids, key))
     side = prepare_side(used, prior, len(codes), words)
@@ -225,7 +225,7 @@ def _open(
     resumes: str = "",
 ) -> Run:
     """`open_run` on codes."""
-    check_rows(codes, rows, max_rows_per_unit)
+    check_rows(codes, rows, max_rows_per_unit, column)
     check_account(ledger, dataset)
     warn_once(ledger, noise)
     plan = RunPlan(
@@ -270,13 +270,19 @@ def check_account(ledger: Ledger | None, dataset: str | None) -> None:
         raise InvalidInput("Expected dataset= with a ledger: the public name under which this data set's budget is kept.")
 
 
-def check_rows(codes: NDArray[np.int32], rows: RowIds, cap: int) -> None:
-    """Refuse no labels, columns of another length, and a cap without units."""
+def check_rows(codes: NDArray[np.int32], rows: RowIds, cap: int, column: str) -> None:
+    """Refuse no labels, ids and units that are the labels' column, of another length or no columns, and a cap without units."""
     if not len(codes):
         raise InvalidInput("Expected at least one label, got none.")
+    rows.require_public(column)
     for name, values in (("ids", rows.ids), ("unit", rows.unit)):
-        if values is not None and len(np.asarray(values)) != len(codes):
-            raise InvalidInput(f"Expected {name} of {len(codes)} rows, got {len(np.asarray(values))}.")
+        if values is None:
+            continue
+        if np.ndim(array := np.asarray(values)) == 0 or getattr(values, "nlevels", 1) > 1 or array.dtype.kind == "T":
+            fix = "Pass a list, an array of integers or text, or a table of several columns (of a MultiIndex: to_frame(index=False))."
+            raise InvalidInput(f"Expected {name} as a column of {len(codes)} rows, got {type(values).__name__}. {fix}")
+        if len(array) != len(codes):
+            raise InvalidInput(f"Expected {name} of {len(codes)} rows, got {len(array)}.")
     if rows.unit is None and cap != 1:
         raise InvalidInput(
             f"Expected unit= with max_rows_per_unit={cap!r}: who each row is about. Without it each row is protected by itself."

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Raw labels to class codes, by the declared classes; no message ever shows a label, or how many there are of a kind."""
 
+import contextlib
 import math
 import re
 import warnings
@@ -252,12 +253,23 @@ def as_array(labels: ArrayLike) -> NDArray[np.generic]:
     """Labels as a one-dimensional NumPy array; columns of data frames and of Arrow tables are fine."""
     if np.ma.is_masked(labels):
         raise InvalidInput("Expected a label in every row, got masked ones. Give missing labels a class of their own, or drop such rows.")
-    array = np.asarray(labels)
+    array = None
+    with contextlib.suppress(ValueError, TypeError):  # left behind, not chained: a UnicodeDecodeError holds and quotes a label
+        array = np.asarray(labels)
+    if array is None:
+        raise not_plain()
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
         raise InvalidInput(f"Expected a one-dimensional column of labels, got shape {array.shape}.")
     return np.asarray(array)
+
+
+def not_plain() -> InvalidInput:
+    """That labels are no column of plain values."""
+    return InvalidInput(
+        "Expected a column of labels of one type, one a row, got what is no array: lists within it, or bytes beside text. Convert them."
+    )
 
 
 def _by_search(array: NDArray[np.generic], classes: Sequence[object]) -> NDArray[np.int32]:

@@ -35,12 +35,15 @@ class RowIds:
         "" without ids.
     unit_name : str
         "row" without units.
+    columns : tuple of str
+        What each column of both is called.
     """
 
     ids: ArrayLike | None = None
     unit: ArrayLike | None = None
     id_name: str = ""
     unit_name: str = ROW
+    columns: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -50,12 +53,14 @@ class RowIds:
         for what, values, name in ((PLAIN, ids, id_name), ("unit", unit, unit_name)):
             if values is None and name is not None:
                 raise InvalidInput(f"Expected {what}_name only with {what}s, got {what}_name={name!r} alone. Pass {what}s too, or drop it.")
-        return cls(
-            ids,
-            unit,
-            "" if ids is None else joined(_names(PLAIN, ids, id_name)),
-            ROW if unit is None else unit_of(joined(_names("unit", unit, unit_name))),
-        )
+        id_names = [] if ids is None else _names(PLAIN, ids, id_name)
+        unit_names = [] if unit is None else _names("unit", unit, unit_name)
+        return cls(ids, unit, joined(id_names), unit_of(joined(unit_names)) if unit_names else ROW, (*id_names, *unit_names))
+
+    def require_public(self, column: str) -> None:
+        """Refuse the private column among ids and units: these go into digests, row sets and the choice of rows as they are."""
+        if column in self.columns:
+            raise InvalidInput(f"Expected ids and units of public columns, got the label column {column!r} among them. Leave it out.")
 
 
 def unit_of(name: str) -> str:

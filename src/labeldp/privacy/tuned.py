@@ -92,7 +92,7 @@ def aggregate_best(
     codes = encode(labels, declared)
     del labels
     named = RowIds.of(ids, None, id_name)
-    check_rows(codes, named, 1)
+    check_rows(codes, named, 1, column)
     tried = [(query, groups_of(groups, query, len(codes))) for query, groups in candidates]
     for query, where in tried:
         query.require(np.bincount(where, minlength=query.n_groups))
