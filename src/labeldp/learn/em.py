@@ -55,8 +55,9 @@ def em_fit(
     -----
     A strong learner fits the noise of its own training rows: its probabilities are too far apart, and where a class is rare, several times
     too large, since what the noise takes below 0 is cut off there. So the same rounds are fitted on each half of the rows, and the noisy
-    labels of the other half say how many rounds to take and how far to go from the frequencies of the classes to what the model says
-    (the posterior mean of a share under a uniform prior). Source: stacking (Wolpert 1992), by the likelihood of what was released.
+    labels of the other half say how many rounds to take and how far to go from the frequencies of the classes to what the model says:
+    the posterior mean of a share whose square root is uniform beforehand, and of that, since twice the rows have half the noise,
+    2 share / (1 + share). Source: stacking (Wolpert 1992), by the likelihood of what was released.
     Cost: at most 2 (1 + rounds) fits, each on up to min(row_budget, n x classes left in 99 % of the posterior) rows.
     """
     work = _Work(estimator, row_budget, random_state)
@@ -152,12 +153,13 @@ def _cross_fitted(
         for number in range(most + 1):
             model = model if number == 0 and model is not None else work.go_on(known, told, model, number)
             evidence[number, others] = (model.predict_proba(left) * likelihood[others]).sum(axis=1)
-    shares = np.linspace(0.0, 1.0, 41)
+    shares = np.linspace(0.0, 1.0, 41) ** 2  # a prior that favours small ones: few noisy rows can hardly tell a share from 0
     plain = likelihood @ frequencies
     score = np.array([[np.log(np.maximum(w * each + (1 - w) * plain, 1e-300)).sum() for w in shares] for each in evidence[least:]])
     belief = np.exp(score - score.max())
     found = int(belief.sum(axis=1).argmax())
-    return least + found, float(belief[found] @ shares / belief[found].sum())
+    share = float(belief[found] @ shares / belief[found].sum())
+    return least + found, 2 * share / (1 + share)  # signal / (signal + noise) of half of the rows; of all of them half the noise
 
 
 def _by_held_out(
