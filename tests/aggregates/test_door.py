@@ -105,7 +105,7 @@ def test_a_repeat_returns_what_was_stored_and_costs_nothing(ledger: ldp.Ledger) 
     (run,) = ledger.runs()
     assert run.state == "settled"
     assert not run.repeatable
-    assert sorted(path.name for path in ledger.run_dir(run.run_id).iterdir()) == ["aggregate.parquet"]
+    assert sorted(path.name for path in ledger.run_dir(run.run_id).iterdir()) == ["aggregate.parquet", "charge.json"]
 
 
 def test_a_redraw_is_charged_again(ledger: ldp.Ledger) -> None:
@@ -205,7 +205,8 @@ def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 if sys.argv[2] == "before the store":
-    run_store.RunStore.write = die
+    write = run_store.RunStore.write
+    run_store.RunStore.write = lambda store, name, data: write(store, name, data) if name == run_store.CHARGE else die()
 if sys.argv[2] == "before settling":
     Ledger.settle = die
 rng = np.random.default_rng(0)
@@ -230,7 +231,7 @@ def test_killed_before_the_answer_is_stored_it_is_spent_and_not_replayed(ledger:
     assert ledger.spent("d", "label") == 0.5
     (dead,) = ledger.runs()
     assert dead.state == "charged"
-    assert list(ledger.run_dir(dead.run_id).iterdir()) == []  # no secret from which it could be drawn again
+    assert [path.name for path in ledger.run_dir(dead.run_id).iterdir()] == ["charge.json"]  # no secret from which it could be drawn again
     again = ask(ledger)
     assert again.receipt.run_id != dead.run_id
     assert ledger.spent("d", "label") == 1.0
