@@ -57,7 +57,7 @@ def test_one_charge_for_the_whole_tuning_and_a_free_repeat(ledger: ldp.Ledger) -
         "tuning": {"mean": 8.0, "shape": 1.0},
         "score": "",
     }
-    assert [path.name for path in ledger.run_dir(run.run_id).iterdir()] == ["aggregate.parquet"]
+    assert sorted(path.name for path in ledger.run_dir(run.run_id).iterdir()) == ["aggregate.parquet", "charge.json"]
     again = best(ledger, score=lambda _: pytest.fail("scored again"))
     assert (again.values.tolist(), again.chosen, again.query) == (found.values.tolist(), found.chosen, found.query)
     assert again.receipt == found.receipt
@@ -77,7 +77,7 @@ def test_it_is_charged_before_the_first_run_and_stays_spent_if_the_score_fails(l
     assert seen == [(1.5, 1.5)]
     (run,) = ledger.runs()
     assert run.state == "charged"
-    assert list(ledger.run_dir(run.run_id).iterdir()) == []
+    assert [path.name for path in ledger.run_dir(run.run_id).iterdir()] == ["charge.json"]
     assert best(ledger).receipt.run_id != run.run_id
     assert ledger.spent("d", "label") == 3.0
 
@@ -104,7 +104,7 @@ def test_killed_between_the_charge_and_the_store_it_is_spent(ledger: ldp.Ledger)
     assert died.returncode == -signal.SIGKILL, died.stderr
     (run,) = ledger.runs()
     assert (run.state, run.epsilon) == ("charged", 1.5)
-    assert list(ledger.run_dir(run.run_id).iterdir()) == []
+    assert [path.name for path in ledger.run_dir(run.run_id).iterdir()] == ["charge.json"]
 
 
 def test_what_exceeds_the_budget_runs_nothing(ledger: ldp.Ledger) -> None:

@@ -9,6 +9,7 @@ that a repeat reads them instead of drawing again. The folder exists before the 
 import logging
 import shutil
 import sys
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -19,10 +20,11 @@ from labeldp.errors import InvalidInput, LabelDPError, LedgerError, RepeatWarnin
 from labeldp.privacy import noise as noise_source
 from labeldp.privacy.events import AggregateDraw, LabelDraw
 from labeldp.privacy.ledger import Ledger, RunRecord
+from labeldp.privacy.ledger_charge import SameRequest
 from labeldp.privacy.noise import SeededNoise
 from labeldp.privacy.row_ids import PLAIN
 from labeldp.privacy.rowset import RowSet
-from labeldp.privacy.run_store import RunStore, private_folder
+from labeldp.privacy.run_store import RunStore
 from labeldp.privacy.secrets import Secret, SecretHalves, UnknownReleaseSecret, run_secret_halves
 from labeldp.receipt import Receipt
 
@@ -118,6 +120,8 @@ class Begun:
     secret: bytes | None
     store: RunStore | None
     settled: RunRecord | None = None
+    held: object = None
+    """Tells other processes that this one is at work, as long as it is not collected."""
 
     def __repr__(self) -> str:
         return f"Begun({self.receipt!r})"
@@ -199,6 +203,9 @@ def _gone(run_id: str) -> str:
 
 PinOf = Callable[[bytes, str], str]
 
+_WAIT_SECONDS = 60
+"""For the answer of another process that has charged the same request."""
+
 
 def begin(
     plan: RunPlan,
@@ -234,6 +241,7 @@ def begin(
     resumes : str
         Id of the run that must be picked up, or "" for any: then nothing is ever charged.
     """
+    known = None if ledger is None or redraw else ledger.requested(plan.dataset, plan.column, plan.identity)
     earlier = _unrecorded(plan, noise) if ledger is None else _earlier(plan, ledger, noise, redraw, pin_of, names_rows)
     if resumes and (earlier is None or earlier.receipt.run_id != resumes):
         raise InvalidInput(
@@ -243,7 +251,12 @@ def begin(
     if earlier is not None or ledger is None:
         assert earlier is not None
         return earlier
-    return _charge(plan, ledger, pin_of, fresh or fresh_secret(ledger), covered or Covered())
+    try:
+        return _charge(plan, ledger, pin_of, fresh or fresh_secret(ledger), covered or Covered(), known)
+    except SameRequest:
+        if fresh is not None:  # the caller has bound its work to this run id
+            raise
+    return begin(plan, ledger, noise, redraw=redraw, pin_of=pin_of, names_rows=names_rows, covered=covered)
 
 
 def _earlier(plan: RunPlan, ledger: Ledger, noise: SeededNoise | None, redraw: bool, pin_of: PinOf, names_rows: bool) -> Begun | None:
@@ -316,27 +329,51 @@ def begin_once(
     if ledger is None:
         return _unrecorded(plan, noise)
     _refuse_seed(noise)
+    known = None if redraw else ledger.requested(plan.dataset, plan.column, plan.identity)
     for run in reversed(ledger.runs(plan.dataset, plan.column) if not redraw else []):
         store = RunStore(ledger.run_dir(run.run_id))
-        if run.identity == plan.identity and (run.state == "settled" or (run.state == "charged" and store.has_results())):
+        if run.identity != plan.identity or run.state == "abandoned":
+            continue
+        if run.state == "settled" or store.has_results():
             return _again(run, ledger)
+        if store.is_held():
+            return _awaited(SameRequest(run.run_id), ledger)
     if before_charge is not None:
         before_charge()
     run_id = noise_source.new_run_id()
     secret = noise_source.new_secret()
 
+    held: list[object] = []
+
     def prepare(store: RunStore) -> None:
-        private_folder(store.folder)
+        held.append(store.hold())
 
-    return _charged(plan, ledger, run_id, secret, covered or Covered(), prepare, repeatable=False, total=total)
+    try:
+        begun = _charged(plan, ledger, run_id, secret, covered or Covered(), prepare, repeatable=False, total=total, known=known)
+        return replace(begun, held=held)
+    except SameRequest as other:
+        return _awaited(other, ledger)
 
 
-def _charge(plan: RunPlan, ledger: Ledger, pin_of: PinOf, fresh: SecretHalves, covered: Covered) -> Begun:
+def _awaited(other: SameRequest, ledger: Ledger) -> Begun:
+    """The answer of another process that makes the same request now; the error where it does not come."""
+    store, end = RunStore(ledger.run_dir(other.run_id)), time.monotonic() + _WAIT_SECONDS
+    while time.monotonic() < end:
+        alive, run = store.is_held(), ledger.run(other.run_id)
+        if run is None or run.state == "abandoned" or not (alive or run.state == "settled" or store.has_results()):
+            break
+        if run.state == "settled" or store.has_results():
+            return _again(run, ledger)
+        time.sleep(0.02)
+    raise other
+
+
+def _charge(plan: RunPlan, ledger: Ledger, pin_of: PinOf, fresh: SecretHalves, covered: Covered, known: frozenset[str] | None) -> Begun:
     def prepare(store: RunStore) -> None:
         store.keep_secret(fresh)
         store.write("pin", pin_of(fresh.secret, fresh.run_id).encode())
 
-    return _charged(plan, ledger, fresh.run_id, fresh.secret, covered, prepare, repeatable=True)
+    return _charged(plan, ledger, fresh.run_id, fresh.secret, covered, prepare, repeatable=True, known=known)
 
 
 def _charged(
@@ -349,6 +386,7 @@ def _charged(
     *,
     repeatable: bool,
     total: float | None = None,
+    known: frozenset[str] | None = None,
 ) -> Begun:
     """The charge of a run whose folder is prepared before it; where either fails, neither is left."""
     store = RunStore(ledger.run_dir(run_id))
@@ -368,6 +406,7 @@ def _charged(
             rows=covered.rows,
             overlap=covered.overlap,
             total=total,
+            known=known,
         )
     except OSError as error:
         shutil.rmtree(store.folder, ignore_errors=True)

@@ -5,7 +5,7 @@ It holds public facts only: names, laws, epsilons, digests of public things. Nev
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -92,6 +92,7 @@ class Ledger:
         rows: RowSet | None = None,
         overlap: Literal["charge", "refuse"] = "charge",
         total: float | None = None,
+        known: Collection[str] | None = None,
     ) -> Receipt:
         """Write down a spend before it happens.
 
@@ -118,6 +119,9 @@ class Ledger:
             Whether rows of an earlier run may be charged again.
         total : float, optional
             Epsilon of this and of the charges that are to follow it: the budget where nobody has set one; else this charge's own.
+        known : collection of run ids, optional
+            The runs of this identity that the caller knows (`requested`): where another has been charged meanwhile, nothing is
+            (SameRequest).
 
         Returns
         -------
@@ -137,7 +141,15 @@ class Ledger:
             repeatable=repeatable,
         )
         declared = None if self.budget is None else exact(self.budget)
-        request = ledger_charge.Request(body, exact(epsilon), rows, overlap, declared, exact(epsilon if total is None else total))
+        request = ledger_charge.Request(
+            body,
+            exact(epsilon),
+            rows,
+            overlap,
+            declared,
+            exact(epsilon if total is None else total),
+            None if known is None else frozenset(known),
+        )
         return ledger_charge.charge(self._store, self._sets, request, str(self.location))
 
     def intend(self, run_id: str, parts: Iterable[File], drawn: Mapping[str, str] | None = None) -> None:
@@ -239,6 +251,13 @@ class Ledger:
                 if run.state == "settled" or (run.state == "charged" and run.repeatable):
                     return run
         return None
+
+    def requested(self, dataset: str, column: str, identity: str) -> frozenset[str]:
+        """Ids of all runs of this request, whatever became of them."""
+        if not self._store.exists():
+            return frozenset()
+        with self._store.reading() as session:
+            return frozenset(map(ledger_charge.run_of, session.request_rows(dataset, column, identity)))
 
     def runs(self, dataset: str | None = None, column: str | None = None) -> list[RunRecord]:
         """The runs in the order of their charges."""

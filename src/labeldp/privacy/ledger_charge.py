@@ -28,6 +28,23 @@ from labeldp.receipt import Receipt
 _log = logging.getLogger("labeldp")
 
 
+class SameRequest(LedgerError):
+    """Another process has charged this very request since the caller looked: nothing was charged.
+
+    Attributes
+    ----------
+    run_id : str
+        The other one's.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(
+            f"Expected one process to make this request, but another one has just charged it (run {run_id}). Nothing more was charged. Run "
+            "the same again: it picks that run up, or returns its answer."
+        )
+        self.run_id = run_id
+
+
 @dataclass(frozen=True)
 class Request:
     """What is asked of the ledger: the facts of the entry, and what decides whether it may be written."""
@@ -38,6 +55,7 @@ class Request:
     overlap: Literal["charge", "refuse"]
     budget: Fraction | None
     total: Fraction
+    known: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         if self.overlap not in ("charge", "refuse"):
@@ -110,6 +128,7 @@ class _Charging:
         request = self.request
         if self.session.run_rows(request.run_id):
             raise LedgerError(f"Expected a run id that was never charged, got {request.run_id}. Make one with new_run_id().")
+        self._check_same()
         self._check_unit()
         if request.overlap == "refuse":
             self._check_rows()
@@ -124,6 +143,15 @@ class _Charging:
         if self._read is None:
             self._read = account_of(self.session.rows(self.request.dataset, self.request.column)).runs
         return self._read
+
+    def _check_same(self) -> None:
+        """Two identical requests at once are one charge: the second one sees the first here, where nobody else can write."""
+        request = self.request
+        if request.known is not None:
+            rows = self.session.request_rows(request.dataset, request.column, str(request.body["identity"]))
+            new = [run_id for run_id in map(run_of, rows) if run_id not in request.known]
+            if new:
+                raise SameRequest(new[-1])
 
     def _check_unit(self) -> None:
         unit, other = self.request.body["unit"], self.standing.unit

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
-from labeldp._hash import array_digest
+from labeldp._hash import array_digest, digest
 from labeldp.errors import InvalidInput, LedgerError, LeftOutWarning
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.laws.base import Array, Law
@@ -20,8 +20,13 @@ from labeldp.privacy.custody import Begun, RunPlan, depth_outside
 from labeldp.privacy.draw import Prior, Questions, draw, prepare_side
 from labeldp.privacy.events import per_row_epsilon
 from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.ledger_entries import Part
 from labeldp.privacy.noise import Blocks, Key, RowWords, derive_key, id_blocks, row_blocks
+from labeldp.privacy.run_store import ROWS, RunStore
 from labeldp.receipt import Receipt
+
+_DRAW = "/draw"
+"""Ending of the parts by which a run announces its stages in the ledger."""
 
 
 class Frame:
@@ -206,7 +211,7 @@ class Run:
         if self._drawn[rows].any() or len(np.unique(rows)) != len(rows):
             again = int(self._drawn[rows].sum())
             raise InvalidInput(f"Expected rows that this run has not drawn yet, got {again} drawn ones in stage {stage!r}.")
-        side, prior = self._keep_side(rows, side, stage)
+        side, prior = self._claimed(rows, law, side, stage)
         self._drawn[rows] = True
         inside = np.flatnonzero(self._kept[rows])
         chosen, used = rows[inside], law_per_row(law, self.receipt.max_rows_per_unit)
@@ -221,18 +226,52 @@ class Run:
             self._begun.store.save_noisy(stage, noisy)
         return noisy
 
-    def _keep_side(self, rows: NDArray[np.integer], side: Mapping[str, Array], stage: str) -> tuple[Mapping[str, Array], str]:
-        """The side to draw with, and its digest: the one kept by an earlier attempt or another process in this run, if there is one."""
+    def _claimed(self, rows: NDArray[np.integer], law: Law, side: Mapping[str, Array], stage: str) -> tuple[Mapping[str, Array], str]:
+        """The side to draw with, and its digest, when it is on disk and in the ledger which rows this stage draws, and how.
+
+        Then no other stage, of any handle or process, draws them again, and a run's folder that is set back is seen.
+        """
         store = self._begun.store
-        if store is None or not (side or store.load_side(stage)):
+        if store is None:
             return side, array_digest(side) if side else ""
         order = self._frame.by_id(rows)
-        kept = store.keep_side(stage, {name: values[order] for name, values in side.items()})
-        if any(len(values) != len(rows) for values in kept.values()):
-            raise LedgerError(f"Expected the rows that stage {stage!r} of run {self.receipt.run_id} began with, got other ones.")
+        mine = {name: np.ascontiguousarray(values[order]) for name, values in side.items()}
+        with store.alone():
+            kept = store.load_side(stage)
+            kept = mine if kept is None else kept
+            if any(len(values) != len(rows) for values in kept.values()):
+                raise LedgerError(f"Expected the rows that stage {stage!r} of run {self.receipt.run_id} began with, got other ones.")
+            prior = array_digest(kept) if kept else ""
+            self._claim(store, rows, {"law": law.to_dict(), "prior": prior}, stage)
+            if kept:
+                store.keep_side(stage, kept)
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
-        return {name: values[back] for name, values in kept.items()}, array_digest(kept)
+        return {name: values[back] for name, values in kept.items()}, prior
+
+    def _claim(self, store: RunStore, rows: NDArray[np.integer], how: Mapping[str, object], stage: str) -> None:
+        """Note and announce the rows of a stage, unless it was done before; alone in the run."""
+        ledger, run_id = self._frame.ledger, self.receipt.run_id
+        mask = np.zeros(self.n_rows, bool)
+        mask[rows] = True
+        chosen = self._frame.in_id_order(mask)
+        announced = {} if ledger is None else {part.name: part for part in ledger.parts(run_id)}
+        begun = {name.removesuffix(_DRAW) for name in announced if name.endswith(_DRAW)}
+        for other in sorted(begun.union(store.claims()) - {stage}):
+            theirs = store.load_array(f"{other}.{ROWS}")
+            known = announced.get(f"{other}{_DRAW}")
+            if theirs is None or (known is not None and int(theirs.sum()) != known.rows):
+                raise _set_back(run_id, other)
+            again = int(np.count_nonzero(chosen[theirs.astype(bool)]))
+            if again:
+                raise InvalidInput(f"Expected rows that this run has not drawn yet, got {again} of its stage {other!r} in stage {stage!r}.")
+        part = Part(0, f"{stage}{_DRAW}", len(rows), digest({"rows": array_digest({"rows": chosen}), **how}))
+        before = announced.get(part.name)
+        if before is not None and before.sha256 != part.sha256:
+            raise _set_back(run_id, stage)
+        store.save_array(f"{stage}.{ROWS}", chosen)
+        if ledger is not None and before is None and (how["prior"] or len(rows) < self.n_rows):
+            ledger.intend(run_id, [*announced.values(), part])
 
     @cached_property
     def _intact(self) -> bool:
@@ -313,6 +352,13 @@ class Run:
 def public_blocks(n_rows: int, ids: ArrayLike | None, key: Key) -> Blocks:
     """Blocks of rows by their ids, or by their numbers, under a key of purpose "ids" that is public."""
     return row_blocks(n_rows) if ids is None else id_blocks(ids, key)
+
+
+def _set_back(run_id: str, stage: str) -> LedgerError:
+    return LedgerError(
+        f"Expected stage {stage!r} of run {run_id} as the ledger has it, but its folder does not have it so: the folder was set back, or "
+        "this is another stage of that name. Nothing more was drawn. Restore the folder, or ask for a new, charged draw with redraw=True."
+    )
 
 
 def id_order(ids: ArrayLike) -> NDArray[np.intp]:

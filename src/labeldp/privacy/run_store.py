@@ -8,7 +8,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,45 @@ from labeldp.privacy.secrets import Secret, SecretHalves
 
 CHARGE: Final = "charge.json"
 """The file in a run's folder that says what was charged, as the ledger does: for a ledger that is lost."""
+
+
+ROWS: Final = "rows-drawn"
+"""Ending of the arrays that say which rows a stage draws."""
+
+
+class Held:
+    """A lock on a folder, which ends with the process at the latest; other systems than POSIX have none."""
+
+    def __init__(self, folder: Path) -> None:
+        self._handle = os.open(folder, os.O_RDONLY) if os.name == "posix" else -1
+
+    def wait(self) -> None:
+        """Have it, when nobody else does."""
+        self._lock(wait=True)
+
+    def try_now(self) -> bool:
+        """Have it, unless somebody else does."""
+        return self._lock(wait=False)
+
+    def _lock(self, *, wait: bool) -> bool:
+        if self._handle < 0:
+            return True
+        import fcntl
+
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX if wait else fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let others have it."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class RunStore:
@@ -99,6 +138,32 @@ class RunStore:
         names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
         return any(re.fullmatch(r"(?!\.)(.*\.)?(output|manifest\.json|done|parquet)", name) for name in names)
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other process, or handle of this one, is in such a block of the same run."""
+        held = self.hold()
+        try:
+            yield
+        finally:
+            held.close()
+
+    def hold(self) -> "Held":
+        """Wait until nobody holds this run, and hold it until the answer is closed or collected, or the process ends."""
+        private_folder(self.folder)
+        held = Held(self.folder)
+        held.wait()
+        return held
+
+    def is_held(self) -> bool:
+        """Whether some process, or this one, holds the run now."""
+        if not self.folder.is_dir():
+            return False
+        held = Held(self.folder)
+        try:
+            return not held.try_now()
+        finally:
+            held.close()
+
     def save_array(self, name: str, array: NDArray[np.generic]) -> None:
         """Keep a public array."""
         self.write(f"{name}.npy", _npy(array))
@@ -125,6 +190,10 @@ class RunStore:
             return None
         with np.load(io.BytesIO(data), allow_pickle=False) as side:
             return {name: side[name] for name in side.files}
+
+    def claims(self) -> list[str]:
+        """Names of the stages that have begun: the rows of each are kept as an array, before they are drawn."""
+        return sorted(path.name.removesuffix(f".{ROWS}.npy") for path in self.folder.glob(f"*.{ROWS}.npy"))
 
     def stages(self) -> list[str]:
         """Names of the stages whose outputs are kept."""
