@@ -363,6 +363,17 @@ def test_what_nothing_proves_is_refused_and_told_how_to_be_declared(shop: Shop) 
     assert code == 4 and "--noisy" in said
 
 
+def test_a_model_is_not_trained_for_a_link_that_it_cannot_replace(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, ".csv")
+    (tmp_path / "there").mkdir()
+    for target in ("there", "nowhere"):
+        (tmp_path / f"to-{target}").symlink_to(target)
+        given = ("train", shop.raw, "--label", "y", "--out", tmp_path / f"to-{target}", "--ledger", shop.ledger.location)
+        code, _, wrong = run(*given, "--epsilon", 1, "--classes", "0,1", "--dataset", "of the link")
+        assert code == 5 and "new or empty folder" in " ".join(wrong.split())
+    assert shop.ledger.spent("of the link", "y") == 0.0
+
+
 def test_another_column_of_a_released_table_is_raw(shop: Shop) -> None:
     table = read(shop.out)
     shop.put(table.append_column("other", pa.array(["a", "b"] * (N // 2))))

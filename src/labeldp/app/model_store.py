@@ -79,8 +79,8 @@ class StoredModel:
 
 
 def check_free(out: Path) -> None:
-    """The folder is not there yet, or is empty."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    """The folder is not there yet, or is empty; a link, wherever it leads, cannot be replaced in one step."""
+    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise ReleaseError(f"Expected a new or empty folder for the model, got {out}. Remove it, or choose another name.")
 
 
