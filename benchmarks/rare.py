@@ -191,7 +191,7 @@ def markdown(runs):
         "| data | learner | rarest class | eps | truth | labeldp | constant | RR undone | RR | gain on constant | on RR undone | mean p |"
     )
     lines = [head, "|" + "---|" * 12]
-    for (data, learner, _, epsilon, _seed), group in ((key(g[0]), g) for g in cells(runs).values()):
+    for (data, learner, _, epsilon), group in ((at, group) for at, group in cells(runs).items() if len(group) == SEEDS):
         losses = {method: column(group, method) for method in METHODS}
         gains = [
             f"{d.mean():+.4f} ± {d.std(ddof=1) / np.sqrt(len(d)):.4f}"

@@ -47,7 +47,7 @@ def test_speed_targets_are_listed_with_what_was_measured():
 def benchmark(monkeypatch):
     """Imports a benchmark by name, as its own folder's modules see each other."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    for module in ("faults", "scale", "speed_release", "conditions"):
+    for module in ("faults", "rare", "scale", "speed_release", "conditions"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     return importlib.import_module
 
@@ -55,6 +55,16 @@ def benchmark(monkeypatch):
 def test_the_page_on_scale_says_how_many_kills_there_were(benchmark):
     kept = json.loads((RESULTS / "faults.json").read_text(encoding="utf-8"))
     assert benchmark("faults").table(kept) in (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+
+
+def test_rare_classes_are_the_kept_results_and_nowhere_worse_than_a_constant_or_what_is_done_by_hand(benchmark):
+    rare = benchmark("rare")
+    runs = json.loads((RESULTS / "rare.json").read_text(encoding="utf-8"))["runs"]
+    assert rare.markdown(runs) in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    whole = {at: group for at, group in rare.cells(runs).items() if len(group) == rare.SEEDS}
+    assert len(whole) >= 15
+    for at, group in whole.items():
+        assert min(rare.worse(group, method) for method in rare.METHODS[1:]) > 0.01 / len(whole), at
 
 
 def test_no_kill_lost_or_doubled_anything():
