@@ -171,7 +171,7 @@ def test_a_rehearsal_is_small_has_all_classes_and_weights_and_leaves_no_trace(pe
     random.seed(3)
     classifier(ledger, Counting(), options=LearnOptions(em_rounds=1)).fit(numbers(people), people[1])
     rehearsed = [each for each in Counting.seen if each[0] <= 240]
-    assert [each[1] for each in rehearsed] == [2, 2] and any(each[2] for each in rehearsed)
+    assert rehearsed and {each[1] for each in rehearsed} == {2} and any(each[2] for each in rehearsed)
     real = len(Counting.seen) - len(rehearsed)
     drawn = np.random.random()
     np.random.seed(3)
