@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tests.cli.commands import SENTINEL, run
@@ -19,11 +20,13 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from labeldp.app.clusters import as_logistic
 from labeldp.app.learners import Boosting, NetLearner
 from labeldp.app.model_store import load_model, save_model
-from labeldp.app.train import threads_for
+from labeldp.app.predict import predict
+from labeldp.app.train import TrainSpec, threads_for
+from labeldp.app.train import train as run_train
 from labeldp.cli.tables import clusters_text, quality_text
 from labeldp.errors import InvalidInput
 from labeldp.learn import SoftmaxRegression
-from labeldp.privacy.ledger import default_ledger
+from labeldp.privacy.ledger import Ledger, default_ledger
 
 N = 1200
 
@@ -373,3 +376,63 @@ def test_small_tables_are_trained_on_one_thread() -> None:
             with threads_for(learner, rows):
                 assert threads() == wanted
         assert threads() == {2}
+
+
+def shops(path: Path, n: int, seed: int) -> tuple[Path, np.ndarray]:
+    """20 columns of categories, a thousand in all, half of which tell; one row in 20 is a sale."""
+    rng, world = np.random.default_rng(seed), np.random.default_rng(99)
+    columns, score = {}, np.full(n, -3.9)
+    for j in range(20):
+        effect = world.normal(size=50) * 0.5 * (j < 10)
+        found = rng.integers(50, size=n)
+        columns[f"c{j}"] = [f"v{each}" for each in found]
+        score += effect[found]
+    sold = rng.random(n) < 1 / (1 + np.exp(-score))
+    pq.write_table(pa.table({"row": np.arange(n), **columns, "sold": np.where(sold, "yes", "no")}), path)
+    return path, sold
+
+
+def test_many_categories_are_for_a_linear_model(tmp_path: Path) -> None:
+    """Guessing has an area of .5, with a standard deviation of .015: some 400 of the 8,000 rows are sales."""
+    source, _ = shops(tmp_path / "shops.parquet", 20_000, 0)
+    fresh, sold = shops(tmp_path / "fresh.parquet", 8_000, 1)
+    heard: list[tuple[str, int, int]] = []
+    spec = TrainSpec("sold", 3.0, ["no", "yes"], id="row", dataset="shops", exclude=["c19"])
+    run_train(source, tmp_path / "m", spec, Ledger(tmp_path / "l.db"), progress=lambda *each: heard.append(each))
+    fits = [done for phase, done, total in heard if phase == "train" and done < total]
+    assert fits and fits == list(range(1, len(fits) + 1))
+    predict(tmp_path / "m", fresh, tmp_path / "p.parquet")
+    assert roc_auc_score(sold, pq.read_table(tmp_path / "p.parquet")["probability_yes"].to_numpy()) > 0.63
+    assert isinstance(load_model(tmp_path / "m").model.estimator[-1], LogisticRegression)
+
+
+def test_boosting_tells_of_each_fit(tmp_path: Path) -> None:
+    source, heard = write(tmp_path / "shop.csv", shop()), []
+    spec = TrainSpec("bought", 4.0, ["no", "yes"], id="id", dataset="shop", model="boosting")
+    run_train(source, tmp_path / "m", spec, Ledger(tmp_path / "l.db"), progress=lambda *each: heard.append(each))
+    assert len([phase for phase, *_ in heard if phase == "train"]) > 2
+
+
+def test_features_are_chosen(tmp_path: Path) -> None:
+    source, _ = shops(tmp_path / "shops.parquet", 600, 0)
+    options = ("train", source, "--label", "sold", "--classes", "no,yes", "--epsilon", "2", "--id", "row", "--dataset", "s")
+    for number, (more, expected) in enumerate(
+        [(("--features", "c3,c1"), ["c3", "c1"]), (("--exclude", "c0"), [f"c{j}" for j in range(1, 20)])]
+    ):
+        code, _, told = run(*options, "--out", tmp_path / f"m{number}", *more)
+        assert code == 0, told
+        assert [each["name"] for each in model_features(tmp_path / f"m{number}")] == expected
+    for number, (more, said) in enumerate(
+        [
+            (("--features", "c3,sold"), "besides label, ids and unit"),
+            (("--features", "absent"), "absent"),
+            (("--exclude", "absent"), "absent"),
+            (("--features", "c1", "--exclude", "c1"), "at least one column"),
+        ]
+    ):
+        code, _, told = run(*options, "--out", tmp_path / f"bad{number}", *more)
+        assert code == 4 and said in told
+
+
+def model_features(folder: Path) -> list[dict[str, object]]:
+    return json.loads((folder / "model.json").read_text())["features"]["columns"]

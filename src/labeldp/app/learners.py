@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from labeldp import _validate
-from labeldp.app.clusters import CLUSTER_MODELS, ClusterLearner, ClustersSpec, Embedding, prior_for, standardised_by
+from labeldp.app.clusters import CLUSTER_MODELS, ClusterLearner, ClustersSpec, Embedding, as_logistic, prior_for, standardised_by
 from labeldp.deep import named
 from labeldp.errors import InvalidInput
 from labeldp.tables.arrays import ArrayInputs
@@ -17,7 +17,11 @@ from labeldp.tables.passes import Progress
 from labeldp.tables.standardised import Standardised, learn_standardised
 
 AUTO = "auto"
-MODELS = (AUTO, *CLUSTER_MODELS, *named.NETS)
+LINEAR = "linear"
+BOOSTING = "boosting"
+MODELS = (AUTO, BOOSTING, LINEAR, *CLUSTER_MODELS, *named.NETS)
+MANY_CATEGORIES = 300
+"""Categories of all columns together from which "auto" is a linear model: trees choose among all ways to part them, and find the noise."""
 IMAGES_BY_DEFAULT = "small-convnet"
 
 
@@ -84,12 +88,21 @@ class Learner(Protocol):
 
 def learner_for(model: str, inputs: Inputs, n_classes: int, options: NetOptions) -> Learner:
     """The learner of a name that `MODELS` has, for these inputs."""
-    if model in CLUSTER_MODELS or (model == AUTO and inputs.image is None):
+    if model in (BOOSTING, LINEAR) and inputs.image is not None:
+        raise InvalidInput(f"Expected rows of numbers or categories with --model {model}, got images. Choose a net, as small-convnet.")
+    if model in (BOOSTING, LINEAR, *CLUSTER_MODELS) or (model == AUTO and inputs.image is None):
         if options.given:
-            name = "gradient boosting" if model == AUTO else model
+            name = "no net" if model == AUTO else model
             raise InvalidInput(f"Expected a net with {', '.join(options.given)}, got {name}. Choose one: --model mlp.")
-        return Boosting(inputs) if model == AUTO else ClusterLearner(model, inputs)
+        if model in CLUSTER_MODELS:
+            return ClusterLearner(model, inputs)
+        linear = model == LINEAR or (model == AUTO and _categories(inputs) >= MANY_CATEGORIES)
+        return Linear(inputs) if linear else Boosting(inputs)
     return NetLearner(IMAGES_BY_DEFAULT if model == AUTO else model, inputs, n_classes, options)
+
+
+def _categories(inputs: Inputs) -> int:
+    return sum(len(column.categories) for column in inputs.features.columns) if isinstance(inputs, ColumnInputs) else 0
 
 
 def needs_torch(model: str, *, images: bool) -> bool:
@@ -111,26 +124,50 @@ class Boosting:
 
     def classifier(self, seed: int, progress: Progress, prior: ClustersSpec | None = None, **settings: Any) -> Any:
         """LabelDPClassifier around its own default."""
-        from sklearn.ensemble import HistGradientBoostingClassifier
-
         from labeldp.learn import LabelDPClassifier
 
         categories = self.inputs.features.categorical if isinstance(self.inputs, ColumnInputs) else []
-        estimator = HistGradientBoostingClassifier(
+        estimator = self._estimator(categories, seed)
+        known = prior_for(prior, None if self._standardised is None else Embedding(self._standardised))
+        return LabelDPClassifier(estimator, random_state=seed, prior=known, **settings)
+
+    def _estimator(self, categories: list[int], seed: int) -> Any:
+        from sklearn.ensemble import HistGradientBoostingClassifier
+
+        return HistGradientBoostingClassifier(
             max_leaf_nodes=15,
             l2_regularization=1.0,
             early_stopping=False,
             categorical_features=categories or None,
             random_state=seed,
         )
-        known = None if prior is None or self._standardised is None else prior_for(prior, Embedding(self._standardised))
-        return LabelDPClassifier(estimator, random_state=seed, prior=known, **settings)
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
         """The estimator, and how to read its probabilities."""
         made = model._model
         drawn = None if made.frequencies is None else {"share": made.share, "frequencies": [float(f) for f in made.frequencies]}
         return model.estimator_, {"channel": made.channel, "drawn": drawn}
+
+
+class Linear(Boosting):
+    """Logistic regression on the exact likelihood: a weight for each category, numbers standardised, gaps filled."""
+
+    def prepared(self, X: NDArray[Any]) -> Any:
+        """Rows of numbers standardised and categories as columns: a sparse matrix."""
+        standardised = standardised_by(self.inputs, X)
+        self.inputs = StandardisedInputs(self.inputs, standardised)
+        return standardised.sparse(X)
+
+    def _estimator(self, categories: list[int], seed: int) -> Any:
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
+
+        return make_pipeline(LogisticRegression(max_iter=200))
+
+    def result(self, model: Any) -> tuple[Any, dict[str, object]]:
+        """The estimator with scikit-learn's own type at its end."""
+        found, facts = super().result(model)
+        return (as_logistic(found) if hasattr(found, "steps") and hasattr(found.steps[-1][1], "C_") else found), facts
 
 
 class NetLearner:

@@ -22,6 +22,7 @@ from labeldp.errors import DomainLeakWarning, InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence.noisy import label_law
 from labeldp.laws import Law
+from labeldp.learn.model import heard_by
 from labeldp.privacy.encode import INFER, infers
 from labeldp.privacy.ledger import Ledger, default_ledger
 from labeldp.privacy.run import law_per_row
@@ -55,7 +56,9 @@ class TrainSpec:
         Of the training; the noise never depends on it.
     model : str
         One of `MODELS`: a net by name; "proportions", private label counts of clusters of rows of numbers, or "noise-cluster", one vote
-        for each; or "auto", gradient boosting for rows of numbers and a small convnet for images.
+        for each; or "boosting", gradient boosting; "linear", a logistic
+        regression with a weight for each category; or "auto": linear where columns of a table have many categories, else boosting for
+        rows of numbers, and a small convnet for images.
     net : NetOptions
     where : InputsSpec
     prior : ClustersSpec, optional
@@ -64,6 +67,8 @@ class TrainSpec:
         What proves a released table, as in `labeldp.tables.evidence.read_noisy`.
     noisy : bool
         The labels were drawn by something else than labeldp, by `law` at `epsilon`: nothing is charged, and nothing is proven.
+    features, exclude : sequence of str
+        Columns of a table to learn from, all but label, ids and unit by default; and columns to leave out.
     """
 
     label: str
@@ -84,6 +89,8 @@ class TrainSpec:
     manifest: Path | None = None
     released: Path | None = None
     noisy: bool = False
+    features: Sequence[str] | None = None
+    exclude: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.noisy and (self.epsilon is None or self.classes is None or infers(self.classes) or self.law == "auto"):
@@ -167,7 +174,7 @@ class _Task:
     def __init__(self, path: Path, spec: TrainSpec, ledger: Ledger):
         self._spec, self._ledger, self._path = spec, ledger, path
         proof = EvidenceSpec(spec.manifest, spec.released, spec.noisy, ledger)
-        self._data = TrainingData(path, spec.where, Columns(spec.label, spec.ids, spec.unit), proof)
+        self._data = TrainingData(path, spec.where, Columns(spec.label, spec.ids, spec.unit, spec.features, tuple(spec.exclude)), proof)
         if needs_torch(spec.model, images=spec.where.image is not None):
             require_torch()
         self._released = self._data.released
@@ -207,7 +214,7 @@ class _Task:
         rows = self._data.read(self._learner.inputs, self._codec, progress)
         X = self._learner.prepared(rows.X)
         model = self._learner.classifier(self._spec.random_state, progress, **self._settings())
-        with threads_for(self._learner, len(X)), warnings.catch_warnings():
+        with threads_for(self._learner, len(rows.X)), warnings.catch_warnings(), heard_by(_Fits(progress)):
             warnings.simplefilter("ignore", DomainLeakWarning)  # it was said when the codec read them
             if (noisy := self._noisy(rows)) is not None:
                 model.fit(X, replace(noisy, classes=tuple(range(noisy.n_classes)), order="labels"))  # X was read from the same rows
@@ -268,6 +275,20 @@ class _Task:
             "receipts": [receipt.to_dict() for receipt in _receipts(model)],
         }
 
+
+class _Fits:
+    """Fits of an estimator, one after another, as progress: how many there will be is known at the end."""
+
+    def __init__(self, progress: Progress):
+        self._progress, self._done = progress, 0
+
+    def __call__(self) -> None:
+        """After each fit."""
+        self._done += 1
+        self._progress("train", self._done, max(self._done + 1, _EXPECTED_FITS))
+
+
+_EXPECTED_FITS = 7  # two halves and the whole, each with a linear round and a weighted one, and once more from all rows
 
 ESTIMATES = ("estimated_accuracy", "estimated_log_loss", "baseline_accuracy", "baseline_log_loss")
 """What model.json says of held-out noisy rows: each an unbiased value with its interval, or null."""

@@ -89,11 +89,13 @@ class EvidenceSpec:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns that are no inputs: label, ids and unit."""
+    """The columns that are no inputs: label, ids and unit; and which others are, all by default."""
 
     label: str
     ids: tuple[str, ...]
     unit: str | None
+    features: Sequence[str] | None = None
+    exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for role, names in {"id": self.ids, "unit": (self.unit,)}.items():
@@ -145,6 +147,9 @@ class TrainingData:
 
     def learn_inputs(self) -> Inputs:
         """How the inputs are read, from public columns alone."""
+        chosen = self._columns.features is not None or self._columns.exclude
+        if chosen and (isinstance(self.table, ArrayTable) or self._where.image is not None):
+            raise InvalidInput("Expected --features and --exclude with the columns of a table, got arrays or images. Leave them out.")
         if isinstance(self.table, ArrayTable):
             if self.table.key in self._columns.names:
                 raise InvalidInput(f"Expected inputs besides label, ids and unit, got {self.table.key!r} as both. Name them (--inputs).")
@@ -159,7 +164,13 @@ class TrainingData:
         out = {*self._columns.names, self._columns.label + EVIDENCE, *(ids if isinstance(ids, (list, tuple)) else ())}
         if isinstance(receipt, Mapping):
             out.add(receipt["unit"])
-        return [name for name in self.table.names if name not in out]
+        chosen = self._columns.features
+        check_columns(self.table, [*(chosen or ()), *self._columns.exclude])
+        if found := sorted(out & set(chosen or ())):
+            raise InvalidInput(
+                f"Expected features besides label, ids and unit, got {', '.join(found)} among them. Leave it out (--features)."
+            )
+        return [name for name in (self.table.names if chosen is None else chosen) if name not in out and name not in self._columns.exclude]
 
     def read(self, inputs: Inputs, codec: LabelCodec, progress: Progress) -> TrainingRows:
         """All rows. Labels of a released table are not read here."""

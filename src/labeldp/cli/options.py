@@ -89,7 +89,8 @@ ModelName = Annotated[
     typer.Option(
         "--model",
         help="proportions: label counts of clusters of rows, or noise-cluster: one vote for each, for small budgets; mlp, small-convnet, "
-        "resnet18, wrn-28-4, vgg16 or small-inception, which need torch; or auto: gradient boosting, and for images small-convnet.",
+        "resnet18, wrn-28-4, vgg16 or small-inception, which need torch; boosting; linear; or auto: linear where columns have hundreds of "
+        "categories, else boosting, and for images small-convnet.",
     ),
 ]
 Image = Annotated[str | None, typer.Option("--image", help="Column of images: bytes of image files, or names of files; the only input.")]

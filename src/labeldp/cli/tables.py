@@ -150,6 +150,8 @@ def train(
     noisy: Annotated[
         bool, typer.Option("--noisy", help="You declare that another mechanism drew the labels, by --law at --epsilon. Nothing is charged.")
     ] = False,
+    features: Annotated[str | None, typer.Option(help="Columns to learn from: A,B. Default: all but label, ids and unit.")] = None,
+    exclude: Annotated[str | None, typer.Option(help="Columns not to learn from: A,B.")] = None,
     model: ModelName = "auto",
     image: Image = None,
     images: ImagesFolder = None,
@@ -209,6 +211,8 @@ def train(
             manifest,
             released,
             noisy,
+            split(features),
+            split(exclude) or (),
         )
     )
     record = usage(lambda: ledger_at(ledger, budget, key))

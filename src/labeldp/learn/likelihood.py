@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
 
 from labeldp.evidence import NoisyLabels
-from labeldp.learn.model import Estimator, Model
+from labeldp.learn.model import Estimator, Model, tell_of_fit
 from labeldp.learn.softmax import SoftmaxRegression
 
 PENALTIES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)  # the C to choose from, as shares of the user's
@@ -88,7 +88,9 @@ def takes_likelihood(estimator: Estimator) -> bool:
 def fit_last(learner: Estimator, X: object, fit: Callable[[Estimator, object], Estimator], codes: object = None) -> Estimator:
     """Transformers fitted to the features, and codes where there are some, then the last step by `fit`, a function of it and its input."""
     if not isinstance(learner, Pipeline):
-        return fit(learner, X)
+        fitted = fit(learner, X)
+        tell_of_fit()
+        return fitted
     *before, (name, last) = learner.steps
     if not before:
         return Pipeline([(name, fit_last(last, X, fit, codes))])

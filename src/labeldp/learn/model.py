@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A fitted scikit-learn estimator as a model of the true label, and how to fit one on weighted classes."""
 
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +81,26 @@ class Model:
         return log_evidence(noisy, self.predict_proba(X))
 
 
+_listener: ContextVar[Callable[[], object] | None] = ContextVar("listener", default=None)
+
+
+@contextlib.contextmanager
+def heard_by(listener: Callable[[], object] | None) -> Iterator[None]:
+    """Call a function after each fit of an estimator in this context; None: nobody hears."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def tell_of_fit() -> None:
+    """An estimator has been fitted."""
+    listener = _listener.get()
+    if listener is not None:
+        listener()
+
+
 def fit_codes(estimator: Estimator, X: object, rows: Codes, codes: Codes, weights: Floats | None = None) -> Estimator:
     """Fit a clone on these rows of X, each with a class code and a weight; a constant model where only one class is left.
 
@@ -93,7 +116,9 @@ def fit_codes(estimator: Estimator, X: object, rows: Codes, codes: Codes, weight
     one_class = len(codes) == 0 or codes.min() == codes.max()
     fitted = DummyClassifier() if one_class else clone(estimator)
     keyword = "sample_weight" if one_class and keyword else keyword
-    return fitted.fit(take(X, rows), codes, **({keyword: weights} if keyword else {}))
+    fitted = fitted.fit(take(X, rows), codes, **({keyword: weights} if keyword else {}))
+    tell_of_fit()
+    return fitted
 
 
 def require_classifier(estimator: Estimator) -> None:

@@ -16,7 +16,7 @@ from labeldp.evidence import NoisyLabels
 from labeldp.laws import RandomizedResponse
 from labeldp.learn.features import text_columns
 from labeldp.learn.labels import len_of
-from labeldp.learn.model import Estimator, Model, fit_codes, take
+from labeldp.learn.model import Estimator, Model, fit_codes, heard_by, take
 
 _FEW, _ROUNDS, _CATEGORIES = 60, 5, 300
 _LENGTHS = ("max_iter", "n_estimators", "iterations", "n_iter", "num_boost_round")
@@ -70,7 +70,7 @@ class _WrongType(InvalidInput, TypeError):
 def _failure(estimator: Estimator, X: Any, rows: NDArray[np.int64], n_classes: int, fit: Fit | None) -> Exception | None:
     codes = np.arange(len(rows)) % n_classes
     try:
-        with undisturbed():
+        with undisturbed(), heard_by(None):
             if fit is None:
                 model = Model(fit_codes(estimator, X, rows, codes), n_classes)
             else:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix, vstack
 
 from labeldp.tables.features import Features
 
@@ -53,6 +54,11 @@ class Standardised:
                 at += 1
         return out
 
+    def sparse(self, matrix: NDArray[np.floating[Any]]) -> csr_matrix:
+        """The same as a sparse matrix: with many categories nearly all of it is 0."""
+        step = max(1, _CELLS // max(1, self.width))
+        return vstack([csr_matrix(self.apply(matrix[i : i + step])) for i in range(0, len(matrix), step)], format="csr")
+
     def to_dict(self) -> dict[str, object]:
         """JSON-ready data."""
         return asdict(self)
@@ -68,6 +74,7 @@ class Standardised:
         )
 
 
+_CELLS = 1 << 24  # that are dense at a time
 _FAR = 1e6  # standard deviations; float32 stays exact enough
 
 
