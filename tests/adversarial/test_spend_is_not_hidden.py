@@ -173,6 +173,25 @@ def test_the_labels_are_neither_ids_nor_units(tmp_path: Path, way: str, role: st
     assert ledger.runs() == []
 
 
+@pytest.mark.parametrize("role", ["ids", "unit"])
+def test_the_labels_under_another_name_are_neither_ids_nor_units(tmp_path: Path, role: str) -> None:
+    """`column=` is "label" by default, whatever the labels' own column is called."""
+    ledger = ldp.Ledger(tmp_path / "l.db", budget=1.0)
+    codes = np.array([0, 1, 1, 0])
+    answers = pd.Series(codes, name="bought")
+    model = ldp.LabelDPClassifier(epsilon=1.0, classes=range(2), dataset="d", ledger=ledger)
+    calls = [
+        lambda y, **of: ldp.privatize(y, LAW, classes=range(2), dataset="d", ledger=ledger, **of),
+        lambda y, **of: ldp.aggregate(y, ldp.aggregates.Histogram(2, 1.0, 1), np.zeros(4, int), dataset="d", ledger=ledger, **of),
+        lambda y, **of: model.fit(np.zeros((4, 1)), y, **of),
+    ]
+    for call in calls:
+        for y, same in ((answers, answers), (answers, answers.copy()), (codes, codes)):
+            with pytest.raises(ldp.InvalidInput, match="the labels themselves"):
+                call(y, **{role: same})
+    assert ledger.runs() == []
+
+
 @pytest.mark.parametrize("way", charges())
 def test_every_way_in_python_keeps_to_names(tmp_path: Path, way: str) -> None:
     draw = charges()[way]

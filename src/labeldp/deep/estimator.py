@@ -298,7 +298,7 @@ class TorchClassifier:
         if isinstance(y, NoisyLabels):
             return self._fit_noisy(X, inputs, y.looked_up(self.ledger), ids, unit)
         require_own_order(X, ids)
-        return self._fit_raw(X, inputs, y, RowIds.of(ids, unit, id_name, unit_name))
+        return self._fit_raw(X, inputs, y, RowIds.of(ids, unit, id_name, unit_name).beside(y))
 
     def _fit_raw(self, X: Any, inputs: Inputs, y: Any, rows: RowIds) -> Self:
         require_own_labels(self)

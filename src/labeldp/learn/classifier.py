@@ -233,7 +233,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
                 return learner.fit(few, noisy, None, None)
 
             rehearsal = partial(rehearse, estimator, inputs, fit=try_out)
-            self._fit_raw(X, inputs, y, RowIds.of(ids, unit, id_name, unit_name), learner, options, rehearsal)
+            self._fit_raw(X, inputs, y, RowIds.of(ids, unit, id_name, unit_name).beside(y), learner, options, rehearsal)
         if encoder is not None:
             self._model = replace(self._model, estimator=Pipeline([("encoder", encoder), ("classifier", self._model.estimator)]))
             self.estimator_ = self._model.estimator

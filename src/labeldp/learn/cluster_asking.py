@@ -126,7 +126,7 @@ class ClusterAsking(ClassifierMixin, BaseEstimator, ABC):
         """
         if self.estimator is not None:
             self._require_estimator()
-        rows = RowIds.of(ids, unit, id_name, unit_name)
+        rows = RowIds.of(ids, unit, id_name, unit_name).beside(y)
         checked = self._checked(X, y, reset=True)
         require_own_labels(self)
         labels = checked_labels(y, len_of(checked), inferred=infers(self.classes))

@@ -132,7 +132,7 @@ def aggregate(
         inferred=inferred,
         dataset=dataset,
         column=column,
-        rows=RowIds.of(ids, unit, id_name, unit_name),
+        rows=RowIds.of(ids, unit, id_name, unit_name).beside(labels),
         max_rows_per_unit=max_rows_per_unit,
         ledger=ledger,
         noise=noise,

@@ -107,12 +107,12 @@ def privatize(
     >>> noisy.likelihood().shape
     (3, 4)
     """
+    rows = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
     declared, inferred = classes_for(labels, classes, law.n_classes)
     codes = encode(labels, declared)
     del labels  # what is shown of this frame, if something fails, shows none of them
     check_prior_use(law, prior)
     name = check_stage("release" if stage is None else stage)
-    rows = RowIds.of(ids, unit, id_name, unit_name)
     check_rows(codes, rows, max_rows_per_unit, column)
     used = law_per_row(law, max_rows_per_unit)
     words = Questions(used, dataset or "", column).words(lambda key: public_blocks(len(codes), ids, key))

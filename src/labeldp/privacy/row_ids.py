@@ -57,6 +57,14 @@ class RowIds:
         unit_names = [] if unit is None else _names("unit", unit, unit_name)
         return cls(ids, unit, joined(id_names), unit_of(joined(unit_names)) if unit_names else ROW, (*id_names, *unit_names))
 
+    def beside(self, labels: Any) -> "RowIds":
+        """Refuse the labels themselves, or the column that they were taken from, as ids or units: whatever `column=` calls them."""
+        own = _own_name(labels)
+        same = any(values is not None and values is labels for values in (self.ids, self.unit))
+        if same or (isinstance(own, str) and own and own in self.columns):
+            raise InvalidInput("Expected ids and units of public columns, got the labels themselves among them. Leave them out.")
+        return self
+
     def require_public(self, column: str) -> None:
         """Refuse the private column among ids and units: these go into digests, row sets and the choice of rows as they are."""
         if column in self.columns:

@@ -88,10 +88,10 @@ def aggregate_best(
     (0, [[3, 0], [0, 2]], 150.0)
     """
     _check(candidates, score, tuning)
+    named = RowIds.of(ids, None, id_name).beside(labels)
     declared, inferred = classes_for(labels, classes, candidates[0][0].n_classes)
     codes = encode(labels, declared)
     del labels
-    named = RowIds.of(ids, None, id_name)
     check_rows(codes, named, 1, column)
     tried = [(query, groups_of(groups, query, len(codes))) for query, groups in candidates]
     for query, where in tried:
