@@ -59,6 +59,9 @@ LOSSES: dict[str, Callable] = {
 }
 
 
+SGD = {"optimizer": "sgd", "momentum": 0.9, "channels_last": True, "patience": None}  # with Training's fields, all that a Recipe has
+
+
 @dataclass(frozen=True)
 class Training:
     """One stage's training, by names and numbers; see labeldp.deep.loop.Recipe.
@@ -82,7 +85,7 @@ class Training:
     def recipe(self) -> Recipe:
         """As the training loop takes it."""
         named = {"schedule": SCHEDULES[self.schedule], "augment": AUGMENTATIONS[self.augment], "loss": LOSSES[self.loss]}
-        return Recipe(**(asdict(self) | named | {"clip": math.inf if self.clip is None else self.clip}))
+        return Recipe(**(asdict(self) | named | SGD | {"clip": math.inf if self.clip is None else self.clip}))
 
     def described(self) -> dict[str, object]:
         """As JSON; a norm is mentioned where gradients are clipped."""

@@ -11,6 +11,7 @@ import argparse
 import functools
 import hashlib
 import json
+import math
 import os
 import random
 import shutil
@@ -27,6 +28,7 @@ from conditions import machine
 
 import labeldp
 from labeldp.deep import TorchClassifier, loop, models, stages
+from labeldp.deep.schedules import cosine
 from labeldp.privacy import custody, ledger_repair, run
 from labeldp.privacy.secrets import Secret, run_secret_halves
 
@@ -45,7 +47,7 @@ def fit(place: Path) -> TorchClassifier:
     X = (3 * np.eye(K)[y] + rng.normal(size=(ROWS, K))).astype(np.float32)
     net = TorchClassifier(
         lambda k: models.Mlp(K, k, (8,)),
-        recipe=loop.Recipe(epochs=2, batch_size=64, rate=0.05, precision="float32"),
+        recipe=loop.Recipe(epochs=2, batch_size=64, rate=0.05, precision="float32", schedule=cosine(), clip=math.inf, optimizer="sgd"),
         n_stages=STAGES,
         classes=range(K),
         validation_fraction=0.1,

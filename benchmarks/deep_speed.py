@@ -10,6 +10,7 @@ share of training and its peak memory, in a process of its own. Results are kept
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -26,6 +27,9 @@ from torch.nn import functional
 import labeldp as ldp
 from labeldp.deep import Candidates, Dense, PackedSets, Recipe, TorchClassifier, likelihood_loss, train
 from labeldp.deep.models import CifarResNet18, SmallConvNet
+from labeldp.deep.schedules import cosine
+
+FIT = Recipe(epochs=2, batch_size=256, rate=0.05, schedule=cosine(), clip=math.inf, optimizer="sgd")
 
 RESULT = Path(__file__).parent / "results" / "deep_speed.json"
 ROUNDS = {"quick": 9, "cpu": 31, "gpu": 101}
@@ -139,7 +143,7 @@ def loops(size: str, device: str, precision: str) -> dict[str, object]:
     images = torch.randint(0, 256, (n, 1, 28, 28), dtype=torch.uint8)
     held = evidence("dense", n, 10, "cpu")
     ours, theirs = SmallConvNet().to(device), SmallConvNet().to(device, memory_format=torch.channels_last)
-    recipe = Recipe(epochs=1, batch_size=batch, rate=1e-3, precision=precision)
+    recipe = Recipe(epochs=1, batch_size=batch, rate=1e-3, precision=precision, schedule=cosine(), clip=math.inf, optimizer="sgd")
     resident, table = images.to(device), held.values.to(device)
     optimizer = torch.optim.SGD(theirs.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4, nesterov=True)
     generator = torch.Generator().manual_seed(0)
@@ -170,7 +174,7 @@ def two_stages(size: str, device: str) -> dict[str, object]:
     labels = torch.randint(0, 10, (n,)).numpy()
     net = TorchClassifier(
         SmallConvNet,
-        recipe=Recipe(epochs=2, rate=0.05),
+        recipe=FIT,
         epsilon=1.0,
         classes=range(10),
         noise=ldp.SeededNoise(0),
@@ -187,7 +191,7 @@ def two_stages(size: str, device: str) -> dict[str, object]:
 
     def training() -> None:
         for x, table in ((images[half], evidence_rows[half]), (images, evidence_rows)):
-            train(again, x, table, Recipe(epochs=2, rate=0.05), generator=torch.Generator().manual_seed(0), device=device)
+            train(again, x, table, FIT, generator=torch.Generator().manual_seed(0), device=device)
 
     alone = seconds(training, device)
     return {

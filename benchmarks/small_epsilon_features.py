@@ -12,6 +12,7 @@ loss, of SimCLR or SCAN, after a short training on the first MNIST images.
 import fcntl
 import hashlib
 import json
+import math
 import os
 import time
 from dataclasses import asdict, dataclass
@@ -123,7 +124,14 @@ def _simclr(recipe, X):
     losses = []
     torch.manual_seed(recipe.seed)
     how = Recipe(
-        epochs=recipe.epochs, batch_size=recipe.batch, rate=recipe.rate, weight_decay=1e-4, schedule=cosine(0.05), augment=_view(recipe)
+        epochs=recipe.epochs,
+        batch_size=recipe.batch,
+        rate=recipe.rate,
+        weight_decay=1e-4,
+        schedule=cosine(0.05),
+        augment=_view(recipe),
+        optimizer="sgd",
+        clip=math.inf,
     )
     more = {"generator": torch.Generator().manual_seed(recipe.seed), "progress": lambda epoch: losses.append(round(epoch.loss, 4))}
     return ssl.simclr(_net(recipe), _images(X), how, temperature=recipe.temperature, **more), losses
@@ -134,10 +142,18 @@ def _scan(recipe, below, X):
 
     from labeldp.deep import ssl
     from labeldp.deep.loop import Recipe
+    from labeldp.deep.schedules import cosine
 
     losses, net = [], _net(recipe.net)
     net.load_state_dict(torch.load(below.with_suffix(".pt"), weights_only=True))
-    shared = {"batch_size": recipe.batch, "weight_decay": 1e-4, "clip": 5.0, "augment": _view(recipe.net)}
+    shared = {
+        "batch_size": recipe.batch,
+        "weight_decay": 1e-4,
+        "clip": 5.0,
+        "augment": _view(recipe.net),
+        "schedule": cosine(),
+        "optimizer": "sgd",
+    }
     first = Recipe(epochs=recipe.epochs, rate=recipe.rate, **shared)
     last = Recipe(epochs=recipe.self_label_epochs, rate=recipe.self_label_rate, **shared)
     more = {"generator": torch.Generator().manual_seed(recipe.seed), "progress": lambda epoch: losses.append(round(epoch.loss, 4))}

@@ -33,7 +33,7 @@ def work(config: dict[str, str]) -> None:
     X = (X / 16).astype("float32")
     model = ldp.deep.TorchClassifier(
         lambda n_classes: ldp.deep.models.Mlp(64, n_classes, (64,)),
-        recipe=ldp.deep.Recipe(epochs=10, batch_size=64, rate=0.02, precision="float32"),
+        recipe=ldp.deep.Recipe(epochs=10, batch_size=64, rate=0.02, precision="float32", optimizer="sgd"),
         epsilon=EPSILON,
         classes=range(10),
         dataset="digits",

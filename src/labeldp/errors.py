@@ -11,6 +11,7 @@ LabelDPError
 
 LabelDPWarning
 ├── DomainLeakWarning    the classes were read off private labels
+├── HighRateWarning      a learning rate that is meant for another optimizer
 ├── LeftOutWarning       rows over a unit's cap are not used
 ├── LostClassWarning     a net has given up a class that occurs
 ├── MergedClassesWarning some classes are told apart by no row
@@ -74,6 +75,10 @@ class LabelDPWarning(UserWarning):
 
 class DomainLeakWarning(LabelDPWarning):
     """The list of classes was read off the private labels, as was asked for: which classes occur is not protected."""
+
+
+class HighRateWarning(LabelDPWarning):
+    """A learning rate is far above what its optimizer bears: one that is meant for SGD, given to AdamW."""
 
 
 class LeftOutWarning(LabelDPWarning):

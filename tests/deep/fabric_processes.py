@@ -13,8 +13,10 @@ from labeldp.deep import Recipe, Resident, as_inputs, augment, evidence_of, trai
 from labeldp.deep.models import Mlp, SmallConvNet
 
 N, K = 192, 4  # three batches of 63, which two processes cannot halve, and one of 3
-QUICK = Recipe(2, 63, 0.05, precision="float32")
-IMAGES = Recipe(2, 63, 0.02, alpha=1.0, clip=1.0, average=0.9, augment=partial(augment.shift, pixels=1), precision="float32")
+QUICK = Recipe(2, 63, 0.05, precision="float32", optimizer="sgd")
+IMAGES = Recipe(
+    2, 63, 0.02, alpha=1.0, clip=1.0, average=0.9, augment=partial(augment.shift, pixels=1), precision="float32", optimizer="sgd"
+)
 
 
 class Watched(Resident):
@@ -66,7 +68,7 @@ def trainings(seed, rank=0, **options):
     torch.manual_seed(seed + 100 * rank)
     note("plain", net := plain_net(), as_inputs(x), QUICK)
     note("again", net, as_inputs(x), QUICK)  # a second stage goes on with the same net
-    note("clipped", plain_net_of(0), as_inputs(x), Recipe(2, 63, 0.05, clip=0.05, average=0.9, precision="float32"))
+    note("clipped", plain_net_of(0), as_inputs(x), Recipe(2, 63, 0.05, clip=0.05, average=0.9, precision="float32", optimizer="sgd"))
     torch.manual_seed(seed + 100 * rank)
     note("images", SmallConvNet(K, 1), as_inputs(images), IMAGES)
     note("tabular", Mlp(K, K, (16,)), as_inputs(x), QUICK)

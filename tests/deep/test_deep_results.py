@@ -2,7 +2,9 @@
 """The deep tables in the documents are made again from the kept runs and compared."""
 
 import json
+import math
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,22 @@ def test_tables_in_the_documents_are_the_kept_runs(deep):
 def test_the_summary_in_the_readme_is_the_kept_runs(deep):
     _, _, report = deep
     assert report.summary() in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_recipes_name_every_setting_so_that_no_default_changes_what_they_mean(deep, monkeypatch):
+    """And the published ones are those of the kept runs: SGD, clipped only where that is said."""
+    import deep_recipes
+
+    from labeldp.deep import Recipe
+
+    given = []
+    monkeypatch.setattr(deep_recipes, "Recipe", lambda **named: given.append(named) or Recipe(**named))
+    for frozen in deep_recipes.FROZEN.values():
+        for training in (frozen.paper, frozen.clean, *(stage for stages in frozen.ours for stage in stages)):
+            made = training.recipe()
+            assert given[-1].keys() == {field.name for field in fields(Recipe)}
+            assert (made.optimizer, made.momentum, made.clip) == ("sgd", 0.9, math.inf if training.clip is None else training.clip)
+    assert given
 
 
 def test_a_run_says_what_its_precision_came_to(deep):

@@ -36,7 +36,7 @@ from labeldp.errors import SeenRowsWarning
 from labeldp.learn import ClusterPrior, LearnOptions
 
 K, N = 4, 1200
-QUICK = Recipe(epochs=4, batch_size=64, rate=0.05, precision="float32")
+QUICK = Recipe(epochs=4, batch_size=64, rate=0.05, precision="float32", optimizer="sgd")
 
 
 def perceptron(k=K):
@@ -84,10 +84,18 @@ class Items:
         {},
         {"n_stages": 1, "law": "rr"},
         {"n_stages": 3, "stage_sizes": (2, 1, 1), "validation_fraction": 0.1},
-        {"module": perceptron(), "law": "rr-with-prior", "recipe": Recipe(4, 64, 0.05, loss=cross_entropy, precision="float32")},
-        {"law": "rr", "recipe": Recipe(4, 64, 0.02, loss=debiased_loss, precision="float32")},
-        {"recipe": Recipe(4, 64, 0.05, loss=functools.partial(generalised_cross_entropy, q=0.5), alpha=0.5, precision="float32")},
-        {"recipe": Recipe(4, 64, 0.05, loss=posterior_loss, average=0.9, precision="float32"), "top_k_filter": 2},
+        {
+            "module": perceptron(),
+            "law": "rr-with-prior",
+            "recipe": Recipe(4, 64, 0.05, loss=cross_entropy, precision="float32", optimizer="sgd"),
+        },
+        {"law": "rr", "recipe": Recipe(4, 64, 0.02, loss=debiased_loss, precision="float32", optimizer="sgd")},
+        {
+            "recipe": Recipe(
+                4, 64, 0.05, loss=functools.partial(generalised_cross_entropy, q=0.5), alpha=0.5, precision="float32", optimizer="sgd"
+            )
+        },
+        {"recipe": Recipe(4, 64, 0.05, loss=posterior_loss, average=0.9, precision="float32", optimizer="sgd"), "top_k_filter": 2},
     ],
     ids=named,
 )
@@ -128,7 +136,7 @@ def test_images_as_bytes_and_as_numbers():
     rng = np.random.default_rng(0)
     y = rng.integers(2, size=300)
     images = (200 * y[:, None, None, None] + rng.integers(0, 50, (300, 1, 8, 8))).astype(np.uint8)
-    recipe = Recipe(epochs=3, batch_size=32, rate=0.02, precision="float32")
+    recipe = Recipe(epochs=3, batch_size=32, precision="float32")
     model = classifier(SmallConvNet, classes=[0, 1], recipe=recipe, epsilon=4.0).fit(images, y)
     assert model.score(images, y) > 0.9
     assert np.allclose(model.predict_proba(images), model.predict_proba(images / np.float32(255)), atol=1e-5)
@@ -175,7 +183,7 @@ def test_noisy_labels_cost_nothing_and_score_without_truth(data):
 def test_one_charge_covers_all_stages_and_a_repeat_is_free(data, tmp_path):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    model = classifier(noise=None, ledger=ledger, dataset="people", n_stages=3, recipe=Recipe(1, 256, 0.05))
+    model = classifier(noise=None, ledger=ledger, dataset="people", n_stages=3, recipe=Recipe(1, 256, 0.05, optimizer="sgd"))
     first, second = model.fit(X, y).noisy_labels_, classifier(**model.get_params()).fit(X, y).noisy_labels_
     assert np.array_equal(first.likelihood(), second.likelihood())
     assert ledger.spent("people", "label") == model.privacy_.epsilon == 2.0
@@ -216,7 +224,7 @@ def test_other_columns_of_ids_or_units_hide_no_rows(data, tmp_path):
 def test_ids_name_the_rows(data):
     X, y = data
     ids = np.array([f"row-{i}" for i in range(N)])
-    noisy = classifier(recipe=Recipe(1, 256, 0.05)).fit(X, y, ids=ids).noisy_labels_
+    noisy = classifier(recipe=Recipe(1, 256, 0.05, optimizer="sgd")).fit(X, y, ids=ids).noisy_labels_
     assert noisy.explicit_ids and noisy.ids.tolist() == ids.tolist()
 
 
@@ -231,7 +239,7 @@ def test_scikit_learn_clones_searches_and_knows_it(data):
     assert copy.recipe == QUICK and copy.module is not model.module
     with pytest.raises(ldp.InvalidInput, match="epsilon"):
         model.set_params(epsilom=1)
-    grid = {"recipe": [QUICK, Recipe(epochs=1, rate=1e-9, precision="float32")]}
+    grid = {"recipe": [QUICK, Recipe(epochs=1, rate=1e-9, precision="float32", optimizer="sgd")]}
     search = GridSearchCV(classifier(noise=None), grid, scoring=ldp.metrics.likelihood_scorer, cv=KFold(2), error_score="raise")
     assert search.fit(X, noisy_of(y)).best_params_ == {"recipe": QUICK}
 
@@ -248,7 +256,7 @@ def test_images_pass_through_label_dp_classifier():
     rng = np.random.default_rng(0)
     y = rng.integers(3, size=240)
     images = (0.8 * (np.arange(3) == y[:, None])[:, :, None, None] + 0.1 * rng.random((240, 3, 6, 6))).astype(np.float32)
-    net = classifier(functools.partial(SmallConvNet, in_channels=3), recipe=Recipe(6, 32, 0.02, precision="float32"))
+    net = classifier(functools.partial(SmallConvNet, in_channels=3), recipe=Recipe(6, 32, 0.02, precision="float32", optimizer="sgd"))
     model = ldp.LabelDPClassifier(net, epsilon=4.0, classes=range(3), noise=ldp.SeededNoise(0), random_state=0).fit(images, y)
     assert model.score(images, y) > 0.9
     with pytest.raises(ValueError, match="dim"):
@@ -396,7 +404,7 @@ def test_no_message_shows_a_label(data):
         classifier().fit(X, np.full(N, "sentinel-label"))
     assert "sentinel" not in str(error.value)
     with pytest.warns(ldp.DomainLeakWarning):
-        model = classifier(classes="infer", recipe=Recipe(1, 256, 0.05)).fit(X, data[1])
+        model = classifier(classes="infer", recipe=Recipe(1, 256, 0.05, optimizer="sgd")).fit(X, data[1])
     assert model.privacy_.except_for == "which classes occur"
     with pytest.raises(ldp.InvalidInput, match="classes that a label can have, got none"):
         classifier(classes=None).fit(X, data[1])
@@ -446,7 +454,9 @@ def test_noisy_labels_are_checked(data):
 def test_training_that_diverges_stops_and_keeps_what_was_drawn(data, tmp_path):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    model = classifier(noise=None, ledger=ledger, dataset="people", recipe=Recipe(2, 128, 1e12, momentum=0.0, precision="float32"))
+    model = classifier(
+        noise=None, ledger=ledger, dataset="people", recipe=Recipe(2, 128, 1e12, momentum=0.0, precision="float32", optimizer="sgd")
+    )
     with pytest.raises(ldp.InvalidInput, match="finite"):
         model.fit(X * 1e6, y)
     assert [run.state for run in ledger.runs()] == ["charged"]

@@ -93,7 +93,7 @@ def test_shares_weigh_as_much_as_their_rows(m, world):
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_one_process_of_fabric_is_the_plain_loop(precision):
     x, form = fabric_processes.problem()
-    plain = Recipe(2, 64, 0.05, clip=0.5, precision="bf16" if "bf16" in precision else "float32")
+    plain = Recipe(2, 64, 0.05, clip=0.5, precision="bf16" if "bf16" in precision else "float32", optimizer="sgd")
     found = []
     for options in ({}, {"fabric": Fabric(accelerator="cpu", devices=1, precision=precision)}):
         net = fabric_processes.plain_net_of(0)

@@ -260,7 +260,7 @@ def evidence(n=N):
 def fitted(data, recipe=None, net=Mlp, **options):
     torch.manual_seed(0)
     made = Mlp(2, K) if net is Mlp else net(K, 2)
-    recipe = recipe or Recipe(2, 32, 0.05, precision="float32")
+    recipe = recipe or Recipe(2, 32, 0.05, precision="float32", optimizer="sgd")
     return train(made, data, evidence_of(evidence()), recipe, generator=torch.Generator().manual_seed(0), **options)
 
 

@@ -38,12 +38,12 @@ def accuracy(net, x, labels):
     return float((predict(net, x).argmax(1).numpy() == labels).mean())
 
 
-QUICK = Recipe(epochs=4, batch_size=128, rate=0.05, precision="float32")
+QUICK = Recipe(epochs=4, batch_size=128, rate=0.05, precision="float32", optimizer="sgd")
 RECIPES = {
     "likelihood": QUICK,
-    "average, clip, mixup": Recipe(4, 128, 0.05, alpha=1.0, clip=1.0, average=0.9, precision="float32"),
-    "model posterior": Recipe(4, 128, 0.05, loss=posterior_loss, precision="float32"),
-    "bf16": Recipe(4, 128, 0.05, precision="bf16"),
+    "average, clip, mixup": Recipe(4, 128, 0.05, alpha=1.0, clip=1.0, average=0.9, precision="float32", optimizer="sgd"),
+    "model posterior": Recipe(4, 128, 0.05, loss=posterior_loss, precision="float32", optimizer="sgd"),
+    "bf16": Recipe(4, 128, 0.05, precision="bf16", optimizer="sgd"),
 }
 
 
@@ -58,13 +58,13 @@ def test_nets_learn_the_truth_from_noise(name):
 
 def test_debiased_weights_train_too():
     x, labels, noisy = problem()
-    recipe = Recipe(2, 128, 0.02, loss=debiased_loss, precision="float32")
+    recipe = Recipe(2, 128, 0.02, loss=debiased_loss, precision="float32", optimizer="sgd")
     assert accuracy(fitted(recipe, x, debias_weights(noisy)), x, labels) > 0.85
 
 
 def test_a_seed_gives_the_same_weights_and_another_others():
     x, _, noisy = problem(300)
-    form, recipe = evidence_of(noisy), Recipe(2, 64, 0.05, alpha=1.0, precision="float32")
+    form, recipe = evidence_of(noisy), Recipe(2, 64, 0.05, alpha=1.0, precision="float32", optimizer="sgd")
     first, again, other = (predict(fitted(recipe, x, form, seed), x) for seed in (0, 0, 1))
     assert torch.equal(first, again) and not torch.equal(first, other)
 
@@ -79,7 +79,13 @@ def test_images_are_scaled_augmented_and_kept_channels_last():
     x = torch.randint(0, 256, (33, 2, 8, 8), dtype=torch.uint8)
     noisy = ldp.privatize(np.arange(33) % K, ldp.RandomizedResponse(K, 1.0), noise=ldp.SeededNoise(0))
     generator = torch.Generator().manual_seed(0)
-    train(SmallConvNet(K, 2), x, evidence_of(noisy), Recipe(1, 16, 0.01, augment=watch, precision="float32"), generator=generator)
+    train(
+        SmallConvNet(K, 2),
+        x,
+        evidence_of(noisy),
+        Recipe(1, 16, 0.01, augment=watch, precision="float32", optimizer="sgd"),
+        generator=generator,
+    )
     assert [len(images) for images in seen] == [16, 17]
     assert all(images.is_contiguous(memory_format=torch.channels_last) for images in seen)
     assert max(float(images.max()) for images in seen) <= 1.0
@@ -96,11 +102,11 @@ def test_a_training_whose_only_step_has_no_rate_is_told_of():
     x, _, noisy = problem(60)
     form, ramp = evidence_of(noisy), triangular(0.2)
     with pytest.warns(ldp.errors.UntrainedWarning, match="0 at 1 of 1 steps"):
-        net = fitted(Recipe(1, 64, 1e30, schedule=ramp, precision="float32"), x, form)
+        net = fitted(Recipe(1, 64, 1e30, schedule=ramp, precision="float32", optimizer="sgd"), x, form)
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        more = fitted(Recipe(1, 32, 0.1, schedule=ramp, precision="float32"), x, form)
+        more = fitted(Recipe(1, 32, 0.1, schedule=ramp, precision="float32", optimizer="sgd"), x, form)
     assert not torch.equal(predict(net, x), predict(more, x))
     with pytest.raises(ldp.InvalidInput, match=r"torch.Generator, got int"):
         train(net, x, form, QUICK, generator=0)

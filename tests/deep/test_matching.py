@@ -25,7 +25,7 @@ def noisy_of(order=ORDER, names=None):
 
 
 def classifier(**settings):
-    recipe = Recipe(epochs=8, batch_size=32, rate=0.05, precision="float32")
+    recipe = Recipe(epochs=8, batch_size=32, rate=0.05, precision="float32", optimizer="sgd")
     return TorchClassifier(lambda k: Mlp(K, k, (8,)), **{"recipe": recipe, "classes": range(K), "random_state": 0} | settings)
 
 

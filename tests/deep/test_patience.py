@@ -10,7 +10,14 @@ from labeldp.deep import Recipe, TorchClassifier, cross_entropy, evidence_of, pr
 from labeldp.deep.models import Mlp
 
 K, N = 4, 600
-STEEP = {"batch_size": 32, "rate": 0.5, "weight_decay": 0.0, "clip": 1.0, "precision": "float32"}  # the net soon learns noise by heart
+STEEP = {
+    "batch_size": 32,
+    "rate": 0.5,
+    "weight_decay": 0.0,
+    "clip": 1.0,
+    "precision": "float32",
+    "optimizer": "sgd",
+}  # the net soon learns noise by heart
 
 
 @pytest.fixture(scope="module")

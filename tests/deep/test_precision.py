@@ -35,7 +35,7 @@ def fitted(device, precision):
     y = rng.integers(K, size=N)
     X = (2 * np.eye(K)[y] + rng.normal(size=(N, K))).astype(np.float32)
     Told.found = []
-    recipe = Recipe(epochs=1, rate=0.05, precision=precision)
+    recipe = Recipe(epochs=1, rate=0.05, precision=precision, optimizer="sgd")
     settings = {"classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0, "validation_fraction": 0.1, "device": device}
     model = TorchClassifier(Told, recipe=recipe, **settings).fit(X, y)
     during = Told.found[1:]  # the first one is the look at the untrained net
@@ -81,7 +81,7 @@ def test_bytes_in_rows_are_codes_and_stay_so():
     y = rng.integers(K, size=N)
     X = (60 * y[:, None] + rng.integers(0, 20, (N, 5))).astype(np.uint8)
     settings = {"classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0}
-    recipe = Recipe(epochs=40, batch_size=32, rate=2.0, precision="float32")
+    recipe = Recipe(epochs=40, batch_size=32, rate=2.0, precision="float32", optimizer="sgd")
     model = TorchClassifier(Codes, recipe=recipe, epsilon=5.0, n_stages=1, **settings).fit(X, y)
     assert model.score(X, y) > 0.9
 

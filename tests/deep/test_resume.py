@@ -27,7 +27,7 @@ from labeldp.errors import LabelDPWarning
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARK = ROOT / "benchmarks" / "deep_resume.py"
 K, N = 4, 500
-RECIPE = Recipe(epochs=2, batch_size=64, rate=0.05, precision="float32")
+RECIPE = Recipe(epochs=2, batch_size=64, rate=0.05, precision="float32", optimizer="sgd")
 
 
 @pytest.fixture(scope="module")
@@ -177,9 +177,9 @@ OTHER = {
     "classes": lambda X, y: ({"classes": [3, 2, 1, 0]}, {}),
     "dataset": lambda X, y: ({"dataset": "others"}, {}),
     "column": lambda X, y: ({"column": "other"}, {}),
-    "rate": lambda X, y: ({"recipe": Recipe(2, 64, 0.04, precision="float32")}, {}),
-    "loss": lambda X, y: ({"recipe": Recipe(2, 64, 0.05, loss=cross_entropy, precision="float32")}, {}),
-    "schedule": lambda X, y: ({"recipe": Recipe(2, 64, 0.05, schedule=schedules.cosine(0.1), precision="float32")}, {}),
+    "rate": lambda X, y: ({"recipe": Recipe(2, 64, 0.04, precision="float32", optimizer="sgd")}, {}),
+    "loss": lambda X, y: ({"recipe": Recipe(2, 64, 0.05, loss=cross_entropy, precision="float32", optimizer="sgd")}, {}),
+    "schedule": lambda X, y: ({"recipe": Recipe(2, 64, 0.05, schedule=schedules.cosine(0.1), precision="float32", optimizer="sgd")}, {}),
     "net": lambda X, y: ({"module": Mlp(K, K, (9,))}, {}),
     "seed": lambda X, y: ({"random_state": 1}, {}),
     "warm start": lambda X, y: ({"warm_start": False}, {}),
@@ -340,7 +340,7 @@ def test_another_recipe_in_another_folder_goes_on_from_the_labels_that_were_draw
     X, y = data
     with pytest.raises(Stopped):
         classifier(tmp_path, 3).fit(X, y)
-    other = classifier(tmp_path, folder=tmp_path / "again", recipe=Recipe(1, 64, 0.02, precision="float32")).fit(X, y)
+    other = classifier(tmp_path, folder=tmp_path / "again", recipe=Recipe(1, 64, 0.02, precision="float32", optimizer="sgd")).fit(X, y)
     assert other.ledger.spent("people", "label") == 1.0 and len(other.ledger.runs()) == 1
 
 

@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from tests.deep.datasets import Rows
 from tests.naming import named
 from torch import nn
@@ -36,6 +37,7 @@ BAD_FIELDS = [
     *({"epochs": each} for each in (1.5, True, 0)),
     {"batch_size": 0},
     {"precision": "fp16"},
+    {"optimizer": "adam"},
 ]
 
 
@@ -49,6 +51,32 @@ def test_a_recipe_is_checked_when_it_is_made(field):
 def test_a_recipe_takes_what_trainings_use():
     for schedule in (lambda t: 1.0 - t, lambda t: np.float32(t), lambda t: torch.tensor(t), lambda t: 2):
         assert Recipe(schedule=schedule, momentum=0, weight_decay=0, alpha=0, clip=math.inf, average=0.0, channels_last=False)
+
+
+@pytest.mark.parametrize("net", [SmallConvNet, "plain"], ids=["convnet", "without batch normalisation"])
+def test_defaults_learn_from_few_rows_whatever_the_net(net):
+    X, y = load_digits(return_X_y=True)
+    X = (X / 16).astype(np.float32)
+    make = {"plain": lambda k: nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, k))}
+    settings = {"epsilon": 2.0, "classes": range(10), "noise": ldp.SeededNoise(0), "random_state": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ldp.errors.LostClassWarning)
+        model = TorchClassifier(make.get(net, net), **settings).fit(X[:1300].reshape(-1, 1, 8, 8), y[:1300])
+    accuracy = model.score(X[1300:].reshape(-1, 1, 8, 8), y[1300:])
+    assert accuracy > 0.7  # SGD at 0.1 without a ramp: 0.3 and less without batch normalisation
+
+
+def test_a_rate_that_is_meant_for_sgd_is_told():
+    with pytest.warns(ldp.errors.HighRateWarning, match='up to 0.03 with AdamW, got 0.1.*optimizer="sgd"') as told:
+        Recipe(rate=0.1)
+    assert told[0].filename == __file__
+    Recipe(rate=0.1, optimizer="sgd"), Recipe(rate=0.03)
+
+
+def test_batches_grow_with_the_rows_where_none_are_asked_for():
+    sizes = [Recipe().rows_of_batch(n) for n in (1, 1200, 4000, 7000, 16_000, 10**9)]
+    assert sizes == [32, 32, 64, 128, 256, 256]
+    assert Recipe(batch_size=7).rows_of_batch(10**9) == 7
 
 
 class Dict(nn.Module):

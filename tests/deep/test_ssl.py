@@ -20,7 +20,7 @@ from labeldp.deep import Embedder, Recipe, augment, models, predict, ssl
 from labeldp.deep.inputs import as_inputs
 from labeldp.deep.ssl_losses import byol_loss, nt_xent, scan_loss, self_label_loss
 
-QUICK = Recipe(epochs=2, batch_size=64, rate=0.05)
+QUICK = Recipe(epochs=2, batch_size=64, rate=0.05, optimizer="sgd")
 
 
 def generator(seed=0):
@@ -153,7 +153,7 @@ def moved(x, draw):
     return augment.colour_jitter(augment.shift(x, draw, pixels=2), draw)
 
 
-LEARN = Recipe(epochs=10, batch_size=64, schedule=ssl.SIMCLR.schedule)
+LEARN = Recipe(epochs=10, batch_size=64, schedule=ssl.SIMCLR.schedule, clip=math.inf, optimizer="sgd")
 METHODS = {"simclr": (partial(ssl.simclr, temperature=0.2), 0.1), "byol": (partial(ssl.byol, decay=0.9), 0.3)}
 
 
@@ -172,16 +172,17 @@ def test_features_are_better_than_pixels_and_than_those_of_the_untrained_net(nam
     assert after > pixels + 0.05 and after > before
 
 
-def test_scan_finds_clusters_and_gives_their_probabilities():
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_scan_finds_clusters_and_gives_their_probabilities(precision):
     X, y = blobs()
-    recipe = Recipe(epochs=20, batch_size=100, rate=0.05, augment=jitter_rows)
+    recipe = Recipe(epochs=20, batch_size=100, rate=0.05, augment=jitter_rows, precision=precision, optimizer="sgd")
     found = ssl.scan(mlp(), X, 4, recipe, generator=generator(), n_neighbours=10, self_label=replace(recipe, epochs=3))
-    p = predict(found, X)
+    p = predict(found, X, precision=precision)
     assert p.shape == (400, 4) and not found.training
     torch.testing.assert_close(p.sum(1), torch.ones(400))
     assert purity(p.argmax(1).numpy(), y) > 0.97
     assert len(np.unique(p.argmax(1))) == 4
-    assert k_means_purity(Embedder(found)(X), y, 4) > 0.97  # as an embedder, its clusters are those of k-means
+    assert k_means_purity(Embedder(found, precision=precision)(X), y, 4) > 0.97  # as an embedder, its clusters are those of k-means
 
 
 def test_neighbours_are_the_nearest_others():

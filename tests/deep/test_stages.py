@@ -19,8 +19,8 @@ from labeldp.deep.loop import Recipe
 from labeldp.deep.models import Mlp
 
 K, N = 4, 900
-STILL = Recipe(epochs=1, batch_size=128, rate=1e-12, weight_decay=0.0, precision="float32")  # leaves weights as they are
-QUICK = Recipe(epochs=6, batch_size=64, rate=0.05, precision="float32")
+STILL = Recipe(epochs=1, batch_size=128, rate=1e-12, weight_decay=0.0, precision="float32", optimizer="sgd")  # leaves weights as they are
+QUICK = Recipe(epochs=6, batch_size=64, rate=0.05, precision="float32", optimizer="sgd")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_without_a_warm_start_each_stage_begins_with_the_first_weights(data, mon
 
 def test_an_averaged_model_is_what_the_next_stage_starts_from(data, monkeypatch):
     seen = trainings(monkeypatch)
-    recipe = Recipe(3, 128, 0.05, average=0.99, precision="float32")
+    recipe = Recipe(3, 128, 0.05, average=0.99, precision="float32", optimizer="sgd")
     model = classifier(recipe=[recipe, STILL]).fit(*data)
     assert same(seen[1][0], model.module_.state_dict())
     assert all(w.requires_grad for w in model.module_.parameters())
@@ -101,7 +101,9 @@ def test_weights_that_were_frozen_stay_frozen(data):
     net = seeded_net()
     for weight in list(net.parameters())[:2]:
         weight.requires_grad_(False)
-    model = classifier(module=net, recipe=Recipe(1, 128, 0.05, average=0.9, weight_decay=0.0, precision="float32")).fit(*data)
+    model = classifier(module=net, recipe=Recipe(1, 128, 0.05, average=0.9, weight_decay=0.0, precision="float32", optimizer="sgd")).fit(
+        *data
+    )
     assert [w.requires_grad for w in model.module_.parameters()] == [w.requires_grad for w in net.parameters()]
 
 
@@ -221,7 +223,7 @@ TWO_PROCESSES = """
     X = (3 * np.eye(4)[y] + rng.normal(size=(600, 4))).astype(np.float32)
     settings = {"classes": range(4), "dataset": "two", "ledger": ldp.Ledger(f"{place}/ledger.db"), "folder": f"{place}/fit"}
     settings["device"] = device
-    net = TorchClassifier(lambda k: Mlp(4, k, (8,)), recipe=Recipe(epochs=1, rate=0.05, precision="float32"), **settings)
+    net = TorchClassifier(lambda k: Mlp(4, k, (8,)), recipe=Recipe(epochs=1, precision="float32"), **settings)
     y = y if rank == 0 else np.zeros(600, int)  # only the first process may look at raw labels
     noisy = net.fit(X, y).noisy_labels_
     np.save(f"{place}/likelihood-{rank}.npy", noisy.likelihood())

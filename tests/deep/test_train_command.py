@@ -26,7 +26,7 @@ Image = pytest.importorskip("PIL.Image")
 
 N, SIDE = 360, 8
 CLASSES = ("bright", "striped", "dark")
-FAST = ("--epochs", 6, "--batch-size", 32, "--rate", 0.05, "--device", "cpu")
+FAST = ("--epochs", 6, "--batch-size", 32, "--rate", 0.01, "--device", "cpu")
 PAID = ("--epsilon", 8, "--classes", ",".join(CLASSES))
 
 

@@ -24,7 +24,7 @@ LABELS = np.arange(N) % K
 OTHER = np.where(np.arange(N) < 7, 1, 2)
 """No class 0, and other counts of the rest."""
 
-RECIPE = Recipe(epochs=1, batch_size=32, rate=0.05, precision="float32")
+RECIPE = Recipe(epochs=1, batch_size=32, rate=0.05, precision="float32", optimizer="sgd")
 PARTS = {
     "maker": lambda k: Mlp(4, k, (4,)),
     "loss": lambda logits, evidence, reduction="mean": likelihood_loss(logits, evidence, reduction),

@@ -400,7 +400,7 @@ class TorchClassifier:
         template = make_template(self.module, n_classes, seed, Resident(few))
         fabric = self.device if hasattr(self.device, "launch") else None
         device = torch.device(device_of(self.device) if fabric is None else fabric.device)
-        least = fewest(len(inputs), min(recipe.batch_size for recipe in recipes), share)
+        least = fewest(len(inputs), min(recipe.rows_of_batch(1) for recipe in recipes), share)
         rehearse(template, few, n_classes, recipes, device, rows=least)
         if checkpoint.folder is not None:
             known = from_first(lambda: facts_of_training(self, lambda: inputs_name(inputs, digest), recipes, template) | facts())

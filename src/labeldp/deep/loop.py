@@ -5,7 +5,8 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from labeldp.deep.forms import Form
 from labeldp.deep.inputs import Inputs, as_inputs
 from labeldp.deep.losses import likelihood_loss, mixup_loss
 from labeldp.deep.placement import FabricPlacement, Placement, Precision, share
-from labeldp.deep.schedules import Schedule, cosine, set_rate
+from labeldp.deep.schedules import Schedule, one_cycle, set_rate
 from labeldp.deep.settings import check_recipe
 from labeldp.errors import InvalidInput, UntrainedWarning
 
@@ -28,11 +29,14 @@ class Recipe:
 
     Attributes
     ----------
-    epochs, batch_size : int
+    epochs : int
+    batch_size : int, optional
+        None: a 64th of the rows, as a power of two from 32 to 256, so that few rows still make some hundred steps.
     rate, momentum, weight_decay : float
-        Of SGD with Nesterov momentum in [0, 1); `rate` is the schedule's peak.
+        `rate` is the schedule's peak; `momentum` in [0, 1) is AdamW's first beta.
     schedule : function of progress in [0, 1]
-        Asked at both ends when the recipe is made.
+        Asked at both ends when the recipe is made. By default a tenth of the training is a ramp: large first steps lose
+        classes.
     alpha : float
         Of mixup; 0 for none.
     augment : function (images, generator) -> images, optional
@@ -41,8 +45,8 @@ class Recipe:
         `generalised_cross_entropy` the most likely labels, (n,) int64, and so any function with an attribute `takes_labels = True`;
         `debiased_loss` its weights; all others log-likelihoods as a Form, whose table is `evidence.expand(K)`.
     clip : float
-        Largest norm of the gradient; inf for none. At high rates take 1: where one wild step leaves a class no probability, its likelihood
-        has no gradient any more.
+        Largest norm of the gradient; inf for none. Where one wild step leaves a class no probability, its likelihood has no gradient any
+        more.
     average : float, optional
         Decay of an exponential moving average of the weights, which is then the model that is scored and returned.
     precision : {"auto", "float32", "bf16"}
@@ -53,6 +57,13 @@ class Recipe:
         With held-out rows: training ends after this many epochs without a larger held-out score, and the net of the epoch with the largest
         one is what comes of it. As many as `epochs` only chooses. None: all epochs, and the last net. Cost: predictions for the held-out
         rows each epoch, and one more copy of the net. The score of the chosen epoch is too good by the choice: judge by other rows.
+    optimizer : {"adamw", "sgd"}
+        "sgd" has Nesterov momentum, and needs a rate of its own: 0.03 to 0.1 for nets with batch normalisation.
+
+    Warns
+    -----
+    HighRateWarning
+        AdamW at a rate above 0.03, which is one for SGD.
 
     Raises
     ------
@@ -61,22 +72,27 @@ class Recipe:
     """
 
     epochs: int = 10
-    batch_size: int = 256
-    rate: float = 0.1
+    batch_size: int | None = None
+    rate: float = 0.003
     momentum: float = 0.9
     weight_decay: float = 5e-4
-    schedule: Schedule = field(default_factory=cosine)
+    schedule: Schedule = field(default_factory=partial(one_cycle, 0.1))
     alpha: float = 0.0
     augment: Augmentation | None = None
     loss: Callable[..., Tensor] = likelihood_loss
-    clip: float = math.inf
+    clip: float = 1.0
     average: float | None = None
     precision: Precision = "auto"
     channels_last: bool = True
     patience: int | None = None
+    optimizer: Literal["adamw", "sgd"] = "adamw"
 
     def __post_init__(self) -> None:
         check_recipe(self)
+
+    def rows_of_batch(self, n: int) -> int:
+        """Batch size for a training on n rows."""
+        return self.batch_size or min(256, max(32, 2 ** round(math.log2(max(n, 1) / 64))))
 
 
 @dataclass(frozen=True)
@@ -164,9 +180,7 @@ def train(
     into: dict[str, Any] = {"device": place.device, "memory_format": layout}  # torch's own annotations lack the second
     module.to(**into)
     _tell_of_no_step(len(inputs), recipe)
-    optimizer = torch.optim.SGD(
-        module.parameters(), recipe.rate, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.momentum > 0
-    )
+    optimizer = _optimizer(module, recipe)
     net, steps = place.setup(module, optimizer)
     average = None if recipe.average is None else WeightAverage(module, recipe.average)
     order, draws = place.generators(generator)
@@ -216,6 +230,14 @@ def predict(module: nn.Module, inputs: Any, *, batch_size: int = 1024, precision
     return torch.cat(list(_logits(module, inputs, every, place)))
 
 
+def _optimizer(module: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(module.parameters(), recipe.rate, (recipe.momentum, 0.999), weight_decay=recipe.weight_decay)
+    return torch.optim.SGD(
+        module.parameters(), recipe.rate, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.momentum > 0
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class _Run:
     """What stays the same from epoch to epoch."""
@@ -232,7 +254,7 @@ class _Run:
 
     def epoch(self, number: int, order: torch.Generator, average: WeightAverage | None, module: nn.Module) -> float:
         """One pass over all rows; the mean loss."""
-        batches = list(_batches(len(self.inputs), self.recipe.batch_size, order))
+        batches = list(_batches(len(self.inputs), self.recipe.rows_of_batch(len(self.inputs)), order))
         shares = [share(rows, self.place.rank, self.place.world) for rows in batches]
         total = torch.zeros((), device=self.place.device)
         found = zip(batches, shares, self.inputs.batches([rows for rows, _ in shares]), strict=True)
@@ -358,7 +380,7 @@ def _ends(n: int, size: int) -> list[int]:
 
 def _tell_of_no_step(n: int, recipe: Recipe) -> None:
     """Warn of trainings so short that the schedule is 0 at each step."""
-    steps = recipe.epochs * (len(_ends(n, recipe.batch_size)) + 1)
+    steps = recipe.epochs * (len(_ends(n, recipe.rows_of_batch(n))) + 1)
     if not any(recipe.schedule(step / steps) > 0 for step in range(steps)):
         warnings.warn(
             f"The net stays as it is: the schedule is 0 at {steps} of {steps} steps. Train for more epochs, or in smaller batches.",

@@ -33,7 +33,7 @@ class Net:
         What the name says of it.
     side : int
         Least height and width of the images it takes; 0 where it takes vectors.
-    epochs, rate : number
+    epochs : int
         By default.
     """
 
@@ -41,11 +41,10 @@ class Net:
     settings: Mapping[str, int] = field(default_factory=dict)
     side: int = 4
     epochs: int = 10
-    rate: float = 0.1
 
 
 NETS: Mapping[str, Net] = {
-    "mlp": Net("Mlp", side=0, epochs=20, rate=0.05),
+    "mlp": Net("Mlp", side=0, epochs=20),
     "small-convnet": Net("SmallConvNet"),
     "resnet18": Net("CifarResNet18"),
     "wrn-28-4": Net("WideResNet", {"depth": 28, "widen": 4}),
@@ -118,16 +117,14 @@ def recipe_for(name: str, epochs: int | None, batch_size: int | None, rate: floa
     require_torch()
     from functools import partial
 
-    from labeldp.deep import augment, schedules
+    from labeldp.deep import augment
     from labeldp.deep.loop import Recipe
 
     net = net_named(name)
     return Recipe(
         epochs=net.epochs if epochs is None else epochs,
-        batch_size=256 if batch_size is None else batch_size,
-        rate=net.rate if rate is None else rate,
-        schedule=schedules.triangular(0.2),
-        clip=1.0,  # small data at a high rate diverge without
+        batch_size=batch_size,
+        rate=Recipe.rate if rate is None else rate,
         augment=partial(augment.shift, pixels=2) if net.side else None,
     )
 

@@ -3,10 +3,11 @@
 
 import math
 import numbers
+import warnings
 from typing import Any
 
 from labeldp import _validate
-from labeldp.errors import InvalidInput
+from labeldp.errors import HighRateWarning, InvalidInput
 
 
 def check_recipe(recipe: Any) -> None:
@@ -18,12 +19,15 @@ def check_recipe(recipe: Any) -> None:
         For the first field that is not allowed.
     """
     _validate.integer(epochs=recipe.epochs, low=1)
-    _validate.integer(batch_size=recipe.batch_size, low=1)
+    if recipe.batch_size is not None:
+        _validate.integer(batch_size=recipe.batch_size, low=1, fix="None chooses by the number of rows.")
     _validate.positive(rate=recipe.rate)
     _validate.fraction(momentum=recipe.momentum, zero=True, fix="0 is plain SGD.")
     _validate.positive(zero=True, weight_decay=recipe.weight_decay)
     _validate.positive(zero=True, alpha=recipe.alpha, fix="0 mixes nothing.")
     _validate.one_of(("auto", "float32", "bf16"), precision=recipe.precision)
+    _validate.one_of(("adamw", "sgd"), optimizer=recipe.optimizer)
+    _tell_of_high_rate(recipe)
     if recipe.average is not None:
         _validate.fraction(average=recipe.average, zero=True, fix="None for no average.")
     if isinstance(recipe.clip, bool) or not isinstance(recipe.clip, numbers.Real) or not float(recipe.clip) > 0:
@@ -60,6 +64,20 @@ def function(*, takes: str, none: bool = False, **named: object) -> None:
     ((name, value),) = named.items()
     if not callable(value) and not (none and value is None):
         raise InvalidInput(f"Expected {name} as a function of {takes}{' or None' if none else ''}, got {_validate.shown(value)}.")
+
+
+def _tell_of_high_rate(recipe: Any) -> None:
+    """A rate that is meant for SGD would lose classes under AdamW."""
+    if recipe.optimizer == "adamw" and recipe.rate > _HIGH_FOR_ADAMW:
+        warnings.warn(
+            f"Expected a rate up to {_HIGH_FOR_ADAMW:g} with AdamW, got {recipe.rate:g}: its steps do not shrink with the gradient. Leave "
+            'rate out, or pass optimizer="sgd".',
+            HighRateWarning,
+            stacklevel=5,
+        )
+
+
+_HIGH_FOR_ADAMW = 0.03  # ten times the default
 
 
 def _require_factor(schedule: Any, progress: float) -> None:

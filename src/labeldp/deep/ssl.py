@@ -6,6 +6,7 @@ Each is a training by `labeldp.deep.train` on pairs of views, and gives a net fo
 losses too, needs torchvision.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,11 +29,12 @@ from labeldp.deep.schedules import cosine
 from labeldp.deep.ssl_losses import byol_loss, nt_xent, scan_loss, self_label_loss
 from labeldp.errors import InvalidInput
 
-SIMCLR = Recipe(epochs=200, batch_size=512, rate=0.4, weight_decay=1e-4, schedule=cosine(0.05))
+_SGD: dict[str, Any] = {"optimizer": "sgd", "weight_decay": 1e-4}
+SIMCLR = Recipe(epochs=200, batch_size=512, rate=0.4, schedule=cosine(0.05), clip=math.inf, **_SGD)
 """As Tang et al. 2022 train on CIFAR-10 (there for 500 epochs)."""
-BYOL = Recipe(epochs=200, batch_size=512, rate=0.2, weight_decay=1e-4, schedule=cosine(0.05))
-SCAN = Recipe(epochs=50, batch_size=512, rate=0.02, weight_decay=1e-4, clip=5.0)
-SELF_LABEL = Recipe(epochs=50, batch_size=1000, rate=0.01, weight_decay=1e-4, clip=5.0)
+BYOL = Recipe(epochs=200, batch_size=512, rate=0.2, schedule=cosine(0.05), clip=math.inf, **_SGD)
+SCAN = Recipe(epochs=50, batch_size=512, rate=0.02, schedule=cosine(), clip=5.0, **_SGD)
+SELF_LABEL = Recipe(epochs=50, batch_size=1000, rate=0.01, schedule=cosine(), clip=5.0, **_SGD)
 
 _HIDDEN, _PROJECTED = 512, 128  # widths of the perceptrons that are thrown away after the training
 _HEADS = ("head", "fc", "classifier")  # what nets call their last layer
@@ -193,7 +195,7 @@ def scan(
     if self_label is not None:
         loss = partial(self_label_loss, confidence=_validate.fraction(confidence=confidence))
         net = _train(net, found, self_label, _beside(_view(self_label, found)), loss, generator, device, progress, fabric)
-    return nn.Sequential(net, nn.Softmax(dim=1)).eval()
+    return nn.Sequential(net, _Probabilities()).eval()
 
 
 def without_head(module: nn.Module) -> nn.Module:
@@ -228,6 +230,13 @@ def neighbours(features: Tensor, count: int) -> Tensor:
         cosines[torch.arange(len(rows), device=unit.device), rows] = -2.0  # not itself
         chosen.append(cosines.topk(count, dim=1).indices.cpu())
     return torch.cat(chosen)
+
+
+class _Probabilities(nn.Module):
+    """Softmax in float32 at least: rows of bf16 numbers sum to 1 up to a part in a few hundred only."""
+
+    def forward(self, logits: Tensor) -> Tensor:
+        return torch.softmax(logits if logits.dtype == torch.float64 else logits.float(), dim=1)
 
 
 class _Byol(nn.Module):

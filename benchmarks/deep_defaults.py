@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Are the defaults of TorchClassifier safe? Chosen without one true label: `python benchmarks/deep_defaults.py [--report]`.
+
+"choose" compares recipes, "stages" one, two and three stages: each run learns from some rows and is scored on the noisy labels of 2,000
+others (digits: 300), by their mean log-evidence and by the classes that the net has lost. "judge" then prints true test accuracy, once, of
+the defaults beside randomized response with hard labels in the same loop, the likelihood in a loop by hand (AdamW, eight epochs), and no
+privacy. Images are halved to 14 x 14 where the name says so, so that a run takes seconds. Results: results/deep_defaults.json.
+"""
+
+import argparse
+import fcntl
+import math
+import os
+import time
+import warnings
+from functools import cache, partial
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import kept
+import numpy as np
+import torch
+from conditions import machine
+from torch import nn
+
+import labeldp as ldp
+from labeldp.deep import Recipe, TorchClassifier, cross_entropy, evidence_of, likelihood_loss, models, predict, schedules
+from labeldp.deep.models.resnet import PreActivationBlock
+from labeldp.deep.placement import autocast
+
+torch.set_num_threads(1)
+RESULT = Path(__file__).parent / "results" / "deep_defaults.json"
+HELD_OUT, TESTED = 2000, 5000
+
+# Data and nets ----------------------------------------------------------------------------------------------------------------------------
+
+
+class SmallResNet(nn.Module):
+    """A 3x3 convolution of 16 channels, two pre-activation blocks of 16 and 32, mean over places, linear."""
+
+    def __init__(self, n_classes):
+        super().__init__()
+        self.stem = nn.Conv2d(1, 16, 3, padding=1, bias=False)
+        self.blocks = nn.Sequential(PreActivationBlock(16, 16), PreActivationBlock(16, 32, 2))
+        self.norm, self.head = nn.BatchNorm2d(32), nn.Linear(32, n_classes)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.norm(self.blocks(self.stem(x)))).mean(dim=(2, 3)))
+
+
+def plain_mlp(n_features, n_classes):
+    """Without batch normalisation."""
+    return nn.Sequential(nn.Linear(n_features, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, n_classes))
+
+
+def net_of(net, width):
+    """A function of the number of classes, as TorchClassifier takes it."""
+    makers = {"convnet": models.SmallConvNet, "resnet": SmallResNet}
+    return makers.get(net) or partial(models.Mlp if net == "mlp, batch norm" else plain_mlp, width)
+
+
+CELLS = {  # data, net: rows learned from
+    ("digits", "convnet"): 1200,
+    ("digits", "mlp, batch norm"): 1200,
+    ("digits", "plain mlp"): 1200,
+    ("mnist/14", "convnet"): 4000,
+    ("fashion_mnist/14", "convnet"): 4000,
+    ("kmnist/14", "resnet"): 4000,
+    ("mnist/14", "plain mlp"): 7000,
+    ("fashion_mnist/14", "mlp, batch norm"): 7000,
+    ("adult", "mlp, batch norm"): 7000,
+    ("adult", "plain mlp"): 7000,
+    ("credit_default", "mlp, batch norm"): 7000,
+    ("credit_default", "plain mlp"): 7000,
+    ("mnist", "convnet"): 7000,
+    ("fashion_mnist", "convnet"): 7000,
+}
+FULL_SIZE = [cell for cell in CELLS if cell[1] == "convnet" and cell[0] in ("mnist", "fashion_mnist")]  # judged, too slow to choose by
+
+
+@cache
+def loaded(name):
+    """(X, y, K): images of one channel 0..1, tables one-hot and standardised, by public features alone. Official parts are put together."""
+    dataset = ldp.datasets.load(name.split("/")[0])
+    X, y = dataset.all_rows()
+    if X.ndim == 3:
+        if name.endswith("/14"):
+            X = X.reshape(len(X), 14, 2, 14, 2).mean((2, 4))
+        return (X / np.float32(255)).astype(np.float32), y, dataset.n_classes
+    if name == "digits":
+        return (X.reshape(-1, 8, 8) / 16).astype(np.float32), y, dataset.n_classes
+    columns = []
+    for i, column in enumerate(np.nan_to_num(X, nan=-1.0).T):
+        columns.append(np.eye(int(column.max()) + 2)[column.astype(int) + 1] if i in dataset.categorical else column[:, None])
+    X = np.concatenate(columns, axis=1)
+    return ((X - X.mean(0)) / np.maximum(X.std(0), 1e-9)).astype(np.float32), y, dataset.n_classes
+
+
+def rows_of(data, net, n, seed):
+    """((X, y) learned from, held out, tested on), K: all in a random order of this seed."""
+    X, y, k = loaded(data)
+    held = 300 if data == "digits" else HELD_OUT
+    ends = np.cumsum([n, held, TESTED])
+    X = torch.from_numpy(X)
+    X = X.flatten(1) if "mlp" in net else X[:, None]
+    parts = np.split(np.random.default_rng(seed).permutation(len(y))[: ends[-1]], ends[:2])
+    return [(X[part], y[part]) for part in parts], k
+
+
+# What is compared -------------------------------------------------------------------------------------------------------------------------
+
+BEFORE = {"rate": 0.1, "schedule": schedules.cosine(), "clip": math.inf, "batch_size": 256, "optimizer": "sgd"}
+SGD = {"rate": 0.03, "optimizer": "sgd"}
+SETTINGS: dict[str, dict[str, object]] = {
+    "defaults": {},
+    "as before": BEFORE,
+    "as before, clip 1": BEFORE | {"clip": 1.0},
+    "sgd .1, ramp, clip 1": SGD | {"rate": 0.1, "batch_size": 256},
+    "sgd .03, ramp, clip 1": SGD | {"batch_size": 256},
+    "sgd .03, small batches": SGD,
+    "adamw .003, batches of 256": {"batch_size": 256},
+    "adamw .001": {"rate": 0.001},
+}
+HARD = "hard labels"  # randomized response as if it were true, in the same loop
+PUBLIC = "no privacy"
+BY_HAND = "by hand"
+JUDGED = ("defaults", "two stages", HARD, BY_HAND, PUBLIC)
+EPSILONS = (0.5, 1.0, 2.0, 4.0)
+
+
+def fitted(data, net, setting, epsilon, seed):
+    """(a function of X that gives probabilities, held out, tested on, K) and the training's core seconds."""
+    (learned, held, tested), k = rows_of(data, net, CELLS[data, net], seed)
+    X, y = learned
+    start = time.process_time()
+    if setting == BY_HAND:
+        proba = by_hand(
+            net_of(net, X.shape[1]),
+            X,
+            ldp.privatize(y, ldp.SubsetSelection(k, epsilon), classes=range(k), noise=ldp.SeededNoise(seed)),
+            seed,
+        )
+    else:
+        fields = SETTINGS.get(setting, {}) | ({"loss": cross_entropy} if setting in (HARD, PUBLIC) else {})
+        model = TorchClassifier(
+            net_of(net, X.shape[1]),
+            epsilon=epsilon,
+            classes=range(k),
+            n_stages=STAGES.get(setting, 1),
+            law="rr" if setting == HARD else "auto",
+            recipe=Recipe(**fields),
+            noise=ldp.SeededNoise(seed),
+            random_state=seed,
+        )
+        given = ldp.NoisyLabels.from_labels(y, ldp.RandomizedResponse(k, 50.0), classes=range(k)) if setting == PUBLIC else y
+        proba = model.fit(X, given).predict_proba
+    return proba, held, tested, k, round(time.process_time() - start, 2)
+
+
+STAGES = {"two stages": 2, "three stages": 3}
+
+
+def by_hand(make, X, noisy, seed):
+    """What somebody would write: eight epochs of AdamW on likelihoods, in batches of 128, rate 0.002."""
+    torch.manual_seed(seed)
+    net, evidence = make(noisy.n_classes), evidence_of(noisy)
+    optimizer = torch.optim.AdamW(net.parameters(), 2e-3)
+    for _ in range(8):
+        net.train()
+        for rows in torch.randperm(len(X)).split(128):
+            with autocast(X.device, "auto"):
+                logits = net(X[rows])
+            optimizer.zero_grad()
+            likelihood_loss(logits, evidence[rows]).backward()
+            optimizer.step()
+    return lambda X: torch.softmax(predict(net, X), 1).double().numpy()
+
+
+def choose(data, net, setting, epsilon, seed):
+    """One run, scored on noisy held-out rows."""
+    proba, (X, y), _, k, seconds = fitted(data, net, setting, epsilon, seed)
+    noisy = ldp.privatize(y, ldp.SubsetSelection(k, epsilon), classes=range(k), noise=ldp.SeededNoise(seed + 1000))
+    p = proba(X)
+    return {
+        "evidence": ldp.metrics.mean_log_evidence(noisy, p),
+        "accuracy": ldp.metrics.accuracy(noisy, p.argmax(axis=1)).value,
+        "lost": len(ldp.metrics.lost_classes(noisy, p)),
+        "core_seconds": seconds,
+    }
+
+
+def judge(data, net, setting, epsilon, seed):
+    """One run, on true test labels; a class is lost where fewer than one in a hundred of its rows is found."""
+    proba, _, (X, y), k, seconds = fitted(data, net, setting, epsilon, seed)
+    found = proba(X).argmax(axis=1)
+    lost = sum(np.mean(found[y == c] == c) < 0.01 for c in range(k))
+    return {"test_accuracy": float(np.mean(found == y)), "lost": int(lost), "core_seconds": seconds}
+
+
+MODES = {"choose": choose, "judge": judge}
+
+
+def wanted(mode, seeds, cells, epsilons, settings):
+    """Names of runs: the defaults' first, seed by seed."""
+    for seed in range(seeds):
+        for epsilon in epsilons:
+            for cell in cells:
+                for setting in settings:
+                    yield mode, *cell, setting, epsilon, seed
+
+
+def report(runs):
+    """A table of means for each mode: evidence (choose) or test accuracy (judge), and in brackets how many classes were lost in all."""
+    for mode, value, scale in (("choose", "evidence", 1), ("judge", "test_accuracy", 100)):
+        mine = [run for run in runs if run["mode"] == mode]
+        settings = list(dict.fromkeys(run["setting"] for run in mine))
+        print(f"\n| {mode}: data, net | eps | {' | '.join(settings)} |\n{'|---' * (2 + len(settings))}|")
+        for data, net, epsilon in dict.fromkeys((run["data"], run["net"], run["epsilon"]) for run in mine):
+            cells = []
+            for setting in settings:
+                some = [r for r in mine if (r["data"], r["net"], r["epsilon"], r["setting"]) == (data, net, epsilon, setting)]
+                lost = sum(r["lost"] for r in some)
+                mean = scale * np.mean([r[value] for r in some]) if some else math.nan
+                cells.append("" if not some else (f"{mean:.3f}" if scale == 1 else f"{mean:.1f}") + (f" ({lost} lost)" if lost else ""))
+            print(f"| {data}, {net} | {epsilon:g} | {' | '.join(cells)} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("mode", choices=MODES, nargs="?", default="choose")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--data", default="", help="only cells with this in their name")
+    parser.add_argument("--net", default="", help="only nets with this in their name")
+    parser.add_argument("--full-size", action="store_true", help="28 x 28 pixels, minutes a run, instead of all others")
+    parser.add_argument("--epsilon", default=",".join(map(str, EPSILONS)))
+    parser.add_argument("--settings", default="", help="separated by semicolons")
+    parser.add_argument("--report", action="store_true")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    cells = [cell for cell in CELLS if (cell in FULL_SIZE) == args.full_size and args.data in cell[0] and args.net in cell[1]]
+    settings = args.settings.split(";") if args.settings else (JUDGED if args.mode == "judge" else SETTINGS)
+    epsilons = [float(each) for each in args.epsilon.split(",")]
+    keys = ("mode", "data", "net", "setting", "epsilon", "seed")
+    for run in () if args.report else wanted(args.mode, args.seeds, cells, epsilons, settings):
+        if run not in {tuple(each[key] for key in keys) for each in kept.load(RESULT)}:
+            made = dict(zip(keys, run, strict=True)) | MODES[args.mode](*run[1:]) | {"conditions": CONDITIONS}
+            lock = os.open(RESULT.parent, os.O_RDONLY)  # two commands may run side by side
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            kept.save(RESULT, [*kept.load(RESULT), made])
+            os.close(lock)
+    report(kept.load(RESULT))
+
+
+CONDITIONS = machine() | {"torch": torch.__version__, "bf16": torch.cpu._is_avx512_bf16_supported()}
+
+if __name__ == "__main__":
+    main()
