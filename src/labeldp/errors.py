@@ -12,6 +12,7 @@ LabelDPError
 LabelDPWarning
 ├── DomainLeakWarning    the classes were read off private labels
 ├── HighRateWarning      a learning rate that is meant for another optimizer
+├── LargeEpsilonWarning  a budget that protects next to nothing
 ├── LeftOutWarning       rows over a unit's cap are not used
 ├── LostClassWarning     a net has given up a class that occurs
 ├── MergedClassesWarning some classes are told apart by no row
@@ -79,6 +80,10 @@ class DomainLeakWarning(LabelDPWarning):
 
 class HighRateWarning(LabelDPWarning):
     """A learning rate is far above what its optimizer bears: one that is meant for SGD, given to AdamW."""
+
+
+class LargeEpsilonWarning(LabelDPWarning):
+    """A budget is so large that it protects next to nothing."""
 
 
 class LeftOutWarning(LabelDPWarning):

@@ -41,3 +41,10 @@ def test_nothing_runs_without_seeds_or_workers(option: str, tmp_path: Path) -> N
     with pytest.raises(InvalidInput, match=option):
         demo.run(tmp_path / "out", **{option: 0})
     assert not (tmp_path / "out").exists()
+
+
+def test_one_seed_has_no_spread() -> None:
+    row = {"epsilon": 1.0, **{method: {"mean": 80.0, "sd": 0.0} for method in demo.METHODS}}
+    assert not any("±" in cell for cell in demo._cells(row))
+    row = {"epsilon": 1.0, **{method: {"mean": 80.0, "sd": 1.25} for method in demo.METHODS}}
+    assert all("80.0 ± 1.2" in cell for cell in demo._cells(row)[1:])

@@ -115,3 +115,16 @@ def test_where_names_a_database_without_its_password(tmp_path: Path, monkeypatch
     code, said, problem = run("ledger", "where", "--ledger", url)
     assert code == 5
     assert "anna:***@" in problem and "s3cr3t" not in said + problem
+
+
+def test_a_budget_of_an_unknown_name_is_told(ledger: Ledger, place: Path) -> None:
+    charge(ledger)
+    known = run("ledger", "set-budget", "--dataset", "clicks", "--label", "label", "--budget", "8", "--ledger", place)
+    typed = run("ledger", "set-budget", "--dataset", "cliks", "--label", "label", "--budget", "8", "--ledger", place)
+    assert known[0] == typed[0] == 0
+    assert "right name" not in known[1] and "nothing is charged to dataset 'cliks', column 'label' yet" in typed[1]
+
+
+def test_an_unknown_run_is_looked_up_in_the_history(place: Path) -> None:
+    code, _, told = run("ledger", "abandon", "deadbeef", "--ledger", place)
+    assert code and "labeldp ledger history" in told and "new_run_id" not in told

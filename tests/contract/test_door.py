@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import labeldp as ldp
-from labeldp.errors import LeftOutWarning
+from labeldp.errors import LargeEpsilonWarning, LeftOutWarning
 from labeldp.privacy.door import open_run
 from labeldp.privacy.row_ids import RowIds
 from labeldp.privacy.run import keep_within_cap
@@ -577,3 +577,38 @@ def test_ids_may_be_columns_of_a_data_frame(ledger, columns):
     again = ldp.privatize(np.arange(40)[::-1] % 5, RR, dataset="d", ids=ids[::-1], ledger=ledger)
     assert len(ledger.runs()) == 1
     np.testing.assert_array_equal(again.hard_codes()[::-1], noisy.hard_codes())
+
+
+def test_a_path_names_a_ledger(tmp_path):
+    where = str(tmp_path / "ledger.db")
+    noisy = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=where)
+    model = ldp.LabelDPClassifier(epsilon=1.0, law=RR, dataset="e", ledger=where, n_stages=1).fit(np.zeros((1000, 1)), LABELS, ids=IDS)
+    assert ldp.LabelDPClassifier(ledger=where).fit(np.zeros((1000, 1)), model.noisy_labels_).privacy_.recorded
+    query = ldp.aggregates.Histogram(5, 1.0, 1)
+    ldp.aggregate(LABELS, query, groups=np.zeros(1000, int), classes=range(5), dataset="f", ids=IDS, ledger=where)
+    assert noisy.privacy.recorded and [ldp.Ledger(where).spent(name, "label") for name in "def"] == [1.0, 1.0, 1.0]
+    with pytest.raises(ldp.InvalidInput, match=r"ledger=labeldp\.Ledger"):
+        ldp.privatize(LABELS, RR, dataset="d", ledger=3)
+
+
+@pytest.mark.parametrize("law", ["rr", 1.0, ldp.RandomizedResponse])
+def test_a_law_is_a_law(law):
+    with pytest.raises(ldp.InvalidInput, match="Expected a law, such as"):
+        ldp.privatize(LABELS, law)
+
+
+def test_a_huge_epsilon_is_warned_of(ledger):
+    with pytest.warns(LargeEpsilonWarning, match="0.999955"):
+        ldp.privatize([0, 1], ldp.RandomizedResponse(2, 10.0))
+    with pytest.warns(LargeEpsilonWarning):
+        ldp.aggregate([0, 1], ldp.aggregates.Histogram(2, 10.0, 1), groups=[0, 0], classes=range(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LargeEpsilonWarning)
+        ldp.privatize([0, 1], ldp.RandomizedResponse(2, 8.0))
+
+
+def test_a_spent_budget_advises_a_name_for_other_data(ledger):
+    ldp.privatize(LABELS, ldp.RandomizedResponse(5, 3.0), dataset="train", ids=IDS, ledger=ledger)
+    with pytest.raises(ldp.BudgetExceeded, match=r"another name \(dataset=\)") as told:
+        ldp.privatize(LABELS, RR, dataset="train", ids=IDS, ledger=ledger)
+    assert "(--dataset)" in told.value.cli and "set_budget(" not in told.value.cli

@@ -39,10 +39,10 @@ def release_on_cluster(
     progress : function
     """
     if isinstance(source, list):
-        raise InvalidInput(f"Expected one file or folder for engine={engine!r}, got a list. Name the folder.")
+        raise InvalidInput(f"Expected one file or folder for engine={str(engine)!r}, got a list. Name the folder.")
     table = open_table(source)
     if table.text:
-        raise InvalidInput(f"Expected Parquet for engine={engine!r}, got {table.path.name}. Convert it, or take the local engine.")
+        raise InvalidInput(f"Expected Parquet for engine={str(engine)!r}, got {table.path.name}. Convert it, or take the local engine.")
     named = replace(spec, dataset=spec.dataset or table_name(table))
     check_spec(named, NAMES[engine])
     check_columns(table, [spec.label, *spec.ids, *([spec.unit] if spec.unit else []), *spec.prior_columns])

@@ -174,7 +174,8 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     best = max(row[method]["mean"] for method in list(METHODS)[:3])
     cells = []
     for method in METHODS:
-        text = f"{row[method]['mean']:.1f} ± {row[method]['sd']:.1f}"
+        spread = row[method]["sd"]  # 0 of a single seed, which says nothing of it
+        text = f"{row[method]['mean']:.1f}" + (f" ± {spread:.1f}" if spread else "")
         cells.append(f"**{text}**" if method != "no privacy" and row[method]["mean"] == best else text)
     return [f"{row['epsilon']:g}", *cells]
 

@@ -70,7 +70,14 @@ def ledger_set_budget(
     record = ledger_at(ledger)
     usage(lambda: record.set_budget(dataset, label, budget))
     left = record.remaining(dataset, label)
-    answer(as_json, {"dataset": dataset, "column": label, "budget": budget, "remaining": left}, f"budget {budget:g}, remaining {left:g}")
+    unknown = (
+        "" if record.runs(dataset, label) else f"; nothing is charged to dataset {dataset!r}, column {label!r} yet: is it the right name?"
+    )
+    answer(
+        as_json,
+        {"dataset": dataset, "column": label, "budget": budget, "remaining": left},
+        f"budget {budget:g}, remaining {left:g}{unknown}",
+    )
 
 
 @app.command("abandon")

@@ -25,7 +25,7 @@ from labeldp.learn.model import Floats, Model, require_classifier, seeded, take
 from labeldp.learn.priors import ClusterModel, ClusterPrior
 from labeldp.learn.rehearsal import rehearse
 from labeldp.privacy.encode import infers
-from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.ledger import Ledger, as_ledger
 from labeldp.privacy.noise import SeededNoise
 from labeldp.privacy.row_ids import Name, RowIds
 from labeldp.protocol import metrics
@@ -87,7 +87,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         What a durable ledger charges.
     max_rows_per_unit : int
         Rows of one unit that are used, where `fit` gets `unit`.
-    ledger : Ledger, optional
+    ledger : Ledger, or its path, optional
         Durable record of the spend. A fit that is repeated on the same rows then returns the stored outputs at no further cost.
     noise : SeededNoise, optional
         For tests and benchmarks on public data only.
@@ -225,7 +225,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         settings: dict[str, Any] = {"linear": not isinstance(self.prior, ClusterPrior)}
         learner = make_learner(estimator, self._correction(estimator, y), options, random_state, **settings)
         if isinstance(y, NoisyLabels):
-            self._fit_noisy(inputs, y.looked_up(self.ledger), learner, options, random_state)
+            self._fit_noisy(inputs, y.looked_up(as_ledger(self.ledger)), learner, options, random_state)
         else:
 
             def try_out(copy: Any, few: Any, noisy: NoisyLabels) -> Model:

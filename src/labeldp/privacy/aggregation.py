@@ -32,7 +32,7 @@ from labeldp.privacy.counting import GroupCounts, LabelReader
 from labeldp.privacy.custody import AggregatePlan, Covered, begin_once
 from labeldp.privacy.door import check_account, check_rows, covered_rows, set_digest, units_digest, warn_once
 from labeldp.privacy.encode import classes_for, declare, encode
-from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.ledger import Ledger, as_ledger
 from labeldp.privacy.noise import SeededNoise, derive_key, new_secret, one_word
 from labeldp.privacy.row_ids import Name, RowIds
 from labeldp.privacy.run import Frame, id_order, keep_within_cap
@@ -180,7 +180,7 @@ def answer_groups(
     kept : mapping of arrays, optional
         Public facts that go with the groups, kept and read as they are.
     """
-    declared = declare(classes, checked(query).n_classes)
+    declared, ledger = declare(classes, checked(query).n_classes), as_ledger(ledger)
     codes = encode(labels, declared)
     del labels
     check_rows(codes, rows, max_rows_per_unit, column)

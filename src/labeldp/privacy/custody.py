@@ -7,6 +7,7 @@ that a repeat reads them instead of drawing again. The folder exists before the 
 """
 
 import logging
+import math
 import shutil
 import sys
 import time
@@ -16,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal, NoReturn
 
 from labeldp._hash import digest
-from labeldp.errors import InvalidInput, LabelDPError, LedgerError, RepeatWarning
+from labeldp.errors import InvalidInput, LabelDPError, LargeEpsilonWarning, LedgerError, RepeatWarning
 from labeldp.privacy import noise as noise_source
 from labeldp.privacy.events import AggregateDraw, LabelDraw
 from labeldp.privacy.ledger import Ledger, RunRecord
@@ -30,6 +31,7 @@ from labeldp.receipt import Receipt
 
 __all__ = ["AggregatePlan", "Begun", "PinOf", "RunPlan", "RunStore", "begin", "begin_once", "fresh_secret", "kept_secret", "tell_of_repeat"]
 
+LARGE_EPSILON = 8.0
 _log = logging.getLogger("labeldp")
 _told: set[str] = set()  # runs that this process has spoken of
 
@@ -146,6 +148,17 @@ def tell_of_repeat(begun: Begun) -> None:
         warnings.warn(f"{message} (Said once.)", RepeatWarning, stacklevel=depth_outside())
 
 
+def warn_of_epsilon(epsilon: float) -> None:
+    """Say so where the budget protects next to nothing."""
+    if epsilon > LARGE_EPSILON:
+        warnings.warn(
+            f"An epsilon of {epsilon:g} protects next to nothing: with two classes a label comes out unchanged with probability "
+            f"{1 / (1 + math.exp(-epsilon)):.6f}. Prefer 2 or less.",
+            LargeEpsilonWarning,
+            stacklevel=depth_outside(),
+        )
+
+
 def depth_outside() -> int:
     """How far above the caller's own frame the nearest code outside of labeldp is, as a stack level of the caller's warning."""
     level, frame = 1, sys._getframe(1)
@@ -242,6 +255,7 @@ def begin(
         Id of the run that must be picked up, or "" for any: then nothing is ever charged.
     """
     known = None if ledger is None or redraw else ledger.requested(plan.dataset, plan.column, plan.identity)
+    warn_of_epsilon(plan.epsilon if noise is None else 0.0)
     earlier = _unrecorded(plan, noise) if ledger is None else _earlier(plan, ledger, noise, redraw, pin_of, names_rows)
     if resumes and (earlier is None or earlier.receipt.run_id != resumes):
         raise InvalidInput(
@@ -326,6 +340,7 @@ def begin_once(
     Begun
         `secret` is None where the outputs are stored: `settled` is then their run, which may still have to be settled.
     """
+    warn_of_epsilon(plan.epsilon if noise is None else 0.0)
     if ledger is None:
         return _unrecorded(plan, noise)
     _refuse_seed(noise)

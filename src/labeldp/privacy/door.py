@@ -19,7 +19,7 @@ from labeldp.laws.base import Array, Law, check_told_apart
 from labeldp.privacy.custody import Covered, RunPlan, begin, tell_of_repeat
 from labeldp.privacy.draw import Prior, Questions, prepare_side
 from labeldp.privacy.encode import classes_for, declare, encode
-from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.ledger import Ledger, as_ledger
 from labeldp.privacy.noise import Pin, SeededNoise, derive_key, new_secret
 from labeldp.privacy.row_ids import Name, RowIds
 from labeldp.privacy.run import Frame, Run, check_prior_use, check_stage, id_order, law_per_row, public_blocks
@@ -69,7 +69,7 @@ def privatize(
         Public weights of the classes for each row; uniform if None. It must not depend on these raw labels.
     stage : str, optional
         Name of the round.
-    ledger : Ledger, optional
+    ledger : Ledger, or its path, optional
         Durable record. None: nothing is recorded, which a warning says once.
     noise : SeededNoise, optional
         For tests and benchmarks on public data only: no guarantee at all.
@@ -107,6 +107,8 @@ def privatize(
     >>> noisy.likelihood().shape
     (3, 4)
     """
+    if not isinstance(law, Law):
+        raise InvalidInput(f"Expected a law, such as labeldp.RandomizedResponse(n_classes=2, epsilon=1.0), got {_validate.shown(law)}.")
     rows = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
     declared, inferred = classes_for(labels, classes, law.n_classes)
     codes = encode(labels, declared)
@@ -225,6 +227,7 @@ def _open(
     resumes: str = "",
 ) -> Run:
     """`open_run` on codes."""
+    ledger = as_ledger(ledger)
     check_rows(codes, rows, max_rows_per_unit, column)
     check_account(ledger, dataset)
     warn_once(ledger, noise)

@@ -15,7 +15,7 @@ import platformdirs
 
 from labeldp import _validate
 from labeldp._rounding import exact, float_up
-from labeldp.errors import LedgerError
+from labeldp.errors import InvalidInput, LedgerError
 from labeldp.privacy import ledger_adopt, ledger_charge
 from labeldp.privacy.ledger_charge import name, now, opening, run_id_of
 from labeldp.privacy.ledger_check import Kept, problems
@@ -31,7 +31,7 @@ from labeldp.privacy.run_store import RunStore
 from labeldp.privacy.secrets import KeySource
 from labeldp.receipt import Receipt
 
-__all__ = ["Ledger", "LedgerUrl", "Part", "RunRecord", "default_ledger"]
+__all__ = ["Ledger", "LedgerUrl", "Part", "RunRecord", "as_ledger", "default_ledger"]
 
 
 @dataclass(frozen=True)
@@ -439,3 +439,12 @@ def default_ledger() -> Ledger:
     """
     location = os.environ.get("LABELDP_LEDGER") or platformdirs.user_data_path("labeldp") / "ledger.sqlite"
     return Ledger(location, key=os.environ.get("LABELDP_KEY") or None)
+
+
+def as_ledger(given: object) -> Ledger | None:
+    """The ledger that an argument names: itself, or a path or URL of one; None for none."""
+    if given is None or isinstance(given, Ledger):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return Ledger(os.fspath(given))
+    raise InvalidInput(f"Expected a ledger, or its path, got {type(given).__name__}. Pass ledger=labeldp.Ledger('ledger.db').")

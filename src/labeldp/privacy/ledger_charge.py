@@ -191,19 +191,24 @@ class _Charging:
         covered = self._covered(budget)
         if not request.epsilon <= budget - covered:
             left, needed = rounded_down(max(budget - covered, Fraction(0))), float_up(covered + request.epsilon)
-            raise BudgetExceeded(
+            said = (
                 f"Expected epsilon <= {left!r}, which remains of budget {rounded_down(budget)!r} for {self.of} in {self.where}; "
-                f"got epsilon={float(request.epsilon)!r}. Nothing was charged. Ask for less, or "
-                f"allow more {self._by_budget(needed)}."
+                f"got epsilon={float(request.epsilon)!r}. Nothing was charged. Ask for less, or allow more "
+            )
+            raise BudgetExceeded(
+                f"{said}{self._by_budget(needed)}. Other data need another name (dataset=).",
+                cli=f"{said}with `{self._command(needed)}`. Other data need another name (--dataset); the default is the file's.",
             )
         if stored is None:
             self._set_budget(budget)
 
     def _by_budget(self, amount: float) -> str:
         """How a budget is set, in Python and on the command line."""
-        dataset, column = self.request.dataset, self.request.column
-        command = f"labeldp ledger set-budget --dataset {shlex.quote(dataset)} --label {shlex.quote(column)} --budget {amount!r}"
-        return f"with set_budget({dataset!r}, {column!r}, {amount!r}), or `{command}`"
+        return f"with set_budget({self.request.dataset!r}, {self.request.column!r}, {amount!r}), or `{self._command(amount)}`"
+
+    def _command(self, amount: float) -> str:
+        dataset, column = shlex.quote(self.request.dataset), shlex.quote(self.request.column)
+        return f"labeldp ledger set-budget --dataset {dataset} --label {column} --budget {amount!r}"
 
     def _set_budget(self, budget: Fraction) -> None:
         request = self.request
@@ -291,5 +296,7 @@ def name(**named: object) -> str:
 def run_id_of(value: object) -> str:
     """A run id, checked."""
     if not (isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value)):
-        raise InvalidInput(f"Expected a run id of 32 hexadecimal digits, got {_validate.shown(value)}. Make one with new_run_id().")
+        raise InvalidInput(
+            f"Expected a run id of 32 hexadecimal digits, got {_validate.shown(value)}. `labeldp ledger history` lists them."
+        )
     return value
