@@ -40,12 +40,12 @@ class AutoLaw(Law):
     Notes
     -----
     The best has the largest product of two numbers: the information between label and output under the prior (mixed with 5 % uniform; see
-    `labeldp.laws.information`), and the divergence between the outputs of the two classes that are told apart least. A split must so gain
+    `labeldp.laws.information`), and the divergence between the outputs of two classes, whatever the prior. A split must so gain
     more under this prior than it loses where the prior is of no help. Information alone would choose one question for all rows of equal
     prior, and learn well what is asked and nothing else. Of equal products the first of rr, subset, split.
     Output: packed sets, (n, ceil(K/8)) uint8, a label as a set of one. Side: choice (n,) uint8 (0 rr, 2 split, 3 subset; 1, rr-top-k, in
-    files of earlier versions), size (n,) int32, set (n, ceil(K/8)) uint8 packed: the split, all classes without one. Cost: two sorts of
-    the prior a row, K/8 public words where a split may be drawn, and the chosen law's words.
+    files of earlier versions), size (n,) int32, set (n, ceil(K/8)) uint8 packed: the split, all classes without one. Cost: one sort of
+    the prior a row and some 80 sums of it, 3 K / 64 public words where a split is drawn, and the chosen law's words.
     """
 
     name: ClassVar[str] = "auto"
@@ -64,9 +64,9 @@ class AutoLaw(Law):
 
     @cached_property
     def _apart(self) -> Floats:
-        """Of each law by code: how far apart its outputs are for two classes, at least, in epsilons; no law with candidates is.
+        """Of each law by code: how far apart its outputs are for two classes, in epsilons; 0 for laws with candidates.
 
-        P[the label is in the output] - P[a given other class is]. Two classes are on different sides of a split with probability 1/2.
+        P[the label is in the output] - P[a given other class is]. Of a split, two classes are on different sides in about half of the rows.
         """
         (kept, other), truth = kernel.cells(self.epsilon, self.n_classes), inside_words(self.epsilon, 2, 1)
         d = self._subset_size
@@ -94,15 +94,19 @@ class AutoLaw(Law):
     def _chosen(self, prior: Array) -> tuple[Floats, NDArray[np.uint8]]:
         """Whole-number weights (n, K) and the law of each row (n,), which the prior alone decides."""
         k, weights = self.n_classes, priors.quantise(prior)
-        ordered = np.sort(weights, axis=1)[:, ::-1] * ((1.0 - _MIXED) / weights.sum(axis=1, keepdims=True)) + _MIXED / k
+        in_order = np.sort(weights, axis=1)[:, ::-1]
+        ordered = in_order * ((1.0 - _MIXED) / weights.sum(axis=1, keepdims=True)) + _MIXED / k
         scores = np.full((len(weights), len(self._parts)), -1.0)
-        scores[:, RR] = information.response_scores(ordered, self.epsilon)
+        scores[:, RR] = self._score(RR, information.response_scores(ordered, self.epsilon))
         if self._subset_size > 1:  # else it is randomized response
-            scores[:, SUBSET] = information.subset_scores(ordered, self.epsilon, self._subset_size)
-        if k > 2:
-            scores[:, SPLIT] = information.even_split_scores(ordered, self.epsilon)
-        scores = information.on_grid(scores, self.epsilon) * self._apart
+            scores[:, SUBSET] = self._score(SUBSET, information.subset_scores(ordered, self.epsilon, self._subset_size))
+        most = self._score(SPLIT, information.split_scores(np.array(0.5), self.epsilon))
+        rows = np.flatnonzero((scores.max(axis=1) < most) & (k > 2))
+        scores[rows, SPLIT] = self._score(SPLIT, information.even_split_scores(in_order[rows], self.epsilon, _MIXED))
         return weights, _PREFERRED[scores[:, _PREFERRED].argmax(axis=1)].astype(np.uint8)
+
+    def _score(self, code: int, nats: Floats) -> Floats:
+        return np.asarray(information.on_grid(nats, self.epsilon) * self._apart[code])
 
     def _settled(self, weights: Floats, choice: NDArray[np.uint8], words: Words) -> dict[str, Array]:
         inside = np.ones(weights.shape, dtype=np.bool_)

@@ -10,12 +10,18 @@ from functools import lru_cache
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labeldp.laws import kernel
 from labeldp.laws.exact import WORD, log_quotient, log_ratio
 from labeldp.laws.prior import Floats
 from labeldp.laws.subset import inside_words
+from labeldp.laws.words import hashed
 
+TRIES = 3
+"""Random sets of which a split takes the one nearest half the mass. More would be fewer different ones, each a little more informative."""
+
+_DRAWS = 24  # of such sets, to estimate what they tell
 _PATTERN_HEAD = 6  # classes whose inclusion patterns are enumerated: 2^6
 _PER_UNIT = 2.0**20  # scores are compared on this grid
 _SMALL = 2.0**-10  # below this epsilon a score is its leading term, epsilon^2 times a closed form: right to one part in a thousand
@@ -88,16 +94,29 @@ def split_scores(mass: Floats, epsilon: float) -> Floats:
     return split_information(mass, epsilon)
 
 
-def even_split_scores(ordered: Floats, epsilon: float) -> Floats:
-    """Nats of a split that sends one class of each pair of neighbours to either side, at random: (n,), right to second order.
+def nearest_half(inside: Floats, total: Floats) -> NDArray[np.intp]:
+    """Which of some sets, the last axis of `inside`, weighs nearest to half the total: the first of equal ones; exact for whole numbers."""
+    return np.asarray(np.abs(2.0 * inside - total[..., None]).argmin(axis=-1))
 
-    ordered : (n, K), each row descending and summing to 1. The mean square of how much heavier one side is, is the sum of the squares of
-    how much heavier one class of each pair is; the information is that of a split with this imbalance.
+
+@lru_cache(maxsize=256)
+def _trials(n_classes: int) -> Floats:
+    """Random sets to estimate with, the same everywhere: (TRIES x _DRAWS, K) of 0 and 1."""
+    words = np.stack([hashed(np.arange(TRIES * _DRAWS), i, 1) for i in range(-(-n_classes // 64))], axis=1).astype("<u8", copy=False)
+    return np.unpackbits(words.view(np.uint8), axis=1, count=n_classes, bitorder="little").astype(np.float64)
+
+
+def even_split_scores(weights: Floats, epsilon: float, mixed: float) -> Floats:
+    """Nats of a split by a set drawn as `split.even_half` does, in expectation, estimated from a few such sets: (n,).
+
+    weights : (n, K) whole numbers, each row sorted; the label follows them mixed with a share `mixed` of the uniform distribution.
     """
-    k = ordered.shape[1]
-    off = ordered[:, ::2].copy()
-    off[:, : k // 2] -= ordered[:, 1::2]
-    return split_scores(0.5 + 0.5 * np.sqrt((off * off).sum(axis=1)), epsilon)
+    trials, total = _trials(weights.shape[1]), weights.sum(axis=1)
+    inside = (weights @ trials.T).reshape(len(weights), _DRAWS, TRIES)
+    number = np.broadcast_to(trials.sum(axis=1).reshape(_DRAWS, TRIES), inside.shape)
+    chosen = nearest_half(inside, np.broadcast_to(total[:, None], inside.shape[:2]))[:, :, None]
+    mass, count = (np.take_along_axis(part, chosen, axis=2)[:, :, 0] for part in (inside, number))
+    return np.asarray(split_scores((1.0 - mixed) * mass / total[:, None] + mixed * count / weights.shape[1], epsilon).mean(axis=1))
 
 
 def split_information(mass: Floats, epsilon: float) -> Floats:

@@ -23,7 +23,6 @@ from labeldp.laws.subset import inside_words
 
 _LOST = 0.1  # most of a row's information, in expectation, that is given up so that every threshold is asked about
 _NAN = float("nan")
-_JITTER = 1024  # weights are multiplied by 1024 to 1279 before they are sorted: what is within a quarter of each other changes places
 
 
 @dataclass(frozen=True)
@@ -41,13 +40,12 @@ class PriorSplit(Law):
 
     Notes
     -----
-    Sets are drawn with public words of the row. Unordered: classes next to each other by prior go to different sides, at random, so that
-    any two classes are on different sides with probability 1/2 or more, and the mass of both sides is near one half unless one class has
-    more. Ordered: a threshold within 10 % of the most informative one, at random; in as large a share of rows as costs 10 % of the
-    information in expectation, any threshold.
-    Without a prior, even K: the same law as subset selection of K / 2 classes.
+    Sets are drawn with public words of the row. Unordered: the one of three uniformly random sets whose prior mass is nearest one half:
+    nearly as informative as any, and random enough that over rows of one prior any two classes are on different sides in 0.4 of them at
+    least, and the frequencies of all classes can be told. Ordered: a threshold within 10 % of the most informative one, at random; in as
+    large a share of rows as costs 10 % of the information in expectation, any threshold.
     Output: the set or its complement, packed, (n, ceil(K/8)) uint8. Side: split (n, ceil(K/8)) uint8, packed. Cost: one word a row; for
-    the choice, K/8 public words and a sort of the prior.
+    the choice, 3 K / 64 public words and three sums of the prior.
     """
 
     name: ClassVar[str] = "split"
@@ -125,26 +123,19 @@ class PriorSplit(Law):
 
 
 def even_half(weights: Floats, words: Words) -> NDArray[np.bool_]:
-    """A random set with a class of every pair of neighbours by weight: (n, K) bool, both sides non-empty.
+    """Of some uniformly random sets of classes the one whose weight is nearest one half: (n, K) bool, both sides non-empty.
 
     weights : (n, K) whole numbers below 2^32, as `prior.quantise` gives them.
     words : public words of the n rows.
-
-    Weights within a quarter of each other are sorted at random, so that classes of equal weight are treated alike.
     """
     n, k = weights.shape
-    pairs, index_bits = -(-k // 2), (k - 1).bit_length()
-    random = [words.take(i) for i in range(-(-k // 8) + -(-pairs // 64))]
-    octets = np.stack(random, axis=1).astype("<u8", copy=False).view(np.uint8)
-    jitter, coins = octets[:, :k], np.unpackbits(octets[:, 8 * -(-k // 8) :], axis=1, count=pairs, bitorder="little").view(np.bool_)
-    keys = weights.astype(np.uint64) * (jitter.astype(np.uint64) + np.uint64(_JITTER))  # below 2^43
-    keys >>= np.uint64(max(0, index_bits - 21))
-    keys = (keys << np.uint64(index_bits)) | np.arange(k, dtype=np.uint64)
-    order = (np.sort(keys, axis=1) & np.uint64((1 << index_bits) - 1)).astype(np.intp)[:, ::-1]
-    inside = np.zeros((n, k), dtype=np.bool_)
-    # the last class of an odd number has no partner: it is in or out by itself
-    np.put_along_axis(inside, order[:, ::2], coins, axis=1)
-    np.put_along_axis(inside, order[:, 1::2], ~coins[:, : k // 2], axis=1)
+    each = -(-k // 64)
+    random = np.stack([words.take(i) for i in range(information.TRIES * each)], axis=1).astype("<u8", copy=False)
+    tries = np.unpackbits(random.view(np.uint8).reshape(n, information.TRIES, -1), axis=2, count=k, bitorder="little").view(np.bool_)
+    inside = tries[np.arange(n), information.nearest_half(np.matmul(tries, weights[:, :, None])[:, :, 0], weights.sum(axis=1))]
+    size = inside.sum(axis=1)
+    alone = np.flatnonzero((size == 0) | (size == k))
+    inside[alone, streams.equal_cell(words.take(information.TRIES * each, alone), np.uint64(k))] ^= True
     return inside
 
 
