@@ -25,7 +25,7 @@ from labeldp.tables.evidence import read_noisy
 from labeldp.tables.priors import PriorTable
 from labeldp.tables.stages import ReleasePlan
 
-N, K = 6000, 4
+N, K = 6000, 12
 PRIOR = [f"p{c}" for c in range(K)]
 
 
