@@ -253,7 +253,7 @@ def test_10_an_accountant_fails_and_training_goes_on(ledger, monkeypatch, epsilo
 
 def test_12_a_prior_made_from_the_labels_is_not_deducted(ledger):
     noisy = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger, stage="prior")
-    second = ldp.privatize(LABELS, ldp.RRWithPrior(4, 0.5), dataset="d", ids=IDS, ledger=ledger, prior=noisy.posterior())
+    second = ldp.privatize(LABELS, ldp.AutoLaw(4, 0.5), dataset="d", ids=IDS, ledger=ledger, prior=noisy.posterior())
     assert ledger.spent("d", "label") == 1.5 == noisy.combine(second).privacy.epsilon
     with pytest.raises(ldp.InvalidInput, match="receipt"):
         noisy.combine(noisy)
