@@ -28,6 +28,10 @@ PROTOCOL = PeerToPeer(0.1, 0.9)
 QUERY = Peer.of(PROTOCOL, SIZES, delta=1e-4)
 
 
+# Deltas of these tests are large, so that few rows serve.
+pytestmark = pytest.mark.filterwarnings("ignore:Expected delta far below:labeldp.errors.LabelDPWarning")
+
+
 @pytest.fixture
 def ledger(tmp_path: Path) -> ldp.Ledger:
     return ldp.Ledger(tmp_path / "ledger.db", budget=10.0)

@@ -384,5 +384,8 @@ def test_a_net_can_be_a_prior(tmp_path: Path) -> None:
     image_table(tmp_path / "more.parquet", 60, 2)
     assert train(tmp_path / "in.parquet", tmp_path / "m", "--image", "shot", *FAST)[0] == 0
     given = ("--label", "what", "--epsilon", 1, "--classes", ",".join(CLASSES), "--id", "id", "--prior-model", tmp_path / "m")
-    assert run("release", tmp_path / "more.parquet", *given, "--out", tmp_path / "r.parquet")[0] == 0
+    more = ("release", tmp_path / "more.parquet", *given, "--out", tmp_path / "r.parquet")
+    code, _, err = run(*more, "--law", "rr-with-prior")
+    assert code == 4 and "one candidate in each of 60 rows" in err  # so sure is the net
+    assert run(*more, "--law", "auto")[0] == 0
     assert pq.read_table(tmp_path / "r.parquet").num_rows == 60

@@ -323,7 +323,7 @@ def test_a_copy_that_is_not_whole_ends_the_charge(tmp_path: Path, ledger: Ledger
         with pytest.raises(Died):
             release(source, tmp_path / "out.parquet", spec(prior), ledger)
     (folder,) = tmp_path.glob(".out.parquet.labeldp_sealed-*")
-    (folder / "attempt-of-another.parquet").write_bytes(b"does not count")
+    (folder / f"attempt-{0:032x}.parquet").write_bytes(b"does not count")
     (part,) = [path for path in folder.iterdir() if path.stat().st_size > 100]
     whole = part.read_bytes()
     part.write_bytes(whole[:-1])
