@@ -148,7 +148,7 @@ def test_a_model_is_asked_once_though_the_release_died(tmp_path: Path, source: P
     assert files and not any(b"sentinel-zz" in file.read_bytes() for file in files)
     sealed = pq.read_table(folder)["y"].to_numpy().view(np.uint32)
     assert np.abs(np.unpackbits(sealed.view(np.uint8)).reshape(N, 32).mean(axis=0) - 0.5).max() < 6 * 0.5 / np.sqrt(N)
-    (folder / "attempt-that-lost.parquet").write_bytes(files[0].read_bytes())  # of another attempt at the same partition
+    (folder / f"attempt-{0:032x}.parquet").write_bytes(files[0].read_bytes())  # of another attempt at the same partition
     done = release(source, tmp_path / "out", spec(prior), ledger, engine)
     assert released(done).equals(first[0].replace_schema_metadata(None))
     assert asked(tmp_path / "asked.log") == N
