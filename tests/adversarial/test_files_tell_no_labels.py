@@ -20,9 +20,8 @@ from tests.cli.commands import run
 
 import labeldp
 from labeldp.privacy import draw as drawing
-from labeldp.privacy import ledger, ledger_charge
+from labeldp.privacy import ledger, ledger_charge, worker
 from labeldp.privacy import run as runs
-from labeldp.privacy import worker
 
 N = 400
 LABELS = np.array(["ill", "well", "unsure"])

@@ -14,7 +14,7 @@ LAWS = {
     "rr-top-k": (lambda k, e: ldp.RRTopK(k, e, k=3), PackedSets),
     "rr-with-prior": (ldp.RRWithPrior, PackedSets),
     "split": (ldp.PriorSplit, PackedSets),
-    "auto": (ldp.AutoLaw, PackedSets),
+    "auto": (ldp.AutoLaw, (PackedSets, Candidates)),  # of few classes it asks for labels alone
     "cluster-rr": (ldp.ClusterRR, Candidates),
     "alibi": (ldp.Alibi, Dense),
 }
