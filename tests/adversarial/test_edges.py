@@ -100,6 +100,7 @@ def test_few_rows_name_no_lost_class(n_rows: int) -> None:
         assert metrics.lost_classes(noisy, proba) == []
 
 
+@pytest.mark.deep
 def test_compact_evidence_of_several_draws_is_the_log_likelihood() -> None:
     torch = pytest.importorskip("torch")
     from labeldp.deep import evidence_of

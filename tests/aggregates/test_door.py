@@ -153,7 +153,7 @@ def test_ids_recognise_a_repeat_in_another_order_and_keep_disjoint_rows_apart(le
 def test_an_aggregate_adds_to_a_draw_of_the_same_labels(ledger: ldp.Ledger) -> None:
     """A cluster prior, then labels drawn with it: sequential, in decimals; the histogram does not pass for an earlier release of rows."""
     prior = ask(ledger, Histogram(3, 0.1, 4)).prior(GROUPS)
-    noisy = ldp.privatize(LABELS, ldp.RRWithPrior(3, 0.2), prior=prior, dataset="d", ledger=ledger)
+    noisy = ldp.privatize(LABELS, ldp.AutoLaw(3, 0.2), prior=prior, dataset="d", ledger=ledger)
     assert len(noisy) == 600
     assert Fraction(repr(ledger.spent("d", "label"))) == Fraction("0.3")
     together = spent_together([ask(ledger, Histogram(3, 0.1, 4)).receipt, *noisy.receipts])

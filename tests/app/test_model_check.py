@@ -218,6 +218,7 @@ def test_skops_still_knows_the_types_by_these_names() -> None:
     }
 
 
+@pytest.mark.deep
 def test_a_net_larger_than_its_file_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from labeldp.deep import named

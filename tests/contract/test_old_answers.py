@@ -10,7 +10,6 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, make_column_transformer
@@ -31,8 +30,6 @@ from typer.testing import CliRunner
 
 import labeldp as ldp
 from labeldp.cli import app
-from labeldp.deep import TorchClassifier
-from labeldp.deep.loop import Recipe
 from labeldp.errors import RawLabelsWarning, RepeatWarning
 from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier
 from labeldp.privacy import custody
@@ -61,6 +58,10 @@ def linear(**settings):
 
 
 def net(**settings):
+    torch = pytest.importorskip("torch")
+    from labeldp.deep import TorchClassifier
+    from labeldp.deep.loop import Recipe
+
     recipe = Recipe(epochs=1, batch_size=64, precision="float32")
     return TorchClassifier(lambda k: torch.nn.Linear(2, k), **{"recipe": recipe, "n_stages": 1, "classes": [0, 1]} | settings)
 
@@ -91,10 +92,15 @@ def fitted_by(make):
     return lambda y, ledger, **more: make(dataset="d", ledger=ledger, **more).fit(X, y).privacy_
 
 
+def each(names):
+    """Names as parameters; that of the net for `make test-deep`."""
+    return [pytest.param(name, marks=pytest.mark.deep) if name == "TorchClassifier" else name for name in names]
+
+
 WAYS = {"privatize": ask_rows, "aggregate": ask_groups} | {name: fitted_by(make) for name, make in ESTIMATORS.items()}
 
 
-@pytest.mark.parametrize("way", WAYS, ids=named)
+@pytest.mark.parametrize("way", each(WAYS), ids=named)
 def test_an_old_answer_is_told_of_once_with_its_run_and_what_to_do(ledger, caplog, way):
     with warnings.catch_warnings():
         warnings.simplefilter("error", RepeatWarning)
@@ -189,7 +195,7 @@ def test_raw_labels_of_other_estimators_making_are_refused_with_a_ledger(ledger,
     assert not ledger.runs()
 
 
-@pytest.mark.parametrize("make", ESTIMATORS, ids=named)
+@pytest.mark.parametrize("make", each(ESTIMATORS), ids=named)
 def test_every_estimator_refuses_them(ledger, make):
     with pytest.raises(ldp.InvalidInput, match="OneVsRestClassifier"):
         OneVsRestClassifier(ESTIMATORS[make](dataset="d", ledger=ledger)).fit(X, y3)
@@ -255,7 +261,7 @@ def test_a_step_that_learned_from_the_raw_labels_is_refused(ledger, way, recorde
     assert not ledger.runs()
 
 
-@pytest.mark.parametrize("make", ESTIMATORS, ids=named)
+@pytest.mark.parametrize("make", each(ESTIMATORS), ids=named)
 def test_every_estimator_refuses_such_a_step(make):
     with pytest.raises(ldp.InvalidInput, match="LinearDiscriminantAnalysis learns from labels"):
         make_pipeline(LinearDiscriminantAnalysis(), ESTIMATORS[make]()).fit(X, FIRST)
@@ -275,7 +281,7 @@ def test_searches_over_noisy_labels_are_free(ledger):
     assert np.isfinite(scores).all() and len(ledger.runs()) == 1
 
 
-@pytest.mark.parametrize("make", ESTIMATORS, ids=named)
+@pytest.mark.parametrize("make", each(ESTIMATORS), ids=named)
 def test_a_score_on_the_raw_labels_of_the_fit_is_warned_of_once(ledger, make):
     model = ESTIMATORS[make](dataset="d", ledger=ledger).fit(X, FIRST)
     with warnings.catch_warnings():
