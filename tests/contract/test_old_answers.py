@@ -8,7 +8,6 @@ import re
 import warnings
 
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
@@ -154,7 +153,7 @@ def test_a_run_that_is_picked_up_reads_its_labels_and_is_no_old_answer(ledger, m
 
 
 def test_train_says_it_and_its_model_too(tmp_path):
-    table = pd.DataFrame(X, columns=["a", "b"]).assign(id=IDS, y=FIRST)
+    table = pytest.importorskip("pandas").DataFrame(X, columns=["a", "b"]).assign(id=IDS, y=FIRST)
     run = ["train", "t.csv", "--label", "y", "--classes", "0,1", "--epsilon", "1", "--id", "id", "--ledger", str(tmp_path / "l.db")]
     run[1], results = str(tmp_path / "t.csv"), []
     for name, y in (("one", FIRST), ("two", SECOND)):
