@@ -251,7 +251,9 @@ TWO_PROCESSES = """
         assert "epsilon" in str(error)
     else:
         raise SystemExit("another epsilon in the same folder was not refused")
+    dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # gloo's threads may still run, and would abort the interpreter's own end
 """
 
 
