@@ -23,6 +23,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.deep)
 
 
+@pytest.fixture(autouse=TORCH)
+def _fixed_weights():
+    """Nets and tensors of a test do not depend on the tests before it. No noise of labels comes from torch's seed."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def rng():
     """A torch generator with a fixed seed."""

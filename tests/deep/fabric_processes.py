@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each process of test_fabric.py runs: trainings whose weights, scores and rows it writes down."""
 
+import os
 import sys
 from functools import partial
 
@@ -101,6 +102,8 @@ def main(folder):
     found = trainings(7, fabric.global_rank, fabric=fabric)
     found["refused"] = refused(fabric)
     torch.save(found, f"{folder}/{fabric.global_rank}.pt")
+    fabric.barrier()
+    os._exit(0)  # gloo's threads may still run, and would abort the interpreter's own end
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 """What each process of test_ranks.py does: fits of which the first one alone has the labels."""
 
 import json
+import os
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -59,6 +60,8 @@ def main(folder):
     except (OSError, ldp.errors.LabelDPError) as error:
         found["error"] = f"{type(error).__name__}: {error}"
     (folder / f"{rank}.json").write_text(json.dumps(found))
+    dist.barrier()
+    os._exit(0)  # gloo's threads may still run, and would abort the interpreter's own end
 
 
 if __name__ == "__main__":
