@@ -134,7 +134,7 @@ class PrivacySpent:
     except_for : str
         What the guarantee does not cover, "" for nothing: which classes occur, where they were read off the labels.
     declared : bool
-        True if some labels were drawn by something else than labeldp: their law is what somebody states.
+        True if some labels were drawn by something else than labeldp, or were changed after the draw: their law is what somebody states.
     """
 
     epsilon: float

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nothing is trained on as noisy but what was drawn: raw labels under a release's name, changed copies, forged facts."""
 
+import copy
 import json
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from tests.cli.commands import run
 
 import labeldp as ldp
 from labeldp._hash import SetDigest
+from labeldp.evidence.noisy import as_drawn
 from labeldp.tables.digest import draw_salt, drawn_in_all, drawn_words
 from labeldp.tables.evidence import read_noisy
 
@@ -334,6 +337,109 @@ def test_estimators_look_receipts_up_in_their_ledger(tmp_path: Path) -> None:
     block = replace(noisy.blocks[0], receipt=replace(noisy.receipts[0], epsilon=0.1))
     with pytest.raises(ldp.LedgerError, match="changed after the charge"):
         ldp.LabelDPClassifier(LogisticRegression(), ledger=ledger).fit(X, replace(noisy, blocks=(block,)))
+
+
+# Changed in memory ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def drawn(tmp_path: Path) -> tuple[ldp.Ledger, ldp.NoisyLabels, Any, Any]:
+    """A ledger, labels that it has charged and drawn, features and the raw labels."""
+    table = raw_table()
+    X, y = table["x"].to_numpy()[:, None], table["y"].to_numpy()
+    ledger = ldp.Ledger(tmp_path / "l.db")
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 1.0), dataset="d", ledger=ledger, ids=table["id"].to_numpy())
+    return ledger, noisy, X, y
+
+
+def with_block(noisy: ldp.NoisyLabels, **changes: Any) -> ldp.NoisyLabels:
+    return replace(noisy, blocks=(replace(noisy.blocks[0], **changes),))
+
+
+CHANGES: dict[str, Any] = {
+    "raw labels": lambda noisy, y: with_block(noisy, outputs=y.astype(np.int32)),
+    "smaller epsilon": lambda noisy, y: with_block(noisy, law=ldp.RandomizedResponse(2, 0.1)),
+    "other rows": lambda noisy, y: with_block(noisy, rows=noisy.blocks[0].rows[::-1].copy()),
+    "other ids": lambda noisy, y: replace(noisy, ids=noisy.ids[::-1].copy()),
+    "another stage": lambda noisy, y: with_block(noisy, stage="other"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_labels_changed_in_memory_are_never_proven(drawn: tuple[Any, ...], change: str, tmp_path: Path) -> None:
+    ledger, noisy, X, y = drawn
+    changed = CHANGES[change](noisy, y)
+    stored = tmp_path / "changed.parquet"
+    changed.save(stored)
+    for each in (changed, changed[:200], ldp.concat([changed[:150], changed[150:]]), ldp.NoisyLabels.load(stored)):
+        assert each.privacy.evidence == "declared, not proven"
+        rows = {"X": X[: len(each)], "y": each, "ids": each.ids}
+        assert ldp.LabelDPClassifier(LogisticRegression(), random_state=0).fit(**rows).privacy_.declared
+        with pytest.raises(ldp.LedgerError, match="changed after the draw"):
+            ldp.LabelDPClassifier(LogisticRegression(), ledger=ledger).fit(**rows)
+
+
+def test_what_is_chosen_of_drawn_labels_stays_proven(drawn: tuple[Any, ...], tmp_path: Path) -> None:
+    ledger, noisy, _, _ = drawn
+    noisy.save(tmp_path / "noisy.parquet")
+    kept = [
+        noisy,
+        noisy[::-2],
+        noisy.by_id(noisy.ids[::-1]),
+        noisy.measurable,
+        ldp.concat([noisy[150:], noisy[:150]]),
+        noisy.looked_up(ledger),
+        ldp.NoisyLabels.load(tmp_path / "noisy.parquet"),
+        pickle.loads(pickle.dumps(noisy)),
+    ]
+    for each in kept:
+        assert each.privacy.evidence == each.looked_up(ledger).privacy.evidence == "proven"
+
+
+def test_outputs_cannot_be_written_over(drawn: tuple[Any, ...]) -> None:
+    _, noisy, _, y = drawn
+    for some in (noisy, noisy[5:], noisy[np.arange(10)], pickle.loads(pickle.dumps(noisy)), copy.deepcopy(noisy)):
+        with pytest.raises(ValueError, match="read-only"):
+            some.blocks[0].outputs[:] = 0
+    ids = np.arange(len(y))
+    ldp.privatize(y, ldp.RandomizedResponse(2, 1.0), ids=ids)
+    ids[0] = 7  # the caller's own array stays the caller's
+
+
+def test_labels_passed_off_as_drawn_are_refused_by_what_the_run_has_kept(drawn: tuple[Any, ...]) -> None:
+    ledger, noisy, X, y = drawn
+    with pytest.raises(ldp.LedgerError, match="changed after the draw"):
+        as_drawn(with_block(noisy, outputs=y.astype(np.int32))).looked_up(ledger)
+    ldp.LabelDPClassifier(LogisticRegression(), ledger=ledger, random_state=0).fit(X, noisy, ids=noisy.ids)
+
+
+def test_a_smaller_epsilon_is_refused_by_the_charge_where_the_run_has_kept_no_labels(shop: Shop) -> None:
+    noisy = read_noisy(shop.out, ledger=shop.ledger)
+    assert noisy[::2].looked_up(shop.ledger).privacy.evidence == "proven"
+    with pytest.raises(ldp.LedgerError, match="changed after the draw"):
+        with_block(noisy, law=ldp.RandomizedResponse(2, 0.1)).looked_up(shop.ledger)
+    raw = with_block(noisy, outputs=1 - noisy.blocks[0].outputs)
+    assert raw.looked_up(shop.ledger).privacy.evidence == "declared, not proven"
+
+
+def test_a_charge_behind_labels_cannot_be_dropped_unseen(drawn: tuple[Any, ...]) -> None:
+    _, noisy, _, _ = drawn
+    other = ldp.privatize([0, 1, 0], ldp.RandomizedResponse(2, 1.0)).receipts
+    assert replace(noisy, behind=other).privacy.declared and replace(noisy, behind=()).privacy.declared
+
+
+@pytest.mark.parametrize("cap", [1, 3])
+def test_fits_of_every_kind_of_run_are_looked_up_as_proven(tmp_path: Path, cap: int) -> None:
+    """Stages, held-out rows, priors and units: what the ledger compares is what was drawn."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 2))
+    y = (X[:, 0] > 0) + (X[:, 1] > 0)
+    ledger, people = ldp.Ledger(tmp_path / "l.db"), np.arange(600) // cap
+    model = ldp.LabelDPClassifier(
+        LogisticRegression(), epsilon=3.0, classes=[0, 1, 2], dataset="d", ledger=ledger, max_rows_per_unit=cap, random_state=0
+    ).fit(X, y, unit=people)
+    assert len({block.stage for block in model.noisy_labels_.blocks}) == 3
+    assert model.noisy_labels_.looked_up(ledger).privacy == model.privacy_ and model.privacy_.evidence == "proven"
 
 
 # Nothing proves it -----------------------------------------------------------------------------------------------------------------

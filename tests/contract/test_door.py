@@ -17,6 +17,7 @@ import pytest
 
 import labeldp as ldp
 from labeldp.errors import LargeEpsilonWarning, LeftOutWarning
+from labeldp.evidence.noisy import as_drawn
 from labeldp.privacy.door import open_run
 from labeldp.privacy.row_ids import RowIds
 from labeldp.privacy.run import keep_within_cap
@@ -93,8 +94,9 @@ def test_lost_outputs_are_refused_not_drawn_again(ledger):
 
 def test_changed_outputs_are_not_passed_off_as_the_settled_ones(ledger):
     first = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
-    first.blocks[0].outputs[:] = LABELS
-    first.save(ledger.run_dir(first.receipts[0].run_id) / "release.parquet")
+    block = dataclasses.replace(first.blocks[0], outputs=np.asarray(LABELS, np.int32))
+    changed = as_drawn(dataclasses.replace(first, blocks=(block,)))
+    changed.save(ledger.run_dir(first.receipts[0].run_id) / "release.parquet")
     with pytest.raises(ldp.LedgerError, match="changed"):
         ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
 

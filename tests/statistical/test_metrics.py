@@ -2,6 +2,7 @@
 """Estimates from noisy labels: unbiased, with intervals that cover, and honest about rows that the model has seen."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -228,7 +229,7 @@ def test_golden_values_of_the_noisy_validation_correction():
     noisy = ldp.privatize(np.zeros(n, int), ldp.RandomizedResponse(10, 2.0), noise=ldp.SeededNoise(6))
     outputs = np.zeros(n, np.int32)
     outputs[2000:] = 1  # a noisy accuracy of exactly 0.4 for the prediction 0
-    noisy.blocks[0].outputs[:] = outputs
+    noisy = replace(noisy, blocks=(replace(noisy.blocks[0], outputs=outputs),))
     estimate = metrics.accuracy(noisy, np.zeros(n, int))
     assert estimate.value == pytest.approx(0.8695529282, abs=1e-9)
     assert (estimate.high - estimate.low) / 2 / 1.96 == pytest.approx(0.0177720636, rel=5e-3)

@@ -5,7 +5,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from labeldp.app.training_data import Columns, EvidenceSpec, InputsSpec, Trainin
 from labeldp.deep.named import require_torch
 from labeldp.errors import DomainLeakWarning, InvalidInput
 from labeldp.evidence import NoisyLabels
-from labeldp.evidence.noisy import label_law
+from labeldp.evidence.noisy import derived, label_law
 from labeldp.laws import Law
 from labeldp.learn.model import heard_by
 from labeldp.privacy.encode import INFER, infers
@@ -217,7 +217,7 @@ class _Task:
         with threads_for(self._learner, len(rows.X)), warnings.catch_warnings(), heard_by(_Fits(progress)):
             warnings.simplefilter("ignore", DomainLeakWarning)  # it was said when the codec read them
             if (noisy := self._noisy(rows)) is not None:
-                model.fit(X, replace(noisy, classes=tuple(range(noisy.n_classes)), order="labels"))  # X was read from the same rows
+                model.fit(X, derived(noisy, classes=tuple(range(noisy.n_classes)), order="labels"))  # X was read from the same rows
             else:
                 named = {"id_name": self._spec.ids or None, "unit_name": self._spec.unit}
                 model.fit(X, rows.codes, ids=rows.ids, unit=rows.units, **named)

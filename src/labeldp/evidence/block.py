@@ -42,6 +42,11 @@ class Block:
         """The draws at these places, standing at these rows."""
         return replace(self, outputs=self.outputs[index], side={k: v[index] for k, v in self.side.items()}, rows=rows)
 
+    def read_only(self) -> "Block":
+        """The same block, whose arrays cannot be written to."""
+        side = {name: read_only(values) for name, values in self.side.items()}
+        return replace(self, outputs=read_only(self.outputs), side=side, rows=read_only(self.rows))
+
     @property
     def invertible(self) -> NDArray[np.bool_]:
         """(m,) bool: draws with an unbiased estimator. Cost O(m) where set membership says all of an output, else O(m K)."""
@@ -56,6 +61,26 @@ class Block:
         step = max(1, CELLS // self.law.n_classes)
         for start in range(0, len(self.rows), step):
             yield self.at(slice(start, start + step), self.rows[start : start + step])
+
+
+def read_only(array: Array) -> Array:
+    """The same values, and not the caller's right to change them."""
+    found = array.view()
+    found.flags.writeable = False
+    return found
+
+
+def places_of(ids: Array, known: Array) -> NDArray[np.int64]:
+    """Where each of these ids stands among the known ones, whatever type either came in: (n,), -1 for those that do not."""
+    if ids.ndim == 2 and "O" in known.dtype.kind + ids.dtype.kind:
+        known, ids = known.astype(np.str_), ids.astype(np.str_)
+    if {known.dtype.kind, ids.dtype.kind} == set("iu"):  # the same numbers, so they fit both; together they would become floats
+        ids = ids.astype(known.dtype)
+    _, inverse = np.unique(np.concatenate([known, ids]), axis=0 if ids.ndim == 2 else None, return_inverse=True)
+    codes = inverse.reshape(-1)
+    place = np.full(codes.max(initial=-1) + 1, -1)
+    place[codes[: len(known)]] = np.arange(len(known))
+    return np.asarray(place[codes[len(known) :]])
 
 
 def merge(blocks: Sequence[Block]) -> tuple[Block, ...]:

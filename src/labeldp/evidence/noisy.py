@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never, Protocol, Self
+from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from labeldp._hash import array_digest, digest, public_hash
 from labeldp._rounding import sum_up
 from labeldp.errors import InvalidInput
-from labeldp.evidence.block import CELLS, Block, merge
+from labeldp.evidence.block import CELLS, Block, merge, read_only
 from labeldp.laws import sets
 from labeldp.laws.base import Array, Law
 from labeldp.receipt import DECLARED, PrivacySpent, Receipt, spent_in_sequence, spent_together
@@ -36,6 +36,10 @@ class Records(Protocol):
 
     def looked_up(self, receipt: Receipt) -> Receipt:
         """The receipt, `recorded` if its charge is there."""
+        ...
+
+    def check_drawn(self, block: Block, ids: Array) -> None:
+        """Nothing, unless a run that is known there has drawn something else for these ids: a LedgerError."""
         ...
 
 
@@ -59,6 +63,11 @@ class NoisyLabels:
     order : str
         Whose order the rows have: "labels", that of the labels as they were given here; "file", that of a file they were read from;
         "drawn", that of a released table, whose rows were shuffled.
+
+    Notes
+    -----
+    What labeldp has drawn, or has read and proven, is known as such, and so are rows chosen of it; its arrays cannot be written to.
+    Whatever is put together by hand, with this constructor or `dataclasses.replace`, is "declared, not proven".
     """
 
     n_rows: int
@@ -68,6 +77,7 @@ class NoisyLabels:
     explicit_ids: bool = False
     behind: tuple[Receipt, ...] = ()
     order: str = "labels"
+    _drawn: bool = field(default=False, init=False)  # so that `dataclasses.replace` drops it
 
     def __post_init__(self) -> None:
         if len(self.ids) != self.n_rows:
@@ -75,6 +85,12 @@ class NoisyLabels:
         for block in self.blocks:
             if block.law.n_classes != len(self.classes):
                 raise InvalidInput(f"Expected laws over {len(self.classes)} classes, got {block.law}.")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """From a pickle or a deep copy, whose arrays can be written to otherwise."""
+        self.__dict__.update(state)
+        if self._drawn:
+            self.__dict__.update(as_drawn(self).__dict__)
 
     @classmethod
     def from_labels(
@@ -119,7 +135,7 @@ class NoisyLabels:
         epsilon = sum_up(law.epsilon for _ in range(max_rows_per_unit))
         receipt = Receipt(digest(facts)[:32], "", "", unit, max_rows_per_unit, epsilon, event=event)
         block = Block(law, codes, {}, np.arange(len(codes)), receipt, DECLARED)
-        return cls(len(codes), values, (block,), names, ids is not None)
+        return as_drawn(cls(len(codes), values, (block,), names, ids is not None))
 
     # A sequence of rows ---------------------------------------------------------------------------------------------------------
 
@@ -159,7 +175,8 @@ class NoisyLabels:
         wanted = self._positions(rows)
         found = [place[wanted] for place in self._places]
         blocks = tuple(block.at(at[at >= 0], np.flatnonzero(at >= 0)) for block, at in zip(self.blocks, found, strict=True))
-        return NoisyLabels(len(wanted), self.classes, blocks, self.ids[wanted], self.explicit_ids, self.behind, self.order)
+        chosen = NoisyLabels(len(wanted), self.classes, blocks, self.ids[wanted], self.explicit_ids, self.behind, self.order)
+        return as_drawn(chosen) if self._drawn else chosen
 
     def by_id(self, ids: ArrayLike) -> "NoisyLabels":
         """The rows with these ids, in that order; others are left out. From then on their order is known: it is that of `ids`.
@@ -185,7 +202,7 @@ class NoisyLabels:
                 f"Expected ids that have a noisy label, got {len(missing)} without one, such as {wanted[missing[0]]!r}. Leave them out, or "
                 "give the ids that were given when the labels were privatized."
             )
-        return replace(self[found], order="labels")
+        return derived(self[found], order="labels")
 
     def _positions(self, rows: Any) -> NDArray[np.int64]:
         if isinstance(rows, slice):
@@ -222,7 +239,8 @@ class NoisyLabels:
             raise InvalidInput("Expected noisy labels of the same rows: equal length, classes and ids, in the same order.")
         if {r.run_id for r in self.receipts} & {r.run_id for r in other.receipts}:
             raise InvalidInput("Expected independent draws, but a receipt occurs in both: the same draw cannot count as evidence twice.")
-        return replace(self, blocks=self.blocks + other.blocks, behind=_distinct(self.behind + other.behind))
+        both = replace(self, blocks=self.blocks + other.blocks, behind=_distinct(self.behind + other.behind))
+        return as_drawn(both) if self._drawn and other._drawn else both
 
     # What was spent ---------------------------------------------------------------------------------------------------------------
 
@@ -250,23 +268,29 @@ class NoisyLabels:
         epsilon, delta = self._per_row_total() if self._ids_identify_units() else _total(receipts)
         recorded = all(receipt.recorded for receipt in receipts)
         repeated, uncovered = any(receipt.repeated for receipt in receipts), spent_together(receipts).except_for
-        declared = any(receipt.declared for receipt in receipts)
+        declared = not self._drawn or any(receipt.declared for receipt in receipts)
         unit, spent = " and ".join(sorted(units)), (epsilon, delta) if secure else (math.inf, 1.0)
         return PrivacySpent(*spent, unit, recorded, secure, repeated, uncovered, declared)
 
     def looked_up(self, ledger: "Records | None") -> "NoisyLabels":
         """The same evidence with receipts as a ledger has them: what it does not know is not recorded. No effect without a ledger.
 
+        Laws are compared with what was charged for, and ids, outputs and side with what the run's folder has kept of the draw, where it is
+        beside this ledger: O(n log n) time.
+
         Raises
         ------
         LedgerError
-            The ledger has charged something else for a run.
+            The ledger has charged something else for a run, or the run has drawn something else.
         """
         if ledger is None:
             return self
         found = {receipt: ledger.looked_up(receipt) for receipt in (*self.receipts, *self.behind) if not receipt.declared}
         blocks = tuple(replace(block, receipt=found.get(block.receipt, block.receipt)) for block in self.blocks)
-        return replace(self, blocks=blocks, behind=tuple(found.get(receipt, receipt) for receipt in self.behind))
+        for block in blocks:
+            if block.receipt.recorded:
+                ledger.check_drawn(block, self.ids[block.rows])
+        return derived(self, blocks=blocks, behind=tuple(found.get(receipt, receipt) for receipt in self.behind))
 
     def _ids_identify_units(self) -> bool:
         columns = {(receipt.dataset, receipt.column) for receipt in self.receipts}
@@ -416,7 +440,7 @@ class NoisyLabels:
         A law that reads priors (AutoLaw, RRWithPrior) can be inverted only where a row's prior was flat, that is in the rows that a model
         finds hard: those by themselves, and draws that come on top of others in those rows, give a biased picture of all rows.
         """
-        return replace(self, blocks=tuple(block for block in self.blocks if block.invertible.all()))
+        return derived(self, blocks=tuple(block for block in self.blocks if block.invertible.all()))
 
     def debias(self, losses: ArrayLike) -> NDArray[np.float64]:
         """Unbiased estimate of each row's loss at its true label.
@@ -479,7 +503,7 @@ class NoisyLabels:
         """An Arrow table that `from_table` reads back: ids, an evidence column a block, a proof a row, shared facts in the metadata."""
         from labeldp.evidence import table
 
-        return table.write(self.ids, self.explicit_ids, self.classes, self.blocks, self.behind)
+        return table.write(self.ids, self.explicit_ids, self.classes, self.blocks, self.behind, by_hand=not self._drawn)
 
     @classmethod
     def from_table(cls, table: "pa.Table") -> Self:
@@ -492,7 +516,9 @@ class NoisyLabels:
         """
         from labeldp.evidence import table as stored
 
-        return cls(*stored.read(table), order="file")
+        parts, by_hand = stored.read(table)
+        noisy = cls(*parts, order="file")
+        return noisy if by_hand else as_drawn(noisy)
 
     def save(self, path: str | Path) -> None:
         """Write `to_table()` as a Parquet file."""
@@ -506,6 +532,23 @@ class NoisyLabels:
         import pyarrow.parquet as pq
 
         return cls.from_table(pq.read_table(path))
+
+
+Evidence = TypeVar("Evidence", bound=NoisyLabels)
+
+
+def as_drawn(noisy: Evidence) -> Evidence:
+    """The same, known as what labeldp has drawn or has proven: for whoever drew it, or read and proved it. Its arrays are read-only."""
+    fixed = tuple(block.read_only() for block in noisy.blocks)
+    found = replace(noisy, blocks=fixed, ids=read_only(noisy.ids))
+    object.__setattr__(found, "_drawn", True)
+    return found
+
+
+def derived(noisy: Evidence, **changes: Any) -> Evidence:
+    """The same with other fields, which change neither what was drawn nor what was spent: as much drawn as it was."""
+    found = replace(noisy, **changes)
+    return as_drawn(found) if noisy._drawn else found
 
 
 def label_law(law: Law) -> Law:
@@ -539,7 +582,9 @@ def concat(parts: Sequence[NoisyLabels]) -> NoisyLabels:
     ids = np.concatenate([part.ids for part in parts])
     behind = _distinct([receipt for part in parts for receipt in part.behind])
     order = max((part.order for part in parts), key=ORDERS.index)
-    return NoisyLabels(int(starts[-1]), first.classes, merge(blocks), ids, all(part.explicit_ids for part in parts), behind, order)
+    explicit = all(part.explicit_ids for part in parts)
+    whole = NoisyLabels(int(starts[-1]), first.classes, merge(blocks), ids, explicit, behind, order)
+    return as_drawn(whole) if all(part._drawn for part in parts) else whole
 
 
 def id_keys(ids: ArrayLike, others: ArrayLike) -> list[Any]:

@@ -30,12 +30,18 @@ Parts = tuple[int, tuple[object, ...], tuple[Block, ...], Array, bool, tuple[Rec
 """Number of rows, classes, blocks, ids, whether the ids were given, and what is behind it: what a NoisyLabels is made of."""
 
 
-def write(ids: Array, explicit_ids: bool, classes: tuple[object, ...], blocks: Sequence[Block], behind: Sequence[Receipt] = ()) -> pa.Table:
-    """Columns id (or id_0, id_1, ...), evidence_0, evidence_1, ... and proof; a row that a block lacks is null there."""
+def write(
+    ids: Array, explicit_ids: bool, classes: tuple[object, ...], blocks: Sequence[Block], behind: Sequence[Receipt], *, by_hand: bool
+) -> pa.Table:
+    """Columns id (or id_0, id_1, ...), evidence_0, evidence_1, ... and proof; a row that a block lacks is null there.
+
+    `by_hand`: it is not as it was drawn; the table says so.
+    """
     columns = {name: pa.array(values) for name, values in _id_columns(ids)}
     found = [block_facts(block) for block in blocks]
     facts: dict[str, object] = {"format": FORMAT, "classes": plain(classes), "explicit_ids": explicit_ids, "blocks": found}
     facts |= {"behind": [receipt.to_dict() for receipt in behind]} if behind else {}
+    facts |= {"by_hand": True} if by_hand else {}
     facts |= {"ids": list(columns), "repeats": _repeats(ids)}
     pieces = []
     for i, block in enumerate(blocks):
@@ -49,8 +55,8 @@ def write(ids: Array, explicit_ids: bool, classes: tuple[object, ...], blocks: S
     return pa.table(columns).replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
 
 
-def read(table: pa.Table) -> Parts:
-    """What `write` wrote."""
+def read(table: pa.Table) -> tuple[Parts, bool]:
+    """What `write` wrote, and whether it was put together by hand."""
     facts = read_facts((table.schema.metadata or {}).get(METADATA_KEY))
     names = [str(name) for name in facts.get("ids", ())]
     wanted = [*names, *(f"evidence_{i}" for i in range(len(facts["blocks"]))), PROOF]
@@ -70,7 +76,7 @@ def read(table: pa.Table) -> Parts:
         raise InvalidInput("Expected each row once, as it was written, got one twice: evidence counts once. Drop repeated rows.")
     blocks = tuple(_read_block(law, *piece, found) for law, piece, found in zip(laws, pieces, facts["blocks"], strict=True))
     behind = tuple(Receipt.from_dict(receipt) for receipt in facts.get("behind", ()))
-    return table.num_rows, tuple(facts["classes"]), blocks, ids, bool(facts["explicit_ids"]), behind
+    return (table.num_rows, tuple(facts["classes"]), blocks, ids, bool(facts["explicit_ids"]), behind), bool(facts.get("by_hand"))
 
 
 def block_facts(block: Block) -> dict[str, object]:
@@ -113,7 +119,8 @@ def _whole(column: pa.ChunkedArray, width: int) -> tuple[NDArray[np.uint8], NDAr
 
 def _proof(facts: dict[str, Any], ids: Array, pieces: Sequence[tuple[NDArray[np.uint8], NDArray[np.bool_]]]) -> NDArray[np.uint64]:
     """(n,) uint64: hash of what all rows share, and of each row's ids and evidence."""
-    salt = "proof/" + digest({name: facts[name] for name in ("classes", "explicit_ids", "blocks")} | {"behind": facts.get("behind", [])})
+    shared = {name: facts[name] for name in ("classes", "explicit_ids", "blocks", *(["by_hand"] if "by_hand" in facts else []))}
+    salt = "proof/" + digest(shared | {"behind": facts.get("behind", [])})
     return public_hash(salt, ids, *(part for raw, present in pieces for part in (present.astype(np.int64), raw)))
 
 

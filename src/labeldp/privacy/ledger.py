@@ -16,9 +16,11 @@ import platformdirs
 from labeldp import _validate
 from labeldp._rounding import exact, float_up
 from labeldp.errors import InvalidInput, LedgerError
+from labeldp.evidence import Block
+from labeldp.laws.base import Array
 from labeldp.privacy import ledger_adopt, ledger_charge
 from labeldp.privacy.ledger_charge import name, now, opening, run_id_of
-from labeldp.privacy.ledger_check import Kept, problems
+from labeldp.privacy.ledger_check import Kept, check_drawn, problems
 from labeldp.privacy.ledger_entries import Account, File, Part, RunRecord, account_of, parts_digest, rounded_down
 from labeldp.privacy.ledger_entries import text as entry_text
 from labeldp.privacy.ledger_place import LedgerUrl, location_of, runs_folder
@@ -293,6 +295,25 @@ class Ledger:
                 "Restore the manifest or the table that it came from."
             )
         return receipt
+
+    def check_drawn(self, block: Block, ids: Array) -> None:
+        """Compare draws with what was charged for and what the run's folder, where it is beside this ledger, has kept of them.
+
+        Parameters
+        ----------
+        block : Block
+            Its receipt is known here.
+        ids : (m,) or (m, columns) array
+            Of its draws.
+
+        Raises
+        ------
+        LedgerError
+            The law is none that was charged, or ids, outputs or side are not what was drawn; or what was kept was changed.
+        """
+        run = self.run(block.receipt.run_id)
+        if run is not None:
+            check_drawn(run, RunStore(self.run_dir(run.run_id)), block, ids)
 
     def spent(self, dataset: str, column: str) -> float:
         """Epsilon spent on a (dataset, column) by the row, or unit, in the most runs; added exactly, rounded up.

@@ -6,11 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from labeldp._rounding import exact
+from labeldp.errors import LedgerError
+from labeldp.evidence import Block
+from labeldp.evidence.block import places_of
+from labeldp.evidence.format import pack
+from labeldp.laws.base import Array
+from labeldp.privacy.events import per_row_epsilon
 from labeldp.privacy.ledger_entries import GENESIS, Account, Part, Row, RunRecord, Standing, apply, entry_hash, parts_digest
 from labeldp.privacy.ledger_rows import RowSets
 from labeldp.privacy.ledger_spend import Spend
-from labeldp.privacy.run_store import unknown_runs
+from labeldp.privacy.run_store import RunStore, unknown_runs
 from labeldp.receipt import Receipt
 
 
@@ -188,3 +196,40 @@ def _receipt_problem(receipt: Receipt, charges: Mapping[str, Mapping[str, Any]])
     spend: dict[str, Any] = {"epsilon": repr(float(receipt.epsilon)), "delta": repr(float(receipt.delta))}
     wrong = [name for name, value in (facts | spend).items() if charge.get(name) != value]
     return [f"The receipt of run {receipt.run_id} does not say what was charged: {', '.join(wrong)} differ."] if wrong else []
+
+
+def check_drawn(run: RunRecord, store: RunStore, block: Block, ids: Array) -> None:
+    """Refuse draws that are not those of a run: see `Ledger.check_drawn`."""
+    if not _is_charged(run, block) or not _is_kept(run, store, block, ids):
+        raise LedgerError(
+            f"Expected what run {run.run_id} has drawn, got labels that were changed after the draw: their law, ids, outputs or side. Take "
+            "what privatize, fit or read_noisy gave; labels that something else has drawn are declared: NoisyLabels.from_labels."
+        )
+
+
+def _is_charged(run: RunRecord, block: Block) -> bool:
+    """Whether the law is of the classes and the epsilon that the run was charged for."""
+    drawn: Any = run.event.get("law", {})  # an aggregate has none: it releases no row
+    named = [each["law"] for each in drawn.get("stages", [drawn]) if "law" in each]
+    laws = {(law["n_classes"], float(law["epsilon"])) for law in named}
+    per_row = {(count, per_row_epsilon(epsilon, run.max_rows_per_unit)) for count, epsilon in laws}
+    return (block.law.n_classes, block.law.epsilon) in (laws if run.max_rows_per_unit == 1 else per_row)
+
+
+def _is_kept(run: RunRecord, store: RunStore, block: Block, ids: Array) -> bool:
+    """Whether the run's folder has the same draws, or has none to compare with."""
+    stages = store.stages()
+    if not stages:
+        return True
+    if run.state == "settled" and store.digest() != run.artefact:
+        raise LedgerError(
+            f"Expected the stored outputs of run {run.run_id} in {store.folder} as it settled with them, got others. Restore the folder."
+        )
+    kept = store.load_noisy(block.stage) if block.stage in stages else None
+    if kept is None:
+        return False
+    (drawn,) = kept.blocks
+    place = places_of(ids, kept.ids[drawn.rows])
+    if drawn.law != block.law or np.any(place < 0):
+        return False
+    return np.array_equal(pack(drawn.law, drawn.outputs, drawn.side)[place], pack(block.law, block.outputs, block.side))

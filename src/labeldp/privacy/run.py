@@ -14,6 +14,8 @@ from labeldp import _validate
 from labeldp._hash import array_digest, digest
 from labeldp.errors import InvalidInput, LedgerError, LeftOutWarning
 from labeldp.evidence import Block, NoisyLabels
+from labeldp.evidence.block import places_of
+from labeldp.evidence.noisy import as_drawn, derived
 from labeldp.laws.base import Array, Law
 from labeldp.privacy import noise as noise_source
 from labeldp.privacy.custody import Begun, RunPlan, depth_outside
@@ -221,7 +223,7 @@ class Run:
         blocks = self._live_blocks() if everything else self._live_blocks()[chosen.astype(np.intp)]
         outputs = draw(used, self._codes[chosen], key, blocks, part)
         block = Block(used, outputs, dict(part), inside, self.receipt, stage)
-        noisy = NoisyLabels(len(rows), self._frame.classes, (block,), self._frame.ids[rows], self._frame.explicit_ids)
+        noisy = as_drawn(NoisyLabels(len(rows), self._frame.classes, (block,), self._frame.ids[rows], self._frame.explicit_ids))
         if self._begun.store:
             self._begun.store.save_noisy(stage, noisy)
         return noisy
@@ -285,7 +287,7 @@ class Run:
         store = self._begun.store
         for stage in store.stages() if store is not None and self._begun.secret is not None else ():
             noisy = store.load_noisy(stage) if store is not None else None
-            drawn |= False if noisy is None else _places(noisy.ids, self._frame.ids) >= 0
+            drawn |= False if noisy is None else places_of(self._frame.ids, noisy.ids) >= 0
         return drawn
 
     def _save_by_id(self, name: str, array: NDArray[np.generic]) -> None:
@@ -311,7 +313,7 @@ class Run:
         if noisy is None:
             return None
         self._drawn[rows] = True
-        noisy = replace(noisy, blocks=tuple(replace(block, receipt=self.receipt) for block in noisy.blocks))
+        noisy = derived(noisy, blocks=tuple(replace(block, receipt=self.receipt) for block in noisy.blocks))
         return _reorder(noisy, self._frame.ids[rows])
 
     def _keep_within_cap(self) -> NDArray[np.bool_]:
@@ -417,20 +419,7 @@ def _reorder(noisy: NoisyLabels, ids: Array) -> NoisyLabels:
     """Stored noisy labels in the order of these ids."""
     if np.array_equal(noisy.ids, ids):
         return noisy
-    found = _places(noisy.ids, ids)
+    found = places_of(ids, noisy.ids)
     if np.any(found < 0):
         raise LedgerError("Expected the same rows as in the settled run, but some ids have no stored output.")
     return noisy[found]
-
-
-def _places(known: Array, ids: Array) -> NDArray[np.int64]:
-    """Where each of these ids stands among the known ones: (n,), -1 for those that do not."""
-    if ids.ndim == 2 and "O" in known.dtype.kind + ids.dtype.kind:
-        known, ids = known.astype(np.str_), ids.astype(np.str_)
-    if {known.dtype.kind, ids.dtype.kind} == set("iu"):  # the same numbers, so they fit both; together they would become floats
-        ids = ids.astype(known.dtype)
-    _, inverse = np.unique(np.concatenate([known, ids]), axis=0 if ids.ndim == 2 else None, return_inverse=True)
-    codes = inverse.reshape(-1)
-    place = np.full(codes.max(initial=-1) + 1, -1)
-    place[codes[: len(known)]] = np.arange(len(known))
-    return place[codes[len(known) :]]

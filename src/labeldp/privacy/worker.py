@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from labeldp._hash import SetDigest
 from labeldp.evidence import Block, NoisyLabels
+from labeldp.evidence.noisy import as_drawn
 from labeldp.laws.base import Array, Law
 from labeldp.privacy.draw import Questions, draw
 from labeldp.privacy.noise import Blocks, Key, Pin, derive_key, id_blocks, one_word, partition, pin_words, row_blocks
@@ -257,7 +258,7 @@ class SecondPass:
             side = {name: values[kept] for name, values in side.items()}
         outputs = draw(law, codes, self._draw_key, blocks, side)
         block = Block(law, outputs, side, np.arange(len(codes)), self.receipt, self.stage)
-        noisy = NoisyLabels(len(codes), self.facts.values, (block,), _names(names, law, len(codes)), ids is not None)
+        noisy = as_drawn(NoisyLabels(len(codes), self.facts.values, (block,), _names(names, law, len(codes)), ids is not None))
         return Drawn(noisy, blocks, check, kept)
 
     def _chosen(self, blocks: Blocks, within_cap: NDArray[np.bool_] | None) -> NDArray[np.bool_]:

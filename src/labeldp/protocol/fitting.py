@@ -19,6 +19,7 @@ from labeldp import _validate
 from labeldp._hash import array_digest
 from labeldp.errors import InvalidInput, RawLabelsWarning, UnmeasuredWarning
 from labeldp.evidence import Block, NoisyLabels
+from labeldp.evidence.noisy import derived
 from labeldp.laws import LAWS, Law
 from labeldp.laws.base import check_told_apart
 from labeldp.privacy.encode import classes_for, declare, infers
@@ -282,7 +283,7 @@ def answer_for(settings: Settings, plan: FitPlan, labels: NDArray[Any], rows: Ro
 
 def with_prior_behind(plan: FitPlan, noisy: NoisyLabels) -> NoisyLabels:
     """The noisy labels of a fit with what its prior of groups cost, which their side shows."""
-    return noisy if plan.answer is None else replace(noisy, behind=(plan.answer.receipt,))
+    return noisy if plan.answer is None else derived(noisy, behind=(plan.answer.receipt,))
 
 
 def resolve_law(law: str | Law, n_classes: int, epsilon: float, total: float | None = None) -> Law:

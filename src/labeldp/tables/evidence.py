@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from labeldp.errors import InvalidInput
 from labeldp.evidence import Block, NoisyLabels, concat
 from labeldp.evidence import format as evidence_format
+from labeldp.evidence.noisy import as_drawn, derived
 from labeldp.evidence.table import FORMAT
 from labeldp.laws import Law, law_from_dict
 from labeldp.privacy.ledger import Ledger
@@ -204,7 +205,7 @@ def matched(source: Source, found: Proven) -> NoisyLabels:
         raise InvalidInput(f"Expected only rows of the release, got another id in row {missing[0]} of {source.path.name}. Drop such rows.")
     if len(np.unique(place)) < len(place):
         raise InvalidInput(f"Expected each row of the release once, got an id twice in {source.path.name}. Drop repeated rows.")
-    return replace(found.noisy[place], order="file")
+    return derived(found.noisy[place], order="file")
 
 
 def _declared(source: Source, label: str | None, law: Law, classes: Sequence[object] | None, id: str | Sequence[str] | None) -> NoisyLabels:
@@ -223,7 +224,7 @@ def _declared(source: Source, label: str | None, law: Law, classes: Sequence[obj
     if not codes:
         raise InvalidInput(f"Expected rows, got none in {source.path.name}.")
     noisy = NoisyLabels.from_labels(np.concatenate(codes), law, ids=np.concatenate(ids) if names else None)  # type: ignore[arg-type]
-    return replace(noisy, classes=values, order="file")
+    return derived(noisy, classes=values, order="file")
 
 
 def check_drawn(source: Source, manifest: Any, ledger: Ledger) -> None:
@@ -419,4 +420,5 @@ def _noisy(piece: _Piece, facts: Facts, receipt: Receipt) -> NoisyLabels:
     side = {name: np.concatenate([each[name] for each in piece.sides]) for name in piece.sides[0]}
     block = Block(law, outputs, side, np.arange(len(outputs)), receipt, str(facts["stage"]))
     order = "file" if str(facts.get("order")).startswith("kept") else "drawn"
-    return NoisyLabels(len(outputs), tuple(facts["classes"]), (block,), np.concatenate(piece.ids), bool(facts.get("id")), order=order)
+    ids = np.concatenate(piece.ids)
+    return as_drawn(NoisyLabels(len(outputs), tuple(facts["classes"]), (block,), ids, bool(facts.get("id")), order=order))
