@@ -115,12 +115,12 @@ def measure(run: Run) -> Run:
     from deep_curves import WATCHED_ROWS, scored
     from deep_data import load
     from deep_nets import n_parameters
-    from deep_recipes import GRID_DATA, GRIDS
+    from deep_recipes import data_of
     from deep_train import fit, precision_used, probabilities
 
     torch.set_num_threads(run["threads"])
     method = _recipe(run["table"], run["size"], run["method"], run["epsilon"], run["tiny"])
-    data = load(GRID_DATA if run["table"] in GRIDS else run["table"])
+    data = load(data_of(run["table"]))
     if run["tiny"]:
         data = data.tiny(TINY_ROWS)
     if method.law == "dp-sgd":

@@ -24,8 +24,8 @@ class Published:
     others: dict[str, Cells]
 
     def beside(self, method: str, epsilon: float | None) -> float | None:
-        """The method's own number; beside ours, LP-2ST's: at pure epsilon, from the labelled images alone."""
-        row = "paper-2st" if method.startswith("ours") else method
+        """The method's own number; beside ours, and theirs trained as ours, LP-1ST's or LP-2ST's: pure, from the labelled images alone."""
+        row = "paper-1st" if method == "tuned-1st" else "paper-2st" if method.startswith(("ours", "tuned")) else method
         return self.rows.get(row, {}).get(epsilon)
 
 

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 from deep_cells import FIRST_SEED, Run, load_runs, results_file
 from deep_published import PUBLISHED
-from deep_recipes import GRIDS, METHODS, recipe_of
+from deep_recipes import GRIDS, METHODS, data_of, recipe_of
 from plots import save
 
 NAMES = {
     "paper-1st": "LP-1ST, the paper's recipe",
     "paper-2st": "LP-2ST, the paper's recipe",
     "paper-3st": "LP-3ST, the paper's recipe",
-    "alibi": "ALIBI: Laplace noise, soft labels",
+    "tuned-1st": "LP-1ST, trained as ours",
+    "tuned-2st": "LP-2ST, trained as ours",
+    "alibi": "ALIBI, trained as ours",
     "ours-1": "labeldp, 1 stage",
     "ours-2": "labeldp, 2 stages",
     "ours-3": "labeldp, 3 stages",
@@ -38,7 +40,12 @@ def cells(table: str, size: str, *, tiny: bool = False) -> dict[tuple[str, float
 
 def measured(table: str, runs: Sequence[Run]) -> np.ndarray:
     """The table's number of each run: RMSE for ratings, else accuracy in %."""
-    return np.array([run["rmse"] if table == "movielens" else 100 * run["accuracy"] for run in runs])
+    return np.array([run["rmse"] if rates(table) else 100 * run["accuracy"] for run in runs])
+
+
+def rates(table: str) -> bool:
+    """True for tables of ratings."""
+    return data_of(table) == "movielens"
 
 
 def shown(values: np.ndarray, digits: int) -> str:
@@ -54,8 +61,8 @@ def markdown(table: str, size: str, epsilons: Sequence[float], *, tiny: bool = F
     if table in GRIDS:
         return grid_markdown(table, tiny=tiny)
     found, published = cells(table, size, tiny=tiny), PUBLISHED[table]
-    digits = 3 if table == "movielens" else 2
-    title = "test RMSE" if table == "movielens" else "test accuracy, %"
+    digits = 3 if rates(table) else 2
+    title = "test RMSE" if rates(table) else "test accuracy, %"
     lines = [f"| {table}, {size}: {title} | " + " | ".join(f"eps = {e:g}" for e in epsilons) + " | seeds | minutes a run |"]
     lines.append("|---" * (len(epsilons) + 3) + "|")
     for name in METHODS:
@@ -75,23 +82,39 @@ def markdown(table: str, size: str, epsilons: Sequence[float], *, tiny: bool = F
     return "\n".join(lines) + f"\n\n{note} ({sources}; beside labeldp: LP-2ST's)."
 
 
+SUMMED_UP = ("tuned-2st", "ours-1", "ours-2", "non-private")
+
+
 def summary() -> str:
-    """One line for each table, size and epsilon at which ours in two stages was run: the README's."""
-    lines = [
-        "| data, net | eps | published, LP-2ST | LP-2ST, run here | labeldp, 2 stages | no privacy | minutes a run |",
-        "|---" * 7 + "|",
-    ]
-    for table, size in sorted({(run["table"], run["size"]) for run in load_runs(results_file(False))} - {(name, "cpu") for name in GRIDS}):
-        found, digits = cells(table, size), 3 if table == "movielens" else 2
-        clean = shown(measured(table, found.get(("non-private", None), [])), digits)
-        for (name, epsilon), runs in sorted(found.items(), key=str):
-            if name == "ours-2":
-                theirs = shown(measured(table, found.get(("paper-2st", epsilon), [])), digits)
-                published = PUBLISHED[table].beside("paper-2st", epsilon)
-                what = f"{table}, {size}" + (": RMSE" if table == "movielens" else ": accuracy, %")
-                row = [what, f"{epsilon:g}", "" if published is None else f"{published:.{digits}f}", theirs]
-                lines.append("| " + " | ".join([*row, shown(measured(table, runs), digits), clean, _minutes(runs)]) + " |")
+    """One line for each table, size and epsilon at which ours was run: the README's. Seeds in brackets; epochs are ours."""
+    titles = ("data, net, weights, precision", "eps", "LP-2ST, published", *(NAMES[name] for name in SUMMED_UP), "epochs", "minutes a run")
+    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
+    for table, size in sorted({(run["table"], run["size"]) for run in load_runs(results_file(False))}):
+        if table in GRIDS:
+            continue
+        found, digits = cells(table, size), 3 if rates(table) else 2
+        for epsilon in sorted({epsilon for name, epsilon in found if name in ("ours-1", "ours-2")}):
+            at = {name: found.get((name, None if name == "non-private" else epsilon), []) for name in SUMMED_UP}
+            published = PUBLISHED[table].beside("paper-2st", epsilon)
+            ours = at["ours-1"] + at["ours-2"]
+            row = [_what(table, size, ours), f"{epsilon:g}", "" if published is None else f"{published:.{digits}f}"]
+            row += [shown(measured(table, runs), digits) + (f" ({len(runs)})" if runs else "") for runs in at.values()]
+            lines.append("| " + " | ".join([*row, _epochs(at), _minutes(ours)]) + " |")
     return "\n".join(lines)
+
+
+def _what(table: str, size: str, runs: Sequence[Run]) -> str:
+    """Data set, size, net with its number of weights, and precision where the run has recorded it."""
+    net = runs[0]["recipe"]["net"].partition(":")[0]
+    number = "RMSE" if rates(table) else "accuracy, %"
+    precision = sorted({run["precision"] for run in runs if run.get("precision")})
+    return ", ".join([f"{table} {size}: {number}", net, f"{runs[0]['parameters'] / 1000:,.0f} k", *precision])
+
+
+def _epochs(at: dict[str, list[Run]]) -> str:
+    """Epochs of each stage, of what was run of ours."""
+    runs = [at[name][0] for name in ("ours-1", "ours-2") if at[name]]
+    return "; ".join(" + ".join(str(stage["epochs"]) for stage in run["recipe"]["stages"]) for run in runs)
 
 
 def _cell(table: str, runs: list[Run], published: float | None, digits: int) -> str:
@@ -115,13 +138,14 @@ def grid_markdown(table: str, *, tiny: bool = False) -> str:
     """A recipe a row: accuracy, bits a label, and of the last stage: how many candidates a row had, how often the label was one."""
     found = cells(table, "cpu", tiny=tiny)
     epsilons = sorted({epsilon for _, epsilon in found})
-    lines = ["| what | " + " | ".join(f"eps = {e:g}: accuracy, % | bits a label | mean k | label among k, %" for e in epsilons) + " |"]
+    number, digits = ("RMSE", 3) if rates(table) else ("accuracy, %", 2)
+    lines = ["| what | " + " | ".join(f"eps = {e:g}: {number} | bits a label | mean k | label among k, %" for e in epsilons) + " |"]
     lines.append("|---" * (1 + 4 * len(epsilons)) + "|")
     for name in GRIDS[table](1.0):
         row = []
         for epsilon in epsilons:
             runs = found.get((name, epsilon), [])
-            row += [shown(measured(table, runs), 2), f"{np.mean([bits(run) for run in runs]):.3f}" if runs else ""]
+            row += [shown(measured(table, runs), digits), _bits(runs)]
             row += [_mean(runs, "mean_size", 1), _mean(runs, "label_in_candidates", 100)]
         lines.append(f"| {name} | " + " | ".join(row) + " |")
     return "\n".join(lines)
@@ -132,10 +156,10 @@ def _mean(runs: Sequence[Run], name: str, factor: float) -> str:
     return f"{np.mean(known):.2f}" if known else ""
 
 
-def bits(run: Run) -> float:
-    """Mean bits of information that a label's output tells, over all rows."""
-    known = [stage for stage in run["stages"] if stage["bits"] is not None]
-    return sum(stage["bits"] * stage["drawn"] for stage in known) / sum(stage["drawn"] for stage in known)
+def _bits(runs: Sequence[Run]) -> str:
+    """Mean bits of information that a label's output tells, over the rows of the stages where it is known."""
+    known = [stage for run in runs for stage in run["stages"] if stage["bits"] is not None]
+    return f"{np.average([stage['bits'] for stage in known], weights=[stage['drawn'] for stage in known]):.3f}" if known else ""
 
 
 def plot(table: str, size: str, epsilons: Sequence[float], path: Path, *, tiny: bool = False) -> bool:
@@ -155,7 +179,11 @@ def _plot_grid(axes: Any, table: str, size: str, epsilons: Sequence[float], tiny
         if known:
             hits = [100 * run["stages"][-1]["label_in_candidates"] for run in known]
             axes.plot(hits, measured(table, known), "o", label=f"{name}, eps {epsilon:g}")
-    axes.set(xlabel="label among the candidates, %", ylabel="test accuracy, %", title=f"{table} (Fashion-MNIST, {size})")
+    axes.set(
+        xlabel="label among the candidates, %",
+        ylabel="test RMSE" if rates(table) else "test accuracy, %",
+        title=f"{table} ({data_of(table)}, {size})",
+    )
 
 
 def _plot_table(axes: Any, table: str, size: str, epsilons: Sequence[float], tiny: bool) -> None:
@@ -173,4 +201,4 @@ def _plot_table(axes: Any, table: str, size: str, epsilons: Sequence[float], tin
     clean = found.get(("non-private", None))
     if clean:
         axes.axhline(measured(table, clean).mean(), color="black", linestyle="--", linewidth=1, label=NAMES["non-private"])
-    axes.set(xlabel="epsilon", ylabel="test RMSE" if table == "movielens" else "test accuracy, %", title=f"{table} ({size})")
+    axes.set(xlabel="epsilon", ylabel="test RMSE" if rates(table) else "test accuracy, %", title=f"{table} ({size})")

@@ -35,6 +35,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, softmax
 from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -47,7 +48,7 @@ RATES, EPSILONS, SEEDS = (0.005, 0.01, 0.05, 0.12, 0.3), (0.5, 1.0, 2.0), 6
 ROWS, TEST_ROWS = 20_000, 20_000
 FLOOR = 1e-3
 LEARNERS = {
-    "regression": lambda: make_pipeline(StandardScaler(), LogisticRegression()),
+    "regression": lambda: make_pipeline(SimpleImputer(strategy="most_frequent"), StandardScaler(), LogisticRegression()),
     # what LabelDPClassifier takes where no estimator is given
     "trees": lambda: HistGradientBoostingClassifier(max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False),
 }

@@ -32,7 +32,7 @@ import small_epsilon_plots as plots
 import small_epsilon_tables as tables
 from conditions import machine
 from small_epsilon_features import IMAGES, KINDS
-from small_epsilon_methods import METHODS, classifier, facts_of, features, kind_of, parts
+from small_epsilon_methods import DP_SGD, METHODS, SUMS, classifier, facts_of, features, kind_of, parts
 from small_epsilon_report import documented, summary
 from small_epsilon_runs import RESULTS, key, load_runs, save_runs
 
@@ -88,14 +88,14 @@ def wanted(table, names, epsilons, seeds, rows, methods=METHODS):
     return [cell | ({} if rows is None else {"rows": rows}) for cell in cells]
 
 
-ONLY_IMAGES = ("PCA", "self-supervised", "SCAN")
+ONLY_IMAGES = ("PCA", "self-supervised", "SCAN", SUMS, DP_SGD)
 """Names of methods that are about images have one of these in them."""
 
 
 def lacking(cell):
     """What is not installed of what a cell needs; empty if nothing is."""
     kind = cell.get("features") or kind_of(cell["data"], cell.get("method", ""))
-    needs = {"opacus"} if cell.get("method") == tables.DP_SGD else {"torch"} if kind in KINDS else set()
+    needs = {"opacus"} if cell.get("method") == DP_SGD else {"torch"} if kind in KINDS else set()
     return "".join(name for name in needs if find_spec(name) is None)
 
 

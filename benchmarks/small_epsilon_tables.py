@@ -7,7 +7,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 from sklearn.decomposition import PCA
-from small_epsilon_methods import embedder_for, facts_of, features, parts
+from small_epsilon_methods import DP_SGD, DpSgd, embedder_for, facts_of, features, parts
 
 import labeldp as ldp
 from labeldp.laws.cluster_budget import ClusterBudget, corollary_1, corollary_2, smoothed, split_budget
@@ -174,28 +174,18 @@ def number_of_clusters(run):
     return {"accuracy": model.fit(X, y).score(X_test, y_test)} | facts_of(run["data"], run["features"], rows)
 
 
-DP_SGD = "DP-SGD, logistic"
-DP_SGD_EPOCHS = 10
-
-
 def without_clusters(run):
-    """Logistic regression by DP-SGD on one thread, in the settings of deep_dpsgd.py: rate, batch, clipping and epochs were never varied.
-
-    Features are functions of one image alone, so that the guarantee, (epsilon, 1e-5), is one of images and labels.
-    """
+    """Logistic regression by DP-SGD."""
     import torch
-    from deep_dpsgd import BATCH, CLIP, DELTA, RATE, train
+    from deep_dpsgd import BATCH, CLIP, DELTA, RATE
 
     rows = run.get("rows")
-    X, X_test = (torch.from_numpy(part.astype(np.float32)) for part in features(run["data"], run["features"], rows))
+    X, X_test = features(run["data"], run["features"], rows)
     _, y, _, y_test, dataset = parts(run["data"], rows)
-    torch.set_num_threads(1)
-    torch.manual_seed(run["seed"])
-    net, losses = train(torch.nn.Linear(X.shape[1], dataset.n_classes), X, y.astype(np.int64), run["epsilon"], epochs=DP_SGD_EPOCHS)
-    with torch.no_grad():
-        found = net(X_test).argmax(dim=1).numpy()
-    settings = {"delta": DELTA, "epochs": DP_SGD_EPOCHS, "batch": BATCH, "rate": RATE, "clip": CLIP}
-    return {"accuracy": float(np.mean(found == y_test)), "last_loss": losses[-1], "settings": settings, "torch": torch.__version__}
+    model = DpSgd(dataset.n_classes, run["epsilon"], run["seed"]).fit(X, y)
+    settings = {"delta": DELTA, "epochs": model.EPOCHS, "batch": BATCH, "rate": RATE, "clip": CLIP}
+    found = float(np.mean(model.predict(X_test) == y_test))
+    return {"accuracy": found, "last_loss": model.losses[-1], "settings": settings, "torch": torch.__version__}
 
 
 TABLES = {"figure": figure, "beta": beta_sweep, "histogram": histogram_error, "clusters": number_of_clusters}

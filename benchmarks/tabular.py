@@ -10,7 +10,9 @@ The recipes below are frozen: estimators are scikit-learn's with its own setting
 What labeldp chooses in a run it chooses on noisy held-out rows of that run. Its defaults were first set in experiments that looked at test
 accuracy on some of these data sets; defaults.py then compares them with their alternatives on noisy held-out rows alone, also on data that
 had no part in setting them. "tuned C" is randomized response whose penalty is cross-validated on its noisy labels, as a careful person
-would, so that the gain from regularisation can be told from the rest.
+would, so that the gain from regularisation can be told from the rest. LP-1ST and LP-2ST are the recipes of Ghazi et al. 2021: the second
+stage draws its rows around the first one's probabilities, sharpened by a temperature, and rows of the first whose noisy label is not among
+the model's likely classes are left out; shares and temperatures are those of the authors' code.
 """
 
 import argparse
@@ -38,6 +40,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
+from labeldp.learn import LearnOptions
 
 RESULTS = Path(os.environ.get("TABULAR_RESULTS", Path(__file__).parent / "results" / "tabular.json"))
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
@@ -60,14 +63,26 @@ def pixels(dataset):
 
 ESTIMATORS: dict[str, Callable] = {"adult": trees, "credit_default": trees, "digits": linear, "fashion_mnist": pixels}
 
+HARD = {"correction": "none", "validation_fraction": 0.0}
 METHODS: dict[str, dict[str, object]] = {
-    "randomized response": {"law": "rr", "correction": "none", "n_stages": 1, "validation_fraction": 0.0},
-    "RR, tuned C": {"law": "rr", "correction": "none", "n_stages": 1, "validation_fraction": 0.0},
-    "LP-1ST": {"law": "rr-with-prior", "correction": "none", "n_stages": 1, "validation_fraction": 0.0},
-    "LP-2ST": {"law": "rr-with-prior", "correction": "none", "n_stages": 2, "validation_fraction": 0.0},
+    "randomized response": HARD | {"law": "rr", "n_stages": 1},
+    "RR, tuned C": HARD | {"law": "rr", "n_stages": 1},
+    "LP-1ST": HARD | {"law": "rr-with-prior", "n_stages": 1},
+    "LP-2ST": HARD | {"law": "rr-with-prior", "n_stages": 2},
     "labeldp": {},
     "non-private": {},
 }
+PAPER_STAGES = {0.0: (0.8, 0.6), 2.0: (0.7, 0.5), 4.0: (0.6, 0.5)}
+"""Of LP-2ST, by the least epsilon: share of the rows in the first stage, temperature of the prior (the authors' code, for CIFAR-10)."""
+
+
+def settings_of(method, epsilon):
+    """What LabelDPClassifier is given."""
+    if method != "LP-2ST":
+        return METHODS[method]
+    share, temperature = PAPER_STAGES[max(start for start in PAPER_STAGES if start <= epsilon)]
+    options = LearnOptions(temperature=temperature, top_k_filter="mean")
+    return METHODS[method] | {"stage_sizes": (share, round(1 - share, 3)), "options": options}
 
 
 TUNED = ("digits",)  # where few rows make the penalty decisive, and trying several is cheap
@@ -103,7 +118,12 @@ def fitted(name, method, epsilon, seed):
     if method == "RR, tuned C":
         estimator = tuned(estimator)
     model = ldp.LabelDPClassifier(
-        estimator, epsilon=epsilon, classes=range(dataset.n_classes), noise=ldp.SeededNoise(seed), random_state=seed, **METHODS[method]
+        estimator,
+        epsilon=epsilon,
+        classes=range(dataset.n_classes),
+        noise=ldp.SeededNoise(seed),
+        random_state=seed,
+        **settings_of(method, epsilon),
     )
     return model.fit(X, y)
 
@@ -155,7 +175,12 @@ def wanted(names, epsilons, seeds) -> Iterator[dict]:
 
 def settings(run):
     dataset = parts(run["data"])[0]
-    return {"estimator": str(ESTIMATORS[run["data"]](dataset)), "settings": METHODS[run["method"]], "started": now(), "machine": machine()}
+    return {"estimator": str(ESTIMATORS[run["data"]](dataset)), "settings": described(run), "started": now(), "machine": machine()}
+
+
+def described(run):
+    """The settings as JSON."""
+    return {name: str(value) if name == "options" else value for name, value in settings_of(run["method"], run["epsilon"]).items()}
 
 
 def load_runs():

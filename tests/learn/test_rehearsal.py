@@ -10,6 +10,7 @@ import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
@@ -76,6 +77,17 @@ def test_what_cannot_be_fitted_is_refused_before_the_charge(people, ledger, esti
         model.fit(X, y)
     assert ledger.spent("people", "label") == 0 and not ledger.runs("people", "label")
     classifier(ledger, GaussianNB()).fit(numbers(people), y)  # the budget is whole
+
+
+def test_a_pipeline_that_fills_gaps_gets_them_and_one_that_does_not_is_refused_for_nothing(people, ledger):
+    X, y = people[0][["age", "income"]].to_numpy(), people[1]
+    with pytest.raises(ldp.InvalidInput, match=r"NaN.*Nothing was charged"):
+        classifier(ledger, make_pipeline(StandardScaler(), LogisticRegression())).fit(X, y)
+    with pytest.raises(ValueError, match="infinity"):
+        classifier(ledger, make_pipeline(SimpleImputer(), LogisticRegression())).fit(np.where(X == 30, np.inf, X), y)
+    assert ledger.spent("people", "label") == 0
+    model = classifier(ledger, make_pipeline(SimpleImputer(), StandardScaler(), LogisticRegression())).fit(X, y)
+    assert np.isfinite(model.predict_proba(X)).all() and ledger.spent("people", "label") == 3.0
 
 
 def test_counts_rehearse_too(people, ledger):
