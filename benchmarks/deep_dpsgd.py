@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DP-SGD with Opacus (pip install opacus): protects images as well as labels, at (epsilon, 1e-5). The stronger promise costs accuracy.
+"""DP-SGD with Opacus (pip install opacus): protects images as well as labels, at (epsilon, 1e-5), for one row more or less.
+
+A changed label is a row removed and another added, so for labels this is up to (2 epsilon, (1 + e^epsilon) 1e-5): another promise than that
+of label DP at the same epsilon, neither stronger nor weaker (docs/errata.md).
 
 Batch normalisation mixes rows, so Opacus's own replacement, group normalisation, stands in for it. Rate and clipping are common choices,
 not tuned; the published numbers beside it are the literature's own.

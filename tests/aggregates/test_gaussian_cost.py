@@ -111,3 +111,16 @@ def test_concentrated_privacy_covers_what_dp_accounting_finds_for_one_count(sigm
     for rows in (2, 3):
         found = pld.from_discrete_gaussian_mechanism(sigma, sensitivity=rows).get_delta_for_epsilon(epsilon)
         assert found <= _gaussian.discrete_delta(Fraction(sigma) ** 2, epsilon, rows)
+
+
+def test_noise_for_a_row_added_or_removed_is_not_enough_for_a_changed_label() -> None:
+    """A logistic regression's two labels of one row: gradients of norm C in opposite directions, which a sum is told apart by 2 C."""
+    clip, x, epsilon, delta = 1.0, np.array([3.0, -4.0]), 1.0, 1e-5
+    gradients = [(0.5 - label) * x for label in (0, 1)]  # at a model that knows nothing: p = 0.5
+    cut = [gradient * min(1.0, clip / np.linalg.norm(gradient)) for gradient in gradients]
+    moved = float(np.linalg.norm(cut[1] - cut[0]))
+    sigma = _gaussian.analytic_sigma(epsilon, delta, clip)
+    assert moved == pytest.approx(2 * clip) and _gaussian.analytic_delta(sigma, epsilon, clip) == pytest.approx(delta)
+    assert _gaussian.analytic_delta(sigma, epsilon, moved) > 1000 * delta
+    # what follows in general, and no more: twice the epsilon, (1 + e^epsilon) times the delta
+    assert _gaussian.analytic_delta(sigma, 2 * epsilon, moved) <= (1 + math.exp(epsilon)) * delta
