@@ -181,6 +181,8 @@ class Frozen:
         Whether the paper's rows have mixup.
     paper_epochs : three int, optional
         Epochs of each of their stages, where there are one, two or three; else those of `paper`.
+    tuned_rates : two float, optional
+        Rates of their one and two stages where they are trained as ours, if others are better for hard labels.
     """
 
     net: str
@@ -193,6 +195,7 @@ class Frozen:
     views: str = "one"
     mixes: bool = True
     paper_epochs: tuple[int, int, int] | None = None
+    tuned_rates: tuple[float, float] | None = None
 
     def method(self, name: str, epsilon: float | None) -> Method:
         """The recipe of one row."""
@@ -208,7 +211,9 @@ class Frozen:
             return paper(n, epsilon or 0.0, self.paper_net, self._theirs(n), mixes=self.mixes)
         if kind == "tuned":
             n = int(number[0])
-            hard = tuple(replace(stage, loss="cross-entropy", rate=min(stage.rate, self.clean.rate)) for stage in self.ours[n - 1])
+            hard = tuple(replace(stage, loss="cross-entropy") for stage in self.ours[n - 1])
+            if self.tuned_rates:
+                hard = tuple(replace(stage, rate=self.tuned_rates[n - 1]) for stage in hard)
             return replace(paper(n, epsilon or 0.0, self.net, self.paper), stages=hard, views=self.views)
         n = int(number)
         law, prior = self.law(n, epsilon or 0.0)
@@ -289,6 +294,7 @@ FROZEN: dict[tuple[str, str], Frozen] = {
         replace(_RATINGS, rate=1.0),  # true ratings pull harder: at 2 it diverges
         "ncf",
         mixes=False,
+        tuned_rates=(0.01, 0.01),
     ),
     ("fashion-mnist", "gpu"): Frozen(
         "small-inception",
