@@ -176,6 +176,7 @@ def two_stages(size: str, device: str) -> dict[str, object]:
         SmallConvNet,
         recipe=FIT,
         epsilon=1.0,
+        n_stages=2,
         classes=range(10),
         noise=ldp.SeededNoise(0),
         device=device,

@@ -219,10 +219,10 @@ def classifier(name, method, epsilon, seed):
         return ProportionClassifier(None if name == "adult" else estimator, embedder=embedder_for(name), **shared)
     more = {
         "randomized response": {"law": "rr"} | PUBLISHED_RECIPE,
-        "labeldp without clusters": {},
+        "labeldp without clusters": {"n_stages": 2},
         "ClusterRR": {"law": "cluster-rr"} | PUBLISHED_RECIPE,
         "ClusterPrior + RRWithPrior": {"law": "rr-with-prior"} | PUBLISHED_RECIPE,
-        "ClusterPrior + AutoLaw": {"law": "auto"},
+        "ClusterPrior + AutoLaw": {"law": "auto", "n_stages": 2},
     }[method]
     if method.startswith("Cluster"):
         more = more | {"prior": ClusterPrior(embedder_for(name))}

@@ -260,7 +260,8 @@ def test_12_a_prior_made_from_the_labels_is_not_deducted(ledger):
 
 
 def test_15_repetitions_spend_the_second_stage_again(ledger):
-    fits = [classifier(noise=None, dataset="d", ledger=ledger, law="rr-with-prior", random_state=seed).fit(X, LABELS) for seed in range(3)]
+    facts = {"noise": None, "dataset": "d", "ledger": ledger, "law": "rr-with-prior", "n_stages": 2}
+    fits = [classifier(random_state=seed, **facts).fit(X, LABELS) for seed in range(3)]
     assert ledger.spent("d", "label") == 1.0 and [len(fit.stages_) for fit in fits] == [2, 2, 2]
     for fit in fits[1:]:
         np.testing.assert_array_equal(fit.noisy_labels_.log_likelihood(), fits[0].noisy_labels_.log_likelihood())
@@ -295,7 +296,7 @@ OTHERS = np.where(LABELS == 3, 3, 2 - LABELS % 3)
 
 def test_13_metrics_and_choices_use_the_true_labels(monkeypatch):
     blind(monkeypatch)
-    for facts in ({}, {"law": "rr-with-prior"}, {"law": "subset", "validation_fraction": 0.3}):
+    for facts in ({}, {"n_stages": 2}, {"n_stages": 2, "law": "rr-with-prior"}, {"law": "subset", "validation_fraction": 0.3}):
         assert leavings(classifier(**facts), LABELS) == leavings(classifier(**facts), OTHERS)
     faulty = Logs(LogisticRegression(), classes=range(4), noise=ldp.SeededNoise(0), random_state=0)
     assert leavings(faulty, LABELS) != leavings(faulty, OTHERS)

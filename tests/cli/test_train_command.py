@@ -98,6 +98,19 @@ def test_training_again_is_free_and_a_taken_folder_is_refused(tmp_path: Path) ->
     assert not (tmp_path / "c").exists()
 
 
+def test_one_stage_is_the_default(tmp_path: Path) -> None:
+    """As asked for by name; two are another request."""
+    rng = np.random.default_rng(0)
+    rows = {"id": list(range(400)), "x": rng.normal(size=400).tolist(), "bought": rng.choice(["yes", "no", "later"], 400).tolist()}
+    source, drawn = write(tmp_path / "in.csv", rows), []
+    for name, stages in (("a", ()), ("b", ("--stages", 1)), ("c", ("--stages", 2))):
+        facts = ("--classes", "yes,no,later", "--epsilon", 1, "--budget", 2, "--id", "id", *stages)
+        code, said, _ = run("train", source, "--label", "bought", "--out", tmp_path / name, *facts, "--json")
+        assert code == 0
+        drawn.append(json.loads(said)["receipts"][0]["run_id"])
+    assert drawn[0] == drawn[1] != drawn[2] and len(default_ledger().runs()) == 2
+
+
 @pytest.mark.parametrize("law", ["rr", "subset", "auto"])
 def test_training_on_a_released_table_is_free(tmp_path: Path, law: str) -> None:
     source, fresh = write(tmp_path / "in.csv", shop()), shop(500, seed=1)

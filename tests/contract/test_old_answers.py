@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An answer that an earlier run gave, to labels that nobody reads now, never comes back without a word."""
 
+import functools
 import json
 import logging
 import pickle
@@ -53,7 +54,7 @@ def ledger(tmp_path):
 
 
 def linear(**settings):
-    return ldp.LabelDPClassifier(LogisticRegression(), **{"epsilon": 1.0, "n_stages": 1, "classes": [0, 1]} | settings)
+    return ldp.LabelDPClassifier(LogisticRegression(), **{"epsilon": 1.0, "classes": [0, 1]} | settings)
 
 
 def net(**settings):
@@ -62,7 +63,7 @@ def net(**settings):
     from labeldp.deep.loop import Recipe
 
     recipe = Recipe(epochs=1, batch_size=64, precision="float32")
-    return TorchClassifier(lambda k: torch.nn.Linear(2, k), **{"recipe": recipe, "n_stages": 1, "classes": [0, 1]} | settings)
+    return TorchClassifier(lambda k: torch.nn.Linear(2, k), **{"recipe": recipe, "classes": [0, 1]} | settings)
 
 
 def clustered(kind):
@@ -135,6 +136,27 @@ def test_receipts_say_it_wherever_they_go(ledger, tmp_path):
     query = ldp.aggregates.Histogram(n_classes=2, epsilon=1.0, n_groups=2)
     answers = [ldp.aggregate(y, query, IDS % 2, dataset="e", ledger=ledger) for y in (FIRST, SECOND)]
     assert [each.receipt.repeated for each in answers] == [False, True]
+
+
+@pytest.mark.filterwarnings("error::labeldp.errors.RepeatWarning")
+@pytest.mark.parametrize("way", each(["LabelDPClassifier", "TorchClassifier"]), ids=named)
+def test_a_fit_in_other_stages_is_another_request(ledger, way):
+    fit = functools.partial(fitted_by(ESTIMATORS[way]), classes=range(3))
+    assert not fit(y3, ledger, n_stages=2).repeated
+    assert not fit(y3, ledger).repeated  # the default is one stage
+    assert ledger.spent("d", "label") == 2.0 and len(ledger.runs()) == 2
+    with pytest.warns(RepeatWarning, match=ledger.runs()[0].run_id):
+        assert fit(y3, ledger, n_stages=2).repeated
+    with pytest.warns(RepeatWarning, match=ledger.runs()[1].run_id):
+        assert fit(y3, ledger, n_stages=1).repeated
+    assert ledger.spent("d", "label") == 2.0 and len(ledger.runs()) == 2
+
+
+@pytest.mark.parametrize("way", each(["LabelDPClassifier", "TorchClassifier"]), ids=named)
+def test_with_two_classes_all_numbers_of_stages_are_one_request(ledger, way):
+    fit = fitted_by(ESTIMATORS[way])
+    assert not fit(FIRST, ledger, n_stages=2).repeated
+    assert fit(FIRST, ledger).repeated and len(ledger.runs()) == 1
 
 
 def test_a_run_that_is_picked_up_reads_its_labels_and_is_no_old_answer(ledger, monkeypatch):

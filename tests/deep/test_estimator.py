@@ -82,10 +82,12 @@ class Items:
     "settings",
     [
         {},
-        {"n_stages": 1, "law": "rr"},
+        {"law": "rr"},
+        {"n_stages": 2},
         {"n_stages": 3, "stage_sizes": (2, 1, 1), "validation_fraction": 0.1},
         {
             "module": perceptron(),
+            "n_stages": 2,
             "law": "rr-with-prior",
             "recipe": Recipe(4, 64, 0.05, loss=cross_entropy, precision="float32", optimizer="sgd"),
         },
@@ -95,7 +97,11 @@ class Items:
                 4, 64, 0.05, loss=functools.partial(generalised_cross_entropy, q=0.5), alpha=0.5, precision="float32", optimizer="sgd"
             )
         },
-        {"recipe": Recipe(4, 64, 0.05, loss=posterior_loss, average=0.9, precision="float32", optimizer="sgd"), "top_k_filter": 2},
+        {
+            "n_stages": 2,
+            "recipe": Recipe(4, 64, 0.05, loss=posterior_loss, average=0.9, precision="float32", optimizer="sgd"),
+            "top_k_filter": 2,
+        },
     ],
     ids=named,
 )
@@ -108,6 +114,11 @@ def test_every_way_of_learning_finds_the_classes(data, settings):
     assert len(model.history_) == len(model.stages_) and not model.module_.training
     assert all(weight.requires_grad for weight in model.module_.parameters())
     assert math.isinf(model.privacy_.epsilon) and not model.privacy_.secure  # the noise has a seed
+
+
+def test_one_stage_is_the_default(data):
+    model = classifier().fit(*data)
+    assert [stage.name for stage in model.stages_] == ["stage-1"] and len(model.history_) == 1
 
 
 def test_the_example_runs():
@@ -247,7 +258,8 @@ def test_scikit_learn_clones_searches_and_knows_it(data):
 def test_inside_label_dp_classifier_alone_and_in_a_pipeline(data):
     X, y = data
     for wrapped in (classifier(noise=None), make_pipeline(StandardScaler(), classifier(noise=None))):
-        model = ldp.LabelDPClassifier(wrapped, epsilon=2.0, classes=range(K), noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
+        settings = {"epsilon": 2.0, "n_stages": 2, "classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0}
+        model = ldp.LabelDPClassifier(wrapped, **settings).fit(X, y)
         assert model.score(X, y) > 0.85
         assert [stage.name for stage in model.stages_] == ["stage-1", "stage-2"]
 
@@ -361,14 +373,14 @@ REFUSED = {
     "prior that is none": ({"prior": np.full((N, K), np.nan)}, {}, "finite weights"),
     "prior that is not read": ({"law": "rr", "prior": np.ones((N, K))}, {}, "does not read it"),
     "stages": ({"n_stages": 0}, {}, "n_stages"),
-    "recipes": ({"recipe": [QUICK]}, {}, "n_stages=2"),
+    "recipes": ({"recipe": [QUICK, QUICK]}, {}, "n_stages=1"),
     "recipe": ({"recipe": "quick"}, {}, "Expected a Recipe"),
-    "debiasing": ({"recipe": Recipe(loss=functools.partial(debiased_loss, check=True))}, {}, "invertible"),
+    "debiasing": ({"n_stages": 2, "recipe": Recipe(loss=functools.partial(debiased_loss, check=True))}, {}, "invertible"),
     "temperature": ({"prior_temperature": 0.0}, {}, "prior_temperature"),
     "filter": ({"top_k_filter": 0}, {}, "top_k_filter"),
     "patience without rows": ({"recipe": Recipe(patience=2)}, {}, "validation_fraction"),
     "patience with few rows": ({"recipe": Recipe(patience=2), "validation_fraction": 0.01}, {}, "validation_fraction"),
-    "mean filter": ({"top_k_filter": "mean"}, {}, "rr-with-prior"),
+    "mean filter": ({"top_k_filter": "mean", "n_stages": 2}, {}, "rr-with-prior"),
     "random_state": ({"random_state": "0"}, {}, "random_state"),
     "a class that is not declared": ({"classes": range(K - 1)}, {}, "codes 0 to"),
     "fractions as labels": ({"classes": None}, {"y": np.linspace(0, 1, N)}, "classes"),
@@ -536,7 +548,7 @@ def test_random_transforms_are_not_taken_for_a_change_of_order(data):
 def test_held_out_progress_tells_noisy_figures_only(data):
     X, y = data
     told = []
-    model = classifier(validation_fraction=0.2, progress=told.append).fit(X, y)
+    model = classifier(n_stages=2, validation_fraction=0.2, progress=told.append).fit(X, y)
     assert [epoch for stage in model.history_ for epoch in stage] == told
     assert all(epoch.held_out < 0 for epoch in told)
 

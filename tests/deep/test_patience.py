@@ -82,14 +82,14 @@ def test_the_classifier_judges_by_rows_that_chose_nothing(data):
     X, y = data
     settings = {"epsilon": 2.0, "classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0, "validation_fraction": 0.2}
     recipes = Recipe(epochs=6, patience=2, **STEEP), Recipe(epochs=2, **STEEP)
-    model = TorchClassifier(lambda k: Mlp(K, k, (64,)), recipe=recipes, **settings).fit(X, y)
+    model = TorchClassifier(lambda k: Mlp(K, k, (64,)), recipe=recipes, n_stages=2, **settings).fit(X, y)
     (block,) = [block for block in model.noisy_labels_.blocks if block.stage == "validation"]
     rows = np.sort(block.rows)
     chose, judged = rows[::2], rows[1::2]
     expected = ldp.metrics.accuracy(model.noisy_labels_[judged], model.predict(X[judged]))
     assert model.estimated_accuracy_ == expected
     assert len(model.history_[0]) <= 6 and len(model.history_[1]) == 2
-    alone = TorchClassifier(lambda k: Mlp(K, k, (64,)), recipe=recipes[0], n_stages=1, **settings).fit(X, y)
+    alone = TorchClassifier(lambda k: Mlp(K, k, (64,)), recipe=recipes[0], **settings).fit(X, y)
     (block,) = [block for block in alone.noisy_labels_.blocks if block.stage == "validation"]
     chose = np.sort(block.rows)[::2]
     logits = predict(alone.module_, X[chose], precision="float32")
@@ -100,7 +100,7 @@ def test_the_classifier_judges_by_rows_that_chose_nothing(data):
 def test_a_fit_that_goes_on_from_its_folder_has_the_chosen_net(data, tmp_path):
     X, y = data
     settings = {"classes": range(K), "random_state": 0, "validation_fraction": 0.2, "dataset": "d", "folder": tmp_path / "fit"}
-    settings |= {"ledger": ldp.Ledger(tmp_path / "ledger.db"), "recipe": Recipe(epochs=6, patience=1, **STEEP)}
+    settings |= {"n_stages": 2, "ledger": ldp.Ledger(tmp_path / "ledger.db"), "recipe": Recipe(epochs=6, patience=1, **STEEP)}
     first, again = (TorchClassifier(lambda k: Mlp(K, k, (64,)), **settings).fit(X, y) for _ in range(2))
     assert np.array_equal(first.predict_proba(X), again.predict_proba(X)) and first.history_ == again.history_
 

@@ -50,6 +50,7 @@ def test_a_fitted_classifier_predicts_the_same_after_pickle_and_joblib(tmp_path)
     model = TorchClassifier(
         net,
         recipe=[Recipe(epochs=1, augment=augment.chain()), Recipe(epochs=1, average=0.9)],
+        n_stages=2,
         classes=range(3),
         validation_fraction=0.1,
         dataset="pickled",

@@ -127,7 +127,7 @@ REFUSED = {
     "progress": ({"progress": 3}, {}, "progress as a function"),
     "warm start": ({"warm_start": "no"}, {}, "warm_start as True or False"),
     "batches of one row": (with_recipe(batch_size=1), {}, "step on 1 input .*without batch normalisation"),
-    "few rows in stages": ({}, {"rows": 3}, "step on 1 input .*without batch normalisation"),
+    "few rows in stages": ({"n_stages": 2}, {"rows": 3}, "step on 1 input .*without batch normalisation"),
     "NaN in a late item": ({}, {"late": NAN}, "finite inputs"),
 }
 
@@ -156,7 +156,8 @@ def test_every_stage_has_its_recipe_tried(tmp_path):
     X, y = problem()
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     recipes = [Recipe(**QUICK), Recipe(**QUICK, augment=augment.flip)]
-    model = TorchClassifier(nn.Linear(K, K), recipe=recipes, classes=range(K), dataset="d", ledger=ledger, law="rr-with-prior")
+    settings = {"recipe": recipes, "n_stages": 2, "classes": range(K), "dataset": "d", "ledger": ledger, "law": "rr-with-prior"}
+    model = TorchClassifier(nn.Linear(K, K), **settings)
     with pytest.raises(ldp.InvalidInput, match="batch of images"):
         model.fit(X, y)
     assert ledger.spent("d", "label") == 0

@@ -38,7 +38,7 @@ def seeded_net(k=K):
 
 
 def classifier(**settings):
-    defaults = {"recipe": QUICK, "epsilon": 2.0, "classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0}
+    defaults = {"n_stages": 2, "recipe": QUICK, "epsilon": 2.0, "classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0}
     return TorchClassifier(**{"module": seeded_net} | defaults | settings)
 
 

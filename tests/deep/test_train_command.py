@@ -243,7 +243,7 @@ def test_a_released_table_of_images_is_free(tmp_path: Path) -> None:
 def test_a_training_that_was_killed_goes_on(tmp_path: Path) -> None:
     """The second attempt finds both stages done: it trains no epoch, draws nothing and writes the same weights."""
     image_table(tmp_path / "in.parquet")
-    command = ("--image", "shot", "--law", "rr-with-prior", *FAST, "--folder", tmp_path / "state")
+    command = ("--image", "shot", "--law", "rr-with-prior", "--stages", 2, *FAST, "--folder", tmp_path / "state")
     assert train(tmp_path / "in.parquet", tmp_path / "a", *command)[0] == 0
     kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "state").iterdir()}
     assert {"plan.json", "receipt.json", "model-1.pt", "model-2.pt"} <= kept.keys()

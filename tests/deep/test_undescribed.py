@@ -175,6 +175,7 @@ def written(folder, way, labels):
     TorchClassifier(
         parts["maker"],
         recipe=(recipe, replace(recipe, augment=parts["augment"])),
+        n_stages=2,
         classes=range(K),
         validation_fraction=0.4,
         noise=ldp.SeededNoise(0),

@@ -34,16 +34,16 @@ def classifier(estimator=None, **settings):
     "settings",
     [
         {},
-        {"n_stages": 1},
+        {"n_stages": 2},
         {"n_stages": 3, "stage_sizes": (2, 1, 1)},
         {"law": "subset", "correction": "debias"},
         {"law": "rr", "correction": "em", "validation_fraction": 0},
-        {"law": "split", "correction": "em"},
-        {"law": "rr-with-prior"},
-        {"estimator": make_pipeline(StandardScaler(), LogisticRegression())},
-        {"estimator": LogisticRegression(), "correction": "likelihood", "n_stages": 1},
+        {"law": "split", "correction": "em", "n_stages": 2},
+        {"law": "rr-with-prior", "n_stages": 2},
+        {"estimator": make_pipeline(StandardScaler(), LogisticRegression()), "n_stages": 2},
+        {"estimator": LogisticRegression(), "correction": "likelihood"},
         {"options": LearnOptions(consensus_rounds=1)},
-        {"options": LearnOptions(top_k_filter=3, temperature=0.5, refit=False)},
+        {"options": LearnOptions(top_k_filter=3, temperature=0.5, refit=False), "n_stages": 2},
     ],
     ids=str,
 )
@@ -62,17 +62,21 @@ def test_the_published_recipes_are_one_line(data):
     assert (second.noisy_labels_.hard() == y).mean() > (first.noisy_labels_.hard() == y).mean() + 0.04  # what the prior is for
 
 
+def test_one_stage_is_the_default(data):
+    assert [stage.name for stage in classifier().fit(*data).stages_] == ["stage-1"]
+
+
 def test_two_classes_use_one_stage(data):
     X, y = data
-    assert len(classifier(classes=[0, 1]).fit(X, (y > 2).astype(int)).stages_) == 1
+    assert len(classifier(classes=[0, 1], n_stages=2).fit(X, (y > 2).astype(int)).stages_) == 1
 
 
 def test_random_state_never_drives_noise_or_partition(data):
     X, y = data
-    first, second = (classifier(random_state=seed).fit(X, y).noisy_labels_ for seed in (0, 1))
+    first, second = (classifier(n_stages=2, random_state=seed).fit(X, y).noisy_labels_ for seed in (0, 1))
     assert np.array_equal(first.likelihood()[first.blocks[0].rows], second.likelihood()[second.blocks[0].rows])
     assert [block.rows.tolist() for block in first.blocks] == [block.rows.tolist() for block in second.blocks]
-    fresh = [classifier(noise=None, random_state=0).fit(X, y).noisy_labels_.blocks[0].rows.tolist() for _ in range(2)]
+    fresh = [classifier(n_stages=2, noise=None, random_state=0).fit(X, y).noisy_labels_.blocks[0].rows.tolist() for _ in range(2)]
     assert fresh[0] != fresh[1]
 
 
@@ -181,10 +185,10 @@ def test_named_classes_and_data_frames(data):
         ({"law": ldp.RandomizedResponse(K, 3.0)}, "agree"),
         ({"correction": "likelihood"}, "fit_likelihood"),
         ({"correction": "magic"}, "correction"),
-        ({"correction": "debias"}, "invertible"),
+        ({"correction": "debias", "n_stages": 2}, "invertible"),
         ({"n_stages": 0}, "n_stages"),
-        ({"stage_sizes": (1,)}, "stage_sizes"),
-        ({"stage_sizes": (1, float("nan"))}, "stage_sizes"),
+        ({"stage_sizes": (1, 1)}, r"stage_sizes.*n_stages=1"),
+        ({"stage_sizes": (1, float("nan")), "n_stages": 2}, "stage_sizes"),
         ({"validation_fraction": 1.0}, "validation_fraction"),
         ({"classes": range(K - 1)}, "row"),
     ],
@@ -199,7 +203,7 @@ def test_what_is_refused(data, settings, message):
 def test_what_is_refused_is_not_charged(data, tmp_path):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    for settings in ({"correction": "debias"}, {"law": "split", "correction": "debias", "n_stages": 1}, {"classes": range(K - 1)}):
+    for settings in ({"n_stages": 2, "correction": "debias"}, {"law": "split", "correction": "debias"}, {"classes": range(K - 1)}):
         with pytest.raises(ldp.InvalidInput):
             classifier(noise=None, ledger=ledger, dataset="people", **settings).fit(X, y)
     assert ledger.spent("people", "label") == 0

@@ -50,8 +50,8 @@ class TrainSpec:
     classes, id, unit, max_rows_per_unit, dataset, strict
         As in `ReleaseSpec`; for raw labels, which need `classes`.
     law : str
-        As in `LabelDPClassifier`.
     n_stages : int
+        As in `LabelDPClassifier`.
     random_state : int
         Of the training; the noise never depends on it.
     model : str
@@ -78,7 +78,7 @@ class TrainSpec:
     unit: str | None = None
     max_rows_per_unit: int = 1
     law: str = "auto"
-    n_stages: int = 2
+    n_stages: int = 1
     dataset: str | None = None
     strict: bool = False
     random_state: int = 0

@@ -166,7 +166,7 @@ def train(
     max_rows_per_unit: MaxRows = 1,
     law: Annotated[str, typer.Option(help="rr, rr-with-prior, subset, split, auto, cluster-rr or alibi.")] = "auto",
     prior: TrainPrior = None,
-    stages: Annotated[int, typer.Option(help="Rounds; each one's model is the next one's prior.")] = 2,
+    stages: Annotated[int, typer.Option(help="With more than one, each one's model is the prior of the next part of the rows.")] = 1,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
     rate: Rate = None,

@@ -69,7 +69,7 @@ Floats = NDArray[np.float64]
 
 
 class TorchClassifier:
-    """Train any torch net under label differential privacy, in stages.
+    """Train any torch net under label differential privacy, in one stage or several.
 
     Parameters
     ----------
@@ -82,12 +82,13 @@ class TorchClassifier:
     epsilon : float
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
     n_stages : int
-        The model of each stage is the prior with which the next part of the rows is privatized (LP-MST). One stage is used where a
-        prior could not help.
+        With 2 or more the rows are drawn in parts, and the model of each stage is the prior with which the next part is privatized
+        (LP-MST), at the same epsilon; each stage has all epochs of its recipe. On some thousand rows one stage was mostly better. One
+        stage is used where a prior could not help.
     stage_sizes : sequence of floats, optional
         Share of the rows in each stage; equal by default.
     law : "auto", a law's name, or a Law
-        The paper's LP-2ST is `law="rr-with-prior", top_k_filter="mean"` with `Recipe(loss=cross_entropy, alpha=8.0)`.
+        The paper's LP-2ST is `n_stages=2, law="rr-with-prior", top_k_filter="mean"` with `Recipe(loss=cross_entropy, alpha=8.0)`.
     prior : (n, K) array, function of X, or labeldp.learn.ClusterPrior, optional
         Public class weights for the first stage; they must not depend on these labels. A ClusterPrior asks them privately, at a part of
         epsilon, and the law gets the rest; of a Dataset it needs an embedder.
@@ -171,7 +172,7 @@ class TorchClassifier:
         *,
         recipe: Recipe | Sequence[Recipe] | None = None,
         epsilon: float = 1.0,
-        n_stages: int = 2,
+        n_stages: int = 1,
         stage_sizes: Sequence[float] | None = None,
         law: str | Law = "auto",
         prior: "ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | None" = None,

@@ -486,7 +486,7 @@ def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArra
     proba : (n, K) array
         Of the model before the latest stage.
     k : int or "mean"
-        "mean": as many as the latest stage's candidates on average, rounded down.
+        "mean": as many as the latest stage's candidates on average, rounded down; all, where its law has none.
 
     Notes
     -----
@@ -497,7 +497,7 @@ def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArra
     kept = np.zeros(len(noisy), bool)
     for block in latest:
         kept[block.rows] = True
-    n_likely = _mean_size(latest) if k == "mean" else k
+    n_likely = _mean_size(latest, noisy.n_classes) if k == "mean" else k
     if n_likely >= noisy.n_classes:
         return np.arange(len(noisy))
     earlier = np.flatnonzero(~kept)
@@ -507,6 +507,6 @@ def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArra
     return np.flatnonzero(kept) if kept.any() else np.arange(len(noisy))
 
 
-def _mean_size(blocks: Sequence[Block]) -> int:
-    sizes = np.concatenate([block.side["size"] for block in blocks])
+def _mean_size(blocks: Sequence[Block], n_classes: int) -> int:
+    sizes = np.concatenate([block.side["size"] if "candidates" in block.side else np.full(len(block.rows), n_classes) for block in blocks])
     return max(1, int(sizes.mean())) if len(sizes) else 1

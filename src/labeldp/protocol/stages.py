@@ -110,7 +110,7 @@ def plan_stages(law: Law, *, n_stages: int, sizes: tuple[float, ...] | None, val
     held_out = _validate.fraction(validation_fraction=validation_fraction, zero=True)
     shares = np.ones(count) if sizes is None else np.asarray(sizes, np.float64)
     if shares.shape != (count,) or not np.all((shares > 0) & (shares < np.inf)):
-        raise InvalidInput(f"Expected stage_sizes to be {count} positive numbers, one for each of n_stages={count}; got {sizes!r}.")
+        raise InvalidInput(f"Expected stage_sizes of one positive number for each of n_stages={count}, got {sizes!r}. Make the two agree.")
     if not law.uses_prior or (isinstance(law, AutoLaw) and law.n_classes == 2):  # with two classes every law is randomized response
         shares = np.ones(1)
     return StagePlan(law, tuple(float(s) for s in shares / shares.sum()), held_out if held_out * n_rows >= MIN_VALIDATION_ROWS else 0.0)
