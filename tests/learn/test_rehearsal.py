@@ -18,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import labeldp as ldp
+from labeldp.errors import RepeatWarning
 from labeldp.learn import LearnOptions, NoiseCluster, ProportionClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning", "ignore::labeldp.errors.UnrecordedWarning")
@@ -156,8 +157,52 @@ def test_after_a_late_failure_another_estimator_goes_on(people, ledger):
     X, y = numbers(people), people[1]
     with pytest.raises(RuntimeError, match="on fire") as told:
         classifier(ledger, Late()).fit(X, y)
-    assert "with the same X" in told.value.__notes__[0]
+    assert "the same labels in the same order; X and the estimator may be others" in told.value.__notes__[0]
     classifier(ledger, GaussianNB()).fit(X, y)
+    assert ledger.spent("people", "label") == 3.0
+
+
+def test_after_a_late_failure_other_features_go_on_without_ids(people, ledger):
+    """The run has a keyed digest of the labels in their order, so that they name the rows as well as X does."""
+    X, y = people
+    with pytest.raises(RuntimeError, match="on fire"):
+        classifier(ledger, Late()).fit(X, y)
+    (run,) = ledger.runs("people", "label")
+    first = ldp.NoisyLabels.load(ledger.run_dir(run.run_id) / "stage-1.parquet")
+    mended = X.assign(town="none", age=X["age"] + 1)
+    model = classifier(ledger).fit(mended, y)
+    assert not model.privacy_.repeated and model.privacy_.evidence == "proven"
+    drawn = next(block for block in model.noisy_labels_.blocks if block.stage == "stage-1")
+    assert np.array_equal(drawn.outputs, first.blocks[0].outputs) and np.array_equal(drawn.rows, first.ids)
+    with pytest.warns(RepeatWarning):
+        assert classifier(ledger).fit(mended, y).privacy_.repeated
+    assert classifier(ledger).fit(X, y).privacy_.repeated
+    assert ledger.spent("people", "label") == 3.0 and len(ledger.runs("people", "label")) == 1
+    with pytest.raises(ldp.BudgetExceeded):
+        classifier(ledger).fit(X.assign(town="nobody has said this one"), y)  # the run is over
+
+
+@pytest.mark.parametrize("other", ["another order", "corrected labels", "fewer rows", "another prior", "other people", "another cap"])
+def test_what_is_not_the_failed_fit_is_charged(people, ledger, other):
+    X, y, unit = numbers(people), people[1], np.arange(N) // 2
+    with pytest.raises(RuntimeError, match="on fire"):
+        classifier(ledger, Late(), law="rr-with-prior", n_stages=1, prior=np.tile([0.7, 0.3], (N, 1))).fit(X, y, unit=unit)
+    settings = {"law": "rr-with-prior", "n_stages": 1, "prior": np.tile([0.7, 0.3], (N, 1))}
+    X = X + 1.0
+    if other == "another order":
+        X, y, unit = X[::-1], y[::-1], unit[::-1]
+    elif other == "corrected labels":
+        y = np.where(np.arange(N) == 3, np.where(y == "yes", "no", "yes"), y)
+    elif other == "fewer rows":
+        X, y, unit, settings["prior"] = X[:-2], y[:-2], unit[:-2], settings["prior"][:-2]
+    elif other == "another prior":
+        settings["prior"] = np.tile([0.6, 0.4], (N, 1))
+    elif other == "other people":
+        unit = np.arange(N) % (N // 2)
+    else:
+        settings["max_rows_per_unit"] = 2
+    with pytest.raises(ldp.BudgetExceeded):
+        classifier(ledger, GaussianNB(), **settings).fit(X, y, unit=unit)
     assert ledger.spent("people", "label") == 3.0
 
 

@@ -210,7 +210,7 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         InvalidInput
             Before anything is charged, for whatever is wrong with X, y, the estimator or the settings; a copy of the estimator is fitted
             to a few rows of X with made-up labels. Where the training fails later, the labels stay with the run, and the same fit goes on
-            from them: with another estimator, and, with ids, with another X.
+            from them: with another estimator or another X, as long as the ids, or without ids the labels in their order, are the same.
         """
         require_classifier(self._base())
         options = self.options or LearnOptions()

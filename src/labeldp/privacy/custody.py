@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, NoReturn
 
@@ -32,6 +32,8 @@ from labeldp.receipt import Receipt
 __all__ = ["AggregatePlan", "Begun", "PinOf", "RunPlan", "RunStore", "begin", "begin_once", "fresh_secret", "kept_secret", "tell_of_repeat"]
 
 LARGE_EPSILON = 8.0
+_QUESTION, _NAMES = "question", "identities"
+"""Files of a run whose rows have no ids: what was asked, whatever the public columns are, and as which requests it was picked up."""
 _log = logging.getLogger("labeldp")
 _told: set[str] = set()  # runs that this process has spoken of
 
@@ -79,6 +81,11 @@ class RunPlan:
         if self.id_name in ("", PLAIN):  # as before ids had names
             del facts["id_name"]
         return digest(facts)
+
+    @property
+    def question(self) -> str:
+        """Digest of all but the rows: of a run whose rows have no ids, and whose labels in their order may name them as well."""
+        return replace(self, rows="").identity
 
     @property
     def event(self) -> dict[str, object]:
@@ -231,6 +238,7 @@ def begin(
     fresh: SecretHalves | None = None,
     covered: Covered | None = None,
     resumes: str = "",
+    by_labels: bool = False,
 ) -> Begun:
     """Charge a run, pick up a crashed one, or find the settled one that this request repeats.
 
@@ -253,10 +261,12 @@ def begin(
         Which rows a new charge is about; None: it adds to every run of the column.
     resumes : str
         Id of the run that must be picked up, or "" for any: then nothing is ever charged.
+    by_labels : bool
+        A run that failed is picked up, too, where the public columns are others and the labels, in their order, are the same.
     """
     known = None if ledger is None or redraw else ledger.requested(plan.dataset, plan.column, plan.identity)
     warn_of_epsilon(plan.epsilon if noise is None else 0.0)
-    earlier = _unrecorded(plan, noise) if ledger is None else _earlier(plan, ledger, noise, redraw, pin_of, names_rows)
+    earlier = _unrecorded(plan, noise) if ledger is None else _earlier(plan, ledger, noise, redraw, pin_of, names_rows, by_labels)
     if resumes and (earlier is None or earlier.receipt.run_id != resumes):
         raise InvalidInput(
             f"Expected what run {resumes} was charged for, got other labels, rows, ids or another ledger. Nothing was charged or drawn. "
@@ -266,14 +276,17 @@ def begin(
         assert earlier is not None
         return earlier
     try:
-        return _charge(plan, ledger, pin_of, fresh or fresh_secret(ledger), covered or Covered(), known)
+        question = plan.question if by_labels else ""
+        return _charge(plan, ledger, pin_of, fresh or fresh_secret(ledger), covered or Covered(), known, question)
     except SameRequest:
         if fresh is not None:  # the caller has bound its work to this run id
             raise
-    return begin(plan, ledger, noise, redraw=redraw, pin_of=pin_of, names_rows=names_rows, covered=covered)
+    return begin(plan, ledger, noise, redraw=redraw, pin_of=pin_of, names_rows=names_rows, covered=covered, by_labels=by_labels)
 
 
-def _earlier(plan: RunPlan, ledger: Ledger, noise: SeededNoise | None, redraw: bool, pin_of: PinOf, names_rows: bool) -> Begun | None:
+def _earlier(
+    plan: RunPlan, ledger: Ledger, noise: SeededNoise | None, redraw: bool, pin_of: PinOf, names_rows: bool, by_labels: bool
+) -> Begun | None:
     """The crashed run to pick up, or the settled one that this request repeats; None for a new charge."""
     _refuse_seed(noise)
     found = ledger.find(plan.dataset, plan.column, plan.identity)
@@ -281,11 +294,12 @@ def _earlier(plan: RunPlan, ledger: Ledger, noise: SeededNoise | None, redraw: b
         resumed = _resume(found, ledger, pin_of)
         if resumed is not None:
             return resumed
-    closed = [run for run in ledger.runs(plan.dataset, plan.column) if run.state != "charged"]
+    runs = ledger.runs(plan.dataset, plan.column)
+    closed = [run for run in runs if run.state != "charged"]
     for run in closed:
         RunStore(ledger.run_dir(run.run_id)).forget_secret()  # where a process died right after settling, or the run was given up
     settled = [run for run in closed if run.state == "settled" and run.event.get("event") != AggregateDraw.kind]  # those release no row
-    repeated = [run for run in settled if run.identity == plan.identity]
+    repeated = [run for run in settled if run.identity == plan.identity or (by_labels and plan.identity in _names_of(run, ledger))]
     if repeated and names_rows and not redraw:
         return _again(repeated[-1], ledger)
     if settled and not redraw and not names_rows:
@@ -294,7 +308,28 @@ def _earlier(plan: RunPlan, ledger: Ledger, noise: SeededNoise | None, redraw: b
             "row ids nor public columns were given. Pass ids=, so that a repeat is recognised, or ask for a new, charged draw with "
             "redraw=True."
         )
+    return _mended(plan, ledger, runs, pin_of) if by_labels and not redraw else None
+
+
+def _mended(plan: RunPlan, ledger: Ledger, runs: Sequence[RunRecord], pin_of: PinOf) -> Begun | None:
+    """A run that failed and was asked the same of the same labels in the same order, but with other public columns.
+
+    Its labels are drawn, or will be, by their places: with whatever columns they are read, it is the same draw. The pin compares them.
+    """
+    for run in reversed(runs):
+        store = RunStore(ledger.run_dir(run.run_id))
+        if run.state != "charged" or not run.repeatable or store.read(_QUESTION) != plan.question.encode():
+            continue
+        resumed = _resume(run, ledger, pin_of)
+        if resumed is not None:
+            store.write(_NAMES, "\n".join([*_names_of(run, ledger), plan.identity]).encode())  # its repeats will be known by these, too
+            return resumed
     return None
+
+
+def _names_of(run: RunRecord, ledger: Ledger) -> list[str]:
+    """Identities, besides its own, of requests that have picked a run up."""
+    return (RunStore(ledger.run_dir(run.run_id)).read(_NAMES) or b"").decode().split()
 
 
 def _unrecorded(plan: RunPlan, noise: SeededNoise | None) -> Begun:
@@ -383,9 +418,19 @@ def _awaited(other: SameRequest, ledger: Ledger) -> Begun:
     raise other
 
 
-def _charge(plan: RunPlan, ledger: Ledger, pin_of: PinOf, fresh: SecretHalves, covered: Covered, known: frozenset[str] | None) -> Begun:
+def _charge(
+    plan: RunPlan,
+    ledger: Ledger,
+    pin_of: PinOf,
+    fresh: SecretHalves,
+    covered: Covered,
+    known: frozenset[str] | None,
+    question: str,
+) -> Begun:
     def prepare(store: RunStore) -> None:
         store.keep_secret(fresh)
+        if question:
+            store.write(_QUESTION, question.encode())
         store.write("pin", pin_of(fresh.secret, fresh.run_id).encode())
 
     return _charged(plan, ledger, fresh.run_id, fresh.secret, covered, prepare, repeatable=True, known=known)

@@ -252,8 +252,17 @@ def _open(
         return pin.hexdigest()
 
     frame.check(new_secret())
-    covered = covered_rows(ledger, rows)
-    begun = begin(plan, ledger, noise, redraw=redraw, pin_of=pin_of, names_rows=bool(plan.rows), covered=covered, resumes=resumes)
+    begun = begin(
+        plan,
+        ledger,
+        noise,
+        redraw=redraw,
+        pin_of=pin_of,
+        names_rows=bool(plan.rows),
+        covered=covered_rows(ledger, rows),
+        resumes=resumes,
+        by_labels=rows.ids is None and bool(public_digest),
+    )
     tell_of_repeat(begun)
     return Run(begun, codes, frame)
 

@@ -391,8 +391,11 @@ def paid(run: "Run", rows: RowIds) -> Iterator[None]:
         yield
     except Exception as error:
         if run.receipt.recorded:
-            same = "the same ids; X and the estimator may be others" if rows.ids is not None else "the same X; the estimator may be another"
-            error.add_note(f"Run {run.receipt.run_id} is charged, and its labels are kept. Fit again at no further cost, with {same}.")
+            same = "the same ids" if rows.ids is not None else "the same labels in the same order"
+            error.add_note(
+                f"Run {run.receipt.run_id} is charged, and its labels are kept. Fit again at no further cost, with {same}; X and the "
+                "estimator may be others, but not a prior of your own."
+            )
         raise
 
 
