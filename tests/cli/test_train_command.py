@@ -3,6 +3,7 @@
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from tests.app.fuzz_models import without_digests
 from tests.cli.commands import SENTINEL, run
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -241,10 +243,44 @@ def test_unknown_types_are_listed_and_built_only_if_trusted(tmp_path: Path) -> N
     assert load_model(tmp_path / "m", ["numpy.asarray"]).classes == ("a", "b")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda facts: facts["classes"].reverse(),
+        lambda facts: facts["features"]["columns"].reverse(),
+        lambda facts: facts["guarantee"].update(epsilon=0.01),
+        lambda facts: facts["digests"].update(facts="sha256:0"),
+        lambda facts: facts.update(digests="none"),
+    ],
+    ids=["classes", "columns", "guarantee", "digest", "no digests"],
+)
+def test_facts_that_were_edited_are_refused(tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    source = write(tmp_path / "in.csv", shop(300))
+    assert train(source, tmp_path / "m")[0] == 0
+    stored = tmp_path / "m" / "model.json"
+    facts = json.loads(stored.read_text())
+    stored.write_text(json.dumps(facts))  # written anew, in another form, they are the same facts
+    assert run("predict", tmp_path / "m", source, "--out", tmp_path / "same.csv")[0] == 0
+    change(facts)
+    stored.write_text(json.dumps(facts))
+    code, _, said = run("predict", tmp_path / "m", source, "--out", tmp_path / "p.csv")
+    assert code == 4 and "model.json" in said and "was changed" in said
+    assert not (tmp_path / "p.csv").exists()
+
+
+def test_the_model_of_another_training_is_refused(tmp_path: Path) -> None:
+    source = write(tmp_path / "in.csv", shop(300))
+    for name in ("m", "other"):
+        assert train(source, tmp_path / name, "--dataset", name)[0] == 0
+    (tmp_path / "m" / "model.skops").write_bytes((tmp_path / "other" / "model.skops").read_bytes())
+    code, _, said = run("predict", tmp_path / "m", source, "--out", tmp_path / "p.csv")
+    assert code == 4 and "model.skops" in said and "was changed" in said
+
+
 def test_other_files_are_no_models(tmp_path: Path) -> None:
     facts = {"features": {"columns": [], "left_out": []}, "classes": ["a", "b"], "channel": None}
     save_model(tmp_path / "m", LogisticRegression(), facts)
-    (tmp_path / "m" / "model.skops").write_bytes(b"no zip")
+    (without_digests(tmp_path / "m") / "model.skops").write_bytes(b"no zip")
     with pytest.raises(InvalidInput, match="skops"):
         load_model(tmp_path / "m")
     (tmp_path / "m" / "model.json").write_text("{}")

@@ -4,6 +4,7 @@
 model.skops is an estimator of scikit-learn. weights.pt is the state_dict of a net, which model.json names with its parameters.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Collection, Mapping
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labeldp._files import give_usual_rights, own_folder, sync, write_new
+from labeldp._hash import digest
 from labeldp.app.model_check import check_archive, check_estimator, probabilities, untrusted
 from labeldp.deep import named
 from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
@@ -87,17 +89,37 @@ def check_free(out: Path) -> None:
 def save_model(out: Path, model: Any, facts: Mapping[str, object]) -> None:
     """Write the folder, whole or not at all: an estimator, or the net that the facts name."""
     check_free(out)
-    text = json.dumps({"format": FORMAT, "kind": "model"} | dict(facts), indent=2, ensure_ascii=False, allow_nan=False)
+    raw = _bytes_of(model, facts)
+    said = {"format": FORMAT, "kind": "model"} | dict(facts)
+    text = json.dumps(said | {"digests": _digests(said, raw)}, indent=2, ensure_ascii=False, allow_nan=False)
     with workplace(out, "model", MODEL, WEIGHTS, FACTS) as folder:
         made = folder / "model"
         own_folder(made)
-        for name, data in ((_file_of(facts), _bytes_of(model, facts)), (FACTS, text.encode())):
+        for name, data in ((_file_of(facts), raw), (FACTS, text.encode())):
             write_new(made / name, data)
             give_usual_rights(made / name)
         give_usual_rights(made)
         sync(made)
         os.replace(made, out)
         sync(out.parent)
+
+
+def _digests(facts: Mapping[str, object], raw: bytes) -> dict[str, str]:
+    """What finds accidents: of the facts, and of the model's file."""
+    return {"facts": f"sha256:{digest(facts)}", "model": f"sha256:{hashlib.sha256(raw).hexdigest()}"}
+
+
+def _check_digests(facts: Mapping[str, object], raw: bytes, folder: Path) -> None:
+    """Refuse facts or a file that are not those that were written together; earlier versions wrote no digests."""
+    if "digests" not in facts:
+        return
+    found = _digests({name: fact for name, fact in facts.items() if name != "digests"}, raw)
+    for name, file in (("facts", FACTS), ("model", _file_of(facts))):
+        if not isinstance(facts["digests"], Mapping) or facts["digests"].get(name) != found[name]:
+            raise InvalidInput(
+                f"Expected {folder / file} as it was written with the model, got one that was changed: classes, columns or numbers may "
+                "stand for others. Restore the folder or train again; give predictions other names in their table."
+            )
 
 
 def _file_of(facts: Mapping[str, object]) -> str:
@@ -128,7 +150,8 @@ def load_model(folder: Path, trust: Collection[str] = (), device: str = "cpu") -
     Raises
     ------
     InvalidInput
-        It is no model's folder, or its file wants to build types that are not trusted: they are listed, nothing is built.
+        It is no model's folder, one of its files was changed, or its file wants to build types that are not trusted: they are listed,
+        nothing is built.
     """
     facts = _facts(folder)
     path = folder / _file_of(facts)
@@ -136,6 +159,7 @@ def load_model(folder: Path, trust: Collection[str] = (), device: str = "cpu") -
         raw = path.read_bytes()
     except OSError as error:
         raise ReleaseError(f"Expected a model's file, got {path} ({error.strerror}).") from None
+    _check_digests(facts, raw, folder)
     try:
         return _stored(facts, raw, str(path), trust, device)
     except LabelDPError:
