@@ -436,7 +436,7 @@ def test_fits_of_every_kind_of_run_are_looked_up_as_proven(tmp_path: Path, cap: 
     y = (X[:, 0] > 0) + (X[:, 1] > 0)
     ledger, people = ldp.Ledger(tmp_path / "l.db"), np.arange(600) // cap
     model = ldp.LabelDPClassifier(
-        LogisticRegression(), epsilon=3.0, classes=[0, 1, 2], dataset="d", ledger=ledger, max_rows_per_unit=cap, random_state=0
+        LogisticRegression(), epsilon=3.0, classes=[0, 1, 2], dataset="d", ledger=ledger, n_stages=2, max_rows_per_unit=cap, random_state=0
     ).fit(X, y, unit=people)
     assert len({block.stage for block in model.noisy_labels_.blocks}) == 3
     assert model.noisy_labels_.looked_up(ledger).privacy == model.privacy_ and model.privacy_.evidence == "proven"
