@@ -59,6 +59,8 @@ class Receipt:
         ISO 8601 time of the charge, UTC.
     repeated : bool
         True if the answer of this run came back to a later request, whose labels were not read. Two receipts of one run are equal.
+    rows_over_the_cap : int
+        Rows for which the run draws nothing, as their units have more than `max_rows_per_unit`. It is public, as the units are.
     """
 
     run_id: str
@@ -74,6 +76,7 @@ class Receipt:
     ledger_head: str = ""
     charged_at: str = ""
     repeated: bool = field(default=False, compare=False, repr=False)
+    rows_over_the_cap: int = field(default=0, compare=False, repr=False)
 
     def __repr__(self) -> str:
         return _shown(self, self.__dataclass_fields__)
@@ -97,8 +100,8 @@ class Receipt:
         return self.event.get("event") == DECLARED
 
     def to_dict(self) -> dict[str, object]:
-        """The receipt as JSON-ready data; it speaks of a repeat, and of what is not covered, only where there is something."""
-        facts = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "repeated" or self.repeated}
+        """The receipt as JSON-ready data; of a repeat, rows over the cap and what is not covered only where there is something."""
+        facts = {name: fact for name in self.__dataclass_fields__ if (fact := getattr(self, name)) or name not in _RARE}
         return facts | {"event": dict(self.event)} | ({"except_for": self.except_for} if self.except_for else {})
 
     @classmethod
@@ -107,10 +110,14 @@ class Receipt:
         return cls(**{name: value for name, value in data.items() if name != "except_for"})  # type: ignore[arg-type]
 
 
+_RARE = ("repeated", "rows_over_the_cap", "except_for")
+"""What is told only where there is something to tell."""
+
+
 def _shown(value: "Receipt | PrivacySpent", names: Iterable[str]) -> str:
     """As dataclasses show themselves: of a repeat only where there was one, and never without what is not covered."""
-    facts = {name: getattr(value, name) for name in names if name not in ("repeated", "except_for")}
-    facts |= {name: told for name in ("repeated", "except_for") if (told := getattr(value, name))}
+    facts = {name: getattr(value, name) for name in names if name not in _RARE}
+    facts |= {name: told for name in _RARE if (told := getattr(value, name))}
     return f"{type(value).__name__}({', '.join(f'{name}={fact!r}' for name, fact in facts.items())})"
 
 
@@ -135,6 +142,8 @@ class PrivacySpent:
         What the guarantee does not cover, "" for nothing: which classes occur, where they were read off the labels.
     declared : bool
         True if some labels were drawn by something else than labeldp, or were changed after the draw: their law is what somebody states.
+    rows_over_the_cap : int
+        The most rows that one run behind these has left out, as their units have more than its cap; it does not count in comparisons.
     """
 
     epsilon: float
@@ -145,6 +154,7 @@ class PrivacySpent:
     repeated: bool = field(default=False, compare=False)
     except_for: str = ""
     declared: bool = False
+    rows_over_the_cap: int = field(default=0, compare=False)
 
     def __repr__(self) -> str:
         return _shown(self, self.__dataclass_fields__)
@@ -154,6 +164,7 @@ class PrivacySpent:
         more = {
             "not recorded in a ledger": self.secure and not self.recorded and not self.declared,
             "of an earlier run": self.repeated,
+            f"{self.rows_over_the_cap:,} rows over the cap left out": self.rows_over_the_cap > 0,
             "declared, not proven": self.declared,
         }
         return "; ".join([said, *(text for text, holds in more.items() if holds)])
@@ -171,10 +182,11 @@ def spent_in_sequence(*spent: PrivacySpent) -> PrivacySpent:
     recorded, secure = all(each.recorded for each in spent), all(each.secure for each in spent)
     uncovered = _together(each.except_for for each in spent)
     repeated, declared = any(each.repeated for each in spent), any(each.declared for each in spent)
+    over = max((each.rows_over_the_cap for each in spent), default=0)
     if not secure:
-        return PrivacySpent(math.inf, 1.0, units, recorded, secure, repeated, uncovered, declared)
+        return PrivacySpent(math.inf, 1.0, units, recorded, secure, repeated, uncovered, declared, over)
     epsilon, delta = sum_up(each.epsilon for each in spent), min(1.0, sum_up(each.delta for each in spent))
-    return PrivacySpent(epsilon, delta, units, recorded, secure, repeated, uncovered, declared)
+    return PrivacySpent(epsilon, delta, units, recorded, secure, repeated, uncovered, declared, over)
 
 
 def _together(exceptions: Iterable[str]) -> str:
@@ -191,5 +203,8 @@ def spent_together(receipts: Iterable[Receipt]) -> PrivacySpent:
         For example of a histogram, and of the labels that were drawn with a prior made from it.
     """
     distinct = {receipt.run_id: receipt for receipt in receipts}.values()
-    found = (PrivacySpent(r.epsilon, r.delta, r.unit, r.recorded, r.secure, r.repeated, r.except_for, r.declared) for r in distinct)
+    found = (
+        PrivacySpent(r.epsilon, r.delta, r.unit, r.recorded, r.secure, r.repeated, r.except_for, r.declared, r.rows_over_the_cap)
+        for r in distinct
+    )
     return spent_in_sequence(*found)

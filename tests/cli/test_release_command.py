@@ -63,7 +63,13 @@ def test_rows_over_the_cap_are_told(tmp_path: Path) -> None:
     )
     code, _, told = run("train", source, *options)
     assert code == 0 and "300 of 400 rows are over the cap" in told
-    assert json.loads((tmp_path / "m" / "model.json").read_text())["rows_over_the_cap"] == 300
+    models = {tmp_path / "m": 300, tmp_path / "votes": 300, tmp_path / "free": 300, tmp_path / "all-rows": 0}
+    assert run("train", source, *options[:-3], "u", "--out", tmp_path / "votes", "--model", "noise-cluster")[0] == 0
+    assert run("train", tmp_path / "out.parquet", "--label", "status", "--out", tmp_path / "free")[0] == 0
+    assert run("train", source, *options[:-3], "v", "--out", tmp_path / "all-rows", "--max-rows-per-unit", "4")[0] == 0
+    for folder, over in models.items():
+        facts = json.loads((folder / "model.json").read_text())
+        assert facts["rows_over_the_cap"] == over and {each.get("rows_over_the_cap", 0) for each in facts["receipts"]} == {over}
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

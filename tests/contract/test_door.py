@@ -18,6 +18,7 @@ import pytest
 import labeldp as ldp
 from labeldp.errors import LargeEpsilonWarning, LeftOutWarning
 from labeldp.evidence.noisy import as_drawn
+from labeldp.learn import ClusterPrior
 from labeldp.privacy.door import open_run
 from labeldp.privacy.row_ids import RowIds
 from labeldp.privacy.run import keep_within_cap
@@ -222,10 +223,28 @@ def test_rows_over_the_cap_are_told_in_numbers():
         over = 200 if "cap of 2" in str(said) else 600
         assert str(said).startswith(f"{over} of") and "--max-rows-per-unit" in said.cli
         assert getattr(answer, "left_out", over) == over
+        assert answer.privacy.rows_over_the_cap == over and f"; {over} rows over the cap left out" in str(answer.privacy)
+        assert type(answer).from_table(answer.to_table()).privacy.rows_over_the_cap == over
     assert answer.receipt.guarantee == "1-label-DP for each unit (at most 1 row each)"
     with warnings.catch_warnings():
         warnings.simplefilter("error", LeftOutWarning)
-        assert ldp.privatize(LABELS, RR, unit=np.arange(1000) // 2, max_rows_per_unit=2).left_out == 0
+        noisy = ldp.privatize(LABELS, RR, unit=np.arange(1000) // 2, max_rows_per_unit=2)
+        assert noisy.left_out == noisy.privacy.rows_over_the_cap == 0 and "rows_over_the_cap" not in repr(noisy.receipts)
+
+
+def test_receipts_tell_of_rows_over_the_cap(ledger):
+    """Again in a repeat, beside other runs, and in a fit that asks the same rows twice."""
+    unit = np.arange(1000) % 400
+    asked = [ldp.privatize(LABELS, RR, dataset="d", ids=IDS, unit=unit, ledger=ledger) for _ in range(2)]
+    assert [noisy.receipts[0].rows_over_the_cap for noisy in asked] == [600, 600] and asked[1].receipts[0].repeated
+    assert asked[0].receipts[0].to_dict()["rows_over_the_cap"] == 600 and asked[0].looked_up(ledger).privacy.rows_over_the_cap == 600
+    assert ledger.verify(asked[0].receipts) == [] and "rows_over_the_cap=600" in repr(asked[0].receipts[0])
+    other = ldp.privatize(LABELS, RR, dataset="other", ids=IDS, ledger=ledger)
+    assert asked[0].combine(other).privacy.rows_over_the_cap == 600
+    prior = ClusterPrior(n_clusters=4, epsilon=0.2)
+    model = ldp.LabelDPClassifier(epsilon=1.0, prior=prior, classes=range(5), dataset="c", ledger=ledger)
+    fitted = model.fit(np.random.default_rng(0).normal(size=(1000, 2)), LABELS, unit=unit)
+    assert fitted.privacy_.rows_over_the_cap == 600
 
 
 def test_the_cap_keeps_the_smallest_words_of_each_unit():

@@ -268,7 +268,7 @@ class _Task:
             "trained_on": "released table" if self._released is not None else "declared labels" if self._spec.noisy else "raw labels",
             "evidence": spent.evidence,
             "rows": n_rows,
-            "rows_over_the_cap": 0 if (noisy := getattr(model, "noisy_labels_", None)) is None else noisy.left_out,
+            "rows_over_the_cap": spent.rows_over_the_cap,
             **{name: _estimate(getattr(model, f"{name}_", None)) for name in ESTIMATES},
             "ids": list(self._spec.ids),
             "features": self._learner.inputs.to_dict(),

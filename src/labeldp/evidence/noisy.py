@@ -267,10 +267,11 @@ class NoisyLabels:
         secure = all(receipt.secure for receipt in receipts)
         epsilon, delta = self._per_row_total() if self._ids_identify_units() else _total(receipts)
         recorded = all(receipt.recorded for receipt in receipts)
-        repeated, uncovered = any(receipt.repeated for receipt in receipts), spent_together(receipts).except_for
+        together = spent_together(receipts)
         declared = not self._drawn or any(receipt.declared for receipt in receipts)
         unit, spent = " and ".join(sorted(units)), (epsilon, delta) if secure else (math.inf, 1.0)
-        return PrivacySpent(*spent, unit, recorded, secure, repeated, uncovered, declared)
+        over = together.rows_over_the_cap
+        return PrivacySpent(*spent, unit, recorded, secure, together.repeated, together.except_for, declared, over)
 
     def looked_up(self, ledger: "Records | None") -> "NoisyLabels":
         """The same evidence with receipts as a ledger has them: what it does not know is not recorded. No effect without a ledger.

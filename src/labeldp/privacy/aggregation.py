@@ -202,7 +202,7 @@ def answer_groups(
     )
     check_account(ledger, dataset)
     frame = Frame(plan, declared, len(codes), rows.ids, rows.unit, ledger)
-    frame.check(new_secret())
+    over = frame.check(new_secret())
     warn_once(ledger, noise)
     covered = covered_rows(ledger, rows)
     begun = begin_once(
@@ -213,7 +213,7 @@ def answer_groups(
         covered=covered,
         before_charge=lambda: require_room(ledger, plan, covered, total),
         total=total,
-    )
+    ).with_left_out(over)
     out = held_out_rows(begun, frame, held_out)
     if request is not None:
         where, kept = kept_with(begun, frame, where, kept or {})

@@ -135,6 +135,10 @@ class Begun:
     def __repr__(self) -> str:
         return f"Begun({self.receipt!r})"
 
+    def with_left_out(self, rows: int) -> "Begun":
+        """The same, whose receipt says how many rows are over their unit's cap."""
+        return replace(self, receipt=replace(self.receipt, rows_over_the_cap=rows))
+
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("A begun run holds a secret, so it is never pickled or copied.")
 

@@ -251,7 +251,7 @@ def _open(
         pin.update(frame.blocks(secret, run_id), codes)
         return pin.hexdigest()
 
-    frame.check(new_secret())
+    over = frame.check(new_secret())
     begun = begin(
         plan,
         ledger,
@@ -262,7 +262,7 @@ def _open(
         covered=covered_rows(ledger, rows),
         resumes=resumes,
         by_labels=rows.ids is None and bool(public_digest),
-    )
+    ).with_left_out(over)
     tell_of_repeat(begun)
     return Run(begun, codes, frame)
 

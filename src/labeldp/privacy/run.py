@@ -81,15 +81,22 @@ class Frame:
             lambda key: public_blocks(len(self.ids), ids, key)[np.asarray(rows, np.intp)]
         )
 
-    def check(self, secret: bytes) -> None:
-        """Refuse ids and units that cannot name rows, before anything is charged, and tell of rows over the cap; any secret serves."""
+    def check(self, secret: bytes) -> int:
+        """Refuse ids and units that cannot name rows, before anything is charged, and tell of rows over the cap; any secret serves.
+
+        Returns
+        -------
+        int
+            Rows over the cap.
+        """
         self.blocks(secret, "check")
-        units = self.unit_codes(secret, "check")
+        units, over = self.unit_codes(secret, "check"), 0
         if units is not None:
             over = int(np.maximum(np.bincount(units) - self.plan.max_rows_per_unit, 0).sum())
             tell_of_cap(over, len(units), self.plan.max_rows_per_unit, self.plan.unit)
         if self.explicit_ids and self.ids.dtype.kind in "USO" and len(np.unique(self.ids.astype(np.str_), axis=0)) < len(self.ids):
             raise InvalidInput("Expected ids that stay different as text of one type, without trailing NULs; rename some.")
+        return over
 
     def unit_codes(self, secret: bytes, run_id: str) -> NDArray[np.int64] | None:
         """Number of each row's unit: (n,), or None where each row is its own unit."""

@@ -177,7 +177,7 @@ def proven(source: Source, label: str | None = None, manifest: Any = None, ledge
         raise InvalidInput(f"Expected the released column {facts['label']!r}, got {label!r}. The other columns are public.")
     _check_facts(source, facts)
     pieces, drawn = _read(source, facts, in_files="digests" not in facts)
-    receipt = _on_record(ledger, source, facts, drawn)
+    receipt = replace(_on_record(ledger, source, facts, drawn), rows_over_the_cap=int(facts.get("rows_over_the_cap") or 0))
     parts = [_noisy(piece, facts, receipt) for piece in pieces if piece.outputs]
     if not parts:
         raise InvalidInput("Expected rows in the released table, got none.")
