@@ -74,6 +74,9 @@ CELLS = {  # data, net: rows learned from
     ("adult", "plain mlp"): 7000,
     ("credit_default", "mlp, batch norm"): 7000,
     ("credit_default", "plain mlp"): 7000,
+    ("digits:2", "convnet"): 1200,
+    ("mnist/14:2", "convnet"): 4000,
+    ("fashion_mnist/14:2", "mlp, batch norm"): 7000,
     ("mnist", "convnet"): 7000,
     ("fashion_mnist", "convnet"): 7000,
 }
@@ -82,7 +85,13 @@ FULL_SIZE = [cell for cell in CELLS if cell[1] == "convnet" and cell[0] in ("mni
 
 @cache
 def loaded(name):
-    """(X, y, K): images of one channel 0..1, tables one-hot and standardised, by public features alone. Official parts are put together."""
+    """(X, y, K): images of one channel 0..1, tables one-hot and standardised, by public features alone. Official parts are put together.
+
+    A name with ":2" has two classes: the label is odd or even.
+    """
+    if name.endswith(":2"):
+        X, y, _ = loaded(name.removesuffix(":2"))
+        return X, y % 2, 2
     dataset = ldp.datasets.load(name.split("/")[0])
     X, y = dataset.all_rows()
     if X.ndim == 3:
@@ -101,7 +110,7 @@ def loaded(name):
 def rows_of(data, net, n, seed):
     """((X, y) learned from, held out, tested on), K: all in a random order of this seed."""
     X, y, k = loaded(data)
-    held = 300 if data == "digits" else HELD_OUT
+    held = 300 if data.startswith("digits") else HELD_OUT
     ends = np.cumsum([n, held, TESTED])
     X = torch.from_numpy(X)
     X = X.flatten(1) if "mlp" in net else X[:, None]
@@ -122,6 +131,13 @@ SETTINGS: dict[str, dict[str, object]] = {
     "sgd .03, small batches": SGD,
     "adamw .003, batches of 256": {"batch_size": 256},
     "adamw .001": {"rate": 0.001},
+    "average .99": {"average": 0.99},
+    "3 epochs": {"epochs": 3},
+    "5 epochs": {"epochs": 5},
+    "20 epochs": {"epochs": 20},
+    "5 epochs, average .99": {"epochs": 5, "average": 0.99},
+    "decay .05": {"weight_decay": 0.05},
+    "decay .3": {"weight_decay": 0.3},
 }
 HARD = "hard labels"  # randomized response as if it were true, in the same loop
 PUBLIC = "no privacy"

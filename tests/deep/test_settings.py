@@ -17,6 +17,7 @@ from torch import nn
 import labeldp as ldp
 from labeldp.deep import Recipe, TorchClassifier, augment, cross_entropy, debiased_loss, likelihood_loss
 from labeldp.deep.models import Mlp, SmallConvNet
+from labeldp.deep.named import recipe_for
 from labeldp.deep.rehearsal import fewest, rehearse
 
 K, N = 3, 300
@@ -194,3 +195,15 @@ def test_a_step_that_is_tried_warns_of_nothing():
 def test_the_smallest_batch_is_foreseen():
     assert fewest(300, 64, 0.5) == fewest(2, 64, 1.0) == fewest(33, 2, 0.5) == 2
     assert fewest(300, 1, 1.0) == fewest(1, 64, 1.0) == fewest(30, 64, 0.5) == 1
+
+
+@pytest.mark.parametrize(("n_classes", "epochs"), [(2, 5), (3, 10)])
+def test_two_classes_train_for_fewer_epochs_where_no_recipe_is_given(n_classes, epochs):
+    """A net and the command's MLP; a recipe of one's own is followed."""
+    y = np.arange(60) % n_classes
+    noisy = ldp.NoisyLabels.from_labels(y, ldp.RandomizedResponse(n_classes, 2.0), classes=range(n_classes))
+    X = np.eye(n_classes, dtype=np.float32)[y]
+    net = TorchClassifier(lambda k: Mlp(n_classes, k, (4,)), random_state=0).fit(X, noisy)
+    own = TorchClassifier(lambda k: Mlp(n_classes, k, (4,)), recipe=Recipe(epochs=2), random_state=0).fit(X, noisy)
+    assert len(net.history_[0]) == recipe_for("mlp", n_classes, None, None, None).epochs == epochs
+    assert len(own.history_[0]) == 2 and recipe_for("mlp", n_classes, 7, None, None).epochs == 7

@@ -183,7 +183,7 @@ class NetLearner:
 
     def __init__(self, name: str, inputs: Inputs, n_classes: int, options: NetOptions):
         self.name, self.inputs, self._n_classes, self._options = name, inputs, n_classes, options
-        self._recipe = named.recipe_for(name, options.epochs, options.batch_size, options.rate)
+        self._recipe = named.recipe_for(name, n_classes, options.epochs, options.batch_size, options.rate)
         self._device = named.device_of(options.device)
         self._parameters: dict[str, int] = {}
         if inputs.image is not None:  # faults are told before all rows are read

@@ -77,8 +77,9 @@ class TorchClassifier:
         Gives logits (m, K). Copied, never changed.
     recipe : Recipe or sequence of Recipe, optional
         How it is trained: one for all stages, or one for each, of which the first ones are used where there are fewer stages.
-        Losses of hard labels get the most likely label of each row, `debiased_loss` its weights, all others log-likelihoods (see
-        `Recipe.loss` for losses of your own).
+        None: `Recipe()`, with five epochs where there are two classes, whose noise a net learns by heart sooner. Losses of hard labels
+        get the most likely label of each row, `debiased_loss` its weights, all others log-likelihoods (see `Recipe.loss` for losses of
+        your own).
     epsilon : float
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
     n_stages : int
@@ -310,7 +311,7 @@ class TorchClassifier:
                 "Expected a ledger with folder=: without one a killed fit could not draw the same labels again. Pass ledger=."
             )
         plan = plan_fit(self, classes, X, len(inputs), inferred=inferred)
-        recipes = recipes_for(self.recipe, self.n_stages, plan.stages.n_stages)
+        recipes = recipes_for(self.recipe, self.n_stages, plan.stages.n_stages, len(plan.classes))
         require_losses(recipes, plan)
         require_mean(self.top_k_filter, plan)
         require_held_out(recipes, round(plan.stages.validation_fraction * len(inputs)))
@@ -345,7 +346,7 @@ class TorchClassifier:
     def _fit_noisy(self, X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None, unit: ArrayLike | None) -> Self:
         check_noisy(noisy, self.classes, unit)
         inputs, noisy = together(X, inputs, noisy, ids)
-        recipes = recipes_for(self.recipe, self.n_stages, 1)
+        recipes = recipes_for(self.recipe, self.n_stages, 1, noisy.n_classes)
         with opened(self.folder) as checkpoint:
             trainer = self._trainer(inputs, noisy.n_classes, recipes, checkpoint, lambda: {"noisy_labels": evidence_digest(None, noisy)})
             held_out = hold_out(noisy, self.validation_fraction, np.random.default_rng(trainer.seed).permutation)
@@ -366,7 +367,7 @@ class TorchClassifier:
         self._require_settings()
         inputs = inputs_of(X)
         table = likelihood_table(log_likelihood, len(inputs))
-        recipes = recipes_for(self.recipe, self.n_stages, 1)
+        recipes = recipes_for(self.recipe, self.n_stages, 1, table.values.shape[1])
         loss = plain(recipes[0].loss)
         if takes_labels(loss) or loss is debiased_loss:
             raise InvalidInput(

@@ -6,7 +6,7 @@ Nothing here imports torch before it is used, so that names can be listed and ch
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,18 +33,15 @@ class Net:
         What the name says of it.
     side : int
         Least height and width of the images it takes; 0 where it takes vectors.
-    epochs : int
-        By default.
     """
 
     maker: str
     settings: Mapping[str, int] = field(default_factory=dict)
     side: int = 4
-    epochs: int = 10
 
 
 NETS: Mapping[str, Net] = {
-    "mlp": Net("Mlp", side=0, epochs=20),
+    "mlp": Net("Mlp", side=0),
     "small-convnet": Net("SmallConvNet"),
     "resnet18": Net("CifarResNet18"),
     "wrn-28-4": Net("WideResNet", {"depth": 28, "widen": 4}),
@@ -112,20 +109,21 @@ def build(name: str, parameters: Mapping[str, Any]) -> "nn.Module":
     return made
 
 
-def recipe_for(name: str, epochs: int | None, batch_size: int | None, rate: float | None) -> "Recipe":
-    """How the net is trained: by its own defaults where nothing is said; images are moved by up to 2 pixels, which changes no meaning."""
+def recipe_for(name: str, n_classes: int, epochs: int | None, batch_size: int | None, rate: float | None) -> "Recipe":
+    """How the net is trained: by the default recipe where nothing is said; images are moved by up to 2 pixels, which changes no meaning."""
     require_torch()
     from functools import partial
 
     from labeldp.deep import augment
-    from labeldp.deep.loop import Recipe
+    from labeldp.deep.loop import default_recipe
 
-    net = net_named(name)
-    return Recipe(
-        epochs=net.epochs if epochs is None else epochs,
+    usual = default_recipe(n_classes)
+    return replace(
+        usual,
+        epochs=usual.epochs if epochs is None else epochs,
         batch_size=batch_size,
-        rate=Recipe.rate if rate is None else rate,
-        augment=partial(augment.shift, pixels=2) if net.side else None,
+        rate=usual.rate if rate is None else rate,
+        augment=partial(augment.shift, pixels=2) if net_named(name).side else None,
     )
 
 

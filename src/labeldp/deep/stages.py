@@ -18,7 +18,7 @@ from labeldp.deep.checkpoint import Checkpoint, evidence_digest
 from labeldp.deep.evidence import debias_weights, evidence_of
 from labeldp.deep.forms import Dense, Form
 from labeldp.deep.inputs import Inputs
-from labeldp.deep.loop import Epoch, Recipe, predict, train
+from labeldp.deep.loop import Epoch, Recipe, default_recipe, predict, train
 from labeldp.deep.losses import cross_entropy, debiased_loss, generalised_cross_entropy
 from labeldp.deep.placement import Precision
 from labeldp.deep.ranks import from_first, is_first
@@ -259,7 +259,7 @@ def require_held_out(recipes: Sequence[Recipe], n_held_out: int) -> None:
         )
 
 
-def recipes_for(recipe: Any, n_stages: int, used: int) -> tuple[Recipe, ...]:
+def recipes_for(recipe: Any, n_stages: int, used: int, n_classes: int) -> tuple[Recipe, ...]:
     """A recipe for each stage that there will be: one for all, or a sequence of one a stage, of which the first ones are used.
 
     Parameters
@@ -269,9 +269,12 @@ def recipes_for(recipe: Any, n_stages: int, used: int) -> tuple[Recipe, ...]:
         As it was asked for.
     used : int
         Stages that there will be: one where a prior could not help.
+    n_classes : int
     """
-    if recipe is None or isinstance(recipe, Recipe):
-        return (recipe or Recipe(),) * used
+    if recipe is None:
+        recipe = default_recipe(n_classes)
+    if isinstance(recipe, Recipe):
+        return (recipe,) * used
     found = tuple(recipe) if isinstance(recipe, Sequence) else (recipe,)
     if len(found) != n_stages or not all(isinstance(each, Recipe) for each in found):
         kinds = ", ".join(type(each).__name__ for each in found)
