@@ -13,6 +13,7 @@ import math
 import os
 import time
 import warnings
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -26,7 +27,8 @@ from conditions import machine
 from torch import nn
 
 import labeldp as ldp
-from labeldp.deep import Recipe, TorchClassifier, cross_entropy, evidence_of, likelihood_loss, models, predict, schedules
+from labeldp.deep import TorchClassifier, cross_entropy, evidence_of, likelihood_loss, models, predict, schedules
+from labeldp.deep.loop import default_recipe
 from labeldp.deep.models.resnet import PreActivationBlock
 from labeldp.deep.placement import autocast
 
@@ -132,6 +134,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "adamw .003, batches of 256": {"batch_size": 256},
     "adamw .001": {"rate": 0.001},
     "average .99": {"average": 0.99},
+    "10 epochs": {"epochs": 10},
     "3 epochs": {"epochs": 3},
     "5 epochs": {"epochs": 5},
     "20 epochs": {"epochs": 20},
@@ -166,7 +169,7 @@ def fitted(data, net, setting, epsilon, seed):
             classes=range(k),
             n_stages=STAGES.get(setting, 1),
             law="rr" if setting == HARD else "auto",
-            recipe=Recipe(**fields),
+            recipe=replace(default_recipe(k), **fields),
             noise=ldp.SeededNoise(seed),
             random_state=seed,
         )
