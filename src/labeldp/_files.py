@@ -10,6 +10,8 @@ from pathlib import Path
 
 from labeldp.errors import ReleaseError
 
+_PROBE = re.compile(r"\.labeldp-rights-\w+")
+
 
 def sync(path: Path) -> None:
     """Wait until a file's content, or a folder's entries, are on disk."""
@@ -40,16 +42,21 @@ def private_file(path: Path) -> Path:
 
 
 def give_usual_rights(path: Path) -> None:
-    """Give a file or folder that is to be published the rights that new ones have here; its folder is private."""
-    probe = Path(tempfile.mktemp(prefix=".labeldp-rights-", dir=path.parent))  # made at once, or an error
-    if path.is_dir():
+    """Give a file or folder that is to be published the rights that new ones have here; the folder that it is in is private."""
+    path.chmod(usual_rights(path.parent, path.is_dir()))
+
+
+def usual_rights(folder: Path, of_folders: bool) -> int:
+    """The rights that new files, or folders, get in a private folder, as one made there shows; `clear_own` removes it after a crash."""
+    probe = Path(tempfile.mktemp(prefix=".labeldp-rights-", dir=folder))  # made at once, or an error
+    if of_folders:
         probe.mkdir()
     else:
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
-        path.chmod(stat.S_IMODE(probe.stat().st_mode))
+        return stat.S_IMODE(probe.stat().st_mode)
     finally:
-        probe.rmdir() if path.is_dir() else probe.unlink()
+        probe.rmdir() if of_folders else probe.unlink()
 
 
 def own_folder(path: Path) -> bool:
@@ -85,7 +92,7 @@ def clear_own(folder: Path, ours: re.Pattern[str]) -> list[Path]:
     left: list[Path] = []
     for path in sorted(folder.iterdir()):
         with contextlib.suppress(FileNotFoundError):  # another process may be doing the same
-            if not ours.fullmatch(path.name) or path.is_symlink():
+            if not (ours.fullmatch(path.name) or _PROBE.fullmatch(path.name)) or path.is_symlink():
                 left.append(path)
             elif path.is_dir():
                 inside = clear_own(path, ours)

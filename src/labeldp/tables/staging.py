@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from labeldp._files import clear_own, own_folder, sync
+from labeldp._files import clear_own, own_folder, sync, usual_rights
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.tables.place import Place, unused_name
 
@@ -296,10 +296,6 @@ def _rename(made: Place, out: Place) -> None:
     if made.local is None or out.local is None:
         made.filesystem.move(made.path, out.path)
         return
-    probe = made.local / f".{unused_name()}"
-    probe.mkdir()
-    rights = probe.stat().st_mode & 0o777
-    probe.rmdir()
-    made.local.chmod(rights)
+    made.local.chmod(usual_rights(made.local, True))
     made.local.rename(out.local)
     sync(out.local.parent)
