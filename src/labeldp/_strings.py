@@ -238,3 +238,8 @@ def _lengths(matrix: NDArray[np.uint8]) -> NDArray[np.int64]:
     if len(matrix) and matrix[:, -1].all():
         return np.full(len(matrix), width, np.int64)
     return np.strings.str_len(matrix.view(f"S{width}")[:, 0]).astype(np.int64)
+
+
+def sortable(ids: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Ids that can be sorted: columns of several types, and text as data frames hold it, as text of one type."""
+    return ids.astype(np.str_) if ids.dtype.kind == "O" else ids

@@ -598,6 +598,11 @@ def test_ids_may_be_columns_of_a_data_frame(ledger, columns):
     again = ldp.privatize(np.arange(40)[::-1] % 5, RR, dataset="d", ids=ids[::-1], ledger=ledger)
     assert len(ledger.runs()) == 1
     np.testing.assert_array_equal(again.hard_codes()[::-1], noisy.hard_codes())
+    more = ldp.privatize(np.arange(40) % 5, RR, dataset="d", ids=ids, ledger=ledger, redraw=True)
+    assert noisy.privacy.epsilon == 1.0 and noisy.combine(more).privacy.epsilon == 2.0
+    assert ldp.concat([noisy[:10], noisy[10:]]).privacy.epsilon == 1.0
+    with pytest.raises(ldp.InvalidInput, match="each draw once"):
+        ldp.concat([noisy[:10], noisy[9:]])
 
 
 def test_a_path_names_a_ledger(tmp_path):

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from labeldp._hash import array_digest, digest, public_hash
 from labeldp._rounding import sum_up
+from labeldp._strings import sortable
 from labeldp.errors import InvalidInput
 from labeldp.evidence.block import CELLS, Block, merge, read_only
 from labeldp.laws import sets
@@ -300,7 +301,7 @@ class NoisyLabels:
     def _per_row_total(self) -> tuple[float, float]:
         """The largest total over row ids, each receipt counted once an id."""
         order = {receipt.run_id: i for i, receipt in enumerate(self.receipts)}
-        _, codes = np.unique(self.ids, axis=0 if self.ids.ndim == 2 else None, return_inverse=True)
+        _, codes = np.unique(sortable(self.ids), axis=0 if self.ids.ndim == 2 else None, return_inverse=True)
         drawn = np.zeros((codes.max(initial=-1) + 1, len(order)), bool)
         for block in self.blocks:
             drawn[codes.reshape(-1)[block.rows], order[block.receipt.run_id]] = True
@@ -603,9 +604,9 @@ def _check_distinct(parts: Sequence[NoisyLabels]) -> None:
         for block in part.blocks:
             mine.setdefault((block.receipt.run_id, block.stage), []).append(part.ids[block.rows])
         for name, ids in mine.items():
-            drawn.setdefault(name, []).append(np.unique(np.concatenate(ids), axis=0))
+            drawn.setdefault(name, []).append(np.unique(sortable(np.concatenate(ids)), axis=0))
     for ids in drawn.values():
-        if len(ids) > 1 and len(np.unique(whole := np.concatenate(ids), axis=0)) < len(whole):
+        if len(ids) > 1 and len(np.unique(whole := sortable(np.concatenate(ids)), axis=0)) < len(whole):
             raise InvalidInput("Expected each draw once, got a row's draw in two parts: it cannot count as evidence twice. Drop one part.")
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labeldp._hash import digest, public_hash
+from labeldp._strings import sortable
 from labeldp.errors import InvalidInput
 from labeldp.evidence.block import Block
 from labeldp.evidence.format import from_arrow, pack, record_type, to_arrow, unpack
@@ -131,5 +132,4 @@ def _numbers(column: pa.ChunkedArray) -> NDArray[np.uint64]:
 
 
 def _repeats(ids: Array) -> bool:
-    names = ids.astype(np.str_) if ids.dtype.kind == "O" else ids  # columns of several types, and text as data frames hold it
-    return len(np.unique(names, axis=0)) < len(ids)
+    return len(np.unique(sortable(ids), axis=0)) < len(ids)
