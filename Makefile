@@ -74,7 +74,7 @@ test: $(READY_DEV)
 
 test-deep:
 	@$(MAKE) $(DEEP_VENV)/.stamps/dev-$(call checksum,$(PINS) $(DEEP_PINS) pyproject.toml) VENV=$(DEEP_VENV) DEV_PINS=$(DEEP_PINS)
-	@$(DEEP_VENV)/bin/python -m pytest -m deep --quiet $(or $(TESTS),tests/deep tests/tables/test_priors.py tests/contract/test_old_answers.py tests/adversarial/test_edges.py tests/app/test_model_check.py tests/test_docs.py)
+	@$(DEEP_VENV)/bin/python -m pytest -m deep --quiet $(or $(TESTS),tests/deep tests/corpus tests/tables/test_priors.py tests/contract/test_old_answers.py tests/adversarial/test_edges.py tests/app/test_model_check.py tests/test_docs.py)
 
 lint: $(READY_DEV)
 	@$(PY) -m ruff check --quiet .
@@ -96,7 +96,7 @@ test-engines:
 	@$(MAKE) engines VENV=.venv-engines DEV_PINS=constraints-engines.txt
 
 engines: $(READY_DEV)
-	@$(PY) -m pytest -m engines --quiet --durations=15 $(or $(TESTS),tests/engines)
+	@$(PY) -m pytest -m engines --quiet --durations=15 $(or $(TESTS),tests/engines tests/corpus)
 
 clean:
 	@rm -rf .venv .venv-oldest .venv-engines .venv-deep .venv*.lock demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -5,11 +5,9 @@ Entropy and clock are the same in both, so whatever still differed would be the 
 digest of labels that is destroyed when its run settles.
 """
 
-import hashlib
 import re
 import zipfile
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.cli.commands import run
+from tests.corpus.world import same_entropy
 
 import labeldp
 from labeldp.privacy import draw as drawing
-from labeldp.privacy import ledger, ledger_charge, worker
 from labeldp.privacy import run as runs
+from labeldp.privacy import worker
 
 N = 400
 LABELS = np.array(["ill", "well", "unsure"])
@@ -73,13 +72,6 @@ def left_behind(world: Path) -> dict[str, bytes]:
             arrays = sorted(archive.read(name) for name in archive.namelist() if name.endswith(".npy"))
             found[path.name] = schema + b"".join(arrays)
     return found
-
-
-def same_entropy(patch: pytest.MonkeyPatch) -> None:
-    numbers = count()
-    patch.setattr("os.urandom", lambda n: hashlib.shake_256(str(next(numbers)).encode()).digest(n))
-    for module in (ledger, ledger_charge):
-        patch.setattr(module, "now", lambda: "2026-01-01T00:00:00.000+00:00")
 
 
 def looks_at_no_label(patch: pytest.MonkeyPatch) -> None:
