@@ -128,3 +128,17 @@ def test_a_budget_of_an_unknown_name_is_told(ledger: Ledger, place: Path) -> Non
 def test_an_unknown_run_is_looked_up_in_the_history(place: Path) -> None:
     code, _, told = run("ledger", "abandon", "deadbeef", "--ledger", place)
     assert code and "labeldp ledger history" in told and "new_run_id" not in told
+
+
+def test_a_name_that_nothing_is_charged_to_gets_the_names_that_there_are(ledger: Ledger, place: Path, tmp_path: Path) -> None:
+    charge(ledger)
+    assert ledger.spent("nope", "label") == 0.0  # whoever asks before the first charge gets no error
+    for what in ("spent", "budget"):
+        for asked in (("--dataset", "nope", "--label", "label"), ("--dataset", "clicks", "--label", "lable")):
+            code, said, _ = run("ledger", what, *asked, "--ledger", place)
+            assert code == 0 and f"othing was spent on dataset {asked[1]!r}, column {asked[3]!r}." in said
+            assert said.rstrip().endswith("knows dataset 'clicks', column 'label'.")
+    code, said, _ = run("ledger", "spent", "--dataset", "nope", "--ledger", tmp_path / "new.db")
+    assert code == 0 and "on dataset 'nope'" in said and said.rstrip().endswith("knows no charge.")
+    assert run("ledger", "spent", "--ledger", tmp_path / "new.db")[1].strip() == "Nothing was spent."
+    assert "clicks" in run("ledger", "spent", "--ledger", place)[1]

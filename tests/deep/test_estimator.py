@@ -191,6 +191,16 @@ def test_noisy_labels_cost_nothing_and_score_without_truth(data):
     assert model.score(X[1000:], noisy[1000:]) == ldp.metrics.accuracy(noisy[1000:], model.predict(X[1000:])).value
 
 
+def test_a_ledger_is_a_path_for_noisy_labels_too(data, tmp_path):
+    X, y = data
+    place = tmp_path / "ledger.db"
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(K, 2.0), classes=range(K), dataset="d", ledger=place)
+    for ledger in (str(place), place, ldp.Ledger(place)):
+        assert classifier(ledger=ledger, noise=None).fit(X, noisy).privacy_.evidence == "proven"
+    other = classifier(ledger=str(tmp_path / "other.db"), noise=None).fit(X, noisy)
+    assert other.privacy_.evidence == "not recorded"
+
+
 def test_one_charge_covers_all_stages_and_a_repeat_is_free(data, tmp_path):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")

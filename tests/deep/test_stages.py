@@ -272,7 +272,7 @@ def test_of_several_processes_only_the_first_opens_the_run(tmp_path, kind):
 
 
 def pairs_in_two_stages(seed, n=4000, k=10):
-    """Half of the rows tell of which pair their label is, half tell nothing; AutoLaw draws the second stage with a prior that knows which."""
+    """Half of the rows tell the pair of their label, half tell nothing; AutoLaw draws the second stage with a prior that knows which."""
     rng = np.random.default_rng(seed)
     easy, truth = rng.random(n) < 0.5, rng.integers(k, size=n)
     place = np.where(easy, truth // 2, k // 2)

@@ -31,6 +31,10 @@ def ledger_at(path: str | Path | None, budget: float | None = None, key: str | N
     return Ledger(default_ledger().location if path is None else path, budget, key or os.environ.get("LABELDP_KEY") or None)
 
 
+_NAMES = 20
+"""Of data sets that a message lists."""
+
+
 def abandon(ledger: Ledger, run_id: str, reason: str) -> None:
     """Give up a run that was charged: it can never be finished, and its half of the secret is destroyed at once."""
     ledger.abandon(run_id, reason)
@@ -62,9 +66,21 @@ def accounts(ledger: Ledger, dataset: str | None = None, column: str | None = No
     ]
 
 
-def accounts_text(found: Sequence[Mapping[str, object]]) -> str:
-    """The accounts as a table."""
-    return table_text(("dataset", "column", "unit", "spent", "budget", "remaining", "delta"), found) if found else "Nothing was spent."
+def accounts_text(found: Sequence[Mapping[str, object]], ledger: Ledger, dataset: str | None, column: str | None) -> str:
+    """The accounts as a table; without any, what was charged under other names."""
+    if found:
+        return table_text(("dataset", "column", "unit", "spent", "budget", "remaining", "delta"), found)
+    return f"Nothing was spent{other_names(ledger, dataset, column)}."
+
+
+def other_names(ledger: Ledger, dataset: str | None, column: str | None) -> str:
+    """What a ledger knows where nothing is charged to this name: a part of a sentence; "" where no name was given."""
+    named = [f"{what} {name!r}" for what, name in (("dataset", dataset), ("column", column)) if name is not None]
+    if not named:
+        return ""
+    known = sorted({f"{run.dataset!r}, column {run.column!r}" for run in ledger.runs()})
+    listed = "; ".join([*known[:_NAMES], *(["..."] if len(known) > _NAMES else [])])
+    return f" on {', '.join(named)}. The ledger {ledger.location} knows {f'dataset {listed}' if known else 'no charge'}"
 
 
 def history_text(entries: Iterable[Mapping[str, object]]) -> str:

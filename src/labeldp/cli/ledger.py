@@ -41,8 +41,9 @@ def ledger_spent(
     """Spent, budget and what remains, for each dataset and column."""
     from labeldp.app.ledger import accounts, accounts_text, ledger_at
 
-    found = accounts(ledger_at(ledger), dataset, label)
-    answer(as_json, {"accounts": found}, accounts_text(found))
+    record = ledger_at(ledger)
+    found = accounts(record, dataset, label)
+    answer(as_json, {"accounts": found}, accounts_text(found, record, dataset, label))
 
 
 @app.command("budget")
@@ -50,10 +51,12 @@ def ledger_budget(
     dataset: Annotated[str, typer.Option()], label: Annotated[str, typer.Option()], ledger: LedgerPath = None, as_json: Json = False
 ) -> None:
     """The budget of one dataset and column."""
-    from labeldp.app.ledger import ledger_at
+    from labeldp.app.ledger import ledger_at, other_names
 
-    found = ledger_at(ledger).budget_of(dataset, label)
-    answer(as_json, {"dataset": dataset, "column": label, "budget": found}, "none yet" if found is None else f"{found:g}")
+    record = ledger_at(ledger)
+    found = record.budget_of(dataset, label)
+    text = f"none yet: nothing was spent{other_names(record, dataset, label)}." if found is None else f"{found:g}"
+    answer(as_json, {"dataset": dataset, "column": label, "budget": found}, text)
 
 
 @app.command("set-budget")

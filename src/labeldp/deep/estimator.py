@@ -298,7 +298,7 @@ class TorchClassifier:
         named = y.ids if ids is None and isinstance(y, NoisyLabels) else ids
         inputs = inputs_of(X, id_of=id_of, ids=named if id_of is not None else None)
         if isinstance(y, NoisyLabels):
-            return self._fit_noisy(X, inputs, y.looked_up(self.ledger), ids, unit)
+            return self._fit_noisy(X, inputs, self._looked_up(y), ids, unit)
         require_own_order(X, ids)
         return self._fit_raw(X, inputs, y, RowIds.of(ids, unit, id_name, unit_name).beside(y))
 
@@ -342,6 +342,14 @@ class TorchClassifier:
         self._finish(trainer, with_prior_behind(plan, staged.noisy), staged.model, staged.validation, staged.stages)
         self.answer_, self._raw_rows = plan.answer, len(inputs)
         return self
+
+    def _looked_up(self, noisy: NoisyLabels) -> NoisyLabels:
+        """With receipts as the ledger has them; without one, nothing of custody is imported."""
+        if self.ledger is None:
+            return noisy
+        from labeldp.privacy.ledger import as_ledger
+
+        return noisy.looked_up(as_ledger(self.ledger))
 
     def _fit_noisy(self, X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None, unit: ArrayLike | None) -> Self:
         check_noisy(noisy, self.classes, unit)

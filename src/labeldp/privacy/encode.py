@@ -237,12 +237,23 @@ def near_miss(value: object, classes: Iterable[object]) -> str:
             return "It is a declared class but for blanks around it: strip them."
         if all(text.casefold() != text.upper() for text in texts) and label.strip().casefold() in {text.casefold() for text in texts}:
             return "It is a declared class but for capital letters: write it as it is declared."
+        if label.strip().strip("'\"") in texts:
+            return "It is a declared class but for quotation marks around it: take them off."
         numbers = {_number(text) for text in texts}
-        if None not in numbers and _number(label) in numbers:
-            return "It is a declared class as a number: write labels and classes in one format (in text, 0 is not 0.0)."
+        if None not in numbers and _number(label.strip().strip("'\"")) in numbers:
+            written = f"It is a declared class as a number{_format_of(label, texts)}"
+            return f"{written}: write labels and classes in one format (in text, 0 is not 0.0)."
     elif not _missing(label) and str(label) in texts and all(isinstance(c, str) for c in known):
         return "It is a declared class as text: declare classes of the type that the labels have."
     return ""
+
+
+def _format_of(number: str, texts: Iterable[str]) -> str:
+    """How a number is written, where each of the classes could be written so."""
+    marks = {",": "with a decimal comma", ".": "with a decimal point", "e": "with an exponent", '"': "in quotation marks"}
+    whole = all(_WHOLE.fullmatch(text) for text in texts)
+    found = [said for mark, said in marks.items() if whole and mark in number.lower()]
+    return f" {' and '.join(found)}" if found else ""
 
 
 def _number(text: str) -> float | None:

@@ -318,6 +318,7 @@ class Ledger:
     def spent(self, dataset: str, column: str) -> float:
         """Epsilon spent on a (dataset, column) by the row, or unit, in the most runs; added exactly, rounded up.
 
+        0.0 where nothing was charged, and so for a misspelt name, too: `runs()` and `labeldp ledger spent` say which names there are.
         Runs whose row sets show that they share no row do not add; all others do, whatever became of them.
         """
         return float_up(self._spend(self._read(dataset, column)).most)
