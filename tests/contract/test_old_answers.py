@@ -174,6 +174,28 @@ def test_a_run_that_is_picked_up_reads_its_labels_and_is_no_old_answer(ledger, m
     assert len(ledger.runs()) == 1
 
 
+@pytest.mark.parametrize("ids", [True, False], ids=["ids", "no ids"])
+def test_a_table_that_was_released_before_says_it(ledger, tmp_path, capsys, ids):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    source, out = tmp_path / "t.parquet", tmp_path / "noisy.parquet"
+    spec = ldp.ReleaseSpec(label="y", classes=[0, 1], epsilon=1.0, id="id" if ids else None, dataset="d")
+    pq.write_table(pa.table({"id": IDS, "y": FIRST}), source)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RepeatWarning)
+        first = ldp.release(source, out, spec, ledger)
+    pq.write_table(pa.table({"id": IDS, "y": SECOND}), source)  # corrected, or of another target
+    with pytest.warns(RepeatWarning, match=r"labels of the table given now are not in it.*redraw=True") as told:
+        again = ldp.release(source, out, spec, ledger)
+    assert [each.filename for each in told] == [__file__] and first.receipt.run_id in str(told[0].message)
+    assert again.repeated and again.receipt.repeated and again.receipt == first.receipt
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RepeatWarning)
+        assert ldp.release(source, out, spec, ledger).repeated  # said once
+        assert not ldp.release(source, tmp_path / "anew.parquet", spec, ldp.Ledger(ledger.location), redraw=True).repeated
+
+
 def test_train_says_it_and_its_model_too(tmp_path):
     table = pytest.importorskip("pandas").DataFrame(X, columns=["a", "b"]).assign(id=IDS, y=FIRST)
     run = ["train", "t.csv", "--label", "y", "--classes", "0,1", "--epsilon", "1", "--id", "id", "--ledger", str(tmp_path / "l.db")]

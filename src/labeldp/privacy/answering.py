@@ -243,7 +243,7 @@ def _stored(begun: Begun, ledger: Ledger | None) -> Aggregate:
     ledger.settle(run.run_id, artefact)
     import pyarrow.parquet as pq
 
-    tell_of_repeat(begun)
+    tell_of_repeat(begun.receipt)
     return replace(Aggregate.from_table(pq.read_table(pa.BufferReader(found))), receipt=begun.receipt)
 
 

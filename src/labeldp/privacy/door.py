@@ -263,7 +263,8 @@ def _open(
         resumes=resumes,
         by_labels=rows.ids is None and bool(public_digest),
     ).with_left_out(over)
-    tell_of_repeat(begun)
+    if begun.settled is not None:
+        tell_of_repeat(begun.receipt)
     return Run(begun, codes, frame)
 
 

@@ -18,7 +18,7 @@ from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.evidence import NoisyLabels
 from labeldp.laws.base import Array, Law, check_told_apart
 from labeldp.privacy.blocks import ROW
-from labeldp.privacy.custody import Covered, Overlap, RunPlan, RunStore, begin, fresh_secret, kept_secret
+from labeldp.privacy.custody import Covered, Overlap, RunPlan, RunStore, begin, fresh_secret, kept_secret, tell_of_repeat
 from labeldp.privacy.encode import declare
 from labeldp.privacy.ledger import Ledger, RunRecord
 from labeldp.privacy.ledger_entries import File
@@ -223,6 +223,8 @@ class StreamRun:
         self._receipt, self.settled = begun.receipt, begun.settled
         if self._turn is not None:
             self.settled = self._turn.begin(begun.receipt.run_id, self._named_prior, self.prior_digest)
+        if self.settled is not None:
+            tell_of_repeat(begun.receipt, "the labels of the table given now are not in it")
         if begun.secret is not None and self.settled is None:
             place, chosen = next((i, each) for i, each in enumerate(self.candidates) if each.run_id == begun.receipt.run_id)
             self.secret, self._rows = chosen, 0
