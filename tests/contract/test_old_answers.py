@@ -245,6 +245,18 @@ def test_every_estimator_refuses_them(ledger, make):
     assert not ledger.runs()
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.FitFailedWarning")
+@pytest.mark.parametrize("search", [True, False], ids=["search", "cross-validation"])
+def test_the_refusal_is_the_last_line_of_what_a_search_says(ledger, search):
+    """Without error_score="raise", scikit-learn puts what stopped its fits into a message of its own."""
+    model = linear(dataset="d", ledger=ledger)
+    with pytest.raises(ValueError, match="fits failed") as told:
+        GridSearchCV(model, {"epsilon": [0.5, 1.0]}, cv=KFold(2)).fit(X, FIRST) if search else cross_val_score(model, X, FIRST, cv=KFold(3))
+    last = str(told.value).strip().splitlines()[-1]
+    assert last.startswith("labeldp.errors.InvalidInput: Expected raw labels") and "Privatize the labels once" in last
+    assert not ledger.runs()
+
+
 @pytest.mark.parametrize("way", ["one against the rest", "a cross-validation", "bags"], ids=named)
 def test_without_a_ledger_they_are_warned_of_once(way):
     with pytest.warns(RawLabelsWarning, match="spends epsilon anew") as told:
