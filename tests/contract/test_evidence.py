@@ -204,3 +204,15 @@ def test_concat_wants_the_same_classes():
         ldp.concat([noisy_of("a", [1]), NoisyLabels(0, ("x", "y", "z"), ())])
     with pytest.raises(ldp.InvalidInput, match="at least one"):
         ldp.concat([])
+
+
+def test_ids_of_several_types_name_rows_in_memory_as_in_a_ledger(tmp_path):
+    pd = pytest.importorskip("pandas")
+    ids, ledger = pd.DataFrame({"shop": [f"s{i // 5}" for i in range(200)], "visit": np.arange(200) % 5}), ldp.Ledger(tmp_path / "l.db")
+    noisy = ldp.privatize(np.arange(200) % 4, LAWS[0], dataset="d", ids=ids, ledger=ledger)
+    again = ldp.concat([noisy[150:], noisy[:150]])
+    assert again.privacy == noisy.looked_up(ledger).privacy and noisy.privacy.evidence == "proven"
+    with pytest.raises(ldp.InvalidInput, match="evidence twice"):
+        ldp.concat([noisy, noisy[:1]])
+    noisy.save(tmp_path / "noisy.parquet")
+    assert NoisyLabels.load(tmp_path / "noisy.parquet")[::-1].looked_up(ledger).privacy == noisy.privacy
