@@ -147,8 +147,8 @@ def tell_of_repeat(receipt: Receipt, of_these: str = "the labels given now were 
     """Say that the answer of a run comes back, and what became of the labels given: aloud once a run and process, in the log each time."""
     message = (
         f"Run {receipt.run_id} of {receipt.charged_at[:10]} has answered this request for dataset {receipt.dataset!r}, column "
-        f"{receipt.column!r}: its answer came back at no cost, and {of_these}. If they are of another target, name its column (column=). If "
-        "they were corrected, draw anew with redraw=True (of privatize, aggregate and release; --redraw), which is charged."
+        f"{receipt.column!r}: its answer came back at no cost, and {of_these}. If they are of another target, name its column (column=). "
+        "If they were corrected, draw anew with redraw=True (of privatize, aggregate and release; --redraw), which is charged."
     )
     _log.info(message)
     if receipt.run_id not in _told:
