@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from deep_cells import FIRST_SEED, Run, load_runs, results_file
+from deep_cells import FIRST_SEED, Run, counts, load_runs, results_file
 from deep_published import PUBLISHED
 from deep_recipes import GRIDS, METHODS, data_of, recipe_of
 from plots import save
@@ -30,7 +30,7 @@ def cells(table: str, size: str, *, tiny: bool = False) -> dict[tuple[str, float
     """Finished runs of the present recipes, by method and epsilon; with fresh seeds only."""
     found: dict[tuple[str, float | None], list[Run]] = {}
     for run in load_runs(results_file(tiny)):
-        if (run["table"], run["size"]) != (table, size) or run["status"] != "finished" or run["seed"] < FIRST_SEED:
+        if (run["table"], run["size"]) != (table, size) or run["status"] != "finished" or run["seed"] < FIRST_SEED or not counts(run):
             continue
         present = recipe_of(table, size, run["method"], run["epsilon"])
         if tiny or (present is not None and run["recipe"] == present.described()):

@@ -2,7 +2,7 @@
 """The tables of small_epsilon.py as Markdown: means and standard deviations over the seeds, published numbers beside."""
 
 import numpy as np
-from small_epsilon_methods import METHODS, PUBLISHED
+from small_epsilon_methods import DP_SGD, METHODS, PUBLISHED, SUMS
 from small_epsilon_runs import IDENTITY, load_runs
 
 
@@ -62,13 +62,22 @@ def _line(*cells):
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-SUMMED_UP = ("randomized response", "NoiseCluster, then the learner", "ProportionClassifier", "ClusterPrior + RRWithPrior", "non-private")
+SUMMED_UP = (
+    "randomized response",
+    SUMS,
+    DP_SGD,
+    "NoiseCluster, then the learner",
+    "ProportionClassifier",
+    "ClusterPrior + RRWithPrior",
+    "non-private",
+)
+TITLES = {"non-private": "no privacy", SUMS: f"{SUMS}, delta 1e-5", DP_SGD: f"{DP_SGD}, delta 1e-5"}
 
 
 def summary():
     """README's table: where there is a published number, and ours was run."""
     runs = [run for run in load_runs() if run["table"] == "main" and "rows" not in run and "finished" in run]
-    titles = ("accuracy, %", "eps", "published", *("no privacy" if name == "non-private" else name for name in SUMMED_UP))
+    titles = ("accuracy, %", "eps", "published", *(TITLES.get(name, name) for name in SUMMED_UP))
     lines = [_line(*titles), "|---" * len(titles) + "|"]
     for (name, epsilon), (number, said) in PUBLISHED.items():
         same = [run for run in runs if run["data"] == name]
