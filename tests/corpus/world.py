@@ -27,7 +27,7 @@ from labeldp.errors import LabelDPWarning
 RUN_ID = 16
 _SECRET = 32
 _DIED = 77
-_OPTIONAL = {"torch", "lightning", "pyspark", "ray", "pandas", "sqlalchemy", "psycopg", "faiss", "numba", "tensorboard", "PIL"}
+_OPTIONAL = {"torch", "lightning", "pyspark", "ray", "pandas", "sqlalchemy", "psycopg", "faiss", "tensorboard", "PIL"}
 
 
 class Clock(datetime):

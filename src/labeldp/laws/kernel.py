@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
 from labeldp.laws import sets, words
-from labeldp.laws.compiled import respond_compiled
 from labeldp.laws.exact import WORD, exp_floor, whole_above
 
 U64 = NDArray[np.uint64]
@@ -76,10 +75,6 @@ def respond_to_all(labels: NDArray[np.integer], r: U64, epsilon: float, n_classe
     a, b = cells(epsilon, n_classes)
     out = np.empty(len(r), dtype=np.int32)
     total = WORD / b  # e^epsilon + K - 1: how many cells q can name
-    compiled = respond_compiled(len(r)) if total < 2**62 else None
-    if compiled is not None:
-        compiled(labels, r, np.uint64(b), np.int64(n_classes), out)
-        return out
     if n_classes < 2 or total > _DOUBLE:
         for start in range(0, len(r), _ROWS):
             part = slice(start, start + _ROWS)
