@@ -46,10 +46,14 @@ def foreign(path: Path) -> None:
     connection.close()
 
 
-def newer(path: Path) -> None:
+def newer(path: Path, by: int = 1) -> None:
     with sqlite3.connect(path) as connection:
-        connection.execute(f"PRAGMA user_version = {ledger_store.VERSION + 1}")
+        connection.execute(f"PRAGMA user_version = {ledger_store.VERSION + by}")
     connection.close()
+
+
+def older(path: Path) -> None:
+    newer(path, by=-1)
 
 
 def no_wal(path: Path) -> None:
@@ -73,7 +77,7 @@ def folder(path: Path) -> None:
     path.mkdir()
 
 
-BROKEN: list[Callable[[Path], None]] = [text, empty, foreign, newer, no_wal, half, smeared, folder]
+BROKEN: list[Callable[[Path], None]] = [text, empty, foreign, newer, older, no_wal, half, smeared, folder]
 
 
 @pytest.mark.parametrize("harm", BROKEN, ids=lambda harm: harm.__name__)

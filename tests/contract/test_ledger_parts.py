@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Announced parts, what accounts are kept to stand at, and ledgers that older versions wrote."""
+"""Announced parts, and what accounts are kept to stand at."""
 
-import contextlib
 import json
-import sqlite3
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -161,68 +159,3 @@ def test_after_a_cut_history_the_standing_is_not_trusted(ledger: Ledger) -> None
     execute(ledger, "DELETE FROM entries WHERE seq = 4")
     charge(ledger)
     assert (ledger.spent("clicks", "label"), json.loads(kept_text(ledger))["total"]) == (2.0, "2")
-
-
-# Older versions ----------------------------------------------------------------------------------------------------------------------
-
-VERSION_1 = """
-CREATE TABLE entries (
-    seq INTEGER PRIMARY KEY,
-    previous TEXT NOT NULL,
-    body TEXT NOT NULL,
-    hash TEXT NOT NULL UNIQUE
-);
-CREATE INDEX entries_account ON entries (json_extract(body, '$.dataset'), json_extract(body, '$.column'));
-CREATE INDEX entries_run ON entries (json_extract(body, '$.run_id'));
-"""
-
-
-def version_1(path: Path, bodies: list[dict[str, object]]) -> None:
-    """A file as version 1 wrote it: charges said nothing of rows."""
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.executescript(f"PRAGMA application_id = {0x6C44502F}; PRAGMA user_version = 1; {VERSION_1}")
-        head = "0" * 64
-        for seq, body in enumerate(bodies, start=1):
-            text = ledger_entries.text(body | {"seq": seq})
-            new = ledger_entries.entry_hash(head, text)
-            connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?)", (seq, head, text, new))
-            head = new
-    path.chmod(0o600)
-
-
-def old_bodies(runs: list[str]) -> list[dict[str, object]]:
-    names = {"dataset": "clicks", "column": "label"}
-    event = {"event": "label_draw", "epsilon": 1.0}
-    charge = {"kind": "charge", **names, "unit": "row", "max_rows_per_unit": 1, "epsilon": "1.0", "delta": "0.0", "event": event}
-    return [
-        {"kind": "open", "ledger": "0" * 32, "format": 1, "at": "2026-01-01T00:00:00.000+00:00"},
-        {"kind": "budget", **names, "budget": "3.0", "why": "declared", "at": "2026-01-01T00:00:00.000+00:00"},
-        *({**charge, "identity": "request", "run_id": run, "repeatable": True, "at": "2026-01-02T00:00:00.000+00:00"} for run in runs),
-        {"kind": "settle", **names, "run_id": runs[0], "artefact": "digest", "at": "2026-01-03T00:00:00.000+00:00"},
-    ]
-
-
-def test_a_ledger_of_version_1_is_read_and_becomes_version_2(tmp_path: Path) -> None:
-    path, runs = tmp_path / "old.sqlite", [new_run_id(), new_run_id()]
-    version_1(path, old_bodies(runs))
-    ledger = Ledger(path)
-
-    def version() -> int:
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-    assert [(run.run_id, run.state, run.rows) for run in ledger.runs()] == [(runs[0], "settled", None), (runs[1], "charged", None)]
-    assert (ledger.spent("clicks", "label"), ledger.remaining("clicks", "label"), ledger.parts(runs[1])) == (2.0, 1.0, [])
-    receipt = ledger.runs()[1].receipt
-    assert ledger.verify([receipt]) == []
-    assert version() == 1  # reading changes nothing
-    charge(ledger)
-    assert version() == 2
-    ledger.intend(runs[1], FILES)
-    assert ledger.parts(runs[1]) == PARTS
-    assert ledger.spent("clicks", "label") == 3.0
-    with pytest.raises(Exception, match=r"epsilon <= 0\.0"):
-        charge(ledger)
-    assert ledger.verify([receipt]) == []
-    assert [entry["kind"] for entry in ledger.history()][:5] == ["open", "budget", "charge", "charge", "settle"]

@@ -32,7 +32,6 @@ OF_FILES = {
     "test_locations_that_are_none",
     "test_nothing_bad_is_charged",  # is refused before any store is asked, as the next three ask none
     "test_spent_is_never_less_than_any_row_spent_and_exact_in_one_space",
-    "test_a_ledger_of_version_1_is_read_and_becomes_version_2",
 }
 
 

@@ -16,7 +16,7 @@ from labeldp.errors import LedgerError
 from labeldp.privacy.ledger_entries import GENESIS, Part, Row, Standing, entry_hash, text
 
 VERSION = 2
-"""Of the tables. 1 had entries only; it is still read, and becomes 2 at the next write."""
+"""Of the tables; a ledger of another one is refused."""
 
 
 class Session(ABC):
@@ -34,10 +34,6 @@ class Session(ABC):
     @abstractmethod
     def fact(self, name: str) -> str:
         """The SQL expression for a fact in an entry's text, of the form that the index has."""
-
-    def has_version_2(self) -> bool:
-        """Whether the tables besides the entries are there."""
-        return True
 
     # Entries ------------------------------------------------------------------------------------------------------------------------
 
@@ -105,7 +101,7 @@ class Session(ABC):
 
     def standings(self) -> list[Standing]:
         """All that is written down."""
-        found = self._run("SELECT dataset, label, seq, head, facts FROM {accounts}") if self.has_version_2() else []
+        found = self._run("SELECT dataset, label, seq, head, facts FROM {accounts}")
         return [Standing.from_text(*row) for row in found]
 
     def _head_of(self, kept: Standing) -> str | None:
@@ -115,8 +111,6 @@ class Session(ABC):
         return found[0][3] if found else None
 
     def _kept(self, dataset: str, column: str) -> Standing | None:
-        if not self.has_version_2():
-            return None
         where = "dataset = :dataset AND label = :label"
         found = self._run(f"SELECT dataset, label, seq, head, facts FROM {{accounts}} WHERE {where}", dataset=dataset, label=column)
         return Standing.from_text(*found[0]) if found else None
@@ -125,8 +119,6 @@ class Session(ABC):
 
     def parts(self, run_id: str | None = None) -> list[tuple[str, Part]]:
         """(run id, part) of one run, or of all, by number."""
-        if not self.has_version_2():
-            return []
         where, values = ("", {}) if run_id is None else (" WHERE run_id = :run_id", {"run_id": run_id})
         found = self._run(f"SELECT run_id, number, name, n_rows, sha256 FROM {{parts}}{where} ORDER BY run_id, number", **values)
         return [(row[0], Part(*row[1:])) for row in found]
@@ -180,4 +172,4 @@ CREATE TABLE {prefix}accounts (
     PRIMARY KEY (dataset, label)
 );
 """
-"""What version 2 has besides the entries."""
+"""The tables besides the entries, which follow from them."""

@@ -50,16 +50,6 @@ class SqliteSession(Session):
         """A fact in an entry's text."""
         return f"json_extract(body, '$.{name}')"
 
-    def has_version_2(self) -> bool:
-        """Whether the file was written by this version already."""
-        return int(self.query("PRAGMA user_version")[0][0]) >= 2
-
-    def to_version_2(self) -> None:
-        """Add what version 2 has; within the transaction, so that a crash leaves the file as it was."""
-        for statement in DERIVED.format(prefix="").split(";"):
-            self.query(statement)
-        self.query("PRAGMA user_version = 2")
-
 
 @dataclass(frozen=True)
 class SqliteStore:
@@ -88,11 +78,8 @@ class SqliteStore:
                 _create(self.path, opening)
             with contextlib.closing(_connect(self.path)) as connection:
                 connection.execute("BEGIN IMMEDIATE")
-                session = SqliteSession(connection)
                 try:
-                    if not session.has_version_2():
-                        session.to_version_2()
-                    yield session
+                    yield SqliteSession(connection)
                 except BaseException:
                     connection.execute("ROLLBACK")
                     raise
@@ -126,8 +113,8 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
     (application,), (version,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version"))
     if application != _APPLICATION:
         raise LedgerError(f"Expected a labeldp ledger, got another SQLite database at {path}. Give the ledger a file of its own.")
-    if not 1 <= version <= VERSION:
-        raise LedgerError(f"Expected ledger format {VERSION} or older, got format {version} at {path}. Use the labeldp that wrote it.")
+    if version != VERSION:
+        raise LedgerError(f"Expected ledger format {VERSION}, got format {version} at {path}. Use the labeldp that wrote it.")
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
     if mode != "wal":
         raise LedgerError(f"Expected the ledger {path} in SQLite's WAL mode, got {mode}. Keep it on a local disk.")
