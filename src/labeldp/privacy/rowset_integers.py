@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact sets of 64-bit integers: compressed bitmaps where they lie close together, sorted numbers where they are scattered.
+"""Exact sets of 64-bit integers: compressed bitmaps where they lie close together, sorted numbers where they are scattered."""
 
-A batch becomes a bitmap by writing roaring's portable format with array operations (`portable`): many times faster than adding numbers
-one by one. The format: https://github.com/RoaringBitmap/RoaringFormatSpec.
-"""
-
+from array import array
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -223,59 +220,4 @@ def _inside(values: Words, other: "BitMap64 | Words") -> NDArray[np.bool_]:
 
 
 def _bitmap(values: Words) -> BitMap64:
-    return BitMap64.deserialize(portable(values)) if len(values) else BitMap64()
-
-
-def portable(values: Words) -> bytes:
-    """Roaring's portable 64-bit format of sorted numbers without repeats, at least one.
-
-    All fields are multiples of two bytes, so that the whole is one array of 16-bit units, filled by position.
-    """
-    key = values >> np.uint64(16)
-    first = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])  # of each container: its first number,
-    cards = np.diff(np.r_[first, len(values)])  # how many it has,
-    key = key[first]
-    dense = cards > 4096  # whether it is 65,536 bits or a list,
-    units = np.where(dense, 4096, cards)  # and its size
-    high = key >> np.uint64(16)
-    bucket = np.flatnonzero(np.r_[True, high[1:] != high[:-1]])  # of each 32-bit bitmap: its first container,
-    n_containers = np.diff(np.r_[bucket, len(key)])
-    size = 6 + 4 * n_containers + np.add.reduceat(units, bucket)
-    start = 4 + np.cumsum(size) - size  # and where it starts
-    out = np.zeros(4 + int(size.sum()), "<u2")
-    out[:4] = np.array([len(bucket)], "<u8").view("<u2")
-    _put32(out, start, high[bucket])
-    out[start + 2] = 12346  # "no run containers"
-    _put32(out, start + 4, n_containers)
-    of = np.repeat(np.arange(len(bucket)), n_containers)
-    header = start[of] + 6 + 2 * (np.arange(len(key)) - bucket[of])
-    out[header], out[header + 1] = key.astype(np.uint16), (cards - 1).astype(np.uint16)
-    before = np.cumsum(units) - units
-    place = 4 + 4 * n_containers[of] + before - before[bucket][of]  # of each container's numbers, behind the bucket's key
-    _put32(out, header + 2 * n_containers[of], place * 2)
-    _put_numbers(out, values.astype(np.uint16), start[of] + 2 + place, first, cards, dense)
-    return out.tobytes()
-
-
-def _put32(out: NDArray[np.uint16], place: NDArray[np.intp], values: "NDArray[Any]") -> None:
-    out[place], out[place + 1] = values.astype(np.uint16), (values >> values.dtype.type(16)).astype(np.uint16)
-
-
-def _put_numbers(
-    out: NDArray[np.uint16],
-    low: NDArray[np.uint16],
-    place: NDArray[np.intp],
-    first: NDArray[np.intp],
-    cards: NDArray[np.intp],
-    dense: NDArray[np.bool_],
-) -> None:
-    """The lower 16 bits of each number into its container, as a list or as bits."""
-    if not dense.any():
-        out[np.arange(len(low)) + np.repeat(place - first, cards)] = low
-        return
-    bits = np.repeat(dense, cards)
-    listed = np.flatnonzero(~bits)
-    out[listed + np.repeat((place - first)[~dense], cards[~dense])] = low[listed]
-    pages = np.zeros((int(dense.sum()), 1 << 16), bool)
-    pages[np.repeat(np.arange(len(pages)), cards[dense]), low[bits]] = True
-    out[place[dense, None] + np.arange(4096)] = np.packbits(pages, axis=1, bitorder="little").view("<u2")
+    return BitMap64(array("Q", values.tobytes()))  # an array is read as it is; of anything else each number would become an object first
