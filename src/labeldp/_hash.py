@@ -33,45 +33,6 @@ def array_digest(arrays: Mapping[str, NDArray[np.generic]]) -> str:
     return state.hexdigest()
 
 
-def table_digest(table: object) -> str:
-    """SHA-256 of public features: an array, a sparse matrix, or a data frame of any library that speaks Arrow; hexadecimal.
-
-    Cost: one pass over the values. Equal values of equal types in equal order give equal digests.
-    """
-    if hasattr(table, "__arrow_c_stream__"):
-        import pyarrow as pa
-
-        state = hashlib.sha256()
-        found = pa.table(table).replace_schema_metadata(None).combine_chunks()
-        with pa.ipc.new_stream(pa.PythonFile(_Feed(state), "w"), found.schema) as stream:
-            stream.write_table(found, max_chunksize=1 << 16)
-        return state.hexdigest()
-    if hasattr(table, "tocsr"):
-        rows = table.tocsr()
-        return array_digest({"data": rows.data, "indices": rows.indices, "indptr": rows.indptr, "shape": np.array(rows.shape)})
-    array = np.asarray(table)
-    return array_digest({"x": array.astype(np.str_) if array.dtype.kind == "O" else array})
-
-
-class _Feed:
-    """A file that hashes what is written to it."""
-
-    closed = False
-
-    def __init__(self, state: "hashlib._Hash") -> None:
-        self._state = state
-
-    def write(self, data: bytes) -> int:
-        self._state.update(data)
-        return len(data)
-
-    def flush(self) -> None:
-        """Nothing is kept back."""
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
 def public_hash(salt: str, *ids: object) -> NDArray[np.uint64]:
     """A well-mixed uint64 for each id, or for each row of several of them: (n,), the same on every machine.
 

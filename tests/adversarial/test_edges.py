@@ -14,13 +14,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from tests.aggregates.exact import report_law
 
 import labeldp as ldp
 from labeldp import Ledger, SeededNoise, aggregate, metrics
 from labeldp._rounding import exact
 from labeldp.aggregates import Histogram
 from labeldp.aggregates._gaussian import calibrated_variance, discrete_delta
-from labeldp.aggregates.peer import PeerToPeer, report_law
+from labeldp.aggregates.peer import PeerToPeer
 from labeldp.errors import LabelDPWarning
 from labeldp.laws.cluster_budget import corollary_2, split_budget
 from labeldp.learn.learners import LearnOptions

@@ -63,7 +63,7 @@ def test_published_standard_deviations(name: str) -> None:
 
 @pytest.mark.parametrize("sigma", [1, 2, 5, 10])
 def test_published_epsilons(sigma: int) -> None:
-    assert _gaussian.analytic_epsilon(sigma, 1e-5) == pytest.approx(float(VECTORS[f"noisecluster.eps.sigma{sigma}"]), rel=1e-9)
+    assert _gaussian.analytic_sigma(float(VECTORS[f"noisecluster.eps.sigma{sigma}"]), 1e-5) == pytest.approx(sigma, rel=1e-9)
 
 
 def test_published_failure() -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.stats import binom, chi2
+from tests.aggregates.exact import report_law
 
-from labeldp.aggregates.peer import Learner, PeerToPeer, Report, User, flip_words, frequencies, report_law, run
+from labeldp.aggregates.peer import Learner, PeerToPeer, Report, User, flip_words, frequencies, run
 from labeldp.aggregates.peer_accountant import Pair, Reports
 from labeldp.errors import InvalidInput
 from labeldp.laws.exact import WORD

@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from scipy.stats import chi2
+from tests.aggregates.exact import report_law
 
 import labeldp as ldp
 from labeldp.aggregates import Aggregate, Histogram, Peer, query_from_dict
-from labeldp.aggregates.peer import PeerToPeer, report_law
+from labeldp.aggregates.peer import PeerToPeer
 from labeldp.errors import InvalidInput
 from labeldp.privacy import answering
 from labeldp.privacy.aggregation import aggregate_batches

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.stats import binom, chi2
+from tests.aggregates.exact import geometric_law
 
 import labeldp as ldp
 from labeldp.aggregates import Aggregate, Histogram, Peer, Query, Vote
 from labeldp.aggregates.peer import PeerToPeer
-from labeldp.aggregates.tuning import RepeatAndSelect, geometric_law
+from labeldp.aggregates.tuning import RepeatAndSelect
 from labeldp.errors import BudgetExceeded, InvalidInput
 from labeldp.privacy.aggregation import aggregate_best
 

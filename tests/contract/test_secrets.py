@@ -116,7 +116,7 @@ def test_a_damaged_half_is_refused() -> None:
 @pytest.mark.parametrize("data", [RELEASE, RELEASE.hex().encode(), RELEASE.hex().upper().encode() + b"\n"], ids=["raw", "hex", "line"])
 def test_from_a_file(tmp_path, data, monkeypatch):
     path = key_file(tmp_path, data)
-    assert KeySource.parse(f"file:{path}").fetch() == KeySource.of(path).fetch() == RELEASE
+    assert KeySource(f"file:{path}").fetch() == KeySource.of(path).fetch() == RELEASE
     monkeypatch.chdir(tmp_path)
     source = KeySource("file:release.key")
     monkeypatch.chdir("/")

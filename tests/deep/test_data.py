@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import labeldp as ldp
 from labeldp.deep import evidence_of, with_evidence
-from labeldp.deep.data import WATCHED, batch_of
+from labeldp.deep.data import WATCHED
 from labeldp.deep.fingerprint import fingerprint
 
 N, K = 200, 7
@@ -236,10 +236,3 @@ def test_fingerprints_differ_where_items_do_and_only_there():
     assert len(set(marks)) == len(marks)
     assert marks[3] == fingerprint(torch.tensor([9.0, 0.0, 9.0, 1e-30])[1::2])  # a view with strides
     assert marks[5] == fingerprint(np.zeros((2, 2))[:, 0])
-
-
-def test_batches_move_as_they_are_built():
-    batch = [torch.zeros(2), {"a": torch.ones(1), "b": "kept"}, (torch.zeros(1),)]
-    moved = batch_of(batch, "meta")
-    assert moved[0].device.type == moved[1]["a"].device.type == moved[2][0].device.type == "meta"
-    assert moved[1]["b"] == "kept" and isinstance(moved[2], tuple)

@@ -23,7 +23,6 @@ from labeldp.laws import (
     SubsetSelection,
     exact_epsilon,
     law_from_dict,
-    law_names,
     register_law,
     sets,
 )
@@ -67,8 +66,8 @@ def test_contract(law: Law) -> None:
 
 
 def test_every_registered_law_is_tested() -> None:
-    assert {law.name for law in SMALL} == set(law_names()) == set(LAWS)
-    assert law_names()[:1] == ["rr"]
+    assert {law.name for law in SMALL} == set(LAWS)
+    assert next(iter(LAWS)) == "rr"
 
 
 # Planted defects: each has been seen in released code -----------------------------------------------------------------------------------

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labeldp.errors import InvalidInput
 from labeldp.laws import Law, RandomizedResponse, SubsetSelection
 from labeldp.laws.base import worst_ratio
-from labeldp.laws.exact import exp_ceil, exp_floor, log_ceil, log_floor, log_ratio
+from labeldp.laws.exact import exp_floor, log_ceil, log_ratio
 
 EPSILONS = st.floats(1e-9, 700)
 
@@ -25,8 +24,8 @@ def true_exp(x: float | Decimal) -> Fraction:
 
 @given(EPSILONS)
 def test_exp_is_bracketed_tightly(x: float) -> None:
-    claimed, truth = true_exp(min(Decimal(x), Decimal(repr(x)))), true_exp(x)
-    assert claimed * (1 - Fraction(1, 10**57)) < exp_floor(x) < claimed <= truth < exp_ceil(x) < truth * (1 + Fraction(1, 10**57))
+    claimed = true_exp(min(Decimal(x), Decimal(repr(x))))
+    assert claimed * (1 - Fraction(1, 10**57)) < exp_floor(x) < claimed <= true_exp(x)
 
 
 @pytest.mark.parametrize("law", [RandomizedResponse(2, 0.1), RandomizedResponse(10, 0.3), SubsetSelection(12, 0.1)])
@@ -43,13 +42,12 @@ def test_log_is_the_next_double_above(x: Fraction) -> None:
         truth = (Decimal(x.numerator) / Decimal(x.denominator)).ln()
     assert Decimal(up) >= truth or x == 1
     assert Decimal(math.nextafter(up, -math.inf)) < truth + Decimal(10) ** -50
-    assert log_floor(x) <= up <= math.nextafter(math.nextafter(log_floor(x), math.inf), math.inf)
+    below = -log_ceil(1 / x)
+    assert below <= up <= math.nextafter(math.nextafter(below, math.inf), math.inf)
 
 
-def test_epsilon_beyond_700_counts_as_700_below_and_is_refused_above() -> None:
+def test_epsilon_beyond_700_counts_as_700() -> None:
     assert exp_floor(1e300) == exp_floor(700.0)
-    with pytest.raises(InvalidInput, match="700"):
-        exp_ceil(701.0)
 
 
 def test_the_callers_decimal_context_does_not_matter() -> None:

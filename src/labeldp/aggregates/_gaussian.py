@@ -45,11 +45,6 @@ def analytic_sigma(epsilon: float, delta: float, sensitivity: float = math.sqrt(
     return math.exp(optimize.brentq(excess, math.log(sensitivity / (1 + epsilon)) - 8, classical, xtol=1e-14, rtol=1e-14))
 
 
-def analytic_epsilon(sigma: float, delta: float, sensitivity: float = math.sqrt(2)) -> float:
-    """The epsilon of continuous Gaussian noise at this delta."""
-    return float(optimize.brentq(lambda eps: analytic_delta(sigma, eps, sensitivity) - delta, 0.0, 700.0, xtol=1e-13))
-
-
 def discrete_delta(variance: Fraction, epsilon: float, max_rows_per_unit: int = 1) -> float:
     """Upper bound of delta at epsilon for discrete Gaussian noise of this variance parameter on every label count.
 

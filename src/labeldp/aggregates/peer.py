@@ -17,7 +17,6 @@ What others see: a user learns one noisy bit of one peer, at most ln((1 - flip) 
 Source: Esfandiari, Mirrokni, Syed, Vassilvitskii, "Label differential privacy via clustering" (2021), Algorithm 2.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -132,29 +131,6 @@ def _not_negative(epsilon: float) -> float:
 def flip_words(flip: float) -> int:
     """How many of the 2^64 words flip a bit: rounded up, so that the sampler is at least as private as asked."""
     return whole_above(exact(flip) * WORD)
-
-
-def report_law(n_users: int, ones: int, reports: int, flip: Fraction) -> list[Fraction]:
-    """The exact law of how many of `reports` reports are ones: t + 1 fractions, for small n.
-
-    Parameters
-    ----------
-    n_users : int
-    ones : int
-        m, true ones among the users.
-    reports : int
-        t.
-    flip : Fraction
-    """
-    bits = [Fraction(0)] * (n_users + 1)
-    for kept in range(ones + 1):
-        for flipped in range(n_users - ones + 1):
-            bits[kept + flipped] += _binomial(ones, kept, 1 - flip) * _binomial(n_users - ones, flipped, flip)
-    return [sum((p * _binomial(reports, k, Fraction(b, n_users)) for b, p in enumerate(bits)), Fraction(0)) for k in range(reports + 1)]
-
-
-def _binomial(n: int, k: int, p: Fraction) -> Fraction:
-    return math.comb(n, k) * p**k * (1 - p) ** (n - k)
 
 
 # The protocol ---------------------------------------------------------------------------------------------------------------------

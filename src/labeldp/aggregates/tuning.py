@@ -144,9 +144,3 @@ def _accounting() -> tuple[ModuleType, ModuleType]:
         return import_module("dp_accounting"), import_module("dp_accounting.rdp")
     except ImportError:
         raise MissingExtra("Expected dp-accounting for this bound, which is not installed. pip install 'labeldp[central]'") from None
-
-
-def geometric_law(mean: float, most: int) -> list[Fraction]:
-    """P[1 run], ..., P[most runs] of the sampler that runs: gamma (1 - gamma)^(k - 1), gamma a whole number over 2^64."""
-    stop = Fraction(whole_above(WORD / Fraction(mean)), WORD)
-    return [stop * (1 - stop) ** (k - 1) for k in range(1, most + 1)]

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from labeldp.deep.evidence import Shape, evidence_of, require_noisy
@@ -174,12 +173,3 @@ def require_positions(dataset: Any) -> None:
             f"Expected a map-style Dataset with __len__ and __getitem__, got {type(dataset).__name__}: a stream has no positions to match "
             "labels to. Put it into a map-style Dataset, or yield ids and use evidence_of(noisy) in your loop."
         )
-
-
-def batch_of(item: Any, device: torch.device | str) -> Any:
-    """What a DataLoader yields, with its tensors on this device, other things as they are."""
-    if isinstance(item, Tensor):
-        return item.to(device, non_blocking=True)
-    if isinstance(item, Mapping):
-        return {key: batch_of(value, device) for key, value in item.items()}
-    return type(item)(batch_of(part, device) for part in item) if isinstance(item, tuple | list) else item

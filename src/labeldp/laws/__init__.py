@@ -2,7 +2,7 @@
 """Laws: label-DP mechanisms as frozen values. Pure mathematics on arrays, handed uniform words, with no randomness of their own."""
 
 from labeldp.laws.auto import AutoLaw
-from labeldp.laws.base import LAWS, Cell, Law, Words, exact_epsilon, law_from_dict, law_names, register_law
+from labeldp.laws.base import LAWS, Cell, Law, Words, exact_epsilon, law_from_dict, register_law
 from labeldp.laws.cluster import ClusterRR
 from labeldp.laws.response import RandomizedResponse, RRTopK, RRWithPrior
 from labeldp.laws.scores import Alibi
@@ -24,7 +24,6 @@ __all__ = [
     "Words",
     "exact_epsilon",
     "law_from_dict",
-    "law_names",
     "register_law",
 ]
 

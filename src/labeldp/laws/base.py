@@ -418,11 +418,6 @@ def register_law(cls: type[AnyLaw]) -> type[AnyLaw]:
     return cls
 
 
-def law_names() -> list[str]:
-    """Names of all known laws, in the order of registration."""
-    return list(LAWS)
-
-
 def law_from_dict(data: Mapping[str, object]) -> Law:
     """The law that `to_dict` (or `event`) described; an unknown name or field is refused."""
     name = _validate.one_of(LAWS, law=data.get("law"), fix="Register your own law first: ldp.register_law(cls).")

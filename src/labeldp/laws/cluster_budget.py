@@ -56,28 +56,6 @@ def smoothed(frequencies: ArrayLike, floor: float | Fraction) -> NDArray[np.obje
     return np.asarray(clipped + room * (missing / np.where(total == 0, 1, total)))
 
 
-def inverse_channel(q: ArrayLike, beta: float | Fraction) -> NDArray[np.object_] | NDArray[np.float64]:
-    """(I - beta q 1^T) / (1 - beta): the inverse of the channel that keeps with 1 - beta and else draws from q, columns being labels.
-
-    Parameters
-    ----------
-    q : (K,) numbers that sum to 1
-        Fractions give exact results.
-    beta : float or Fraction
-        0 <= beta < 1.
-
-    Returns
-    -------
-    (K, K). Column y has 1-norm (1 + beta - 2 beta q_y) / (1 - beta) <= (1 + beta) / (1 - beta), whatever K: the paper's bound
-    sqrt(2) K / (1 - beta) grows with K and is not needed.
-    """
-    row = np.asarray(q)
-    if not 0 <= beta < 1:
-        raise InvalidInput(f"Expected 0 <= beta < 1, got beta={beta!r}. beta = lambda is unbiased.")
-    eye = np.eye(len(row), dtype=int)
-    return np.asarray((eye - beta * row[:, None]) / (1 - beta))
-
-
 def resampling_epsilon(floor: float, resample: float) -> float:
     """ln(1 + (1 - lambda) / (lambda tau)), rounded up: what releasing labels costs. 0 at lambda = 1, infinite at tau = 0.
 

@@ -13,8 +13,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from labeldp.errors import InvalidInput
-
 WORD = 1 << 64  # one uniform word has this many values; every probability of a sampler is a whole number of them
 LARGEST_EXPONENT = 700.0  # e^700 > 2^1000: no 64-bit sampler can tell a larger epsilon from this one
 _DIGITS = 60
@@ -37,15 +35,6 @@ def exp_floor(epsilon: float) -> Fraction:
     return max(Fraction(1), Fraction(below))
 
 
-@lru_cache(maxsize=1024)
-def exp_ceil(epsilon: float) -> Fraction:
-    """A number above e^epsilon, by at most one part in 10^58. epsilon <= 700, else InvalidInput."""
-    if not epsilon <= LARGEST_EXPONENT:
-        raise InvalidInput(f"Expected epsilon <= {LARGEST_EXPONENT} for an upper bound of e^epsilon, got {epsilon!r}.")
-    context = _context(decimal.ROUND_HALF_EVEN)
-    return Fraction(context.next_plus(context.exp(Decimal(epsilon))))
-
-
 def log_ceil(x: Fraction) -> float:
     """The smallest double that is certainly >= ln x, for x > 0."""
     if x == 1:
@@ -54,11 +43,6 @@ def log_ceil(x: Fraction) -> float:
     bound = up.next_plus(_context(decimal.ROUND_HALF_EVEN).ln(up.divide(Decimal(x.numerator), Decimal(x.denominator))))
     nearest = float(bound)
     return nearest if Decimal(nearest) >= bound else math.nextafter(nearest, math.inf)
-
-
-def log_floor(x: Fraction) -> float:
-    """The largest double that is certainly <= ln x, for x > 0."""
-    return -log_ceil(1 / x)
 
 
 def log_ratio(numerator: int, denominator: int) -> float:

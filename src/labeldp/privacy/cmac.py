@@ -8,7 +8,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
-from labeldp._strings import LongestFirst, Rows, Strings
+from labeldp._strings import LongestFirst, Rows
 
 CHUNK = 1 << 15
 """Rows worked on at a time: small enough that buffers stay in the processor's cache."""
@@ -39,28 +39,6 @@ def encrypt(context: CipherContext, blocks: NDArray[np.uint64], into: NDArray[np
     out = space_for(len(blocks)) if into is None else into
     context.update_into(blocks.view(np.uint8).reshape(-1).data, out.data)
     return out[: blocks.nbytes].view(WORD).reshape(-1, 2)
-
-
-def cmac(key: bytes, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """CMAC of each message data[offsets[i]:offsets[i + 1]].
-
-    Parameters
-    ----------
-    key : bytes
-        16 bytes.
-    data : (m,) uint8
-        The messages, end to end.
-    offsets : (n + 1,) int64
-        Where each begins and the last one ends.
-
-    Returns
-    -------
-    (n, 16) uint8
-    """
-    out = np.empty((len(offsets) - 1, 2), WORD)
-    for where, macs in cmac_chunks(key, Strings([(data, offsets[:-1], offsets[1:])])):
-        out[where] = macs
-    return out.view(np.uint8)
 
 
 def cmac_chunks(key: bytes, messages: Messages) -> Iterator[tuple[slice, NDArray[np.uint64]]]:

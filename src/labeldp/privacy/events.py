@@ -6,13 +6,13 @@ later release reads with the same meaning; later releases may add kinds and fiel
 so that an old reader cannot report too small a cost.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import ClassVar
 
 from labeldp import _validate
-from labeldp._rounding import exact, float_down, sum_up
+from labeldp._rounding import exact, float_down
 from labeldp.errors import InvalidInput
 
 
@@ -97,65 +97,7 @@ class AggregateDraw(_Single):
     max_rows_per_unit: int = 1
 
 
-@dataclass(frozen=True)
-class _Composed:
-    """Several events of one unit."""
-
-    kind: ClassVar[str]
-
-    events: "tuple[Event, ...]"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "events", tuple(self.events))
-        units = sorted({event.unit for event in self.events})
-        if len(units) != 1:
-            raise InvalidInput(f"Expected one or more events of one unit, got {len(self.events)} of units {units}. Report units apart.")
-
-    @property
-    def unit(self) -> str:
-        """What every event protects."""
-        return self.events[0].unit
-
-    def to_dict(self) -> dict[str, object]:
-        """The events as JSON-ready data."""
-        return {"event": self.kind, "events": [event.to_dict() for event in self.events]}
-
-
-@dataclass(frozen=True)
-class Sequential(_Composed):
-    """Events that may all have touched the same unit: their costs add."""
-
-    kind: ClassVar[str] = "sequential"
-
-    @property
-    def epsilon(self) -> float:
-        """Sum, rounded up."""
-        return compose_sequential([event.epsilon for event in self.events])
-
-    @property
-    def delta(self) -> float:
-        """Sum, rounded up."""
-        return compose_sequential([event.delta for event in self.events])
-
-
-@dataclass(frozen=True)
-class Parallel(_Composed):
-    """Events that touched disjoint units, as ids or a keyed partition prove: the dearest counts."""
-
-    kind: ClassVar[str] = "parallel"
-
-    @property
-    def epsilon(self) -> float:
-        """Maximum."""
-        return max(event.epsilon for event in self.events)
-
-    @property
-    def delta(self) -> float:
-        """Maximum."""
-        return max(event.delta for event in self.events)
-
-
-Event = LabelDraw | AggregateDraw | Sequential | Parallel
+Event = LabelDraw | AggregateDraw
 
 
 def from_dict(data: object) -> Event:
@@ -163,36 +105,16 @@ def from_dict(data: object) -> Event:
     if not isinstance(data, Mapping):
         raise InvalidInput(f"Expected an event as a mapping, got {type(data).__name__}. Pass event.to_dict().")
     kind, facts = data.get("event"), {name: value for name, value in data.items() if name != "event"}
-    if not (isinstance(kind, str) and kind in _READERS):
-        raise InvalidInput(f"Expected an event of kind {', '.join(_READERS)}; got {kind!r}. A newer labeldp may know it.")
+    if not (isinstance(kind, str) and kind in _KINDS):
+        raise InvalidInput(f"Expected an event of kind {', '.join(_KINDS)}; got {kind!r}. A newer labeldp may know it.")
     try:
-        return _READERS[kind](facts)
+        return _KINDS[kind](**facts)  # the constructor checks each
     except TypeError:
         given = ", ".join(map(str, facts))
         raise InvalidInput(f"Expected the fields of a {kind!r} event, got {given}. A newer labeldp may know them.") from None
 
 
-def _composed(cls: type[Sequential] | type[Parallel]) -> Callable[[dict[str, object]], Event]:
-    def read(facts: dict[str, object]) -> Event:
-        events = facts.pop("events", None)
-        if facts or not isinstance(events, (list, tuple)):
-            raise TypeError
-        return cls(tuple(from_dict(event) for event in events))
-
-    return read
-
-
-_READERS: dict[str, Callable[[dict[str, object]], Event]] = {
-    LabelDraw.kind: lambda facts: LabelDraw(**facts),  # type: ignore[arg-type]  # the constructor checks each
-    AggregateDraw.kind: lambda facts: AggregateDraw(**facts),  # type: ignore[arg-type]
-    Sequential.kind: _composed(Sequential),
-    Parallel.kind: _composed(Parallel),
-}
-
-
-def compose_sequential(epsilons: Iterable[float]) -> float:
-    """The sum of costs of one unit: added exactly as the decimal numbers that they are written as, rounded up to a float."""
-    return sum_up(epsilons)
+_KINDS: dict[str, Callable[..., Event]] = {cls.kind: cls for cls in (LabelDraw, AggregateDraw)}
 
 
 def per_row_epsilon(epsilon: float, max_rows_per_unit: int) -> float:

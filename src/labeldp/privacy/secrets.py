@@ -115,11 +115,6 @@ class KeySource:
         return self.text
 
     @classmethod
-    def parse(cls, text: str) -> "KeySource":
-        """The source that a text names."""
-        return cls(text)
-
-    @classmethod
     def of(cls, value: object) -> "KeySource":
         """A source as it is given: itself, a text, the path of a file, or a function that can be imported by its name."""
         if isinstance(value, KeySource):

@@ -280,11 +280,6 @@ class StreamRun:
             raise LedgerError("Expected a charged run that has not settled: call charge() first, and draw only if `settled` is None.")
         return self._second
 
-    @property
-    def n_kept(self) -> int:
-        """Rows within their unit's cap, of all parts; only after `charge`."""
-        return self.sums.rows if self._kept is None else int(self._kept.sum())
-
     def check_pin(self, check: tuple[int, int, int] | None = None) -> None:
         """Refuse to publish if the second pass did not read what the first one did; `check` is what workers came to."""
         run_id = self.receipt.run_id

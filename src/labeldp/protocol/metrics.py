@@ -9,7 +9,6 @@ often than with the truth, and the numbers come out far too good (a 1-nearest-ne
 """
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Protocol
@@ -491,7 +490,3 @@ def mean_interval(
 
 def _z(confidence: float) -> float:
     return NormalDist().inv_cdf(min(0.5 + _validate.fraction(confidence=confidence) / 2, 1.0 - 2.0**-53))
-
-
-Scorer = Callable[[_Classifier, object, NoisyLabels], float]
-"""What `accuracy_scorer`, `log_loss_scorer` and `likelihood_scorer` are."""

@@ -14,7 +14,6 @@ from labeldp.privacy.stream import RELEASE
 from labeldp.tables.priors import Prior
 
 LAWS = ("rr", "rr-top-k", "rr-with-prior", "subset", "split", "auto", "cluster-rr", "alibi")
-WITH_PRIOR = ("rr-top-k", "rr-with-prior", "split", "auto", "cluster-rr")
 NUMBER = {"rr-top-k": "k", "subset": "size", "cluster-rr": "floor", "alibi": "levels"}
 """What the number after a law's name and a colon is."""
 
