@@ -18,7 +18,7 @@ from labeldp.errors import MissingExtra
 
 if TYPE_CHECKING:
     from labeldp.deep import augment, logs, models, schedules, ssl
-    from labeldp.deep.average import WeightAverage
+    from labeldp.deep.average import weight_average
     from labeldp.deep.data import WithEvidence, with_evidence
     from labeldp.deep.embed import Embedder, SentenceEmbedder
     from labeldp.deep.estimator import TorchClassifier
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
-    "WeightAverage": "average",
     **dict.fromkeys(("WithEvidence", "with_evidence"), "data"),
     **dict.fromkeys(("Embedder", "SentenceEmbedder"), "embed"),
+    "weight_average": "average",
     "TorchClassifier": "estimator",
     **dict.fromkeys(("debias_weights", "evidence_of"), "evidence"),
     **dict.fromkeys(("Candidates", "Dense", "Form", "PackedSets", "Sum"), "forms"),
@@ -64,7 +64,6 @@ __all__ = [
     "Streamed",
     "Sum",
     "TorchClassifier",
-    "WeightAverage",
     "WithEvidence",
     "as_inputs",
     "augment",
@@ -82,6 +81,7 @@ __all__ = [
     "schedules",
     "ssl",
     "train",
+    "weight_average",
     "with_evidence",
 ]
 

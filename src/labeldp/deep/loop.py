@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from labeldp.deep.augment import Augmentation, mixup
-from labeldp.deep.average import WeightAverage
+from labeldp.deep.average import weight_average
 from labeldp.deep.checks import require_generator
 from labeldp.deep.forms import Form
 from labeldp.deep.inputs import Inputs, as_inputs
@@ -187,7 +188,7 @@ def train(
     _tell_of_no_step(len(inputs), recipe)
     optimizer = _optimizer(module, recipe)
     net, steps = place.setup(module, optimizer)
-    average = None if recipe.average is None else WeightAverage(module, recipe.average)
+    average = None if recipe.average is None else weight_average(module, recipe.average)
     order, draws = place.generators(generator)
     run = _Run(net, inputs.on(place.device, layout), evidence.to(place.device), recipe, place, optimizer, steps, draws, layout)
     if held_out is not None:
@@ -257,7 +258,7 @@ class _Run:
     draws: torch.Generator
     layout: torch.memory_format
 
-    def epoch(self, number: int, order: torch.Generator, average: WeightAverage | None, module: nn.Module) -> float:
+    def epoch(self, number: int, order: torch.Generator, average: AveragedModel | None, module: nn.Module) -> float:
         """One pass over all rows; the mean loss."""
         batches = list(_batches(len(self.inputs), self.recipe.rows_of_batch(len(self.inputs)), order))
         shares = [share(rows, self.place.rank, self.place.world) for rows in batches]
@@ -270,7 +271,7 @@ class _Run:
                 loss = loss * weight
             self.step(loss)
             if average is not None:
-                average.update(module)
+                average.update_parameters(module)
             total += loss.detach() * (len(batch) / len(self.inputs))
         return float(self.place.total(total)) / self.place.world
 

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim.swa_utils import AveragedModel
 
 from labeldp import _validate
 from labeldp.deep.augment import Augmentation, chain, colour_jitter, flip, resized_crop
-from labeldp.deep.average import WeightAverage
+from labeldp.deep.average import weight_average
 from labeldp.deep.checks import require_generator
 from labeldp.deep.images import CHANNELS, channels_first, require_unit_range
 from labeldp.deep.inputs import Inputs, Resident, as_inputs
@@ -111,7 +112,7 @@ def byol(
     generator : torch.Generator
         As in `simclr`.
     decay : float in [0, 1)
-        Of the slow net, a `WeightAverage`.
+        Of the slow net, a `weight_average`.
     device, progress, fabric
         As in `train`.
 
@@ -245,16 +246,15 @@ class _Byol(nn.Module):
     def __init__(self, online: nn.Module, predictor: nn.Module, decay: float) -> None:
         super().__init__()
         self.online, self.predictor, self._decay = online, predictor, decay
-        self._slow: WeightAverage | None = None  # made where and when the net is first used, and hidden from optimizers
+        self._slow: list[AveragedModel] = []  # made where and when the net is first used, and hidden from optimizers
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._slow is None:
-            self._slow = WeightAverage(self.online, self._decay)
-            self._slow.module.train()  # normalised by the batch, as the paper's
+        if not self._slow:
+            self._slow.append(weight_average(self.online, self._decay).train())  # normalised by the batch, as the paper's
         else:
-            self._slow.update(self.online)  # of the step that was made since
+            self._slow[0].update_parameters(self.online)  # of the step that was made since
         with torch.no_grad():
-            target = self._slow.module(x)
+            target = self._slow[0](x)
         return torch.stack((self.predictor(self.online(x)), target), dim=1)
 
 
