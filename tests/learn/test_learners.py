@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 import labeldp as ldp
-from labeldp.learn import SoftmaxRegression, em, likelihood, linear
+from labeldp.learn import SoftmaxRegression, em, likelihood
 from labeldp.learn.learners import LearnOptions
 from labeldp.learn.model import Model, seeded, take, weight_keyword
 
@@ -66,10 +66,10 @@ def test_linear_round_undoes_the_law():
     X = np.zeros((len(y), 1))
     for law in (ldp.RandomizedResponse(4, 1.0), ldp.SubsetSelection(4, 1.0, size=2)):
         noisy = noisy_of(y, law)
-        model = linear.linear_round(DummyClassifier(), X, noisy, 10**6, np.random.RandomState(0))
+        model = em.linear_round(DummyClassifier(), X, noisy, 10**6, np.random.RandomState(0))
         expected = ldp.metrics.class_frequencies(noisy).value  # the same inverse, reached the other way
         assert np.allclose(model.predict_proba(X[:1])[0], expected, atol=1e-6)
-    thinned = linear.linear_round(DummyClassifier(), X, noisy, 40_000, np.random.RandomState(0))
+    thinned = em.linear_round(DummyClassifier(), X, noisy, 40_000, np.random.RandomState(0))
     assert np.allclose(thinned.predict_proba(X[:1])[0], expected, atol=0.05)
 
 
@@ -77,8 +77,8 @@ def test_linear_round_needs_one_invertible_law():
     y = np.arange(50) % 4
     split = noisy_of(y, ldp.PriorSplit(4, 1.0))
     mixed = ldp.concat([noisy_of(y, ldp.RandomizedResponse(4, 1.0)), noisy_of(y, ldp.RandomizedResponse(4, 2.0))])
-    assert linear.common_channel(split) is None
-    assert linear.common_channel(mixed) is None
+    assert em.common_channel(split) is None
+    assert em.common_channel(mixed) is None
 
 
 def test_posterior_and_heaviest_classes():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expectation-maximisation: likelihoods to weighted training of any estimator."""
+"""Expectation-maximisation: likelihoods to weighted training of any estimator; and the linear round that it starts from."""
 
 from dataclasses import dataclass, replace
 
@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labeldp.evidence import NoisyLabels
-from labeldp.learn.linear import common_channel, linear_round
 from labeldp.learn.model import Codes, Estimator, Floats, Model, fit_codes, take, weight_keyword
+from labeldp.protocol.fitting import members
 from labeldp.protocol.metrics import likeliest_frequencies
 
 MASS = 0.99  # of a row's posterior that is kept when it is spread over copies of the row
@@ -70,8 +70,7 @@ def em_fit(
     least = 0 if whole or start is None else 1  # a start has learned nothing of these rows
     found, share = _cross_fitted(work, X, noisy, likelihood, frequencies, able, min(least, rounds), rounds)
     model = work.begin(X, noisy, able, frequencies) if whole or start is None else start
-    for number in range(1, found + 1):
-        model = work.go_on(X, likelihood, model, number)
+    model = work.rounds(X, likelihood, model, found)
     return replace(model, frequencies=frequencies, share=share, chose=start is not None and start.chose)
 
 
@@ -102,9 +101,7 @@ def em_refit(
     if not (linear and common_channel(noisy)):
         found = work.go_on(X, likelihood, model, model.rounds + 1)
         return replace(found, frequencies=frequencies, share=model.share)
-    found = work.begin(X, noisy, np.arange(len(noisy)), frequencies)
-    for number in range(1, model.rounds + 1):
-        found = work.go_on(X, likelihood, found, number)
+    found = work.rounds(X, likelihood, work.begin(X, noisy, np.arange(len(noisy)), frequencies), model.rounds)
     return replace(found, frequencies=frequencies, share=model.share)
 
 
@@ -126,6 +123,55 @@ class _Work:
         """A round of expectation-maximisation."""
         belief = np.ones(likelihood.shape) if model is None else model.predict_proba(X)
         return m_step(self.estimator, X, posterior(belief, likelihood), number, self.row_budget, self.random_state)
+
+    def rounds(self, X: object, likelihood: NDArray[np.floating], model: Model, count: int) -> Model:
+        """So many of them, from a model on."""
+        for number in range(1, count + 1):
+            model = self.go_on(X, likelihood, model, number)
+        return model
+
+
+def common_channel(noisy: NoisyLabels) -> tuple[float, float] | None:
+    """(own, other) if one invertible law covers all rows, each drawn once; else None."""
+    if not len(noisy) or sum(len(block.rows) for block in noisy.blocks) != len(noisy):
+        return None
+    own, other = noisy.inclusion()
+    if not (np.ptp(own) == 0 and np.ptp(other) == 0 and own[0] > other[0]):  # False for NaN
+        return None
+    return float(own[0]), float(other[0])
+
+
+def linear_round(estimator: Estimator, X: object, noisy: NoisyLabels, row_budget: int, random_state: np.random.RandomState) -> Model | None:
+    """One fit on outputs as they are; consistent, and the start of expectation-maximisation. None where no common channel exists.
+
+    Each row is repeated once for each class in its output (equal weights, since all outputs have one size). The estimator then models
+    P[class in output | x] / size, from which `Model.predict_proba` takes the law's affine map off.
+
+    Parameters
+    ----------
+    estimator : scikit-learn classifier or pipeline
+    X : n rows of features
+    noisy : NoisyLabels of n rows
+    row_budget : int
+        Where more rows would result, each output is thinned to the same number of random members.
+    random_state : numpy RandomState
+    """
+    channel = common_channel(noisy)
+    if channel is None:
+        return None
+    rows, codes = _pairs(members(noisy), max(1, row_budget // len(noisy)), random_state)
+    return Model(fit_codes(estimator, X, rows, codes), noisy.n_classes, channel)
+
+
+def _pairs(inside: NDArray[np.bool_], most: int, random_state: np.random.RandomState) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(rows, codes) of all members, or of `most` random ones a row."""
+    if int(inside.sum(axis=1).max(initial=0)) > most:
+        order = np.argsort(np.where(inside, random_state.random_sample(inside.shape), 2.0), axis=1)[:, :most]
+        thinned = np.zeros_like(inside)
+        np.put_along_axis(thinned, order, True, axis=1)
+        inside = inside & thinned
+    rows, codes = np.nonzero(inside)
+    return rows, codes
 
 
 def _able(noisy: NoisyLabels) -> Codes:
@@ -200,16 +246,16 @@ def posterior(belief: Floats, likelihood: NDArray[np.floating]) -> Floats:
 def m_step(estimator: Estimator, X: object, weights: Floats, number: int, row_budget: int, random_state: np.random.RandomState) -> Model:
     """Fit a clone to posterior weights (n, K)."""
     n, k = weights.shape
+    mass: Floats | None = None
     if weight_keyword(estimator) is None:
         rows, codes = _sampled(weights, max(1, min(DRAWS, row_budget // n)), random_state)
-        return Model(fit_codes(estimator, X, rows, codes), k, rounds=number)
-    kept = _heaviest(weights)
-    if kept.sum() > row_budget:
+    elif (kept := _heaviest(weights)).sum() > row_budget:
         rows, codes = _sampled(weights, max(1, row_budget // n), random_state)
-        return Model(fit_codes(estimator, X, rows, codes, np.full(len(rows), n / len(rows))), k, rounds=number)
-    rows, codes = np.nonzero(kept)
-    kept_mass = np.where(kept, weights, 0.0).sum(axis=1)
-    return Model(fit_codes(estimator, X, rows, codes, weights[rows, codes] / kept_mass[rows]), k, rounds=number)
+        mass = np.full(len(rows), n / len(rows))
+    else:
+        rows, codes = np.nonzero(kept)
+        mass = weights[rows, codes] / np.where(kept, weights, 0.0).sum(axis=1)[rows]
+    return Model(fit_codes(estimator, X, rows, codes, mass), k, rounds=number)
 
 
 def _heaviest(weights: Floats) -> NDArray[np.bool_]:

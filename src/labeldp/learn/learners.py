@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
-from labeldp.learn.em import em_fit, em_refit
+from labeldp.learn.em import common_channel, em_fit, em_refit, linear_round
 from labeldp.learn.likelihood import exact_fit, exact_learner, exact_refit, takes_likelihood
-from labeldp.learn.linear import common_channel, linear_round
 from labeldp.learn.model import Estimator, Model, fit_codes, take
 from labeldp.protocol.fitting import TopK, check_top_k, in_top_k
 
