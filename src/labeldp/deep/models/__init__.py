@@ -3,9 +3,8 @@
 
 from labeldp.deep.models.collaborative import NeuralCollaborativeFiltering
 from labeldp.deep.models.inception import SmallInception
-from labeldp.deep.models.resnet import CifarResNet18
+from labeldp.deep.models.resnet import CifarResNet18, WideResNet
 from labeldp.deep.models.small import Mlp, SmallConvNet
 from labeldp.deep.models.vgg import Vgg16
-from labeldp.deep.models.wide import WideResNet
 
 __all__ = ["CifarResNet18", "Mlp", "NeuralCollaborativeFiltering", "SmallConvNet", "SmallInception", "Vgg16", "WideResNet"]

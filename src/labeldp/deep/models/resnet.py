@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResNet-18 v2 for small images."""
+"""Residual networks with pre-activation blocks, for small images: ResNet-18 v2 and wide ones."""
+
+from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor, nn
 from torch.nn import functional
+
+from labeldp.errors import InvalidInput
 
 
 class PreActivationBlock(nn.Module):
@@ -40,7 +45,25 @@ class PreActivationBlock(nn.Module):
         return total
 
 
-class CifarResNet18(nn.Module):
+class _ResNet(nn.Module):
+    """A 3x3 stem, groups of blocks of which all but the first halve the image, normalisation, ReLU, global mean, linear."""
+
+    def __init__(self, n_classes: int, in_channels: int, stem: int, groups: Sequence[int], blocks: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(in_channels, stem, 3, padding=1, bias=False)
+        widths = [stem, *(width for width in groups for _ in range(blocks))]
+        strides = [2 if i and i % blocks == 0 else 1 for i in range(len(widths) - 1)]
+        self.blocks = nn.Sequential(*map(partial(PreActivationBlock, dropout=dropout), widths, widths[1:], strides))
+        self.norm = nn.BatchNorm2d(widths[-1])
+        self.head = nn.Linear(widths[-1], n_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = functional.relu(self.norm(self.blocks(self.stem(x))))
+        logits: Tensor = self.head(features.mean(dim=(2, 3)))
+        return logits
+
+
+class CifarResNet18(_ResNet):
     """ResNet-18 v2 whose first layer is one 3x3 convolution of stride 1, as in the source paper for CIFAR.
 
     Parameters
@@ -55,18 +78,34 @@ class CifarResNet18(nn.Module):
     """
 
     def __init__(self, n_classes: int = 10, in_channels: int = 3) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
-        blocks: list[nn.Module] = []
-        n_in = 64
-        for n_out, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-            blocks += [PreActivationBlock(n_in, n_out, stride), PreActivationBlock(n_out, n_out)]
-            n_in = n_out
-        self.blocks = nn.Sequential(*blocks)
-        self.norm = nn.BatchNorm2d(n_in)
-        self.head = nn.Linear(n_in, n_classes)
+        super().__init__(n_classes, in_channels, 64, (64, 128, 256, 512), 2)
 
-    def forward(self, x: Tensor) -> Tensor:
-        features = functional.relu(self.norm(self.blocks(self.stem(x))))
-        logits: Tensor = self.head(features.mean(dim=(2, 3)))
-        return logits
+
+class WideResNet(_ResNet):
+    """WRN-d-k: three groups of (d - 4) / 6 pre-activation blocks, 16 k, 32 k and 64 k channels wide.
+
+    Parameters
+    ----------
+    n_classes : int
+        K.
+    depth, widen : int
+        d and k; by default WRN-28-4. d = 6 b + 4 for b blocks a group.
+    dropout : float
+        Inside the blocks.
+    in_channels : int
+
+    Raises
+    ------
+    InvalidInput
+        If no number of blocks gives the depth.
+
+    Notes
+    -----
+    Input (n, in_channels, h, w), 32 x 32 in the papers. Source: Zagoruyko and Komodakis, "Wide residual networks" (2016), table 1.
+    """
+
+    def __init__(self, n_classes: int = 10, depth: int = 28, widen: int = 4, dropout: float = 0.0, in_channels: int = 3) -> None:
+        each, left = divmod(depth - 4, 6)
+        if left or each < 1:
+            raise InvalidInput(f"Expected depth = 6 b + 4 with b >= 1 blocks a group, got depth={depth}. Use 16, 22, 28 or 40.")
+        super().__init__(n_classes, in_channels, 16, (16 * widen, 32 * widen, 64 * widen), each, dropout)

@@ -5,6 +5,20 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+POOL = 0
+
+
+def plain_layers(n_in: int, widths: Sequence[int], *, bias: bool) -> nn.Sequential:
+    """3x3 convolutions of these widths, each normalised and rectified; POOL in their place halves the image."""
+    layers: list[nn.Module] = []
+    for width in widths:
+        if width == POOL:
+            layers.append(nn.MaxPool2d(2))
+        else:
+            layers += [nn.Conv2d(n_in, width, 3, padding=1, bias=bias), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+            n_in = width
+    return nn.Sequential(*layers)
+
 
 class SmallConvNet(nn.Module):
     """3x3 convolutions 32-32-pool-64-64-pool-128, each with batch normalisation and ReLU; global max pooling; linear.
@@ -22,16 +36,8 @@ class SmallConvNet(nn.Module):
 
     def __init__(self, n_classes: int = 10, in_channels: int = 1) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        n_in = in_channels
-        for width in (32, 32, 0, 64, 64, 0, 128):
-            if not width:
-                layers.append(nn.MaxPool2d(2))
-            else:
-                layers += [nn.Conv2d(n_in, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
-                n_in = width
-        self.features = nn.Sequential(*layers)
-        self.head = nn.Linear(n_in, n_classes)
+        self.features = plain_layers(in_channels, (32, 32, POOL, 64, 64, POOL, 128), bias=False)
+        self.head = nn.Linear(128, n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.features(x).amax(dim=(2, 3)))

@@ -3,8 +3,9 @@
 
 from torch import Tensor, nn
 
-_POOL = 0
-_WIDTHS = (64, 64, _POOL, 128, 128, _POOL, 256, 256, 256, _POOL, 512, 512, 512, _POOL, 512, 512, 512, _POOL)
+from labeldp.deep.models.small import POOL, plain_layers
+
+_WIDTHS = (64, 64, POOL, 128, 128, POOL, 256, 256, 256, POOL, 512, 512, 512, POOL, 512, 512, 512, POOL)
 
 
 class Vgg16(nn.Module):
@@ -24,16 +25,8 @@ class Vgg16(nn.Module):
 
     def __init__(self, n_classes: int = 10, in_channels: int = 3) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        n_in = in_channels
-        for width in _WIDTHS:
-            if width == _POOL:
-                layers.append(nn.MaxPool2d(2))
-            else:
-                layers += [nn.Conv2d(n_in, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
-                n_in = width
-        self.features = nn.Sequential(*layers)
-        self.head = nn.Linear(n_in, n_classes)
+        self.features = plain_layers(in_channels, _WIDTHS, bias=True)
+        self.head = nn.Linear(_WIDTHS[-2], n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.features(x).mean(dim=(2, 3)))
