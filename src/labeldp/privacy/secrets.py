@@ -29,8 +29,10 @@ _LARGEST_FILE: Final = 4096
 _FEWEST_VALUES: Final = 8  # different bytes among 32; random ones have fewer with probability below 1e-40
 
 
-class Secret(bytes):
-    """Bytes that say nothing of themselves in a message or a traceback with variables, and refuse to be pickled or copied."""
+class _Hidden:
+    """Says nothing of itself in a message or a traceback with variables."""
+
+    __slots__ = ()
 
     def __repr__(self) -> str:
         return "<secret>"
@@ -39,6 +41,10 @@ class Secret(bytes):
 
     def __format__(self, spec: str) -> str:
         return repr(self)
+
+
+class Secret(_Hidden, bytes):
+    """Hidden bytes, which refuse to be pickled or copied."""
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)
@@ -55,18 +61,10 @@ class LentSecret(Secret):
         return LentSecret, (bytes(self),)
 
 
-class _SecretText(str):
-    """The same for the text that spells a secret out."""
+class _SecretText(_Hidden, str):
+    """The text that spells a secret out."""
 
     __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "<secret>"
-
-    __str__ = __repr__
-
-    def __format__(self, spec: str) -> str:
-        return repr(self)
 
     def __getitem__(self, index: Any) -> Any:
         return _SecretText(super().__getitem__(index))
