@@ -37,7 +37,7 @@ def batch_crop(images: Tensor, generator: torch.Generator, *, size: int) -> Tens
 
 SCHEDULES: dict[str, schedules.Schedule] = {
     "triangular": schedules.triangular(0.2),
-    "linear ramp": schedules.linear_ramp(0.15),
+    "linear ramp": schedules.triangular(0.15),
     "paper decays": schedules.piecewise_constant(schedules.PAPER_DECAYS),
     "cosine": schedules.cosine(0.1),
     "one cycle": schedules.one_cycle(),

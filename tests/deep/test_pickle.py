@@ -13,7 +13,6 @@ from labeldp.deep import Recipe, TorchClassifier, augment, logs, schedules
 from labeldp.deep.models import Mlp
 
 SCHEDULES = {
-    "linear ramp": schedules.linear_ramp,
     "triangular": lambda: schedules.triangular(0.2, start=0.1, end=0.05),
     "piecewise": schedules.piecewise_constant,
     "cosine": lambda: schedules.cosine(0.1, end=0.01),

@@ -463,8 +463,8 @@ def test_descriptions_tell_settings_apart_and_are_the_same_elsewhere():
         Recipe(),
         Recipe(augment=own),
         Recipe(augment=lambda images, generator: images + 1),
-        Recipe(schedule=schedules.linear_ramp(0.2)),
-        Recipe(schedule=schedules.linear_ramp(0.3)),
+        Recipe(schedule=schedules.triangular(0.2)),
+        Recipe(schedule=schedules.triangular(0.3)),
         Recipe(schedule=schedules.piecewise_constant((0.2, 0.5))),
         Recipe(loss=cross_entropy),
         Recipe(augment=partial(augment.shift, pixels=2)),
@@ -484,6 +484,6 @@ def test_descriptions_tell_settings_apart_and_are_the_same_elsewhere():
         "from labeldp.deep import schedules",
         "from labeldp.deep.describe import described",
         "from labeldp.deep.loop import Recipe",
-        "print(json.dumps(described(Recipe(schedule=schedules.linear_ramp(0.3)))))",
+        "print(json.dumps(described(Recipe(schedule=schedules.triangular(0.3)))))",
     )
     assert told.strip() == texts[4]

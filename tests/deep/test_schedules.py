@@ -15,8 +15,8 @@ def at(schedule, *progress):
     return [schedule(t) for t in progress]
 
 
-def test_linear_ramp_is_the_papers():
-    assert at(schedules.linear_ramp(), 0, 0.075, 0.15, 0.575, 1) == pytest.approx([0, 0.5, 1, 0.5, 0])
+def test_triangular_at_15_percent_is_the_papers():
+    assert at(schedules.triangular(0.15), 0, 0.075, 0.15, 0.575, 1) == pytest.approx([0, 0.5, 1, 0.5, 0])
 
 
 def test_triangular_has_any_peak_and_ends():
@@ -61,7 +61,7 @@ def test_one_cycle_and_cosine_are_torchs():
 
 @pytest.mark.parametrize(
     "schedule",
-    [schedules.linear_ramp(), schedules.triangular(), schedules.piecewise_constant(), schedules.cosine(0.1), schedules.one_cycle()],
+    [schedules.triangular(0.15), schedules.triangular(), schedules.piecewise_constant(), schedules.cosine(0.1), schedules.one_cycle()],
 )
 def test_factors_stay_between_0_and_1_and_reach_the_peak(schedule):
     values = [schedule(t / 1000) for t in range(1001)]
@@ -75,7 +75,7 @@ def test_factors_stay_between_0_and_1_and_reach_the_peak(schedule):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: schedules.linear_ramp(1.0),
+        lambda: schedules.triangular(1.0),
         lambda: schedules.triangular(-0.1),
         lambda: schedules.triangular(start=2.0),
         lambda: schedules.piecewise_constant((0.6, 0.3)),
@@ -94,8 +94,8 @@ def test_rates_of_all_groups_follow_their_own_peaks():
     a, b = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([{"params": [a], "lr": 0.4}, {"params": [b], "lr": 0.04}], lr=1.0)
     for progress in (0.075, 0.15, 0.575):
-        schedules.set_rate(optimizer, schedules.linear_ramp(), progress)
-        factor = schedules.linear_ramp()(progress)
+        schedules.set_rate(optimizer, schedules.triangular(0.15), progress)
+        factor = schedules.triangular(0.15)(progress)
         assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.4 * factor, 0.04 * factor])
 
 

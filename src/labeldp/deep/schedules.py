@@ -21,23 +21,13 @@ PAPER_DECAYS = (0.45, 0.75)
 15 % ramp, so that the decays came at 45 and 75 % and the third, at 105 %, never."""
 
 
-def linear_ramp(ramp: float = 0.15) -> Schedule:
-    """Up from 0 to the peak, then down to 0, both linearly: the source paper's on MNIST, Fashion-MNIST and KMNIST.
-
-    Parameters
-    ----------
-    ramp : float in [0, 1)
-        Share of the training until the peak.
-    """
-    return triangular(ramp)
-
-
 def triangular(peak_at: float = 0.3, *, start: float = 0.0, end: float = 0.0) -> Schedule:
-    """Linearly from `start` to the peak and on to `end`.
+    """Linearly from `start` to the peak and on to `end`; at 0.15 the source paper's on MNIST, Fashion-MNIST and KMNIST.
 
     Parameters
     ----------
     peak_at : float in [0, 1)
+        Share of the training until the peak.
     start, end : float in [0, 1]
         Factors at both ends.
     """
