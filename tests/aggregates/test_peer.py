@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import binom, chi2
 from tests.aggregates.exact import report_law
 
-from labeldp.aggregates.peer import Learner, PeerToPeer, Report, User, flip_words, frequencies, run
+from labeldp.aggregates.peer import Learner, PeerToPeer, Report, User, flip_words, ones_shares, reported, run
 from labeldp.aggregates.peer_accountant import Pair, Reports
 from labeldp.errors import InvalidInput
 from labeldp.laws.exact import WORD
@@ -256,7 +256,8 @@ def test_frequencies_are_unbiased() -> None:
     mechanism, n = PeerToPeer(0.2, 0.9), 40_000
     labels = (np.arange(n) % 10 < 3).astype(int)
     groups = np.zeros(n, dtype=int)
-    found = frequencies(mechanism, run(mechanism, labels, groups, CounterWords(np.arange(n, dtype=np.int64))), groups, 2)
+    reports = run(mechanism, labels, groups, CounterWords(np.arange(n, dtype=np.int64)))
+    found = ones_shares(mechanism, reported(reports, groups, 2))
     error = math.sqrt(2 * 0.25 / (0.9 * n)) / (1 - 2 * 0.2)
     assert abs(found[0] - 0.3) < 5 * error
     assert found[1] == 0.5

@@ -227,24 +227,6 @@ def _asked(clusters: NDArray[np.integer], words: Words) -> NDArray[np.int64]:
     return peers
 
 
-def frequencies(mechanism: PeerToPeer, reports: Sequence[Report], groups: ArrayLike, n_groups: int) -> Floats:
-    """Share of ones in each cluster, unbiased: (ones / reports - flip) / (1 - 2 flip). Post-processing: free.
-
-    Parameters
-    ----------
-    mechanism : PeerToPeer
-    reports : what `run` returned
-    groups : (n,) integers below n_groups
-    n_groups : int
-
-    Returns
-    -------
-    (n_groups,) float64, clipped to [0, 1]; 1/2 where nobody reported. Train on these rather than on the reports one by one: same privacy,
-    less variance, since a report holds its user's own label only with weight 1 / n.
-    """
-    return ones_shares(mechanism, reported(reports, groups, n_groups))
-
-
 def reported(reports: Sequence[Report], groups: ArrayLike, n_groups: int) -> NDArray[np.int64]:
     """How many zeros and ones the users of each cluster reported: (n_groups, 2)."""
     users, bits = (np.array(column, np.int64) for column in ([r.user for r in reports], [r.bit for r in reports]))
@@ -253,7 +235,19 @@ def reported(reports: Sequence[Report], groups: ArrayLike, n_groups: int) -> NDA
 
 
 def ones_shares(mechanism: PeerToPeer, counts: NDArray[np.int64]) -> Floats:
-    """`frequencies` from the zeros and ones that were reported: (g,) from (g, 2)."""
+    """Share of ones in each cluster, unbiased: (ones / reports - flip) / (1 - 2 flip). Post-processing: free.
+
+    Parameters
+    ----------
+    mechanism : PeerToPeer
+    counts : (g, 2) int64
+        Zeros and ones that were reported, from `reported`.
+
+    Returns
+    -------
+    (g,) float64, clipped to [0, 1]; 1/2 where nobody reported. Train on these rather than on the reports one by one: same privacy, less
+    variance, since a report holds its user's own label only with weight 1 / n.
+    """
     total = counts.sum(axis=1)
     share = (counts[:, 1] / np.maximum(total, 1) - mechanism.flip) / (1 - 2 * mechanism.flip)
     return np.where(total > 0, np.clip(share, 0.0, 1.0), 0.5)

@@ -222,9 +222,3 @@ class HashedFile:
         self._join()
         self._abandoned = True
         self._file.close()
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file, hexadecimal."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
