@@ -102,6 +102,16 @@ def test_posterior_is_prior_times_likelihood():
     np.testing.assert_allclose(noisy.posterior().sum(axis=1), 1)
 
 
+@pytest.mark.parametrize("what", ["posterior", "hard"])
+def test_a_prior_that_is_no_array_is_refused_in_words(what):
+    noisy = draw(LAWS[0])
+    for prior in (ldp.metrics.class_frequencies(noisy), ["a", "b", "c", "d"], {"a": 1.0}):
+        with pytest.raises(ldp.InvalidInput, match="likeliest_frequencies"):
+            getattr(noisy, what)(prior)
+    prior = ldp.metrics.likeliest_frequencies(noisy.likelihood())
+    np.testing.assert_allclose(noisy.posterior(prior).sum(axis=1), 1)
+
+
 def test_a_prior_that_excludes_the_output_leaves_the_likelihood():
     noisy = noisy_of("a", [7])  # output is class 0
     np.testing.assert_allclose(noisy.posterior([0.0, 0.0, 0.0])[0], noisy.posterior()[0])

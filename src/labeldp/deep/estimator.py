@@ -106,7 +106,8 @@ class TorchClassifier:
         and floats, or more than sqrt(n) different values, are refused.
     validation_fraction : float in [0, 1)
         Rows held out of training, to measure the model by their noisy labels. With `Recipe(patience=...)` every other one chooses the epoch
-        and the rest measure.
+        and the rest measure. None by default, where `LabelDPClassifier` has 0.1: it learns from these rows after they have measured, by a
+        second fit, and a net does not train twice, so they would be lost to it. Pass 0.1 for the estimates below.
     dataset, column : str
         What a durable ledger charges.
     max_rows_per_unit : int
@@ -138,7 +139,8 @@ class TorchClassifier:
         The noisy histograms of a ClusterPrior.
     stages_ : tuple of Stage
     estimated_accuracy_ : Estimate or None
-        True-label accuracy on held-out noisy rows that chose no epoch; None without such rows.
+        True-label accuracy on held-out noisy rows that chose no epoch. None without such rows: by default, as none are held out; where
+        they would be fewer than 20; and under a law without an unbiased estimator.
     estimated_log_loss_ : Estimate or None
         The log-loss of its probabilities, measured there too.
     baseline_accuracy_, baseline_log_loss_ : Estimate or None

@@ -619,8 +619,12 @@ def _total(receipts: Sequence[Receipt]) -> tuple[float, float]:
 
 
 def _as_prior(prior: ArrayLike, n_rows: int, n_classes: int) -> NDArray[np.float64]:
-    array = np.asarray(prior, np.float64)
+    wanted = f"Expected a prior of finite, non-negative numbers of shape {(n_rows, n_classes)} or {(n_classes,)}, got"
+    try:
+        array = np.asarray(prior, np.float64)
+    except (TypeError, ValueError):
+        fix = "Pass an array, such as ldp.metrics.likeliest_frequencies(noisy.likelihood())."
+        raise InvalidInput(f"{wanted} {type(prior).__name__}. {fix}") from None
     if array.shape not in {(n_rows, n_classes), (n_classes,)} or not np.all((array >= 0) & (array < np.inf)):
-        shapes = f"{(n_rows, n_classes)} or {(n_classes,)}"
-        raise InvalidInput(f"Expected a prior of finite, non-negative numbers of shape {shapes}, got shape {array.shape}.")
+        raise InvalidInput(f"{wanted} shape {array.shape}.")
     return np.broadcast_to(array, (n_rows, n_classes))

@@ -108,7 +108,8 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
     prior_ : ClusterModel or None
         The clusters and their noisy histograms, with a ClusterPrior.
     estimated_accuracy_ : Estimate or None
-        True-label accuracy on held-out noisy rows that chose nothing, measured before the final refit; None without such rows.
+        True-label accuracy on held-out noisy rows that chose nothing, measured before the final refit. None without such rows: where they
+        would be fewer than 20, and under a law without an unbiased estimator.
     estimated_log_loss_ : Estimate or None
         The log-loss of its probabilities, measured there too.
     baseline_accuracy_, baseline_log_loss_ : Estimate or None
