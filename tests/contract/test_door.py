@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,9 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 
 import labeldp as ldp
@@ -357,16 +361,18 @@ TEXTS = np.array(["no", "yes", "no", "no"])
         ([0, 1], [0.0, math.nan], "missing"),
         ([0, 5, 0, 7], None, "codes 0 to 1, but row 1 .the first is row 0. is not. Declare"),
         (["a"] * 3 + ["x"] * 4, ["a", "b"], "one of the 2 declared classes, but row 3 .the first is row 0. is not. Declare"),
-        (["no", "yes "], ["no", "yes"], "row 1 .*but for blanks"),
-        (["no", "Yes"], ["no", "yes"], "row 1 .*but for capital letters"),
-        (["0", "1.0"], ["0", "1"], "row 1 .*as a number with a decimal point: write"),
-        (["0", "1,0"], ["0", "1"], "row 1 .*as a number with a decimal comma: write"),
-        (["0", "1e0"], ["0", "1"], "row 1 .*as a number with an exponent: write"),
-        (["0", "01"], ["0", "1"], "row 1 .*as a number: write"),
-        (["0", '"1,0"'], ["0", "1"], "row 1 .*as a number with a decimal comma and in quotation marks: write"),
-        (["0.5", "1.0"], ["0.5", "1"], "row 1 .*as a number: write"),  # a point is not for every class to be left out
-        (["no", "'yes' "], ["no", "yes"], "row 1 .*but for quotation marks"),
-        ([0, 1], ["0", "1"], "row 0 .*as text"),
+        (["no", "yes "], ["no", "yes"], "some label is not.*but for blanks"),
+        (["no", "Yes"], ["no", "yes"], "some label is not.*but for capital letters"),
+        (["0", "1.0"], ["0", "1"], "some label is not.*as a number with a decimal point: write"),
+        (["0", "1,0"], ["0", "1"], "some label is not.*as a number with a decimal comma: write"),
+        (["0", "1e0"], ["0", "1"], "some label is not.*as a number with an exponent: write"),
+        (["0", "01"], ["0", "1"], "some label is not.*as a number: write"),
+        (["0", '"1,0"'], ["0", "1"], "some label is not.*as a number with a decimal comma and in quotation marks: write"),
+        (["0.5", "1.0"], ["0.5", "1"], "some label is not.*as a number: write"),  # a point is not for every class to be left out
+        (["no", "'yes' "], ["no", "yes"], "some label is not.*but for quotation marks"),
+        (["0", "1"], [0, 1], "some label is not.*text, and the classes are int: pass classes=.'0', '1'.,"),
+        (["True", "False"], [False, True], "some label is not.*the classes are bool: pass classes=.'False', 'True'.,"),
+        ([0, 1], ["0", "1"], "some label is not.*as text"),
         (["a", None], "infer", "one type, none missing"),
         ([0.0, 1.0], "infer", "decimal point"),
         (["1.5", "2"], "infer", "decimal point"),
@@ -390,6 +396,25 @@ def test_no_hint_says_which_class_a_row_has(classes):
     for label in ("1.0", "A"):
         with pytest.raises(ldp.InvalidInput, match="Declare its class"):
             ldp.privatize(["a", label], ldp.RandomizedResponse(len(classes), 1.0), classes=classes)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_no_hint_stands_beside_the_row_that_it_is_of(tmp_path, suffix):
+    """Of the classes no and Yes, only one label is a class but for capitals: with the row it would be known."""
+    table = pa.table({"id": range(8), "y": ["no"] * 5 + ["yes"] * 3})
+    place = tmp_path / f"t.{suffix}"
+    pyarrow.csv.write_csv(table, place) if suffix == "csv" else pq.write_table(table, place)
+    for classes, told in ((["no", "Yes"], False), (["no", "maybe"], True)):
+        spec, said = ldp.ReleaseSpec("y", classes, 1.0, id="id", dataset="d"), []
+        for attempt in (
+            lambda classes=classes: ldp.privatize(table["y"].to_pylist(), ldp.RandomizedResponse(2, 1.0), classes=classes),
+            lambda spec=spec: ldp.release(place, tmp_path / f"out.{suffix}", spec, ldp.Ledger(tmp_path / "l.db")),
+        ):
+            with pytest.raises(ldp.InvalidInput) as refused:
+                attempt()
+            said.append(str(refused.value))
+        assert all(("but for capital letters" in text) is not told for text in said), said
+        assert all(bool(re.search(r"\b(row|line) \d", text)) is told for text in said), said
 
 
 @pytest.mark.parametrize("n", [4, 30, 1000])

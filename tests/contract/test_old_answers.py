@@ -207,8 +207,9 @@ def test_train_says_it_and_its_model_too(tmp_path):
     facts = [json.loads((tmp_path / name / "model.json").read_text()) for name in ("one", "two")]
     run_id = facts[0]["receipts"][0]["run_id"]
     assert "not read" not in results[0].output
-    assert f"What run {run_id} of " in results[1].stdout and "the labels given now were not read" in results[1].stdout
-    assert "warning: Run " in results[1].stderr
+    said = results[1].stderr
+    assert f"warning: Run {run_id} of " in said and "the labels given now were not read" in said and "not read" not in results[1].stdout
+    assert "labeldp release --redraw" in said and "redraw=" not in said and "column=" not in said  # what this command has
     assert facts[1]["receipts"][0]["repeated"] is True and "repeated" not in facts[0]["receipts"][0]
 
 

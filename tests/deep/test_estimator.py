@@ -191,6 +191,14 @@ def test_noisy_labels_cost_nothing_and_score_without_truth(data):
     assert model.score(X[1000:], noisy[1000:]) == ldp.metrics.accuracy(noisy[1000:], model.predict(X[1000:])).value
 
 
+def test_labels_of_another_type_than_the_classes_are_told_so(data, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    with pytest.raises(ldp.InvalidInput, match=r"labels are text, and the classes are int: pass classes=.'0', '1', '2', \.\.\..,"):
+        classifier(ledger=ledger, dataset="d", noise=None).fit(X, y.astype(str))
+    assert ledger.runs() == []
+
+
 def test_a_ledger_is_a_path_for_noisy_labels_too(data, tmp_path):
     X, y = data
     place = tmp_path / "ledger.db"

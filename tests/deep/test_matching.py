@@ -50,7 +50,12 @@ def test_rows_without_a_noisy_label_are_left_out():
     noisy = noisy_of()[:200]
     model = classifier().fit(X, noisy, ids=np.arange(N))
     assert model.score(X, Y) > 0.85 and np.array_equal(model.noisy_labels_.ids, np.sort(ORDER[:200]))
-    for ids, words in ((np.arange(N) + 1, "1 ids have none"), (np.arange(N - 1), "one id an item"), (np.zeros(N, int), "all different")):
+    for ids, words in (
+        ("id", "a column of 300 values, got one str"),
+        (np.arange(N) + 1, "1 ids have none"),
+        (np.arange(N - 1), "one id an item"),
+        (np.zeros(N, int), "all different"),
+    ):
         with pytest.raises(ldp.InvalidInput, match=words):
             classifier().fit(X, noisy_of(), ids=ids)
 

@@ -56,6 +56,13 @@ def test_a_sorted_table_finds_its_labels_by_id(raw, tmp_path, file):
     assert np.array_equal(seeing.noisy_labels_.likelihood(), noisy[np.argsort(table.visit)].likelihood())  # in the order of X
 
 
+@pytest.mark.parametrize("given", ["visit", 7, np.array("visit")])
+def test_ids_that_are_no_column_are_refused_in_words(raw, given):
+    noisy = ldp.privatize(raw.y, ldp.RandomizedResponse(K, EPS), classes=range(K), ids=raw.visit, noise=ldp.SeededNoise(0))
+    with pytest.raises(ldp.InvalidInput, match=r"ids as a column of 600 values, got one (str|int)\. Pass the column's values"):
+        model().fit(raw[FEATURES], noisy, ids=given)
+
+
 def test_rows_without_a_label_are_left_out_and_labels_without_a_row_refused(raw, tmp_path):
     table, path = released(raw, tmp_path, id="visit")
     noisy = read_noisy(path)

@@ -2,7 +2,7 @@
 """`labeldp release`, `train`, `predict`, `plan` and `demo`."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -218,7 +218,7 @@ def train(
     record = usage(lambda: ledger_at(ledger, budget, key))
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, progress)
-    said = quality_text(done.facts) + clusters_text(done.facts.get("clusters")) + repeat_text(done.facts["receipts"])
+    said = quality_text(done.facts) + clusters_text(done.facts.get("clusters"))
     how = f" ({done.facts['evidence']})" if done.facts["trained_on"] != "raw labels" else ""
     text = f"{done.path}: a model of {done.facts['rows']:,} rows, {done.guarantee}{how}.{said}"
     answer(as_json, {"path": str(done.path)} | dict(done.facts), text)
@@ -243,12 +243,6 @@ def _measured(found: Mapping[str, Any], interval: bool = True) -> str:
     low, high = found["low"], found["high"]
     value = f"{min(max(found['value'], low), high):.3f}"
     return f"{value} ({low:.3f} to {high:.3f})" if interval else value
-
-
-def repeat_text(receipts: Sequence[Mapping[str, Any]]) -> str:
-    """Whose answers came back, as a sentence, where the labels in the table were not read."""
-    runs = [f"run {each['run_id']} of {each['charged_at'][:10]}" for each in receipts if each.get("repeated")]
-    return f" What {' and '.join(runs)} had drawn came back at no cost; the labels given now were not read." if runs else ""
 
 
 def clusters_text(asked: Mapping[str, Any] | None) -> str:

@@ -145,15 +145,22 @@ class Begun:
 
 def tell_of_repeat(receipt: Receipt, of_these: str = "the labels given now were not read") -> None:
     """Say that the answer of a run comes back, and what became of the labels given: aloud once a run and process, in the log each time."""
-    message = (
+    said = (
         f"Run {receipt.run_id} of {receipt.charged_at[:10]} has answered this request for dataset {receipt.dataset!r}, column "
-        f"{receipt.column!r}: its answer came back at no cost, and {of_these}. If they are of another target, name its column (column=). "
-        "If they were corrected, draw anew with redraw=True (of privatize, aggregate and release; --redraw), which is charged."
+        f"{receipt.column!r}: its answer came back at no cost, and {of_these}. If they are of another target, "
+    )
+    message = (
+        f"{said}name its column (column=). If they were corrected, draw anew with redraw=True (of privatize, aggregate and release; "
+        "--redraw), which is charged."
+    )
+    cli = (
+        f"{said}rename its column. If they were corrected, draw anew with labeldp release --redraw (or aggregate --redraw), which is "
+        "charged; labeldp train learns from what was released."
     )
     _log.info(message)
     if receipt.run_id not in _told:
         _told.add(receipt.run_id)
-        warnings.warn(f"{message} (Said once.)", RepeatWarning, stacklevel=depth_outside())
+        warnings.warn(RepeatWarning(f"{message} (Said once.)", cli=cli), stacklevel=depth_outside())
 
 
 def warn_of_epsilon(epsilon: float) -> None:

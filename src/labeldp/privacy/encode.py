@@ -211,7 +211,8 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
     Raises
     ------
     InvalidInput
-        If a label is missing or not declared: names its row, never its value, nor how many such rows there are.
+        If a label is missing or not declared: names its row, or says what it differs by, never both, nor its value, nor how many such
+        rows there are.
     """
     array = as_array(labels)
     codes = _by_table(array, classes) if array.dtype.kind == "O" else _by_search(array, classes)
@@ -220,19 +221,26 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
         listed = (
             f"the codes 0 to {len(classes) - 1}" if tuple(classes) == tuple(range(len(classes))) else f"the {len(classes)} declared classes"
         )
+        hint = near_miss(array[bad[0]], classes)
+        where = "some label" if hint else f"row {bad[0]} (the first is row 0)"  # a hint beside its row would tell the row's label
         raise InvalidInput(
-            f"Expected every label to be one of {listed}, but row {bad[0]} (the first is row 0) is not. "
-            f"{near_miss(array[bad[0]], classes) or 'Declare its class (classes=), or give missing labels a class of their own.'}"
+            f"Expected every label to be one of {listed}, but {where} is not. "
+            f"{hint or 'Declare its class (classes=), or give missing labels a class of their own.'}"
         )
     return codes.view(Codes)
 
 
 def near_miss(value: object, classes: Iterable[object]) -> str:
-    """How a label that is not declared nearly is, as a sentence; "" where it is not, or where the sentence would fit some classes only."""
+    """How a label that is not declared nearly is, as a sentence; "" where it is not, or where the sentence would fit some classes only.
+
+    Not to be said beside the label's row: of few classes it leaves one.
+    """
     label = value.item() if isinstance(value, np.generic) else value
     known = [c for c in classes if c is not None]
     texts = {str(c) for c in known}
     if isinstance(label, str):
+        if label in texts:
+            return "" if any(isinstance(c, str) for c in known) else _as_text(known)
         if label.strip() in texts:
             return "It is a declared class but for blanks around it: strip them."
         if all(text.casefold() != text.upper() for text in texts) and label.strip().casefold() in {text.casefold() for text in texts}:
@@ -246,6 +254,11 @@ def near_miss(value: object, classes: Iterable[object]) -> str:
     elif not _missing(label) and str(label) in texts and all(isinstance(c, str) for c in known):
         return "It is a declared class as text: declare classes of the type that the labels have."
     return ""
+
+
+def _as_text(classes: Sequence[object]) -> str:
+    few = ", ".join(repr(str(c)) for c in classes[:3]) + (", ..." if len(classes) > 3 else "")
+    return f"The labels are text, and the classes are {type(classes[0]).__name__}: pass classes=[{few}], or cast the labels."
 
 
 def _format_of(number: str, texts: Iterable[str]) -> str:

@@ -33,6 +33,8 @@ def positions_of(ids: NDArray[Any], n_items: int, noisy: NoisyLabels, *, given: 
     InvalidInput
         Not one id an item, ids that repeat, or a noisy row without an item.
     """
+    if np.ndim(ids) == 0:
+        raise InvalidInput(f"Expected ids as a column of {n_items} values, got one {type(ids.item()).__name__}. Pass the column's values.")
     if len(ids) != n_items:
         raise InvalidInput(f"Expected one id an item, got {len(ids)} ids for {n_items} items. Pass ids in the order of the dataset.")
     place = {value: position for position, value in enumerate(id_keys(ids, noisy.ids))}

@@ -124,7 +124,7 @@ class LabelCodec:
     def encode(self, labels: pa.Array, start_row: int | None = 0) -> NDArray[np.int32]:
         """Class codes of some labels: (n,) int32. `start_row` is the first one's row number, for messages; None where rows have none.
 
-        A label that is not declared is refused with its row number, never its value.
+        A label that is not declared is refused with its row number, or with what it differs by, never its value.
         """
         if pa.types.is_dictionary(labels.type):
             found = pc.take(self._find(labels.dictionary), labels.indices)
@@ -162,9 +162,10 @@ class LabelCodec:
             raise InvalidInput(
                 f"Expected a label in every row of column {self.column!r}, got none in {row}. Drop such rows, or declare the null class."
             )
+        hint = near_miss(value, self.classes)
         raise InvalidInput(
-            f"Expected a declared class in column {self.column!r}, got another value in {row}. "
-            f"{near_miss(value, self.classes) or 'Declare it, or mend the row.'}"
+            f"Expected a declared class in column {self.column!r}, got another value in {'some row' if hint else row}. "
+            f"{hint or 'Declare it, or mend the row.'}"
         )
 
     def decode(self, codes: NDArray[np.integer]) -> pa.Array:
