@@ -1,18 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a ledger may lie: network file systems are refused where they can be told, and passwords are never shown."""
+"""Where a ledger may lie and how it is named: network file systems are refused where they can be told, and passwords are never shown."""
 
 import copy
 import pickle
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
 
+import labeldp
 from labeldp import LabelDPClassifier
+from labeldp.aggregates import Histogram
+from labeldp.aggregates.tuning import RepeatAndSelect
+from labeldp.app import aggregate as app_aggregate
+from labeldp.app import stage
+from labeldp.app import train as app_train
 from labeldp.errors import InvalidInput, LedgerError
+from labeldp.learn import NoiseCluster, ProportionClassifier
 from labeldp.privacy import ledger_place
+from labeldp.privacy.aggregation import aggregate_batches
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.ledger_place import LedgerUrl, network_kind, runs_folder
+from labeldp.privacy.tuned import aggregate_best
+from labeldp.tables.evidence import read_noisy
 
 MOUNTS = """\
 22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -126,3 +141,87 @@ def test_other_urls_are_refused(bad: str) -> None:
 def test_files_may_be_called_what_they_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Ledger("postgresql.sqlite").location == tmp_path / "postgresql.sqlite"
+
+
+# Given by its path ------------------------------------------------------------------------------------------------------------------
+
+X = np.random.default_rng(0).normal(size=(400, 2))
+Y = (X[:, 0] > 0).astype(int)
+TABLE = pa.table({"id": range(400), "x": X[:, 0], "y": Y, "g": np.arange(400) % 4})
+RR = labeldp.RandomizedResponse(2, 1.0)
+SPEC = labeldp.ReleaseSpec("y", [0, 1], 1.0, "rr", id="id", dataset="d")
+NAMED = {"classes": [0, 1], "dataset": "d"}
+FITTED = {"epsilon": 1.0, "random_state": 0} | NAMED
+
+
+def staged(folder: Path, ledger: Any) -> None:
+    shared = {"label": "y", "classes": [0, 1], "epsilon": 1.0, "id": "id", "dataset": "d", "parts": (0.5, 0.5)}
+    assert stage.plan(folder / "plan", **shared, ledger=ledger).ledger == stage.load(folder / "plan", ledger).ledger
+    stage.release(folder / "plan", folder / "t.parquet", 1, folder / "one.parquet", ledger=ledger)
+    assert stage.status(folder / "plan", ledger)["next"] == 2
+    stage.close(folder / "plan", ledger)
+
+
+def read(folder: Path, ledger: Any) -> None:
+    labeldp.release(folder / "t.parquet", folder / "noisy.parquet", SPEC, Ledger(ledger))
+    assert read_noisy(folder / "noisy.parquet", ledger=ledger).privacy.evidence == "proven"
+
+
+def learned(folder: Path, ledger: Any) -> None:
+    noisy = labeldp.privatize(Y, RR, **NAMED, ledger=Ledger(ledger))
+    for given, evidence in ((ledger, "proven"), (str(folder / "other.db"), "not recorded")):
+        model = labeldp.LabelDPClassifier(LogisticRegression(), **FITTED, ledger=given).fit(X, noisy)
+        assert model.privacy_.evidence == evidence
+
+
+def best(folder: Path, ledger: Any) -> None:
+    tries = [(Histogram(2, 1.0, 4), np.arange(400) % 4)]
+    aggregate_best(Y, tries, lambda found: float(found.values.max()), tuning=RepeatAndSelect(3), **NAMED, ledger=ledger)
+
+
+TAKE_A_LEDGER = {
+    "privatize": lambda folder, ledger: labeldp.privatize(Y, RR, **NAMED, ledger=ledger),
+    "aggregate": lambda folder, ledger: labeldp.aggregate(Y, Histogram(2, 1.0, 4), np.arange(400) % 4, **NAMED, ledger=ledger),
+    "aggregate_best": best,
+    "aggregate_batches": lambda folder, ledger: aggregate_batches(
+        TABLE, Histogram(2, 1.0, 4), label="y", group="g", **NAMED, ledger=ledger
+    ),
+    "release": lambda folder, ledger: labeldp.release(folder / "t.parquet", folder / "noisy.parquet", SPEC, ledger),
+    "release of groups": lambda folder, ledger: app_aggregate.aggregate(
+        folder / "t.parquet", folder / "counts.parquet", app_aggregate.AggregateSpec("y", "g", [0, 1], 1.0, dataset="d"), ledger
+    ),
+    "train": lambda folder, ledger: app_train.train(
+        folder / "t.parquet", folder / "model", app_train.TrainSpec("y", 1.0, id="id", model="linear", **NAMED), ledger
+    ),
+    "stages": staged,
+    "read_noisy": read,
+    "LabelDPClassifier": lambda folder, ledger: labeldp.LabelDPClassifier(LogisticRegression(), **FITTED, ledger=ledger).fit(X, Y),
+    "LabelDPClassifier of noisy labels": learned,
+    "NoiseCluster": lambda folder, ledger: NoiseCluster(n_clusters=4, **FITTED, ledger=ledger).fit(X, Y),
+    "ProportionClassifier": lambda folder, ledger: ProportionClassifier(n_clusters=4, **FITTED, ledger=ledger).fit(X, Y),
+}
+
+
+@pytest.mark.filterwarnings("ignore::labeldp.errors.LabelDPWarning")
+@pytest.mark.parametrize("kind", [str, Path])
+@pytest.mark.parametrize("entry", TAKE_A_LEDGER)
+def test_a_ledger_may_be_given_by_its_path(tmp_path: Path, entry: str, kind: Any) -> None:
+    pq.write_table(TABLE, tmp_path / "t.parquet")
+    TAKE_A_LEDGER[entry](tmp_path, kind(tmp_path / "led.db"))
+    assert Ledger(tmp_path / "led.db").runs("d")
+
+
+@pytest.mark.parametrize("entry", sorted(set(TAKE_A_LEDGER) - {"stages", "read_noisy", "LabelDPClassifier of noisy labels"}))
+def test_what_is_no_ledger_is_refused_in_words(tmp_path: Path, entry: str) -> None:
+    pq.write_table(TABLE, tmp_path / "t.parquet")
+    with pytest.raises(InvalidInput, match="Expected a ledger, or its path, got int"):
+        TAKE_A_LEDGER[entry](tmp_path, 7)
+
+
+def test_labels_are_looked_up_in_an_open_ledger(tmp_path: Path) -> None:
+    place = tmp_path / "led.db"
+    noisy = labeldp.privatize(Y, RR, **NAMED, ledger=place)
+    assert noisy.looked_up(Ledger(place)).privacy.recorded
+    for given in (str(place), place):
+        with pytest.raises(InvalidInput, match=r"Expected a ledger, got .*labeldp\.Ledger\("):
+            noisy.looked_up(given)

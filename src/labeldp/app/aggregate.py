@@ -21,7 +21,7 @@ from labeldp.errors import InvalidInput, LabelDPWarning, ReleaseError
 from labeldp.privacy.aggregation import aggregate_batches
 from labeldp.privacy.encode import infers
 from labeldp.privacy.events import AggregateDraw
-from labeldp.privacy.ledger import Ledger, default_ledger
+from labeldp.privacy.ledger import Ledger, ledger_of
 from labeldp.tables.evidence import check_raw
 from labeldp.tables.formats import FORMATS, check_layout, open_table, row_name, table_name
 from labeldp.tables.labels import LabelCodec, check_type, value_type
@@ -101,7 +101,7 @@ def aggregate(
         New file. Parquet is read back by `Aggregate.load`; CSV has the same columns without the receipt. A row a group, in the order of the
         groups' values: group, n_rows, and a noisy count for each class (count_CLASS), or the voted label.
     spec : AggregateSpec
-    ledger : Ledger, optional
+    ledger : Ledger, or its path, optional
         The user's own by default, never none.
     redraw : bool
         Draw again, charged again, though the same answer was given before.
@@ -111,7 +111,7 @@ def aggregate(
     -------
     Aggregated, when the file is on disk.
     """
-    table, record, target = open_table(source), ledger or default_ledger(), Path(out)
+    table, record, target = open_table(source), ledger_of(ledger), Path(out)
     dataset = spec.dataset or table_name(table)
     _check(table, spec)
     if FORMATS.get(target.suffix.lower()) is None:

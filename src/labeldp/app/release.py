@@ -17,7 +17,7 @@ from labeldp import _validate
 from labeldp.app.cluster import release_on_cluster
 from labeldp.errors import InvalidInput
 from labeldp.privacy.encode import declare, infers
-from labeldp.privacy.ledger import Ledger, default_ledger
+from labeldp.privacy.ledger import Ledger, ledger_of
 from labeldp.privacy.run import tell_of_cap
 from labeldp.privacy.stream import StreamRun
 from labeldp.receipt import Receipt
@@ -85,7 +85,7 @@ def release(
     out : str, Path, Place or (file system, path)
         Of one file, a file of the same format; of many, a folder of numbered files. It must not exist, unless it is this very release.
     spec : ReleaseSpec
-    ledger : Ledger, optional
+    ledger : Ledger, or its path, optional
         Where the spend is recorded; the user's own by default, never none.
     engine : {"local", "spark", "ray"}
         This process, in bounded memory; or Spark or Ray, which take Parquet, need `id` and `classes` in the spec, and write a folder.
@@ -111,12 +111,12 @@ def release(
     """
     _validate.one_of(("local", "spark", "ray"), engine=engine)
     if engine != "local":
-        record = ledger or default_ledger()
+        record = ledger_of(ledger)
         done = release_on_cluster(source, out, spec, record, engine, master, redraw=redraw, progress=progress or silent)
         return _shown(out, done.place, done.receipt, done.manifest, repeated=done.repeated)
     if master is not None:
         raise InvalidInput("Expected engine='spark' or 'ray' (--engine) with a master, got the local engine. Name one, or leave it out.")
-    task = _Task(source, out, spec, ledger or default_ledger(), redraw, progress or silent)
+    task = _Task(source, out, spec, ledger_of(ledger), redraw, progress or silent)
     with scratch(task.out.out.place) as folder:
         return task.run(folder)
 

@@ -14,7 +14,7 @@ from labeldp.app.release import Release
 from labeldp.app.release import release as release_table
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.privacy.custody import RunStore
-from labeldp.privacy.ledger import Ledger, default_ledger
+from labeldp.privacy.ledger import Ledger, ledger_of
 from labeldp.privacy.staged import stage_name
 from labeldp.tables.passes import Progress, silent
 from labeldp.tables.publication import OUTPUT, kept_name
@@ -53,7 +53,7 @@ def plan(
         Of every stage, as in ReleaseSpec.
     first_law : str, optional
         Of the first stage, which has no model before it. By default `law`; "subset" for "split" and "rr" for "rr-top-k".
-    ledger : Ledger, optional
+    ledger : Ledger, or its path, optional
         For all stages; your own by default.
 
     Returns
@@ -70,7 +70,7 @@ def plan(
         epsilon=epsilon,
         id_columns=(id,) if isinstance(id, str) else tuple(id),
         dataset=dataset,
-        ledger=ledger or default_ledger(),
+        ledger=ledger_of(ledger),
         unit=unit,
         max_rows_per_unit=max_rows_per_unit,
         order=order,
@@ -90,7 +90,7 @@ def load(folder: str | Path, ledger: Ledger | None = None) -> ReleasePlan:
     """The plan in a folder, for the ledger that is given; your own by default. A plan that was made for another ledger is refused."""
     path = Path(folder) / PLAN
     try:
-        return ReleasePlan.from_json(path.read_text(encoding="utf-8"), ledger or default_ledger())
+        return ReleasePlan.from_json(path.read_text(encoding="utf-8"), ledger_of(ledger))
     except (FileNotFoundError, NotADirectoryError):
         raise InvalidInput(f"Expected a folder that labeldp stage plan wrote, got {folder} without {PLAN}.") from None
 
@@ -121,7 +121,7 @@ def release(
         As in `labeldp.release`.
     prior : as in ReleaseSpec, optional
         Public weights of the classes for every row of the table. Required after the first stage where the law uses one.
-    ledger : Ledger, optional
+    ledger : Ledger, or its path, optional
         The one that the plan was made with; your own by default. The plan, which is public, never chooses it.
     engine : {"local", "spark", "ray"}
     master : str, optional

@@ -24,7 +24,7 @@ from labeldp.evidence.noisy import derived, label_law
 from labeldp.laws import Law
 from labeldp.learn.model import heard_by
 from labeldp.privacy.encode import INFER, infers
-from labeldp.privacy.ledger import Ledger, default_ledger
+from labeldp.privacy.ledger import Ledger, ledger_of
 from labeldp.privacy.run import law_per_row
 from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
 from labeldp.tables.arrays import ArrayTable
@@ -141,7 +141,7 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
     out : str or Path
         A new folder: model.json, and model.skops or, of a net, weights.pt.
     spec : TrainSpec
-    ledger : Ledger, optional
+    ledger : Ledger, or its path, optional
         The user's own by default.
 
     Guarantee
@@ -149,7 +149,7 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
     Raw labels: the model is epsilon-label-DP for one row or unit. Released table: post-processing, no cost.
     """
     _check_apart(Path(out), spec.net.folder)
-    task = _Task(Path(source), spec, ledger or default_ledger())
+    task = _Task(Path(source), spec, ledger_of(ledger))
     model, facts = task.fit(progress)
     save_model(Path(out), model, facts)
     return Trained(Path(out), facts)

@@ -61,7 +61,7 @@ class EvidenceSpec:
         The released table that the rows are some of: evidence is read there, by their ids.
     declared : bool
         The label column is noisy by a law that the user states.
-    ledger : Ledger, optional
+    ledger : Ledger, or its path, optional
         Receipts, and what was drawn, are looked up there.
     """
 

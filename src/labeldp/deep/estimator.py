@@ -112,7 +112,7 @@ class TorchClassifier:
         What a durable ledger charges.
     max_rows_per_unit : int
         Rows of one unit that are used, where `fit` gets `unit`.
-    ledger : Ledger, optional
+    ledger : Ledger, or its path, optional
         Durable record of the spend. A fit that is repeated on the same rows then gets the stored outputs at no further cost.
     noise : SeededNoise, optional
         For tests and benchmarks on public data only.

@@ -282,11 +282,16 @@ class NoisyLabels:
 
         Raises
         ------
+        InvalidInput
+            A path in the place of a ledger.
         LedgerError
             The ledger has charged something else for a run, or the run has drawn something else.
         """
         if ledger is None:
             return self
+        if not callable(getattr(ledger, "looked_up", None)):
+            given = type(ledger).__name__
+            raise InvalidInput(f"Expected a ledger, got {given}. Open it at its path: noisy.looked_up(labeldp.Ledger('ledger.db')).")
         found = {receipt: ledger.looked_up(receipt) for receipt in (*self.receipts, *self.behind) if not receipt.declared}
         blocks = tuple(replace(block, receipt=found.get(block.receipt, block.receipt)) for block in self.blocks)
         for block in blocks:

@@ -38,7 +38,7 @@ class NoiseCluster(ClusterAsking):
         What a durable ledger charges.
     max_rows_per_unit : int
         Rows of one unit that are counted, where `fit` gets `unit`.
-    ledger : Ledger, optional
+    ledger : Ledger, or its path, optional
         Durable record of the spend. A fit that is repeated on the same rows then gets the stored votes at no further cost.
     noise : SeededNoise, optional
         For tests and benchmarks on public data only.

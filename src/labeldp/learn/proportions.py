@@ -53,7 +53,7 @@ class ProportionClassifier(ClusterAsking):
         What a durable ledger charges.
     max_rows_per_unit : int
         Rows of one unit that are counted, where `fit` gets `unit`.
-    ledger : Ledger, optional
+    ledger : Ledger, or its path, optional
         Durable record of the spend. A fit that is repeated on the same rows then gets the stored counts at no further cost, for another
         estimator, too.
     noise : SeededNoise, optional

@@ -87,7 +87,7 @@ def aggregate(
         Who each row is about; None protects each row by itself.
     max_rows_per_unit : int
         Rows of one unit that are counted; further ones, chosen by a secret key, are left out.
-    ledger : Ledger, optional
+    ledger : Ledger, or its path, optional
         Durable record. None: nothing is recorded, which a warning says once.
     noise : SeededNoise, optional
         For tests and benchmarks on public data only: no guarantee at all.
@@ -274,8 +274,8 @@ def aggregate_batches(
     Aggregate
         As `aggregate` of the same rows in the same order: a repeat of either is recognised by the other.
     """
+    declared, ledger = declare(classes, checked(query).n_classes), as_ledger(ledger)
     check_account(ledger, dataset)
-    declared = declare(classes, checked(query).n_classes)
     if group == label:
         raise InvalidInput(
             f"Expected a public column of groups, got the label column {label!r}, whose counts would be exact. Name another."

@@ -33,7 +33,7 @@ from labeldp.privacy.run_store import RunStore
 from labeldp.privacy.secrets import KeySource
 from labeldp.receipt import Receipt
 
-__all__ = ["Ledger", "LedgerUrl", "Part", "RunRecord", "as_ledger", "default_ledger"]
+__all__ = ["Ledger", "LedgerUrl", "Part", "RunRecord", "as_ledger", "default_ledger", "ledger_of"]
 
 
 @dataclass(frozen=True)
@@ -470,3 +470,8 @@ def as_ledger(given: object) -> Ledger | None:
     if isinstance(given, str | os.PathLike):
         return Ledger(os.fspath(given))
     raise InvalidInput(f"Expected a ledger, or its path, got {type(given).__name__}. Pass ledger=labeldp.Ledger('ledger.db').")
+
+
+def ledger_of(given: object) -> Ledger:
+    """`as_ledger`; for none the user's own."""
+    return as_ledger(given) or default_ledger()

@@ -17,7 +17,7 @@ from labeldp.privacy.counting import GroupCounts
 from labeldp.privacy.custody import AggregatePlan, begin_once
 from labeldp.privacy.door import check_account, check_rows, covered_rows, set_digest, warn_once
 from labeldp.privacy.encode import classes_for, encode
-from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.ledger import Ledger, as_ledger
 from labeldp.privacy.noise import RowWords, SeededNoise, derive_key, new_secret, row_blocks
 from labeldp.privacy.row_ids import Name, RowIds
 from labeldp.privacy.run import Frame
@@ -107,6 +107,7 @@ def aggregate_best(
         rows=digest({"rows": [rows_digest(where, query) if ids is None else set_digest(ids, where) for query, where in tried]}),
         id_name=named.id_name,
     )
+    ledger = as_ledger(ledger)
     check_account(ledger, dataset)
     Frame(plan, declared, len(codes), ids, None, ledger).check(new_secret())
     warn_once(ledger, noise)

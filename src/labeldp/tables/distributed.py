@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.privacy.ledger import Ledger, default_ledger
+from labeldp.privacy.ledger import Ledger, ledger_of
 from labeldp.privacy.rowset import RowSetBuilder
 from labeldp.privacy.stream import changed_input, repeated_ids
 from labeldp.privacy.worker import RunSecret
@@ -143,7 +143,7 @@ def release_on(
     progress: Progress = silent,
 ) -> ClusterRelease:
     """Release a cluster's table; see `labeldp.tables.spark.release`."""
-    task = _ClusterTask(engine, table, Place.of(out), spec, ledger or default_ledger(), redraw, progress)
+    task = _ClusterTask(engine, table, Place.of(out), spec, ledger_of(ledger), redraw, progress)
     with scratch(task.out):  # one release at a time works on a name
         return task.run()
 

@@ -18,7 +18,7 @@ from labeldp.evidence import format as evidence_format
 from labeldp.evidence.noisy import as_drawn, derived
 from labeldp.evidence.table import FORMAT
 from labeldp.laws import Law, law_from_dict
-from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.ledger import Ledger, as_ledger
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import row_id_array, row_ids
 from labeldp.tables.dataset import DatasetSource
@@ -108,7 +108,7 @@ def read_noisy(
     released : str, Path, Place or (file system, path), optional
         The released table, if `path` holds some of its rows: evidence is read there and matched by id. The label column of `path`
         is not read.
-    ledger : Ledger, optional
+    ledger : Ledger, or its path, optional
         The receipt, and what was drawn, are looked up there. What it contradicts is refused; what it does not know is "not recorded".
     law : Law, optional
         Of labels that something else than labeldp drew, and that are therefore declared, not proven. With `label`.
@@ -140,7 +140,7 @@ def read_noisy(
             )
         return _declared(source, label, law, classes, id)
     original = source if released is None else open_table(released)
-    found = proven(original, label, manifest, ledger)
+    found = proven(original, label, manifest, as_ledger(ledger))
     if found is None:
         raise unknown(original)
     return found.noisy if released is None else matched(source, found)

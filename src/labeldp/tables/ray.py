@@ -55,7 +55,7 @@ def release(
         Folder for the Parquet files, new, where driver and workers can write; the manifest is written beside it.
     spec : ReleaseSpec
         With `id`, `classes` and `dataset`.
-    ledger : Ledger, optional
+    ledger : Ledger, or its path, optional
         The driver's; your own by default.
     redraw : bool
         Draw again what was released before; charged once more.

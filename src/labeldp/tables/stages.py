@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from labeldp.errors import InvalidInput
 from labeldp.laws import Law
-from labeldp.privacy.ledger import Ledger, LedgerUrl
+from labeldp.privacy.ledger import Ledger, LedgerUrl, ledger_of
 from labeldp.privacy.noise import new_run_id
 from labeldp.privacy.staged import Stage, StagedRun
 from labeldp.tables.spec import ReleaseSpec, law_of, parse_law
@@ -103,7 +103,7 @@ class ReleasePlan:
                 raise ValueError
             lists = {name: tuple(facts[name]) for name in ("classes", "id_columns", "laws", "fractions")}
             said = {name: facts["ledger"][name] for name in ("location", "budget", "key")}
-            plan = cls(**facts | lists | {"ledger": ledger})
+            plan = cls(**facts | lists | {"ledger": ledger_of(ledger)})
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidInput(f"Expected a plan of format {FORMAT}, got something else. Restore it, or make a new one.") from None
         _check_same_ledger(said, plan)
