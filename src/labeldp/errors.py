@@ -98,6 +98,10 @@ class MergedClassesWarning(LabelDPWarning):
     """No row's output tells some classes from each other, so nothing that is learned can."""
 
 
+class RareCategoriesWarning(LabelDPWarning):
+    """A column has more categories than its learner takes, and the rarer ones count as one."""
+
+
 class RawLabelsWarning(LabelDPWarning):
     """Raw labels come through another estimator, each fit of which is a spend of its own, or measure the model that learned from them."""
 

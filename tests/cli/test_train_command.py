@@ -3,6 +3,7 @@
 
 import csv
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.app.fuzz_models import without_digests
 from tests.cli.commands import SENTINEL, run
 from threadpoolctl import threadpool_info, threadpool_limits
 
+import labeldp as ldp
 from labeldp.app.clusters import as_logistic
 from labeldp.app.learners import Boosting, NetLearner
 from labeldp.app.model_store import load_model, save_model
@@ -26,7 +28,7 @@ from labeldp.app.predict import predict
 from labeldp.app.train import TrainSpec, threads_for
 from labeldp.app.train import train as run_train
 from labeldp.cli.tables import clusters_text, quality_text
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, RareCategoriesWarning
 from labeldp.learn import SoftmaxRegression
 from labeldp.privacy.ledger import Ledger, default_ledger
 
@@ -453,6 +455,34 @@ def test_many_categories_are_for_a_linear_model(tmp_path: Path) -> None:
     predict(tmp_path / "m", fresh, tmp_path / "p.parquet")
     assert roc_auc_score(sold, pq.read_table(tmp_path / "p.parquet")["probability_yes"].to_numpy()) > 0.63
     assert isinstance(load_model(tmp_path / "m").model.estimator[-1], LogisticRegression)
+
+
+def test_linear_weighs_every_category_and_others_say_how_many_they_count_as_one(tmp_path: Path) -> None:
+    """Even campaigns sell; boosting knows 254 of 300, and of the others only that half of them do."""
+    rng = np.random.default_rng(0)
+    campaign = rng.permutation(np.arange(6000) % 300)
+    sold = np.where((campaign % 2 == 0) == (rng.random(6000) < 0.98), "yes", "no")
+    table = pa.table({"row": np.arange(6000), "campaign": [f"k{c}" for c in campaign], "sold": sold})
+    pq.write_table(table, tmp_path / "t.parquet")
+    right = {}
+    for model in ("linear", "boosting"):
+        spec = TrainSpec("sold", 6.0, ["no", "yes"], id="row", dataset="campaigns", model=model)
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            run_train(tmp_path / "t.parquet", tmp_path / model, spec, Ledger(tmp_path / "l.db"))
+        told = [str(w.message) for w in heard if w.category is RareCategoriesWarning]
+        assert told == [] if model == "linear" else "46 of 'campaign'" in told[0]
+        predict(tmp_path / model, tmp_path / "t.parquet", tmp_path / f"{model}.parquet")
+        p = pq.read_table(tmp_path / f"{model}.parquet")["probability_yes"].to_numpy()
+        right[model] = np.mean((p > 0.5) == (campaign % 2 == 0))
+    assert right["linear"] > 0.97 and right["boosting"] < 0.95
+
+
+def test_the_default_estimator_says_how_many_categories_it_counts_as_one() -> None:
+    X = np.array([[f"k{i % 300}"] for i in range(900)], object)
+    y = np.arange(900) % 2
+    with pytest.warns(RareCategoriesWarning, match="300"):
+        ldp.LabelDPClassifier(epsilon=2.0, classes=[0, 1], noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
 
 
 def test_boosting_tells_of_each_fit(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `labeldp train` can train: gradient boosting or clusters of rows of numbers, and nets by name; each with facts to keep."""
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,8 +11,9 @@ from numpy.typing import NDArray
 from labeldp import _validate
 from labeldp.app.clusters import CLUSTER_MODELS, ClusterLearner, ClustersSpec, Embedding, as_logistic, prior_for, standardised_by
 from labeldp.deep import named
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, RareCategoriesWarning
 from labeldp.tables.arrays import ArrayInputs
+from labeldp.tables.features import MAX_CATEGORIES
 from labeldp.tables.inputs import ColumnInputs, Inputs, StandardisedInputs
 from labeldp.tables.passes import Progress
 from labeldp.tables.standardised import Standardised, learn_standardised
@@ -95,14 +97,30 @@ def learner_for(model: str, inputs: Inputs, n_classes: int, options: NetOptions)
             name = "no net" if model == AUTO else model
             raise InvalidInput(f"Expected a net with {', '.join(options.given)}, got {name}. Choose one: --model mlp.")
         if model in CLUSTER_MODELS:
-            return ClusterLearner(model, inputs)
+            return ClusterLearner(model, _limited(inputs))
         linear = model == LINEAR or (model == AUTO and _categories(inputs) >= MANY_CATEGORIES)
-        return Linear(inputs) if linear else Boosting(inputs)
-    return NetLearner(IMAGES_BY_DEFAULT if model == AUTO else model, inputs, n_classes, options)
+        return Linear(inputs) if linear else Boosting(_limited(inputs))
+    return NetLearner(IMAGES_BY_DEFAULT if model == AUTO else model, _limited(inputs), n_classes, options)
 
 
 def _categories(inputs: Inputs) -> int:
     return sum(len(column.categories) for column in inputs.features.columns) if isinstance(inputs, ColumnInputs) else 0
+
+
+def _limited(inputs: Inputs) -> Inputs:
+    """Inputs whose columns have as many categories as trees and nets take; a column that had more is warned of."""
+    if not isinstance(inputs, ColumnInputs):
+        return inputs
+    features = inputs.features.limited()
+    if cut := [f"{column.rarer:,} of {column.name!r}" for column in features.columns if column.rarer]:
+        warnings.warn(
+            RareCategoriesWarning(
+                f"This model takes {MAX_CATEGORIES} categories of a column and counts rarer ones as one: {', '.join(cut)}. --model linear "
+                "has a weight for each that occurs twice; --exclude leaves columns out."
+            ),
+            stacklevel=3,
+        )
+    return replace(inputs, features=features)
 
 
 def needs_torch(model: str, *, images: bool) -> bool:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Feature tables as users have them: checks that come before a charge, a digest that names the rows, text columns as categories."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from numbers import Number
 from typing import Any
 
@@ -13,7 +14,7 @@ from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
 from sklearn.utils import check_array, get_tags
 
 from labeldp._hash import array_digest
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, RareCategoriesWarning
 from labeldp.learn.model import Estimator
 
 MAX_CATEGORIES = 254  # histogram gradient boosting takes 255; the last one stands for all rarer ones
@@ -71,17 +72,33 @@ def _plain(values: NDArray[np.generic]) -> NDArray[np.generic]:
 def encoder_of(X: Any) -> ColumnTransformer | None:
     """What makes numbers of a table with columns of text or categories, these first, as histogram gradient boosting takes them.
 
-    The most frequent categories have codes, all rarer ones share one; one that is new later, and a missing value, is NaN. None where no
-    column needs it.
+    The most frequent categories have codes, all rarer ones share one, which is warned of; one that is new later, and a missing value, is
+    NaN. None where no column needs it.
     """
     columns = text_columns(X)
     if not columns:
         return None
+    numbers = {name: count for name, count in _numbers_of_categories(X, columns) if count > MAX_CATEGORIES}
+    if numbers:
+        found = ", ".join(f"{name!r} has {count:,}" for name, count in numbers.items())
+        warnings.warn(
+            RareCategoriesWarning(
+                f"Gradient boosting takes {MAX_CATEGORIES} categories of a column, and the rarest others count as one: {found}. A pipeline "
+                "of OneHotEncoder(handle_unknown='ignore') and LogisticRegression has a weight for each."
+            ),
+            stacklevel=3,
+        )
     codes = OrdinalEncoder(
         handle_unknown="use_encoded_value", unknown_value=np.nan, encoded_missing_value=np.nan, max_categories=MAX_CATEGORIES
     )
     text = make_pipeline(FunctionTransformer(_as_text), codes)
     return ColumnTransformer([("text", text, columns)], remainder=FunctionTransformer(_as_numbers))
+
+
+def _numbers_of_categories(X: Any, columns: Sequence[int]) -> Iterator[tuple[Any, int]]:
+    for j in columns:
+        name, column = (X.columns[j], X.iloc[:, j].to_numpy(object)) if hasattr(X, "iloc") else (j, X[:, j])
+        yield name, len({str(value) for value in column if value is not None and value == value})
 
 
 def text_columns(X: Any) -> list[int]:

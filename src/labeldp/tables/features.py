@@ -5,7 +5,7 @@ What the encoding learnt is plain data, so that a model's folder holds it as JSO
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from labeldp.errors import InvalidInput
 from labeldp.tables.table import Readable, Rows
 
 MAX_CATEGORIES = 254  # histogram gradient boosting takes 255 codes; the last one stands for all rarer categories
+MOST_CATEGORIES = 10_000  # of a column, for learners with a weight for each; those beyond the first 254 occur twice at least
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
 
 
@@ -29,12 +30,19 @@ class Feature:
     kind : str
         "number" or "category".
     categories : tuple of str
-        Category c has code c; any other one has code len(categories).
+        The most frequent ones first. Category c has code c; any other one has code len(categories).
+    rarer : int
+        Other values that the column had.
     """
 
     name: str
     kind: str
     categories: tuple[str, ...] = ()
+    rarer: int = 0
+
+    def limited(self, most: int) -> "Feature":
+        """With so many categories at most."""
+        return replace(self, categories=self.categories[:most], rarer=self.rarer + max(0, len(self.categories) - most))
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,10 @@ class Features:
         """Positions of the categories."""
         return [i for i, feature in enumerate(self.columns) if feature.kind == "category"]
 
+    def limited(self, most: int = MAX_CATEGORIES) -> "Features":
+        """With so many categories of each column at most; the rarer ones share a code."""
+        return replace(self, columns=tuple(feature.limited(most) for feature in self.columns))
+
     def matrix(self, batch: Rows) -> NDArray[np.float64]:
         """(n, d) float64, NaN where a value is missing."""
         out = np.empty((len(batch), len(self.columns)))
@@ -80,15 +92,18 @@ class Features:
     @classmethod
     def from_dict(cls, data: Mapping[str, Sequence[Mapping[str, object]]]) -> "Features":
         """What `to_dict` wrote."""
-        columns = tuple(Feature(str(f["name"]), str(f["kind"]), tuple(map(str, f["categories"]))) for f in data["columns"])  # type: ignore[call-overload]
+        columns = tuple(
+            Feature(str(f["name"]), str(f["kind"]), tuple(map(str, f["categories"])), int(f.get("rarer", 0)))  # type: ignore[call-overload]
+            for f in data["columns"]
+        )
         return cls(columns, tuple(map(str, data["left_out"])))
 
 
 def learn_features(source: Readable, names: Sequence[str]) -> Features:
     """Decide how each column is read, in one pass over the table.
 
-    Numbers, booleans and times are numbers; text and dictionaries are categories, the most frequent 254 of them. In a text table a
-    column is a number if all its values that are there are.
+    Numbers, booleans and times are numbers; text and dictionaries are categories. In a text table a column is a number if all its values
+    that are there are. Of the categories the most frequent 254 are kept, and those after them, up to 10,000, that occur twice.
     """
     counts: dict[str, dict[str, int]] = {}
     numeric = {name: _is_number(source.type_of(name)) or source.text for name in names}
@@ -112,7 +127,8 @@ def _feature(name: str, numeric: bool, textual: bool, counts: Mapping[str, int])
     if not textual:
         return None
     ordered = sorted(counts, key=lambda value: (-counts[value], value))
-    return Feature(name, "category", tuple(ordered[:MAX_CATEGORIES]))
+    kept = [value for place, value in enumerate(ordered[:MOST_CATEGORIES]) if place < MAX_CATEGORIES or counts[value] > 1]
+    return Feature(name, "category", tuple(kept), len(ordered) - len(kept))
 
 
 def _is_number(kind: pa.DataType) -> bool:
