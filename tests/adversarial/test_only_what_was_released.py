@@ -647,3 +647,43 @@ def test_a_ledger_that_was_lost_and_adopted_proves_the_file_alone(shop: Shop) ->
     forge(shop, epsilon=0.01)
     with pytest.raises(ldp.LedgerError, match="changed after the charge"):
         read_noisy(shop.out, ledger=shop.ledger)
+
+
+@pytest.mark.parametrize("asked", ["train", "release", "aggregate"])
+def test_a_copy_of_a_released_table_is_no_raw_one_wherever_it_lies(tmp_path: Path, asked: str) -> None:
+    """CSV says nothing of itself: without its manifest the ledger knows it, by its bytes, under every name."""
+    shop = Shop(tmp_path, ".csv")
+    (tmp_path / "away").mkdir()
+    copy = Path(shutil.copy(shop.out, tmp_path / "away" / "lost.csv"))
+    entries = len(shop.ledger.history())
+    given = ("--label", "y", "--classes", "0,1", "--epsilon", 1, "--ledger", shop.ledger.location, "--out", tmp_path / f"{asked}.csv")
+    more = {"train": ("--id", "id"), "release": ("--id", "id"), "aggregate": ("--group", "id")}
+    code, _, wrong = run(asked, copy, *given, *more[asked])
+    said = " ".join(wrong.split())
+    assert code == 4 and f"which run {shop.done.receipt.run_id} released" in said and "lost.csv.manifest.json" in said
+    assert len(shop.ledger.history()) == entries
+    assert shop.train("--manifest", shop.manifest, source=copy)[0] == 0
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known to the ledger", "unknown"])
+def test_a_table_without_epsilon_is_asked_for_its_manifest_first(tmp_path: Path, known: bool) -> None:
+    shop = Shop(tmp_path, ".csv")
+    copy = Path(shutil.copy(shop.out, tmp_path / "lost.csv"))
+    ledger = shop.ledger.location if known else tmp_path / "other.db"
+    code, _, wrong = run("train", copy, "--label", "y", "--out", tmp_path / "m", "--ledger", ledger)
+    said = " ".join(wrong.split())
+    assert code == 4 and "lost.csv.manifest.json" in said and "--manifest" in said
+    assert ("--epsilon" in said) is not known
+    assert known or said.index("--manifest") < said.index("--epsilon")
+
+
+def test_a_release_whose_output_is_its_input_to_the_byte_is_repeated(tmp_path: Path) -> None:
+    """Noise that changes nothing, at an epsilon that makes this certain: the run goes on to know its own input."""
+    write(raw_table(20), tmp_path / "raw.csv")
+    spec = ldp.ReleaseSpec("y", [0, 1], 100.0, "rr", id="id", order="keep", dataset="d")
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    with pytest.warns(ldp.errors.LargeEpsilonWarning):
+        ldp.release(tmp_path / "raw.csv", tmp_path / "out.csv", spec, ledger)
+    (tmp_path / "raw.csv").write_bytes((tmp_path / "out.csv").read_bytes())
+    with pytest.warns(ldp.errors.RepeatWarning):
+        assert ldp.release(tmp_path / "raw.csv", tmp_path / "out.csv", spec, ledger).repeated

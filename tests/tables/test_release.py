@@ -248,7 +248,7 @@ def test_a_csv_row_is_named_by_its_line(tmp_path: Path, ledger: Ledger) -> None:
     for label, said in (
         ("maybe", "line 7. Declare it"),
         ("", "none in line 7. Drop"),
-        ("no ", "line 7. It is a declared class but for blanks"),
+        ("no ", "some row. It is a declared class but for blanks"),
     ):
         source.write_text("\n".join(["x,y", *rows]).format(label) + "\n")
         with pytest.raises(InvalidInput, match=said) as caught:

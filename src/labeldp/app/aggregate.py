@@ -113,7 +113,7 @@ def aggregate(
     """
     table, record, target = open_table(source), ledger_of(ledger), Path(out)
     dataset = spec.dataset or table_name(table)
-    _check(table, spec)
+    _check(table, spec, record)
     if FORMATS.get(target.suffix.lower()) is None:
         raise InvalidInput(f"Expected an output that ends in {', '.join(FORMATS)}; got {target.name}.")
     runs = record.runs(dataset, spec.label)
@@ -147,10 +147,10 @@ def aggregate(
     return Aggregated(target, named, not new)
 
 
-def _check(table: Source, spec: AggregateSpec) -> None:
+def _check(table: Source, spec: AggregateSpec, ledger: Ledger) -> None:
     check_layout(table, (), spec.label, (), public=True)
     check_columns(table, [spec.label, spec.group])
-    check_raw(table, spec.label)
+    check_raw(table, spec.label, ledger if table.text else None)
     check_type(spec.label, table.type_of(spec.label))
     kind = value_type(table.type_of(spec.group))
     if not (pa.types.is_integer(kind) or pa.types.is_boolean(kind) or _is_text(kind)):

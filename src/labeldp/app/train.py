@@ -31,6 +31,7 @@ from labeldp.tables.arrays import ArrayTable
 from labeldp.tables.evidence import check_raw
 from labeldp.tables.formats import open_table
 from labeldp.tables.labels import LabelCodec, check_type
+from labeldp.tables.manifest import manifest_path
 from labeldp.tables.passes import Progress, silent
 from labeldp.tables.spec import ReleaseSpec, declared_or_infer, law_of
 
@@ -186,9 +187,18 @@ class _Task:
 
     def _check_epsilon(self) -> None:
         epsilon = self._spec.epsilon
+        table = self._data.table
+        if self._released is None and not self._spec.noisy and not isinstance(table, ArrayTable):
+            check_raw(open_table(self._path), self._spec.label, self._ledger)
         if self._released is None and epsilon is None:
+            manifest = (
+                ""
+                if isinstance(table, ArrayTable)
+                else (f"If it was released, put its manifest ({manifest_path(self._path).name}) beside it again, or name it (--manifest). ")
+            )
             raise InvalidInput(
-                f"Expected epsilon for raw labels, got none: {self._path.name} is no released table. Pass the total budget (--epsilon)."
+                f"Expected a released table, or epsilon for raw labels, got neither: nothing says that {self._path.name} was released. "
+                f"{manifest}If its labels are raw, pass the total budget (--epsilon)."
             )
         if (self._released is not None or self._spec.noisy) and (self._spec.model in CLUSTER_MODELS or self._spec.prior is not None):
             raise InvalidInput(
@@ -199,8 +209,6 @@ class _Task:
             raise InvalidInput(
                 f"Expected no epsilon for a released table, got {epsilon!r}: its labels are proven and paid for. Leave it out (--epsilon)."
             )
-        if self._released is None and not self._spec.noisy and not isinstance(self._data.table, ArrayTable):
-            check_raw(open_table(self._path), self._spec.label, self._ledger)
 
     def _read_codec(self) -> LabelCodec:
         spec, kind = self._spec, self._data.label_type

@@ -57,22 +57,24 @@ def released_facts(source: Source, manifest: Any = None) -> Facts | None:
     return read_manifest(source.path) or _embedded(source)
 
 
-def check_raw(table: Source, label: str, ledger: Ledger | None = None) -> None:
+def check_raw(table: Source, label: str, ledger: Ledger | None = None, but: str | None = None) -> None:
     """Refuse a table whose labels are noisy already, as its manifest or metadata says, or as a ledger knows the very file.
 
     The ledger is asked where it is given; the file is then read once to take its SHA-256, if the ledger has releases of this column.
+    Those of the data set `but` are left out: what a repeat reads can be, where rows are few, what it has written, to the byte.
     """
     facts = {} if label + EVIDENCE in table.names else released_facts(table) or {}
     if label + EVIDENCE in table.names or facts.get("label") == label:
         raise InvalidInput(f"Expected a table with raw labels, got one whose column {label!r} was released already. Name its original.")
     if ledger is None:
         return
-    runs = {part.sha256: run.run_id for run in ledger.runs(column=label) for part in ledger.parts(run.run_id)}
+    runs = {part.sha256: run.run_id for run in ledger.runs(column=label) if run.dataset != but for part in ledger.parts(run.run_id)}
     found = next((runs[sha256] for sha256 in _file_digests(table.path) if sha256 in runs), None) if runs else None
     if found is not None:
         raise InvalidInput(
-            f"Expected a table with raw labels, got {table.path.name}, which run {found} released and whose manifest is gone. The same "
-            "labeldp release command writes it again, free of charge."
+            f"Expected a table with raw labels, got {table.path.name}, which run {found} released and whose manifest is gone. To train on "
+            f"it, put {manifest_place(table.path).name} beside it again, or name it (manifest=, --manifest); the same labeldp release "
+            "command writes both again, free of charge. Elsewhere name its original."
         )
 
 
