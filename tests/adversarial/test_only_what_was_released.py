@@ -402,8 +402,26 @@ def test_outputs_cannot_be_written_over(drawn: tuple[Any, ...]) -> None:
         with pytest.raises(ValueError, match="read-only"):
             some.blocks[0].outputs[:] = 0
     ids = np.arange(len(y))
-    ldp.privatize(y, ldp.RandomizedResponse(2, 1.0), ids=ids)
-    ids[0] = 7  # the caller's own array stays the caller's
+    named = ldp.privatize(y, ldp.RandomizedResponse(2, 1.0), ids=ids)
+    ids[0] = 7  # the caller's own array stays the caller's, and what was drawn stays what it was
+    assert named.ids[0] == 0
+
+
+def test_no_flag_makes_what_was_drawn_writable(drawn: tuple[Any, ...], tmp_path: Path) -> None:
+    _, noisy, _, y = drawn
+    noisy.save(tmp_path / "noisy.parquet")
+    sided = ldp.privatize(y, ldp.RRWithPrior(2, 1.0), prior=np.tile([0.7, 0.3], (len(y), 1)), ids=[f"r{i}" for i in range(len(y))])
+    empty = noisy[:0]
+    some = (noisy, noisy[5:], noisy[::-2], noisy.by_id(noisy.ids[::-1]), pickle.loads(pickle.dumps(noisy)), sided, sided[::2], empty)
+    for each in (*some, copy.deepcopy(noisy), ldp.concat([noisy[:9], noisy[9:]]), ldp.NoisyLabels.load(tmp_path / "noisy.parquet")):
+        block = each.blocks[0]
+        for array in (block.outputs, block.rows, each.ids, *block.side.values()):
+            for writable in (array, array[:], array.view(), array.base):
+                if isinstance(writable, np.ndarray):
+                    with pytest.raises(ValueError, match="cannot set WRITEABLE"):
+                        writable.flags.writeable = True
+    assert sided.blocks[0].side
+    assert np.shares_memory(noisy.measurable.blocks[0].outputs, noisy.blocks[0].outputs)  # copied once
 
 
 def test_labels_passed_off_as_drawn_are_refused_by_what_the_run_has_kept(drawn: tuple[Any, ...]) -> None:

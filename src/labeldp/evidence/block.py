@@ -64,10 +64,25 @@ class Block:
 
 
 def read_only(array: Array) -> Array:
-    """The same values, and not the caller's right to change them."""
-    found = array.view()
-    found.flags.writeable = False
-    return found
+    """The same values over memory that no flag makes writable: copied once, O(n), and not again. Python objects keep a flag."""
+    if array.dtype.hasobject:
+        found = array.view()
+        found.flags.writeable = False
+        return found
+    return array if _fixed(array) else np.ndarray(array.shape, array.dtype, array.tobytes())
+
+
+def _fixed(array: Array) -> bool:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    if type(array.base) is not bytes or array.flags.writeable:  # an array out of a pickle has bytes of its own, and writes to them
+        return False
+    try:
+        array.flags.writeable = True
+    except ValueError:
+        return True
+    array.flags.writeable = False
+    return False
 
 
 def places_of(ids: Array, known: Array) -> NDArray[np.int64]:
