@@ -61,14 +61,19 @@ def test_rows_over_the_cap_are_told(tmp_path: Path) -> None:
         "--out",
         tmp_path / "m",
     )
-    code, _, told = run("train", source, *options)
+    code, said, told = run("train", source, *options)
     assert code == 0 and "300 of 400 rows are over the cap" in told
+    assert "a model of 100 rows, 1-label-DP for each family. 300 rows over the cap were left out." in said
+    assert said.endswith(f"Charged epsilon 1. Dataset 't' in {default_ledger().location}.\n")
     models = {tmp_path / "m": 300, tmp_path / "votes": 300, tmp_path / "free": 300, tmp_path / "all-rows": 0}
     assert run("train", source, *options[:-3], "u", "--out", tmp_path / "votes", "--model", "noise-cluster")[0] == 0
-    assert run("train", tmp_path / "out.parquet", "--label", "status", "--out", tmp_path / "free")[0] == 0
+    code, said, _ = run("train", tmp_path / "out.parquet", "--label", "status", "--out", tmp_path / "free")
+    assert code == 0 and "a model of 100 rows" in said and "300 rows over the cap were left out when the table was released." in said
+    assert said.endswith("Nothing was drawn, nothing was charged.\n")
     assert run("train", source, *options[:-3], "v", "--out", tmp_path / "all-rows", "--max-rows-per-unit", "4")[0] == 0
     for folder, over in models.items():
         facts = json.loads((folder / "model.json").read_text())
+        assert facts["rows"] == 400 - over
         assert facts["rows_over_the_cap"] == over and {each.get("rows_over_the_cap", 0) for each in facts["receipts"]} == {over}
 
 
@@ -88,7 +93,8 @@ def test_a_release_and_its_repeat(tmp_path: Path, ending: str) -> None:
     assert default_ledger().spent("in", "status") == 1.0
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([source.name, out.name, out.name + ".manifest.json"])
     code, said, _ = run("ledger", "verify", str(out) + ".manifest.json")
-    assert (code, said.strip()) == (0, "The history is whole.")
+    agrees = f"{out.name} is what was released, and agrees with {out.name}.manifest.json and the ledger"
+    assert (code, said) == (0, f"The history is whole.\n{agrees}: column 'status' is 1-label-DP for each row.\n")
 
 
 def test_budget_is_code_3_and_redraw_needs_it(tmp_path: Path) -> None:

@@ -387,6 +387,36 @@ def test_a_released_table_is_not_asked_again(tmp_path):
         assert message in " ".join(err.replace("│", " ").split())
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_nothing_said_of_a_released_table_is_passed_over(tmp_path: Path, form: str) -> None:
+    source, out = write(tmp_path / f"shop.{form}", shop(200)), tmp_path / f"out.{form}"
+    released = ("release", source, "--label", "bought", "--epsilon", 2, "--classes", "no,yes", "--id", "id", "--out", out)
+    assert run(*released)[0] == 0
+    for more, message in (
+        (("--stages", 2), "got 2 stages"),
+        (("--classes", "yes,no"), "another order"),
+        (("--classes", "no,yes,later"), "or others"),
+        (("--infer-classes",), "read off"),
+        (("--id", "who"), "Expected ids as in the release, id, got who"),
+        (("--unit", "who"), "Expected unit 'row' of the release, got 'who'"),
+        (("--law", "subset"), "the law of the release, rr"),
+    ):
+        code, _, err = train(out, tmp_path / "model", *more, epsilon=None)
+        assert (code, message in err) == (4, True), (more, err)
+    assert train(out, tmp_path / "model", "--id", "id", "--classes", "no,yes", "--exclude", "who", epsilon=None)[0] == 0
+    declared = ("--noisy", "--law", "rr", "--stages", 2)
+    code, _, err = train(source, tmp_path / "other", *declared)
+    assert code == 4 and "Leave them out (--stages)" in err
+
+
+def test_a_training_says_what_it_was_charged(tmp_path: Path) -> None:
+    source, where = write(tmp_path / "in.csv", shop(200)), f"Dataset 'in' in {default_ledger().location}."
+    assert train(source, tmp_path / "a", "--id", "id")[1].endswith(f"\nCharged epsilon 8. {where}\n")
+    assert train(source, tmp_path / "b", "--id", "id")[1].endswith(f"\nNothing was drawn, nothing was charged. {where}\n")
+    code, said, _ = train(source, tmp_path / "c", "--id", "id", "--dataset", "asked", "--prior", "clusters:5,eps=0.4")
+    assert code == 0 and "\nCharged epsilon 8. Dataset 'asked'" in said
+
+
 def test_accuracy_is_said_beside_a_constants_and_never_where_it_cannot_be() -> None:
     def found(value: float, low: float, high: float, tells: bool = True) -> dict[str, float | bool]:
         return {"value": value, "low": low, "high": high, "tells": tells}

@@ -104,6 +104,19 @@ def verify(ledger: Ledger, manifests: Iterable[Path] = (), anchors: Iterable[Pat
     return found + [problem for each in read for problem in (*_statement_problems(ledger, each), *_table_problem(ledger, each))]
 
 
+def verified_text(manifests: Iterable[Path]) -> str:
+    """What was checked and found as it was released, one line for each manifest."""
+    lines = []
+    for each in map(_manifest, manifests):
+        table = (
+            f"{each.path.name.removesuffix(manifest_name(''))} is what was released, and agrees"
+            if each.output
+            else "No table was read; what is said agrees"
+        )
+        lines.append(f"{table} with {each.path.name} and the ledger: column {each.receipt.column!r} is {each.receipt.guarantee}.")
+    return "\n".join(["The history is whole.", *lines])
+
+
 @dataclass(frozen=True)
 class _Manifest:
     """What a manifest says: its receipt, the digest of its output, its stage, and all of it."""

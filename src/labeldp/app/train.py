@@ -28,9 +28,9 @@ from labeldp.privacy.ledger import Ledger, ledger_of
 from labeldp.privacy.run import law_per_row
 from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
 from labeldp.tables.arrays import ArrayTable
-from labeldp.tables.evidence import check_raw
+from labeldp.tables.evidence import Proven, check_raw
 from labeldp.tables.formats import open_table
-from labeldp.tables.labels import LabelCodec, check_type
+from labeldp.tables.labels import LabelCodec, check_type, parse_classes
 from labeldp.tables.manifest import manifest_path
 from labeldp.tables.passes import Progress, silent
 from labeldp.tables.spec import ReleaseSpec, declared_or_infer, law_of
@@ -209,6 +209,31 @@ class _Task:
             raise InvalidInput(
                 f"Expected no epsilon for a released table, got {epsilon!r}: its labels are proven and paid for. Leave it out (--epsilon)."
             )
+        if self._released is not None:
+            self._check_told(self._released)
+        if self._spec.noisy and self._spec.n_stages > 1:
+            raise InvalidInput("Expected no stages of labels that were drawn already, got more than one. Leave them out (--stages).")
+
+    def _check_told(self, released: Proven) -> None:
+        """What is said of a released table must be what its release says: it decides, and nothing is passed over in silence."""
+        spec, facts, receipt = self._spec, released.facts, Receipt.from_dict(released.facts["receipt"])
+        ids, named = facts.get("id") or [], "classes in another order, or others"
+        codec, declared = released.codec, () if spec.classes is None or infers(spec.classes) else spec.classes
+        text = all(isinstance(value, str) for value in codec.classes)
+        classes = parse_classes(declared, spec.label, codec.column_type, text_table=text) if declared else codec.classes
+        checks = (
+            ("--stages", spec.n_stages > 1, "one draw, made by the release", f"{spec.n_stages} stages"),
+            ("--law", spec.law != "auto", f"the law of the release, {facts['law'].get('law')}", "a law"),
+            ("--classes", classes != codec.classes, "the classes of the release", named),
+            ("--infer-classes", infers(spec.classes), "the classes of the release", "that they be read off"),
+            ("--id", bool(spec.ids) and [*spec.ids] != [*ids], f"ids as in the release, {', '.join(ids) or 'none'}", ", ".join(spec.ids)),
+            ("--unit", spec.unit not in (None, receipt.unit), f"unit {receipt.unit!r} of the release", repr(spec.unit)),
+            ("--max-rows-per-unit", spec.max_rows_per_unit not in (1, receipt.max_rows_per_unit), "the cap of the release", "another"),
+        )
+        for option, wrong, expected, got in checks:
+            if wrong:
+                out = " To keep a column out of the features, name it in --exclude." if option in ("--id", "--unit") else ""
+                raise InvalidInput(f"Expected {expected}, got {got}: a released table says this itself. Leave it out ({option}).{out}")
 
     def _read_codec(self) -> LabelCodec:
         spec, kind = self._spec, self._data.label_type
@@ -275,7 +300,7 @@ class _Task:
             "classes_inferred": WHICH_CLASSES in spent.except_for,
             "trained_on": "released table" if self._released is not None else "declared labels" if self._spec.noisy else "raw labels",
             "evidence": spent.evidence,
-            "rows": n_rows,
+            "rows": n_rows - (spent.rows_over_the_cap if self._released is None else 0),  # a released table has no rows over the cap
             "rows_over_the_cap": spent.rows_over_the_cap,
             **{name: _estimate(getattr(model, f"{name}_", None)) for name in ESTIMATES},
             "ids": list(self._spec.ids),

@@ -125,10 +125,10 @@ def ledger_verify(
 ) -> None:
     """Is the history whole, does it hold these receipts and anchors, and are the tables beside the manifests what was released? Exit
     code 7 if not."""
-    from labeldp.app.ledger import ledger_at, verify
+    from labeldp.app.ledger import ledger_at, verified_text, verify
 
     problems = verify(ledger_at(ledger), manifests or [], anchor or [])
-    answer(as_json, {"whole": not problems, "problems": problems}, "\n".join(problems) or "The history is whole.")
+    answer(as_json, {"whole": not problems, "problems": problems}, "\n".join(problems) or verified_text(manifests or []))
     if problems:
         raise typer.Exit(CHECK_FAILED)
 

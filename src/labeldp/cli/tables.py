@@ -220,8 +220,24 @@ def train(
         done = run(source, out, spec, record, progress)
     said = quality_text(done.facts) + clusters_text(done.facts.get("clusters"))
     how = f" ({done.facts['evidence']})" if done.facts["trained_on"] != "raw labels" else ""
-    text = f"{done.path}: a model of {done.facts['rows']:,} rows, {done.guarantee}{how}.{said}"
-    answer(as_json, {"path": str(done.path)} | dict(done.facts), text)
+    text = f"{done.path}: a model of {done.facts['rows']:,} rows, {done.guarantee}{how}.{left_out_text(done.facts)}{said}"
+    answer(as_json, {"path": str(done.path)} | dict(done.facts), f"{text}\n{charge_text(done.facts, str(record.location))}")
+
+
+def left_out_text(facts: Mapping[str, Any]) -> str:
+    """How many rows were over their unit's cap, as a sentence; those of a release are in its table no more."""
+    over = facts["rows_over_the_cap"]
+    where = " when the table was released" if facts["trained_on"] == "released table" else ""
+    return f" {over:,} rows over the cap were left out{where}." if over else ""
+
+
+def charge_text(facts: Mapping[str, Any], ledger: str) -> str:
+    """What a training was charged, as sentences."""
+    if facts["trained_on"] != "raw labels":
+        return "Nothing was drawn, nothing was charged."
+    paid = [each["epsilon"] for each in facts["receipts"] if not each.get("repeated")]
+    what = f"Charged epsilon {math.fsum(paid):g}." if paid else "Nothing was drawn, nothing was charged."
+    return f"{what} Dataset {facts['receipts'][0]['dataset']!r} in {ledger}."
 
 
 def quality_text(facts: Mapping[str, Any]) -> str:

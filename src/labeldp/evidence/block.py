@@ -3,6 +3,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +76,8 @@ def read_only(array: Array) -> Array:
 def _fixed(array: Array) -> bool:
     while isinstance(array.base, np.ndarray):
         array = array.base
-    if type(array.base) is not bytes or array.flags.writeable:  # an array out of a pickle has bytes of its own, and writes to them
+    memory: Any = array.base
+    if type(memory) is not bytes or array.flags.writeable:  # an array out of a pickle has bytes of its own, and writes to them
         return False
     try:
         array.flags.writeable = True
