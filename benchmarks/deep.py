@@ -66,11 +66,11 @@ def main() -> None:
 
 
 def draw(table: str, size: str, epsilons: Sequence[float], *, tiny: bool) -> None:
-    """The table as a plot, and the learning curves of the first seed in two stages, the paper's beside ours."""
+    """The table as a plot, and the learning curves of the first seed in two stages, theirs beside ours."""
     path = results_file(tiny).parent / f"deep-{table}-{size}.png"
     print(f"\nPlot: {path}" if plot(table, size, epsilons, path, tiny=tiny) else "\nNo plot: pip install matplotlib.")
     found = cells(table, size, tiny=tiny)
-    runs = [found[name, float(epsilons[0])][0] for name in ("paper-2st", "ours-2") if (name, float(epsilons[0])) in found]
+    runs = [found[name, float(epsilons[0])][0] for name in ("paper-2st", "tuned-2st", "ours-2") if (name, float(epsilons[0])) in found]
     path = path.with_name(f"deep-{table}-{size}-epochs.png")
     if plot_curves(runs, f"{table}, {size}: the first {WATCHED_ROWS} test rows after each epoch", path):
         print(f"Learning curves: {path}")

@@ -130,8 +130,10 @@ def _seeds(runs: list[Run]) -> str:
     return "" if not counts else str(low) if low == high else f"{low} to {high}"
 
 
-def _minutes(runs: list[Run]) -> str:
-    return f"{np.median([run['training_seconds'] for run in runs]) / 60:.1f}" if runs else ""
+def _minutes(runs: Sequence[Run]) -> str:
+    """Median, of one core; on a GPU, of the clock."""
+    seconds = [run["training_seconds" if run["device"] == "cuda" else "core_seconds"] for run in runs]
+    return f"{np.median(seconds) / 60:.1f}" if seconds else ""
 
 
 def grid_markdown(table: str, *, tiny: bool = False) -> str:

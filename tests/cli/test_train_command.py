@@ -313,7 +313,7 @@ def test_clusters_are_asked_first_out_of_the_total(tmp_path, prior):
 
 def test_votes_of_clusters_make_a_model(tmp_path):
     source = write(tmp_path / "shop.parquet", shop())
-    code, out, err = train(source, tmp_path / "model", "--model", "noise-cluster", "--id", "id", "--json", epsilon=0.5)
+    code, out, err = train(source, tmp_path / "model", "--model", "noise-cluster", "--id", "id", "--exclude", "who", "--json", epsilon=0.5)
     assert (code, err) == (0, "")
     facts = json.loads(out)
     assert facts["guarantee"] == {"unit": "row", "epsilon": 0.5, "delta": 0.0}
@@ -327,7 +327,7 @@ def test_votes_of_clusters_make_a_model(tmp_path):
 
 def test_counts_of_clusters_make_a_model(tmp_path):
     source = write(tmp_path / "shop.parquet", shop())
-    code, out, err = train(source, tmp_path / "model", "--model", "proportions", "--id", "id", "--json", epsilon=0.5)
+    code, out, err = train(source, tmp_path / "model", "--model", "proportions", "--id", "id", "--exclude", "who", "--json", epsilon=0.5)
     assert (code, err) == (0, "")
     facts = json.loads(out)
     assert facts["guarantee"] == {"unit": "row", "epsilon": 0.5, "delta": 0.0}
@@ -517,7 +517,7 @@ def test_the_default_estimator_says_how_many_categories_it_counts_as_one() -> No
 
 def test_boosting_tells_of_each_fit(tmp_path: Path) -> None:
     source, heard = write(tmp_path / "shop.csv", shop()), []
-    spec = TrainSpec("bought", 4.0, ["no", "yes"], id="id", dataset="shop", model="boosting")
+    spec = TrainSpec("bought", 4.0, ["no", "yes"], id="id", dataset="shop", model="boosting", exclude=["who"])
     run_train(source, tmp_path / "m", spec, Ledger(tmp_path / "l.db"), progress=lambda *each: heard.append(each))
     assert len([phase for phase, *_ in heard if phase == "train"]) > 2
 
