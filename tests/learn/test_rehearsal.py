@@ -21,7 +21,11 @@ import labeldp as ldp
 from labeldp.errors import RepeatWarning
 from labeldp.learn import LearnOptions, NoiseCluster, ProportionClassifier
 
-pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning", "ignore::labeldp.errors.UnrecordedWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::labeldp.errors.SeededNoiseWarning",
+    "ignore::labeldp.errors.UnrecordedWarning",
+    "ignore::labeldp.errors.RareCategoriesWarning",
+)
 N = 2400
 
 

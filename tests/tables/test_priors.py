@@ -220,10 +220,11 @@ def left_behind(folder: Path) -> list[Path]:
 
 def test_a_folder_of_train_is_a_prior(tmp_path: Path, ledger: Ledger) -> None:
     table = data()
-    trained = train(write(table, tmp_path / "t.parquet"), tmp_path / "model", TrainSpec("y", 8.0, CLASSES, id=["id"]), ledger)
+    asked = TrainSpec("y", 8.0, CLASSES, id=["id"], exclude=["note"])
+    trained = train(write(table, tmp_path / "t.parquet"), tmp_path / "model", asked, ledger)
     prior = PriorModel(trained.path)
     found = prior.open(CLASSES)
-    assert "y" not in found.columns and set(found.columns) <= {"cluster", "x", "z", "note"}
+    assert "y" not in found.columns and set(found.columns) <= {"cluster", "x", "z"}
     backwards = prior.open(CLASSES[::-1])
     rows = table.select(list(found.columns)).combine_chunks().to_batches()[0]
     assert (found.weights(rows, 0)[:, ::-1] == backwards.weights(rows, 0)).all()
