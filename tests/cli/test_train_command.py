@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -511,8 +512,10 @@ def test_linear_weighs_every_category_and_others_say_how_many_they_count_as_one(
 def test_the_default_estimator_says_how_many_categories_it_counts_as_one() -> None:
     X = np.array([[f"k{i % 300}"] for i in range(900)], object)
     y = np.arange(900) % 2
-    with pytest.warns(RareCategoriesWarning, match="300"):
-        ldp.LabelDPClassifier(epsilon=2.0, classes=[0, 1], noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
+    frame = pd.DataFrame({"campaign": pd.Series(X[:, 0], dtype="string").mask(np.arange(900) % 90 == 0)})
+    for rows in (X, frame):
+        with pytest.warns(RareCategoriesWarning, match="300"):
+            ldp.LabelDPClassifier(epsilon=2.0, classes=[0, 1], noise=ldp.SeededNoise(0), random_state=0).fit(rows, y)
 
 
 def test_boosting_tells_of_each_fit(tmp_path: Path) -> None:

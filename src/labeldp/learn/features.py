@@ -97,8 +97,10 @@ def encoder_of(X: Any) -> ColumnTransformer | None:
 
 def _numbers_of_categories(X: Any, columns: Sequence[int]) -> Iterator[tuple[Any, int]]:
     for j in columns:
-        name, column = (X.columns[j], X.iloc[:, j].to_numpy(object)) if hasattr(X, "iloc") else (j, X[:, j])
-        yield name, len({str(value) for value in column if value is not None and value == value})
+        if hasattr(X, "iloc"):  # pandas knows its own missing values, which cannot be compared
+            yield X.columns[j], int(X.iloc[:, j].nunique())
+        else:
+            yield j, len({str(value) for value in X[:, j] if value is not None and value == value})
 
 
 def text_columns(X: Any) -> list[int]:
