@@ -173,7 +173,7 @@ class Linear(Boosting):
     def prepared(self, X: NDArray[Any]) -> Any:
         """Rows of numbers standardised and categories as columns: a sparse matrix."""
         standardised = standardised_by(self.inputs, X)
-        self.inputs = StandardisedInputs(self.inputs, standardised)
+        self.inputs = StandardisedInputs(self.inputs, standardised, sparse=True)
         return standardised.sparse(X)
 
     def _estimator(self, categories: list[int], seed: int) -> Any:

@@ -117,7 +117,7 @@ def probabilities(model: Any, X: Any, n_classes: int) -> NDArray[np.float64]:
             f"Expected a model that can predict these rows, got {type(error).__name__} from it. Its file is damaged or was changed, or "
             "the rows are of another kind than it was trained on."
         ) from None
-    if found.shape != (len(X), n_classes):
+    if found.shape != (X.shape[0], n_classes):
         raise InvalidInput(f"Expected {n_classes} probabilities a row from the model, one a class, got shape {found.shape}.")
     return found
 

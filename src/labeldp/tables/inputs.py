@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from labeldp.tables.arrays import ArrayInputs
@@ -70,16 +69,19 @@ class ColumnInputs:
 
 @dataclass(frozen=True)
 class StandardisedInputs:
-    """Vectors as a net takes them.
+    """Vectors as a net takes them, or a linear model.
 
     Attributes
     ----------
     inner : ColumnInputs or ArrayInputs
     standardised : Standardised
+    sparse : bool
+        A sparse matrix: a linear model has a column for each of many categories.
     """
 
     inner: Inputs
     standardised: Standardised
+    sparse: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -90,13 +92,14 @@ class StandardisedInputs:
     def image(self) -> None:
         """None."""
 
-    def read(self, batch: Rows, start: int | None = None) -> NDArray[np.float32]:
+    def read(self, batch: Rows, start: int | None = None) -> Any:
         """(m, d) float32."""
-        return self.standardised.apply(self.inner.read(batch, start))
+        found = self.inner.read(batch, start)
+        return self.standardised.sparse(found) if self.sparse else self.standardised.apply(found)
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready data."""
-        return self.inner.to_dict() | {"standardised": self.standardised.to_dict()}
+        return self.inner.to_dict() | {"standardised": self.standardised.to_dict()} | ({"sparse": True} if self.sparse else {})
 
 
 def inputs_from_dict(data: Mapping[str, Any]) -> Inputs:
@@ -104,4 +107,6 @@ def inputs_from_dict(data: Mapping[str, Any]) -> Inputs:
     if data.get("kind") == "images":
         return ImageInputs.from_dict(data)
     inner: Inputs = ArrayInputs.from_dict(data) if data.get("kind") == "array" else ColumnInputs(Features.from_dict(data))
-    return StandardisedInputs(inner, Standardised.from_dict(data["standardised"])) if "standardised" in data else inner
+    if "standardised" not in data:
+        return inner
+    return StandardisedInputs(inner, Standardised.from_dict(data["standardised"]), bool(data.get("sparse", False)))
