@@ -2,7 +2,7 @@
 """The deep-learning tables: ours against the published recipes, DP-SGD and no privacy, one command a table.
 
     python benchmarks/deep.py --table fashion-mnist --size cpu [--epsilon 1 2] [--method ours-2 paper-2st] [--seeds 3] [--report]
-    python benchmarks/deep.py --table why [--epsilon 1]       # also splits, mixups, nets: robustness of the published recipe, and of ours
+    python benchmarks/deep.py --table why [--epsilon 1]       # also ratings, splits, mixups, nets, precision
     python benchmarks/deep.py --summary                       # of what was run: ours in two stages beside the published numbers
     python benchmarks/deep.py --table mnist --tiny            # try a command out: 600 rows, one epoch a stage, recorded elsewhere
 

@@ -348,7 +348,6 @@ def method(table: str, size: str, name: str, epsilon: float | None) -> Method:
 # What makes the difference ---------------------------------------------------------------------------------------------------------------
 
 GRID_DATA = "fashion-mnist"
-RATINGS_GRID = "ratings"
 GRID_EPOCHS = 4  # a stage, where many recipes are compared: they rank, and are not the best that each can do
 
 
@@ -422,19 +421,31 @@ def ratings(epsilon: float) -> dict[str, Method]:
     }
 
 
+def precision(epsilon: float) -> dict[str, Method]:
+    """MNIST: the frozen recipes of ours and theirs in float32 and as "auto" has it, which is bf16 where the machine has it."""
+    rows = {name: FROZEN["mnist", "cpu"].method(name, epsilon) for name in ("ours-1", "tuned-2st")}
+    return {
+        f"{name}, {precision}": replace(row, stages=tuple(replace(stage, precision=precision) for stage in row.stages))
+        for name, row in rows.items()
+        for precision in ("float32", "auto")
+    }
+
+
 GRIDS: dict[str, Callable[[float], dict[str, Method]]] = {
     "why": why,
     "splits": splits,
     "mixups": mixups,
     "nets": nets,
-    RATINGS_GRID: ratings,
+    "ratings": ratings,
+    "precision": precision,
 }
-"""Tables at size cpu whose rows are recipes of their own, by name: of Fashion-MNIST, and one of MovieLens."""
+"""Tables at size cpu whose rows are recipes of their own, by name."""
+_OTHER_DATA = {"ratings": "movielens", "precision": "mnist"}  # grids of other data than GRID_DATA
 
 
 def data_of(table: str) -> str:
     """The data set of any table."""
-    return "movielens" if table == RATINGS_GRID else GRID_DATA if table in GRIDS else table
+    return _OTHER_DATA.get(table, GRID_DATA) if table in GRIDS else table
 
 
 def recipe_of(table: str, size: str, name: str, epsilon: float | None) -> Method | None:
