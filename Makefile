@@ -87,7 +87,7 @@ format: $(READY_DEV)
 	@$(PY) -m ruff format --quiet .
 
 bench: $(READY)
-	@for table in speed tabular; do $(PY) benchmarks/$$table.py; done
+	@for name in speed tabular; do $(PY) -m benchmarks $$name; done
 
 test-oldest:
 	@$(MAKE) test VENV=.venv-oldest PINS=constraints-oldest.txt DEV_PINS=/dev/null

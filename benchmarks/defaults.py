@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Are LabelDPClassifier's defaults a good choice? Judged without one true label: `python benchmarks/defaults.py [--stages] [--report]`.
+"""Are LabelDPClassifier's defaults a good choice? Judged without one true label: `python -m benchmarks defaults [--stages] [--report]`.
 
 Each run learns from four fifths of some training rows and is scored on the noisy labels of the rest, which it never saw: the mean
 log-evidence (larger is better) and the unbiased accuracy. Every setting differs from the defaults in one thing; kept ones that are called
@@ -7,32 +7,32 @@ log-evidence (larger is better) and the unbiased accuracy. Every setting differs
 in setting the defaults. Test parts are not touched. Results are kept in results/defaults.json, run by run.
 """
 
-import argparse
-import json
-import os
 import time
 import warnings
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from pathlib import Path
+from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-import kept
 import numpy as np
-from conditions import machine
 from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from tabular import linear, pixels, trees
 
 import labeldp as ldp
+from benchmarks.common import RESULTS, Array, Run, load_json, load_runs, machine, parser, save_json, save_runs, scaled
+from benchmarks.tabular import linear, pixels, trees
 from labeldp.learn import LearnOptions
 
-RESULT = Path(__file__).parent / "results" / "defaults.json"
-DATA = {"digits": linear, "mnist": pixels, "kmnist": pixels, "adult": trees, "credit_default": trees}
+RESULT = RESULTS / "defaults.json"
+DATA: dict[str, Callable[[ldp.datasets.DataSet], Any]] = {
+    "digits": linear,
+    "mnist": pixels,
+    "kmnist": pixels,
+    "adult": trees,
+    "credit_default": trees,
+}
 ROWS = 10_000  # at most, so that a run takes seconds
-SETTINGS: dict[str, dict[str, object]] = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "two stages": {"n_stages": 2},
     "three stages": {"n_stages": 3},
@@ -49,7 +49,7 @@ SAME = {"trees": {"two stages", "three stages", "law rr", "law subset", "correct
 
 
 # Stages: where there are more than two classes, since with two one stage is used. Trees are the classifier's own.
-STAGES_RESULT = Path(__file__).parent / "results" / "stages.json"
+STAGES_RESULT = RESULTS / "stages.json"
 STAGES_DATA = {"digits": ("softmax", "trees"), "mnist": ("softmax",), "fashion_mnist": ("softmax", "trees"), "kmnist": ("softmax",)}
 STAGES_ROWS = {"softmax": ROWS, "trees": 3750}
 STAGES_EPSILONS = {"softmax": (0.5, 1.0, 2.0, 4.0), "trees": (1.0, 2.0)}
@@ -59,26 +59,26 @@ STAGES = (1, 2, 3)
 loaded = cache(ldp.datasets.load)
 
 
-def staged_estimator(dataset, learner):
+def staged_estimator(dataset: ldp.datasets.DataSet, learner: str) -> Any:
     """None is the default, boosting."""
     if learner == "softmax":
         return linear(dataset) if dataset.name == "digits" else pixels(dataset)
     return None
 
 
-def rows_of(name, seed, rows=ROWS):
-    """(learned from, scored on): features and labels of training rows, in a random order of this seed."""
+def rows_of(name: str, seed: int, rows: int = ROWS) -> tuple[ldp.datasets.DataSet, tuple[Array, Array], tuple[Array, Array]]:
+    """The data set, and (learned from, scored on): features and labels of training rows, in a random order of this seed."""
     dataset = loaded(name)
     X, y = (dataset.X_train, dataset.y_train) if len(dataset.y_train) else (dataset.X_test, dataset.y_test)
     chosen = np.random.default_rng(seed).permutation(len(y))[:rows]
     X, y = X[chosen], y[chosen]
     if X.ndim > 2:
-        X = X.reshape(len(X), -1) / np.float32(255)
+        X = scaled(X)
     cut = len(y) * 4 // 5
     return dataset, (X[:cut], y[:cut]), (X[cut:], y[cut:])
 
 
-def measure(name, setting, epsilon, seed):
+def measure(name: str, setting: str, epsilon: float, seed: int) -> Run:
     """One run."""
     warnings.simplefilter("ignore")
     dataset, (X, y), (X_held, y_held) = rows_of(name, seed)
@@ -100,7 +100,7 @@ def measure(name, setting, epsilon, seed):
     }
 
 
-def measure_stages(name, learner, epsilon, seed, n_stages):
+def measure_stages(name: str, learner: str, epsilon: float, seed: int, n_stages: int) -> Run:
     """One run in so many stages; trees of pixels get 20 principal components, so that it takes seconds."""
     warnings.simplefilter("ignore")
     dataset, (X, y), (X_held, y_held) = rows_of(name, seed, STAGES_ROWS[learner])
@@ -132,7 +132,7 @@ def measure_stages(name, learner, epsilon, seed, n_stages):
     }
 
 
-def wanted_stages(seeds):
+def wanted_stages(seeds: int) -> Iterator[tuple[str, str, float, int, int]]:
     """Softmax first: its runs take seconds."""
     for learner, epsilons in STAGES_EPSILONS.items():
         for seed in range(seeds if learner == "softmax" else min(seeds, 2)):
@@ -141,7 +141,8 @@ def wanted_stages(seeds):
                     yield from ((name, learner, epsilon, seed, n) for epsilon in epsilons for n in STAGES)
 
 
-def wanted(seeds):
+def wanted(seeds: int) -> Iterator[tuple[str, str, float, int]]:
+    """Data, setting, epsilon and seed of each run."""
     for seed in range(seeds):
         for name, make in DATA.items():
             same = SAME["trees" if make is trees else "linear"]
@@ -151,21 +152,23 @@ def wanted(seeds):
 TWO = "two stages"
 
 
-def _place(setting):
+def _place(setting: str) -> tuple[bool, int]:
     """In the order of SETTINGS; what varies two stages comes last."""
     alone = setting.removeprefix(f"{TWO}, ")
     return alone != setting, list(SETTINGS).index(alone)
 
 
-def report(runs):
+def report(runs: Sequence[Run]) -> str:
     """Differences from what a setting varies, paired over seeds: evidence in thousandths of a nat a row, accuracy in points."""
     found = {(r["data"], r["setting"], r["seed"]): r for r in runs}
+    blocks = []
     for name in DATA:
         seeds = sorted({seed for data, setting, seed in found if data == name and setting == "defaults"})
         base = {seed: found[name, "defaults", seed] for seed in seeds}
         if not base:
             continue
-        print(f"\n{name}: defaults, estimated accuracy {100 * np.mean([r['accuracy'] for r in base.values()]):.1f} %, {len(seeds)} seeds")
+        accuracy = 100 * np.mean([r["accuracy"] for r in base.values()])
+        lines = [f"{name}: defaults, estimated accuracy {accuracy:.1f} %, {len(seeds)} seeds"]
         for setting in sorted({each for data, each, _ in found if data == name} - {"defaults"}, key=_place):
             against = TWO if setting.startswith(f"{TWO}, ") else "defaults"
             both = [seed for seed in seeds if {(name, setting, seed), (name, against, seed)} <= found.keys()]
@@ -174,14 +177,18 @@ def report(runs):
                 gain = np.array([1000 * (a["evidence"] - b["evidence"]) for a, b in pairs])
                 points = np.array([100 * (a["accuracy"] - b["accuracy"]) for a, b in pairs])
                 error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else np.nan
-                print(f"  {setting:26} evidence {gain.mean():+7.2f} +- {error:5.2f}   estimated accuracy {points.mean():+6.2f}")
+                lines.append(f"  {setting:26} evidence {gain.mean():+7.2f} +- {error:5.2f}   estimated accuracy {points.mean():+6.2f}")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
 
 
-def report_stages(runs):
+def report_stages(runs: Sequence[Run]) -> str:
     """Gains over one stage, paired over seeds: evidence in thousandths of a nat a row, accuracy in points; and what they cost."""
     found = {(r["data"], r["learner"], r["epsilon"], r["seed"], r["stages"]): r for r in runs}
-    print("| data, learner | eps | 1 stage: accuracy, core s | 2 stages: evidence, accuracy, core s | 3 stages | seeds |")
-    print("|---|---|---|---|---|---|")
+    lines = [
+        "| data, learner | eps | 1 stage: accuracy, core s | 2 stages: evidence, accuracy, core s | 3 stages | seeds |",
+        "|---" * 6 + "|",
+    ]
     for name, learner, epsilon in dict.fromkeys(key[:3] for key in found):
         seeds = [key[3] for key in found if key[:3] == (name, learner, epsilon) and key[4] == 1]
         one = [found[name, learner, epsilon, seed, 1] for seed in seeds]
@@ -195,38 +202,54 @@ def report_stages(runs):
             gains = np.array([1000 * (a["evidence"] - b["evidence"]) for a, b in pairs])
             points = np.mean([100 * (a["accuracy"] - b["accuracy"]) for a, b in pairs])
             cells.append(f"{gains.mean():+.1f}, {points:+.1f}, {np.mean([a['core_seconds'] for a, _ in pairs]):.1f} s")
-        print(f"| {name}, {learner} | {epsilon:g} | {' | '.join(cells)} | {len(seeds)} |")
+        lines.append(f"| {name}, {learner} | {epsilon:g} | {' | '.join(cells)} | {len(seeds)} |")
+    return "\n".join(lines)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--stages", action="store_true", help="one, two and three stages, instead of the other settings")
-    parser.add_argument("--learner", default="", help="with --stages: this one alone")
-    parser.add_argument("--report", action="store_true")
-    args = parser.parse_args()
-    if args.stages:
-        return main_stages(args)
-    found = json.loads(RESULT.read_text()) if RESULT.exists() else {"machine": machine(), "runs": []}
-    done = {(r["data"], r["setting"], r["epsilon"], r["seed"]) for r in found["runs"]}
-    for run in () if args.report else wanted(args.seeds):
-        if run not in done:
-            found["runs"].append(measure(*run))
-            RESULT.parent.mkdir(exist_ok=True)
-            RESULT.write_text(json.dumps(found, indent=1) + "\n")
-    report(found["runs"])
+def run_settings(seeds: int, names: Sequence[str]) -> None:
+    """Run what is missing of the settings, and keep each."""
+    kept: Run = load_json(RESULT) if RESULT.exists() else {"machine": machine(), "runs": []}
+    done = {(r["data"], r["setting"], r["epsilon"], r["seed"]) for r in kept["runs"]}
+    for run in wanted(seeds):
+        if run not in done and run[0] in names:
+            kept["runs"].append(measure(*run))
+            save_json(RESULT, kept)
 
 
-def main_stages(args):
-    runs = kept.load(STAGES_RESULT)
+def run_stages(seeds: int, names: Sequence[str], learner: str) -> None:
+    """Run what is missing of the stages, and keep each."""
+    runs, conditions = load_runs(STAGES_RESULT), machine()
     done = {(r["data"], r["learner"], r["epsilon"], r["seed"], r["stages"]) for r in runs}
-    conditions = machine()
-    for run in () if args.report else wanted_stages(args.seeds):
-        if run not in done and args.learner in ("", run[1]):
+    for run in wanted_stages(seeds):
+        if run not in done and run[0] in names and learner in ("", run[1]):
             runs.append(measure_stages(*run) | {"conditions": conditions})
-            kept.save(STAGES_RESULT, runs)
-    report_stages(runs)
+            save_runs(STAGES_RESULT, runs)
 
 
-if __name__ == "__main__":
-    main()
+def tables() -> str:
+    """The differences of the kept runs, as a block of text."""
+    return f"```text\n{report(load_runs(RESULT))}\n```"
+
+
+def stages_tables() -> str:
+    """The table of stages of the kept runs."""
+    return report_stages(load_runs(STAGES_RESULT))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run what is missing, and print."""
+    options = parser("defaults", __doc__)
+    options.add_argument("--data", default=",".join(dict.fromkeys([*DATA, *STAGES_DATA])))
+    options.add_argument("--seeds", type=int, default=4)
+    options.add_argument("--stages", action="store_true", help="one, two and three stages, instead of the other settings")
+    options.add_argument("--learner", choices=list(STAGES_EPSILONS), default="", help="with --stages: this one alone")
+    options.add_argument("--report", action="store_true", help="only print what is kept")
+    args = options.parse_args(arguments)
+    if args.stages:
+        if not args.report:
+            run_stages(args.seeds, args.data.split(","), args.learner)
+        print(stages_tables())
+        return
+    if not args.report:
+        run_settings(args.seeds, args.data.split(","))
+    print(report(load_runs(RESULT)))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kill -9 at random moments of a release: `python benchmarks/faults.py [--engine local|spark|ray] [--kills N]`.
+"""kill -9 at random moments of a release: `python -m benchmarks faults [--engine local|spark|ray] [--kills N]`.
 
 Local: the driver is killed. Spark and Ray: one of the workers is. The same release is then asked for again until it is done, and must be
 as if nothing had happened: equal to an undisturbed run under the same secret, charged once, every row drawn under one key, nothing left
-behind after `labeldp ledger repair`. Each kill is kept in benchmarks/results/faults.json; a run that is broken off goes on from there.
+behind after `labeldp ledger repair`. Each kill is kept in results/faults.json; a run that is broken off goes on from there.
 """
 
 import argparse
@@ -18,29 +18,21 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from conditions import machine
 
-HERE = Path(__file__).parent
-RESULT = HERE / "results" / "faults.json"
+from benchmarks import common
+from benchmarks.common import RESULTS, ROOT, command, load_json, machine, parser, save_json
+
+RESULT = RESULTS / "faults.json"
 FULL = {"local": 200, "spark": 20, "ray": 20}
 ROWS = {"local": 400_000, "spark": 400_000, "ray": 100_000}
 K, FILES, TRIES = 10, 8, 5
-CHILD = """
-import sys
-from pathlib import Path
-sys.path.insert(0, {here!r})
-import faults
-faults.warm_up()
-print("ready", flush=True)
-faults.release("local", None, Path(sys.argv[1]), Path(sys.argv[2]))
-"""
 
 
 def make_input(folder: Path, rows: int) -> None:
@@ -70,10 +62,13 @@ def release(engine: str, table: Any, source: Path, place: Path) -> None:
         ray.release_dataset(table, place / "out", spec, ledger)
 
 
-def warm_up() -> None:
-    """Import everything that a local release needs."""
+def release_when_told(source: Path, place: Path) -> None:
+    """One attempt in this process; a line says when everything that it needs is imported."""
     import labeldp.app.release
     import labeldp.privacy.custody  # noqa: F401
+
+    print("ready", flush=True)
+    release("local", None, source, place)
 
 
 def undisturbed(source: Path, place: Path, run_id: str, secret: bytes) -> pa.Table:
@@ -117,20 +112,21 @@ def problems(source: Path, place: Path, record: Path, rows: int) -> list[str]:
 
 def repair(ledger: Any) -> None:
     """`labeldp ledger repair --yes`, of everything however new."""
-    command = [sys.executable, "-m", "labeldp.cli", "ledger", "repair", "--yes", "--older-than", "1e-6", "--ledger", str(ledger.location)]
-    subprocess.run(command, check=True, capture_output=True)
+    words = [sys.executable, "-m", "labeldp.cli", "ledger", "repair", "--yes", "--older-than", "1e-6", "--ledger", str(ledger.location)]
+    subprocess.run(words, check=True, capture_output=True)
 
 
 def environment(record: Path) -> dict[str, str]:
-    """Of the processes that are recorded."""
-    paths = [str(HERE / "recording"), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]
-    return os.environ | {"LABELDP_RECORD": str(record), "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+    """Of the processes that are recorded: Python imports recording/sitecustomize.py at their start."""
+    found = common.environment() | {"LABELDP_RECORD": str(record)}
+    return found | {"PYTHONPATH": os.pathsep.join([str(ROOT / "benchmarks" / "recording"), str(ROOT / "src"), found["PYTHONPATH"]])}
 
 
 def kill_a_driver(source: Path, place: Path, moment: float | None) -> dict[str, object]:
     """Kill the process of a local release `moment` seconds after its start; None: let it be, and take the time."""
-    command = [sys.executable, "-W", "ignore", "-c", CHILD.format(here=str(HERE)), str(source), str(place)]
-    child = subprocess.Popen(command, env=environment(place / "record"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    release_alone = command("faults", "--release", str(source), str(place))
+    env = environment(place / "record")
+    child = subprocess.Popen(release_alone, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert child.stdout is not None
     if child.stdout.readline().strip() != b"ready":
         raise RuntimeError("The release did not start; run it by hand.")
@@ -209,6 +205,7 @@ class Cluster:
         from labeldp.tables.place import Place
 
         self.engine = engine
+        self.marks: tuple[str, ...]
         os.environ.update(environment(record))
         if engine == "spark":
             from labeldp.tables import spark
@@ -307,29 +304,34 @@ def table(kept: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def tables() -> str:
+    """The kept kills, counted."""
+    return table(load_json(RESULT))
+
+
+def main(arguments: Sequence[str]) -> None:
     """Make the kills that are still missing, keep each, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", choices=FULL, action="append", help="only this one; repeat it for several")
-    parser.add_argument("--kills", type=int, help="of each engine, while running; default: 200 locally, 20 on Spark and on Ray")
-    parser.add_argument("--afresh", action="store_true", help="forget the kills that are kept")
-    parser.add_argument("--report", action="store_true", help="only print the table")
-    options = parser.parse_args()
-    kept: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() and not options.afresh else {}
-    for engine in () if options.report else options.engine or FULL:
+    options = parser("faults", __doc__)
+    options.add_argument("--engine", choices=FULL, action="append", help="only this one; repeat it for several")
+    options.add_argument("--kills", type=int, help="of each engine, while running; default: 200 locally, 20 on Spark and on Ray")
+    options.add_argument("--afresh", action="store_true", help="forget the kills that are kept")
+    options.add_argument("--report", action="store_true", help="only print the table")
+    options.add_argument("--release", nargs=2, type=Path, help=argparse.SUPPRESS)
+    args = options.parse_args(arguments)
+    if args.release:
+        release_when_told(*args.release)
+        return
+    kept = load_json(RESULT) if RESULT.exists() and not args.afresh else {}
+    for engine in () if args.report else args.engine or FULL:
         mine = kept.setdefault(engine, {"conditions": {"rows": ROWS[engine], "machine": machine()}, "kills": []})
-        wanted = options.kills or FULL[engine]
+        wanted = args.kills or FULL[engine]
 
         def keep(facts: dict[str, object], mine: dict[str, Any] = mine) -> None:
             mine["kills"].append(facts)
-            RESULT.write_text(json.dumps(kept, indent=1) + "\n")
+            save_json(RESULT, kept)
             print(json.dumps(facts), file=sys.stderr, flush=True)
 
         missing = wanted - sum(run["killed"] for run in mine["kills"])
         with tempfile.TemporaryDirectory() as folder:
             take(engine, max(missing, 0), Path(folder), keep, seed=len(mine["kills"]))
     print(table(kept))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Are probabilities of rare classes worth more than the class frequencies alone? `python benchmarks/rare.py [--report] [--markdown]`.
+"""Are probabilities of rare classes worth more than the class frequencies alone?
+
+    python -m benchmarks rare [--data made,adult,tail] [--seeds 6] [--report]
 
 Conversions, fraud, illness: one row in a hundred, and few noisy labels. Each run learns from 20,000 rows with one of four methods at the
 same epsilon, and is scored by the log-loss of its probabilities and by their mean:
@@ -16,20 +18,13 @@ left out that the other has the rate; scored on true test labels. Results are ke
 noise is seeded, differences are paired over seeds.
 """
 
-import argparse
-import os
 import time
 import warnings
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
 from functools import cache
-from pathlib import Path
+from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-import kept
 import numpy as np
-from conditions import machine
 from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import expit, softmax
@@ -41,8 +36,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
+from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs
 
-RESULTS = Path(os.environ.get("RARE_RESULTS", Path(__file__).parent / "results" / "rare.json"))
+RESULT = RESULTS / "rare.json"
 METHODS = ("labeldp", "constant", "RR undone", "RR")
 RATES, EPSILONS, SEEDS = (0.005, 0.01, 0.05, 0.12, 0.3), (0.5, 1.0, 2.0), 6
 ROWS, TEST_ROWS = 20_000, 20_000
@@ -54,7 +50,10 @@ LEARNERS = {
 }
 
 
-def made(rate, seed):
+Rows = tuple[Array, Array, Array, Array]
+
+
+def made(rate: float, seed: int) -> Rows:
     """Features and labels to learn from, features and probabilities (n, 2) of the test rows."""
     rng = np.random.default_rng(1000 + seed)
     X = rng.normal(size=(ROWS + TEST_ROWS, 10))
@@ -64,7 +63,7 @@ def made(rate, seed):
     return X[:ROWS], y[:ROWS], X[ROWS:], np.column_stack([1 - p, p])[ROWS:]
 
 
-def tail(_, seed):
+def tail(_: object, seed: int) -> Rows:
     """The same of ten classes with frequencies of about 1 / k^2."""
     rng = np.random.default_rng(2000 + seed)
     X = rng.normal(size=(ROWS + TEST_ROWS, 10))
@@ -78,7 +77,7 @@ def tail(_, seed):
     return X[:ROWS], y[:ROWS], X[ROWS:], p[ROWS:]
 
 
-def adult(rate, seed):
+def adult(rate: float, seed: int) -> Rows:
     """Adult, thinned at random to the rate; the test rows' probabilities are their labels."""
     data, rng = _adult(), np.random.default_rng(3000 + seed)
     X_train, y_train = _thinned(data.X_train, data.y_train, rate, rng)
@@ -87,11 +86,11 @@ def adult(rate, seed):
 
 
 @cache
-def _adult():
+def _adult() -> ldp.datasets.DataSet:
     return ldp.datasets.load("adult")
 
 
-def _thinned(X, y, rate, rng):
+def _thinned(X: Array, y: Array, rate: float, rng: np.random.Generator) -> tuple[Array, Array]:
     rare, common = np.flatnonzero(y == 1), np.flatnonzero(y == 0)
     most = int(min(len(rare) / rate, len(common) / (1 - rate)))
     rows = np.concatenate([rng.permutation(rare)[: round(rate * most)], rng.permutation(common)[: most - round(rate * most)]])
@@ -101,29 +100,30 @@ def _thinned(X, y, rate, rng):
 DATA = {"made": made, "tail": tail, "adult": adult}
 
 
-def wanted():
+def wanted(seeds: int = SEEDS) -> Iterator[Run]:
     """All runs, cheap ones first."""
     for learner in LEARNERS:
-        for seed in range(SEEDS):
+        for seed in range(seeds):
             for epsilon in EPSILONS:
                 for rate in RATES:
                     yield {"data": "made", "learner": learner, "rate": rate, "epsilon": epsilon, "seed": seed}
     for learner in LEARNERS:
-        for seed in range(SEEDS):
+        for seed in range(seeds):
             for rate in RATES:
                 yield {"data": "adult", "learner": learner, "rate": rate, "epsilon": 1.0, "seed": seed}
     for epsilon in EPSILONS:
-        for seed in range(SEEDS):
+        for seed in range(seeds):
             yield {"data": "tail", "learner": "regression", "rate": None, "epsilon": epsilon, "seed": seed}
-    for seed in range(SEEDS):
+    for seed in range(seeds):
         yield {"data": "tail", "learner": "trees", "rate": None, "epsilon": 2.0, "seed": seed}
 
 
-def key(run):
+def key(run: Run) -> tuple[Any, ...]:
+    """What makes two runs the same."""
     return run["data"], run["learner"], run["rate"], run["epsilon"], run["seed"]
 
 
-def measure(run):
+def measure(run: Run) -> Run:
     """One run: all methods on the same rows."""
     warnings.simplefilter("ignore")
     X, y, X_test, truth = DATA[run["data"]](run["rate"], run["seed"])
@@ -149,44 +149,45 @@ def measure(run):
     return run | {"scores": scores, "truth": bound, "true_mean": float(truth[:, -1].mean()), "seconds": round(seconds, 2)}
 
 
-def _clipped(p):
+def _clipped(p: Array) -> Array:
     p = np.clip(p, FLOOR, 1 - FLOOR)
-    return p / p.sum(axis=1, keepdims=True)
+    return np.asarray(p / p.sum(axis=1, keepdims=True))
 
 
-def _loss(p, truth):
+def _loss(p: Array, truth: Array) -> float:
     return float(-(truth * np.log(np.maximum(p, 1e-15))).sum(axis=1).mean())
 
 
-def run_all():
-    runs = kept.load(RESULTS)
+def run_all(seeds: int, names: Sequence[str]) -> None:
+    """Run what is missing, and keep each."""
+    runs = load_runs(RESULT)
     done = {key(run) for run in runs}
-    todo = [run for run in wanted() if key(run) not in done]
+    todo = [run for run in wanted(seeds) if key(run) not in done and run["data"] in names]
     for number, run in enumerate(todo):
-        runs.append(measure(run) | {"machine": machine(), "finished": datetime.now(UTC).isoformat(timespec="seconds")})
-        kept.save(RESULTS, runs)
+        runs.append(measure(run) | {"machine": machine(), "finished": now()})
+        save_runs(RESULT, runs)
         print(f"\r{number + 1}/{len(todo)} runs", end="", flush=True)
     print()
 
 
-def cells(runs):
+def cells(runs: Sequence[Run]) -> dict[tuple[Any, ...], list[Run]]:
     """The runs of each cell, in the order they are wanted."""
-    found = {}
+    found: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
         found.setdefault(key(run)[:4], []).append(run)
     return found
 
 
-def column(runs, method, field="log_loss"):
+def column(runs: Sequence[Run], method: str, field: str = "log_loss") -> Array:
     return np.array([run["scores"][method][field] for run in runs])
 
 
-def worse(runs, method):
+def worse(runs: Sequence[Run], method: str) -> float:
     """One-sided p of labeldp's log-loss not being above the other method's, paired over seeds."""
     return float(stats.ttest_rel(column(runs, "labeldp"), column(runs, method), alternative="greater").pvalue)
 
 
-def markdown(runs):
+def markdown(runs: Sequence[Run]) -> str:
     """The table: log-loss of each method, mean difference and its standard error, mean probability of the rare class."""
     head = (
         "| data | learner | rarest class | eps | truth | labeldp | constant | RR undone | RR | gain on constant | on RR undone | mean p |"
@@ -208,21 +209,23 @@ def markdown(runs):
     return "\n".join(lines)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--report", action="store_true", help="only print the table and where labeldp is worse (p < 0.01)")
-    parser.add_argument("--markdown", action="store_true", help="only print the table, as in README.md beside this file")
-    args = parser.parse_args()
-    if not (args.report or args.markdown):
-        run_all()
-    runs = kept.load(RESULTS)
+def tables() -> str:
+    """The table of the kept runs."""
+    return markdown(load_runs(RESULT))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run what is missing, and print."""
+    options = parser("rare", __doc__)
+    options.add_argument("--data", default=",".join(DATA))
+    options.add_argument("--seeds", type=int, default=SEEDS)
+    options.add_argument("--report", action="store_true", help="only print the table, and where labeldp is worse (p < 0.01)")
+    args = options.parse_args(arguments)
+    if not args.report:
+        run_all(args.seeds, args.data.split(","))
+    runs = load_runs(RESULT)
     print(markdown(runs))
-    if not args.markdown:
-        for at, group in cells(runs).items():
-            for method in METHODS[1:]:
-                if len(group) > 1 and (p := worse(group, method)) < 0.01:
-                    print(f"worse than {method}: {at}, p = {p:.1e}")
-
-
-if __name__ == "__main__":
-    main()
+    for at, group in cells(runs).items():
+        for method in METHODS[1:]:
+            if len(group) > 1 and (p := worse(group, method)) < 0.01:
+                print(f"worse than {method}: {at}, p = {p:.1e}")

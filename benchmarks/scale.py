@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases of large tables: `python benchmarks/scale.py [--quick] [--only PART]` keeps benchmarks/results/scale.json and prints the tables.
+"""Releases of large tables: `python -m benchmarks scale [--tiny] [--only PART]` keeps benchmarks/results/scale.json and prints the tables.
 
 One machine: rows a second, time against reading and writing alone, and peak memory, for three laws at 20 M rows and for growing rows and
 classes. Spark: against an identity that reads twice and writes once with the same engine. Each measurement is a process of its own.
@@ -8,33 +8,32 @@ classes. Spark: against an identity that reads twice and writes once with the sa
 import argparse
 import json
 import math
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from conditions import machine
-from speed_release import floor, generate, peak_mb
+from benchmarks.common import RESULTS, Run, load_json, machine, measured_apart, parser, save_json
+from benchmarks.speed.release import floor, generate, peak_mb
 
-RESULT = Path(__file__).parent / "results" / "scale.json"
+RESULT = RESULTS / "scale.json"
 MILLION = 1_000_000
-LAWS = {
+LAWS: dict[str, dict[str, Any]] = {
     "randomized response, K = 1000": {"classes": 1000, "repeats": 3},
     "RRWithPrior, 10 prior columns": {"classes": 10, "law": "rr-with-prior", "weights": 10, "repeats": 1},
     "subset selection, K = 100": {"classes": 100, "law": "subset", "repeats": 1},
 }
-SIZES = {
+SIZES: dict[str, dict[str, Any]] = {
     "laws": {"rows": 20 * MILLION, "repeats": 3},
     "rows": {"rows": [5 * MILLION, 20 * MILLION, 80 * MILLION], "repeats": 1},
     "classes": {"rows": 5 * MILLION, "classes": [10, 100, 1000, 10_000], "repeats": 1},
     "spark": {"rows": 20 * MILLION, "repeats": 2},
     "ledger": {},
 }
-QUICK = {
+TINY: dict[str, dict[str, Any]] = {
     "laws": {"rows": 200_000, "repeats": 1},
     "rows": {"rows": [50_000, 200_000, 800_000], "repeats": 1},
     "classes": {"rows": 100_000, "classes": [10, 100], "repeats": 1},
@@ -44,7 +43,7 @@ QUICK = {
 
 
 def local(source: Path, folder: Path, task: dict[str, Any]) -> dict[str, float]:
-    """One release, or reading and writing alone, in this process; imports are not counted."""
+    """One release, or reading and writing alone, in this process, with the imports that it needs."""
     import labeldp
 
     out, start = folder / "out.parquet", time.perf_counter()
@@ -89,12 +88,10 @@ def _same(batches: Any) -> Any:
     yield from batches
 
 
-def measured(engine: str, source: Path, folder: Path, task: dict[str, Any]) -> dict[str, float]:
+def measured(engine: str, source: Path, folder: Path, task: dict[str, Any]) -> Run:
     """One measurement in a fresh process and a fresh folder."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        command = [sys.executable, "-W", "ignore", __file__, "--one", engine, str(source), place, json.dumps(task)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+        return measured_apart("scale", "--one", engine, str(source), place, json.dumps(task))
 
 
 def compared(engine: str, source: Path, folder: Path, rows: int, tasks: dict[str, dict[str, Any]], repeats: int) -> dict[str, Any]:
@@ -223,30 +220,35 @@ def _size(folder: Path) -> int:
     return (folder / "ledger.db").stat().st_size
 
 
-def main() -> None:
+def tables() -> str:
+    """The kept measurements."""
+    return markdown(load_json(RESULT))
+
+
+def planned() -> str:
+    """The plan that follows from the kept measurements."""
+    return plan(load_json(RESULT))
+
+
+def main(arguments: Sequence[str]) -> None:
     """Measure the parts one after the other, keep each, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs; keeps nothing")
-    parser.add_argument("--only", choices=list(SIZES), action="append", help="measure this part; the others stay as they are kept")
-    parser.add_argument("--report", action="store_true", help="only print the table")
-    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        engine, source, folder, task = options.one
+    options = parser("scale", __doc__)
+    options.add_argument("--tiny", action="store_true", help="small sizes, to see that it runs; keeps nothing")
+    options.add_argument("--only", choices=list(SIZES), action="append", help="measure this part; the others stay as they are kept")
+    options.add_argument("--report", action="store_true", help="only print the table")
+    options.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    args = options.parse_args(arguments)
+    if args.one:
+        engine, source, folder, task = args.one
         print(json.dumps({"local": local, "spark": spark}[engine](Path(source), Path(folder), json.loads(task))))
         return
-    kept: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() and not options.quick else {}
-    for name in () if options.report else options.only or SIZES:
-        with tempfile.TemporaryDirectory() as folder:
-            kept[name] = (
-                ledger_sizes(Path(folder)) if name == "ledger" else part(name, (QUICK if options.quick else SIZES)[name], Path(folder))
-            )
-        if not options.quick:
-            RESULT.write_text(json.dumps(kept, indent=1) + "\n")
+    kept = load_json(RESULT) if RESULT.exists() and not args.tiny else {}
+    for name in () if args.report else args.only or SIZES:
+        with tempfile.TemporaryDirectory() as place:
+            size = (TINY if args.tiny else SIZES)[name]
+            kept[name] = ledger_sizes(Path(place)) if name == "ledger" else part(name, size, Path(place))
+        if not args.tiny:
+            save_json(RESULT, kept)
     print(markdown(kept))
     if {"laws", "spark", "ledger"} <= set(kept):
         print(plan(kept))
-
-
-if __name__ == "__main__":
-    main()

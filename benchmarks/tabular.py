@@ -1,36 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accuracy on tables and pixels: labeldp's defaults against what people do today, the published recipes and no privacy.
 
-    python benchmarks/tabular.py [--data adult,credit_default,digits,fashion_mnist] [--epsilon 0.5,1,2,4] [--seeds 10] [--jobs 2] [--report]
+    python -m benchmarks tabular [--data adult,credit_default,digits,fashion_mnist] [--epsilon 0.5,1,2,4] [--seeds 10] [--jobs 2] [--report]
 
 Every run that is started is kept in results/tabular.json; a run that is there and finished is not repeated, so the command can be stopped
-and started again. `--report` only prints the table and the tests. Labels are public here, so the noise is seeded, paired over seeds.
+and started again. `--report` only prints the numbers and the tests. Labels are public here, so the noise is seeded, paired over seeds.
 
 The recipes below are frozen: estimators are scikit-learn's with its own settings, the same for every method, and nothing is tuned per cell.
 What labeldp chooses in a run it chooses on noisy held-out rows of that run. Its defaults were first set in experiments that looked at test
-accuracy on some of these data sets; defaults.py then compares them with their alternatives on noisy held-out rows alone, also on data that
+accuracy on some of these data sets; `defaults` then compares them with their alternatives on noisy held-out rows alone, also on data that
 had no part in setting them. "tuned C" is randomized response whose penalty is cross-validated on its noisy labels, as a careful person
 would, so that the gain from regularisation can be told from the rest. LP-1ST and LP-2ST are the recipes of Ghazi et al. 2021: the second
 stage draws its rows around the first one's probabilities, sharpened by a temperature, and rows of the first whose noisy label is not among
 the model's likely classes are left out; shares and temperatures are those of the authors' code.
 """
 
-import argparse
-import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from datetime import UTC, datetime
-from functools import cache
-from pathlib import Path
+from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-import kept
 import numpy as np
-from conditions import machine
 from scipy import stats
 from sklearn.base import clone
 from sklearn.decomposition import PCA
@@ -40,31 +31,37 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
+from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, parts, save_runs
 from labeldp.learn import LearnOptions
 
-RESULTS = Path(os.environ.get("TABULAR_RESULTS", Path(__file__).parent / "results" / "tabular.json"))
+RESULT = RESULTS / "tabular.json"
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 NON_PRIVATE_SEEDS = 3
 
 # Recipes ------------------------------------------------------------------------------------------------------------------------------
 
 
-def trees(dataset):
+def trees(dataset: ldp.datasets.DataSet) -> Any:
     return HistGradientBoostingClassifier(categorical_features=list(dataset.categorical))
 
 
-def linear(dataset):
+def linear(dataset: ldp.datasets.DataSet) -> Any:
     return make_pipeline(StandardScaler(), LogisticRegression())
 
 
-def pixels(dataset):
+def pixels(dataset: ldp.datasets.DataSet) -> Any:
     return make_pipeline(PCA(60, random_state=0), StandardScaler(), LogisticRegression())
 
 
-ESTIMATORS: dict[str, Callable] = {"adult": trees, "credit_default": trees, "digits": linear, "fashion_mnist": pixels}
+ESTIMATORS: dict[str, Callable[[ldp.datasets.DataSet], Any]] = {
+    "adult": trees,
+    "credit_default": trees,
+    "digits": linear,
+    "fashion_mnist": pixels,
+}
 
-HARD = {"correction": "none", "validation_fraction": 0.0}
-METHODS: dict[str, dict[str, object]] = {
+HARD: dict[str, Any] = {"correction": "none", "validation_fraction": 0.0}
+METHODS: dict[str, dict[str, Any]] = {
     "randomized response": HARD | {"law": "rr", "n_stages": 1},
     "RR, tuned C": HARD | {"law": "rr", "n_stages": 1},
     "LP-1ST": HARD | {"law": "rr-with-prior", "n_stages": 1},
@@ -76,7 +73,7 @@ PAPER_STAGES = {0.0: (0.8, 0.6), 2.0: (0.7, 0.5), 4.0: (0.6, 0.5)}
 """Of LP-2ST, by the least epsilon: share of the rows in the first stage, temperature of the prior (the authors' code, for CIFAR-10)."""
 
 
-def settings_of(method, epsilon):
+def settings_of(method: str, epsilon: float) -> dict[str, Any]:
     """What LabelDPClassifier is given."""
     if method != "LP-2ST":
         return METHODS[method]
@@ -88,28 +85,15 @@ def settings_of(method, epsilon):
 TUNED = ("digits",)  # where few rows make the penalty decisive, and trying several is cheap
 
 
-def tuned(estimator):
+def tuned(estimator: Any) -> Any:
     """The pipeline with a penalty chosen by cross-validation."""
     search = LogisticRegressionCV(Cs=np.logspace(-5, 0, 11), cv=5, scoring="neg_log_loss", l1_ratios=(0.0,), use_legacy_attributes=False)
     return Pipeline([*estimator.steps[:-1], ("logisticregressioncv", search)])
 
 
-@cache
-def parts(name):
-    """Train and test parts; sets without an official split are split once, at random, two thirds to one third."""
-    dataset = ldp.datasets.load(name)
-    X, y, X_test, y_test = dataset.X_train, dataset.y_train, dataset.X_test, dataset.y_test
-    if not len(y_test):
-        order = np.random.default_rng(0).permutation(len(y))
-        train, test = order[: 2 * len(y) // 3], order[2 * len(y) // 3 :]
-        X, y, X_test, y_test = X[train], y[train], X[test], y[test]
-    if X.ndim > 2:
-        X, X_test = (part.reshape(len(part), -1) / np.float32(255) for part in (X, X_test))
-    return dataset, X, y, X_test, y_test
-
-
-def fitted(name, method, epsilon, seed):
-    dataset, X, y, _, _ = parts(name)
+def fitted(name: str, method: str, epsilon: float, seed: int) -> Any:
+    """The model of one run."""
+    X, y, _, _, dataset = parts(name)
     estimator = ESTIMATORS[name](dataset)
     if method == "non-private":
         params = estimator.get_params()
@@ -128,13 +112,13 @@ def fitted(name, method, epsilon, seed):
     return model.fit(X, y)
 
 
-def measure(run):
+def measure(run: Run) -> Run:
     """One run: fits, and adds what was measured on true test labels."""
     warnings.simplefilter("ignore")
     start = time.perf_counter()
     model = fitted(run["data"], run["method"], run["epsilon"], run["seed"])
     seconds = time.perf_counter() - start
-    _, _, _, X_test, y_test = parts(run["data"])
+    _, _, X_test, y_test, _ = parts(run["data"])
     proba = model.predict_proba(X_test)
     found = {
         "accuracy": float(np.mean(proba.argmax(axis=1) == y_test)),
@@ -151,15 +135,13 @@ def measure(run):
 # Runs -----------------------------------------------------------------------------------------------------------------------------------
 
 
-def now():
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def key(run):
+def key(run: Run) -> tuple[Any, ...]:
+    """What makes two runs the same."""
     return run["data"], run["method"], run["epsilon"], run["seed"]
 
 
-def wanted(names, epsilons, seeds) -> Iterator[dict]:
+def wanted(names: Iterable[str], epsilons: Sequence[float], seeds: int) -> Iterator[Run]:
+    """The runs that are asked for."""
     for name in names:
         for seed in range(seeds):
             for epsilon in epsilons:
@@ -173,33 +155,27 @@ def wanted(names, epsilons, seeds) -> Iterator[dict]:
                         yield {"data": name, "method": method, "epsilon": epsilon, "seed": seed}
 
 
-def settings(run):
-    dataset = parts(run["data"])[0]
+def settings(run: Run) -> Run:
+    """What a run says of itself before it starts."""
+    dataset = parts(run["data"]).dataset
     return {"estimator": str(ESTIMATORS[run["data"]](dataset)), "settings": described(run), "started": now(), "machine": machine()}
 
 
-def described(run):
+def described(run: Run) -> Run:
     """The settings as JSON."""
     return {name: str(value) if name == "options" else value for name, value in settings_of(run["method"], run["epsilon"]).items()}
 
 
-def load_runs():
-    return kept.load(RESULTS)
-
-
-def save_runs(runs):
-    kept.save(RESULTS, runs)
-
-
-def run_all(names, epsilons, seeds, jobs):
-    runs = load_runs()
+def run_all(names: Sequence[str], epsilons: Sequence[float], seeds: int, jobs: int) -> None:
+    """Start what is not finished; each start and each end is kept."""
+    runs = load_runs(RESULT)
     done = {key(run) for run in runs if "finished" in run}
     todo = [run for run in wanted(names, epsilons, seeds) if key(run) not in done]
     with ProcessPoolExecutor(jobs) as pool:
-        pending: dict[Future, int] = {}
+        pending: dict[Future[Run], int] = {}
         for number, run in enumerate(todo):
             runs.append(run | settings(run))
-            save_runs(runs)
+            save_runs(RESULT, runs)
             pending[pool.submit(measure, runs[-1])] = len(runs) - 1
             if len(pending) >= jobs or number == len(todo) - 1:
                 collect(pending, runs, everything=number == len(todo) - 1)
@@ -207,7 +183,8 @@ def run_all(names, epsilons, seeds, jobs):
     print()
 
 
-def collect(pending, runs, everything):
+def collect(pending: dict[Future[Run], int], runs: list[Run], everything: bool) -> None:
+    """Keep what is done: at least one, or all."""
     while pending:
         for future in wait(pending, return_when=FIRST_COMPLETED).done:
             place = pending.pop(future)
@@ -216,7 +193,7 @@ def collect(pending, runs, everything):
             except Exception as error:  # kept with its run: one failure must not hide the others
                 runs[place] = runs[place] | {"error": f"{type(error).__name__}: {error}"}
                 print(f"\n{key(runs[place])}: {runs[place]['error']}")
-            save_runs(runs)
+            save_runs(RESULT, runs)
         if not everything:
             return
 
@@ -224,17 +201,18 @@ def collect(pending, runs, everything):
 # Report ---------------------------------------------------------------------------------------------------------------------------------
 
 
-def values(runs, name, method, epsilon, field):
+def values(runs: Sequence[Run], name: str, method: str, epsilon: float | None, field: str) -> dict[int, float]:
+    """A field of a cell's finished runs, by seed."""
     return {run["seed"]: run[field] for run in runs if key(run)[:3] == (name, method, epsilon) and "finished" in run}
 
 
-def paired(runs, name, epsilon, method, field):
+def paired(runs: Sequence[Run], name: str, epsilon: float, method: str, field: str) -> Array:
     """labeldp minus another method, over the seeds that both have."""
     ours, theirs = (values(runs, name, m, epsilon, field) for m in ("labeldp", method))
     return np.array([ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())])
 
 
-def verdict(runs, name, epsilon, n_classes):
+def verdict(runs: Sequence[Run], name: str, epsilon: float, n_classes: int) -> str:
     """The two tests of a cell against randomized response."""
     bound = np.mean(list(values(runs, name, "non-private", None, "accuracy").values()) or [np.nan])
     trails = bound - np.mean(list(values(runs, name, "randomized response", epsilon, "accuracy").values())) > 0.01
@@ -252,8 +230,9 @@ def verdict(runs, name, epsilon, n_classes):
     return f"{first}; {second}"
 
 
-def report(names, epsilons):
-    runs = load_runs()
+def report(names: Sequence[str], epsilons: Sequence[float]) -> None:
+    """Print the numbers of each cell and the tests against randomized response."""
+    runs = load_runs(RESULT)
     for name in names:
         n_classes = ldp.datasets.load(name).n_classes
         print(f"\n{name} ({n_classes} classes): accuracy in % and log-loss on true test labels, mean +- standard deviation over seeds")
@@ -269,41 +248,48 @@ def report(names, epsilons):
             print(f"    labeldp - randomized response: {verdict(runs, name, epsilon, n_classes)}")
 
 
-def cell(runs, name, method, epsilon, field, scale, digits):
+def cell(runs: Sequence[Run], name: str, method: str, epsilon: float, field: str) -> str:
+    """Mean and standard deviation over the seeds; empty below two."""
+    scale, digits = (100, 1) if field == "accuracy" else (1, 3)
     found = np.array(list(values(runs, name, method, None if method == "non-private" else epsilon, field).values()))
     return f"{scale * found.mean():.{digits}f} ± {scale * found.std(ddof=1):.{digits}f}" if len(found) > 1 else ""
 
 
-def markdown(runs, epsilons=EPSILONS, methods=tuple(METHODS), fields=("accuracy", "log_loss")):
-    """The table as Markdown: mean and standard deviation over the seeds."""
-    lines = []
-    for field in fields:
-        scale, digits, title = (100, 1, "accuracy, %") if field == "accuracy" else (1, 3, "log-loss")
-        lines += ["", f"| {title} | eps | " + " | ".join(methods) + " |", "|---|---|" + "---|" * len(methods)]
-        for name in ESTIMATORS:
-            for epsilon in epsilons:
-                cells = " | ".join(cell(runs, name, method, epsilon, field, scale, digits) for method in methods)
-                lines.append(f"| {name} | {epsilon:g} | {cells} |")
-    return "\n".join(lines[1:])
+def markdown(
+    runs: Sequence[Run], epsilons: Sequence[float] = EPSILONS, methods: Sequence[str] = tuple(METHODS), field: str = "accuracy"
+) -> str:
+    """The table of a field as Markdown: mean and standard deviation over the seeds."""
+    title = "accuracy, %" if field == "accuracy" else "log-loss"
+    lines = [f"| {title} | eps | " + " | ".join(methods) + " |", "|---|---|" + "---|" * len(methods)]
+    for name in ESTIMATORS:
+        for epsilon in epsilons:
+            lines.append(f"| {name} | {epsilon:g} | " + " | ".join(cell(runs, name, method, epsilon, field) for method in methods) + " |")
+    return "\n".join(lines)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", default=",".join(ESTIMATORS))
-    parser.add_argument("--epsilon", default=",".join(map(str, EPSILONS)))
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--report", action="store_true", help="only print the table and the tests")
-    parser.add_argument("--markdown", action="store_true", help="only print the table, as in README.md beside this file")
-    args = parser.parse_args()
-    if args.markdown:
-        print(markdown(load_runs()))
-        return
+def tables(epsilons: Sequence[float] = EPSILONS, methods: Sequence[str] = tuple(METHODS)) -> str:
+    """Accuracy and log-loss of the kept runs."""
+    runs = load_runs(RESULT)
+    return "\n\n".join(markdown(runs, epsilons, methods, field) for field in ("accuracy", "log_loss"))
+
+
+def summary() -> str:
+    """README's tables: epsilon = 1."""
+    return tables((1.0,), ("randomized response", "RR, tuned C", "LP-2ST", "labeldp", "non-private"))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run what is missing, and print."""
+    options = parser("tabular", __doc__)
+    options.add_argument("--data", default=",".join(ESTIMATORS))
+    options.add_argument("--epsilon", default=",".join(map(str, EPSILONS)))
+    options.add_argument("--seeds", type=int, default=10)
+    options.add_argument("--jobs", type=int, default=2)
+    options.add_argument("--report", action="store_true", help="only print the numbers and the tests")
+    args = options.parse_args(arguments)
     names, epsilons = args.data.split(","), tuple(float(e) for e in args.epsilon.split(","))
+    if unknown := set(names) - set(ESTIMATORS):
+        options.error(f"no data {', '.join(sorted(unknown))}; there are {', '.join(ESTIMATORS)}")
     if not args.report:
         run_all(names, epsilons, args.seeds, args.jobs)
     report(names, epsilons)
-
-
-if __name__ == "__main__":
-    main()

@@ -13,6 +13,7 @@ import os
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 MODULE = "labeldp.privacy.worker"
 
@@ -20,30 +21,32 @@ MODULE = "labeldp.privacy.worker"
 class _Watch(importlib.abc.MetaPathFinder):
     """Finds the one module that draws, and changes it once it is loaded."""
 
-    def find_spec(self, name: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != MODULE:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
-        load = spec.loader.exec_module
+        assert spec is not None
+        loader: Any = spec.loader
+        load = loader.exec_module
 
         def loaded(module: ModuleType) -> None:
             load(module)
             _record(module)
 
-        spec.loader.exec_module = loaded
+        loader.exec_module = loaded
         return spec
 
 
 def _record(module: ModuleType) -> None:
     begin, draw = module.SecondPass.__init__, module.SecondPass.draw
 
-    def begun(self: object, facts: object, secret: object, *args: object, **named: object) -> None:
+    def begun(self: Any, facts: Any, secret: Any, *args: Any, **named: Any) -> None:
         begin(self, facts, secret, *args, **named)
         self._recorded = hashlib.sha256(self._draw_key.material("RowWords")).hexdigest()[:16]
         _note({"run": secret.run_id, "secret": bytes(secret._RunSecret__secret).hex()})
 
-    def drawn(self: object, codes: object, ids: object, *args: object, **named: object) -> object:
+    def drawn(self: Any, codes: Any, ids: Any, *args: Any, **named: Any) -> Any:
         _note({"run": self.receipt.run_id, "key": self._recorded, "rows": len(codes), "first": str(ids[0]) if ids is not None else None})
         return draw(self, codes, ids, *args, **named)
 

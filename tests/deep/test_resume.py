@@ -25,7 +25,6 @@ from labeldp.deep.models import Mlp
 from labeldp.errors import LabelDPWarning
 
 ROOT = Path(__file__).resolve().parents[2]
-BENCHMARK = ROOT / "benchmarks" / "deep_resume.py"
 K, N = 4, 500
 RECIPE = Recipe(epochs=2, batch_size=64, rate=0.05, precision="float32", optimizer="sgd")
 
@@ -80,16 +79,16 @@ def classifier(place, after=10**9, **settings):
 
 def program(*lines):
     """Run lines with the benchmark's functions at hand, in a process that may be forked."""
-    text = "\n".join(["import sys", f"sys.path.insert(0, {str(BENCHMARK.parent)!r})", "import deep_resume", *lines])
+    text = "\n".join(["from benchmarks.deep import resume", *lines])
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, "-W", "ignore", "-c", text], capture_output=True, text=True, check=True, env=environment).stdout
+    command = [sys.executable, "-W", "ignore", "-c", text]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=environment).stdout
 
 
 def test_fits_that_are_killed_at_random_moments_end_as_if_nothing_had_happened(tmp_path):
-    result = tmp_path / "result.json"
-    command = [sys.executable, "-W", "ignore", str(BENCHMARK), "--kills", "5", "--seed", "3", "--result", str(result)]
-    subprocess.run(command, check=True, capture_output=True)
-    trials = json.loads(result.read_text())["trials"]
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks", "deep-resume", "--kills", "5", "--seed", "3"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, env=os.environ | {"BENCHMARK_RESULTS": str(tmp_path)})
+    trials = json.loads((tmp_path / "deep_resume.json").read_text())["trials"]
     assert sum(len(each["kills"]) for each in trials) >= 5
     assert [each["problems"] for each in trials] == [[] for _ in trials]
 
@@ -100,12 +99,12 @@ def test_what_a_kill_must_not_do_would_be_seen(tmp_path):
         "import shutil",
         "from pathlib import Path",
         f"place = Path({str(tmp_path / 'place')!r})",
-        "assert deep_resume.attempt(place) == 0",
+        "assert resume.attempt(place) == 0",
         "shutil.rmtree(place / 'fit')",
         "[shutil.rmtree(p) if p.is_dir() else p.unlink() for p in place.iterdir() if p.name.startswith('ledger.db')]",
-        "assert deep_resume.attempt(place) == 0",
+        "assert resume.attempt(place) == 0",
         "(place / 'fit' / '.model-1.pt.part').touch()",
-        "print(deep_resume.in_a_process(deep_resume.problems, place))",
+        "print(resume.in_a_process(resume.problems, place))",
     )
     for words in ("drawn under no key, or under several", "stage 1 was trained again", "left behind: .model-1.pt.part"):
         assert words in told

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the benchmarks share: conditions of a run, kept results, data sets as arrays, processes of their own, and plots."""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import labeldp as ldp
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = Path(os.environ.get("BENCHMARK_RESULTS", ROOT / "benchmarks" / "results"))
+"""Where results are kept. The environment variable names another folder, to try a benchmark out."""
+PACKAGES = ("labeldp", "numpy", "scipy", "scikit-learn", "pyarrow", "cryptography")
+
+Run = dict[str, Any]
+"""One run as JSON holds it: what was asked for, what was measured, and under which conditions."""
+Array = NDArray[Any]
+
+
+# Conditions ---------------------------------------------------------------------------------------------------------------------------
+
+
+def machine() -> dict[str, object]:
+    """Processor, load, versions, commit and time: kept beside every result."""
+    info = Path("/proc/cpuinfo")
+    names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    return {
+        "processor": names[0] if names else platform.processor(),
+        "cores": os.cpu_count(),
+        "load_1min": round(os.getloadavg()[0], 2),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in PACKAGES},
+        "commit": commit(),
+        "at": now(),
+    }
+
+
+def commit() -> str:
+    """The commit of the working tree, with a plus if files have changed since; what BENCHMARK_COMMIT says in a copy without its history."""
+    head = _git("rev-parse", "--short=12", "HEAD")
+    if not head:
+        return os.environ.get("BENCHMARK_COMMIT", "")
+    return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _git(*words: str) -> str:
+    try:
+        return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:  # no git here
+        return ""
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+# Kept results -------------------------------------------------------------------------------------------------------------------------
+
+
+def load_runs(path: Path) -> list[Run]:
+    """All runs in a JSON file; none where there is no file."""
+    return list(load_json(path)["runs"]) if path.exists() else []
+
+
+def save_runs(path: Path, runs: Sequence[Run]) -> None:
+    """Replace the file by these runs."""
+    save_json(path, {"runs": list(runs)})
+
+
+def load_json(path: Path) -> dict[str, Any]:
+    """A kept result."""
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def save_json(path: Path, result: object) -> None:
+    """Replace a file whole, so that a stop in between loses nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+# Commands -----------------------------------------------------------------------------------------------------------------------------
+
+
+def parser(name: str, doc: str | None) -> argparse.ArgumentParser:
+    """The parser of a benchmark's options; `--help` shows its module's docstring."""
+    return argparse.ArgumentParser(
+        prog=f"python -m benchmarks {name}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+
+
+def command(name: str, *arguments: str) -> list[str]:
+    """The command line of a benchmark, for a process of its own; run it in `ROOT`."""
+    return [sys.executable, "-W", "ignore", "-m", "benchmarks", name, *arguments]
+
+
+def environment(threads: int = 1) -> dict[str, str]:
+    """Of such a process: so many threads, and workers that it starts find this package."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    return os.environ | {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path}
+
+
+def measured_apart(name: str, *arguments: str) -> Run:
+    """What a benchmark prints last, as JSON, from a process that has done nothing else."""
+    done = subprocess.run(command(name, *arguments), cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True, check=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def print_result(result: object, out: Path | None = None) -> None:
+    """Print JSON, on one line where a program reads it, and keep it in a file if one is given."""
+    print(json.dumps(result, indent=1 if sys.stdout.isatty() else None))
+    if out:
+        save_json(out, result)
+
+
+# Data ---------------------------------------------------------------------------------------------------------------------------------
+
+
+class Parts(NamedTuple):
+    """A data set's train and test rows, flat."""
+
+    X: Array
+    y: Array
+    X_test: Array
+    y_test: Array
+    dataset: "ldp.datasets.DataSet"
+
+
+@cache
+def parts(name: str, rows: int | None = None) -> Parts:
+    """Train and test rows of a data set, images flat in [0, 1]; sets without an official split are split once, two thirds to one third.
+
+    Parameters
+    ----------
+    name : str
+        As `labeldp.datasets` has it.
+    rows : int, optional
+        Only the first training rows, for a trial.
+    """
+    dataset = ldp.datasets.load(name)
+    X, y, X_test, y_test = dataset.X_train, dataset.y_train, dataset.X_test, dataset.y_test
+    if not len(y_test):
+        order = np.random.default_rng(0).permutation(len(y))
+        train, test = order[: 2 * len(y) // 3], order[2 * len(y) // 3 :]
+        X, y, X_test, y_test = X[train], y[train], X[test], y[test]
+    if X.ndim > 2:
+        X, X_test = (scaled(part) for part in (X, X_test))
+    return Parts(X[:rows], y[:rows], X_test, y_test, dataset)
+
+
+def scaled(images: Array) -> Array:
+    """Flat images, bytes in [0, 1]: (n, pixels)."""
+    return np.asarray(np.true_divide(images.reshape(len(images), -1), np.float32(255)))
+
+
+# Plots --------------------------------------------------------------------------------------------------------------------------------
+
+Panel = Callable[[Any], object]
+"""Draws on the matplotlib axes that it is given."""
+
+
+def save_plot(
+    path: Path,
+    rows: Sequence[Sequence[Panel]],
+    *,
+    size: tuple[float, float] = (6.4, 4.2),
+    title: str = "",
+    legend: bool = False,
+    sharey: bool = False,
+) -> bool:
+    """Save rows of panels as one PNG, drawn without a display. False without matplotlib.
+
+    Parameters
+    ----------
+    path : Path
+    rows : sequence of sequences of functions of axes
+        All of one length.
+    size : (float, float)
+        Of one panel, in inches.
+    title : str
+    legend : bool
+        One for all panels, below them.
+    sharey : bool
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        return False
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figsize = (size[0] * len(rows[0]), size[1] * len(rows))
+    figure, axes = pyplot.subplots(len(rows), len(rows[0]), figsize=figsize, layout="constrained", squeeze=False, sharey=sharey)
+    for place, draw in zip(axes.flat, [draw for row in rows for draw in row], strict=True):
+        draw(place)
+    if title:
+        figure.suptitle(title)
+    if legend:
+        known = {label: line for place in axes.flat for line, label in zip(*place.get_legend_handles_labels(), strict=True)}
+        figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=len(rows[0]), fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return True

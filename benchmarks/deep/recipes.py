@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frozen recipes: what each row of each table does, for every data set and size. Plain values, so that a run's record holds all of it.
+
+One recipe serves every epsilon of a data set but for the fields in `PAPER_FIELDS` and `RATING_LAW`. Ours are chosen on noisy held-out
+labels (`deep-choose`; README.md says how far that has come). The paper's are as published (Ghazi et al. 2021, Appendix B, and the
+authors' code, whose decays come at 45 and 75 % of a stage):
+    --size gpu   its nets, epochs, rates, batch sizes, augmentation, penalty
+    --size cpu   its law, loss, mixup, split, temperature, filter, augmentation and schedule; our net, batch and peak rate, and about as
+                 many images trained on as ours, since its own nets take hours on two cores
+"tuned" is their law, loss, filter, split and temperature with the training that ours has: same net, epochs, rates, averaged weights,
+clipped gradients and views, and no mixup, which noisy held-out labels spoke against. ALIBI (Malek et al. 2021) is its law and its soft
+labels, with the model's own probabilities as their prior, as its authors have it, and trained as ours in one stage.
+Mixup, split and temperature are published for CIFAR-10 only and used for all. MovieLens has no mixup, since ids cannot be mixed, and its
+rate is the one printed for CIFAR-100; at size cpu it trains for fewer epochs than the 200 that seem meant.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from labeldp.deep import augment, cross_entropy, debiased_loss, likelihood_loss, posterior_loss, schedules
+from labeldp.deep.loop import Recipe
+
+METHODS = ("paper-1st", "paper-2st", "paper-3st", "tuned-1st", "tuned-2st", "alibi", "ours-1", "ours-2", "ours-3", "dp-sgd", "non-private")
+SIZES = ("cpu", "gpu")
+
+
+def batch_crop(images: Tensor, generator: torch.Generator, *, size: int) -> Tensor:
+    """One random square of all images of a batch: shifts, and less work the smaller it is, for nets that take any size."""
+    top, left = (int(torch.randint(0, length - size + 1, (1,), generator=generator)) for length in images.shape[2:])
+    return images[:, :, top : top + size, left : left + size]
+
+
+SCHEDULES: dict[str, schedules.Schedule] = {
+    "triangular": schedules.triangular(0.2),
+    "linear ramp": schedules.triangular(0.15),
+    "paper decays": schedules.piecewise_constant(schedules.PAPER_DECAYS),
+    "cosine": schedules.cosine(0.1),
+    "one cycle": schedules.one_cycle(),
+}
+AUGMENTATIONS: dict[str, augment.Augmentation | None] = {
+    "none": None,
+    "flip, shift 2": augment.chain(augment.flip, partial(augment.shift, pixels=2)),
+    "flip, shift 1": augment.chain(augment.flip, partial(augment.shift, pixels=1)),
+    "shift 2": partial(augment.shift, pixels=2),
+    "flip, shift 2, cutout": augment.chain(augment.flip, partial(augment.shift, pixels=2), partial(augment.cutout, size=8)),
+    "flip, shift 4": augment.chain(augment.flip, partial(augment.shift, pixels=4, mode="reflect")),
+    "flip, crop 24": augment.chain(augment.flip, partial(batch_crop, size=24)),
+    "crop 24": partial(batch_crop, size=24),
+    "paper": augment.chain(augment.flip, partial(augment.shift, pixels=4), partial(augment.cutout, size=8, shared=True)),
+}
+LOSSES: dict[str, Callable[..., Tensor]] = {
+    "likelihood": likelihood_loss,
+    "cross-entropy": cross_entropy,
+    "debiased": debiased_loss,
+    "posterior": posterior_loss,
+}
+
+
+SGD = {"optimizer": "sgd", "momentum": 0.9, "channels_last": True, "patience": None}  # with Training's fields, all that a Recipe has
+
+
+@dataclass(frozen=True)
+class Training:
+    """One stage's training, by names and numbers; see labeldp.deep.loop.Recipe.
+
+    Gradients of ours on images are clipped: the likelihood of a class that the net gives no probability has no gradient, so that one wild
+    step can lose a class for good.
+    """
+
+    epochs: int
+    rate: float
+    batch_size: int = 256
+    schedule: str = "triangular"
+    weight_decay: float = 5e-4
+    alpha: float = 0.0
+    augment: str = "none"
+    loss: str = "likelihood"
+    average: float | None = None
+    clip: float | None = None
+    precision: Literal["auto", "float32", "bf16"] = "auto"
+
+    def recipe(self) -> Recipe:
+        """As the training loop takes it."""
+        named = {"schedule": SCHEDULES[self.schedule], "augment": AUGMENTATIONS[self.augment], "loss": LOSSES[self.loss]}
+        return Recipe(**(asdict(self) | named | SGD | {"clip": math.inf if self.clip is None else self.clip}))
+
+    def described(self) -> dict[str, object]:
+        """As JSON; a norm is mentioned where gradients are clipped."""
+        return {name: value for name, value in asdict(self).items() if name != "clip" or value is not None}
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of a table.
+
+    Attributes
+    ----------
+    net : str
+        See nets.py.
+    stages : tuple of Training
+    law : str
+        A law's name; "none" trains on true labels, "dp-sgd" with noise on gradients instead.
+    sizes : tuple of float
+        Share of the rows in each stage.
+    temperature : float
+        The next stage's prior is softmax(logits / temperature).
+    prior : "model" or "threshold"
+        What a split asks about: sets of classes of about half the mass, or whether the class reaches a threshold, since such sets need not
+        lie on two sides of anything.
+    top_k_filter : bool
+        The paper's: earlier rows whose noisy label is not among the model's top k are left out, k the mean that RRWithPrior kept.
+    warm_start : bool
+    views : "one", "flip", "shift 1" or "flip, shift 1"
+        Images that a prediction averages over: the image, with its mirror image, with moves by a pixel, or all ten; no label is used.
+    """
+
+    net: str
+    stages: tuple[Training, ...]
+    law: str
+    sizes: tuple[float, ...] = (1.0,)
+    temperature: float = 1.0
+    prior: str = "model"
+    top_k_filter: bool = False
+    warm_start: bool = True
+    views: str = "one"
+
+    def described(self) -> dict[str, object]:
+        """As JSON: part of what makes a run the same run."""
+        return asdict(self) | {"stages": [stage.described() for stage in self.stages], "sizes": list(self.sizes)}
+
+    def shortened(self, epochs: int = 1) -> "Method":
+        """So many epochs a stage: one to try a command out."""
+        return replace(self, stages=tuple(replace(stage, epochs=epochs) for stage in self.stages))
+
+
+# The paper -----------------------------------------------------------------------------------------------------------------------------
+
+PAPER_FIELDS = {  # epsilon from which on: mixup of stage 1, of later stages, share of stage 1, temperature (the authors' code, CIFAR-10)
+    0: (16.0, 8.0, 0.8, 0.6),
+    2: (8.0, 8.0, 0.7, 0.5),
+    4: (8.0, 4.0, 0.6, 0.5),
+    8: (4.0, 4.0, 0.6, 0.5),
+}
+
+
+def paper(n_stages: int, epsilon: float, net: str, training: Training, *, mixes: bool = True) -> Method:
+    """LP-1ST, LP-2ST or LP-3ST; where a third stage is, it takes half of the rows that are not in the first."""
+    first, later, share, temperature = PAPER_FIELDS[max(start for start in PAPER_FIELDS if start <= epsilon)]
+    alphas = (first, later, later)[:n_stages] if mixes else (0.0,) * n_stages
+    sizes = {1: (1.0,), 2: (share, 1 - share), 3: (share, (1 - share) / 2, (1 - share) / 2)}[n_stages]
+    stages = tuple(replace(training, loss="cross-entropy", alpha=alpha) for alpha in alphas)
+    law = "rr" if n_stages == 1 else "rr-with-prior"
+    return Method(net, stages, law, tuple(round(size, 3) for size in sizes), temperature, top_k_filter=n_stages > 1)
+
+
+# Frozen recipes, a data set and size each ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """What is chosen for a data set and size.
+
+    Attributes
+    ----------
+    ours : tuple of three tuples of Training
+        For one, two and three stages.
+    sizes : tuple of three tuples of float
+    law : function of epsilon giving (law, prior) for one stage and for more
+    paper : Training
+        Of every stage of the paper's rows.
+    clean : Training
+        Of the row without privacy, as many epochs as ours in all stages; and DP-SGD's epochs.
+    paper_net : str
+    views : str
+    mixes : bool
+        Whether the paper's rows have mixup.
+    paper_epochs : three int, optional
+        Epochs of each of their stages, where there are one, two or three; else those of `paper`.
+    tuned_rates : two float, optional
+        Rates of their one and two stages where they are trained as ours, if others are better for hard labels.
+    """
+
+    net: str
+    ours: tuple[tuple[Training, ...], ...]
+    sizes: tuple[tuple[float, ...], ...]
+    law: Callable[[int, float], tuple[str, str]]
+    paper: Training
+    clean: Training
+    paper_net: str
+    views: str = "one"
+    mixes: bool = True
+    paper_epochs: tuple[int, int, int] | None = None
+    tuned_rates: tuple[float, float] | None = None
+
+    def method(self, name: str, epsilon: float | None) -> Method:
+        """The recipe of one row."""
+        kind, _, number = name.partition("-")
+        if name == "non-private":
+            return Method(self.net, (self.clean,), "none", views=self.views)
+        if name == "dp-sgd":
+            return Method(self.net, (self.clean,), "dp-sgd", views=self.views)
+        if name == "alibi":
+            return Method(self.net, (replace(self.ours[0][0], loss="posterior"),), "alibi", views=self.views)
+        if kind == "paper":
+            n = int(number[0])
+            return paper(n, epsilon or 0.0, self.paper_net, self._theirs(n), mixes=self.mixes)
+        if kind == "tuned":
+            n = int(number[0])
+            hard = tuple(replace(stage, loss="cross-entropy") for stage in self.ours[n - 1])
+            if self.tuned_rates:
+                hard = tuple(replace(stage, rate=self.tuned_rates[n - 1]) for stage in hard)
+            return replace(paper(n, epsilon or 0.0, self.net, self.paper), stages=hard, views=self.views)
+        n = int(number)
+        law, prior = self.law(n, epsilon or 0.0)
+        return Method(self.net, self.ours[n - 1], law, self.sizes[n - 1], prior=prior, views=self.views)
+
+    def _theirs(self, n_stages: int) -> Training:
+        """What the published recipes train with in each of so many stages."""
+        return replace(self.paper, epochs=self.paper_epochs[n_stages - 1]) if self.paper_epochs else self.paper
+
+
+def image_law(n_stages: int, epsilon: float) -> tuple[str, str]:
+    """Sets without a prior; with one, whatever tells most about each row."""
+    return ("subset" if n_stages == 1 else "auto"), "model"
+
+
+RATING_LAW = {0: ("split", "threshold"), 2.5: ("auto", "model")}
+"""By epsilon: a question about a threshold tells more of where a rating lies up to about 2.5, the rating itself through noise beyond."""
+
+
+def rating_law(n_stages: int, epsilon: float) -> tuple[str, str]:
+    """By epsilon; see `RATING_LAW`."""
+    return RATING_LAW[max(start for start in RATING_LAW if start <= epsilon)]
+
+
+def stages(training: Training, *epochs: int, later_rate: float) -> tuple[Training, ...]:
+    """The same training for some epochs a stage; warm-started stages at a rate of their own."""
+    return tuple(replace(training, epochs=n, rate=later_rate if i else training.rate) for i, n in enumerate(epochs))
+
+
+_SPLITS = ((1.0,), (0.6, 0.4), (0.4, 0.3, 0.3))
+
+_GREY = Training(10, 0.1, augment="flip, shift 2", average=0.998, clip=1.0)
+_SMALL = "quick:16,32,96"
+_DIGITS = replace(_GREY, augment="shift 2")
+_COLOUR = Training(30, 0.4, batch_size=512, augment="flip, shift 4", average=0.999, clip=1.0)
+_COLOUR_STAGED = replace(_COLOUR, weight_decay=5e-4)
+_COLOUR_EPOCHS = ((20, 20), (15, 15, 20))
+_RATINGS = Training(18, 2.0, batch_size=4096, weight_decay=2e-3, precision="float32")  # bf16 moves the error more than seeds do
+_PAPER_GREY = Training(40, 0.02, batch_size=265, schedule="linear ramp", weight_decay=1e-4, augment="paper")
+_PAPER_COLOUR = Training(200, 0.4, batch_size=512, schedule="paper decays", weight_decay=1e-4, augment="paper")
+
+
+def _ours(
+    training: Training, one: int, two: tuple[int, ...], three: tuple[int, ...], later_rate: float
+) -> tuple[tuple[Training, ...], ...]:
+    return tuple(stages(training, *epochs, later_rate=later_rate) for epochs in ((one,), two, three))
+
+
+FROZEN: dict[tuple[str, str], Frozen] = {
+    ("fashion-mnist", "cpu"): Frozen(
+        _SMALL,
+        _ours(_GREY, 21, (10, 15), (10, 8, 11), 0.05),
+        _SPLITS,
+        image_law,
+        replace(_PAPER_GREY, epochs=12, rate=0.1, batch_size=256),
+        replace(_GREY, epochs=25),
+        _SMALL,
+        views="flip, shift 1",
+        paper_epochs=(21, 12, 8),
+    ),
+    ("cifar10", "cpu"): Frozen(
+        "quick",
+        _ours(replace(_GREY, augment="flip, shift 4"), 10, (6, 6), (5, 4, 5), 0.05),
+        _SPLITS,
+        image_law,
+        replace(_PAPER_COLOUR, epochs=6, rate=0.1, batch_size=256),
+        replace(_GREY, epochs=10, augment="flip, shift 4"),
+        "quick",
+        views="flip",
+        paper_epochs=(10, 6, 4),
+    ),
+    ("movielens", "cpu"): Frozen(
+        "ratings:28,12,12",
+        _ours(_RATINGS, 18, (3, 18), (3, 5, 18), 2.0),
+        ((1.0,), (0.15, 0.85), (0.1, 0.3, 0.6)),
+        rating_law,
+        Training(12, 0.2, batch_size=128, schedule="paper decays", weight_decay=1e-4, precision="float32"),
+        replace(_RATINGS, rate=1.0),  # true ratings pull harder: at 2 it diverges
+        "ncf",
+        mixes=False,
+        tuned_rates=(0.01, 0.01),
+    ),
+    ("fashion-mnist", "gpu"): Frozen(
+        "small-inception",
+        _ours(_GREY, 40, (30, 30), (20, 20, 30), 0.05),
+        _SPLITS,
+        image_law,
+        _PAPER_GREY,
+        replace(_GREY, epochs=40),
+        "small-inception",
+        views="flip, shift 1",
+    ),
+    ("cifar10", "gpu"): Frozen(
+        "fast-resnet",
+        (stages(_COLOUR, 60, later_rate=0.2), *(stages(_COLOUR_STAGED, *epochs, later_rate=0.2) for epochs in _COLOUR_EPOCHS)),
+        _SPLITS,
+        image_law,
+        _PAPER_COLOUR,
+        replace(_COLOUR, epochs=60),
+        "cifar-resnet18",
+        views="flip",
+    ),
+}
+FROZEN["mnist", "cpu"] = replace(
+    FROZEN["fashion-mnist", "cpu"],
+    ours=_ours(_DIGITS, 8, (4, 6), (4, 3, 4), 0.05),
+    paper=replace(FROZEN["fashion-mnist", "cpu"].paper, epochs=5),
+    clean=replace(_DIGITS, epochs=10),
+    views="shift 1",
+    paper_epochs=(8, 5, 3),
+)
+FROZEN["mnist", "gpu"] = replace(
+    FROZEN["fashion-mnist", "gpu"],
+    ours=_ours(_DIGITS, 40, (30, 30), (20, 20, 30), 0.05),
+    clean=replace(_DIGITS, epochs=40),
+    views="shift 1",
+)
+FROZEN["cifar100", "gpu"] = replace(FROZEN["cifar10", "gpu"], paper=replace(_PAPER_COLOUR, batch_size=256, rate=0.2))
+for _size in SIZES:
+    FROZEN["kmnist", _size] = FROZEN["mnist", _size]
+FROZEN["cifar100", "cpu"] = FROZEN["cifar10", "cpu"]
+FROZEN["movielens", "gpu"] = replace(
+    FROZEN["movielens", "cpu"], paper=Training(200, 0.2, batch_size=128, schedule="paper decays", weight_decay=1e-4)
+)
+
+
+def method(table: str, size: str, name: str, epsilon: float | None) -> Method:
+    """The frozen recipe of one row of a data set's table."""
+    return FROZEN[table, size].method(name, epsilon)
+
+
+# What makes the difference ---------------------------------------------------------------------------------------------------------------
+
+GRID_DATA = "fashion-mnist"
+GRID_EPOCHS = 4  # a stage, where many recipes are compared: they rank, and are not the best that each can do
+
+
+def why(epsilon: float) -> dict[str, Method]:
+    """Fashion-MNIST, one thing changed at a time, eight epochs in all but for the stages, no views."""
+    one = replace(_GREY, epochs=8)
+    two = stages(one, 5, 5, later_rate=0.05)
+    three = stages(one, 4, 3, 4, later_rate=0.05)
+    hard = replace(one, loss="cross-entropy")
+    net = FROZEN[GRID_DATA, "cpu"].net
+    hard_two = tuple(replace(stage, loss="cross-entropy") for stage in two)
+    return {
+        "loss: cross-entropy": Method(net, (hard,), "rr"),
+        "LP-2ST: its law, filter, share and temperature": replace(paper(2, epsilon, net, one), stages=hard_two),
+        "loss: cross-entropy, mixup": Method(net, (replace(hard, alpha=8.0),), "rr"),
+        "loss: debiased": Method(net, (replace(one, loss="debiased"),), "rr"),
+        "loss: likelihood": Method(net, (one,), "rr"),
+        "law: subset selection": Method(net, (one,), "subset"),
+        "law: RRWithPrior, 2 stages": Method(net, two, "rr-with-prior", (0.6, 0.4)),
+        "law: prior split, 2 stages": Method(net, two, "split", (0.6, 0.4)),
+        "law: auto, 2 stages": Method(net, two, "auto", (0.6, 0.4)),
+        "stages: auto, 1 stage": Method(net, (one,), "auto"),
+        "stages: auto, 3 stages": Method(net, three, "auto", (0.4, 0.3, 0.3)),
+    }
+
+
+def splits(epsilon: float) -> dict[str, Method]:
+    """Fashion-MNIST, the paper's two stages by share and temperature (Ghazi et al. 2021, figure 4, left), four epochs a stage."""
+    base = FROZEN[GRID_DATA, "cpu"].method("paper-2st", epsilon).shortened(GRID_EPOCHS)
+    return {
+        f"share {share:g}, temperature {temperature:g}": replace(base, sizes=(share, round(1 - share, 3)), temperature=temperature)
+        for share in (0.4, 0.6, 0.8)
+        for temperature in (0.3, 0.6, 1.0)
+    }
+
+
+def mixups(epsilon: float) -> dict[str, Method]:
+    """Fashion-MNIST, the paper's two stages by mixup (Ghazi et al. 2021, figure 4, right), four epochs a stage."""
+    base = FROZEN[GRID_DATA, "cpu"].method("paper-2st", epsilon).shortened(GRID_EPOCHS)
+    first, second = base.stages
+    return {
+        f"mixup {one:g}, then {two:g}": replace(base, stages=(replace(first, alpha=one), replace(second, alpha=two)))
+        for one in (0.0, 4.0, 16.0)
+        for two in (0.0, 4.0, 16.0)
+    }
+
+
+def nets(epsilon: float) -> dict[str, Method]:
+    """Fashion-MNIST, ours and the paper's two stages on other nets (as Tang et al. 2021, table 9), four epochs a stage."""
+    rows = {name: FROZEN[GRID_DATA, "cpu"].method(name, epsilon).shortened(GRID_EPOCHS) for name in ("paper-2st", "ours-2")}
+    return {
+        f"{net}, {name}": replace(row, net=net)
+        for net in (_SMALL, "quick", "small-convnet", "small-inception")
+        for name, row in rows.items()
+    }
+
+
+def ratings(epsilon: float) -> dict[str, Method]:
+    """MovieLens, our net in every row, with the rate that noisy held-out ratings chose for hard labels."""
+    frozen = FROZEN["movielens", "cpu"]
+    (one,), two = frozen.ours[:2]
+    sizes = frozen.sizes[1]
+    return {
+        "RR, cross-entropy": frozen.method("tuned-1st", epsilon),
+        "LP-2ST: RRWithPrior, cross-entropy, filter, 2 stages": frozen.method("tuned-2st", epsilon),
+        "RR, likelihood": Method(frozen.net, (one,), "rr"),
+        "subset selection, likelihood": Method(frozen.net, (one,), "subset"),
+        "RRWithPrior, likelihood, 2 stages": Method(frozen.net, two, "rr-with-prior", sizes),
+        "threshold questions, likelihood": Method(frozen.net, (one,), "split", prior="threshold"),
+        "threshold questions, likelihood, 2 stages": Method(frozen.net, two, "split", sizes, prior="threshold"),
+    }
+
+
+def precision(epsilon: float) -> dict[str, Method]:
+    """MNIST, frozen recipes in float32 and as "auto" has it, which is bf16 where the processor computes in it."""
+    rows = {name: FROZEN["mnist", "cpu"].method(name, epsilon) for name in ("ours-1", "tuned-2st")}
+    return {
+        f"{name}, {precision}": replace(row, stages=tuple(replace(stage, precision=precision) for stage in row.stages))
+        for name, row in rows.items()
+        for precision in ("float32", "auto")
+    }
+
+
+GRIDS: dict[str, Callable[[float], dict[str, Method]]] = {
+    "why": why,
+    "ratings": ratings,
+    "splits": splits,
+    "mixups": mixups,
+    "nets": nets,
+    "precision": precision,
+}
+"""Tables at size cpu whose rows are recipes of their own, by name; what a function says of itself is the table's title."""
+_OTHER_DATA = {"ratings": "movielens", "precision": "mnist"}  # grids of other data than GRID_DATA
+
+
+def data_of(table: str) -> str:
+    """The data set of any table."""
+    return _OTHER_DATA.get(table, GRID_DATA) if table in GRIDS else table
+
+
+def recipe_of(table: str, size: str, name: str, epsilon: float | None) -> Method | None:
+    """The present recipe of a row of any table; None if there is none of this name."""
+    if table in GRIDS:
+        return GRIDS[table](epsilon or 0.0).get(name)
+    return method(table, size, name, epsilon) if name in METHODS else None

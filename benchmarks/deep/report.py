@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables and plots of the deep benchmarks, from the runs in results/deep.json."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import Run, load_runs, save_plot
+from benchmarks.deep.data import TABLES
+from benchmarks.deep.published import EPSILONS, PUBLISHED
+from benchmarks.deep.recipes import GRIDS, METHODS, SIZES, data_of, recipe_of
+from benchmarks.deep.runs import FIRST_SEED, counts, results_file
+
+NAMES = {
+    "paper-1st": "LP-1ST, the paper's recipe",
+    "paper-2st": "LP-2ST, the paper's recipe",
+    "paper-3st": "LP-3ST, the paper's recipe",
+    "tuned-1st": "LP-1ST, trained as ours",
+    "tuned-2st": "LP-2ST, trained as ours",
+    "alibi": "ALIBI, trained as ours",
+    "ours-1": "labeldp, 1 stage",
+    "ours-2": "labeldp, 2 stages",
+    "ours-3": "labeldp, 3 stages",
+    "dp-sgd": "DP-SGD, delta 1e-5",
+    "non-private": "no privacy",
+}
+
+
+def cells(table: str, size: str, *, tiny: bool = False) -> dict[tuple[str, float | None], list[Run]]:
+    """Finished runs of the present recipes, by method and epsilon; with fresh seeds only."""
+    found: dict[tuple[str, float | None], list[Run]] = {}
+    for run in load_runs(results_file(tiny)):
+        if (run["table"], run["size"]) != (table, size) or run["status"] != "finished" or run["seed"] < FIRST_SEED or not counts(run):
+            continue
+        present = recipe_of(table, size, run["method"], run["epsilon"])
+        if tiny or (present is not None and run["recipe"] == present.described()):
+            found.setdefault((run["method"], run["epsilon"]), []).append(run)
+    return found
+
+
+def measured(table: str, runs: Sequence[Run]) -> np.ndarray:
+    """The table's number of each run: RMSE for ratings, else accuracy in %."""
+    return np.array([run["rmse"] if rates(table) else 100 * run["accuracy"] for run in runs])
+
+
+def rates(table: str) -> bool:
+    """True for tables of ratings."""
+    return data_of(table) == "movielens"
+
+
+def shown(values: np.ndarray, digits: int) -> str:
+    """Mean, and standard deviation over seeds; empty if there is none."""
+    if not len(values):
+        return ""
+    spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{values.mean():.{digits}f}{spread}"
+
+
+def markdown(table: str, size: str, epsilons: Sequence[float], *, tiny: bool = False) -> str:
+    """The table of a data set: ours and theirs as measured, the published number in brackets."""
+    if table in GRIDS:
+        return grid_markdown(table, tiny=tiny)
+    found, published = cells(table, size, tiny=tiny), PUBLISHED[table]
+    digits = 3 if rates(table) else 2
+    title = "test RMSE" if rates(table) else "test accuracy, %"
+    lines = [f"| {table}, {size}: {title} | " + " | ".join(f"eps = {e:g}" for e in epsilons) + " | seeds | minutes a run |"]
+    lines.append("|---" * (len(epsilons) + 3) + "|")
+    for name in METHODS:
+        if name == "non-private":
+            continue
+        row = [_cell(table, found.get((name, float(e)), []), published.beside(name, e), digits) for e in epsilons]
+        runs = [run for e in epsilons for run in found.get((name, float(e)), [])]
+        lines.append(f"| {NAMES[name]} | " + " | ".join(row) + f" | {_seeds(runs)} | {_minutes(runs)} |")
+    runs = found.get(("non-private", None), [])
+    bound = _cell(table, runs, published.beside("non-private", None), digits)
+    lines.append(f"| {NAMES['non-private']} | {bound}" + " |" * len(epsilons) + f" {_seeds(runs)} | {_minutes(runs)} |")
+    for label, numbers in published.others.items():
+        text = ", ".join(f"{value:g} at " + ("no privacy" if e is None else f"eps {e:g}") for e, value in numbers.items())
+        lines.append(f"\nPublished: {label}: {text}.")
+    sources = ", ".join(sorted(set(published.source.values())))
+    note = "Mean ± standard deviation over seeds of true test labels, looked at after training; in brackets the published number"
+    return "\n".join(lines) + f"\n\n{note} ({sources}; beside labeldp: LP-2ST's)."
+
+
+def tables() -> str:
+    """Every table of which something was run: data sets, then grids."""
+    kept = {(run["table"], run["size"]) for run in load_runs(results_file(False))}
+    blocks = [markdown(table, size, EPSILONS[table]) for table in TABLES for size in SIZES if (table, size) in kept]
+    for table, grid in GRIDS.items():
+        if (table, "cpu") in kept:
+            blocks.append(f"`{table}`: {grid.__doc__}\n\n{grid_markdown(table)}")
+    return "\n\n".join(blocks)
+
+
+SUMMED_UP = ("tuned-2st", "ours-1", "ours-2", "non-private")
+
+
+def summary() -> str:
+    """One line for each table, size and epsilon at which ours was run: the README's. Seeds in brackets; epochs are ours."""
+    titles = ("data, net, weights, precision", "eps", "LP-2ST, published", *(NAMES[name] for name in SUMMED_UP), "epochs", "minutes a run")
+    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
+    for table, size in sorted({(run["table"], run["size"]) for run in load_runs(results_file(False))}):
+        if table in GRIDS:
+            continue
+        found, digits = cells(table, size), 3 if rates(table) else 2
+        for epsilon in sorted({epsilon for name, epsilon in found if name in ("ours-1", "ours-2") and epsilon is not None}):
+            at = {name: found.get((name, None if name == "non-private" else epsilon), []) for name in SUMMED_UP}
+            published = PUBLISHED[table].beside("paper-2st", epsilon)
+            ours = at["ours-1"] + at["ours-2"]
+            row = [_what(table, size, ours), f"{epsilon:g}", "" if published is None else f"{published:.{digits}f}"]
+            row += [shown(measured(table, runs), digits) + (f" ({len(runs)})" if runs else "") for runs in at.values()]
+            lines.append("| " + " | ".join([*row, _epochs(at), _minutes(ours)]) + " |")
+    return "\n".join(lines)
+
+
+def _what(table: str, size: str, runs: Sequence[Run]) -> str:
+    """Data set, size, net with its number of weights, and precision where the run has recorded it."""
+    net = runs[0]["recipe"]["net"].partition(":")[0]
+    number = "RMSE" if rates(table) else "accuracy, %"
+    precision = sorted({run["precision"] for run in runs if run.get("precision")})
+    return ", ".join([f"{table} {size}: {number}", net, f"{runs[0]['parameters'] / 1000:,.0f} k", *precision])
+
+
+def _epochs(at: dict[str, list[Run]]) -> str:
+    """Epochs of each stage, of what was run of ours."""
+    runs = [at[name][0] for name in ("ours-1", "ours-2") if at[name]]
+    return "; ".join(" + ".join(str(stage["epochs"]) for stage in run["recipe"]["stages"]) for run in runs)
+
+
+def _cell(table: str, runs: list[Run], published: float | None, digits: int) -> str:
+    own = shown(measured(table, runs), digits)
+    return own + (f" ({published:.{digits}f})" if published is not None else "")
+
+
+def _seeds(runs: list[Run]) -> str:
+    counts: dict[float | None, int] = {}
+    for run in runs:
+        counts[run["epsilon"]] = counts.get(run["epsilon"], 0) + 1
+    low, high = (min(counts.values()), max(counts.values())) if counts else (0, 0)
+    return "" if not counts else str(low) if low == high else f"{low} to {high}"
+
+
+def _minutes(runs: Sequence[Run]) -> str:
+    """Median, of one core; on a GPU, of the clock."""
+    seconds = [run["training_seconds" if run["device"] == "cuda" else "core_seconds"] for run in runs]
+    return f"{np.median(seconds) / 60:.1f}" if seconds else ""
+
+
+def grid_markdown(table: str, *, tiny: bool = False) -> str:
+    """A recipe a row: accuracy, bits a label, and of the last stage: how many candidates a row had, how often the label was one."""
+    found = cells(table, "cpu", tiny=tiny)
+    epsilons = sorted({epsilon for _, epsilon in found if epsilon is not None})
+    number, digits = ("RMSE", 3) if rates(table) else ("accuracy, %", 2)
+    lines = ["| what | " + " | ".join(f"eps = {e:g}: {number} | bits a label | mean k | label among k, %" for e in epsilons) + " |"]
+    lines.append("|---" * (1 + 4 * len(epsilons)) + "|")
+    for name in GRIDS[table](1.0):
+        row = []
+        for epsilon in epsilons:
+            runs = found.get((name, epsilon), [])
+            row += [shown(measured(table, runs), digits), _bits(runs)]
+            row += [_mean(runs, "mean_size", 1), _mean(runs, "label_in_candidates", 100)]
+        lines.append(f"| {name} | " + " | ".join(row) + " |")
+    return "\n".join(lines)
+
+
+def _mean(runs: Sequence[Run], name: str, factor: float) -> str:
+    known = [factor * run["stages"][-1][name] for run in runs if run["stages"][-1].get(name) is not None]
+    return f"{np.mean(known):.2f}" if known else ""
+
+
+def _bits(runs: Sequence[Run]) -> str:
+    """Mean bits of information that a label's output tells, over the rows of the stages where it is known."""
+    known = [stage for run in runs for stage in run["stages"] if stage["bits"] is not None]
+    return f"{np.average([stage['bits'] for stage in known], weights=[stage['drawn'] for stage in known]):.3f}" if known else ""
+
+
+def plot(table: str, size: str, epsilons: Sequence[float], path: Path, *, tiny: bool = False) -> bool:
+    """Accuracy, or RMSE, against epsilon; of a grid against the share of labels among the candidates. False without matplotlib."""
+
+    def draw(axes: Any) -> None:
+        (_plot_grid if table in GRIDS else _plot_table)(axes, table, size, epsilons, tiny)
+        axes.legend(fontsize=8)
+
+    return save_plot(path, [[draw]])
+
+
+def _plot_grid(axes: Any, table: str, size: str, epsilons: Sequence[float], tiny: bool) -> None:
+    """Every run a point: the model before the last stage against the end result (Ghazi et al. 2021, figure 5)."""
+    for (name, epsilon), runs in cells(table, size, tiny=tiny).items():
+        known = [run for run in runs if run["stages"][-1].get("label_in_candidates") is not None]
+        if known:
+            hits = [100 * run["stages"][-1]["label_in_candidates"] for run in known]
+            axes.plot(hits, measured(table, known), "o", label=f"{name}, eps {epsilon:g}")
+    axes.set(
+        xlabel="label among the candidates, %",
+        ylabel="test RMSE" if rates(table) else "test accuracy, %",
+        title=f"{table} ({data_of(table)}, {size})",
+    )
+
+
+def _plot_table(axes: Any, table: str, size: str, epsilons: Sequence[float], tiny: bool) -> None:
+    """Measured as lines with spread, published as crosses."""
+    found, published = cells(table, size, tiny=tiny), PUBLISHED[table]
+    for number, name in enumerate(METHODS):
+        points = [(e, measured(table, found[name, float(e)])) for e in epsilons if (name, float(e)) in found]
+        colour = f"C{number}"
+        if points:
+            x, means, spreads = zip(*((e, v.mean(), v.std(ddof=1) if len(v) > 1 else 0.0) for e, v in points), strict=True)
+            axes.errorbar(x, means, spreads, marker="o", capsize=3, label=NAMES[name], color=colour)
+        known = {e: v for e, v in published.rows.get(name, {}).items() if e is not None}
+        if known:
+            axes.plot(list(known), list(known.values()), "x:", color=colour, label=f"{NAMES[name]}, published")
+    clean = found.get(("non-private", None))
+    if clean:
+        axes.axhline(measured(table, clean).mean(), color="black", linestyle="--", linewidth=1, label=NAMES["non-private"])
+    axes.set(xlabel="epsilon", ylabel="test RMSE" if rates(table) else "test accuracy, %", title=f"{table} ({size})")
+
+
+# Learning curves ----------------------------------------------------------------------------------------------------------------------
+
+
+def plot_curves(runs: Sequence[Run], title: str, path: Path) -> bool:
+    """Curves of runs over their epochs (Ghazi et al. 2021, figure 3). False without matplotlib or a run that was watched."""
+    watched = [run for run in runs if run["epochs"] and "mean_k" in run["epochs"][-1]]
+    if not watched:
+        return False
+    return save_plot(path, [[partial(_draw_curve, run=run) for run in watched]], size=(5.2, 4.2), title=title, sharey=True)
+
+
+def _draw_curve(axes: Any, run: Run) -> None:
+    at = np.arange(1, len(run["epochs"]) + 1)
+    for name, label, style in (("accuracy", "accuracy", "o-"), ("top_k_accuracy", "label among the k that RRWithPrior keeps", "s--")):
+        axes.plot(at, [100 * epoch[name] for epoch in run["epochs"]], style, markersize=3, label=label)
+    right = axes.twinx()
+    right.plot(at, [epoch["mean_k"] for epoch in run["epochs"]], "C2:", label="mean k (right)")
+    right.set_ylim(1, 10)
+    for place, epoch in enumerate(run["epochs"]):
+        if epoch["epoch"] == 1 and place:
+            axes.axvline(place + 0.5, color="grey", linewidth=0.8)
+    axes.set(xlabel="epoch (a line where a stage begins)", ylabel="% of test rows", title=f"{run['method']}, eps {run['epsilon']:g}")
+    lines = [*axes.get_lines()[:2], *right.get_lines()]
+    axes.legend(lines, [line.get_label() for line in lines], fontsize=8, loc="center right")

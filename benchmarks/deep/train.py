@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One training under a recipe: draws stage by stage from seeded noise, which protects nothing and is for public data only."""
+
+import copy
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+import labeldp as ldp
+from benchmarks.deep.data import Data
+from benchmarks.deep.nets import build
+from benchmarks.deep.recipes import Method, Training
+from labeldp.deep import Form, debias_weights, evidence_of
+from labeldp.deep.loop import Epoch, predict, train
+from labeldp.deep.placement import autocast
+from labeldp.errors import SeededNoiseWarning
+from labeldp.evidence import NoisyLabels
+from labeldp.laws import LAWS, Law, PriorSplit, RRWithPrior, sets
+from labeldp.privacy.door import open_run
+from labeldp.privacy.draw import Prior
+from labeldp.privacy.run import Run
+from labeldp.protocol.fitting import in_top_k
+from labeldp.protocol.stages import plan_stages, run_stages
+
+Rows = NDArray[np.int64]
+Floats = NDArray[np.float64]
+_INFORMATION_ROWS = 2000
+WATCHED_ROWS = 2000
+"""Test rows that each epoch's net is asked about."""
+
+
+@dataclass
+class Fitted:
+    """What a training leaves behind.
+
+    Attributes
+    ----------
+    net : nn.Module
+    stages : list of dict
+        Law, rows drawn and learned from, mean bits of information a label, mean number of candidates.
+    epochs : list of dict
+        Stage, number and mean loss of each epoch.
+    candidates : dict
+        By stage, from 0: the rows drawn and their candidate sets, packed, where the law has any.
+    watched : list of arrays
+        Each epoch's probabilities for the first test rows, to be compared with their labels after training.
+    """
+
+    net: nn.Module
+    stages: list[dict[str, object]] = field(default_factory=list)
+    epochs: list[dict[str, object]] = field(default_factory=list)
+    candidates: dict[int, tuple[Rows, NDArray[np.uint8]]] = field(default_factory=dict)
+    watched: list[Floats] = field(default_factory=list)
+
+    def hits(self, number: int, labels: NDArray[np.integer], n_classes: int) -> dict[str, float]:
+        """Share of a stage's rows whose true label was among the candidates: top-k accuracy of the model before it. After training only."""
+        if number not in self.candidates:
+            return {}
+        rows, packed = self.candidates[number]
+        return {"label_in_candidates": float(sets.contains(packed, labels[rows], n_classes).mean())}
+
+
+class Watched:
+    """A run that remembers what it drew last."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.n_rows, self.partition = run.n_rows, run.partition
+        self.rows: Rows = np.empty(0, np.int64)
+        self.noisy: NoisyLabels | None = None
+
+    def privatize(self, rows: Rows, law: Law, prior: Prior = None, stage: str = "release") -> NoisyLabels:
+        """As the run's."""
+        self.rows, self.noisy = rows, self._run.privatize(rows, law, prior, stage)
+        return self.noisy
+
+
+class Stages:
+    """A method's stages on a data set: the functions that `run_stages` calls."""
+
+    def __init__(self, data: Data, method: Method, seed: int, device: str, progress: Callable[[str], object]) -> None:
+        torch.manual_seed(seed)
+        self.data, self.method, self.device, self.progress = data, method, device, progress
+        self.generator = torch.Generator().manual_seed(seed)
+        self.found = Fitted(build(method.net, data))
+        self.run: Watched | None = None
+        self._proba: list[Floats] = []  # the model's, of the rows that are drawn next
+
+    def fit(self, rows: Rows, noisy: NoisyLabels, model: nn.Module | None, held_out: object) -> nn.Module:
+        """Learn from all rows drawn so far."""
+        training = self.method.stages[len(self.found.stages)]
+        kept = self._in_top_k(model, rows, noisy) if model is not None and self.method.top_k_filter else np.arange(len(rows))
+        self.found.stages.append(self._drawn() | {"learned_from": len(kept)})
+        if model is None or not self.method.warm_start:
+            net = build(self.method.net, self.data)
+        else:
+            net = copy.deepcopy(model).requires_grad_(True)  # an averaged net needs no gradient
+        return self.learn(net, rows[kept], target_of(training.loss, noisy[kept]), training)
+
+    def learn(self, net: nn.Module, rows: Rows, target: Tensor | Form, training: Training) -> nn.Module:
+        """Train a net on these rows."""
+        inputs = self.data.X[torch.from_numpy(rows)]
+        recipe = training.recipe()
+        return train(net, inputs, target, recipe, generator=self.generator, device=self.device, progress=self._progress, watch=self._watch)
+
+    def prior_of(self, model: nn.Module, rows: Rows) -> Floats:
+        """What the law is told of rows whose labels the model knows nothing of."""
+        proba = probabilities(model, self.data.X[torch.from_numpy(rows)], self.method.views, self.method.temperature)
+        self._proba.append(proba)
+        return proba
+
+    def _in_top_k(self, model: nn.Module, rows: Rows, noisy: NoisyLabels) -> Rows:
+        """Places of the latest rows, and of earlier ones whose noisy label is among the model's top k."""
+        return in_top_k(noisy, probabilities(model, self.data.X[torch.from_numpy(rows)], self.method.views), "mean")
+
+    def _drawn(self) -> dict[str, object]:
+        """What this stage drew, and the mean bits that its outputs tell of labels that follow the model's probabilities."""
+        assert self.run is not None
+        assert self.run.noisy is not None
+        (block,) = self.run.noisy.blocks
+        proba = np.concatenate(self._proba)[:_INFORMATION_ROWS] if self._proba else None
+        self._proba.clear()
+        bits = None
+        if proba is not None or not block.law.draws_side:
+            bits = float(np.mean(block.law.information(proba))) / math.log(2)
+        size = float(block.side["size"].mean()) if "size" in block.side else None
+        if "candidates" in block.side:
+            self.found.candidates[len(self.found.stages)] = (self.run.rows, block.side["candidates"])
+        return {"law": block.law.name, "drawn": len(self.run.rows), "bits": bits, "mean_size": size}
+
+    def _watch(self, number: int, net: nn.Module) -> None:
+        self.found.watched.append(probabilities(net, self.data.X_test[:WATCHED_ROWS]))
+
+    def _progress(self, epoch: Epoch) -> None:
+        stage = max(1, len(self.found.stages))
+        self.found.epochs.append({"stage": stage, "epoch": epoch.number, "loss": round(epoch.loss, 5)})
+        self.progress(f"stage {stage}, epoch {epoch.number}: loss {epoch.loss:.4f}")
+
+
+def target_of(loss: str, noisy: NoisyLabels) -> Tensor | Form:
+    """What a loss is given."""
+    if loss == "cross-entropy":
+        return torch.from_numpy(noisy.hard_codes())
+    return debias_weights(noisy) if loss == "debiased" else evidence_of(noisy)
+
+
+def fit(
+    data: Data, method: Method, epsilon: float | None, seed: int, *, device: str = "cpu", progress: Callable[[str], object] = str
+) -> Fitted:
+    """Train as a method says.
+
+    Parameters
+    ----------
+    data : Data
+    method : Method
+    epsilon : float or None
+        None: no privacy, on true labels.
+    seed : int
+        Of the noise, the weights and the order of rows.
+    device : str
+    progress : function of a line of text
+    """
+    stages = Stages(data, method, seed, device, progress)
+    if method.law == "none" or epsilon is None:
+        training = replace(method.stages[0], loss="cross-entropy")
+        stages.found.net = stages.learn(stages.found.net, np.arange(len(data.y)), torch.from_numpy(data.y), training)
+        return stages.found
+    law = PriorSplit(data.n_classes, epsilon, ordered=True) if method.prior == "threshold" else LAWS[method.law](data.n_classes, epsilon)
+    plan = plan_stages(law, n_stages=len(method.sizes), sizes=method.sizes, validation_fraction=0.0, n_rows=len(data.y))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SeededNoiseWarning)
+        opened = open_run(data.y, classes=range(data.n_classes), epsilon=epsilon, laws=plan.to_dict(), noise=ldp.SeededNoise(seed))
+    with opened as run:
+        stages.run = Watched(run)
+        stages.found.net = run_stages(stages.run, plan, fit=stages.fit, prior_of=stages.prior_of).model
+    return stages.found
+
+
+def precision_used(method: Method, device: str) -> str:
+    """What "auto" comes to on this machine, in the order of stages: "bf16", "float32"; DP-SGD has a loop of its own, without autocast."""
+    found = {}
+    for training in method.stages if method.law != "dp-sgd" else ():
+        with autocast(torch.device(device), training.precision):
+            found["bf16" if torch.is_autocast_enabled(device) else "float32"] = True
+    return ", ".join(found) or "float32"
+
+
+def probabilities(net: nn.Module, inputs: Tensor, views: str = "one", temperature: float = 1.0) -> Floats:
+    """Of the classes: (n, K) float64, averaged over the views of an image."""
+    seen = seen_as(inputs, views)
+    zero = torch.zeros((), dtype=torch.float64)
+    total = sum((torch.softmax(predict(net, x).double() / temperature, dim=1) for x in seen), zero)
+    return np.asarray((total / len(seen)).cpu())
+
+
+def seen_as(inputs: Tensor, views: str) -> list[Tensor]:
+    """The inputs; mirrored too; and each of them moved by a pixel in four directions, zeros coming in."""
+    seen = [inputs, inputs.flip(3)] if "flip" in views else [inputs]
+    if "shift 1" not in views:
+        return seen
+    moves = ((1, 1), (0, 1), (2, 1), (1, 0), (1, 2))
+    height, width = inputs.shape[2:]
+    return [functional.pad(x, (1, 1, 1, 1))[:, :, down : down + height, right : right + width] for x in seen for down, right in moves]
+
+
+def scored(proba: Floats, labels: NDArray[np.int64], epsilon: float | None, rates: bool) -> dict[str, float]:
+    """Accuracy of an epoch's net; and as a prior of RRWithPrior at this epsilon: mean k, and how often the label is among the k."""
+    n_classes = proba.shape[1]
+    found = {"accuracy": float(np.mean(proba.argmax(axis=1) == labels))}
+    if rates:
+        found["rmse"] = float(np.sqrt(np.mean((proba @ np.arange(n_classes) - labels) ** 2)))
+    if epsilon is None:
+        return found
+    size = np.asarray(RRWithPrior(n_classes, epsilon).prepare(proba)["size"]).astype(np.int64)
+    rank = (proba > proba[np.arange(len(labels)), labels][:, None]).sum(axis=1)
+    return found | {"mean_k": float(size.mean()), "top_k_accuracy": float(np.mean(rank < size))}

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmarks that need torch: pages that show the kept runs, recipes, a run in a process of its own, features that are learned once."""
+
+import json
+import math
+from dataclasses import fields, replace
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmarks import BENCHMARKS, tables
+from benchmarks.common import load_json, load_runs
+from benchmarks.deep import recipes, runs, speed
+from benchmarks.deep.recipes import FROZEN, GRIDS, method
+from benchmarks.deep.train import precision_used
+from benchmarks.small_epsilon import command, features, methods
+from sklearn.datasets import load_digits
+
+from labeldp.deep import Recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "benchmarks" / "README.md"
+
+
+# Kept runs ----------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("page", "name"), [pair for pair in tables.every() if tables.needs_torch(pair[1])])
+def test_pages_are_what_the_command_would_write(page, name):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert tables.put(text, name, tables.PAGES[page][name]()) == text
+
+
+def test_every_run_that_was_started_says_how_it_ended():
+    kept = load_runs(runs.results_file(False))
+    assert all(run["status"] in ("finished", "failed") for run in kept)
+    finished = [run for run in kept if run["status"] == "finished"]
+    assert all(run["recipe"] and run["machine"]["versions"] and run["noise"].startswith("seeded") for run in finished)
+    assert all(run["precision"] in ("bf16", "float32") and run["at_once"] for run in finished if run["device"] == "cuda")
+
+
+def test_a_step_on_likelihoods_meets_its_targets():
+    kept = load_json(speed.RESULT)["cpu"]
+    first, last = kept["cases"][0]["steps"], kept["cases"][-1]["steps"]
+    assert max(found["ratio"] for found in first.values()) <= speed.TARGET
+    assert last["labeldp.deep.train"]["ratio"] <= 1 / speed.LOOP_TARGET
+
+
+def test_the_run_that_had_both_cores_took_what_the_page_says():
+    kept = load_runs(runs.results_file(False))
+    (run,) = [run for run in kept if (run["table"], run["seed"]) == ("fashion-mnist", 103)]
+    assert run["threads"] == 2
+    assert f"(`--threads 2`), and took {run['seconds'] / 60:.1f} minutes" in PAGE.read_text(encoding="utf-8")
+    assert run["seconds"] <= 600
+
+
+# Recipes ------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_recipes_name_every_setting_so_that_no_default_changes_what_they_mean(monkeypatch):
+    """And the published ones are those of the kept runs: SGD, clipped only where that is said."""
+    given = []
+    monkeypatch.setattr(recipes, "Recipe", lambda **named: given.append(named) or Recipe(**named))
+    for frozen in FROZEN.values():
+        for training in (frozen.paper, frozen.clean, *(stage for stages in frozen.ours for stage in stages)):
+            made = training.recipe()
+            assert given[-1].keys() == {field.name for field in fields(Recipe)}
+            assert (made.optimizer, made.momentum, made.clip) == ("sgd", 0.9, math.inf if training.clip is None else training.clip)
+    assert given
+
+
+def test_a_run_says_what_its_precision_came_to():
+    two = method("mnist", "cpu", "ours-2", 1.0)
+    first, second = two.stages
+    low, high = replace(first, precision="bf16"), replace(second, precision="float32")
+    assert precision_used(replace(two, stages=(low, low)), "cpu") == "bf16"
+    assert precision_used(replace(two, stages=(low, high)), "cpu") == "bf16, float32"
+    assert precision_used(replace(two, stages=(high, high)), "cpu") == "float32"
+    assert precision_used(two, "cpu") in ("bf16", "float32")
+    assert precision_used(method("mnist", "cpu", "dp-sgd", 1.0), "cpu") == "float32"
+
+
+def test_where_time_allows_no_privacy_is_trained_as_long_as_ours():
+    assert all(frozen.clean.epochs >= frozen.ours[0][0].epochs for (_, size), frozen in FROZEN.items() if size == "gpu")
+
+
+def test_the_grid_of_precision_differs_from_the_frozen_recipes_in_precision_alone():
+    grid = GRIDS["precision"](1.0)
+    assert recipes.data_of("precision") == "mnist"
+    assert len(grid) == 4
+    for title, row in grid.items():
+        name, precision = title.split(", ")
+        frozen = method("mnist", "cpu", name, 1.0)
+        assert row == replace(frozen, stages=tuple(replace(stage, precision=precision) for stage in frozen.stages))
+        assert {stage.precision for stage in row.stages} == {precision}
+
+
+def test_a_run_that_is_finished_is_known_again():
+    """By the recipe that it was run with, as JSON keeps it."""
+    kept = [run for run in load_runs(runs.results_file(False)) if run["status"] == "finished" and run["seed"] >= runs.FIRST_SEED]
+    wanted = list(runs.wanted("movielens", "cpu", ["ours-1", "ours-2", "non-private"], [1, 2], 3, False))
+    assert len(wanted) == 2 * 2 * 3 + 3
+    for run in wanted:
+        again = json.loads(json.dumps(run))
+        assert any(runs.same(again, other) for other in kept)
+        again["recipe"]["stages"][0]["rate"] *= 2
+        assert not any(runs.same(again, other) for other in kept)
+
+
+def test_every_benchmark_of_nets_has_a_command():
+    for module, _ in (BENCHMARKS[name] for name in BENCHMARKS if tables.needs_torch(name)):
+        assert callable(import_module(f"benchmarks.{module}").main)
+
+
+# Features that a net learns without labels, and DP-SGD --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    """A cache of its own."""
+    monkeypatch.setattr(features, "CACHE", tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def images():
+    X = (load_digits().data / 16).astype(np.float32)
+    return X[:400], X[400:500]
+
+
+def trained(cache):
+    """When each file of the cache was written."""
+    return {path.name: path.stat().st_mtime_ns for path in cache.glob("*.npz")}
+
+
+def test_features_are_learned_once_for_a_recipe_and_images(cache, images):
+    recipe = features.SimCLR(widths=(4, 4, 8, 8), epochs=3, batch=100)
+    train, test, facts = features.learned("mnist", "self-supervised", *images, recipe)
+    assert (train.shape, test.shape) == ((400, 8), (100, 8))
+    np.testing.assert_allclose(np.linalg.norm(train, axis=1), 1, rtol=1e-5)
+    assert facts["losses"][-1] < facts["losses"][0]
+    assert facts["training_seconds"] > 0
+    before = trained(cache)
+    again, _, same = features.learned("mnist", "self-supervised", *images, recipe)
+    np.testing.assert_array_equal(again, train)
+    assert (trained(cache), same) == (before, facts)
+    features.learned("mnist", "self-supervised", *images, replace(recipe, epochs=1))
+    features.learned("mnist", "self-supervised", images[0][::-1], images[1], replace(recipe, epochs=1))
+    assert len(trained(cache)) == 3
+
+
+def test_clusters_of_scan_start_from_the_net_that_is_kept(cache, images):
+    net = features.SimCLR(widths=(4, 4, 8, 8), epochs=1, batch=100)
+    kept = features.learned("mnist", "self-supervised", *images, net)[0]
+    before = trained(cache)
+    recipe = features.SCAN(net, clusters=5, neighbours=5, epochs=1, self_label_epochs=1, batch=100)
+    train, test, facts = features.learned("mnist", "SCAN", *images, recipe)
+    assert (train.shape, test.shape) == ((400, 5), (100, 5))
+    assert set(np.unique(train)) == {0.0, 1.0}
+    assert (train.sum(axis=1) == 1).all()
+    assert facts["recipe"]["net"]["epochs"] == 1
+    assert before.items() < trained(cache).items()
+    np.testing.assert_array_equal(features.learned("mnist", "self-supervised", *images, net)[0], kept)
+
+
+def test_methods_that_are_about_images_are_asked_for_images_only():
+    cells = command.wanted("main", ("digits", "adult", "mnist"), (0.1, 1.0), 1, None)
+    kinds = {(cell["data"], methods.kind_of(cell["data"], cell["method"])) for cell in cells}
+    assert kinds == {
+        ("digits", "plain"),
+        ("adult", "plain"),
+        *(("mnist", kind) for kind in ("plain", "gradients", "self-supervised", "SCAN")),
+    }
+
+
+def test_dp_sgd_learns_with_much_budget_and_not_without():
+    pytest.importorskip("opacus")
+    cell = {"table": "clusters", "data": "digits", "method": methods.DP_SGD, "features": "plain", "seed": 0}
+    much, little = (command.measure(cell | {"epsilon": epsilon}) for epsilon in (50.0, 0.5))
+    assert much["accuracy"] > 0.7
+    assert little["accuracy"] < much["accuracy"] - 0.2
+    assert much["settings"]["delta"] == 1e-5

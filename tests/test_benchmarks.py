@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmarks: one runner, pages that show the kept results, results that meet their targets, and cells that are known again."""
+
+import ast
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from benchmarks import BENCHMARKS, __main__, faults, rare, tables, tabular
+from benchmarks.common import Run, load_json, load_runs, save_runs
+from benchmarks.small_epsilon import command as small_epsilon
+from benchmarks.small_epsilon import plots, report
+from benchmarks.small_epsilon import tables as smaller
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCHMARKS_FOLDER = ROOT / "benchmarks"
+RESULTS = BENCHMARKS_FOLDER / "results"
+FOUND = {"lambda": 0.9, "error_of_mean_loss": -0.01, "spread_of_one_loss": 0.5, "purity": 0.9, "accuracy": 0.8}
+
+
+# The runner ---------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_runner_lists_every_benchmark_on_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == list(BENCHMARKS)
+
+
+@pytest.mark.parametrize(("name", "meant"), [("rares", "rare"), ("small-epsilom", "small-epsilon"), ("depe", "deep")])
+def test_a_name_that_there_is_not_gets_a_suggestion(name: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main([name]) == 2
+    said = capsys.readouterr().err
+    assert f"got '{name}'. Did you mean {meant}" in said
+
+
+def test_a_module_that_is_not_installed_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "torch" or name.startswith("benchmarks.deep")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert __main__.main(["deep"]) == 2
+    assert "deep needs torch: pip install 'labeldp[torch]'" in capsys.readouterr().err
+
+
+def test_options_are_shown_by_a_process_of_its_own() -> None:
+    command = [sys.executable, "-m", "benchmarks", "small_epsilon", "--help"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "usage: python -m benchmarks small-epsilon" in said
+    assert "--rows" in said
+
+
+def test_another_folder_for_results_is_taken(tmp_path: Path) -> None:
+    """As somebody tries a benchmark out; the second time nothing is left to do."""
+    environment = os.environ | {"BENCHMARK_RESULTS": str(tmp_path / "results")}
+    command = [sys.executable, "-m", "benchmarks", "tabular", "--data", "digits", "--epsilon", "4", "--seeds", "1", "--jobs", "1"]
+    said = [subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    assert "6/6 runs started" in said[0]
+    assert "runs started" not in said[1]
+    runs = load_runs(tmp_path / "results" / "tabular.json")
+    assert {run["method"] for run in runs} == set(tabular.METHODS)
+    assert all("finished" in run for run in runs)
+
+
+def imports(path: Path, modules: set[str]) -> Iterator[str]:
+    """The benchmarks' modules that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in modules else str(node.module)
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def test_modules_do_not_import_each_other_in_a_circle_nor_change_the_path() -> None:
+    files = {path for path in BENCHMARKS_FOLDER.rglob("*.py") if path.parent.name != "recording"}
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
+    graph = {name: {found for found in imports(path, set(names)) if found in names} - {name} for name, path in names.items()}
+    assert len(graph) > 25
+    list(TopologicalSorter(graph).static_order())  # raises where there is a circle
+    assert not [name for name, path in names.items() if "sys.path" in path.read_text(encoding="utf-8")]
+    assert {f"benchmarks.{module}" for module, _ in BENCHMARKS.values()} <= set(graph)
+
+
+# Pages --------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("page", "name"), [pair for pair in tables.every() if not tables.needs_torch(pair[1])])
+def test_pages_are_what_the_command_would_write(page: str, name: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert tables.put(text, name, tables.PAGES[page][name]()) == text
+
+
+def test_a_table_is_put_in_its_place_and_nowhere_else() -> None:
+    text = "before\n\n<!-- table a -->\n\nold\n\n<!-- end a -->\n\nold\n"
+    assert tables.put(text, "a", "new \\1") == text.replace("old", "new \\1", 1)
+    with pytest.raises(ValueError, match="one place for the table 'b' in the page; got 0"):
+        tables.put(text, "b", "new")
+    with pytest.raises(ValueError, match="got 2"):
+        tables.put(text * 2, "a", "new")
+
+
+def test_every_place_for_a_table_is_filled_by_the_command() -> None:
+    for page in [ROOT / "README.md", BENCHMARKS_FOLDER / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        places = [line.split()[2] for line in text.splitlines() if line.startswith("<!-- table ")]
+        assert places == list(tables.PAGES.get(page.relative_to(ROOT).as_posix(), {})), page
+
+
+def test_prose_on_speed_says_what_was_measured() -> None:
+    kept = load_json(RESULTS / "speed.json")
+    page = (BENCHMARKS_FOLDER / "README.md").read_text(encoding="utf-8")
+    assert f"{kept['aggregates']['mb_beyond']} MB beyond what Python and pyarrow have loaded" in page
+
+
+# Results ------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_every_run_that_was_started_is_finished_and_says_how() -> None:
+    runs = load_runs(RESULTS / "tabular.json")
+    assert {tabular.key(run) for run in runs} == {tabular.key(run) for run in tabular.wanted(tabular.ESTIMATORS, tabular.EPSILONS, 10)}
+    assert all("finished" in run and "error" not in run and run["machine"]["versions"] and run["estimator"] for run in runs)
+    assert all("finished" in run and "error" not in run and run["machine"]["versions"] for run in report.load_runs())
+
+
+def test_rare_classes_are_nowhere_worse_than_a_constant_or_what_is_done_by_hand() -> None:
+    whole = {at: group for at, group in rare.cells(load_runs(RESULTS / "rare.json")).items() if len(group) == rare.SEEDS}
+    assert len(whole) >= 15
+    for at, group in whole.items():
+        assert min(rare.worse(group, method) for method in rare.METHODS[1:]) > 0.01 / len(whole), at
+
+
+def test_no_kill_lost_or_doubled_anything() -> None:
+    kept = load_json(RESULTS / "faults.json")
+    killed = {engine: sum(run["killed"] for run in each["kills"]) for engine, each in kept.items()}
+    assert killed["local"] >= faults.FULL["local"]
+    assert min(killed["spark"], killed["ray"]) >= 20
+    assert not [run for each in kept.values() for run in each["kills"] if run["problems"]]
+
+
+def test_no_kill_of_a_fit_lost_or_doubled_anything() -> None:
+    trials = load_json(RESULTS / "deep_resume.json")["trials"]
+    assert sum(len(each["kills"]) for each in trials) >= 50
+    assert not [each for each in trials if each["problems"]]
+
+
+def test_a_release_keeps_to_its_bars_of_time_and_memory() -> None:
+    kept = load_json(RESULTS / "scale.json")
+    for case in (kept["laws"]["randomized response, K = 1000"], kept["rows"]["80 M rows"]):
+        assert case["results"]["keep"]["ratio"] <= 1.5
+        assert case["results"]["shuffle"]["ratio"] <= 3.0
+        assert max(found["peak_mb"] for found in case["results"].values()) < 400
+    assert kept["spark"]["randomized response, K = 1000"]["results"]["keep"]["ratio"] <= 1.5
+
+
+def test_results_are_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "runs.json"
+    assert load_runs(path) == []
+    save_runs(path, [{"data": "a"}])
+    save_runs(path, [{"data": "a"}, {"data": "b"}])
+    assert json.loads(path.read_text()) == {"runs": [{"data": "a"}, {"data": "b"}]}
+    assert [each.name for each in path.parent.iterdir()] == ["runs.json"]
+
+
+# Small epsilon, on results that are not complete --------------------------------------------------------------------------------------
+
+
+def cells(rows: int | None = None) -> list[Run]:
+    names = ("mnist", "fashion_mnist", "adult", "digits", "cifar10")
+    return [cell for table in ("main", *smaller.TABLES) for cell in small_epsilon.wanted(table, names, (0.1, 1.0), 2, rows)]
+
+
+def finished(cell: Run) -> Run:
+    """As a run that measured everything, in the tables whose cells measure it too."""
+    return cell | FOUND | {"finished": "now"} | ({"beta": 0.45} if cell["table"] == "beta" else {})
+
+
+def test_a_cell_is_known_again_when_it_is_finished() -> None:
+    wanted = cells()
+    assert len({report.key(cell) for cell in wanted}) == len(wanted)
+    assert [report.key(finished(cell)) for cell in wanted] == [report.key(cell) for cell in wanted]
+    assert report.key(wanted[0] | {"clusters": 30}) == report.key(wanted[0])
+
+
+def test_the_table_of_beta_has_bias_and_spread_beside_accuracy() -> None:
+    lines = report.beta_table([finished(cell) for cell in cells()]).splitlines()
+    assert lines[2] == "| mnist | 0.5 | 0.900 | 0.0 | -0.0100 ± 0.0000 | 0.50 ± 0.00 | 80.0 ± 0.0 |"
+    assert len(lines) == 2 + 2 * 2 * 6
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 1.0])
+def test_what_is_there_is_drawn(tmp_path: Path, share: float) -> None:
+    pytest.importorskip("matplotlib")
+    chance = random.Random(0)
+    runs = [finished(cell) for cell in cells() if chance.random() < share]
+    for run in runs:
+        if chance.random() < 0.3:
+            run.pop(chance.choice(list(FOUND)))
+    made = plots.write(runs, tmp_path)
+    assert {path.name for path in made} == {f"small-epsilon-{run['table']}.png" for run in runs}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in made)
+    assert plots.write([], tmp_path) == []
+
+
+def test_a_trial_has_plots_of_its_own(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    runs = [finished(cell) for cell in cells(rows=500)[:5]]
+    assert plots.write(runs, tmp_path) == []
+    assert [path.name for path in plots.write(runs, tmp_path, 500)] == ["small-epsilon-main-500-rows.png"]
+
+
+def test_every_benchmark_without_torch_has_a_command() -> None:
+    modules = [import_module(f"benchmarks.{module}") for name, (module, _) in BENCHMARKS.items() if not tables.needs_torch(name)]
+    assert all(callable(module.main) and module.__doc__ for module in modules)
