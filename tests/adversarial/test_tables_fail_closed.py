@@ -15,8 +15,8 @@ from labeldp.app import stage
 from labeldp.errors import InvalidInput, LabelDPError
 from labeldp.privacy.staged import Stage
 from labeldp.tables.batch import NONCE, WEIGHTS, Facts
-from labeldp.tables.csv_text import Records
 from labeldp.tables.evidence import read_noisy
+from labeldp.tables.formats import open_table
 from labeldp.tables.jobs import CHECK, KEPT, NAME, ROW_COUNT, WORD
 
 SPEC = ldp.ReleaseSpec("y", [0, 1, 2], 1.0, id="id", dataset="d")
@@ -52,10 +52,12 @@ def test_a_stage_without_rows_is_an_empty_table(tmp_path: Path) -> None:
     assert ledger.runs()[0].state == "settled"
 
 
-def test_what_holds_raw_labels_does_not_show_them() -> None:
+def test_what_holds_raw_labels_does_not_show_them(tmp_path: Path) -> None:
     facts = Facts(np.array([31337], np.int32), None, None, None)
-    records = Records(np.frombuffer(b"sentinel", np.uint8), np.zeros((1, 1), np.int64), np.zeros(1, np.int64))
-    assert "31337" not in repr(facts) and "array" not in repr(facts) + repr(records)
+    (tmp_path / "t.csv").write_text("y\nsentinel\n")
+    (batch,) = open_table(tmp_path / "t.csv").batches()
+    assert batch.column("y").to_pylist() == ["sentinel"]
+    assert "31337" not in repr(facts) and "array" not in repr(facts) and "sentinel" not in repr(batch) + str(batch)
 
 
 @pytest.mark.parametrize("to", ["the input", "nowhere", "another file"])

@@ -1,25 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CSV and TSV: every field of every other column passes byte for byte, quotes included."""
+"""CSV and TSV by way of Arrow: every column is text, whose values pass unchanged; quotes are written where they are needed.
+
+The dialect is RFC 4180: a field that starts with a quote ends with one, and a quote inside it is doubled. Records end in a line feed or
+in carriage return + line feed, mixed at will. A quote or a bare carriage return in an unquoted field is refused: readers disagree on it.
+"""
 
 import base64
-import hashlib
+import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
-from labeldp.tables.csv_text import Records, Splitter, binary_array, quote
+from labeldp.tables.batch import Shape
+from labeldp.tables.digest import ArrowDigest
 from labeldp.tables.labels import LabelCodec
 from labeldp.tables.place import Place, reading
-from labeldp.tables.table import EVIDENCE, Batch, HashedFile
+from labeldp.tables.table import ArrowBatch, Batch, HashedFile
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 HEADER_LIMIT = 1 << 24
-RECORD = "__labeldp_record"
+CHUNK = 1 << 22
+LONGEST_RECORD = 1 << 26
+QUOTE, LINE_FEED, RETURN = b'"\n\r'
+TEXT = pa.large_binary()
 
 
 class CsvSource:
@@ -38,24 +49,13 @@ class CsvSource:
         self.delimiter = "\t" if self.path.suffix.lower() == ".tsv" else ","
         with reading(self.path):
             self._header = _read_header(self.path)
-        self.header, self.names = self._parse_header()
+        self._mark = BYTE_ORDER_MARK if self._header.startswith(BYTE_ORDER_MARK) else b""
         self._line_end = b"\r\n" if self._header.endswith(b"\r\n") else b"\n"
+        self.names = _names(self._header.removeprefix(self._mark), self.delimiter, self.path.name)
+        # Bytes, not text: only columns that are asked for must be in UTF-8.
+        self._schema = pa.schema([(name, pa.binary()) for name in self.names])
         self.extent = self.path.size - len(self._header)
-        self._codec: LabelCodec | None = None
-        self._evidence = False
-
-    def _parse_header(self) -> tuple[Records, tuple[str, ...]]:
-        if b"\0" in self._header:
-            raise InvalidInput(f"Expected text in UTF-8, got NUL bytes in {self.path.name}. Save it as UTF-8.")
-        try:
-            raw = self._header.removeprefix(BYTE_ORDER_MARK)
-            (records,) = Splitter(self.delimiter).split(io.BytesIO(raw))
-            names = tuple(records.text(i)[0].as_py().decode() for i in range(records.ends.shape[1]))
-        except (UnicodeDecodeError, ValueError):
-            raise InvalidInput(f"Expected a header line of column names in UTF-8, got something else in {self.path.name}.") from None
-        if len(set(names)) < len(names):
-            raise InvalidInput(f"Expected distinct column names, got one twice in the header of {self.path.name}. Rename it.")
-        return records, names
+        self._shape: Shape | None = None
 
     def type_of(self, name: str) -> pa.DataType:
         """Text, always."""
@@ -63,20 +63,44 @@ class CsvSource:
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator["CsvBatch"]:
         """The rows in order, in chunks of about 4 MiB."""
+        row = 0
         with reading(self.path), self.path.open_input() as stream:
             stream.seek(len(self._header))
-            start = 0
-            for records in Splitter(self.delimiter, len(self.names), self._line_end).split(stream):
-                yield CsvBatch(self, records, start)
-                start += len(records)
+            for text in whole_records(stream):
+                check_dialect(text, self.delimiter, row)
+                for rows in self._parsed(text, row, columns):
+                    yield CsvBatch(self, rows, row, len(text))
+                    row += len(rows)
+
+    def _parsed(self, text: bytes, row: int, columns: Sequence[str] | None) -> list[pa.RecordBatch]:
+        """Whole records as one batch, or none of blank lines. Null is an empty field without quotes, which is written so again."""
+        ragged: list[pa_csv.InvalidRow] = []
+
+        def note(found: pa_csv.InvalidRow) -> str:
+            ragged.append(found)
+            return "skip"  # an error of Arrow would quote the row
+
+        # Arrow drops a byte order mark wherever it begins to read.
+        text = BYTE_ORDER_MARK + text if text.startswith(BYTE_ORDER_MARK) else text
+        blank_lines = {"ignore_empty_lines": len(self.names) > 1}  # of one column they are rows
+        nulls = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
+        found = pa_csv.read_csv(
+            pa.py_buffer(text),
+            pa_csv.ReadOptions(use_threads=False, column_names=self.names, block_size=len(text) + 1),
+            pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=note, **blank_lines),
+            pa_csv.ConvertOptions(column_types=self._schema, include_columns=columns, **nulls),
+        )
+        if ragged:
+            raise InvalidInput(
+                f"Expected {len(self.names)} fields in every record, as the header has, got {ragged[0].actual_columns} in row "
+                f"{row + ragged[0].number - 1} (the first is row 0). Mend the row; a field that holds the delimiter must be quoted."
+            )
+        batches: list[pa.RecordBatch] = found.to_batches()
+        return batches
 
     def restored(self, rows: pa.RecordBatch, label: str) -> Iterator["CsvBatch"]:
-        """Batches of the records, whose label is empty."""
-        text = rows.column(RECORD)
-        offsets = np.frombuffer(text.buffers()[1], np.int64)[text.offset : text.offset + len(text) + 1]
-        stream = io.BytesIO(memoryview(text.buffers()[2] or b"")[offsets[0] : offsets[-1]])
-        for records in Splitter(self.delimiter, len(self.names), self._line_end).split(stream):
-            yield CsvBatch(self, records, 0)
+        """A batch of rows that came from one."""
+        yield CsvBatch(self, rows, 0, rows.nbytes)
 
     def line_of(self, row: int) -> int:
         """The line of the file, the first being 1, on which a record begins: read again, for messages."""
@@ -93,118 +117,66 @@ class CsvSource:
         return line
 
     def public_digest(self, label: str) -> "CsvDigest":
-        """Digest of the text without the label's field."""
-        return CsvDigest(self, label)
+        """Digest of every column but the label, however fields were quoted."""
+        return CsvDigest(self._schema, tuple(name for name in self.names if name != label))
 
     def plan(self, codec: LabelCodec, evidence_bytes: int) -> None:
         """Label texts by this codec; evidence in base64url if it has any width."""
-        self._codec = codec
-        self._evidence = evidence_bytes > 0
-        self._texts = [quote(str(c), self.delimiter) for c in codec.classes]
+        self._shape = Shape(self._schema, codec, evidence_bytes)
 
-    def rewrite(self, records: Records, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.Array:
-        """(n,) large_binary: the records with these labels and, right after the label, their evidence."""
-        assert self._codec is not None
-        texts = [t + self.delimiter.encode() for t in self._texts] if self._evidence else self._texts
-        return self._join(records, texts, codes, None if evidence is None else _base64(evidence))
-
-    def _join(self, records: Records, texts: list[bytes], codes: NDArray[np.integer], evidence: pa.Array | None) -> pa.Array:
-        assert self._codec is not None
-        n = len(records)
-        pieces = records.pieces(self.names.index(self._codec.column))
-        parts = [pieces, pa.array(texts, pa.large_binary())] + ([] if evidence is None else [evidence])
-        width = 3 if evidence is None else 4
-        order = np.empty(width * n, np.int64)
-        order[0::width] = np.arange(0, 3 * n, 3)
-        order[1::width] = 3 * n + codes
-        if evidence is not None:
-            order[2::width] = 3 * n + len(texts) + np.arange(n)
-        order[width - 1 :: width] = np.arange(2, 3 * n, 3)
-        joined = pa.concat_arrays(parts).take(pa.array(order))
-        offsets = np.frombuffer(joined.buffers()[1], np.int64)[: width * n + 1 : width].copy()
-        return binary_array(offsets, np.frombuffer(joined.buffers()[2], np.uint8))
+    def rewrite(self, batch: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
+        """The batch with these labels and, right after the label, their evidence: as one column of lines, which are moved as a whole."""
+        assert self._shape is not None
+        rows = self._shape.rewrite(batch, codes, None if evidence is None else _base64(evidence))
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+        label = columns[self._shape.codec.column]
+        columns[self._shape.codec.column] = pc.if_else(pc.equal(label, ""), None, label)  # the null class is an empty field
+        return pa.record_batch({"line": _lines(list(columns.values()), self.delimiter)})
 
     def sink(self, path: Path | Place, facts: str) -> "CsvSink":
         """A new text table with this header; the shared facts go to the manifest, since CSV has no place for them."""
-        assert self._codec is not None
-        header = self.header
-        if self._evidence:
-            name = quote(self._codec.column + EVIDENCE, self.delimiter)
-            own = header.pieces(self.names.index(self._codec.column))[1].as_py()
-            line = self._join(header, [own + self.delimiter.encode() + name], np.zeros(1, np.int64), None)[0].as_py()
-        else:
-            line = header.data.tobytes()
-        mark = BYTE_ORDER_MARK if self._header.startswith(BYTE_ORDER_MARK) else b""
-        return CsvSink(path, mark + line)
+        assert self._shape is not None
+        names = [pa.array([name]) for name in self._shape.released().names]
+        return CsvSink(path, self._mark + _lines(names, self.delimiter)[0].as_py(), self._line_end)
 
 
-class CsvBatch:
-    """Consecutive records of a text table."""
+class CsvBatch(ArrowBatch):
+    """Consecutive rows of a text table; its extent is in bytes."""
 
-    def __init__(self, source: CsvSource, records: Records, start: int):
-        self._source, self.records, self._start = source, records, start
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    @property
-    def extent(self) -> int:
-        """Bytes of text."""
-        return len(self.records.data)
+    def __init__(self, source: CsvSource, batch: pa.RecordBatch, start: int, extent: int):
+        super().__init__(source, batch, extent)
+        self._start = start
 
     def column(self, name: str) -> pa.Array:
-        """One column's fields, unquoted."""
-        raw = self.records.text(self._source.names.index(name))
+        """One column's fields, in UTF-8."""
         try:
-            return raw.cast(pa.large_string())
+            return self.raw(name).cast(pa.string())
         except pa.ArrowInvalid:
             raise InvalidInput(
                 f"Expected text in UTF-8 in column {name!r}, got other bytes after row {self._start}. Save the file as UTF-8."
             ) from None
 
-    def plain(self, label: str) -> pa.RecordBatch:
-        """The records with an empty label, as one binary column."""
-        around = self.records.pieces(self._source.names.index(label)).take(_without_middle(len(self)))
-        offsets = np.frombuffer(around.buffers()[1], np.int64)[: 2 * len(self) + 1 : 2].copy()
-        return pa.record_batch({RECORD: binary_array(offsets, np.frombuffer(around.buffers()[2] or b"", np.uint8))})
-
-    def release(self, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None, kept: NDArray[np.bool_] | None) -> pa.RecordBatch:
-        """The records with other labels, as one binary column."""
-        records = self.records if kept is None or kept.all() else _only(self.records, kept)
-        return pa.record_batch({"record": self._source.rewrite(records, codes, evidence)})
+    def raw(self, name: str) -> pa.Array:
+        """One column's fields as bytes in any encoding."""
+        return self.batch.column(name).fill_null(b"")
 
 
-def _only(records: Records, kept: NDArray[np.bool_]) -> Records:
-    length = np.diff(records.stops, prepend=0)
-    data = records.data[np.repeat(kept, length)]
-    shift = np.cumsum(np.where(kept, 0, length))[kept]
-    return Records(data, records.ends[kept] - shift[:, None], records.stops[kept] - shift)
+class CsvDigest(ArrowDigest):
+    """Digest of the public columns of a text table."""
 
-
-class CsvDigest:
-    """SHA-256 of the header and of every record without its label field."""
-
-    def __init__(self, source: CsvSource, label: str):
-        self._place = source.names.index(label)
-        self._state = hashlib.sha256(b"csv/1:" + source.delimiter.encode() + "\x1f".join(source.names).encode() + b"\n")
-
-    def update(self, batch: Batch) -> None:
+    def update(self, batch: Batch) -> None:  # type: ignore[override]
         """Add a batch."""
         batch = getattr(batch, "original", batch)
         assert isinstance(batch, CsvBatch)
-        self._state.update(batch.records.pieces(self._place).take(_without_middle(len(batch))).buffers()[2] or b"")
-
-    def hexdigest(self) -> str:
-        """SHA-256, hexadecimal."""
-        return self._state.hexdigest()
+        super().update({name: batch.raw(name) for name in self._columns})
 
 
 class CsvSink:
     """A text table being written."""
 
-    def __init__(self, path: Path | Place, header: bytes):
-        self._file = HashedFile(path)
-        self._file.write(header)
+    def __init__(self, path: Path | Place, header: bytes, line_end: bytes):
+        self._file, self._line_end = HashedFile(path), line_end
+        self._file.write(header + line_end)
         self.rows = 0
 
     @property
@@ -213,12 +185,12 @@ class CsvSink:
         return self._file.size
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append records."""
-        records = rows.column(0)
-        self.rows += len(records)
-        if len(records):
-            offsets = np.frombuffer(records.buffers()[1], np.int64)[records.offset : records.offset + len(records) + 1]
-            self._file.write(memoryview(records.buffers()[2])[offsets[0] : offsets[-1]])
+        """Append lines."""
+        self.rows += len(rows)
+        if len(rows):
+            lines = pa.ListArray.from_arrays([0, len(rows)], rows.column(0))
+            self._file.write(pc.binary_join(lines, pa.scalar(self._line_end, TEXT))[0].as_py())
+            self._file.write(self._line_end)
 
     def close(self, more: Mapping[str, object] | None = None) -> str:
         """Finish the file; SHA-256 of its bytes. It has no place for facts."""
@@ -229,18 +201,31 @@ class CsvSink:
         self._file.abandon()
 
 
-def _without_middle(n: int) -> pa.Array:
-    """Of n records in three pieces each, the first and the last."""
-    return pa.array(np.delete(np.arange(3 * n), np.arange(1, 3 * n, 3)))
+def _lines(columns: Sequence[pa.Array], delimiter: str) -> pa.Array:
+    """(n,) large_binary: records without their line ends; null is written as nothing."""
+    fields = [_quoted(column.cast(TEXT), delimiter.encode()) for column in columns]
+    return pc.binary_join_element_wise(*fields, pa.scalar(delimiter.encode(), TEXT), null_handling="replace")
 
 
-def _base64(evidence: NDArray[np.uint8]) -> pa.Array:
-    """(n,) large_binary: base64url without padding, all rows in one call (every row has the same width)."""
+def _quoted(fields: pa.Array, delimiter: bytes) -> pa.Array:
+    """Fields with quotes around those that need them; empty text is one, since null is written without any."""
+    needed, text = pc.equal(fields, b""), bytes(fields.buffers()[2] or b"")
+    for mark in (b'"', delimiter, b"\n", b"\r"):
+        if mark in text:
+            needed = pc.or_(needed, pc.match_substring(fields, mark))
+    if not pc.any(needed).as_py():
+        return fields
+    quote = pa.scalar(b'"', TEXT)
+    quoted = pc.binary_join_element_wise(quote, pc.replace_substring(fields, '"', '""'), quote, pa.scalar(b"", TEXT))
+    return pc.if_else(needed, quoted, fields)
+
+
+def _base64(evidence: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(n, m) uint8: base64url without padding, all rows in one call (every row has the same width)."""
     n, width = evidence.shape
     padded = np.zeros((n, -(-width // 3) * 3), np.uint8)
     padded[:, :width] = evidence
-    text = np.frombuffer(base64.urlsafe_b64encode(padded.tobytes()), np.uint8).reshape(n, -1)[:, : -(-width * 8 // 6)]
-    return binary_array(np.arange(n + 1) * text.shape[1], np.ascontiguousarray(text).reshape(-1))
+    return np.frombuffer(base64.urlsafe_b64encode(padded.tobytes()), np.uint8).reshape(n, -1)[:, : -(-width * 8 // 6)]
 
 
 def _read_header(path: Place) -> bytes:
@@ -258,3 +243,70 @@ def _read_header(path: Place) -> bytes:
     if not header.strip():
         raise InvalidInput(f"Expected a header line and rows, got an empty file: {path.name}.")
     return header if header.endswith(b"\n") else header + b"\n"
+
+
+def _names(header: bytes, delimiter: str, file: str) -> tuple[str, ...]:
+    """The columns' names."""
+    if b"\0" in header:
+        raise InvalidInput(f"Expected text in UTF-8, got NUL bytes in {file}. Save it as UTF-8.")
+    raw = header.lstrip(b"\r\n")
+    try:
+        check_dialect(raw, delimiter, 0)
+        (names,) = csv.reader(io.StringIO(raw.decode(), newline=""), delimiter=delimiter, strict=True)
+    except (ValueError, csv.Error):
+        raise InvalidInput(f"Expected a header line of column names in UTF-8, got something else in {file}.") from None
+    if len(set(names)) < len(names):
+        raise InvalidInput(f"Expected distinct column names, got one twice in the header of {file}. Rename it.")
+    return tuple(names)
+
+
+def whole_records(stream: BinaryIO) -> Iterator[bytes]:
+    """The text in pieces of about 4 MiB that end where a record does; the last record need not have a line end."""
+    rest, done = b"", 0
+    while fresh := stream.read(CHUNK):
+        text = rest + fresh
+        end = _end_of_records(text)
+        if end:
+            yield text[:end]
+        rest, done = text[end:], done + end
+        if len(rest) > LONGEST_RECORD:
+            raise InvalidInput(
+                f"Expected records below {LONGEST_RECORD >> 20} MiB, got a longer one {done} bytes after the header. Is a quote left open?"
+            )
+    if rest:
+        yield rest
+
+
+def _end_of_records(text: bytes) -> int:
+    """Where the last record that is whole ends: after a line feed that has an even number of quotes before it."""
+    end = text.rfind(b"\n") + 1
+    odd = text.count(b'"', 0, end) % 2
+    while end and odd:
+        start = text.rfind(b"\n", 0, end - 1) + 1
+        odd ^= text.count(b'"', start, end) % 2
+        end = start
+    return end
+
+
+def check_dialect(text: bytes, delimiter: str, row: int) -> None:
+    """Refuse, in whole records from this row on, what Arrow reads in its own way and other readers in theirs."""
+    if b'"' not in text and b"\r" not in text:
+        return
+    data = np.frombuffer(text + b"\n", np.uint8)
+    quotes, returns = np.flatnonzero(data == QUOTE), np.flatnonzero(data == RETURN)
+    bare = returns[data[returns + 1] != LINE_FEED]
+    if (np.searchsorted(quotes, bare) % 2 == 0).any():
+        raise InvalidInput(
+            f"Expected carriage returns only before line feeds or in quotes, got a bare one after row {row}. Quote the field."
+        )
+    opening, closing = quotes[0::2], quotes[1::2]
+    around = np.zeros(256, bool)
+    around[[ord(delimiter), LINE_FEED, QUOTE]] = True
+    after = data[closing + 1]
+    if not (around[data[opening[opening > 0] - 1]].all() and (around[after] | (after == RETURN)).all()):
+        raise InvalidInput(
+            f"Expected quotes only around whole fields, got one inside a field after row {row}. "
+            'Quote such fields and double the quotes in them ("a ""b"" c").'
+        )
+    if len(opening) > len(closing):
+        raise InvalidInput(f"Expected every quoted field to end, got one left open after row {row}. The file may be cut short.")

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.tables.batch import Shape
 from labeldp.tables.labels import LabelCodec
-from labeldp.tables.parquet import ParquetBatch, ParquetDigest, ParquetSink, ParquetSource, released_sink
+from labeldp.tables.parquet import ParquetDigest, ParquetSink, ParquetSource, released_sink
 from labeldp.tables.place import Place, reading
+from labeldp.tables.table import ArrowBatch
 
 ENDINGS = (".parquet", ".pq")
 OPENED_AT_ONCE = 16
@@ -121,7 +122,7 @@ class DatasetSource:
         """A column's Arrow type."""
         return self.schema.field(name).type
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[ParquetBatch]:
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[ArrowBatch]:
         """The rows, file by file in the order of their paths."""
         wanted = [name for name in self.names if columns is None or name in columns]
         schema = pa.schema([self.schema.field(name) for name in wanted])
@@ -130,11 +131,11 @@ class DatasetSource:
             for batch in file.record_batches(inside):
                 found = {name: batch.column(name) for name in inside}
                 found |= {name: pa.repeat(values[name], len(batch)) for name in self.partition_keys if name in wanted}
-                yield ParquetBatch(self, pa.record_batch([found[name] for name in wanted], schema=schema))
+                yield ArrowBatch(self, pa.record_batch([found[name] for name in wanted], schema=schema))
 
-    def restored(self, rows: pa.RecordBatch, label: str) -> Iterator[ParquetBatch]:
+    def restored(self, rows: pa.RecordBatch, label: str) -> Iterator[ArrowBatch]:
         """A batch of rows that came from one."""
-        yield ParquetBatch(self, rows)
+        yield ArrowBatch(self, rows)
 
     def public_digest(self, label: str) -> ParquetDigest:
         """Digest of every column but the label, the partitions' keys among them; file names do not enter."""

@@ -5,7 +5,7 @@ import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from labeldp.tables.batch import Shape
 from labeldp.tables.digest import ArrowDigest
 from labeldp.tables.labels import LabelCodec
 from labeldp.tables.place import Place, reading
-from labeldp.tables.table import BATCH_BYTES, Batch, HashedFile
+from labeldp.tables.table import BATCH_BYTES, ArrowBatch, Batch, HashedFile
 
 METADATA_KEY = b"labeldp"
 GROUP_BYTES, GROUP_ROWS = 1 << 25, 1 << 20
@@ -71,14 +71,14 @@ class ParquetSource:
         """A column's Arrow type."""
         return self.schema.field(name).type
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator["ParquetBatch"]:
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[ArrowBatch]:
         """The rows in order, about 8 MiB at a time."""
         for batch in self.record_batches(columns):
-            yield ParquetBatch(self, batch)
+            yield ArrowBatch(self, batch)
 
-    def restored(self, rows: pa.RecordBatch, label: str) -> Iterator["ParquetBatch"]:
+    def restored(self, rows: pa.RecordBatch, label: str) -> Iterator[ArrowBatch]:
         """A batch of rows that came from one."""
-        yield ParquetBatch(self, rows)
+        yield ArrowBatch(self, rows)
 
     def record_batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches, in the file's order of columns."""
@@ -144,42 +144,6 @@ class ParquetSource:
     def sink(self, path: Path | Place, facts: str) -> "ParquetSink":
         """A new Parquet file with the input's compression, whose schema metadata holds the shared facts."""
         return released_sink(path, self._shape, self.settings, facts)
-
-
-class Rewrites(Protocol):
-    """What a batch asks of its table."""
-
-    def rewrite(self, batch: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
-        """The batch with other labels."""
-        ...
-
-
-class ParquetBatch:
-    """Consecutive rows of a Parquet file."""
-
-    def __init__(self, source: "Rewrites", batch: pa.RecordBatch):
-        self._source, self.batch = source, batch
-
-    def __len__(self) -> int:
-        return int(self.batch.num_rows)
-
-    @property
-    def extent(self) -> int:
-        """Rows."""
-        return len(self)
-
-    def column(self, name: str) -> pa.Array:
-        """One column."""
-        return self.batch.column(name)
-
-    def plain(self, label: str) -> pa.RecordBatch:
-        """All columns; the label is to be replaced."""
-        return self.batch
-
-    def release(self, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None, kept: NDArray[np.bool_] | None) -> pa.RecordBatch:
-        """The kept rows with other labels."""
-        rows = self.batch if kept is None or kept.all() else self.batch.filter(pa.array(kept))
-        return self._source.rewrite(rows, codes, evidence)
 
 
 class ParquetDigest(ArrowDigest):

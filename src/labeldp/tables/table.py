@@ -54,6 +54,38 @@ class Batch(Rows, Protocol):
         ...
 
 
+class Rewriter(Protocol):
+    """What a batch of Arrow columns asks of its table."""
+
+    def rewrite(self, batch: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
+        """The rows with these labels and, right after the label, their evidence."""
+        ...
+
+
+class ArrowBatch:
+    """Consecutive rows of a table as Arrow columns; a `Batch`. Its extent is in rows unless it is given."""
+
+    def __init__(self, source: Rewriter, batch: pa.RecordBatch, extent: int | None = None):
+        self._source, self.batch = source, batch
+        self.extent = len(batch) if extent is None else extent
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    def column(self, name: str) -> pa.Array:
+        """One column."""
+        return self.batch.column(name)
+
+    def plain(self, label: str) -> pa.RecordBatch:
+        """All columns; the label is to be replaced."""
+        return self.batch
+
+    def release(self, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None, kept: NDArray[np.bool_] | None) -> pa.RecordBatch:
+        """The kept rows with other labels."""
+        rows = self.batch if kept is None or kept.all() else self.batch.filter(pa.array(kept))
+        return self._source.rewrite(rows, codes, evidence)
+
+
 class Digest(Protocol):
     """Names what the public columns hold, whatever the batches were."""
 
