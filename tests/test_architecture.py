@@ -153,6 +153,24 @@ def test_secret_randomness_is_drawn_in_custody_only() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+ONE_DOOR = {
+    r".*\.sample": ("laws", "testing.py", "privacy/draw.py"),
+    r"query\.release": ("privacy/answers.py",),
+    r"encode": ("privacy/door.py", "privacy/answers.py", "privacy/aggregation.py", "protocol/metrics.py", "datasets"),
+    r"derive_key": ("privacy/worker.py", "privacy/draw.py", "privacy/rowset.py"),
+}
+"""Who alone samples laws and queries, reads raw labels (metrics score by them, data sets are public), and makes keys."""
+
+
+@pytest.mark.parametrize("pattern", ONE_DOOR)
+def test_labels_are_read_and_drawn_in_custody_only(pattern: str) -> None:
+    calls = [(path, node) for path, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    found = [(path, call.lineno) for path, call in calls if re.fullmatch(pattern, ast.unparse(call.func))]
+    assert found, "it guards something that is there"
+    wrong = [f"{path.relative_to(ROOT)}:{line}" for path, line in found if not inside(path, *ONE_DOOR[pattern])]
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.parametrize(
     ("modules", "allowed"),
     [

@@ -28,7 +28,7 @@ import labeldp
 from benchmarks.common import RESULTS, Run, load_json, machine, parser, save_json
 from labeldp.deep import TorchClassifier, loop, models, stages
 from labeldp.deep.schedules import cosine
-from labeldp.privacy import custody, ledger_repair, run
+from labeldp.privacy import charge, ledger_repair, run, worker
 from labeldp.privacy.secrets import Secret, run_secret_halves
 
 RESULT = RESULTS / "deep_resume.json"
@@ -101,18 +101,18 @@ def watch(file: Path, moment: int | None, secret: dict[str, str] | None) -> None
             os.kill(os.getpid(), signal.SIGKILL)
         note(moment=what)
 
-    for home, name in ((os, "fsync"), (os, "replace"), (os, "link"), (torch.optim.SGD, "step"), (run, "draw")):
+    for home, name in ((os, "fsync"), (os, "replace"), (os, "link"), (torch.optim.SGD, "step"), (worker, "draw")):
         setattr(home, name, _ticking(getattr(home, name), name, tick))
     _note_draws(note)
     _note_trainings(note)
-    fresh = custody.fresh_secret
+    fresh = charge.fresh_secret
 
     def kept(ledger: Any) -> Any:
         halves = fresh(ledger) if secret is None else run_secret_halves(Secret(bytes.fromhex(secret["secret"])), None, secret["run"])
         note(run=halves.run_id, secret=bytes(halves.secret).hex())
         return halves
 
-    custody.fresh_secret = kept
+    charge.fresh_secret = kept
 
 
 def _ticking(function: Callable[..., Any], name: str, tick: Callable[[str], None]) -> Callable[..., Any]:
@@ -127,7 +127,7 @@ def _ticking(function: Callable[..., Any], name: str, tick: Callable[[str], None
 
 
 def _note_draws(note: Callable[..., None]) -> None:
-    begin, draw = run.Run._draw, run.draw
+    begin, draw = run.Run._draw, worker.draw
     rows: list[int] = []
 
     def begun(self: Any, chosen: Any, *args: Any) -> Any:
@@ -138,7 +138,7 @@ def _note_draws(note: Callable[..., None]) -> None:
         note(key=hashlib.sha256(key.material("RowWords")).hexdigest(), rows=list(rows))
         return draw(law, codes, key, *args)
 
-    run.Run._draw, run.draw = begun, drawn
+    run.Run._draw, worker.draw = begun, drawn
 
 
 def _note_trainings(note: Callable[..., None]) -> None:

@@ -25,6 +25,7 @@ from labeldp.evidence import NoisyLabels
 from labeldp.laws import LAWS, Law, PriorSplit, RRWithPrior, sets
 from labeldp.privacy.door import open_run
 from labeldp.privacy.draw import Prior
+from labeldp.privacy.request import Account
 from labeldp.privacy.run import Run
 from labeldp.protocol.fitting import in_top_k
 from labeldp.protocol.stages import plan_stages, run_stages
@@ -176,7 +177,8 @@ def fit(
     plan = plan_stages(law, n_stages=len(method.sizes), sizes=method.sizes, validation_fraction=0.0, n_rows=len(data.y))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededNoiseWarning)
-        opened = open_run(data.y, classes=range(data.n_classes), epsilon=epsilon, laws=plan.to_dict(), noise=ldp.SeededNoise(seed))
+        account = Account(noise=ldp.SeededNoise(seed))
+        opened = open_run(data.y, range(data.n_classes), account, epsilon=epsilon, laws=plan.to_dict())
     with opened as run:
         stages.run = Watched(run)
         stages.found.net = run_stages(stages.run, plan, fit=stages.fit, prior_of=stages.prior_of).model

@@ -25,6 +25,17 @@ LabelDPWarning
 └── UntrainedWarning     no step of a training changed the net
 """
 
+import sys
+import warnings
+
+
+def warn(warning: "LabelDPWarning") -> None:
+    """Warn whoever called labeldp: the nearest code outside of the package."""
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] == "labeldp":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(warning, stacklevel=level)
+
 
 class LabelDPError(Exception):
     """Base of every error that labeldp raises on purpose.

@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold
+from tests.runs import open_run
 
 import labeldp as ldp
 from labeldp.laws import LAWS, register_law, sets, words
-from labeldp.privacy import run as run_module
-from labeldp.privacy.door import open_run
+from labeldp.privacy import worker as worker_module
 from labeldp.privacy.row_ids import RowIds
 from labeldp.tables.evidence import read_noisy
 from labeldp.testing import check_law
@@ -246,7 +246,7 @@ def test_10_an_accountant_fails_and_training_goes_on(ledger, monkeypatch, epsilo
         raise AssertionError("drawn without a charge")
 
     monkeypatch.setattr(ldp.Ledger, "charge", broken)
-    monkeypatch.setattr(run_module, "draw", never)
+    monkeypatch.setattr(worker_module, "draw", never)
     with pytest.raises(ldp.LedgerError, match="disk"):
         classifier(noise=None, dataset="d", ledger=ledger).fit(X, LABELS)
 
@@ -272,8 +272,8 @@ def test_15_repetitions_spend_the_second_stage_again(ledger):
 
 def blind(monkeypatch):
     """The door answers as if every label were 0: whatever still differs between two label vectors has seen them."""
-    real = run_module.draw
-    monkeypatch.setattr(run_module, "draw", lambda law, codes, *rest: real(law, np.zeros_like(codes), *rest))
+    real = worker_module.draw
+    monkeypatch.setattr(worker_module, "draw", lambda law, codes, *rest: real(law, np.zeros_like(codes), *rest))
 
 
 def leavings(model, labels):

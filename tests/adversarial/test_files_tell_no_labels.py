@@ -20,7 +20,6 @@ from tests.corpus.world import same_entropy
 
 import labeldp
 from labeldp.privacy import draw as drawing
-from labeldp.privacy import run as runs
 from labeldp.privacy import worker
 
 N = 400
@@ -79,8 +78,7 @@ def left_behind(world: Path) -> dict[str, bytes]:
 
 
 def looks_at_no_label(patch: pytest.MonkeyPatch) -> None:
-    for module in (runs, worker):
-        patch.setattr(module, "draw", lambda law, codes, *rest: drawing.draw(law, np.zeros_like(codes), *rest))
+    patch.setattr(worker, "draw", lambda law, codes, *rest: drawing.draw(law, np.zeros_like(codes), *rest))
 
 
 @pytest.mark.parametrize("command", [release, release_with_prior, stages, train], ids=lambda command: command.__name__)

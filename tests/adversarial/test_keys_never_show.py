@@ -21,15 +21,17 @@ import pytest
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from tests.cli.commands import SENTINEL, run
+from tests.runs import open_run
 
 import labeldp as ldp
-from labeldp.privacy.aggregation import answer_groups
-from labeldp.privacy.custody import begin, fresh_secret
-from labeldp.privacy.door import open_run
+from labeldp.privacy.answers import GroupQuestion, answer_groups
+from labeldp.privacy.charge import begin, fresh_secret
 from labeldp.privacy.keys import Key
+from labeldp.privacy.request import Account, Request
 from labeldp.privacy.row_ids import RowIds
 from labeldp.privacy.secrets import KeySource, Secret
 from labeldp.privacy.stream import StreamRun
+from labeldp.privacy.worker import RunSecret
 
 RELEASE = bytes.fromhex("f0e1d2c3b4a5968778695a4b3c2d1e0f00112233445566778899aabbccddeeff")
 LABELS = np.array(["ill", "well", "healed"])[np.random.default_rng(0).integers(3, size=300)]
@@ -193,7 +195,7 @@ def test_no_variable_of_any_frame_shows_a_key(
         ldp.privatize(LABELS, law, classes=CLASSES, dataset="d", ids=ids, unit=IDS // 2, max_rows_per_unit=1, ledger=record)
         ldp.aggregate(LABELS, ldp.aggregates.Vote(3, 1.0, 2), IDS % 2, classes=CLASSES, dataset="e", ids=ids, ledger=record)
     assert {"draw", "pin", "aggregate", "secret"} <= watch.kinds and len(shown) > 500
-    assert {"cmac.encryptor.key", "keys.__init__.material", "custody._charged.secret"} <= shown.keys()
+    assert {"cmac.encryptor.key", "keys.__init__.material", "charge._charge.secret"} <= shown.keys()
     assert shown_keys(watch, shown) == []
 
 
@@ -207,7 +209,7 @@ def test_no_variable_shows_a_key_where_a_table_is_released(watch: Watch, ledger:
     spec = ldp.ReleaseSpec(label="y", classes=CLASSES, epsilon=1.0, id="id", dataset="d")
     with every_variable() as shown:
         ldp.release(tmp_path / "raw.parquet", tmp_path / "out.parquet", spec, ledger)
-    assert {"draw", "pin", "secret"} <= watch.kinds and "stream.charge.begun" in shown
+    assert {"draw", "pin", "secret"} <= watch.kinds and "stream.charge.charge" in shown
     assert shown_keys(watch, shown) == []
 
 
@@ -234,7 +236,7 @@ def test_a_refused_charge_shows_no_label_in_the_doors_frames(tmp_path: Path, ids
     for ask in (
         lambda: ldp.privatize(labels, ldp.RandomizedResponse(2, 1.0), classes=["ill", "well"], dataset="d", ids=ids, ledger=record),
         lambda: open_run(labels, classes=["ill", "well"], epsilon=1.0, laws={}, dataset="d", rows=RowIds.of(ids), ledger=record),
-        lambda: answer_groups(labels, query, IDS // 150, classes=["ill", "well"], dataset="d", rows=RowIds.of(ids), ledger=record),
+        lambda: answer_groups(labels, GroupQuestion(query, IDS // 150), ["ill", "well"], Account("d", ledger=record), RowIds.of(ids)),
     ):
         with pytest.raises(ldp.BudgetExceeded) as caught:
             ask()
@@ -338,7 +340,7 @@ def test_values_that_hold_a_secret_neither_show_nor_pickle_it(watch: Watch, ledg
     halves = fresh_secret(ledger)
     unfinished = open_run(LABELS, classes=CLASSES, epsilon=1.0, laws={}, dataset="d", rows=RowIds.of(IDS), ledger=ledger)
     streamed = StreamRun(LAW, classes=CLASSES, dataset="e", column="y", ledger=ledger)
-    held = [halves, halves.secret, halves.stored, KeySource.of(ledger.key).fetch(), unfinished, unfinished._begun, streamed]
+    held = [halves, halves.secret, halves.stored, KeySource.of(ledger.key).fetch(), unfinished, unfinished._charge, streamed]
     for value in held:
         print(variables(value), f"{value}", f"{value!r}")
         with pytest.raises(TypeError, match="pickle"):
@@ -370,11 +372,11 @@ def test_errors_show_no_secret_even_with_the_variables_of_every_frame(watch: Wat
         ldp.privatize(LABELS, LAW, classes=CLASSES, dataset="new", ids=IDS // 2, ledger=ledger)
 
     def interrupted() -> None:
-        def pin_of(secret: bytes, run_id: str) -> str:
+        def pin_of(secret: RunSecret) -> str:
             raise ldp.LedgerError("stop")
 
-        plan = open_run(LABELS, **(unfinished | {"dataset": "third"}), ledger=ledger)._frame.plan
-        begin(plan, ledger, None, redraw=True, pin_of=pin_of, names_rows=True)
+        account = Account("third", ledger=ledger, redraw=True)
+        begin(Request(account.private_column(CLASSES, RowIds.of(IDS)), 1.0, {}, rows="r"), account, pin_of=pin_of)
 
     for fails in (over_budget, another_secret, streamed, repeated_ids, interrupted):
         with pytest.raises(ldp.LabelDPError) as caught:

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
+from tests.runs import open_run
 
 from labeldp import InvalidInput, LabelDPClassifier, Ledger, LedgerError, RandomizedResponse, RRWithPrior
-from labeldp.privacy.door import open_run
 from labeldp.privacy.row_ids import RowIds
 from labeldp.privacy.run import Run
 
@@ -71,7 +71,7 @@ def test_two_handles_of_a_run_draw_no_row_twice(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"got 50 of its stage 'a' in stage 'b'"):
         second.privatize(np.arange(150, 300), law, stage="b")
     with pytest.raises(LedgerError, match="another stage of that name"):
-        run_of(ledger)._claim(first._begun.store, np.arange(200, 300), {"law": law.to_dict(), "prior": ""}, "a")  # type: ignore[arg-type]
+        run_of(ledger)._claim(first._charge.store, np.arange(200, 300), {"law": law.to_dict(), "prior": ""}, "a")  # type: ignore[arg-type]
     same = second.privatize(np.arange(0, 200), law, stage="a")
     assert np.array_equal(a.hard_codes(), same.hard_codes())
     second.privatize(np.arange(200, 300), law, stage="c")
@@ -91,7 +91,7 @@ def test_whole_tables_are_not_drawn_twice_under_two_names(tmp_path: Path) -> Non
 RACE = """
 import sys, time, numpy as np
 from labeldp import InvalidInput, Ledger, RandomizedResponse
-from labeldp.privacy.door import open_run
+from tests.runs import open_run
 from labeldp.privacy.row_ids import RowIds
 
 name, ledger = sys.argv[2], Ledger(sys.argv[1])

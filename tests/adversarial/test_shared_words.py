@@ -141,8 +141,9 @@ def test_an_epsilon_one_float_away_is_another_law() -> None:
 
 def test_the_door_never_derives_one_key_for_two_draws(tmp_path, monkeypatch) -> None:
     """The four situations again, through the public door and one ledger: every draw has a key of its own."""
+    from tests.runs import open_run
+
     import labeldp as ldp
-    from labeldp.privacy.door import open_run
 
     drawn: list[bytes] = []
     make = noise.Key.__init__

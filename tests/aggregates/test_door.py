@@ -23,7 +23,7 @@ from labeldp.aggregates import Aggregate, Histogram, Query, Vote
 from labeldp.app.ledger import accounts
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, SeededNoiseWarning
 from labeldp.privacy.aggregation import aggregate_batches
-from labeldp.privacy.counting import GroupCounts
+from labeldp.privacy.answers import GroupCounts
 from labeldp.receipt import spent_together
 
 RNG = np.random.default_rng(0)

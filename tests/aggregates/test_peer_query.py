@@ -16,7 +16,7 @@ import labeldp as ldp
 from labeldp.aggregates import Aggregate, Histogram, Peer, query_from_dict
 from labeldp.aggregates.peer import PeerToPeer
 from labeldp.errors import InvalidInput
-from labeldp.privacy import answering
+from labeldp.privacy import answers, keys, noise
 from labeldp.privacy.aggregation import aggregate_batches
 
 FALSE_ALARM = 1e-6
@@ -90,7 +90,7 @@ def test_the_words_of_a_group_are_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     for query in (QUERY, Histogram(2, 1.0, 4)):
         whole = ask(query=query, noise=ldp.SeededNoise(1)).values.tolist()
         for chunk in (1, 7, 150):
-            monkeypatch.setattr(answering, "CHUNK", chunk)
+            monkeypatch.setattr(answers, "CHUNK", chunk)
             assert ask(query=query, noise=ldp.SeededNoise(1)).values.tolist() == whole
         monkeypatch.undo()
 
@@ -204,8 +204,8 @@ def test_rows_that_are_no_users_are_refused(ledger: ldp.Ledger, more: dict[str, 
         (lambda: Peer.of(PROTOCOL, [-1], 1e-4), "users of each group"),
         (lambda: Peer.of(PROTOCOL, [10], 0.0), "delta"),
         (lambda: query_from_dict(QUERY.to_dict() | {"rounds": 2}), "fields of a peer query"),
-        (lambda: QUERY.release(np.array([[1, 1]]), answering.RowWords(KEY, answering.row_blocks(3))), "words of each user"),
-        (lambda: QUERY.release(np.array([[1, 1]]), answering.RowWords(KEY, answering.row_blocks(2)), 2), "words of each user"),
+        (lambda: QUERY.release(np.array([[1, 1]]), noise.RowWords(KEY, noise.row_blocks(3))), "words of each user"),
+        (lambda: QUERY.release(np.array([[1, 1]]), noise.RowWords(KEY, noise.row_blocks(2)), 2), "words of each user"),
     ],
 )
 def test_bad_queries(make, named: str) -> None:
@@ -213,4 +213,4 @@ def test_bad_queries(make, named: str) -> None:
         make()
 
 
-KEY = answering.Key("aggregate", bytes(16))
+KEY = keys.Key("aggregate", bytes(16))

@@ -12,8 +12,8 @@ import pytest
 from tests.cli.commands import run
 
 import labeldp as ldp
-from labeldp.privacy.custody import RunStore
 from labeldp.privacy.ledger import default_ledger
+from labeldp.privacy.run_store import RunStore
 from labeldp.privacy.secrets import KeySource, key_id
 from labeldp.privacy.stream import StreamRun
 

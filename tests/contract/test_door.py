@@ -7,6 +7,7 @@ import math
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -18,14 +19,14 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from tests.runs import open_run
 
 import labeldp as ldp
 from labeldp.errors import LargeEpsilonWarning, LeftOutWarning
 from labeldp.evidence.noisy import as_drawn
 from labeldp.learn import ClusterPrior
-from labeldp.privacy.door import open_run
 from labeldp.privacy.row_ids import RowIds
-from labeldp.privacy.run import keep_within_cap
+from labeldp.privacy.table_rows import keep_within_cap
 
 RR = ldp.RandomizedResponse(5, 1.0)
 LABELS = np.random.default_rng(0).integers(5, size=1000)
@@ -669,3 +670,22 @@ def test_a_spent_budget_advises_a_name_for_other_data(ledger):
     with pytest.raises(ldp.BudgetExceeded, match=r"another name \(dataset=\)") as told:
         ldp.privatize(LABELS, RR, dataset="train", ids=IDS, ledger=ledger)
     assert "(--dataset)" in told.value.cli and "set_budget(" not in told.value.cli
+
+
+def test_a_charge_waits_for_the_disk_no_more_often_than_its_protocol_needs(ledger, monkeypatch):
+    """Secret, pin, rows and charge, then their folder; which rows are drawn; what came out; the secret's end. SQLite's own come on top."""
+    counted = {"fsync": 0, "connect": 0}
+    for home, name in ((os, "fsync"), (sqlite3, "connect")):
+        real = getattr(home, name)
+
+        def call(*args, _real=real, _name=name, **named):
+            counted[_name] += 1
+            return _real(*args, **named)
+
+        monkeypatch.setattr(home, name, call)
+    for dataset in ("first", "second"):  # the first charge makes the ledger and its folders
+        counted.update(fsync=0, connect=0)
+        ldp.privatize(
+            LABELS, ldp.RandomizedResponse(5, 1.0), classes=range(5), dataset=dataset, ids=[f"person {i}" for i in IDS], ledger=ledger
+        )
+    assert counted == {"fsync": 12, "connect": 4}, "4 files, 2 folders; 2 x 2 results; 2 overwritten / read, charge, stages, settle"

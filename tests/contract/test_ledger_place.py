@@ -23,10 +23,9 @@ from labeldp.app import train as app_train
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.learn import NoiseCluster, ProportionClassifier
 from labeldp.privacy import ledger_place
-from labeldp.privacy.aggregation import aggregate_batches
+from labeldp.privacy.aggregation import aggregate_batches, aggregate_best
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.ledger_place import LedgerUrl, network_kind, runs_folder
-from labeldp.privacy.tuned import aggregate_best
 from labeldp.tables.evidence import read_noisy
 
 MOUNTS = """\

@@ -15,13 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.runs import open_run
 
 import labeldp as ldp
 from labeldp.privacy import secrets
-from labeldp.privacy.custody import RunStore, kept_secret
-from labeldp.privacy.door import open_run
+from labeldp.privacy.charge import kept_secret
 from labeldp.privacy.noise import derive_key
 from labeldp.privacy.row_ids import RowIds
+from labeldp.privacy.run_store import RunStore
 from labeldp.privacy.secrets import KeySource, Secret, create_key_file, destroy_key_file, key_id, run_secret
 from labeldp.privacy.stream import StreamRun
 

@@ -16,7 +16,7 @@ import labeldp as ldp
 from labeldp.deep import TorchClassifier, augment, likelihood_loss, logs
 from labeldp.deep.loop import Recipe
 from labeldp.deep.models import Mlp
-from labeldp.privacy import run
+from labeldp.privacy import worker
 
 K, N = 3, 60
 X = np.random.default_rng(0).normal(size=(N, 4)).astype(np.float32)
@@ -189,8 +189,8 @@ def written(folder, way, labels):
 @pytest.fixture
 def blind(monkeypatch):
     """A draw that looks at no label, so that nothing that follows from it differs."""
-    draw = run.draw
-    monkeypatch.setattr(run, "draw", lambda law, codes, *rest: draw(law, np.zeros_like(codes), *rest))
+    draw = worker.draw
+    monkeypatch.setattr(worker, "draw", lambda law, codes, *rest: draw(law, np.zeros_like(codes), *rest))
 
 
 @pytest.mark.parametrize("way", WAYS, ids=named)

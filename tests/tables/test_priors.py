@@ -509,7 +509,7 @@ def test_torch_files_that_are_no_models(tmp_path: Path) -> None:
 
 
 def test_sealing_is_undone_with_the_key_alone() -> None:
-    facts = RunFacts("d", "y", "row", 1, "c", CLASSES, ReleaseSpec("y", CLASSES, 1.0).law)  # type: ignore[arg-type]
+    facts = RunFacts("d", "y", "row", 1, CLASSES, ReleaseSpec("y", CLASSES, 1.0).law)  # type: ignore[arg-type]
     mine, other = (RunSecret("r", SeededNoise(seed).secret(), facts) for seed in (1, 2))
     codes = np.random.default_rng(1).integers(0, K, 1000).astype(np.int32)
     blocks = id_blocks(np.arange(1000), mine.key("ids"))

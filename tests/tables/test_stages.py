@@ -18,8 +18,8 @@ from labeldp.app import stage
 from labeldp.app.release import Release, release
 from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.privacy import stream, worker
-from labeldp.privacy.custody import RunStore
 from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.run_store import RunStore
 from labeldp.privacy.staged import StageTurn
 from labeldp.tables.evidence import read_noisy
 from labeldp.tables.priors import PriorTable

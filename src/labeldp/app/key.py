@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from labeldp.errors import LedgerError
-from labeldp.privacy.custody import RunStore
 from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.run_store import RunStore
 from labeldp.privacy.secrets import create_key_file, destroy_key_file, key_file_id
 
 

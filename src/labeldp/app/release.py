@@ -18,8 +18,8 @@ from labeldp.app.cluster import release_on_cluster
 from labeldp.errors import InvalidInput
 from labeldp.privacy.encode import declare, infers
 from labeldp.privacy.ledger import Ledger, ledger_of
-from labeldp.privacy.run import tell_of_cap
 from labeldp.privacy.stream import StreamRun
+from labeldp.privacy.table_rows import warn_of_cap
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import evidence_bytes
 from labeldp.tables.dataset import DatasetSource
@@ -188,7 +188,7 @@ class _Task:
 def _shown(given: Any, place: Place, receipt: Receipt, facts: Mapping[str, object], *, repeated: bool) -> Release:
     """A path where one was given; rows that were left out are told."""
     over = int(str(facts.get("rows_over_the_cap") or 0))
-    tell_of_cap(over, over + int(str(facts["rows"])), receipt.max_rows_per_unit, receipt.unit)
+    warn_of_cap(over, over + int(str(facts["rows"])), receipt.max_rows_per_unit, receipt.unit)
     if isinstance(given, Place | tuple) or URI.match(str(given)):
         return Release(place, manifest_place(place), receipt, repeated, facts)
     return Release(Path(given), manifest_path(Path(given)), receipt, repeated, facts)

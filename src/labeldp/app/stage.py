@@ -13,8 +13,8 @@ from labeldp.app.ledger import table_text
 from labeldp.app.release import Release
 from labeldp.app.release import release as release_table
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.privacy.custody import RunStore
 from labeldp.privacy.ledger import Ledger, ledger_of
+from labeldp.privacy.run_store import RunStore
 from labeldp.privacy.staged import stage_name
 from labeldp.tables.passes import Progress, silent
 from labeldp.tables.publication import OUTPUT, kept_name

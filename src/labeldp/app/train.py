@@ -23,9 +23,9 @@ from labeldp.evidence import NoisyLabels
 from labeldp.evidence.noisy import derived, label_law
 from labeldp.laws import Law
 from labeldp.learn.model import heard_by
+from labeldp.privacy.draw import law_per_row
 from labeldp.privacy.encode import INFER, infers
 from labeldp.privacy.ledger import Ledger, ledger_of
-from labeldp.privacy.run import law_per_row
 from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
 from labeldp.tables.arrays import ArrayTable
 from labeldp.tables.evidence import Proven, check_raw

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The door's other wing: raw labels of many rows go in, private answers about groups of them come out."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,39 +13,40 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp._hash import digest
 from labeldp.aggregates import Aggregate, Query
 from labeldp.aggregates.result import check_groups
+from labeldp.aggregates.tuning import RepeatAndSelect
 from labeldp.errors import InvalidInput
-from labeldp.privacy.answering import (
-    Asked,
-    RowsDigest,
+from labeldp.laws import sampling
+from labeldp.privacy.answers import (
+    GroupCounts,
+    GroupQuestion,
+    GroupsDigest,
+    LabelReader,
+    answer_groups,
     answered,
     checked,
     drawn,
+    drawn_answer,
+    groups_digest,
     groups_of,
-    held_out_rows,
-    kept_with,
-    key_facts,
-    plan_of,
-    require_room,
-    rows_digest,
+    query_request,
     warn_of_delta,
 )
-from labeldp.privacy.counting import GroupCounts, LabelReader
-from labeldp.privacy.custody import AggregatePlan, Covered, begin_once
-from labeldp.privacy.door import check_account, check_rows, covered_rows, set_digest, units_digest, warn_once
-from labeldp.privacy.encode import classes_for, declare, encode
-from labeldp.privacy.ledger import Ledger, as_ledger
-from labeldp.privacy.noise import SeededNoise, derive_key, new_secret, one_word
+from labeldp.privacy.charge import Charge, Coverage, begin_once
+from labeldp.privacy.encode import classes_for, encode
+from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.noise import RowWords, SeededNoise, row_blocks
+from labeldp.privacy.request import Account, Request
 from labeldp.privacy.row_ids import Name, RowIds
-from labeldp.privacy.run import Frame, id_order, keep_within_cap
-from labeldp.privacy.tuned import aggregate_best
-from labeldp.receipt import Receipt
+from labeldp.privacy.table_rows import TableRows
+from labeldp.privacy.worker import RunSecret
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["aggregate", "aggregate_batches", "aggregate_best", "answer_groups"]
+__all__ = ["aggregate", "aggregate_batches", "aggregate_best"]
 
 _BATCH = 1 << 20
+_Candidates = list[tuple[Query, NDArray[np.int64]]]
 
 
 def aggregate(
@@ -124,114 +126,9 @@ def aggregate(
     [[2, 1], [0, 2]]
     """
     declared, inferred = classes_for(labels, classes, checked(query).n_classes)
-    return answer_groups(
-        labels,
-        query,
-        groups,
-        classes=declared,
-        inferred=inferred,
-        dataset=dataset,
-        column=column,
-        rows=RowIds.of(ids, unit, id_name, unit_name).beside(labels),
-        max_rows_per_unit=max_rows_per_unit,
-        ledger=ledger,
-        noise=noise,
-        redraw=redraw,
-    ).answer
-
-
-def answer_groups(
-    labels: ArrayLike,
-    query: Query,
-    groups: ArrayLike,
-    *,
-    classes: Sequence[object],
-    inferred: bool = False,
-    dataset: str | None = None,
-    column: str = "label",
-    rows: RowIds,
-    max_rows_per_unit: int = 1,
-    ledger: Ledger | None = None,
-    noise: SeededNoise | None = None,
-    redraw: bool = False,
-    held_out: float = 0.0,
-    total: float | None = None,
-    request: Callable[[NDArray[np.intp] | None], str] | None = None,
-    kept: Mapping[str, NDArray[np.generic]] | None = None,
-) -> Asked:
-    """`aggregate` for estimators, which have settled the classes.
-
-    Parameters
-    ----------
-    labels, query, groups, dataset, column, max_rows_per_unit, ledger, noise, redraw
-        As in `aggregate`.
-    classes : sequence of K values
-    inferred : bool
-        They were read off the labels, which the ledger notes.
-    rows : RowIds
-        Their ids and units.
-    held_out : float in [0, 1)
-        Share of the rows, chosen by secret key, that are not asked, so that something can be measured on them.
-    total : float, optional
-        Epsilon of this charge and of those that are to follow it on these rows: where it is not all left, nothing is charged.
-    request : function of the order of the rows, optional
-        Gives the digest of what the groups follow from. With a ledger a request is then known by it, and not by the groups, which need
-        not come out the same: they are kept with the answer, and a repeat gets those.
-    kept : mapping of arrays, optional
-        Public facts that go with the groups, kept and read as they are.
-    """
-    declared, ledger = declare(classes, checked(query).n_classes), as_ledger(ledger)
-    codes = encode(labels, declared)
-    del labels
-    check_rows(codes, rows, max_rows_per_unit, column)
-    where = groups_of(groups, query, len(codes))
-    query.require(np.bincount(where, minlength=query.n_groups), units=rows.unit is not None)
-    warn_of_delta(query.spent_delta(query.require_cap(max_rows_per_unit)), len(where))
-    plan = plan_of(
-        query,
-        declared,
-        _rows(where, query, rows.ids) if ledger is None or request is None else _requested(request, rows.ids),
-        dataset=dataset,
-        column=column,
-        inferred=inferred,
-        unit=rows.unit_name,
-        max_rows_per_unit=max_rows_per_unit,
-        units=units_digest(rows, len(codes)),
-        held_out=held_out,
-        id_name=rows.id_name,
-    )
-    check_account(ledger, dataset)
-    frame = Frame(plan, declared, len(codes), rows.ids, rows.unit, ledger)
-    over = frame.check(new_secret())
-    warn_once(ledger, noise)
-    covered = covered_rows(ledger, rows)
-    begun = begin_once(
-        plan,
-        ledger,
-        noise,
-        redraw=redraw,
-        covered=covered,
-        before_charge=lambda: require_room(ledger, plan, covered, total),
-        total=total,
-    ).with_left_out(over)
-    out = held_out_rows(begun, frame, held_out)
-    if request is not None:
-        where, kept = kept_with(begun, frame, where, kept or {})
-
-    def draw(secret: bytes, receipt: Receipt) -> Aggregate:
-        counts, kept = GroupCounts(query.n_groups, query.n_classes), ~out & _within_cap(frame, secret, receipt.run_id)
-        counts.add(where[kept], codes[kept])
-        return _drawn(plan, query, declared, counts, secret, receipt)
-
-    return Asked(answered(begun, ledger, draw), where, out, kept or {})
-
-
-def _rows(where: NDArray[np.int64], query: Query, ids: ArrayLike | None) -> str:
-    return rows_digest(where, query) if ids is None else set_digest(ids, where)
-
-
-def _requested(request: Callable[[NDArray[np.intp] | None], str], ids: ArrayLike | None) -> str:
-    return digest({"request": request(None if ids is None else id_order(ids)), "ids": "" if ids is None else set_digest(ids)})
+    given = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
+    account = Account(dataset, column, max_rows_per_unit, ledger, noise, redraw)
+    return answer_groups(labels, GroupQuestion(query, groups), declared, account, given, inferred=inferred).answer
 
 
 def aggregate_batches(
@@ -274,13 +171,13 @@ def aggregate_batches(
     Aggregate
         As `aggregate` of the same rows in the same order: a repeat of either is recognised by the other.
     """
-    declared, ledger = declare(classes, checked(query).n_classes), as_ledger(ledger)
-    check_account(ledger, dataset)
+    account = Account(dataset, label if column is None else column, 1, ledger, noise, redraw)
+    private = account.private_column(classes, RowIds(), checked(query).n_classes)
     if group == label:
         raise InvalidInput(
             f"Expected a public column of groups, got the label column {label!r}, whose counts would be exact. Name another."
         )
-    reader, counts, rows = LabelReader(declared, label), GroupCounts(query.n_groups, query.n_classes), RowsDigest(query)
+    reader, counts, rows = LabelReader(private.values, label), GroupCounts(query.n_groups, query.n_classes), GroupsDigest(query)
     for batch in _batches(source, label, group):
         where = _group_column(batch, group, query, reader.rows)
         counts.add(where, reader.codes(batch))
@@ -289,27 +186,10 @@ def aggregate_batches(
         raise InvalidInput("Expected at least one row, got none.")
     query.require(counts.n_rows())
     warn_of_delta(query.spent_delta(), reader.rows)
-    plan = plan_of(query, declared, rows.hexdigest(), dataset=dataset, column=label if column is None else column, inferred=inferred)
-    warn_once(ledger, noise)
-    begun = begin_once(plan, ledger, noise, redraw=redraw, covered=Covered(), before_charge=before_charge)
-    return answered(begun, ledger, lambda secret, receipt: _drawn(plan, query, declared, counts, secret, receipt))
-
-
-def _drawn(
-    plan: AggregatePlan, query: Query, classes: tuple[object, ...], counts: GroupCounts, secret: bytes, receipt: Receipt
-) -> Aggregate:
-    """The answer from raw counts, with the words of a charged run."""
-    key = derive_key(secret, purpose="aggregate", facts=key_facts(plan, receipt, query=query.to_dict()))
-    return Aggregate(query, drawn(query, counts.table(), key, plan.max_rows_per_unit), counts.n_rows(), classes, receipt)
-
-
-def _within_cap(frame: Frame, secret: bytes, run_id: str) -> NDArray[np.bool_]:
-    """(n,) bool: the rows within their unit's cap."""
-    units = frame.unit_codes(secret, run_id)
-    if units is None:
-        return np.ones(len(frame.ids), bool)
-    words = one_word(derive_key(secret, purpose="unit-cap", facts=frame.facts(run_id)), frame.blocks(secret, run_id))
-    return keep_within_cap(units, words, frame.plan.max_rows_per_unit)
+    request = query_request(query, private, rows=rows.hexdigest(), noted={"classes_inferred": True} if inferred else None)
+    account.check()
+    charge = begin_once(request, account, coverage=Coverage(), before_charge=before_charge)
+    return answered(charge, lambda secret: drawn_answer(request, query, counts, charge, secret))
 
 
 def _batches(source: "str | Path | pa.Table | Iterable[pa.RecordBatch]", label: str, group: str) -> Iterator[pa.RecordBatch]:
@@ -350,3 +230,157 @@ def _group_column(batch: pa.RecordBatch, group: str, query: Query, start: int) -
             f"{start} on. Number the groups, and give rows of no group one of their own."
         )
     return check_groups(column.to_numpy(zero_copy_only=False), query.n_groups)
+
+
+def aggregate_best(
+    labels: ArrayLike,
+    candidates: Sequence[tuple[Query, ArrayLike]],
+    score: Callable[[Aggregate], float],
+    *,
+    tuning: RepeatAndSelect,
+    score_name: str = "",
+    classes: Sequence[object] | None = None,
+    dataset: str | None = None,
+    column: str = "label",
+    ids: ArrayLike | None = None,
+    ledger: Ledger | None = None,
+    noise: SeededNoise | None = None,
+    redraw: bool = False,
+    id_name: Name | None = None,
+) -> Aggregate:
+    """Try queries and groups on private labels, and release the best answer, at one charge for all that was tried.
+
+    Parameters
+    ----------
+    labels : (n,) array of class values
+        Raw, private. Every row is protected by itself.
+    candidates : sequence of (query, (n,) groups)
+        Public, as in `aggregate`: each query pure (delta = 0), all of the same classes. Each run takes one at random, and fresh noise.
+    score : function of an Aggregate to a number
+        How good an answer is, from the answer and public facts alone, never from labels; the highest wins, NaN never. It must not raise,
+        print or keep what it is shown: answers that are not released, and their number, are covered by nothing. What is no number is
+        refused when it comes, and the charge is spent by then.
+    tuning : RepeatAndSelect
+        Expected number of runs, of shape 1 (geometric).
+    score_name : str
+        Public name of the score, a part of what makes a request the same again. Two scores need two names.
+    classes, dataset, column, ids, ledger, noise, redraw, id_name
+        As in `aggregate`.
+
+    Returns
+    -------
+    Aggregate
+        The best answer; `chosen` is the number of its candidate, and its receipt is that of the whole tuning.
+
+    Raises
+    ------
+    InvalidInput, BudgetExceeded, LedgerError
+        As in `aggregate`: before anything is charged.
+
+    Notes
+    -----
+    Guarantee: `tuning.pure_epsilon` of the largest epsilon among the candidates, which is 3 times that epsilon, for each row's label;
+    however many runs there were. It is charged before the first run. If the score raises, or the process dies, it is spent and nothing is
+    stored; a repeat returns what was stored. The time that a call takes tells the number of runs: do not let others measure it.
+    Source: Papernot and Steinke (ICLR 2022), Corollary 3.
+
+    Examples
+    --------
+    >>> from labeldp.aggregates import Histogram
+    >>> tries = [(Histogram(2, 50.0, 2), [0, 0, 0, 1, 1]), (Histogram(2, 50.0, 2), [0, 1, 0, 1, 0])]
+    >>> purest = lambda found: float(found.values.max(axis=1).sum())
+    >>> best = aggregate_best([0, 0, 0, 1, 1], tries, purest, tuning=RepeatAndSelect(30), noise=SeededNoise(1))
+    >>> best.chosen, best.values.tolist(), best.receipt.epsilon
+    (0, [[3, 0], [0, 2]], 150.0)
+    """
+    _check(candidates, score, tuning)
+    given = RowIds.of(ids, None, id_name).beside(labels)
+    declared, inferred = classes_for(labels, classes, candidates[0][0].n_classes)
+    codes = encode(labels, declared)
+    del labels
+    account = Account(dataset, column, 1, ledger, noise, redraw)
+    rows = TableRows(given, len(codes), account.private_column(declared, given))
+    rows.check_distinct()
+    tried = [(query, groups_of(groups, query, len(codes))) for query, groups in candidates]
+    for query, where in tried:
+        query.require(np.bincount(where, minlength=query.n_groups))
+    request = Request(
+        rows.column,
+        tuning.pure_epsilon(max(query.epsilon for query, _ in tried)),
+        _facts(tried, tuning, score_name) | ({"classes_inferred": True} if inferred else {}),
+        rows=digest({"rows": [groups_digest(where, query, rows) for query, where in tried]}),
+        id_name=given.id_name,
+        of_groups=True,
+    )
+    account.check()
+    charge = begin_once(request, account, coverage=rows.coverage(account.ledger))
+    return answered(charge, lambda secret: _best(request, tried, score, tuning, codes, charge, secret))
+
+
+def _check(candidates: Sequence[tuple[Query, ArrayLike]], score: Callable[[Aggregate], float], tuning: RepeatAndSelect) -> None:
+    """Refuse what cannot be charged for beforehand."""
+    if not callable(score):
+        raise InvalidInput(f"Expected score to be a function of an Aggregate, got {type(score).__name__}. Name it with score_name=.")
+    pairs = isinstance(candidates, Sequence) and all(isinstance(pair, Sequence) and len(pair) == 2 for pair in candidates)
+    if not pairs:
+        raise InvalidInput("Expected candidates to be pairs of a query and the rows' groups, got others. [(query, groups)] tries one.")
+    if not isinstance(tuning, RepeatAndSelect) or tuning.shape != 1:
+        raise InvalidInput(f"Expected tuning=RepeatAndSelect(mean) of shape 1, the only one that is drawn exactly; got {tuning!r}.")
+    if not candidates:
+        raise InvalidInput("Expected at least one candidate, a pair of a query and the rows' groups; got none.")
+    for query, _ in candidates:
+        if checked(query).spent_delta() != 0:
+            raise InvalidInput(f"Expected candidates with delta=0, got {query}. Take a pure mechanism: only those are charged for here.")
+        if query.n_classes != candidates[0][0].n_classes:
+            raise InvalidInput(f"Expected candidates of the same classes, got {candidates[0][0].n_classes} and {query.n_classes}.")
+
+
+def _facts(tried: _Candidates, tuning: RepeatAndSelect, score_name: str) -> dict[str, object]:
+    """The whole tuning as the ledger keeps it."""
+    return {
+        "query": "best-of",
+        "candidates": [query.to_dict() for query, _ in tried],
+        "tuning": {"mean": float(tuning.mean), "shape": float(tuning.shape)},
+        "score": score_name,
+    }
+
+
+def _best(
+    request: Request,
+    tried: _Candidates,
+    score: Callable[[Aggregate], float],
+    tuning: RepeatAndSelect,
+    codes: NDArray[np.int32],
+    charge: Charge,
+    secret: RunSecret,
+) -> Aggregate:
+    """All runs of a charged tuning: how many, which candidates, and their noise are words of the run's secret, each of a key of its own."""
+    picks = secret.answer_key("tuning-candidates", request.identity)
+
+    @lru_cache(maxsize=64)
+    def counted(number: int) -> GroupCounts:
+        query, where = tried[number]
+        counts = GroupCounts(query.n_groups, query.n_classes)
+        counts.add(where, codes)
+        return counts
+
+    def run(repetition: int) -> tuple[float, Aggregate]:
+        number = int(sampling.below(RowWords(picks, row_blocks(1, repetition)), len(tried), 0, 1)[0])
+        query, counts = tried[number][0], counted(number)
+        key = secret.answer_key("aggregate", request.identity, query=query.to_dict(), repetition=repetition)
+        values = drawn(query, counts.table(), key, 1)
+        answer = Aggregate(query, values, counts.n_rows(), request.column.values, charge.receipt, chosen=number)
+        return _number(score(answer)), answer
+
+    return tuning.select(run, RowWords(secret.answer_key("tuning-repeats", request.identity), row_blocks(1)))
+
+
+def _number(score: object) -> float:
+    """What a score returned; text is no number, though float reads some."""
+    try:
+        return float(None if isinstance(score, str | bytes) else score)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"Expected a number from score, got {type(score).__name__}. The charge is spent and nothing is stored: mend the score, try it "
+            "on an answer about public labels, and ask again."
+        ) from None

@@ -5,24 +5,24 @@ What comes out is `NoisyLabels` here, and an `Aggregate` in `labeldp.privacy.agg
 Whatever happens after it (training, tuning, choosing models) is post-processing.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from labeldp import _validate
-from labeldp._hash import SetDigest, array_digest, digest
-from labeldp.errors import InvalidInput, SeededNoiseWarning, UnrecordedWarning
+from labeldp._hash import array_digest
+from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
-from labeldp.laws.base import Array, Law, check_told_apart
-from labeldp.privacy.custody import Covered, RunPlan, begin, tell_of_repeat
-from labeldp.privacy.draw import Prior, Questions, prepare_side
-from labeldp.privacy.encode import classes_for, declare, encode
-from labeldp.privacy.ledger import Ledger, as_ledger
-from labeldp.privacy.noise import Pin, SeededNoise, derive_key, new_secret
+from labeldp.laws.base import Law, check_told_apart
+from labeldp.privacy.draw import Prior, law_per_row, prepare_side
+from labeldp.privacy.encode import classes_for, encode
+from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.noise import SeededNoise
+from labeldp.privacy.request import Account, Request
 from labeldp.privacy.row_ids import Name, RowIds
-from labeldp.privacy.run import Frame, Run, check_prior_use, check_stage, id_order, law_per_row, public_blocks
+from labeldp.privacy.run import Run, charged_run, check_prior_use, check_stage
+from labeldp.privacy.table_rows import TableRows
 
 
 def privatize(
@@ -109,59 +109,42 @@ def privatize(
     """
     if not isinstance(law, Law):
         raise InvalidInput(f"Expected a law, such as labeldp.RandomizedResponse(n_classes=2, epsilon=1.0), got {_validate.shown(law)}.")
-    rows = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
+    given = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
     declared, inferred = classes_for(labels, classes, law.n_classes)
     codes = encode(labels, declared)
     del labels  # what is shown of this frame, if something fails, shows none of them
     check_prior_use(law, prior)
     name = check_stage("release" if stage is None else stage)
-    check_rows(codes, rows, max_rows_per_unit, column)
-    used = law_per_row(law, max_rows_per_unit)
-    words = Questions(used, dataset or "", column).words(lambda key: public_blocks(len(codes), ids, key))
-    side = prepare_side(used, prior, len(codes), words)
+    account = Account(dataset, column, max_rows_per_unit, ledger, noise, redraw)
+    rows = TableRows(given, len(codes), account.private_column(declared, given))
+    used = law_per_row(law, account.max_rows_per_unit)
+    side = prepare_side(used, prior, len(codes), rows.words(used))
     check_told_apart(used, used.told_apart(side), declared, len(codes))
-    run = _open(
-        codes,
-        declared,
-        epsilon=law.epsilon,
-        laws={"law": law.to_dict(), "stage": name} | ({"classes_inferred": True} if inferred else {}),
-        dataset=dataset,
-        column=column,
-        rows=rows,
-        max_rows_per_unit=max_rows_per_unit,
-        prior_digest=_side_digest(side, ids),
-        ledger=ledger,
-        noise=noise,
-        redraw=redraw,
+    order = rows.by_id() if rows.explicit and side else slice(None)  # a repeat in another order is the same request
+    request = Request(
+        rows.column,
+        law.epsilon,
+        {"law": law.to_dict(), "stage": name} | ({"classes_inferred": True} if inferred else {}),
+        prior=array_digest({what: values[order] for what, values in side.items()}) if side else "",
+        rows=rows.digest,
+        units=rows.units_digest,
+        id_name=given.id_name,
     )
-    with run:
+    account.check()
+    with charged_run(request, account, codes, rows) as run:
         return run.draw_with_side(np.arange(len(codes)), law, side, name)
-
-
-def _side_digest(side: Mapping[str, Array], ids: ArrayLike | None) -> str:
-    """Digest of a side, by id where rows have one, so that a repeat in another order is the same request; "" for none."""
-    if not side or ids is None:
-        return array_digest(side) if side else ""
-    order = id_order(ids)
-    return array_digest({name: values[order] for name, values in side.items()})
 
 
 def open_run(
     labels: ArrayLike,
-    *,
     classes: Sequence[object],
+    account: Account,
+    given: RowIds | None = None,
+    *,
     epsilon: float,
     laws: Mapping[str, object],
-    dataset: str | None = None,
-    column: str = "label",
-    rows: RowIds | None = None,
-    public_digest: str = "",
-    max_rows_per_unit: int = 1,
     prior_digest: str = "",
-    ledger: Ledger | None = None,
-    noise: SeededNoise | None = None,
-    redraw: bool = False,
-    resumes: str = "",
+    public_digest: str = "",
 ) -> Run:
     """Charge one run over all rows of a table, or pick up the run that this request repeats.
 
@@ -169,165 +152,36 @@ def open_run(
     ----------
     labels : (n,) array of class values, raw
     classes : sequence of K values
+    account : Account
+    given : RowIds, optional
+        Ids and units; None: neither.
     epsilon : float
         The unit's total for everything that the run draws.
     laws : mapping
         The laws and how rows are divided among them, as JSON-ready data: part of what makes a request the same request.
-    dataset, column, max_rows_per_unit, ledger, noise, redraw
-        As in `privatize`.
-    rows : RowIds, optional
-        Ids and units; None: neither.
-    public_digest : str
-        Digest of the public columns, where there are no ids.
     prior_digest : str
         Digest of the public prior, "" for none.
-    resumes : str
-        Run id of the run that must be picked up: where this request is not that run's, labels included, nothing is charged. "" for any.
+    public_digest : str
+        Digest of the public columns, where there are no ids: labels in their order may then name the rows as well.
 
     Returns
     -------
     Run, charged (or settled before, if it is a repeat).
     """
-    declared = declare(classes)
-    codes = encode(labels, declared)
+    given = given or RowIds()
+    column = account.private_column(classes, given)
+    codes = encode(labels, column.values)
     del labels
-    return _open(
-        codes,
-        declared,
-        epsilon=epsilon,
-        laws=laws,
-        dataset=dataset,
-        column=column,
-        rows=rows or RowIds(),
-        public_digest=public_digest,
-        max_rows_per_unit=max_rows_per_unit,
-        prior_digest=prior_digest,
-        ledger=ledger,
-        noise=noise,
-        redraw=redraw,
-        resumes=resumes,
-    )
-
-
-def _open(
-    codes: NDArray[np.int32],
-    declared: tuple[object, ...],
-    *,
-    epsilon: float,
-    laws: Mapping[str, object],
-    dataset: str | None,
-    column: str,
-    rows: RowIds,
-    public_digest: str = "",
-    max_rows_per_unit: int,
-    prior_digest: str,
-    ledger: Ledger | None,
-    noise: SeededNoise | None,
-    redraw: bool,
-    resumes: str = "",
-) -> Run:
-    """`open_run` on codes."""
-    ledger = as_ledger(ledger)
-    check_rows(codes, rows, max_rows_per_unit, column)
-    check_account(ledger, dataset)
-    warn_once(ledger, noise)
-    plan = RunPlan(
-        dataset=dataset or "",
-        column=column,
-        unit=rows.unit_name,
-        max_rows_per_unit=_validate.integer(max_rows_per_unit=max_rows_per_unit, low=1),
-        epsilon=_validate.epsilon(epsilon),
-        laws=laws,
-        classes=digest({"classes": list(map(repr, declared))}),
+    rows = TableRows(given, len(codes), column)
+    account.check()
+    public = "" if rows.explicit else public_digest
+    request = Request(
+        column,
+        _validate.epsilon(epsilon),
+        laws,
         prior=prior_digest,
-        rows=public_digest if rows.ids is None else set_digest(rows.ids),
-        units=units_digest(rows, len(codes)),
-        id_name=rows.id_name,
+        rows=rows.digest or public,
+        units=rows.units_digest,
+        id_name=given.id_name,
     )
-    frame = Frame(plan, declared, len(codes), rows.ids, rows.unit, ledger)
-
-    def pin_of(secret: bytes, run_id: str) -> str:
-        pin = Pin(derive_key(secret, purpose="pin", facts=frame.facts(run_id)))
-        pin.update(frame.blocks(secret, run_id), codes)
-        return pin.hexdigest()
-
-    over = frame.check(new_secret())
-    begun = begin(
-        plan,
-        ledger,
-        noise,
-        redraw=redraw,
-        pin_of=pin_of,
-        names_rows=bool(plan.rows),
-        covered=covered_rows(ledger, rows),
-        resumes=resumes,
-        by_labels=rows.ids is None and bool(public_digest),
-    ).with_left_out(over)
-    if begun.settled is not None:
-        tell_of_repeat(begun.receipt)
-    return Run(begun, codes, frame)
-
-
-def covered_rows(ledger: Ledger | None, rows: RowIds) -> Covered | None:
-    """Which rows and units a charge is about, where ids name them."""
-    if ledger is None or (rows.ids is None and rows.unit is None):
-        return None
-    found = ledger.row_set_builder(rows.id_name, rows.unit_name)
-    found.add(rows.ids, rows.unit)
-    return Covered(found.finish())
-
-
-def check_account(ledger: Ledger | None, dataset: str | None) -> None:
-    """Refuse a charge that nobody could find again."""
-    if ledger is not None and not dataset:
-        raise InvalidInput("Expected dataset= with a ledger: the public name under which this data set's budget is kept.")
-
-
-def check_rows(codes: NDArray[np.int32], rows: RowIds, cap: int, column: str) -> None:
-    """Refuse no labels, ids and units that are the labels' column, of another length or no columns, and a cap without units."""
-    if not len(codes):
-        raise InvalidInput("Expected at least one label, got none.")
-    rows.require_public(column)
-    for name, values in (("ids", rows.ids), ("unit", rows.unit)):
-        if values is None:
-            continue
-        if np.ndim(array := np.asarray(values)) == 0 or getattr(values, "nlevels", 1) > 1 or array.dtype.kind == "T":
-            fix = "Pass a list, an array of integers or text, or a table of several columns (of a MultiIndex: to_frame(index=False))."
-            raise InvalidInput(f"Expected {name} as a column of {len(codes)} rows, got {type(values).__name__}. {fix}")
-        if len(array) != len(codes):
-            raise InvalidInput(f"Expected {name} of {len(codes)} rows, got {len(array)}.")
-    if rows.unit is None and cap != 1:
-        raise InvalidInput(
-            f"Expected unit= with max_rows_per_unit={cap!r}: who each row is about. Without it each row is protected by itself."
-        )
-
-
-def set_digest(*columns: ArrayLike) -> str:
-    """Digest of a set of rows by their public columns, whatever their order."""
-    named = SetDigest()
-    named.update(*map(np.asarray, columns))
-    return named.hexdigest()
-
-
-def units_digest(rows: RowIds, n_rows: int) -> str:
-    """Digest of which row is about whom; "" where each row is its own unit."""
-    return "" if rows.unit is None else set_digest(np.arange(n_rows) if rows.ids is None else rows.ids, rows.unit)
-
-
-_warned: set[str] = set()
-
-
-def warn_once(ledger: Ledger | None, noise: SeededNoise | None) -> None:
-    """Say aloud that noise is seeded, or that nothing is recorded, to whoever called the caller's caller."""
-    if noise is not None:
-        warnings.warn(
-            "The noise comes from a seed: nothing is protected. For tests and public data only.", SeededNoiseWarning, stacklevel=4
-        )
-    elif ledger is None and "unrecorded" not in _warned:
-        _warned.add("unrecorded")
-        warnings.warn(
-            "No ledger: nothing records this spend, so the same labels can be drawn again and each draw adds to the total. "
-            "Pass ledger=labeldp.Ledger(path) and dataset='name'. (Said once.)",
-            UnrecordedWarning,
-            stacklevel=4,
-        )
+    return charged_run(request, account, codes, rows, by_labels=bool(public))

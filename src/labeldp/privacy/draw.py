@@ -3,13 +3,16 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.laws.base import Array, Law
+from labeldp.privacy.events import per_row_epsilon
 from labeldp.privacy.noise import Blocks, Key, RowWords, derive_key, word_chunks
 
 Prior = ArrayLike | Callable[[NDArray[np.int64]], ArrayLike] | Iterable[ArrayLike] | None
@@ -44,6 +47,12 @@ class Questions:
             return lambda rows: None
         key, known = self._key, blocks(self._ids)
         return lambda rows: RowWords(key, known[rows])
+
+
+def law_per_row(law: Law, max_rows_per_unit: int) -> Law:
+    """The law of one row when a unit's total is shared by m rows."""
+    m = _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
+    return law if m == 1 else replace(law, epsilon=per_row_epsilon(law.epsilon, m))
 
 
 def prepare_side(law: Law, prior: Prior, n_rows: int, words: Callable[[slice], RowWords | None]) -> dict[str, Array]:

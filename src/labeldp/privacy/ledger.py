@@ -122,7 +122,7 @@ class Ledger:
         total : float, optional
             Epsilon of this and of the charges that are to follow it: the budget where nobody has set one; else this charge's own.
         known : collection of run ids, optional
-            The runs of this identity that the caller knows (`requested`): where another has been charged meanwhile, nothing is
+            The runs of this identity that the caller knows: where another has been charged meanwhile, nothing is
             (SameRequest).
 
         Returns
@@ -253,13 +253,6 @@ class Ledger:
                 if run.state == "settled" or (run.state == "charged" and run.repeatable):
                     return run
         return None
-
-    def requested(self, dataset: str, column: str, identity: str) -> frozenset[str]:
-        """Ids of all runs of this request, whatever became of them."""
-        if not self._store.exists():
-            return frozenset()
-        with self._store.reading() as session:
-            return frozenset(map(ledger_charge.run_of, session.request_rows(dataset, column, identity)))
 
     def runs(self, dataset: str | None = None, column: str | None = None) -> list[RunRecord]:
         """The runs in the order of their charges."""

@@ -35,10 +35,10 @@ class RowSets:
         self.folder = folder
 
     def keep(self, run_id: str, rows: RowSet) -> None:
-        """Write the set of a run that is to be charged; on disk when this returns."""
+        """Write the set of a run that is to be charged, before the last file of its charge."""
         if (self.folder / run_id / FILE).exists():
             raise LedgerError(f"Expected a run id that was never charged, got {run_id}. Make one with new_run_id().")
-        RunStore(self.folder / run_id).write(FILE, rows.to_bytes())
+        RunStore(self.folder / run_id).write(FILE, rows.to_bytes(), last=False)
 
     def forget(self, run_id: str) -> None:
         """Remove the set of a run that was not charged after all."""

@@ -69,11 +69,15 @@ class RunStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file, readable by its owner only, and wait until it is on disk."""
+    def write(self, name: str, data: bytes, *, last: bool = True) -> None:
+        """Write a file, readable by its owner only, and wait until it is on disk.
+
+        Of several files that count together only the last one waits for the folder, too: its name is on disk, and so are those before it.
+        """
         private_folder(self.folder)
         self._written(name, data).replace(self.folder / name)
-        sync(self.folder)
+        if last:
+            sync(self.folder)
 
     def keep(self, name: str, data: bytes) -> bytes:
         """Write a file once: what was written under this name first stands, and is returned."""
@@ -101,11 +105,11 @@ class RunStore:
             return None
 
     def keep_secret(self, halves: SecretHalves) -> None:
-        """Write the stored half, and which release secret is the other one."""
+        """Write the stored half, and which release secret is the other one, before the last file of a charge."""
         if halves.key is not None:
             facts = {"source": halves.key.text, "key_id": halves.key.key_id}
             self.write("key", json.dumps(facts).encode())  # first: without it the stored half would pass for the whole
-        self.write("secret", halves.stored)
+        self.write("secret", halves.stored, last=False)
 
     def stored_half(self) -> Secret | None:
         """What is stored of the secret, or None if it is gone."""

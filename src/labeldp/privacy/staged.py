@@ -5,17 +5,19 @@ Between stages the run stays charged and its secret is kept. The run's folder ho
 draws with, written once before anything is drawn, and the digest of what it published.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from labeldp import _validate
 from labeldp._hash import digest
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.laws.base import Law
-from labeldp.privacy.custody import PinOf, RunStore, kept_secret
+from labeldp.privacy.charge import kept_secret
 from labeldp.privacy.ledger import Ledger, Part, RunRecord
 from labeldp.privacy.ledger_entries import File
 from labeldp.privacy.noise import partition_edges
+from labeldp.privacy.run_store import RunStore
+from labeldp.privacy.secrets import SecretHalves
 from labeldp.privacy.worker import Share
 
 
@@ -174,7 +176,7 @@ class StageTurn(StagedRun):
                 f"{stage.number} were given up. Make a new plan, which is charged."
             )
 
-    def check_same(self, identity: str, pin_of: PinOf) -> None:
+    def check_same(self, identity: str, pin_of: Callable[[SecretHalves], str]) -> None:
         """Refuse a table that is not the one that the plan's run was charged for; before anything is charged."""
         record = self.record
         if record is None:
@@ -191,7 +193,7 @@ class StageTurn(StagedRun):
             raise LedgerError(
                 f"Expected the secret of run {record.run_id} in its folder, but it is gone. Make a new plan, which is charged."
             )
-        if pin_of(kept.secret, record.run_id).encode() != pin:
+        if pin_of(kept).encode() != pin:
             raise InvalidInput(
                 f"Expected the labels that run {record.run_id} of this plan was charged for, but some have changed. Corrected labels are a "
                 "new release: make a new plan, which is charged."

@@ -13,21 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labeldp import _validate
-from labeldp._hash import SetDigest, digest
+from labeldp._hash import SetDigest
 from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.evidence import NoisyLabels
 from labeldp.laws.base import Array, Law, check_told_apart
 from labeldp.privacy.blocks import ROW
-from labeldp.privacy.custody import Covered, Overlap, RunPlan, RunStore, begin, fresh_secret, kept_secret, tell_of_repeat
+from labeldp.privacy.charge import Coverage, Overlap, begin, fresh_secret, kept_secret, warn_of_repeat
+from labeldp.privacy.draw import law_per_row
 from labeldp.privacy.encode import declare
 from labeldp.privacy.ledger import Ledger, RunRecord
 from labeldp.privacy.ledger_entries import File
 from labeldp.privacy.noise import Blocks, id_blocks, one_word
 from labeldp.privacy.repeats import RepeatFinder
+from labeldp.privacy.request import Account, Request
 from labeldp.privacy.rowset import RowSetBuilder
-from labeldp.privacy.run import keep_within_cap, law_per_row
+from labeldp.privacy.run_store import RunStore
 from labeldp.privacy.secrets import KeySource, SecretHalves, UnknownReleaseSecret
 from labeldp.privacy.staged import Stage, StageTurn
+from labeldp.privacy.table_rows import keep_within_cap
 from labeldp.privacy.worker import FirstPass, Ids, PassSums, RunFacts, RunSecret, SecondPass
 from labeldp.receipt import Receipt
 
@@ -88,14 +91,12 @@ class StreamRun:
         if not dataset:
             raise InvalidInput("Expected a dataset name: the public name under which this data set's budget is kept.")
         cap = _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
-        values = declare(classes, law.n_classes)
-        named = digest({"classes": list(map(repr, values))})
         self.law = law_per_row(law, cap)
         share = None if stage is None else stage.share
-        self.facts = RunFacts(dataset, column, unit_name, cap, named, values, self.law, share)
+        self.facts = RunFacts(dataset, column, unit_name, cap, declare(classes, law.n_classes), self.law, share)
         self.settled: RunRecord | None = None
         self._total, self._stage = law, stage
-        self._ledger, self._redraw = ledger, redraw
+        self._ledger, self._account = ledger, Account(dataset, column, cap, ledger, redraw=redraw)
         self._turn = None if stage is None else StageTurn(ledger, dataset, column, stage)
         if self._turn is not None:
             self._turn.check(law, redraw=redraw)
@@ -176,8 +177,8 @@ class StreamRun:
             raise repeated_ids()
         plan = self._plan(public_digest)
         if self._turn is not None:
-            self._turn.check_same(plan.identity, self._pin_of)
-        return self._ledger.find(plan.dataset, plan.column, plan.identity)
+            self._turn.check_same(plan.identity, lambda halves: self._pin_of(RunSecret(halves.run_id, halves.secret, self.facts)))
+        return self._ledger.find(plan.column.dataset, plan.column.column, plan.identity)
 
     def planned(self, public_digest: str = "") -> RunSecret | None:
         """The secret that `charge` is about to draw with, of a run to pick up or a new one; None where this very release was made before.
@@ -192,7 +193,7 @@ class StreamRun:
             if known is not None and secret.run_id == known.run_id and pin == self.sums.pins[secret.run_id].hexdigest().encode():
                 return secret
         identity = self._plan(public_digest).identity
-        runs = [] if self._redraw else self._ledger.runs(self.facts.dataset, self.facts.column)
+        runs = [] if self._account.redraw else self._ledger.runs(self.facts.dataset, self.facts.column)
         return None if any(run.state == "settled" and run.identity == identity for run in runs) else self.candidates[0]
 
     def is_charged(self, secret: RunSecret) -> bool:
@@ -209,30 +210,22 @@ class StreamRun:
         plan = self._plan(public_digest)
         if self._stage is None or self._stage.number == 1:
             check_told_apart(self.law, self.sums.told, self.facts.values, self.sums.rows)
-        begun = begin(
-            plan,
-            self._ledger,
-            None,
-            redraw=self._redraw,
-            pin_of=self._pin_of,
-            names_rows=bool(plan.rows),
-            fresh=self._fresh,
-            covered=Covered(None if self._row_set is None else self._row_set.finish(), self._overlap),
-        )
+        coverage = Coverage(None if self._row_set is None else self._row_set.finish(), self._overlap)
+        charge = begin(plan, self._account, pin_of=self._pin_of, fresh=self._fresh, coverage=coverage)
         self._fresh = self._row_set = None
-        self._receipt, self.settled = begun.receipt, begun.settled
+        self._receipt, self.settled = charge.receipt, charge.settled
         if self._turn is not None:
-            self.settled = self._turn.begin(begun.receipt.run_id, self._named_prior, self.prior_digest)
+            self.settled = self._turn.begin(charge.run_id, self._named_prior, self.prior_digest)
         if self.settled is not None:
-            tell_of_repeat(begun.receipt, "the labels of the table given now are not in it")
-        if begun.secret is not None and self.settled is None:
-            place, chosen = next((i, each) for i, each in enumerate(self.candidates) if each.run_id == begun.receipt.run_id)
+            warn_of_repeat(charge.receipt, "the labels of the table given now are not in it")
+        if charge.secret is not None and self.settled is None:
+            place, chosen = next((i, each) for i, each in enumerate(self.candidates) if each.run_id == charge.run_id)
             self.secret, self._rows = chosen, 0
-            self._second = SecondPass(self.facts, chosen, begun.receipt, self.prior_digest, self.stage_name)
+            self._second = SecondPass(self.facts, chosen, charge.receipt, self.prior_digest, self.stage_name)
             self._kept = self._units.kept(place, self.facts.max_rows_per_unit)
         self._units.forget()
-        self._halves = {} if self._second is None else {begun.receipt.run_id: self._halves[begun.receipt.run_id]}
-        return begun.receipt
+        self._halves = {} if self._second is None else {charge.run_id: self._halves[charge.run_id]}
+        return charge.receipt
 
     def lend(self) -> list[tuple[str, bytes, KeySource | None]]:
         """What workers need to have the secrets of this pass (`labeldp.privacy.worker.borrowed`); send it to them privately."""
@@ -310,13 +303,13 @@ class StreamRun:
         """Name of the draw."""
         return RELEASE if self._stage is None else self._stage.name
 
-    def _plan(self, public_digest: str) -> RunPlan:
+    def _plan(self, public_digest: str) -> Request:
         sums = self.sums
         drawn = {"law": self._total.to_dict(), "stage": RELEASE} if self._stage is None else self._stage.facts()
-        return RunPlan(
-            **self.facts.public(),  # type: ignore[arg-type]
-            epsilon=self._total.epsilon,
-            laws=drawn | self._more,
+        return Request(
+            self.facts,
+            self._total.epsilon,
+            drawn | self._more,
             prior=self._named_prior if self._stage is None else "",
             rows=sums.ids.hexdigest() if sums.ids.count else public_digest,
             units=sums.units.hexdigest() if sums.units.count else "",
@@ -327,9 +320,8 @@ class StreamRun:
     def _named_prior(self) -> str:
         return self.prior_digest if self._prior is None else self._prior
 
-    def _pin_of(self, secret: bytes, run_id: str) -> str:
-        known = next((each for each in self.candidates if each.run_id == run_id and each.is_of(secret)), None)
-        return "" if known is None else self.sums.pins[run_id].hexdigest()
+    def _pin_of(self, secret: RunSecret) -> str:
+        return self.sums.pins[secret.run_id].hexdigest() if any(map(secret.is_of, self.candidates)) else ""
 
     def _candidate(self, halves: SecretHalves) -> RunSecret:
         self._halves[halves.run_id] = halves

@@ -18,6 +18,7 @@ from labeldp.evidence.noisy import as_drawn
 from labeldp.laws.base import Array, Law
 from labeldp.privacy.draw import Questions, draw
 from labeldp.privacy.noise import Blocks, Key, Pin, derive_key, id_blocks, one_word, partition, pin_words, row_blocks
+from labeldp.privacy.request import PrivateColumn
 from labeldp.privacy.secrets import KeySource, run_secret
 from labeldp.receipt import Receipt
 
@@ -42,46 +43,30 @@ class Share:
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class RunFacts(PrivateColumn):
     """The public facts of a run that enter its keys and its outputs.
 
     Attributes
     ----------
-    dataset, column, unit : str
-    max_rows_per_unit : int
-    classes : str
-        Digest of the declared classes.
-    values : tuple
-        The class values by code.
     law : Law
         Of one row.
     share : Share or None
         Rows that are drawn; None: all.
     """
 
-    dataset: str
-    column: str
-    unit: str
-    max_rows_per_unit: int
-    classes: str
-    values: tuple[object, ...]
     law: Law
     share: Share | None = None
 
-    def public(self) -> dict[str, object]:
-        """What enters every key."""
-        return {name: getattr(self, name) for name in ("dataset", "column", "unit", "max_rows_per_unit", "classes")}
-
 
 class RunSecret:
-    """A run's secret in the process that uses it: neither shown nor pickled."""
+    """A run's secret in the process that uses it, which gives all keys of the run: neither shown nor pickled."""
 
-    __slots__ = ("__secret", "_facts", "run_id")
+    __slots__ = ("__secret", "column", "run_id")
 
-    def __init__(self, run_id: str, secret: bytes, facts: RunFacts) -> None:
+    def __init__(self, run_id: str, secret: bytes, column: PrivateColumn) -> None:
         self.run_id = run_id
         self.__secret = secret
-        self._facts = facts
+        self.column = column
 
     def __repr__(self) -> str:
         return f"RunSecret(run_id={self.run_id!r})"
@@ -91,11 +76,60 @@ class RunSecret:
 
     def key(self, purpose: str, **facts: object) -> Key:
         """The key of one use."""
-        return derive_key(self.__secret, purpose=purpose, facts=self._facts.public() | {"run_id": self.run_id} | facts)
+        return derive_key(self.__secret, purpose=purpose, facts=self.column.public() | {"run_id": self.run_id} | facts)
 
-    def is_of(self, secret: bytes) -> bool:
-        """Whether these are its bytes."""
-        return self.__secret == secret
+    def answer_key(self, purpose: str, identity: str, **facts: object) -> Key:
+        """The key of one use in the answer to a query about groups, by the request's identity."""
+        return derive_key(self.__secret, purpose=purpose, facts={"run_id": self.run_id, "plan": identity} | facts)
+
+    def is_of(self, secret: "RunSecret") -> bool:
+        """Whether it is the same run's, with the same bytes."""
+        return self.run_id == secret.run_id and self.__secret == secret.__secret
+
+
+class Draw:
+    """One draw of a charged run: its law, its key, and what its outputs say of it.
+
+    Parameters
+    ----------
+    secret : RunSecret
+    law : Law
+        Of one row.
+    receipt : Receipt
+    prior : str
+        Digest of the side of all rows, "" where the law uses none.
+    stage : str
+    """
+
+    def __init__(self, secret: RunSecret, law: Law, receipt: Receipt, prior: str, stage: str) -> None:
+        self._law, self._receipt, self._stage, self._values = law, receipt, stage, secret.column.values
+        self._key = secret.key("draw", law=law.to_dict(), prior=prior, stage=stage)
+
+    def release(
+        self,
+        codes: NDArray[np.int32],
+        blocks: Blocks,
+        side: Mapping[str, Array],
+        ids: Array,
+        *,
+        rows: NDArray[np.int64] | None = None,
+        explicit_ids: bool,
+    ) -> NoisyLabels:
+        """Draw m rows, given by their codes, blocks and sides.
+
+        Parameters
+        ----------
+        ids : (n,) or (n, columns) array
+            Of the rows of the result.
+        rows : (m,) int, optional
+            Which of these are drawn; None: all. The others have no evidence.
+        explicit_ids : bool
+            They are the caller's, and not row numbers.
+        """
+        outputs = draw(self._law, codes, self._key, blocks, side)
+        place = np.arange(len(codes)) if rows is None else rows
+        block = Block(self._law, outputs, dict(side), place, self._receipt, self._stage)
+        return as_drawn(NoisyLabels(len(ids), self._values, (block,), ids, explicit_ids))
 
 
 Lent = Sequence[tuple[str, bytes, KeySource | None]]
@@ -228,7 +262,7 @@ class SecondPass:
     def __init__(self, facts: RunFacts, secret: RunSecret, receipt: Receipt, prior: str = "", stage: str = "release") -> None:
         self.facts, self.receipt, self.stage = facts, receipt, stage
         self._ids_key, self._pin_key = secret.key("ids"), secret.key("pin")
-        self._draw_key = secret.key("draw", law=facts.law.to_dict(), prior=prior, stage=stage)
+        self._draw = Draw(secret, facts.law, receipt, prior, stage)
         self._order_key, self._part_key = secret.key("order"), secret.key("partition")
         self.sums = PassSums(pins={secret.run_id: Pin(self._pin_key)})
 
@@ -247,7 +281,6 @@ class SecondPass:
         `units` must be those of the first pass. `check_rows` asks for what each row adds to the sums, for engines that know only later
         which rows they keep.
         """
-        law = self.facts.law
         blocks = blocks_of_rows(len(codes), start, ids, self._ids_key)
         names = np.arange(start, start + len(codes)) if ids is None else ids
         side = side_of(self.facts, prior, len(codes), start, ids)
@@ -256,9 +289,7 @@ class SecondPass:
         if not kept.all():
             codes, blocks, names = codes[kept], blocks[kept], filtered(names, kept)
             side = {name: values[kept] for name, values in side.items()}
-        outputs = draw(law, codes, self._draw_key, blocks, side)
-        block = Block(law, outputs, side, np.arange(len(codes)), self.receipt, self.stage)
-        noisy = as_drawn(NoisyLabels(len(codes), self.facts.values, (block,), _names(names, law, len(codes)), ids is not None))
+        noisy = self._draw.release(codes, blocks, side, _names(names, self.facts.law, len(codes)), explicit_ids=ids is not None)
         return Drawn(noisy, blocks, check, kept)
 
     def _chosen(self, blocks: Blocks, within_cap: NDArray[np.bool_] | None) -> NDArray[np.bool_]:

@@ -30,7 +30,7 @@ from labeldp.protocol.stages import HELD_OUT, MIN_VALIDATION_ROWS, PriorOfRows, 
 
 if TYPE_CHECKING:
     from labeldp.aggregates import Aggregate
-    from labeldp.privacy.answering import Asked
+    from labeldp.privacy.answers import GroupAnswer
     from labeldp.privacy.run import Run
 
 Floats = NDArray[np.float64]
@@ -105,7 +105,7 @@ class FitPlan:
         """Every row will have an unbiased estimator."""
         return self.stages.invertible and self.prior is None and self.grouped is None
 
-    def with_answer(self, asked: "Asked | None") -> "FitPlan":
+    def with_answer(self, asked: "GroupAnswer | None") -> "FitPlan":
         """The plan with its prior of groups paid for; as it is, without one."""
         if asked is None or self.grouped is None:
             return self
@@ -264,7 +264,7 @@ def _law_of(settings: Settings, grouped: GroupPlan | None, n_classes: int) -> La
     return law
 
 
-def answer_for(settings: Settings, plan: FitPlan, labels: NDArray[Any], rows: RowIds) -> "Asked | None":
+def answer_for(settings: Settings, plan: FitPlan, labels: NDArray[Any], rows: RowIds) -> "GroupAnswer | None":
     """What the labels of the rows to learn from say of a prior's groups: the first of a fit's two charges. None without such a prior.
 
     Parameters
@@ -357,22 +357,18 @@ def open_fit(
         Run id of the run that must be picked up; "" for any, or a new one.
     """
     from labeldp.privacy.door import open_run
+    from labeldp.privacy.request import Account
 
-    named = settings.ledger is not None or settings.noise is not None
+    known = settings.ledger is not None or settings.noise is not None
     return open_run(
         labels,
-        classes=plan.classes,
+        plan.classes,
+        Account(settings.dataset, settings.column, settings.max_rows_per_unit, settings.ledger, settings.noise, resumes=resumes),
+        rows,
         epsilon=plan.stages.law.epsilon,
         laws=plan.to_dict(),
-        dataset=settings.dataset,
-        column=settings.column,
-        rows=rows,
-        public_digest=public_digest() if named and rows.ids is None else "",
-        max_rows_per_unit=settings.max_rows_per_unit,
         prior_digest=plan.prior_digest,
-        ledger=settings.ledger,
-        noise=settings.noise,
-        resumes=resumes,
+        public_digest=public_digest() if known and rows.ids is None else "",
     )
 
 

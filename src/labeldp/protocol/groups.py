@@ -20,7 +20,7 @@ from labeldp.privacy.row_ids import RowIds
 
 if TYPE_CHECKING:  # a machine that only trains has none of what custody and aggregates need
     from labeldp.aggregates import Aggregate, Query
-    from labeldp.privacy.answering import Asked
+    from labeldp.privacy.answers import GroupAnswer
     from labeldp.privacy.ledger import Ledger
     from labeldp.privacy.noise import SeededNoise
 
@@ -57,7 +57,7 @@ class GroupPlan:
         """Of the public facts that the prior follows from, but for the answer."""
         return digest({"groups": array_digest({"groups": self.groups}), "query": self.query.to_dict()})
 
-    def as_asked(self, asked: "Asked") -> "GroupPlan":
+    def as_asked(self, asked: "GroupAnswer") -> "GroupPlan":
         """The groups that were asked, which are older than these where an answer was found."""
         return replace(self, groups=asked.groups, found=None if self.found is None else self.found.restored(asked.kept))
 
@@ -166,7 +166,7 @@ def ask_groups(
     inferred: bool,
     rows: RowIds,
     held_out: float = 0.0,
-) -> "Asked":
+) -> "GroupAnswer":
     """Charge and answer the plan's question; a repeat of a settled one costs nothing.
 
     Parameters
@@ -183,22 +183,11 @@ def ask_groups(
     held_out : float in [0, 1)
         Share of the rows that are left out, to measure a model by that did not see their labels.
     """
-    from labeldp.privacy.aggregation import answer_groups
+    from labeldp.privacy.answers import GroupQuestion, answer_groups
+    from labeldp.privacy.request import Account
 
-    return answer_groups(
-        labels,
-        plan.query,
-        plan.groups,
-        classes=classes,
-        inferred=inferred,
-        dataset=settings.dataset,
-        column=settings.column,
-        rows=rows,
-        max_rows_per_unit=settings.max_rows_per_unit,
-        ledger=settings.ledger,
-        noise=settings.noise,
-        held_out=held_out,
-        total=settings.epsilon if plan.epsilon else None,
-        request=plan.request,
-        kept=None if plan.found is None else plan.found.kept,
-    )
+    total = settings.epsilon if plan.epsilon else None
+    kept = {} if plan.found is None else plan.found.kept
+    account = Account(settings.dataset, settings.column, settings.max_rows_per_unit, settings.ledger, settings.noise)
+    question = GroupQuestion(plan.query, plan.groups, held_out, total, plan.request, kept)
+    return answer_groups(labels, question, classes, account, rows, inferred=inferred)

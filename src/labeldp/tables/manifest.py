@@ -10,7 +10,7 @@ from typing import Any
 from labeldp.errors import InvalidInput
 from labeldp.evidence.table import FORMAT, plain
 from labeldp.laws import Law, law_from_dict
-from labeldp.privacy.run import law_per_row
+from labeldp.privacy.draw import law_per_row
 from labeldp.privacy.staged import stage_name
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import evidence_bytes

@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from labeldp.errors import ReleaseError
-from labeldp.privacy.custody import RunStore
 from labeldp.privacy.ledger import Ledger, RunRecord
 from labeldp.privacy.ledger_repair import STAGING
+from labeldp.privacy.run_store import RunStore
 from labeldp.privacy.stream import RELEASE, StreamRun
 from labeldp.receipt import Receipt
 from labeldp.tables.digest import drawn_in_all

@@ -332,7 +332,7 @@ class _Marked:
     mark: str
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        from labeldp.privacy.run import keep_within_cap
+        from labeldp.privacy.table_rows import keep_within_cap
 
         units = pc.rank(table.column(self.unit), tiebreaker="dense").to_numpy()
         words = (table.column(self.by).to_numpy().view(np.uint64)) ^ np.uint64(1 << 63)

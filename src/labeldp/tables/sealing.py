@@ -9,9 +9,9 @@ from dataclasses import asdict
 from labeldp._files import sync
 from labeldp._hash import SetDigest
 from labeldp.errors import ReleaseError
-from labeldp.privacy.custody import RunStore
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.ledger_repair import SEALED
+from labeldp.privacy.run_store import RunStore
 from labeldp.privacy.stream import StreamRun, changed_input
 from labeldp.privacy.worker import RunSecret
 from labeldp.receipt import Receipt

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs over labels in memory, opened with their facts by name."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from labeldp.privacy import door
+from labeldp.privacy.request import Account
+from labeldp.privacy.row_ids import RowIds
+from labeldp.privacy.run import Run
+
+
+def open_run(
+    labels: Any, *, classes: Sequence[object], epsilon: float, laws: dict[str, object], rows: RowIds | None = None, **facts: Any
+) -> Run:
+    """`labeldp.privacy.door.open_run`; further facts are the account's, or digests."""
+    digests = {name: facts.pop(name) for name in ("prior_digest", "public_digest") if name in facts}
+    return door.open_run(labels, classes, Account(**facts), rows, epsilon=epsilon, laws=laws, **digests)
