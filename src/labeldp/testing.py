@@ -8,20 +8,23 @@ inclusion) with the sampler that runs, in exact arithmetic where the sampler's w
 import itertools
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labeldp.laws import sets
-from labeldp.laws.base import Array, Law, Side, law_from_dict, worst_ratio
+from labeldp.errors import InvalidInput
+from labeldp.laws import law_from_dict, sets
+from labeldp.laws.base import Array, Law, Side, worst_ratio
 from labeldp.laws.exact import WORD, exp_floor
 from labeldp.laws.words import hashed
 
 FALSE_ALARM = 1e-6  # chance that one chi-square test here fails a law that is right; words are fixed, so a law passes always or never
 _DRAWS = 20_000  # per label
 _QUESTIONS = 3  # sides that are tried of a law that draws them
+_FEW_CLASSES = (5, 8)  # whose outputs are enumerated in a moment
 
 
 @dataclass
@@ -94,6 +97,29 @@ def check_law(law: Law, priors: Sequence[Sequence[float]] | None = None) -> None
             _check_words(law, side)
 
 
+def check_any_size(law: Law) -> None:
+    """Raise AssertionError unless the law keeps the contract over any number of classes, of which a copy over few stands for many.
+
+    Over its own classes the exact probabilities are compared with the epsilon that it claims; the sampler is, of many classes, that of the
+    copy. InvalidInput where even the copy's matrix has more cells than can be enumerated.
+    """
+    if law.n_classes <= _FEW_CLASSES[-1]:
+        return check_law(law)
+    for prior in _default_priors(law.n_classes):
+        for number in range(_QUESTIONS if law.draws_side else 1):
+            _check_privacy(law, _check_prepare(law, np.asarray(prior, dtype=np.float64), number))
+    for n_classes in _FEW_CLASSES:
+        with suppress(InvalidInput):  # a law may need more classes, such as one for each candidate
+            return check_law(replace(law, n_classes=n_classes))
+    return check_law(law)
+
+
+def _require(kept: object, message: str) -> None:
+    """An assertion that Python's -O leaves in: charges rest on these."""
+    if not kept:
+        raise AssertionError(message)
+
+
 def _default_priors(k: int) -> list[list[float]]:
     graded = [0.5**i for i in range(k)]
     return [[1.0] * k, [0.97] + [0.03 / (k - 1)] * (k - 1), graded[::-1], [1.0, 1.0] + [0.25] * (k - 2), [1.0] * (k - 1) + [0.0]]
@@ -101,37 +127,39 @@ def _default_priors(k: int) -> list[list[float]]:
 
 def _check_value(law: Law) -> None:
     data = json.loads(json.dumps(law.to_dict()))
-    assert law_from_dict(data) == law, "to_dict does not survive JSON: law_from_dict gives another law"
-    assert replace(law, epsilon=law.epsilon / 2).epsilon == law.epsilon / 2, "dataclasses.replace(law, epsilon=...) must give that epsilon"
-    assert hash(law) == hash(law_from_dict(data)), "equal laws must have equal hashes"
+    _require(law_from_dict(data) == law, "to_dict does not survive JSON: law_from_dict gives another law")
+    _require(
+        replace(law, epsilon=law.epsilon / 2).epsilon == law.epsilon / 2, "dataclasses.replace(law, epsilon=...) must give that epsilon"
+    )
+    _require(hash(law) == hash(law_from_dict(data)), "equal laws must have equal hashes")
 
 
 def _check_prepare(law: Law, prior: NDArray[np.float64], number: int) -> dict[str, Array]:
     """The side of the row with this number; one row, many equal rows and a stride-0 view must agree."""
     side = law.prepare(prior[None], CounterWords(np.array([number])))
     layout = {name: value for name, value in law.layout().items() if name != "output"}
-    assert side.keys() == layout.keys(), f"prepare gives {sorted(side)}, layout promises {sorted(layout)}"
+    _require(side.keys() == layout.keys(), f"prepare gives {sorted(side)}, layout promises {sorted(layout)}")
     for batch in (np.tile(prior, (5, 1)), np.broadcast_to(prior, (5, law.n_classes)), 3.0 * prior[None]):
         again = law.prepare(batch, CounterWords(np.full(len(batch), number)))
         for name, (dtype, shape) in layout.items():
-            assert (again[name].dtype, again[name].shape) == (dtype, (len(batch), *shape)), f"side {name!r} does not fit the layout"
-            assert (again[name] == side[name][0]).all(), f"side {name!r} differs between equal priors and equal words"
+            _require((again[name].dtype, again[name].shape) == (dtype, (len(batch), *shape)), f"side {name!r} does not fit the layout")
+            _require((again[name] == side[name][0]).all(), f"side {name!r} differs between equal priors and equal words")
     if not law.draws_side:
         other = law.prepare(prior[None], CounterWords(np.array([number + 1])))
-        assert all((other[name] == side[name]).all() for name in side), "the side depends on words: set draws_side = True"
+        _require(all((other[name] == side[name]).all() for name in side), "the side depends on words: set draws_side = True")
     return {name: value[0] for name, value in side.items()}
 
 
 def _check_privacy(law: Law, side: Side) -> None:
     cells = law.profile(side)
     ratio = worst_ratio(cells)
-    assert ratio is not None, "an output is possible for one label and impossible for another"
-    assert ratio <= exp_floor(law.epsilon), f"exact epsilon {law.exact_epsilon(side)} is above the claim {law.epsilon}"
-    assert law.exact_epsilon(side) <= law.epsilon
-    assert law.exact_epsilon() <= law.epsilon
+    if ratio is None:
+        raise AssertionError("an output is possible for one label and impossible for another")
+    _require(ratio <= exp_floor(law.epsilon), f"exact epsilon {law.exact_epsilon(side)} is above the claim {law.epsilon}")
+    _require(law.exact_epsilon(side) <= law.epsilon and law.exact_epsilon() <= law.epsilon, "exact_epsilon is above the claim")
     for label in {cell.label for cell in cells}:
         total = sum(cell.probability * cell.outputs for cell in cells if cell.label == label)
-        assert total == 1, f"probabilities of a {label!r} label sum to {total}, not 1"
+        _require(total == 1, f"probabilities of a {label!r} label sum to {total}, not 1")
 
 
 def _exact_matrix(law: Law, side: Side) -> NDArray[np.object_]:
@@ -143,11 +171,11 @@ def _exact_matrix(law: Law, side: Side) -> NDArray[np.object_]:
 
 def _check_table(law: Law, side: Side) -> None:
     matrix = _exact_matrix(law, side)
-    assert (matrix.sum(axis=1) == 1).all(), "rows of the exact matrix do not sum to 1"
+    _require((matrix.sum(axis=1) == 1).all(), "rows of the exact matrix do not sum to 1")
     low, high = matrix.min(axis=0), matrix.max(axis=0)
-    assert all(h <= exp_floor(law.epsilon) * v for h, v in zip(high, low, strict=True)), "the matrix exceeds epsilon"
+    _require(all(h <= exp_floor(law.epsilon) * v for h, v in zip(high, low, strict=True)), "the matrix exceeds epsilon")
     claimed = {cell.probability for cell in law.profile(side)}
-    assert set(matrix.flat) <= claimed, "the matrix holds a probability that the profile does not"
+    _require(set(matrix.flat) <= claimed, "the matrix holds a probability that the profile does not")
 
 
 def _column_of(law: Law, side: Side) -> Callable[[Array], NDArray[np.int64]]:
@@ -157,7 +185,7 @@ def _column_of(law: Law, side: Side) -> Callable[[Array], NDArray[np.int64]]:
 
     def find(outputs: Array) -> NDArray[np.int64]:
         columns = [known.get(output.tobytes(), -1) for output in outputs]
-        assert min(columns) >= 0, "the sampler released an output that the table does not hold"
+        _require(min(columns) >= 0, "the sampler released an output that the table does not hold")
         return np.array(columns, dtype=np.int64)
 
     return find
@@ -168,7 +196,7 @@ def _draw(law: Law, side: Side, label: int, words: CounterWords) -> Array:
     rows = {name: np.broadcast_to(value, (n, *np.shape(value))) for name, value in side.items()}
     outputs = law.sample(np.full(n, label, dtype=np.int32), words, rows)
     dtype, shape = law.layout()["output"]
-    assert (outputs.dtype, outputs.shape) == (dtype, (n, *shape)), "outputs do not fit the layout"
+    _require((outputs.dtype, outputs.shape) == (dtype, (n, *shape)), "outputs do not fit the layout")
     return outputs
 
 
@@ -192,8 +220,8 @@ def _check_word_measure(law: Law, side: Side) -> None:
         measured = _measure(code, _edges(matrix, label))
         for value in range(matrix.shape[1] if one_word else 2):
             claim = matrix[label, value] if one_word else sum(matrix[label][holds == bool(value)], Fraction(0))
-            assert Fraction(measured.get(value, 0), WORD) == claim, (
-                f"label {label}: words give {measured.get(value, 0)} / 2^64, not {claim}"
+            _require(
+                Fraction(measured.get(value, 0), WORD) == claim, f"label {label}: words give {measured.get(value, 0)} / 2^64, not {claim}"
             )
 
 
@@ -211,7 +239,7 @@ def _check_level_measure(law: Law, side: Side) -> None:
         for level in range(int(levels.max()) + 1):
             claim = sum(matrix[label][levels[:, c] == level], Fraction(0))
             found = measured.get(level, 0)
-            assert Fraction(found, WORD) == claim, f"label {label}, class {c}: words give level {level} {found} / 2^64, not {claim}"
+            _require(Fraction(found, WORD) == claim, f"label {label}, class {c}: words give level {level} {found} / 2^64, not {claim}")
 
 
 def _uses_one_word(law: Law, side: Side) -> bool:
@@ -274,8 +302,9 @@ def _check_samples(law: Law, side: Side) -> None:
         statistic = float(((observed - wanted) ** 2 / wanted).sum())
         limit = float(chi2.isf(FALSE_ALARM, max(1, len(wanted) - 1)))
         small = wanted.min() < 10  # a pool of a few expected draws is no chi-square: allow it a Poisson tail
-        assert statistic <= limit * (3 if small else 1), (
-            f"label {label}: samples do not fit the matrix (chi-square {statistic:.1f} > {limit:.1f})"
+        _require(
+            statistic <= limit * (3 if small else 1),
+            f"label {label}: samples do not fit the matrix (chi-square {statistic:.1f} > {limit:.1f})",
         )
 
 
@@ -289,16 +318,16 @@ def _check_likelihood(law: Law, side: Side) -> None:
     outputs = _outputs_in_columns(law, side)
     rows = {name: np.broadcast_to(value, (len(outputs), *np.shape(value))) for name, value in side.items()}
     found = law.log_likelihood(outputs, rows)
-    assert (found.dtype, found.shape) == (np.dtype(np.float64), (len(outputs), law.n_classes)), "log_likelihood must be (n, K) float64"
-    assert (found.max(axis=1) == 0).all(), "the row maximum of log_likelihood must be 0"
+    _require((found.dtype, found.shape) == (np.dtype(np.float64), (len(outputs), law.n_classes)), "log_likelihood must be (n, K) float64")
+    _require((found.max(axis=1) == 0).all(), "the row maximum of log_likelihood must be 0")
     wanted = np.log(matrix.T) - np.log(matrix.T).max(axis=1, keepdims=True)
-    assert np.allclose(found, wanted, rtol=1e-9, atol=1e-12), "log_likelihood is not proportional to the matrix's columns"
+    _require(np.allclose(found, wanted, rtol=1e-9, atol=1e-12), "log_likelihood is not proportional to the matrix's columns")
     likeliest = sets.unpack(law.likeliest(outputs, rows), law.n_classes)
-    assert np.array_equal(likeliest, found == 0), "likeliest must be the classes where log_likelihood is 0"
+    _require(np.array_equal(likeliest, found == 0), "likeliest must be the classes where log_likelihood is 0")
     members = law.table(side).outputs
     shown = law.members(outputs, rows)
     wanted_members = {"set": members, "scores": found == 0}.get(law.kind, members[..., None] == np.arange(law.n_classes))
-    assert (shown == wanted_members).all(), "members disagrees with the outputs"
+    _require((shown == wanted_members).all(), "members disagrees with the outputs")
 
 
 def _check_inclusion(law: Law, side: Side) -> None:
@@ -313,15 +342,15 @@ def _check_inclusion(law: Law, side: Side) -> None:
     chance = np.array([[sum(matrix[y][members[:, c]], Fraction(0)) for c in range(k)] for y in range(k)], dtype=object)
     same, different = {chance[c, c] for c in range(k)}, {chance[y, c] for y in range(k) for c in range(k) if y != c}
     if np.isnan(own).all() and np.isnan(other).all():
-        assert len(same) > 1 or len(different) > 1 or same == different, "inclusion is NaN, but this row has an unbiased estimator"
+        _require(len(same) > 1 or len(different) > 1 or same == different, "inclusion is NaN, but this row has an unbiased estimator")
         return
-    assert (len(same), len(different)) == (1, 1), "inclusion gives numbers, but it depends on more than label and class being equal"
+    _require((len(same), len(different)) == (1, 1), "inclusion gives numbers, but it depends on more than label and class being equal")
     p, q = same.pop(), different.pop()
-    assert ((own == float(p)) & (other == float(q))).all(), f"inclusion is not ({float(p)}, {float(q)})"
+    _require(((own == float(p)) & (other == float(q))).all(), f"inclusion is not ({float(p)}, {float(q)})")
     for y in range(k):
         for c in range(k):
             estimate = sum((matrix[y, j] * ((int(members[j, c]) - q) / (p - q)) for j in range(len(outputs))), Fraction(0))
-            assert estimate == (y == c), "the estimator built from inclusion is biased"
+            _require(estimate == (y == c), "the estimator built from inclusion is biased")
 
 
 def _check_weights(law: Law, side: Side) -> None:
@@ -329,12 +358,12 @@ def _check_weights(law: Law, side: Side) -> None:
     matrix, outputs = _exact_matrix(law, side).astype(np.float64), _outputs_in_columns(law, side)
     rows = {name: np.broadcast_to(value, (len(outputs), *np.shape(value))) for name, value in side.items()}
     weights = law.weights(outputs, rows)
-    assert (weights.dtype, weights.shape) == (np.dtype(np.float64), (len(outputs), law.n_classes)), "weights must be (n, K) float64"
+    _require((weights.dtype, weights.shape) == (np.dtype(np.float64), (len(outputs), law.n_classes)), "weights must be (n, K) float64")
     if np.isnan(weights).all():
         return
     scale = max(1.0, float(np.abs(weights).max()))
-    assert np.allclose(weights.sum(axis=1), 1.0, rtol=0, atol=1e-9 * scale), "weights of a row must sum to 1"
-    assert np.allclose(matrix @ weights, np.eye(law.n_classes), rtol=0, atol=1e-9 * scale), "the estimator built from weights is biased"
+    _require(np.allclose(weights.sum(axis=1), 1.0, rtol=0, atol=1e-9 * scale), "weights of a row must sum to 1")
+    _require(np.allclose(matrix @ weights, np.eye(law.n_classes), rtol=0, atol=1e-9 * scale), "the estimator built from weights is biased")
 
 
 def _check_words(law: Law, side: Side) -> None:
@@ -344,6 +373,6 @@ def _check_words(law: Law, side: Side) -> None:
         words = CounterWords(np.arange(300, dtype=np.int64), seed=99)
         first = _draw(law, side, label, words)
         again = _draw(law, side, label, CounterWords(np.arange(300, dtype=np.int64), seed=99))
-        assert (first == again).all(), "the same words gave other outputs"
+        _require((first == again).all(), "the same words gave other outputs")
         asked.append(words.asked)
-    assert all(a == asked[0] for a in asked), "which words are asked for depends on the label"
+    _require(all(a == asked[0] for a in asked), "which words are asked for depends on the label")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a release on any cluster must do; each engine's tests run it on the real engine."""
 
+import importlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.engines.test_engines_agree import CLASSES, crashed, read, spec_of, ta
 
 from labeldp.app.release import release
 from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.laws import LAWS
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.ledger_repair import orphans
 from labeldp.privacy.stream import StreamRun
@@ -67,6 +69,21 @@ class Contract:
             cluster.release(source, tmp_path / "out", spec_of(classes=list("abc")), ledger)
         assert SENTINEL not in f"{caught.value}{caught.value.__cause__}"
         assert list(ledger.runs()) == []
+
+    def test_a_law_that_workers_cannot_import_is_refused_before_the_charge(
+        self, cluster: Cluster, tmp_path: Path, source: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = tmp_path / "of_the_driver"
+        folder.mkdir()
+        (folder / "law_of_the_driver.py").write_text(
+            "from dataclasses import dataclass\nimport labeldp as ldp\n"
+            "class Own(ldp.RandomizedResponse):\n    name = 'of-the-driver'\nOwn = ldp.register_law(dataclass(frozen=True)(Own))\n"
+        )
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.setitem(LAWS, "of-the-driver", importlib.import_module("law_of_the_driver").Own)
+        with pytest.raises(ReleaseError, match="Expected law_of_the_driver in the workers' Python"):
+            cluster.release(source, tmp_path / "out", spec_of(law="of-the-driver"), ledger)
+        assert list(ledger.runs()) == [] and not (tmp_path / "out").exists()
 
     @pytest.mark.parametrize("mode", ONCE)
     @pytest.mark.parametrize(("target", "order"), [("PinJob", "keep"), ("DrawAndWriteJob", "keep"), ("WriteJob", "shuffle")])

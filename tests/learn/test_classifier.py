@@ -180,7 +180,7 @@ def test_named_classes_and_data_frames(data):
     ("settings", "message"),
     [
         ({"epsilon": float("nan")}, "epsilon"),
-        ({"law": "rr-top-k"}, "Law instance"),
+        ({"law": "rr-top-k"}, "rr-top-k:K"),
         ({"law": "roulette"}, "law"),
         ({"law": ldp.RandomizedResponse(K, 3.0)}, "agree"),
         ({"correction": "likelihood"}, "fit_likelihood"),

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from labeldp import _validate
 from labeldp.app.ledger import table_text
 from labeldp.errors import InvalidInput
-from labeldp.laws import Alibi, Law, law_from_dict
+from labeldp.laws import Alibi, Law, RandomizedResponse, SubsetSelection, law_named
+from labeldp.privacy.draw import check_contract
 from labeldp.privacy.events import per_row_epsilon
 from labeldp.tables.formats import open_table
 from labeldp.tables.table import check_columns
@@ -157,6 +158,7 @@ def plan(
     n_classes: int,
     epsilons: Sequence[float],
     *,
+    laws: Sequence[str] = (),
     rows: int | None = None,
     max_rows_per_unit: int | None = None,
     rows_per_unit: Mapping[int, int] | None = None,
@@ -168,6 +170,8 @@ def plan(
     n_classes : int
     epsilons : sequence of float
         Total budgets of a unit.
+    laws : sequence of str
+        Further laws to compare, by name: "rr-top-k:3", or your own after `labeldp.register_law`.
     rows : int, optional
         Rows of the table, to say how many true labels the noisy ones are worth.
     max_rows_per_unit : int, optional
@@ -186,25 +190,29 @@ def plan(
     budgets: list[Advantage] = []
     reasons: list[str] = []
     for epsilon in epsilons:
-        found = [] if rows_per_unit is None else _caps(n_classes, _validate.epsilon(epsilon), rows_per_unit)
+        found = [] if rows_per_unit is None else _caps(n_classes, _validate.epsilon(epsilon), rows_per_unit, laws)
         best_cap = next(filter(_recommended, found), None)
         caps += found
         cap = max_rows_per_unit or (best_cap.max_rows_per_unit if best_cap else 1)
-        made = _compared(n_classes, _validate.epsilon(epsilon), cap)
+        made = _compared(n_classes, _validate.epsilon(epsilon), cap, laws)
         best = _best(made)
-        lines += [_line(law, epsilon, recommended=law is best) for law in made]
-        bits = _bits(best)
+        lines += [_line(name, law, epsilon, recommended=name == best) for name, law in made.items()]
+        bits = _bits(made[best])
         budgets.append(Advantage(epsilon, advantage(epsilon, n_classes), None if rows is None else rows * bits / math.log2(n_classes)))
-        reasons.append(_reason(epsilon, best, made[0]))
+        reasons.append(_reason(epsilon, best, bits / _bits(made[COMPARED[0]])))
     return Plan(n_classes, rows, tuple(lines), tuple(budgets), tuple(reasons), tuple(caps))
 
 
-def _compared(n_classes: int, epsilon: float, cap: int) -> list[Law]:
+def _compared(n_classes: int, epsilon: float, cap: int, more: Sequence[str]) -> dict[str, Law]:
+    """The laws of one row, by the names that they were asked for by."""
     per_row = per_row_epsilon(epsilon, cap)
-    return [law_from_dict({"law": name, "n_classes": n_classes, "epsilon": per_row}) for name in COMPARED]
+    found = {name: law_named(name, n_classes, per_row) for name in (*COMPARED, *more)}
+    for law in found.values():
+        check_contract(law)
+    return found
 
 
-def _caps(n_classes: int, epsilon: float, rows_per_unit: Mapping[int, int]) -> list[CapAtBudget]:
+def _caps(n_classes: int, epsilon: float, rows_per_unit: Mapping[int, int], more: Sequence[str]) -> list[CapAtBudget]:
     for rows, units in rows_per_unit.items():
         _validate.integer(rows_per_unit=rows, low=1)
         _validate.integer(units=units, low=0)
@@ -213,7 +221,8 @@ def _caps(n_classes: int, epsilon: float, rows_per_unit: Mapping[int, int]) -> l
         raise InvalidInput("Expected units with rows, got none.")
     found = []
     for cap in sorted({min(cap, most) for cap in _CAPS}):
-        law = _best(_compared(n_classes, epsilon, cap))
+        made = _compared(n_classes, epsilon, cap, more)
+        law = made[_best(made)]
         kept = sum(min(rows, cap) * units for rows, units in rows_per_unit.items())
         found.append(CapAtBudget(epsilon, cap, kept, kept / total, law.epsilon, _bits(law), kept * _bits(law), recommended=False))
     best = max(found, key=lambda cap: cap.bits)
@@ -260,19 +269,19 @@ def advantage(epsilon: float, n_classes: int) -> float:
     return max((1 - shrink) * (k - 1) / (k * (1 + shrink * (k - 1))) for k in candidates)
 
 
-def _best(laws: Sequence[Law]) -> Law:
+def _best(laws: Mapping[str, Law]) -> str:
     """The most informative; the first of those that are so up to a thousandth: of equal ones rounding would choose."""
-    scores = [_bits(law) for law in laws]
-    return next(law for law, score in zip(laws, scores, strict=True) if score >= max(scores) * (1 - 1e-3))
+    scores = {name: _bits(law) for name, law in laws.items()}
+    return next(name for name, score in scores.items() if score >= max(scores.values()) * (1 - 1e-3))
 
 
 def _bits(law: Law) -> float:
     return float(np.asarray(law.information())) / math.log(2)
 
 
-def _line(law: Law, epsilon: float, *, recommended: bool) -> LawAtBudget:
+def _line(name: str, law: Law, epsilon: float, *, recommended: bool) -> LawAtBudget:
     inside, size, hit = _chances(law)
-    return LawAtBudget(law.name, epsilon, law.epsilon, inside, size, _bits(law), hit, recommended)
+    return LawAtBudget(name, epsilon, law.epsilon, inside, size, _bits(law), hit, recommended)
 
 
 def _chances(law: Law) -> tuple[float, float, float]:
@@ -285,17 +294,27 @@ def _chances(law: Law) -> tuple[float, float, float]:
     if isinstance(law, Alibi):
         inside, other, hit = law.likeliest_chances()  # of a row of scores, the likeliest classes are what is read as an answer
         return inside, inside + (n - 1) * other, hit
+    if not isinstance(law, RandomizedResponse | SubsetSelection):
+        return _enumerated_chances(law)
     kind, shape = law.layout()["output"]
     inside = float(law.inclusion(np.zeros((1, *shape), kind), {})[0][0])
-    size = int(law.set_size) if law.kind == "set" else 1  # type: ignore[attr-defined]
+    size = law.set_size if isinstance(law, SubsetSelection) else 1
     return inside, float(size), inside / size
 
 
-def _reason(epsilon: float, best: Law, response: Law) -> str:
-    gain = _bits(best) / _bits(response) if best is not response else 1.0
+def _enumerated_chances(law: Law) -> tuple[float, float, float]:
+    """`_chances` of any law whose matrix can be built."""
+    side, channel, outputs = law.side_row(), law.matrix(), law.outputs()
+    rows = {name: np.broadcast_to(value, (len(outputs), *np.shape(value))) for name, value in side.items()}
+    members = outputs if law.kind == "set" else law.members(outputs, rows)
+    size = float((channel @ members.sum(axis=1)).mean())
+    return float((channel * members.T).sum() / law.n_classes), size, float(channel.max(axis=0).sum() / law.n_classes)
+
+
+def _reason(epsilon: float, best: str, gain: float) -> str:
     if gain < 1.01:
         return f"epsilon {epsilon:g}: rr, since no other law tells more; any trainer can use its labels."
     return (
-        f"epsilon {epsilon:g}: {best.name} tells {gain:.2f} times as much a row as rr. "
+        f"epsilon {epsilon:g}: {best} tells {gain:.2f} times as much a row as rr. "
         "Take it if labeldp trains on the table; take rr if other trainers will."
     )

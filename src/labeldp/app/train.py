@@ -21,7 +21,7 @@ from labeldp.deep.named import require_torch
 from labeldp.errors import DomainLeakWarning, InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence.noisy import derived, label_law
-from labeldp.laws import Law
+from labeldp.laws import Law, parse_law
 from labeldp.learn.model import heard_by
 from labeldp.privacy.draw import law_per_row
 from labeldp.privacy.encode import INFER, infers
@@ -51,6 +51,7 @@ class TrainSpec:
     classes, id, unit, max_rows_per_unit, dataset, strict
         As in `ReleaseSpec`; for raw labels, which need `classes`.
     law : str
+        A law's name, as in `ReleaseSpec`.
     n_stages : int
         As in `LabelDPClassifier`.
     random_state : int
@@ -169,6 +170,14 @@ def threads_for(learner: Learner, n_rows: int) -> AbstractContextManager[object]
     return threadpool_limits(1, user_api="openmp") if small else nullcontext()
 
 
+def _other_law(name: str, released: Mapping[str, object]) -> bool:
+    """Whether a name that was said is not that of a release's law. "auto" says nothing."""
+    if name == "auto":
+        return False
+    cls, fields = parse_law(name)
+    return any(released.get(key) != value for key, value in ({"law": cls.name} | fields).items())
+
+
 class _Task:
     """One call of `train`."""
 
@@ -223,7 +232,7 @@ class _Task:
         classes = parse_classes(declared, spec.label, codec.column_type, text_table=text) if declared else codec.classes
         checks = (
             ("--stages", spec.n_stages > 1, "one draw, made by the release", f"{spec.n_stages} stages"),
-            ("--law", spec.law != "auto", f"the law of the release, {facts['law'].get('law')}", "a law"),
+            ("--law", _other_law(spec.law, facts["law"]), f"the law of the release, {facts['law'].get('law')}", spec.law),
             ("--classes", classes != codec.classes, "the classes of the release", named),
             ("--infer-classes", infers(spec.classes), "the classes of the release", "that they be read off"),
             ("--id", bool(spec.ids) and [*spec.ids] != [*ids], f"ids as in the release, {', '.join(ids) or 'none'}", ", ".join(spec.ids)),

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options that commands share, and what is made of them."""
 
+import importlib
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from labeldp.cli.frame import usage
 from labeldp.errors import InvalidInput
+from labeldp.laws import LAWS, register_law, spellings
 
 
 class Order(StrEnum):
@@ -45,6 +49,45 @@ def _remember_json(ctx: typer.Context, value: bool) -> bool:
     return value
 
 
+_OWN_LAW = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):([A-Za-z_]\w*)(:.*)?")
+_LAWS = f"{', '.join(spellings())}; or your own: package.module:Class, which is imported"
+
+
+def law_of_text(text: str | None) -> str | None:
+    """A law's name; one of the user's own, as package.module:Class[:NUMBER], is imported and registered, and then has a name, too."""
+    found = None if text is None else _OWN_LAW.fullmatch(text)
+    if text is None or found is None or text.partition(":")[0] in LAWS:
+        return text
+    module, name, number = found.groups(default="")
+    try:
+        cls: Any = getattr(importlib.import_module(module), name, None)
+    except Exception as error:  # the module is the user's own: no label has been read that it could quote
+        why = f"{type(error).__name__}: {error}"
+        fix = "Name its folder in PYTHONPATH, or install it."
+        raise typer.BadParameter(f"Expected a module that can be imported, got law {text!r} ({why}). {fix}") from None
+    if cls is None:
+        raise typer.BadParameter(f"Expected a class of module {module!r}, got law {text!r}, which is not there. Check its name.")
+    return usage(lambda: str(register_law(cls).name)) + number
+
+
+def _laws_of_texts(texts: list[str] | None) -> list[str]:
+    return [name for name in map(law_of_text, texts or ()) if name is not None]
+
+
+LawName = Annotated[str | None, typer.Option("--law", help=f"{_LAWS}. Default: rr, or rr-with-prior with a prior.", callback=law_of_text)]
+TrainLaw = Annotated[str, typer.Option("--law", help=f"{_LAWS}. Of a released table: only to import your own.", callback=law_of_text)]
+StagesLaw = Annotated[str, typer.Option("--law", help=f"Of each stage: {_LAWS}.", callback=law_of_text)]
+FirstLaw = Annotated[
+    str | None,
+    typer.Option("--first-law", help="Of the first stage, for example subset or rr. Default: what fits --law.", callback=law_of_text),
+]
+ComparedLaws = Annotated[
+    list[str] | None,
+    typer.Option("--law", help=f"Compared, too; repeat it for several: {_LAWS}.", callback=_laws_of_texts),
+]
+PlannedLaw = Annotated[
+    str | None, typer.Option("--law", help="Where the plan names a law of your own: its package.module:Class.", callback=law_of_text)
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.", callback=_remember_json, is_eager=True)]
 LedgerPath = Annotated[
     str | None, typer.Option("--ledger", help="Ledger file, or postgresql://USER@HOST/DATABASE. Default: your own (labeldp ledger where).")

@@ -12,6 +12,7 @@ from labeldp.cli.options import (
     Classes,
     ClassesFile,
     Engine,
+    FirstLaw,
     Json,
     Key,
     Label,
@@ -19,12 +20,14 @@ from labeldp.cli.options import (
     MaxRows,
     NullClass,
     Order,
+    PlannedLaw,
     Prior,
     PriorFactory,
     PriorFeatures,
     PriorFile,
     PriorKey,
     PriorModelPath,
+    StagesLaw,
     Trust,
     Unit,
     classes_of,
@@ -54,13 +57,8 @@ def stage_plan(
     null_class: NullClass = False,
     unit: Unit = None,
     max_rows_per_unit: MaxRows = 1,
-    law: Annotated[
-        str,
-        typer.Option(
-            help="Of each stage: auto, split, rr-with-prior, rr-top-k:K, subset[:SIZE], cluster-rr[:FLOOR], alibi[:LEVELS] or rr."
-        ),
-    ] = "auto",
-    first_law: Annotated[str | None, typer.Option(help="Of the first stage, for example subset or rr. Default: what fits --law.")] = None,
+    law: StagesLaw = "auto",
+    first_law: FirstLaw = None,
     order: Annotated[Order, typer.Option(help="keep: you state that order and layout are public.")] = Order.shuffle,
     ledger: LedgerPath = None,
     budget: Budget = None,
@@ -108,6 +106,7 @@ def stage_release(
     prior_features: PriorFeatures = None,
     prior_factory: PriorFactory = None,
     trust: Trust = None,
+    law: PlannedLaw = None,
     engine: Annotated[Engine, typer.Option(help="spark and ray take Parquet and write a folder.")] = Engine.local,
     master: Annotated[str | None, typer.Option(help="Spark's master or Ray's address. Default: all cores of this machine.")] = None,
     ledger: PlanLedger = None,
@@ -133,7 +132,7 @@ def stage_release(
 
 
 @app.command("status")
-def stage_status(folder: PlanFolder, ledger: PlanLedger = None, key: Key = None, as_json: Json = False) -> None:
+def stage_status(folder: PlanFolder, law: PlannedLaw = None, ledger: PlanLedger = None, key: Key = None, as_json: Json = False) -> None:
     """What is released, and what is next."""
     from labeldp.app.ledger import ledger_at
     from labeldp.app.stage import status, status_text
@@ -143,7 +142,7 @@ def stage_status(folder: PlanFolder, ledger: PlanLedger = None, key: Key = None,
 
 
 @app.command("close")
-def stage_close(folder: PlanFolder, ledger: PlanLedger = None, key: Key = None, as_json: Json = False) -> None:
+def stage_close(folder: PlanFolder, law: PlannedLaw = None, ledger: PlanLedger = None, key: Key = None, as_json: Json = False) -> None:
     """Give up the stages that are not released, and destroy the secret."""
     from labeldp.app.ledger import ledger_at
     from labeldp.app.stage import close, status, status_text

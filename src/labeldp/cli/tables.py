@@ -16,6 +16,7 @@ from labeldp.cli.options import (
     Budget,
     Classes,
     ClassesFile,
+    ComparedLaws,
     Dataset,
     Device,
     Engine,
@@ -28,6 +29,7 @@ from labeldp.cli.options import (
     Key,
     Label,
     LabelsFile,
+    LawName,
     LedgerPath,
     MaxRows,
     ModelName,
@@ -44,6 +46,7 @@ from labeldp.cli.options import (
     Redraw,
     StateFolder,
     Strict,
+    TrainLaw,
     TrainPrior,
     Trust,
     Unit,
@@ -69,13 +72,7 @@ def release(
     id: Ids = None,
     unit: Unit = None,
     max_rows_per_unit: MaxRows = 1,
-    law: Annotated[
-        str | None,
-        typer.Option(
-            help="rr, rr-top-k:K, rr-with-prior, subset[:SIZE], split, auto, cluster-rr[:FLOOR] or alibi[:LEVELS]. "
-            "Default: rr, or rr-with-prior with a prior."
-        ),
-    ] = None,
+    law: LawName = None,
     prior: Prior = None,
     prior_table: PriorFile = None,
     prior_key: PriorKey = None,
@@ -164,7 +161,7 @@ def train(
     id: Ids = None,
     unit: Unit = None,
     max_rows_per_unit: MaxRows = 1,
-    law: Annotated[str, typer.Option(help="rr, rr-with-prior, subset, split, auto, cluster-rr or alibi.")] = "auto",
+    law: TrainLaw = "auto",
     prior: TrainPrior = None,
     stages: Annotated[int, typer.Option(help="With more than one, each one's model is the prior of the next part of the rows.")] = 1,
     epochs: Epochs = None,
@@ -293,6 +290,7 @@ def predict(
 def plan(
     classes: Annotated[int, typer.Option(help="Number of classes.")],
     epsilon: Annotated[str, typer.Option(help="Budgets to compare: E[,E...].")],
+    law: ComparedLaws = None,
     rows: Annotated[int | None, typer.Option(help="Rows of the table.")] = None,
     max_rows_per_unit: Annotated[
         int | None, typer.Option("--max-rows-per-unit", help="Rows of one person that are used. Default: 1, or what tells most.")
@@ -312,7 +310,7 @@ def plan(
     found = None if rows_per_unit is None else usage(lambda: parse_rows_per_unit(rows_per_unit))
     if table is not None and unit is not None:
         found = count_rows_per_unit(table, unit)
-    made = usage(lambda: make(classes, budgets, rows=rows, max_rows_per_unit=max_rows_per_unit, rows_per_unit=found))
+    made = usage(lambda: make(classes, budgets, laws=law or (), rows=rows, max_rows_per_unit=max_rows_per_unit, rows_per_unit=found))
     if as_json:
         print_json(made.to_dict())
     else:

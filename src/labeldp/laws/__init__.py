@@ -2,8 +2,10 @@
 """Laws: label-DP mechanisms as frozen values. Pure mathematics on arrays, handed uniform words, with no randomness of their own."""
 
 from labeldp.laws.auto import AutoLaw
-from labeldp.laws.base import LAWS, Cell, Law, Words, exact_epsilon, law_from_dict, register_law
+from labeldp.laws.base import Cell, Law, Side, Table, Words, exact_epsilon
 from labeldp.laws.cluster import ClusterRR
+from labeldp.laws.exact import WORD, exp_floor
+from labeldp.laws.registry import LAWS, law_from_dict, law_named, parse_law, register_law, spellings
 from labeldp.laws.response import RandomizedResponse, RRTopK, RRWithPrior
 from labeldp.laws.scores import Alibi
 from labeldp.laws.split import PriorSplit
@@ -11,6 +13,7 @@ from labeldp.laws.subset import SubsetSelection
 
 __all__ = [
     "LAWS",
+    "WORD",
     "Alibi",
     "AutoLaw",
     "Cell",
@@ -20,11 +23,17 @@ __all__ = [
     "RRTopK",
     "RRWithPrior",
     "RandomizedResponse",
+    "Side",
     "SubsetSelection",
+    "Table",
     "Words",
     "exact_epsilon",
+    "exp_floor",
     "law_from_dict",
+    "law_named",
+    "parse_law",
     "register_law",
+    "spellings",
 ]
 
 for _law in (RandomizedResponse, RRTopK, RRWithPrior, SubsetSelection, PriorSplit, AutoLaw, ClusterRR, Alibi):

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -105,12 +105,19 @@ class Law(ABC):
         K, at least 2.
     epsilon : float
         The claimed pure, local epsilon of one draw; finite and above 0. The running sampler never exceeds it, in exact arithmetic.
+
+    Notes
+    -----
+    A class says of itself: `name`, by which it is registered, stored and asked for; `kind` of its outputs; `uses_prior`, whether it reads a
+    prior; `draws_side`, whether it draws its rows' questions with public words; `parameter`, the field that a number after its name
+    sets, as in "rr-top-k:3", or "".
     """
 
     name: ClassVar[str]
     kind: ClassVar[Literal["label", "set", "scores"]]
     uses_prior: ClassVar[bool]
     draws_side: ClassVar[bool] = False
+    parameter: ClassVar[str] = ""
 
     n_classes: int
     epsilon: float
@@ -399,34 +406,3 @@ def exact_epsilon(matrix: ArrayLike) -> float:
 
 def _holds_fractions(matrix: ArrayLike) -> bool:
     return any(isinstance(v, Fraction) for v in np.asarray(matrix, dtype=object).flat)
-
-
-LAWS: dict[str, type[Law]] = {}
-AnyLaw = TypeVar("AnyLaw", bound=Law)
-
-
-def register_law(cls: type[AnyLaw]) -> type[AnyLaw]:
-    """Make a law known by its name to files and the command line; usable as a decorator.
-
-    Parameters
-    ----------
-    cls : subclass of Law
-        Its `name` must be free.
-    """
-    if LAWS.setdefault(cls.name, cls) is not cls:
-        raise InvalidInput(f"Expected a new law name, got {cls.name!r}, which {LAWS[cls.name].__name__} has. Rename the law.")
-    return cls
-
-
-def law_from_dict(data: Mapping[str, object]) -> Law:
-    """The law that `to_dict` (or `event`) described; an unknown name or field is refused."""
-    name = _validate.one_of(LAWS, law=data.get("law"), fix="Register your own law first: ldp.register_law(cls).")
-    cls = LAWS[name]
-    values = {k: v for k, v in data.items() if k not in ("law", "epsilon_exact")}
-    known = {f.name for f in fields(cls)}
-    if extra := sorted(set(values) - known):
-        raise InvalidInput(f"Expected only {', '.join(sorted(known))} for law {name!r}, got also {', '.join(extra)}.")
-    try:
-        return cls.from_fields(values)
-    except TypeError as error:
-        raise InvalidInput(f"Expected the fields {', '.join(sorted(known))} for law {name!r}: {error}.") from error

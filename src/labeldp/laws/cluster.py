@@ -77,6 +77,7 @@ class ClusterRR(Law):
     """
 
     name: ClassVar[str] = "cluster-rr"
+    parameter: ClassVar[str] = "floor"
     kind: ClassVar = "label"
     uses_prior: ClassVar[bool] = True
 

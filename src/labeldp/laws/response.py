@@ -190,6 +190,7 @@ class RRTopK(_OnCandidates):
     """
 
     name: ClassVar[str] = "rr-top-k"
+    parameter: ClassVar[str] = "k"
 
     k: int
 

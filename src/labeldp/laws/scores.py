@@ -97,6 +97,7 @@ class Alibi(Law):
     """
 
     name: ClassVar[str] = "alibi"
+    parameter: ClassVar[str] = "levels"
     kind: ClassVar = "scores"
     uses_prior: ClassVar[bool] = False
 

@@ -77,6 +77,7 @@ class SubsetSelection(Law):
     """
 
     name: ClassVar[str] = "subset"
+    parameter: ClassVar[str] = "size"
     kind: ClassVar = "set"
     uses_prior: ClassVar[bool] = False
 

@@ -15,7 +15,7 @@ from labeldp._hash import array_digest
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws.base import Law, check_told_apart
-from labeldp.privacy.draw import Prior, law_per_row, prepare_side
+from labeldp.privacy.draw import Prior, check_contract, law_per_row, prepare_side
 from labeldp.privacy.encode import classes_for, encode
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise
@@ -118,6 +118,7 @@ def privatize(
     account = Account(dataset, column, max_rows_per_unit, ledger, noise, redraw)
     rows = TableRows(given, len(codes), account.private_column(declared, given))
     used = law_per_row(law, account.max_rows_per_unit)
+    check_contract(used)
     side = prepare_side(used, prior, len(codes), rows.words(used))
     check_told_apart(used, used.told_apart(side), declared, len(codes))
     order = rows.by_id() if rows.explicit and side else slice(None)  # a repeat in another order is the same request

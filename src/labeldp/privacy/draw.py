@@ -4,6 +4,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -11,15 +12,52 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
+from labeldp.laws import LAWS
 from labeldp.laws.base import Array, Law
 from labeldp.privacy.events import per_row_epsilon
 from labeldp.privacy.noise import Blocks, Key, RowWords, derive_key, word_chunks
+from labeldp.testing import check_any_size
 
 Prior = ArrayLike | Callable[[NDArray[np.int64]], ArrayLike] | Iterable[ArrayLike] | None
 """(n, K) weights; or a function of row positions that gives (m, K); or batches of rows in order; None for uniform."""
 
 _CELLS = 1 << 23  # prior cells in one batch
 _PUBLIC: Final = hashlib.sha256(b"labeldp public words").digest()
+
+
+def check_contract(law: Law) -> None:
+    """Refuse, before a charge, a law of somebody else's that is not registered, or whose sampler does not keep its claims.
+
+    Parameters
+    ----------
+    law : Law
+        Of one row, as it will be drawn with.
+
+    Notes
+    -----
+    Laws of labeldp pass at once: the tests check them. Others pass `labeldp.testing.check_law` once in a process, about half a second.
+    """
+    if type(law).__module__.startswith("labeldp.laws."):
+        return
+    try:
+        _check_once(law)
+    except InvalidInput:
+        raise
+    except Exception as error:  # somebody else's code; no label was there to quote
+        raise InvalidInput(
+            f"Expected a law that keeps the contract of laws, got {law}: {error or type(error).__name__}. Nothing was charged. Correct it "
+            "until labeldp.testing.check_law(law) passes."
+        ) from error
+
+
+@lru_cache(maxsize=64)
+def _check_once(law: Law) -> None:
+    if LAWS.get(law.name) is not type(law):
+        raise InvalidInput(
+            f"Expected a registered law, got {type(law).__name__}, which is not registered by its name {law.name!r}. Register it, so that "
+            "what it draws can be read: labeldp.register_law(cls)."
+        )
+    check_any_size(law)
 
 
 class Questions:

@@ -19,7 +19,7 @@ from labeldp.evidence import NoisyLabels
 from labeldp.laws.base import Array, Law, check_told_apart
 from labeldp.privacy.blocks import ROW
 from labeldp.privacy.charge import Coverage, Overlap, begin, fresh_secret, kept_secret, warn_of_repeat
-from labeldp.privacy.draw import law_per_row
+from labeldp.privacy.draw import check_contract, law_per_row
 from labeldp.privacy.encode import declare
 from labeldp.privacy.ledger import Ledger, RunRecord
 from labeldp.privacy.ledger_entries import File
@@ -92,6 +92,8 @@ class StreamRun:
             raise InvalidInput("Expected a dataset name: the public name under which this data set's budget is kept.")
         cap = _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
         self.law = law_per_row(law, cap)
+        for each in (law,) if stage is None else stage.laws:  # the first stage is charged for all
+            check_contract(law_per_row(each, cap))
         share = None if stage is None else stage.share
         self.facts = RunFacts(dataset, column, unit_name, cap, declare(classes, law.n_classes), self.law, share)
         self.settled: RunRecord | None = None

@@ -20,7 +20,7 @@ from labeldp._hash import array_digest
 from labeldp.errors import InvalidInput, RawLabelsWarning, UnmeasuredWarning
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence.noisy import derived
-from labeldp.laws import LAWS, Law
+from labeldp.laws import Law, law_named
 from labeldp.laws.base import check_told_apart
 from labeldp.privacy.encode import classes_for, declare, infers
 from labeldp.privacy.row_ids import RowIds
@@ -257,10 +257,14 @@ def _grouped(settings: Settings, prior: GroupPrior, X: Any, n_rows: int, n_class
 
 
 def _law_of(settings: Settings, grouped: GroupPlan | None, n_classes: int) -> Law:
+    from labeldp.privacy.draw import check_contract, law_per_row
+
     if grouped is None:
-        return resolve_law(settings.law, n_classes, settings.epsilon)
-    law = grouped.law or resolve_law(settings.law, n_classes, grouped.epsilon, settings.epsilon)
-    _require_use(law)
+        law = resolve_law(settings.law, n_classes, settings.epsilon)
+    else:
+        law = grouped.law or resolve_law(settings.law, n_classes, grouped.epsilon, settings.epsilon)
+        _require_use(law)
+    check_contract(law_per_row(law, settings.max_rows_per_unit))
     return law
 
 
@@ -292,6 +296,7 @@ def resolve_law(law: str | Law, n_classes: int, epsilon: float, total: float | N
     Parameters
     ----------
     law : str or Law
+        By name as `labeldp.laws.parse_law` reads it.
     n_classes : int
     epsilon : float
     total : float, optional
@@ -303,12 +308,7 @@ def resolve_law(law: str | Law, n_classes: int, epsilon: float, total: float | N
             why = "" if total is None else f", which the prior leaves of {total!r}"
             raise InvalidInput(f"Expected a law over {n_classes} classes with epsilon={budget}{why}, got {law}. Make the two agree.")
         return law
-    name = _validate.one_of(LAWS, law=law, fix="Or pass a Law.")
-    try:
-        return LAWS[name](n_classes, budget)
-    except TypeError:
-        fix = f"Pass law={LAWS[name].__name__}(...)."
-        raise InvalidInput(f"Expected a Law instance for {name!r}, which has parameters of its own. {fix}") from None
+    return law_named(law, n_classes, budget)
 
 
 def _require_use(law: Law) -> None:

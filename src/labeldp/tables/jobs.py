@@ -41,6 +41,7 @@ SUMMARY = pa.schema([("summary", pa.binary())])
 WORD, KEPT, ROW_COUNT, NAME = "__labeldp_word", "__labeldp_kept", "__labeldp_rows", "__labeldp_id"
 CHECK = ("__labeldp_check_0", "__labeldp_check_1")
 OURS = re.compile(r"labeldp\.errors\.(\w+): (.+)$", re.MULTILINE)
+MISSING = re.compile(r"No module named '([\w.]+)'")
 ROWS = 1 << 17  # worked on at once
 
 
@@ -168,10 +169,14 @@ def discreetly(job: Method) -> Method:
 
 
 def told_by_workers(text: str) -> LabelDPError | None:
-    """The first error of ours in the text of an engine's error, which carries a worker's traceback."""
-    ours = OURS.search(text)
+    """The first error of ours in the text of an engine's error, which carries a worker's traceback; or a module that workers lack."""
+    ours, missing = OURS.search(text), MISSING.search(text)
     kind = getattr(errors, ours[1], None) if ours else None
-    return kind(ours[2].strip()) if ours and isinstance(kind, type) and issubclass(kind, LabelDPError) else None
+    if ours and isinstance(kind, type) and issubclass(kind, LabelDPError):
+        return kind(ours[2].strip())
+    if missing:  # labeldp, or the module of a law of the user's own
+        return ReleaseError(f"Expected {missing[1]} in the workers' Python, got a worker without it. Install it there, or send it along.")
+    return None
 
 
 def read_summaries(column: Iterable[bytes]) -> list[Any]:

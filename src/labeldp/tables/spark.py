@@ -280,8 +280,6 @@ def _is_of_spark(error: Exception) -> bool:
 
 def _told(error: Exception) -> LabelDPError:
     text = str(error)
-    if "No module named 'labeldp'" in text:
-        return ReleaseError("Expected labeldp in the workers' Python, got a worker without it. Install it there.")
     ours = told_by_workers(text)
     if ours is not None:
         return ours

@@ -6,16 +6,12 @@ from dataclasses import dataclass, fields
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.laws import Law, law_from_dict
+from labeldp.laws import Law, law_named, parse_law
 from labeldp.privacy.encode import declare, infers, undeclared
 from labeldp.privacy.row_ids import unit_of
 from labeldp.privacy.staged import Stage
 from labeldp.privacy.stream import RELEASE
 from labeldp.tables.priors import Prior
-
-LAWS = ("rr", "rr-top-k", "rr-with-prior", "subset", "split", "auto", "cluster-rr", "alibi")
-NUMBER = {"rr-top-k": "k", "subset": "size", "cluster-rr": "floor", "alibi": "levels"}
-"""What the number after a law's name and a colon is."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +29,8 @@ class ReleaseSpec:
     epsilon : float
         Total budget of one unit, 0 < epsilon < inf.
     law : str, Law or None
-        "rr", "rr-top-k:K", "rr-with-prior", "subset", "subset:SIZE", "split", "auto", "cluster-rr", "cluster-rr:FLOOR", "alibi",
-        "alibi:LEVELS", or a law (its epsilon must be `epsilon`).
+        A law's name, such as "auto", "subset:2" or "rr-top-k:3" (docs/laws.md lists them, and your own join by `register_law`), or a law
+        (its epsilon must be `epsilon`).
         None: "rr", or "rr-with-prior" where a prior is given; both release plain labels that any trainer can use.
     id : str, sequence of str, or None
         Columns that name a row, unique and never null. None: the row's position in the file names it.
@@ -109,8 +105,10 @@ class ReleaseSpec:
         if isinstance(self.law, Law):
             if self.law.epsilon != self.epsilon:
                 raise InvalidInput(f"Expected the law's epsilon to be {self.epsilon!r}, got {self.law.epsilon!r}. Give both the same.")
-        else:
+        elif self.infers_classes:
             parse_law(self.law_name)
+        else:
+            law_of(self, len(self.classes))
         if self.prior and not self._takes_prior():
             raise InvalidInput(f"Expected a law that uses the prior, got {self.law_name!r}. Take rr-with-prior, or leave the prior out.")
 
@@ -140,8 +138,8 @@ class ReleaseSpec:
 
     def _takes_prior(self) -> bool:
         # A set-valued law releases its heaviest member as the label, so a prior serves it too.
-        name = parse_law(self.law_name)[0] if not isinstance(self.law, Law) else self.law.name
-        return name != "rr"
+        law = self.law if isinstance(self.law, Law) else parse_law(self.law_name)[0]
+        return law.uses_prior or law.kind != "label"
 
     @property
     def prior_columns(self) -> tuple[str, ...]:
@@ -181,30 +179,6 @@ class ReleaseSpec:
         return data | resolved
 
 
-def parse_law(text: str) -> tuple[str, int | float | None]:
-    """("rr-top-k", 3) from "rr-top-k:3"; the number is the law's parameter, None where the text has none."""
-    name, colon, number = text.partition(":")
-    _validate.one_of(LAWS, law=name)
-    if name == "rr-top-k" and not colon:
-        raise InvalidInput("Expected rr-top-k:K, got law='rr-top-k'. Say how many candidates, for example rr-top-k:3.")
-    if not colon:
-        return name, None
-    if name == "cluster-rr":
-        return name, _floor(text, number)
-    if name not in NUMBER or not number.isdecimal() or int(number) < 1:
-        raise InvalidInput(
-            f"Expected rr-top-k:K, subset:SIZE or alibi:LEVELS with a whole number, got law={text!r}. Leave the colon out for other laws."
-        )
-    return name, int(number)
-
-
-def _floor(text: str, number: str) -> float:
-    try:
-        return _validate.positive(floor=float(number))
-    except ValueError as error:  # InvalidInput is one
-        raise InvalidInput(f"Expected cluster-rr:FLOOR with a number above 0 and at most 1/K, got law={text!r}.") from error
-
-
 def law_of(spec: ReleaseSpec, n_classes: int) -> Law:
     """The law that the spec names, over this many classes."""
     if isinstance(spec.law, Law):
@@ -213,9 +187,7 @@ def law_of(spec: ReleaseSpec, n_classes: int) -> Law:
                 f"Expected a law over the {n_classes} classes, got one over {spec.law.n_classes}. Build it with n_classes={n_classes}."
             )
         return spec.law
-    name, number = parse_law(spec.law_name)
-    extra = {} if number is None else {NUMBER[name]: number}
-    return law_from_dict({"law": name, "n_classes": n_classes, "epsilon": spec.epsilon} | extra)
+    return law_named(spec.law_name, n_classes, spec.epsilon)
 
 
 def _named(**named: object) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from labeldp.errors import InvalidInput
-from labeldp.laws import Law
+from labeldp.laws import Law, parse_law
 from labeldp.privacy.ledger import Ledger, LedgerUrl, ledger_of
 from labeldp.privacy.noise import new_run_id
 from labeldp.privacy.staged import Stage, StagedRun
-from labeldp.tables.spec import ReleaseSpec, law_of, parse_law
+from labeldp.tables.spec import ReleaseSpec, law_of
 
 FORMAT = "labeldp-stages/1"
 FIRST = {"split": "subset", "rr-top-k": "rr"}
@@ -104,6 +104,8 @@ class ReleasePlan:
             lists = {name: tuple(facts[name]) for name in ("classes", "id_columns", "laws", "fractions")}
             said = {name: facts["ledger"][name] for name in ("location", "budget", "key")}
             plan = cls(**facts | lists | {"ledger": ledger_of(ledger)})
+        except InvalidInput:
+            raise  # says what is wrong in it, such as a law that is not registered
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidInput(f"Expected a plan of format {FORMAT}, got something else. Restore it, or make a new one.") from None
         _check_same_ledger(said, plan)
@@ -130,7 +132,7 @@ class ReleasePlan:
 
 def make_plan(fractions: Sequence[float], law: str, first_law: str | None, **facts: object) -> ReleasePlan:
     """A new plan: `law` in every stage, but for the first one `first_law`, or what serves without a prior."""
-    first = first_law or FIRST.get(parse_law(law)[0], law)
+    first = first_law or FIRST.get(parse_law(law)[0].name, law)
     laws = (first, *[law] * (len(fractions) - 1))
     return ReleasePlan(id=new_run_id(), laws=laws, fractions=tuple(fractions), **facts)  # type: ignore[arg-type]
 
