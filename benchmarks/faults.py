@@ -126,18 +126,18 @@ def kill_a_driver(source: Path, place: Path, moment: float | None) -> dict[str, 
     """Kill the process of a local release `moment` seconds after its start; None: let it be, and take the time."""
     release_alone = command("faults", "--release", str(source), str(place))
     env = environment(place / "record")
-    child = subprocess.Popen(release_alone, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert child.stdout is not None
-    if child.stdout.readline().strip() != b"ready":
-        raise RuntimeError("The release did not start; run it by hand.")
-    start = time.perf_counter()
-    if moment is None:
-        return {"code": child.wait(), "seconds": time.perf_counter() - start}
-    try:
-        child.wait(moment)
-    except subprocess.TimeoutExpired:
-        child.send_signal(signal.SIGKILL)
-    code = child.wait()
+    with subprocess.Popen(release_alone, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+        assert child.stdout is not None
+        if child.stdout.readline().strip() != b"ready":
+            raise RuntimeError("The release did not start; run it by hand.")
+        start = time.perf_counter()
+        if moment is None:
+            return {"code": child.wait(), "seconds": time.perf_counter() - start}
+        try:
+            child.wait(moment)
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGKILL)
+        code = child.wait()
     return {"killed": code == -signal.SIGKILL, "published": (place / "out").exists()}
 
 

@@ -147,6 +147,29 @@ def test_no_kill_lost_or_doubled_anything() -> None:
     assert not [run for each in kept.values() for run in each["kills"] if run["problems"]]
 
 
+def test_a_release_that_is_killed_ends_as_if_nothing_had_happened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the benchmark does for each kill, on few rows; its recording must still see keys and secrets."""
+    monkeypatch.setitem(faults.ROWS, "local", 4000)
+    kept: list[Run] = []
+    faults.take("local", 1, tmp_path, kept.append)
+    assert [each["problems"] for each in kept] == [[] for _ in kept]
+    assert sum(each["killed"] for each in kept) == 1
+
+
+def test_what_a_kill_must_not_do_to_a_release_would_be_seen(tmp_path: Path) -> None:
+    """Another key and half a file, planted."""
+    source, place = tmp_path / "in", tmp_path / "place"
+    faults.make_input(source, 4000)
+    place.mkdir()
+    assert faults.kill_a_driver(source, place, None)["code"] == 0
+    record = place / "record"
+    lines = record.read_text().splitlines()
+    drawn = next(line for line in lines if "key" in json.loads(line))
+    record.write_text("\n".join([*lines, json.dumps(json.loads(drawn) | {"key": "another"})]) + "\n")
+    (place / "half").touch()
+    assert faults.problems(source, place, record, 4000) == ["2 keys drew", "left behind: half"]
+
+
 def test_no_kill_of_a_fit_lost_or_doubled_anything() -> None:
     trials = load_json(RESULTS / "deep_resume.json")["trials"]
     assert sum(len(each["kills"]) for each in trials) >= 50

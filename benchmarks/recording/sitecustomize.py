@@ -43,7 +43,7 @@ def _record(module: ModuleType) -> None:
 
     def begun(self: Any, facts: Any, secret: Any, *args: Any, **named: Any) -> None:
         begin(self, facts, secret, *args, **named)
-        self._recorded = hashlib.sha256(self._draw_key.material("RowWords")).hexdigest()[:16]
+        self._recorded = hashlib.sha256(self._draw._key.material("RowWords")).hexdigest()[:16]
         _note({"run": secret.run_id, "secret": bytes(secret._RunSecret__secret).hex()})
 
     def drawn(self: Any, codes: Any, ids: Any, *args: Any, **named: Any) -> Any:

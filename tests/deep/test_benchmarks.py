@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from benchmarks import BENCHMARKS, tables
 from benchmarks.common import load_json, load_runs
 from benchmarks.deep import recipes, runs, speed
+from benchmarks.deep.data import Data
 from benchmarks.deep.recipes import FROZEN, GRIDS, method
-from benchmarks.deep.train import precision_used
+from benchmarks.deep.train import fit, precision_used, probabilities
 from benchmarks.small_epsilon import command, features, methods
 from sklearn.datasets import load_digits
 
@@ -106,6 +108,21 @@ def test_a_run_that_is_finished_is_known_again():
         assert any(runs.same(again, other) for other in kept)
         again["recipe"]["stages"][0]["rate"] *= 2
         assert not any(runs.same(again, other) for other in kept)
+
+
+def test_a_recipe_trains_in_stages_and_draws_each_row_once():
+    """As a table's run does, on digits."""
+    X, y = load_digits(return_X_y=True)
+    X = torch.from_numpy((X * 15).astype(np.uint8)).view(-1, 1, 8, 8).repeat_interleave(4, 2).repeat_interleave(4, 3)[:, :, 2:30, 2:30]
+    data = Data("mnist", X[:600], y[:600], X[600:700], y[600:700], 10, np.empty((0, 0), np.float32))
+    found = fit(data, method("mnist", "cpu", "ours-2", 4.0).shortened(), 4.0, 0)
+    assert sum(stage["drawn"] for stage in found.stages) == 600
+    assert [stage["learned_from"] for stage in found.stages] == [found.stages[0]["drawn"], 600]
+    assert [epoch["stage"] for epoch in found.epochs] == [1, 2]
+    assert set(found.hits(1, data.y, 10)) <= {"label_in_candidates"}
+    assert probabilities(found.net, data.X_test, "shift 1").shape == (100, 10)
+    clean = fit(data, method("mnist", "cpu", "non-private", None).shortened(20), None, 0)
+    assert np.mean(probabilities(clean.net, data.X_test).argmax(axis=1) == data.y_test) > 0.5
 
 
 def test_every_benchmark_of_nets_has_a_command():
