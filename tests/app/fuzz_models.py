@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from labeldp.app.model_store import load_model
 from labeldp.errors import LabelDPError
@@ -46,7 +47,7 @@ def with_field(data: bytes, dice: random.Random) -> bytes:
             [
                 lambda: array[: len(array) // 2],
                 lambda: np.concatenate([array, array]),
-                lambda: array.astype(dice.choice(["f4", "f8", "u1", "i8", "U3"])),
+                lambda: array.astype(dice.choice(["f4", "f8", "u1", "i8", "U3"] if array.dtype.kind not in "US" else ["U1", "S3"])),
                 lambda: array.reshape(-1),
                 lambda: array[None],
                 lambda: array if array.dtype.kind in "US" else array * 0 + dice.choice([0, 1, 250]),
@@ -118,7 +119,8 @@ def without_digests(folder: Path) -> Path:
 
 
 def main(folder: Path, rows: Path, seeds: range) -> None:
-    X, facts = np.load(rows), json.loads((folder / "model.json").read_text())
+    X = np.load(rows) if rows.suffix == ".npy" else load_model(folder).inputs.read(pq.read_table(rows).to_batches()[0])
+    facts = json.loads((folder / "model.json").read_text())
     model = next(path for path in folder.iterdir() if path.name != "model.json")
     ends = {"refused": 0, "predicted": 0}
     with tempfile.TemporaryDirectory() as place:

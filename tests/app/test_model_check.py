@@ -17,12 +17,16 @@ import scipy.sparse as sp
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import OneHotEncoder
 from sklearn.svm import SVC
 from skops import io as skops_io
 from tests.app.fuzz_models import archive_of, entries_of, without_digests
 
+from labeldp.app.learners import Encoding
 from labeldp.app.model_store import load_model, save_model
 from labeldp.errors import InvalidInput, LabelDPError
+from labeldp.inputs.columns import Column, ColumnInputs
 
 ROOT = Path(__file__).resolve().parents[2]
 N = 400
@@ -39,7 +43,7 @@ def codes() -> np.ndarray:
 
 
 def facts() -> dict[str, Any]:
-    columns = [{"name": f"x{i}", "kind": "number", "categories": []} for i in range(3)]
+    columns = [{"name": f"x{i}", "kind": "number"} for i in range(3)]
     return {"classes": ["a", "b", "c"], "features": {"columns": columns, "left_out": []}}
 
 
@@ -118,16 +122,60 @@ def test_a_changed_tree_is_refused_and_does_not_crash(change: Callable[[np.ndarr
     assert not (tmp_path / "p.parquet").exists()
 
 
+def shops() -> pa.Table:
+    """A column of texts with gaps, one of numbers with gaps."""
+    X = rows()
+    texts = [None if i % 9 == 0 else f"k{int(each)}" for i, each in enumerate(X[:, 0])]
+    return pa.table({"shop": texts, "sum": pa.array(X[:, 1], mask=X[:, 1] > 1)})
+
+
+def of_columns(estimator: Any, *, sparse: bool) -> tuple[Any, dict[str, Any]]:
+    """A pipeline from columns to classes, as `labeldp train` stores it, and its facts."""
+    inputs = ColumnInputs((Column("shop", "category"), Column("sum", "number")))
+    encoding, table = Encoding(inputs), inputs.read(shops().to_batches()[0])
+    X = encoding.spread(table, sparse=True) if sparse else encoding.codes(table)
+    return encoding.before(estimator.fit(X, codes())), facts() | {"features": inputs.to_dict()}
+
+
+@pytest.mark.parametrize("kind", ["linear", "boosting"])
+def test_damaged_pipelines_of_columns_end_in_an_error_or_a_prediction(kind: str, tmp_path: Path) -> None:
+    made = LogisticRegression() if kind == "linear" else HistGradientBoostingClassifier(max_iter=3, categorical_features=[0])
+    save_model(tmp_path / "model", *of_columns(made, sparse=kind == "linear"))
+    pq.write_table(shops().slice(0, 50), tmp_path / "rows.parquet")
+    ends = damaged_often(without_digests(tmp_path / "model"), tmp_path / "rows.parquet")
+    assert ends["refused"] > 100
+    assert ends["predicted"] > 20
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_an_encoder_that_points_outside_is_refused(sparse: bool, tmp_path: Path) -> None:
+    """A category whose column is not there: compiled code would read or write beyond the matrix."""
+    encoder = OneHotEncoder(sparse_output=sparse).fit(rows()[:, :2].round())
+    whole = Pipeline([("encoder", encoder), ("model", LogisticRegression().fit(encoder.transform(rows()[:, :2].round()), codes()))])
+    assert load_model(stored(tmp_path / "whole", whole)).predict_proba(rows()[:, :2].round()).shape == (N, 3)
+    encoder._n_features_outs = [1, sum(encoder._n_features_outs) - 1]
+    encoder.categories_[1] = np.concatenate([encoder.categories_[1], np.arange(1000.0, 2000.0)])
+    changed = load_model(stored(tmp_path / "model", whole))
+    with pytest.raises(InvalidInput, match="damaged or was changed"):
+        changed.predict_proba(np.column_stack([np.zeros(3), np.full(3, 1999.0)]))
+
+
+def damaged_often(folder: Path, rows: Path) -> dict[str, int]:
+    """How 400 damaged copies end, in a process of their own."""
+    command = [sys.executable, "-m", "tests.app.fuzz_models", str(folder), str(rows), "400"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=ROOT)
+    assert done.returncode == 0, (done.returncode, done.stdout.splitlines()[-1:], done.stderr[-4000:])
+    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
 @pytest.mark.parametrize(
     "make", [boosting, nearest, lambda: LogisticRegression().fit(rows(), codes())], ids=["boosting", "nearest", "logistic"]
 )
 def test_damaged_archives_end_in_an_error_or_a_prediction(make: Callable[[], Any], tmp_path: Path) -> None:
     folder = stored(tmp_path / "model", make())
     np.save(tmp_path / "rows.npy", rows()[:50])
-    command = [sys.executable, "-m", "tests.app.fuzz_models", str(folder), str(tmp_path / "rows.npy"), "400"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=ROOT)
-    assert done.returncode == 0, (done.returncode, done.stdout.splitlines()[-1:], done.stderr[-2000:])
-    ends = json.loads(done.stdout.splitlines()[-1])
+    ends = damaged_often(folder, tmp_path / "rows.npy")
     assert ends["refused"] > 100
     assert ends["predicted"] > 20
 

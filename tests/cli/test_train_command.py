@@ -22,12 +22,12 @@ from tests.cli.commands import SENTINEL, run
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import labeldp as ldp
-from labeldp.app.clusters import as_logistic
-from labeldp.app.learners import Boosting, NetLearner
+from labeldp.app.learners import NetLearner, RowLearner, as_logistic
 from labeldp.app.model_store import load_model, save_model
 from labeldp.app.predict import predict
 from labeldp.app.train import TrainSpec, threads_for
 from labeldp.app.train import train as run_train
+from labeldp.app.training_data import InputsSpec
 from labeldp.cli.tables import clusters_text, quality_text
 from labeldp.errors import InvalidInput, RareCategoriesWarning
 from labeldp.learn import SoftmaxRegression
@@ -91,6 +91,52 @@ def test_train_and_predict(tmp_path: Path, ending: str, predicted: str) -> None:
     assert (code, json.loads(said)) == (0, {"path": str(out), "rows": 500})
     assert accuracy_of(out, fresh["bought"]) > 0.8
     assert default_ledger().spent("in", "bought") == 8.0
+
+
+def test_dates_of_a_csv_are_times(tmp_path: Path) -> None:
+    """Sales begin on one day: a number tells, and a category of each day could not tell of days to come."""
+    day = np.datetime64("2024-01-01") + np.arange(N) % 600
+    sold = np.where(day >= np.datetime64("2024-10-01"), "yes", "no")
+    rows = {"id": list(range(N)), "day": [str(d) for d in day], "bought": sold.tolist()}
+    source = write(tmp_path / "in.csv", rows)
+    code, said, _ = train(source, tmp_path / "m", "--id", "id", "--model", "boosting", "--json")
+    assert (code, json.loads(said)["features"]) == (0, {"columns": [{"name": "day", "kind": "time"}], "left_out": []})
+    pq.write_table(pa.table({"day": pa.array(day.astype("datetime64[ms]"), pa.timestamp("ms"))}), tmp_path / "new.parquet")
+    future = write(tmp_path / "future.csv", {"id": [1, 2], "day": ["2023-05-01", "2026-01-01T12:00:00"]})
+    for name, rows_in in (("a", source), ("b", tmp_path / "new.parquet"), ("c", future)):
+        assert run("predict", tmp_path / "m", rows_in, "--out", tmp_path / f"{name}.parquet")[0] == 0
+    a, b, c = (pq.read_table(tmp_path / f"{name}.parquet") for name in "abc")
+    assert a["probability_yes"].equals(b["probability_yes"]) and np.mean(np.array(a["prediction"].to_pylist()) == sold) > 0.95
+    assert c["prediction"].to_pylist() == ["no", "yes"]
+    wrong = write(tmp_path / "wrong.csv", {"day": ["soon"] * 5})
+    code, _, said = run("predict", tmp_path / "m", wrong, "--out", tmp_path / "d.csv")
+    assert code == 4 and "dates or times in column 'day'" in said
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind"),
+    [
+        ([0, 7, -12], pa.int64()),
+        (["007", "8", "9"], pa.string()),
+        (["1", "", "3"], pa.string()),
+        ([str(2**64), "1", "2"], pa.string()),
+    ],
+)
+def test_ids_of_predictions_have_the_type_that_they_had(tmp_path: Path, ids: list[Any], kind: pa.DataType) -> None:
+    """Whole numbers of a CSV are numbers in Parquet, if all are written as such; text is as it was."""
+    assert train(write(tmp_path / "in.csv", shop(300)), tmp_path / "m", "--id", "id")[0] == 0
+    fresh = {"id": ids, "who": ["a"] * 3, "colour": ["red"] * 3, "price": [1.0] * 3}
+    assert run("predict", tmp_path / "m", write(tmp_path / "new.csv", fresh), "--out", tmp_path / "p.parquet")[0] == 0
+    found = pq.read_table(tmp_path / "p.parquet")["id"]
+    assert (found.type, found.to_pylist()) == (kind, ids)
+    for of_table in (pa.int32(), pa.large_string()):
+        table = pa.table(fresh | {"id": pa.array([1, 2, 3], pa.int32()).cast(of_table)})
+        pq.write_table(table, tmp_path / "new.parquet")
+        assert run("predict", tmp_path / "m", tmp_path / "new.parquet", "--out", tmp_path / f"{of_table}.parquet")[0] == 0
+        assert pq.read_table(tmp_path / f"{of_table}.parquet")["id"].equals(table["id"])
+        assert run("predict", tmp_path / "m", tmp_path / "new.csv", "--out", tmp_path / f"{of_table}.csv")[0] == 0
+        with (tmp_path / f"{of_table}.csv").open(newline="", encoding="utf-8") as file:
+            assert [row["id"] for row in csv.DictReader(file)] == [str(each) for each in ids]
 
 
 def test_training_again_is_free_and_a_taken_folder_is_refused(tmp_path: Path) -> None:
@@ -286,9 +332,15 @@ def test_other_files_are_no_models(tmp_path: Path) -> None:
     (without_digests(tmp_path / "m") / "model.skops").write_bytes(b"no zip")
     with pytest.raises(InvalidInput, match="skops"):
         load_model(tmp_path / "m")
-    (tmp_path / "m" / "model.json").write_text("{}")
-    with pytest.raises(InvalidInput, match="model of format"):
-        load_model(tmp_path / "m")
+    said = json.loads((tmp_path / "m" / "model.json").read_text())
+    for other, message in (
+        ({}, "model of format"),
+        (said | {"format": 1}, "earlier version .* Train again"),
+        (said | {"format": 9}, "else"),
+    ):
+        (tmp_path / "m" / "model.json").write_text(json.dumps(other))
+        with pytest.raises(InvalidInput, match=message):
+            load_model(tmp_path / "m")
 
 
 # Clusters ----------------------------------------------------------------------------------------------------------------------------
@@ -447,15 +499,15 @@ def test_clusters_say_how_far_they_can_be_trusted() -> None:
 
 def test_small_tables_are_trained_on_one_thread() -> None:
     inputs: Any = None  # not read before the fit
-    net = NetLearner.__new__(NetLearner)
+    rows, net = RowLearner("boosting", inputs), NetLearner.__new__(NetLearner)
 
     def threads() -> set[int]:
         return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp"}
 
     with threadpool_limits(2, user_api="openmp"):
         assert threads() == {2}
-        for learner, rows, wanted in ((Boosting(inputs), 4000, {1}), (Boosting(inputs), 1_000_000, {2}), (net, 4000, {2})):
-            with threads_for(learner, rows):
+        for learner, n_rows, wanted in ((rows, 4000, {1}), (rows, 1_000_000, {2}), (net, 4000, {2})):
+            with threads_for(learner, n_rows):
                 assert threads() == wanted
         assert threads() == {2}
 
@@ -479,7 +531,7 @@ def test_many_categories_are_for_a_linear_model(tmp_path: Path) -> None:
     source, _ = shops(tmp_path / "shops.parquet", 20_000, 0)
     fresh, sold = shops(tmp_path / "fresh.parquet", 8_000, 1)
     heard: list[tuple[str, int, int]] = []
-    spec = TrainSpec("sold", 3.0, ["no", "yes"], id="row", dataset="shops", exclude=["c19"])
+    spec = TrainSpec("sold", 3.0, ["no", "yes"], id="row", dataset="shops", inputs=InputsSpec(exclude=["c19"]))
     run_train(source, tmp_path / "m", spec, Ledger(tmp_path / "l.db"), progress=lambda *each: heard.append(each))
     fits = [done for phase, done, total in heard if phase == "train" and done < total]
     assert fits and fits == list(range(1, len(fits) + 1))
@@ -520,7 +572,7 @@ def test_the_default_estimator_says_how_many_categories_it_counts_as_one() -> No
 
 def test_boosting_tells_of_each_fit(tmp_path: Path) -> None:
     source, heard = write(tmp_path / "shop.csv", shop()), []
-    spec = TrainSpec("bought", 4.0, ["no", "yes"], id="id", dataset="shop", model="boosting", exclude=["who"])
+    spec = TrainSpec("bought", 4.0, ["no", "yes"], id="id", dataset="shop", model="boosting", inputs=InputsSpec(exclude=["who"]))
     run_train(source, tmp_path / "m", spec, Ledger(tmp_path / "l.db"), progress=lambda *each: heard.append(each))
     assert len([phase for phase, *_ in heard if phase == "train"]) > 2
 

@@ -106,10 +106,10 @@ def test_a_table_with_a_perceptron(tmp_path: Path) -> None:
     assert code == 0
     facts = json.loads(said)
     assert facts["guarantee"] == {"unit": "row", "epsilon": 8.0, "delta": 0.0}
-    # two numbers, of which one has gaps; three colours and "any other"
+    # two numbers, of which one has gaps; three colours and "missing"
     assert facts["net"] == {"name": "mlp", "parameters": {"n_features": 7, "n_classes": 3}}
     assert facts["estimated_accuracy"]["high"] > 0.7
-    assert sorted(p.name for p in (tmp_path / "m").iterdir()) == ["model.json", "weights.pt"]
+    assert sorted(p.name for p in (tmp_path / "m").iterdir()) == ["model.json", "steps.skops", "weights.pt"]
     assert run("predict", tmp_path / "m", tmp_path / "new.parquet", "--out", tmp_path / "p.csv")[0] == 0
     codes = np.array([CLASSES.index(c) for c in shop(300, 1)["what"]])
     assert accuracy_of(tmp_path / "p.csv", codes) > 0.8
@@ -119,6 +119,11 @@ def test_a_table_with_a_perceptron(tmp_path: Path) -> None:
     assert train(tmp_path / "in.parquet", tmp_path / "n", "--model", "mlp", "--id", "id", *FAST, "--epochs", 1)[0] == 0
     assert train(tmp_path / "in.parquet", tmp_path / "o", "--id", "id")[0] == 0  # gradient boosting
     assert len(default_ledger().runs()) == 1  # the same rows: another model and other epochs are free
+    (tmp_path / "m" / "steps.skops").write_bytes((tmp_path / "o" / "model.skops").read_bytes())
+    for _ in range(2):  # another one's, and none
+        code, _, said = run("predict", tmp_path / "m", tmp_path / "new.parquet", "--out", tmp_path / "q.csv")
+        assert (code, "steps.skops as it was written" in said) == (4, True)
+        (tmp_path / "m" / "steps.skops").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("name", ["auto", "small-convnet"])

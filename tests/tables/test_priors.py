@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from labeldp.app.priors import PriorModel
 from labeldp.app.release import release
 from labeldp.app.train import TrainSpec, train
+from labeldp.app.training_data import InputsSpec
 from labeldp.cli import app
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPError, MissingExtra, ReleaseError
 from labeldp.privacy import noise, worker
@@ -220,7 +221,7 @@ def left_behind(folder: Path) -> list[Path]:
 
 def test_a_folder_of_train_is_a_prior(tmp_path: Path, ledger: Ledger) -> None:
     table = data()
-    asked = TrainSpec("y", 8.0, CLASSES, id=["id"], exclude=["note"])
+    asked = TrainSpec("y", 8.0, CLASSES, id=["id"], inputs=InputsSpec(exclude=["note"]))
     trained = train(write(table, tmp_path / "t.parquet"), tmp_path / "model", asked, ledger)
     prior = PriorModel(trained.path)
     found = prior.open(CLASSES)

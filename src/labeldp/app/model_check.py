@@ -4,6 +4,7 @@
 Allowed are the types below, whose arrays numpy checks or that are checked here; everything else in a file must be named by the user.
 """
 
+import copy
 import io
 import types
 import zipfile
@@ -15,6 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.ensemble._hist_gradient_boosting.common import PREDICTOR_RECORD_DTYPE
 from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
+from sklearn.preprocessing import OneHotEncoder
 
 from labeldp.errors import InvalidInput, LabelDPError
 
@@ -27,11 +29,11 @@ _CHECKED = frozenset(
     {
         # predict with numpy, which checks what it indexes
         "Pipeline", "ColumnTransformer", "FunctionTransformer", "StandardScaler", "MinMaxScaler", "MaxAbsScaler", "RobustScaler",
-        "Normalizer", "PCA", "SimpleImputer", "OrdinalEncoder", "LabelEncoder", "LabelBinarizer", "LogisticRegression",
+        "Normalizer", "PCA", "SimpleImputer", "MissingIndicator", "OrdinalEncoder", "LabelEncoder", "LabelBinarizer", "LogisticRegression",
         "LogisticRegressionCV", "RidgeClassifier", "RidgeClassifierCV", "SGDClassifier", "Perceptron", "GaussianNB", "MultinomialNB",
         "ComplementNB", "BernoulliNB", "LinearDiscriminantAnalysis", "QuadraticDiscriminantAnalysis", "MLPClassifier", "DummyClassifier",
         # are checked below
-        "HistGradientBoostingClassifier", "_BinMapper", "TreePredictor", "KNeighborsClassifier",
+        "HistGradientBoostingClassifier", "_BinMapper", "TreePredictor", "KNeighborsClassifier", "OneHotEncoder",
         # hold what no file can have without the user's word: sklearn.tree._tree.Tree
         "DecisionTreeClassifier", "DecisionTreeRegressor", "ExtraTreeClassifier", "RandomForestClassifier", "ExtraTreesClassifier",
         "GradientBoostingClassifier",
@@ -54,6 +56,19 @@ class CheckedPredictor(TreePredictor):
         if not (fits and np.all(np.asarray(f_idx_map)[by_category] < len(known_cat_bitsets))):
             raise InvalidInput("Expected trees that ask for features of the table, got others. The model's file is damaged or was changed.")
         return np.asarray(super().predict(X, known_cat_bitsets, f_idx_map, n_threads))
+
+
+class CheckedOneHotEncoder(OneHotEncoder):
+    """An encoder whose sparse matrices are looked at, before compiled code reads what they point to."""
+
+    def transform(self, X: Any) -> Any:
+        """As of `OneHotEncoder`: (n, categories), sparse or dense."""
+        inner = copy.copy(self)
+        inner.sparse_output = True
+        found = OneHotEncoder.transform(inner, X)
+        if not _sparse_fits(found):
+            raise InvalidInput("Expected categories that have a column each, got others. The model's file is damaged or was changed.")
+        return found if self.sparse_output else found.toarray()
 
 
 def check_archive(raw: bytes) -> None:
@@ -85,6 +100,8 @@ def check_estimator(estimator: Any, name: str, trust: Collection[str] = ()) -> A
         if kind is TreePredictor:
             _require(_tree_fits(each), name, "a tree")
             each.__class__ = CheckedPredictor
+        elif kind is OneHotEncoder:
+            each.__class__ = CheckedOneHotEncoder
         elif sp.issparse(each):
             _require(_sparse_fits(each), name, "a sparse matrix")
         elif kind.__name__ == "HistGradientBoostingClassifier":
@@ -152,7 +169,13 @@ def _everything(root: Any) -> Iterator[Any]:
 
 def _is_known(each: Any, trust: Collection[str]) -> bool:
     kind = type(each)
-    if kind in _CONTAINERS or kind is np.ndarray or sp.issparse(each) or kind is CheckedPredictor or isinstance(each, _FUNCTIONS):
+    if (
+        kind in _CONTAINERS
+        or kind is np.ndarray
+        or sp.issparse(each)
+        or kind in (CheckedPredictor, CheckedOneHotEncoder)
+        or isinstance(each, _FUNCTIONS)
+    ):
         return True  # of functions skops builds none but those that it or the user knows by name
     module, name = kind.__module__, kind.__qualname__
     own = f"{getattr(each, '__module__', '')}.{getattr(each, '__qualname__', '')}"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trained model as a folder: model.json, and what it learnt in a format that runs no code.
 
-model.skops is an estimator of scikit-learn. weights.pt is the state_dict of a net, which model.json names with its parameters.
+model.skops is a pipeline of scikit-learn, from what was read of a row to probabilities. weights.pt is the state_dict of a net, which
+model.json names with its parameters; steps.skops, if there is one, makes the net's numbers of columns.
 """
 
 import hashlib
@@ -20,16 +21,18 @@ from labeldp._hash import digest
 from labeldp.app.model_check import check_archive, check_estimator, probabilities, untrusted
 from labeldp.deep import named
 from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
+from labeldp.inputs import Inputs, inputs_from_dict
 from labeldp.learn.model import Model
-from labeldp.tables.inputs import Inputs, inputs_from_dict
 from labeldp.tables.publish import workplace
 
-FORMAT = 1
-MODEL, WEIGHTS, FACTS = "model.skops", "weights.pt", "model.json"
+FORMAT = 2
+MODEL, WEIGHTS, STEPS, FACTS = "model.skops", "weights.pt", "steps.skops", "model.json"
+_DIGESTED = {FACTS: "facts", MODEL: "model", WEIGHTS: "model", STEPS: "steps"}
 SAFE = frozenset(
     {
-        # what scikit-learn's histogram gradient boosting is made of, beyond what skops trusts by itself; `model_check` looks into it
+        # what scikit-learn's histogram gradient boosting and imputer are made of, beyond what skops trusts; `model_check` looks into it
         "functools.partial",
+        "numpy.dtype",
         "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
         "sklearn.utils.validation.check_array",
     }
@@ -46,13 +49,14 @@ class Predicts(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class NetModel:
-    """A net as a model of the true label."""
+    """A net as a model of the true label, after the steps that make its numbers, if there are any."""
 
     module: Any
+    steps: Any = None
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probabilities of the true label: (n, K)."""
-        return named.probabilities(self.module, X)
+        return named.probabilities(self.module, X if self.steps is None else named.as_floats(self.steps.transform(X)))
 
 
 @dataclass(frozen=True)
@@ -87,15 +91,15 @@ def check_free(out: Path) -> None:
 
 
 def save_model(out: Path, model: Any, facts: Mapping[str, object]) -> None:
-    """Write the folder, whole or not at all: an estimator, or the net that the facts name."""
+    """Write the folder, whole or not at all: an estimator; or the net that the facts name, and the steps before it or None."""
     check_free(out)
-    raw = _bytes_of(model, facts)
+    files = _bytes_of(model, facts)
     said = {"format": FORMAT, "kind": "model"} | dict(facts)
-    text = json.dumps(said | {"digests": _digests(said, raw)}, indent=2, ensure_ascii=False, allow_nan=False)
-    with workplace(out, "model", MODEL, WEIGHTS, FACTS) as folder:
+    text = json.dumps(said | {"digests": _digests(said, files)}, indent=2, ensure_ascii=False, allow_nan=False)
+    with workplace(out, "model", MODEL, WEIGHTS, STEPS, FACTS) as folder:
         made = folder / "model"
         own_folder(made)
-        for name, data in ((_file_of(facts), raw), (FACTS, text.encode())):
+        for name, data in (*files.items(), (FACTS, text.encode())):
             write_new(made / name, data)
             give_usual_rights(made / name)
         give_usual_rights(made)
@@ -104,37 +108,40 @@ def save_model(out: Path, model: Any, facts: Mapping[str, object]) -> None:
         sync(out.parent)
 
 
-def _digests(facts: Mapping[str, object], raw: bytes) -> dict[str, str]:
-    """What finds accidents: of the facts, and of the model's file."""
-    return {"facts": f"sha256:{digest(facts)}", "model": f"sha256:{hashlib.sha256(raw).hexdigest()}"}
+def _bytes_of(model: Any, facts: Mapping[str, object]) -> dict[str, bytes]:
+    from skops import io
+
+    if "net" not in facts:
+        return {MODEL: bytes(io.dumps(model))}
+    net, steps = model if isinstance(model, tuple) else (model, None)
+    return {WEIGHTS: named.weights_of(net)} | ({} if steps is None else {STEPS: bytes(io.dumps(steps))})
 
 
-def _check_digests(facts: Mapping[str, object], raw: bytes, folder: Path) -> None:
-    """Refuse facts or a file that are not those that were written together; earlier versions wrote no digests."""
+def _digests(facts: Mapping[str, object], files: Mapping[str, bytes]) -> dict[str, str]:
+    """What finds accidents: of the facts, and of each file."""
+    found = {_DIGESTED[name]: hashlib.sha256(raw).hexdigest() for name, raw in files.items()}
+    return {name: f"sha256:{each}" for name, each in ({"facts": digest(facts)} | found).items()}
+
+
+def _check_digests(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path) -> None:
+    """Refuse facts or files that are not those that were written together."""
     if "digests" not in facts:
         return
-    found = _digests({name: fact for name, fact in facts.items() if name != "digests"}, raw)
-    for name, file in (("facts", FACTS), ("model", _file_of(facts))):
-        if not isinstance(facts["digests"], Mapping) or facts["digests"].get(name) != found[name]:
+    said = facts["digests"] if isinstance(facts["digests"], Mapping) else {}
+    found = _digests({name: fact for name, fact in facts.items() if name != "digests"}, files)
+    for file, name in _DIGESTED.items():
+        if said.get(name) != found.get(name) and (file in files or file not in (MODEL, WEIGHTS)):
             raise InvalidInput(
                 f"Expected {folder / file} as it was written with the model, got one that was changed: classes, columns or numbers may "
                 "stand for others. Restore the folder or train again; give predictions other names in their table."
             )
 
 
-def _file_of(facts: Mapping[str, object]) -> str:
-    return WEIGHTS if "net" in facts else MODEL
-
-
-def _bytes_of(model: Any, facts: Mapping[str, object]) -> bytes:
-    from skops import io
-
-    return named.weights_of(model) if "net" in facts else bytes(io.dumps(model))
-
-
 def files_of_model(folder: Path) -> list[Path]:
     """The files of a model's folder."""
-    return [folder / FACTS, folder / _file_of(_facts(folder))]
+    if "net" not in _facts(folder):
+        return [folder / FACTS, folder / MODEL]
+    return [folder / FACTS, folder / WEIGHTS, *([folder / STEPS] if (folder / STEPS).exists() else [])]
 
 
 def load_model(folder: Path, trust: Collection[str] = (), device: str = "cpu") -> StoredModel:
@@ -154,31 +161,34 @@ def load_model(folder: Path, trust: Collection[str] = (), device: str = "cpu") -
         nothing is built.
     """
     facts = _facts(folder)
-    path = folder / _file_of(facts)
     try:
-        raw = path.read_bytes()
+        files = {path.name: path.read_bytes() for path in files_of_model(folder)[1:]}
     except OSError as error:
-        raise ReleaseError(f"Expected a model's file, got {path} ({error.strerror}).") from None
-    _check_digests(facts, raw, folder)
+        raise ReleaseError(f"Expected a model's file, got {error.filename} ({error.strerror}).") from None
+    _check_digests(facts, files, folder)
     try:
-        return _stored(facts, raw, str(path), trust, device)
+        inputs, classes = inputs_from_dict(facts["features"]), tuple(facts["classes"])
+        made = _net(facts, files, folder, trust, device) if "net" in facts else _estimator(facts, files[MODEL], folder / MODEL, trust)
+        return StoredModel(made, inputs, classes, facts)
     except LabelDPError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
         raise InvalidInput(f"Expected the facts of a model in {folder / FACTS}, got others. The file is damaged or was changed.") from None
 
 
-def _stored(facts: Mapping[str, Any], raw: bytes, name: str, trust: Collection[str], device: str) -> StoredModel:
-    inputs, classes = inputs_from_dict(facts["features"]), tuple(facts["classes"])
-    if "net" in facts:
-        net = named.restored(facts["net"]["name"], facts["net"]["parameters"], raw, name).to(named.device_of(device))
-        return StoredModel(NetModel(net), inputs, classes, facts)
-    channel = facts.get("channel")
+def _net(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path, trust: Collection[str], device: str) -> NetModel:
+    steps = read_estimator(files[STEPS], str(folder / STEPS), trust) if STEPS in files else None
+    net = named.restored(facts["net"]["name"], facts["net"]["parameters"], files[WEIGHTS], str(folder / WEIGHTS))
+    return NetModel(net.to(named.device_of(device)), steps)
+
+
+def _estimator(facts: Mapping[str, Any], raw: bytes, path: Path, trust: Collection[str]) -> Model:
+    channel, n_classes = facts.get("channel"), len(facts["classes"])
     known = None if channel is None else (float(channel[0]), float(channel[1]))
-    made = Model(read_estimator(raw, name, trust), len(classes), known)
+    made = Model(read_estimator(raw, str(path), trust), n_classes, known)
     if drawn := facts.get("drawn"):  # towards the class frequencies
-        made = replace(made, share=float(_shares([drawn["share"]], 1)[0]), frequencies=_shares(drawn["frequencies"], len(classes)))
-    return StoredModel(made, inputs, classes, facts)
+        made = replace(made, share=float(_shares([drawn["share"]], 1)[0]), frequencies=_shares(drawn["frequencies"], n_classes))
+    return made
 
 
 def _shares(values: Any, count: int) -> NDArray[np.float64]:
@@ -210,6 +220,11 @@ def _facts(folder: Path) -> dict[str, Any]:
         raise ReleaseError(f"Expected the folder of a model, got {folder} ({error.strerror}: {FACTS}).") from None
     except ValueError:
         facts = None
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT or facts.get("kind") != "model":
+    if not isinstance(facts, dict) or facts.get("kind") != "model" or facts.get("format") not in (1, FORMAT):
         raise InvalidInput(f"Expected a model of format {FORMAT}, got something else in {folder / FACTS}.")
+    if facts["format"] != FORMAT:
+        raise InvalidInput(
+            f"Expected a model of format {FORMAT}, got one of an earlier version in {folder}. Train again: with ids, the same rows cost "
+            "nothing."
+        )
     return facts

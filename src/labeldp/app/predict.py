@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`labeldp predict`: a model's folder and rows in, a class and a probability for each class out, in bounded memory."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,13 +13,13 @@ from labeldp._files import private_file
 from labeldp.app.model_store import StoredModel, load_model
 from labeldp.app.training_data import open_inputs
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.tables.arrays import ArrayTable, is_arrays
+from labeldp.inputs.arrays import ArrayTable, is_arrays
+from labeldp.inputs.images import ImageInputs, in_folder
 from labeldp.tables.formats import FORMATS
-from labeldp.tables.images import ImageInputs, in_folder
 from labeldp.tables.parquet import ParquetSource
 from labeldp.tables.passes import Progress, silent
 from labeldp.tables.publish import publish, workplace
-from labeldp.tables.table import Readable, Rows, check_columns
+from labeldp.tables.table import Readable, check_columns
 
 PREDICTION, PROBABILITY = "prediction", "probability_"
 
@@ -52,7 +52,7 @@ def predict(
         Of the kind that the model was trained on: Parquet or CSV, either; or .npz or .npy.
     out : str or Path
         Parquet or CSV. It has a row for each row of `source`, in its order: the id columns of the training, as far as they are there,
-        `prediction`, and `probability_CLASS` for each class.
+        `prediction`, and `probability_CLASS` for each class. Ids keep their type; those of CSV that are whole numbers are so in Parquet.
     trust : collection of str
         Types in the model's file to build although labeldp does not know them.
     images : Path, optional
@@ -70,7 +70,8 @@ def predict(
     if target.exists():
         raise ReleaseError(f"Expected a new name for the output, got {target}, which exists. Remove it, or choose another name.")
     with workplace(target) as folder:
-        rows = _write(_predictions(stored, table, progress), private_file(folder / target.name), table)
+        kinds = _kinds_of_ids(table, stored.facts.get("ids", []), target)
+        rows = _write(_predictions(stored, table, kinds, progress), private_file(folder / target.name), table)
         publish(folder / target.name, target)
     return Predicted(target, rows)
 
@@ -81,23 +82,36 @@ def _opened(stored: StoredModel, path: Path) -> Readable:
     return ArrayTable(path, stored.inputs.names[0])
 
 
-def _predictions(stored: StoredModel, table: Readable, progress: Progress) -> Iterator[pa.RecordBatch]:
-    ids = [name for name in stored.facts.get("ids", []) if name in table.names]
+def _predictions(stored: StoredModel, table: Readable, kinds: Mapping[str, pa.DataType], progress: Progress) -> Iterator[pa.RecordBatch]:
     classes = pa.array(list(stored.classes))
     start = done = 0
-    for batch in table.batches(list(dict.fromkeys([*stored.inputs.names, *ids]))):
-        yield _predicted(stored, batch, start, ids, classes)
+    for batch in table.batches(list(dict.fromkeys([*stored.inputs.names, *kinds]))):
+        chances = stored.predict_proba(stored.inputs.read(batch, start))
+        columns = {name: batch.column(name).cast(kind) for name, kind in kinds.items()}
+        columns[PREDICTION] = classes.take(pa.array(chances.argmax(axis=1)))
+        for code, value in enumerate(stored.classes):
+            columns[f"{PROBABILITY}{'' if value is None else value}"] = pa.array(chances[:, code])
+        yield pa.record_batch(columns)
         start, done = start + len(batch), done + batch.extent
         progress("predict", done, table.extent)
 
 
-def _predicted(stored: StoredModel, batch: Rows, start: int, ids: list[str], classes: pa.Array) -> pa.RecordBatch:
-    chances = stored.predict_proba(stored.inputs.read(batch, start))
-    columns = {name: batch.column(name) for name in ids}
-    columns[PREDICTION] = classes.take(pa.array(chances.argmax(axis=1)))
-    for code, value in enumerate(stored.classes):
-        columns[f"{PROBABILITY}{'' if value is None else value}"] = pa.array(chances[:, code])
-    return pa.record_batch(columns)
+def _kinds_of_ids(table: Readable, names: Sequence[str], target: Path) -> dict[str, pa.DataType]:
+    """The types of ids as they are written: those of the table; whole numbers, where all texts of a column are such."""
+    kinds = {name: table.type_of(name) for name in names if name in table.names}
+    if not table.text or FORMATS[target.suffix.lower()] is not ParquetSource:
+        return kinds
+    whole = set(kinds)
+    for batch in table.batches(list(kinds)) if kinds else ():
+        whole -= {name for name in whole if not _are_whole(batch.column(name))}
+    return kinds | dict.fromkeys(whole, pa.int64())
+
+
+def _are_whole(text: pa.Array) -> bool:
+    try:
+        return bool(text.cast(pa.int64()).cast(text.type).equals(text))
+    except pa.ArrowInvalid:
+        return False
 
 
 def _write(batches: Iterator[pa.RecordBatch], path: Path, table: Readable) -> int:

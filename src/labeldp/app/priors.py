@@ -17,7 +17,7 @@ from labeldp.app.model_check import probabilities
 from labeldp.app.model_store import files_of_model, load_model, read_estimator
 from labeldp.deep.prior import load_module
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.tables.features import Feature, Features
+from labeldp.inputs.columns import matrix_of
 from labeldp.tables.priors import PriorTable, as_text, ordered_by_value
 
 Floats = NDArray[np.float64]
@@ -185,12 +185,11 @@ class OpenModel:
                     f"Expected a model's folder to name its own features, got features={list(self.columns)}. Leave them out."
                 )
             return lambda rows: np.asarray(stored.predict_proba(stored.inputs.read(rows, None)))[:, order]
-        features = Features(tuple(Feature(name, "number") for name in self.columns))
         if self.kind == SKOPS:
-            return _of_estimator(self._estimator(), features, self.classes)
+            return _of_estimator(self._estimator(), self.columns, self.classes)
         ((name, raw),) = self.files
         module = load_module(raw, name, self.factory, probabilities=self.probabilities)
-        return lambda rows: module(features.matrix(rows))
+        return lambda rows: module(matrix_of(rows, self.columns))
 
     def _estimator(self) -> Any:
         ((name, raw),) = self.files
@@ -206,14 +205,14 @@ class OpenModel:
 _LOADED: dict[str, Predict] = {}
 
 
-def _of_estimator(estimator: Any, features: Features, classes: Sequence[object]) -> Predict:
+def _of_estimator(estimator: Any, columns: Sequence[str], classes: Sequence[object]) -> Predict:
     known = getattr(estimator, "classes_", None)
     if not hasattr(estimator, "predict_proba") or known is None:
         raise InvalidInput(f"Expected a fitted classifier with predict_proba, got {type(estimator).__name__}.")
     order = _order(list(known), classes, values_only=False)
 
     def predict(rows: pa.RecordBatch) -> Floats:
-        matrix = features.matrix(rows)
+        matrix = matrix_of(rows, columns)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*does not have valid feature names", category=UserWarning)
             found = probabilities(estimator, matrix, len(order))

@@ -12,8 +12,7 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from labeldp import _validate
-from labeldp.app.clusters import CLUSTER_MODELS, ClustersSpec
-from labeldp.app.learners import AUTO, MODELS, Learner, NetLearner, NetOptions, learner_for, needs_torch
+from labeldp.app.learners import AUTO, CLUSTER_MODELS, MODELS, ClustersSpec, Learner, NetLearner, NetOptions, learner_for, needs_torch
 from labeldp.app.model_store import check_free, save_model
 from labeldp.app.release import declared_codec
 from labeldp.app.training_data import Columns, EvidenceSpec, InputsSpec, TrainingData, TrainingRows
@@ -21,13 +20,13 @@ from labeldp.deep.named import require_torch
 from labeldp.errors import DomainLeakWarning, InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence.noisy import derived, label_law
+from labeldp.inputs.arrays import ArrayTable
 from labeldp.laws import Law, parse_law
 from labeldp.learn.model import heard_by
 from labeldp.privacy.draw import law_per_row
 from labeldp.privacy.encode import INFER, infers
 from labeldp.privacy.ledger import Ledger, ledger_of
 from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
-from labeldp.tables.arrays import ArrayTable
 from labeldp.tables.evidence import Proven, check_raw
 from labeldp.tables.formats import open_table
 from labeldp.tables.labels import LabelCodec, check_type, parse_classes
@@ -58,19 +57,16 @@ class TrainSpec:
         Of the training; the noise never depends on it.
     model : str
         One of `MODELS`: a net by name; "proportions", private label counts of clusters of rows of numbers, or "noise-cluster", one vote
-        for each; or "boosting", gradient boosting; "linear", a logistic
-        regression with a weight for each category; or "auto": linear where columns of a table have many categories, else boosting for
-        rows of numbers, and a small convnet for images.
+        for each; "boosting", gradient boosting; "linear", a logistic regression with a weight for each category; or "auto": linear where
+        columns of a table have many categories, else boosting for rows of numbers, and a small convnet for images.
     net : NetOptions
-    where : InputsSpec
+    inputs : InputsSpec
+        What to learn from.
     prior : ClustersSpec, optional
         Ask clusters of the inputs first, at a part of epsilon.
-    manifest, released : Path, optional
-        What proves a released table, as in `labeldp.tables.evidence.read_noisy`.
-    noisy : bool
-        The labels were drawn by something else than labeldp, by `law` at `epsilon`: nothing is charged, and nothing is proven.
-    features, exclude : sequence of str
-        Columns of a table to learn from, all but label, ids and unit by default; and columns to leave out.
+    evidence : EvidenceSpec
+        What proves a released table; or that labels were drawn by something else than labeldp, by `law` at `epsilon`: nothing is charged
+        then, and nothing is proven.
     """
 
     label: str
@@ -86,13 +82,9 @@ class TrainSpec:
     random_state: int = 0
     model: str = AUTO
     net: NetOptions = field(default_factory=NetOptions)
-    where: InputsSpec = field(default_factory=InputsSpec)
+    inputs: InputsSpec = field(default_factory=InputsSpec)
     prior: ClustersSpec | None = None
-    manifest: Path | None = None
-    released: Path | None = None
-    noisy: bool = False
-    features: Sequence[str] | None = None
-    exclude: Sequence[str] = ()
+    evidence: EvidenceSpec = field(default_factory=EvidenceSpec)
 
     def __post_init__(self) -> None:
         if self.noisy and (self.epsilon is None or self.classes is None or infers(self.classes) or self.law == "auto"):
@@ -111,6 +103,11 @@ class TrainSpec:
             raise InvalidInput("Expected unit= with max_rows_per_unit > 1, got none. Name the column that says whose row it is.")
         if self.classes is not None:
             object.__setattr__(self, "classes", declared_or_infer(self.classes, strict=self.strict))
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the labels are declared to be noisy."""
+        return self.evidence.declared
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -183,16 +180,15 @@ class _Task:
 
     def __init__(self, path: Path, spec: TrainSpec, ledger: Ledger):
         self._spec, self._ledger, self._path = spec, ledger, path
-        proof = EvidenceSpec(spec.manifest, spec.released, spec.noisy, ledger)
-        self._data = TrainingData(path, spec.where, Columns(spec.label, spec.ids, spec.unit, spec.features, tuple(spec.exclude)), proof)
-        if needs_torch(spec.model, images=spec.where.image is not None):
+        self._data = TrainingData(path, spec.inputs, Columns(spec.label, spec.ids, spec.unit), spec.evidence, ledger)
+        if needs_torch(spec.model, images=spec.inputs.image is not None):
             require_torch()
         self._released = self._data.released
         self._check_epsilon()
-        inputs = self._data.learn_inputs()
+        self._inputs = self._data.learn_inputs()
         self._codec = self._read_codec()
         self._declared = self._declared_law()
-        self._learner: Learner = learner_for(spec.model, inputs, len(self._codec.classes), spec.net)
+        self._learner: Learner = learner_for(spec.model, self._inputs, len(self._codec.classes), spec.net)
 
     def _check_epsilon(self) -> None:
         epsilon = self._spec.epsilon
@@ -253,10 +249,10 @@ class _Task:
 
     def fit(self, progress: Progress) -> tuple[Any, dict[str, object]]:
         """What is stored of the fitted model, and model.json."""
-        rows = self._data.read(self._learner.inputs, self._codec, progress)
-        X = self._learner.prepared(rows.X)
+        rows = self._data.read(self._inputs, self._codec, progress)
+        X, n_rows = self._learner.prepared(rows.X), len(rows.X)
         model = self._learner.classifier(self._spec.random_state, progress, **self._settings())
-        with threads_for(self._learner, len(rows.X)), warnings.catch_warnings(), heard_by(_Fits(progress)):
+        with threads_for(self._learner, n_rows), warnings.catch_warnings(), heard_by(_Fits(progress)):
             warnings.simplefilter("ignore", DomainLeakWarning)  # it was said when the codec read them
             if (noisy := self._noisy(rows)) is not None:
                 model.fit(X, derived(noisy, classes=tuple(range(noisy.n_classes)), order="labels"))  # X was read from the same rows
@@ -264,7 +260,7 @@ class _Task:
                 named = {"id_name": self._spec.ids or None, "unit_name": self._spec.unit}
                 model.fit(X, rows.codes, ids=rows.ids, unit=rows.units, **named)
         stored, more = self._learner.result(model)
-        return stored, self._facts(model, len(rows.X)) | more
+        return stored, self._facts(model, n_rows) | more
 
     def _noisy(self, rows: TrainingRows) -> NoisyLabels | None:
         """Labels that are noisy already: released and proven, or declared."""
@@ -313,7 +309,7 @@ class _Task:
             "rows_over_the_cap": spent.rows_over_the_cap,
             **{name: _estimate(getattr(model, f"{name}_", None)) for name in ESTIMATES},
             "ids": list(self._spec.ids),
-            "features": self._learner.inputs.to_dict(),
+            "features": self._inputs.to_dict(),
             "receipts": [receipt.to_dict() for receipt in _receipts(model)],
         }
 

@@ -11,42 +11,67 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
+from labeldp.inputs import Inputs
+from labeldp.inputs.arrays import ArrayTable, is_arrays, learn_array
+from labeldp.inputs.columns import learn_columns
+from labeldp.inputs.images import NamesOfFiles, learn_images
 from labeldp.privacy.ledger import Ledger
-from labeldp.tables.arrays import ArrayTable, is_arrays, learn_array
 from labeldp.tables.batch import id_array, row_id_array
 from labeldp.tables.dataset import DatasetSource
 from labeldp.tables.evidence import Proven, matched, proven, unknown
-from labeldp.tables.features import learn_features
 from labeldp.tables.formats import open_table
-from labeldp.tables.images import NamesOfFiles, learn_images, names_in
-from labeldp.tables.inputs import ColumnInputs, Inputs
 from labeldp.tables.labels import LabelCodec
 from labeldp.tables.passes import Progress
-from labeldp.tables.table import EVIDENCE, Readable, Source, check_columns
+from labeldp.tables.table import EVIDENCE, Source, check_columns
 
 DEFAULT_INPUTS = "X"
 
 
 @dataclass(frozen=True)
 class InputsSpec:
-    """Where the inputs are, unless they are the columns of a table.
+    """Where the inputs are: by default all columns of a table but label, ids and unit.
 
     Parameters
     ----------
+    features, exclude : sequence of str
+        Columns of a table to learn from; and columns to leave out.
     image : str, optional
         Column of images: bytes of image files, or names of files.
     images : Path, optional
         Folder of these files; by default that of the table.
-    inputs : str, optional
+    array : str, optional
         Name of the array of inputs in an .npz file; "X" by default.
     labels : Path, optional
         Another .npz or .npy file with the labels, ids and units of an array.
     """
 
+    features: Sequence[str] | None = None
+    exclude: Sequence[str] = ()
     image: str | None = None
     images: Path | None = None
-    inputs: str | None = None
+    array: str | None = None
     labels: Path | None = None
+
+    def open(self, path: Path, label: str) -> Source | ArrayTable:
+        """The table, or the arrays with those of the other file."""
+        if is_arrays(path):
+            self._refuse("a table", "arrays", image=self.image, images=self.images, features=self.features, exclude=self.exclude or None)
+            if self.labels is not None and not is_arrays(self.labels):
+                raise InvalidInput(
+                    f"Expected labels in an .npz or .npy file, got {self.labels.name}. Save them with numpy.save or numpy.savez."
+                )
+            return ArrayTable(path, self.array or DEFAULT_INPUTS, None if self.labels is None else (self.labels, label))
+        self._refuse("an .npz or .npy file", path.name, inputs=self.array, labels=self.labels)
+        if self.image is None and self.images is not None:
+            raise InvalidInput("Expected the column of images with their folder, got none. Name it (--image).")
+        if self.image is not None:
+            self._refuse("the columns of a table", "images", features=self.features, exclude=self.exclude or None)
+        return open_inputs(path)
+
+    @staticmethod
+    def _refuse(what: str, got: str, **options: object) -> None:
+        if given := [f"--{name}" for name, value in options.items() if value is not None]:
+            raise InvalidInput(f"Expected {' and '.join(given)} with {what}, got {got}. Leave {'it' if len(given) == 1 else 'them'} out.")
 
 
 @dataclass(frozen=True)
@@ -61,23 +86,20 @@ class EvidenceSpec:
         The released table that the rows are some of: evidence is read there, by their ids.
     declared : bool
         The label column is noisy by a law that the user states.
-    ledger : Ledger, or its path, optional
-        Receipts, and what was drawn, are looked up there.
     """
 
     manifest: Path | None = None
     released: Path | None = None
     declared: bool = False
-    ledger: Ledger | None = None
 
     def __post_init__(self) -> None:
         if self.declared and (self.manifest or self.released):
             raise InvalidInput("Expected declared labels without a manifest or released table, got both. What is released is not declared.")
 
-    def read(self, source: Source, label: str) -> Proven | None:
-        """The proven noisy labels of a table's rows; None where they are raw or declared."""
+    def read(self, source: Source, label: str, ledger: Ledger) -> Proven | None:
+        """The proven noisy labels of a table's rows, compared with the ledger's; None where they are raw or declared."""
         original = source if self.released is None else open_table(self.released)
-        found = proven(original, label, self.manifest, self.ledger)
+        found = proven(original, label, self.manifest, ledger)
         if found is None and self.released is not None:
             raise unknown(original)
         if found is not None and self.declared:
@@ -89,13 +111,11 @@ class EvidenceSpec:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns that are no inputs: label, ids and unit; and which others are, all by default."""
+    """The columns that are no inputs: label, ids and unit."""
 
     label: str
     ids: tuple[str, ...]
     unit: str | None
-    features: Sequence[str] | None = None
-    exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for role, names in {"id": self.ids, "unit": (self.unit,)}.items():
@@ -110,9 +130,9 @@ class Columns:
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """All rows: inputs (n, ...), and raw labels as class codes, ids and units, where these are read."""
+    """All n rows: inputs, and raw labels as class codes, ids and units, where these are read."""
 
-    X: NDArray[Any]
+    X: Any
     codes: NDArray[np.generic] | None
     ids: NDArray[np.generic] | None
     units: NDArray[np.generic] | None
@@ -127,19 +147,25 @@ class TrainingData:
     where : InputsSpec
     columns : Columns
     evidence : EvidenceSpec
+    ledger : Ledger
 
     Attributes
     ----------
-    table : Readable
+    table : Source or ArrayTable
     released : Proven or None
         The noisy labels of a released table, proven; None: its labels are raw, or declared.
     """
 
-    def __init__(self, path: Path, where: InputsSpec, columns: Columns, evidence: EvidenceSpec):
+    def __init__(self, path: Path, where: InputsSpec, columns: Columns, evidence: EvidenceSpec, ledger: Ledger):
         self._path, self._where, self._columns = path, where, columns
-        self.table, self.released = _opened(path, where, columns.label, evidence)
+        self.table = where.open(path, columns.label)
+        if isinstance(self.table, ArrayTable):
+            self.released = None
+            if evidence.manifest is not None or evidence.released is not None:
+                raise InvalidInput("Expected --manifest and --released with a table, got arrays. Give the released table.")
+        else:
+            self.released = evidence.read(self.table, columns.label, ledger)
         check_columns(self.table, columns.names if self.released is None else columns.names[1:])
-        self.images = where.image is not None
         if where.image is not None:
             check_columns(self.table, [where.image])
             if where.image in (columns.label, columns.unit):
@@ -147,53 +173,58 @@ class TrainingData:
 
     def learn_inputs(self) -> Inputs:
         """How the inputs are read, from public columns alone."""
-        chosen = self._columns.features is not None or self._columns.exclude
-        if chosen and (isinstance(self.table, ArrayTable) or self._where.image is not None):
-            raise InvalidInput("Expected --features and --exclude with the columns of a table, got arrays or images. Leave them out.")
         if isinstance(self.table, ArrayTable):
             if self.table.key in self._columns.names:
                 raise InvalidInput(f"Expected inputs besides label, ids and unit, got {self.table.key!r} as both. Name them (--inputs).")
             return learn_array(self.table)
         if self._where.image is None:
-            return ColumnInputs(learn_features(self.table, self._feature_names()))
+            return learn_columns(self.table, self._feature_names())
         return learn_images(self.table, self._where.image, self._where.images or self._path.parent)
 
     def _feature_names(self) -> list[str]:
+        """All columns or the chosen ones; never label, ids, unit, nor what the release says of them."""
         known: Mapping[str, Any] = {} if self.released is None else self.released.facts
         ids, receipt = known.get("id"), known.get("receipt")
         out = {*self._columns.names, self._columns.label + EVIDENCE, *(ids if isinstance(ids, (list, tuple)) else ())}
         if isinstance(receipt, Mapping):
             out.add(receipt["unit"])
-        chosen = self._columns.features
-        check_columns(self.table, [*(chosen or ()), *self._columns.exclude])
+        chosen, exclude = self._where.features, self._where.exclude
+        check_columns(self.table, [*(chosen or ()), *exclude])
         if found := sorted(out & set(chosen or ())):
             raise InvalidInput(
                 f"Expected features besides label, ids and unit, got {', '.join(found)} among them. Leave it out (--features)."
             )
-        return [name for name in (self.table.names if chosen is None else chosen) if name not in out and name not in self._columns.exclude]
+        return [name for name in (self.table.names if chosen is None else chosen) if name not in out and name not in exclude]
 
     def read(self, inputs: Inputs, codec: LabelCodec, progress: Progress) -> TrainingRows:
         """All rows. Labels of a released table are not read here."""
-        parts = _Parts()
-        wanted = list(dict.fromkeys([*inputs.names, *(self._columns.names if self.released is None else ())]))
-        names = None if self._where.image is None else NamesOfFiles(self._where.image, self._columns.label, codec.classes)
-        if names is not None and isinstance(self.table, DatasetSource):
-            names.check_layout(self.table.layout)
-        done = 0
-        for batch in self.table.batches(wanted):
-            start = parts.rows
-            if names is not None and (found := names_in(batch.column(names.column))) is not None:
-                names.check(found, start)
-            parts.X.append(inputs.read(batch, start))
-            if self.released is None:
-                parts.codes.append(codec.encode(batch.column(self._columns.label), start))
-                parts.ids.append(row_id_array(batch, self._columns.ids))
-                parts.units.append(id_array(batch, self._columns.unit) if self._columns.unit else None)
-            parts.rows, done = start + len(batch), done + batch.extent
+        X: list[Any] = []
+        beside: list[tuple[NDArray[np.generic] | None, ...]] = []  # codes, ids and units
+        label, raw = self._columns.label, self.released is None
+        names = self._names_of_files(codec)
+        rows = done = 0
+        for batch in self.table.batches(list(dict.fromkeys([*inputs.names, *(self._columns.names if raw else ())]))):
+            if names is not None:
+                names.check(batch.column(names.column), rows)
+            X.append(inputs.read(batch, rows))
+            if raw:
+                units = id_array(batch, self._columns.unit) if self._columns.unit else None
+                beside.append((codec.encode(batch.column(label), rows), row_id_array(batch, self._columns.ids), units))
+            rows, done = rows + len(batch), done + batch.extent
             progress("read", done, self.table.extent)
-        if not parts.rows:
+        if not rows:
             raise InvalidInput(f"Expected rows, got none in {self._path.name}.")
-        return TrainingRows(np.concatenate(parts.X), _joined(parts.codes), _joined(parts.ids), _joined(parts.units))
+        codes, ids, units = map(_joined, zip(*beside, strict=True)) if raw else (None, None, None)
+        return TrainingRows(_joined(X), codes, ids, units)
+
+    def _names_of_files(self, codec: LabelCodec) -> NamesOfFiles | None:
+        """What refuses names of image files that show the label."""
+        if self._where.image is None:
+            return None
+        names = NamesOfFiles(self._where.image, self._columns.label, codec.classes)
+        if isinstance(self.table, DatasetSource):
+            names.check_layout(self.table.layout)
+        return names
 
     @property
     def label_type(self) -> pa.DataType:
@@ -201,40 +232,11 @@ class TrainingData:
         return self.table.type_of(self._columns.label) if self.released is None else self.released.codec.column_type
 
 
-class _Parts:
-    def __init__(self) -> None:
-        self.X: list[NDArray[Any]] = []
-        self.codes: list[NDArray[np.generic] | None] = []
-        self.ids: list[NDArray[np.generic] | None] = []
-        self.units: list[NDArray[np.generic] | None] = []
-        self.rows = 0
-
-
-def _joined(parts: Sequence[NDArray[np.generic] | None]) -> NDArray[np.generic] | None:
-    found = [part for part in parts if part is not None]
-    return np.concatenate(found) if found else None
-
-
-def _opened(path: Path, where: InputsSpec, label: str, evidence: EvidenceSpec) -> tuple[Readable, Proven | None]:
-    if is_arrays(path):
-        if evidence.manifest is not None or evidence.released is not None:
-            raise InvalidInput("Expected --manifest and --released with a table, got arrays. Give the released table.")
-        if where.image is not None or where.images is not None:
-            raise InvalidInput("Expected --image and --images with a table, got arrays. Leave them out, or give a table of images.")
-        beside = None if where.labels is None else (_arrays_file(where.labels), label)
-        return ArrayTable(path, where.inputs or DEFAULT_INPUTS, beside), None
-    if where.inputs is not None or where.labels is not None:
-        raise InvalidInput(f"Expected --inputs and --labels with an .npz or .npy file, got {path.name}. A table's labels are a column.")
-    if where.images is not None and where.image is None:
-        raise InvalidInput("Expected the column of images with their folder, got none. Name it (--image).")
-    table = open_inputs(path)
-    return table, evidence.read(table, label)
-
-
-def _arrays_file(path: Path) -> Path:
-    if not is_arrays(path):
-        raise InvalidInput(f"Expected labels in an .npz or .npy file, got {path.name}. Save them with numpy.save or numpy.savez.")
-    return path
+def _joined(parts: Sequence[Any]) -> Any:
+    """The rows of all batches; None where there is nothing of them."""
+    if parts[0] is None:
+        return None
+    return pa.concat_tables(parts) if isinstance(parts[0], pa.Table) else np.concatenate(parts)
 
 
 def open_inputs(path: Path) -> Source:

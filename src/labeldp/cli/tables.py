@@ -178,16 +178,16 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a classifier on private labels: of a table, with categories and gaps; of images; or of arrays."""
-    from labeldp.app.clusters import clusters_of
-    from labeldp.app.learners import NetOptions
+    from labeldp.app.learners import NetOptions, clusters_of
     from labeldp.app.ledger import ledger_at
     from labeldp.app.train import TrainSpec
     from labeldp.app.train import train as run
-    from labeldp.app.training_data import InputsSpec
+    from labeldp.app.training_data import EvidenceSpec, InputsSpec
 
     listed = classes_of(classes, classes_file, null_class=null_class, infer=infer_classes)
     net = usage(lambda: NetOptions(epochs, batch_size, rate, device, folder))
-    where = InputsSpec(image, images, inputs, labels)
+    where = InputsSpec(split(features), split(exclude) or (), image, images, inputs, labels)
+    evidence = EvidenceSpec(manifest, released, noisy)
     spec = usage(
         lambda: TrainSpec(
             label,
@@ -205,11 +205,7 @@ def train(
             net,
             where,
             clusters_of(prior),
-            manifest,
-            released,
-            noisy,
-            split(features),
-            split(exclude) or (),
+            evidence,
         )
     )
     record = usage(lambda: ledger_at(ledger, budget, key))

@@ -192,6 +192,11 @@ def restored(name: str, parameters: Mapping[str, Any], raw: bytes, where: str) -
     return module.eval()
 
 
+def as_floats(X: NDArray[Any]) -> NDArray[np.float32]:
+    """Standardised numbers as a net takes them: those far off are held at a million deviations, where float32 is exact enough."""
+    return np.asarray(np.clip(X, -1e6, 1e6), np.float32)
+
+
 def probabilities(module: "nn.Module", X: NDArray[Any]) -> NDArray[np.float64]:
     """Of the classes, for each row of X: (n, K)."""
     from labeldp.deep.rows import inputs_of

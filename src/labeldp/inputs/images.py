@@ -145,7 +145,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def names_in(column: pa.Array) -> pa.Array | None:
+def _names_in(column: pa.Array) -> pa.Array | None:
     """The names of files in a column of images: its values, or the field `path` of a struct that has the bytes, too."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -190,9 +190,10 @@ class NamesOfFiles:
         self._phrases |= {(*head, *_words(text)) for head in heads for text in texts if _words(text)}
         self._lengths = sorted({len(phrase) for phrase in self._phrases})
 
-    def check(self, names: pa.Array, start: int) -> None:
-        """Each row's name; `start` is the first one's row."""
-        for i, name in enumerate(names.to_pylist()):
+    def check(self, column: pa.Array, start: int) -> None:
+        """The names in a column of images, if it has any; `start` is the first one's row."""
+        names = _names_in(column)
+        for i, name in enumerate(() if names is None else names.to_pylist()):
             if name is not None and self._shows(name.casefold()):
                 raise InvalidInput(
                     f"Expected names of files that say nothing about the labels in column {self.column!r}, got one with a folder or a "

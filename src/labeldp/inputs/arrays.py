@@ -192,7 +192,7 @@ class ArrayInputs:
         return self.shape if self.channels == "first" else (self.shape[2], *self.shape[:2])  # type: ignore[return-value]
 
     def read(self, batch: Any, start: int | None = None) -> Array:
-        """(m, d), or (m, channels, height, width)."""
+        """(m, d), with NaN where a number is missing or infinite; or (m, channels, height, width)."""
         if not isinstance(batch, ArrayBatch):
             raise InvalidInput(f"Expected inputs as the array {self.key!r} of an .npz or .npy file, got a table. The model was trained so.")
         found = batch.array(self.key)
@@ -203,7 +203,7 @@ class ArrayInputs:
             )
         values = found.astype(self.dtype, copy=False)
         if not self.channels:
-            return values
+            return np.where(np.isfinite(values), values, np.float32(np.nan))
         if self.channels == "none":
             return values[:, None]
         return values if self.channels == "first" else np.ascontiguousarray(values.transpose(0, 3, 1, 2))
