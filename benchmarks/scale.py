@@ -186,14 +186,14 @@ def ledger_sizes(folder: Path) -> dict[str, Any]:
     import numpy as np
 
     import labeldp
-    from labeldp.privacy.ledger_entries import Part
+    from labeldp.privacy.ledger import Part, Spending
     from labeldp.privacy.rowset import RowSetBuilder
 
     ledger, sizes = labeldp.Ledger(folder / "ledger.db", budget=1e6), []
     law, charges, files, ids = labeldp.RandomizedResponse(1000, 1.0), 200, 20_000, 10 * MILLION
     event = {"event": "label-draw", "law": {"law": law.to_dict(), "stage": "release"}, "epsilon": 1.0}
     for i in range(charges + 1):
-        ledger.charge(dataset="d", column="y", epsilon=1.0, event=event, identity=f"{i:064x}", run_id=f"{i:032x}")
+        ledger.charge(Spending("d", "y", 1.0, event, identity=f"{i:064x}", run_id=f"{i:032x}"))
         sizes += [_size(folder)] if i in (0, charges) else []
     ledger.intend(f"{0:032x}", [Part(i, f"part-{i:05d}.parquet", 10**7, "0" * 64) for i in range(files)])
     sizes.append(_size(folder))

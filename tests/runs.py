@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs over labels in memory, opened with their facts by name."""
+"""Runs over labels in memory, and charges, with their facts by name."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from labeldp.privacy import door
+from labeldp.privacy.ledger import Ledger, Spending
 from labeldp.privacy.request import Account
 from labeldp.privacy.row_ids import RowIds
 from labeldp.privacy.run import Run
+from labeldp.receipt import Receipt
 
 
 def open_run(
@@ -16,3 +18,9 @@ def open_run(
     """`labeldp.privacy.door.open_run`; further facts are the account's, or digests."""
     digests = {name: facts.pop(name) for name in ("prior_digest", "public_digest") if name in facts}
     return door.open_run(labels, classes, Account(**facts), rows, epsilon=epsilon, laws=laws, **digests)
+
+
+def charge(ledger: Ledger, **facts: Any) -> Receipt:
+    """`Ledger.charge`; what is not its own is the spending's."""
+    own = {name: facts.pop(name) for name in ("rows", "overlap", "total", "known") if name in facts}
+    return ledger.charge(Spending(**facts), **own)

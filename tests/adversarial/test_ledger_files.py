@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests import runs
 
 from labeldp.errors import LedgerError
 from labeldp.privacy import ledger_store
@@ -19,7 +20,7 @@ from labeldp.receipt import Receipt
 def charge(ledger: Ledger, **facts: str) -> Receipt:
     event = LabelDraw({"law": "rr"}, 0.5).to_dict()
     given = {"dataset": "d", "column": "y", "identity": "i", "run_id": new_run_id()} | facts
-    return ledger.charge(epsilon=0.5, event=event, **given)
+    return runs.charge(ledger, epsilon=0.5, event=event, **given)
 
 
 @pytest.fixture
@@ -154,7 +155,8 @@ def test_no_secret_reaches_the_file(tmp_path: Path) -> None:
     key = derive_key(secret, purpose="order", facts={})
     receipt = charge(ledger)
     with pytest.raises(Exception, match="Expected"):
-        ledger.charge(
+        runs.charge(
+            ledger,
             dataset="d",
             column="y",
             epsilon=0.5,

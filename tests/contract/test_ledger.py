@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import runs
 
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError
 from labeldp.privacy import ledger_entries
@@ -32,7 +33,7 @@ def charge(ledger: Ledger, epsilon: float = 1.0, dataset: str = "clicks", column
     unit = facts.get("unit", "row")
     event = LabelDraw({"law": "rr", "n_classes": 3}, epsilon, unit=unit).to_dict()
     given = {"event": event, "identity": "request", "run_id": new_run_id()} | facts
-    return ledger.charge(dataset=dataset, column=column, epsilon=epsilon, **given)
+    return runs.charge(ledger, dataset=dataset, column=column, epsilon=epsilon, **given)
 
 
 # Budgets ---------------------------------------------------------------------------------------------------------------------------
@@ -241,7 +242,7 @@ def test_nothing_bad_is_charged(ledger: Ledger, facts: dict[str, object]) -> Non
         "run_id": new_run_id(),
     }
     with pytest.raises(InvalidInput, match="Expected"):
-        ledger.charge(**(good | facts))
+        runs.charge(ledger, **(good | facts))
     assert ledger.history() == []
 
 

@@ -15,7 +15,7 @@ CHARGE = """
 import sys
 from labeldp.errors import BudgetExceeded
 from labeldp.privacy.events import LabelDraw
-from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.ledger import Ledger, Spending
 from labeldp.privacy.noise import new_run_id
 
 ledger = Ledger(sys.argv[1], budget=float(sys.argv[2]))
@@ -23,7 +23,7 @@ for _ in range(int(sys.argv[3])):
     event = LabelDraw({"law": "rr"}, 0.1).to_dict()
     facts = {"dataset": "d", "column": "y", "epsilon": 0.1, "event": event, "identity": "same", "run_id": new_run_id()}
     try:
-        print(ledger.charge(**facts).run_id, flush=True)
+        print(ledger.charge(Spending(**facts)).run_id, flush=True)
     except BudgetExceeded:
         print("refused", flush=True)
 """

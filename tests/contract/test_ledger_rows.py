@@ -12,11 +12,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import runs
 
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RowsOverlap
 from labeldp.privacy.events import LabelDraw
 from labeldp.privacy.ledger import Ledger, RunRecord
-from labeldp.privacy.ledger_charge import charge_body, now, opening
+from labeldp.privacy.ledger_charge import Spending, now, opening
 from labeldp.privacy.ledger_spend import Spend
 from labeldp.privacy.noise import new_run_id
 from labeldp.privacy.rowset import RowSetBuilder
@@ -39,7 +40,7 @@ def charge(ledger: Ledger, ids: object, epsilon: float = 1.0, names: str = "id",
         rows = builder.finish()
     event = LabelDraw({"law": "rr"}, epsilon, unit=facts.get("unit", "row")).to_dict()
     given = {"event": event, "identity": "request", "run_id": new_run_id(), "rows": rows} | facts
-    return ledger.charge(**{"dataset": "clicks", "column": "label", "epsilon": epsilon} | given)
+    return runs.charge(ledger, **{"dataset": "clicks", "column": "label", "epsilon": epsilon} | given)
 
 
 def texts(*numbers: int) -> pa.Array:
@@ -203,7 +204,7 @@ def test_a_history_with_row_sets_of_the_older_format_counts_its_runs_for_every_r
     with ledger._store.writing(opening()) as session:
         event = LabelDraw({"law": "rr"}, 1.0).to_dict()
         names = {"dataset": "clicks", "column": "label", "unit": "row", "max_rows_per_unit": 1, "epsilon": 1.0, "delta": 0.0}
-        body = charge_body(**names, event=event, identity="x", run_id=run_id, repeatable=True)
+        body = Spending(**names, event=event, identity="x", run_id=run_id).body()
         session.append(body | {"rows": facts, "disjoint": ["0" * 32], "at": now()})
     RunStore(ledger.run_dir(run_id)).write("rows.bin", data)
     charge(ledger, np.arange(100, 200))

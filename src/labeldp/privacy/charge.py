@@ -407,25 +407,11 @@ def _charge(
     total: float | None = None,
 ) -> Charge:
     """The charge of a run whose folder is prepared before it; where either fails, neither is left."""
-    store, column, covered = RunStore(ledger.run_dir(secret.run_id)), request.column, coverage or Coverage()
+    store, covered = RunStore(ledger.run_dir(secret.run_id)), coverage or Coverage()
     try:
         prepare(store)
-        receipt = ledger.charge(
-            dataset=column.dataset,
-            column=column.column,
-            unit=column.unit,
-            max_rows_per_unit=column.max_rows_per_unit,
-            epsilon=request.epsilon,
-            delta=request.delta,
-            event=request.event,
-            identity=request.identity,
-            run_id=secret.run_id,
-            repeatable=not request.of_groups,  # an answer about groups cannot be drawn again: its secret is never stored
-            rows=covered.rows,
-            overlap=covered.overlap,
-            total=total,
-            known=known,
-        )
+        spending = request.spending(secret.run_id)
+        receipt = ledger.charge(spending, rows=covered.rows, overlap=covered.overlap, total=total, known=known)
     except OSError as error:
         shutil.rmtree(store.folder, ignore_errors=True)
         raise LedgerError(

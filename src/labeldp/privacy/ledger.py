@@ -19,7 +19,7 @@ from labeldp.errors import InvalidInput, LedgerError
 from labeldp.evidence import Block
 from labeldp.laws.base import Array
 from labeldp.privacy import ledger_adopt, ledger_charge
-from labeldp.privacy.ledger_charge import name, now, opening, run_id_of
+from labeldp.privacy.ledger_charge import Spending, name, now, opening, run_id_of
 from labeldp.privacy.ledger_check import Kept, check_drawn, problems
 from labeldp.privacy.ledger_entries import Account, File, Part, RunRecord, account_of, parts_digest, rounded_down
 from labeldp.privacy.ledger_entries import text as entry_text
@@ -33,7 +33,7 @@ from labeldp.privacy.run_store import RunStore
 from labeldp.privacy.secrets import KeySource
 from labeldp.receipt import Receipt
 
-__all__ = ["Ledger", "LedgerUrl", "Part", "RunRecord", "as_ledger", "default_ledger", "ledger_of"]
+__all__ = ["Ledger", "LedgerUrl", "Part", "RunRecord", "Spending", "as_ledger", "default_ledger", "ledger_of"]
 
 
 @dataclass(frozen=True)
@@ -80,17 +80,8 @@ class Ledger:
 
     def charge(
         self,
+        spending: Spending,
         *,
-        dataset: str,
-        column: str,
-        unit: str = "row",
-        max_rows_per_unit: int = 1,
-        epsilon: float,
-        delta: float = 0.0,
-        event: Mapping[str, object],
-        identity: str,
-        run_id: str,
-        repeatable: bool = True,
         rows: RowSet | None = None,
         overlap: Literal["charge", "refuse"] = "charge",
         total: float | None = None,
@@ -100,21 +91,7 @@ class Ledger:
 
         Parameters
         ----------
-        dataset, column : str
-            What the labels are; budgets are kept for each pair.
-        unit : str
-            "row" or the unit's column. One (dataset, column) has one unit.
-        max_rows_per_unit : int
-        epsilon, delta : float
-            The unit's total.
-        event : mapping
-            What will be done (`labeldp.privacy.events`); an unknown one, or one that costs more than is charged, is refused.
-        identity : str
-            Digest of the public facts that make this the same request as another.
-        run_id : str
-            32 hexadecimal digits, never charged before.
-        repeatable : bool
-            A crashed run may be picked up again under the same run id.
+        spending : Spending
         rows : RowSet, optional
             The rows, or units, of the run: it then adds to earlier runs only where they share rows. None: it adds to every run.
         overlap : {"charge", "refuse"}
@@ -122,36 +99,18 @@ class Ledger:
         total : float, optional
             Epsilon of this and of the charges that are to follow it: the budget where nobody has set one; else this charge's own.
         known : collection of run ids, optional
-            The runs of this identity that the caller knows: where another has been charged meanwhile, nothing is
-            (SameRequest).
+            The runs of this identity that the caller knows: where another has been charged meanwhile, nothing is (SameRequest).
 
         Returns
         -------
         Receipt
             On disk when this returns, and so is the row set. BudgetExceeded or LedgerError (RowsOverlap): nothing was written.
         """
-        body = ledger_charge.charge_body(
-            dataset=dataset,
-            column=column,
-            unit=unit,
-            max_rows_per_unit=max_rows_per_unit,
-            epsilon=epsilon,
-            delta=delta,
-            event=event,
-            identity=identity,
-            run_id=run_id,
-            repeatable=repeatable,
-        )
+        body = spending.body()
         declared = None if self.budget is None else exact(self.budget)
-        request = ledger_charge.Request(
-            body,
-            exact(epsilon),
-            rows,
-            overlap,
-            declared,
-            exact(epsilon if total is None else total),
-            None if known is None else frozenset(known),
-        )
+        budget = exact(spending.epsilon if total is None else total)
+        names = None if known is None else frozenset(known)
+        request = ledger_charge.ChargeRequest(spending, body, rows, overlap, declared, budget, names)
         return ledger_charge.charge(self._store, self._sets, request, str(self.location))
 
     def intend(self, run_id: str, parts: Iterable[File], drawn: Mapping[str, str] | None = None) -> None:

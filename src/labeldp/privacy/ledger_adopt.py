@@ -17,7 +17,7 @@ from labeldp.aggregates import Aggregate
 from labeldp.errors import InvalidInput, LabelDPError, LedgerError
 from labeldp.evidence import NoisyLabels
 from labeldp.privacy.events import LabelDraw
-from labeldp.privacy.ledger_charge import charge_body, name, now
+from labeldp.privacy.ledger_charge import Spending, name, now
 from labeldp.privacy.ledger_rows import FILE
 from labeldp.privacy.ledger_session import Session
 from labeldp.privacy.rowset import RowSet
@@ -120,7 +120,7 @@ def _read(store: RunStore) -> dict[str, object] | None:
 
 def _body(receipt: Receipt, identity: str = "", *, repeatable: bool = False) -> dict[str, object]:
     """The entry of a charge; without its identity the request is not known again, and a repeat is a new charge."""
-    return charge_body(
+    spending = Spending(
         dataset=receipt.dataset,
         column=receipt.column,
         unit=receipt.unit,
@@ -132,6 +132,7 @@ def _body(receipt: Receipt, identity: str = "", *, repeatable: bool = False) -> 
         run_id=receipt.run_id,
         repeatable=repeatable,
     )
+    return spending.body()
 
 
 def _rows(store: RunStore, facts: object) -> dict[str, object]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from labeldp import _validate
-from labeldp._rounding import float_up
+from labeldp._rounding import exact, float_up
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RowsOverlap
 from labeldp.privacy import events
 from labeldp.privacy.ledger_entries import Row, RunRecord, account_of, charged, rounded_down, text
@@ -46,11 +46,75 @@ class SameRequest(LedgerError):
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is asked of the ledger: the facts of the entry, and what decides whether it may be written."""
+class Spending:
+    """What one run spends, as a charge's entry keeps it.
 
+    Parameters
+    ----------
+    dataset, column : str
+        What the labels are; budgets are kept for each pair.
+    epsilon, delta : float
+        The unit's total.
+    event : mapping
+        What will be done (`labeldp.privacy.events`); an unknown one, or one that costs more than is charged, is refused.
+    identity : str
+        Digest of the public facts that make this the same request as another.
+    run_id : str
+        32 hexadecimal digits, never charged before.
+    unit : str
+        "row" or the unit's column. One (dataset, column) has one unit.
+    max_rows_per_unit : int
+    repeatable : bool
+        A crashed run may be picked up again under the same run id.
+    """
+
+    dataset: str
+    column: str
+    epsilon: float
+    event: Mapping[str, object]
+    identity: str
+    run_id: str
+    delta: float = 0.0
+    unit: str = "row"
+    max_rows_per_unit: int = 1
+    repeatable: bool = True
+
+    def body(self) -> dict[str, object]:
+        """The entry's facts, each accepted only if it is good."""
+        return {
+            "kind": "charge",
+            "dataset": name(dataset=self.dataset),
+            "column": name(column=self.column),
+            "unit": name(unit=self.unit),
+            "max_rows_per_unit": _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1),
+            "epsilon": repr(_validate.epsilon(self.epsilon)),
+            "delta": repr(_validate.fraction(delta=self.delta, zero=True)),
+            "event": _checked_event(self.event, float(self.epsilon), float(self.delta), self.unit),
+            "identity": name(identity=self.identity),
+            "run_id": run_id_of(self.run_id),
+            "repeatable": bool(self.repeatable),
+        }
+
+
+@dataclass(frozen=True)
+class ChargeRequest:
+    """What is asked of the ledger: a spending, and what decides whether it may be written.
+
+    Attributes
+    ----------
+    spending : Spending
+    body : dict
+        Its checked facts.
+    rows, overlap, known
+        As in `Ledger.charge`.
+    budget : Fraction or None
+        What the caller declares.
+    total : Fraction
+        The budget where nobody has set one.
+    """
+
+    spending: Spending
     body: dict[str, object]
-    epsilon: Fraction
     rows: RowSet | None
     overlap: Literal["charge", "refuse"]
     budget: Fraction | None
@@ -64,20 +128,25 @@ class Request:
     @property
     def dataset(self) -> str:
         """Its account."""
-        return str(self.body["dataset"])
+        return self.spending.dataset
 
     @property
     def column(self) -> str:
         """Its account."""
-        return str(self.body["column"])
+        return self.spending.column
 
     @property
     def run_id(self) -> str:
         """Its run."""
-        return str(self.body["run_id"])
+        return self.spending.run_id
+
+    @property
+    def epsilon(self) -> Fraction:
+        """What it spends, as the decimal number that it shows."""
+        return exact(self.spending.epsilon)
 
 
-def charge(store: Store, sets: RowSets, request: Request, where: str) -> Receipt:
+def charge(store: Store, sets: RowSets, request: ChargeRequest, where: str) -> Receipt:
     """Write the row set, then the charge, or neither."""
     if request.rows is not None:
         sets.keep(request.run_id, request.rows)
@@ -99,7 +168,7 @@ def charge(store: Store, sets: RowSets, request: Request, where: str) -> Receipt
     return charged(row).receipt
 
 
-def _rows_of(request: Request) -> dict[str, object]:
+def _rows_of(request: ChargeRequest) -> dict[str, object]:
     return {} if request.rows is None else {"rows": request.rows.facts()}
 
 
@@ -117,7 +186,7 @@ def require_known(runs_dir: Path, unknown: Callable[[Sequence[str]], Sequence[st
 class _Charging:
     """A charge that is being decided."""
 
-    def __init__(self, session: Session, sets: RowSets, request: Request, where: str) -> None:
+    def __init__(self, session: Session, sets: RowSets, request: ChargeRequest, where: str) -> None:
         self.session, self.sets, self.request, self.where = session, sets, request, where
         self.standing = session.standing(request.dataset, request.column)
         self._read: dict[str, RunRecord] | None = None
@@ -218,35 +287,6 @@ class _Charging:
         level = logging.INFO if request.budget is not None else logging.WARNING  # nobody chose this one, so it is said aloud
         said = "The budget of dataset %r, column %r is now %s (%s), kept in %s. `labeldp ledger set-budget` or set_budget changes it."
         _log.log(level, said, request.dataset, request.column, amount, why, self.where)
-
-
-def charge_body(
-    *,
-    dataset: str,
-    column: str,
-    unit: str,
-    max_rows_per_unit: int,
-    epsilon: float,
-    delta: float,
-    event: Mapping[str, object],
-    identity: str,
-    run_id: str,
-    repeatable: bool,
-) -> dict[str, object]:
-    """The facts of a charge's entry, each accepted only if it is good."""
-    return {
-        "kind": "charge",
-        "dataset": name(dataset=dataset),
-        "column": name(column=column),
-        "unit": name(unit=unit),
-        "max_rows_per_unit": _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1),
-        "epsilon": repr(_validate.epsilon(epsilon)),
-        "delta": repr(_validate.fraction(delta=delta, zero=True)),
-        "event": _checked_event(event, float(epsilon), float(delta), unit),
-        "identity": name(identity=identity),
-        "run_id": run_id_of(run_id),
-        "repeatable": bool(repeatable),
-    }
 
 
 def _checked_event(event: Mapping[str, object], epsilon: float, delta: float, unit: str) -> dict[str, object]:

@@ -10,7 +10,7 @@ from labeldp._hash import digest
 from labeldp.errors import InvalidInput, SeededNoiseWarning, UnrecordedWarning, warn
 from labeldp.privacy.encode import declare
 from labeldp.privacy.events import AggregateDraw, LabelDraw
-from labeldp.privacy.ledger import Ledger, as_ledger
+from labeldp.privacy.ledger import Ledger, Spending, as_ledger
 from labeldp.privacy.noise import SeededNoise
 from labeldp.privacy.row_ids import PLAIN, RowIds
 
@@ -152,3 +152,19 @@ class Request:
         """What is done, as the ledger keeps it."""
         kind = AggregateDraw if self.of_groups else LabelDraw
         return kind(self.asked, self.epsilon, self.delta, self.column.unit, self.column.max_rows_per_unit).to_dict()
+
+    def spending(self, run_id: str) -> Spending:
+        """What a run of it spends; an answer about groups cannot be drawn again, so its run is never picked up."""
+        column = self.column
+        return Spending(
+            column.dataset,
+            column.column,
+            self.epsilon,
+            self.event,
+            self.identity,
+            run_id,
+            self.delta,
+            column.unit,
+            column.max_rows_per_unit,
+            repeatable=not self.of_groups,
+        )
