@@ -33,7 +33,7 @@ BENCHMARKS = {  # name: module, question
     "speed-aggregates": ("speed.aggregates", "part of `speed`: private histograms and votes against pyarrow's `group_by`"),
     "speed-ids": (
         "speed.ids",
-        "how fast are row ids: their blocks, the digest of their set, the search for repeats, against AES over the same bytes?",
+        "how fast are row ids: their blocks, the digest of their set, their row set, against AES over the same bytes?",
     ),
     "tables": ("tables", "the tables of the pages, from the kept runs; `--write` puts them there"),
 }

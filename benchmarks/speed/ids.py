@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of row ids: blocks, the digest of their set and the search for repeats, against two floors. One thread.
+"""Speed of row ids: blocks, the digest of their set and their row set, by which repeats are found, against two floors. One thread.
 
     python -m benchmarks speed-ids [--rows 4000000] [--repeats 5] [--out FILE]
 
@@ -23,7 +23,7 @@ from benchmarks.speed.noise import measure
 from labeldp._hash import SetDigest, public_hash
 from labeldp.privacy.cmac import CHUNK, WORD, encrypt, encryptor, space_for
 from labeldp.privacy.noise import Key, SeededNoise, derive_key, id_blocks
-from labeldp.privacy.repeats import RepeatFinder
+from labeldp.privacy.rowset import RowSetBuilder
 
 BATCH = 1 << 17
 """Rows of a table's batch."""
@@ -97,12 +97,13 @@ def digest(ids: Ids) -> None:
         found.update(*batch)
 
 
-def search(ids: Ids, key: Key) -> None:
-    """Blocks of every batch, and whether any id came twice."""
-    finder = RepeatFinder()
+def row_set(ids: Ids) -> bool | None:
+    """The row set that a ledger keeps, and whether any id came twice."""
+    builder = RowSetBuilder(secret=bytes(32))
     for batch in batches(ids):
-        finder.add_blocks(id_blocks(one(batch), key))
-    finder.any()
+        builder.add(one(batch))
+    builder.finish().facts()
+    return builder.repeated
 
 
 def aes_floor(ids: Ids) -> None:
@@ -137,7 +138,7 @@ def compare(ids: Ids, key: Key, repeats: int) -> dict[str, object]:
         "blocks": lambda: blocks(ids, key),
         "public hash": lambda: hashed(ids),
         "set digest": lambda: digest(ids),
-        "blocks and search for repeats": lambda: search(ids, key),
+        "row set": lambda: row_set(ids),
         "AES floor": lambda: aes_floor(ids),
         "copy floor": lambda: copy_floor(ids),
     }

@@ -144,6 +144,36 @@ def test_merged_in_any_order_and_sent_about_they_are_equal(kind: str) -> None:
     assert len(whole.sets["row"].members) == len(np.unique(values))
 
 
+RNG = np.random.default_rng(5)
+KINDS = {
+    "in order": np.arange(-2500, 2500),
+    "with gaps": np.arange(5000) * 50_000,
+    "shuffled": RNG.permutation(5000),
+    "scattered": RNG.integers(-(2**62), 2**62, 5000),
+    "unsigned": RNG.integers(2**63, 2**64, 5000, dtype=np.uint64),
+    "text": pa.array([f"u{i}" for i in range(5000)]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("where", [(0, 1), (10, 4999), (2499, 2500), (1700, 1703), None])
+def test_one_repeat_among_many_shows_in_how_many_there_are(kind: str, where: tuple[int, int] | None) -> None:
+    order = np.arange(5000)
+    if where is not None:
+        order[where[1]] = where[0]
+    ids = KINDS[kind].take(order)
+    expected = False if where is None else None if kind == "text" else True  # of text, two may have one hash
+    for batches in ([ids], [ids[:2500], ids[2500:]], [ids[i : i + 1] for i in range(20)] + [ids[20:]]):
+        assert built(*batches).repeated is expected
+
+
+@given(st.lists(st.lists(st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1) | st.integers(65530, 65540), max_size=8), max_size=6))
+def test_integers_repeat_as_in_a_set(batches: list[list[int]]) -> None:
+    ids = [value for batch in batches for value in batch]
+    found = built(np.empty(0, np.int64), *(np.array(batch, np.int64) for batch in batches))
+    assert found.repeated is (len(set(ids)) < len(ids))
+
+
 def test_a_builder_goes_on_after_it_was_finished() -> None:
     builder = built(np.arange(10), np.array([2**61]))
     assert len(rows(builder)) == 11

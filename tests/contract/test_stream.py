@@ -4,9 +4,15 @@
 import contextlib
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 import pytest
 
 import labeldp as ldp
+from labeldp._hash import public_hash
+from labeldp.privacy import rowset, stream
+from labeldp.privacy.blocks import Blocks, integers_or_names
 from labeldp.privacy.stream import StreamRun
 from labeldp.privacy.worker import SecondPass
 
@@ -175,4 +181,31 @@ def test_repeated_ids_are_found_wherever_they_are(ledger, ids, where):
     ids[where[1]] = ids[where[0]]
     with pytest.raises(ldp.InvalidInput, match="different ids"):
         start(ledger, ldp.RandomizedResponse(6, 1.0), 7, ids=ids)
+    assert ledger.runs() == []
+
+
+@pytest.mark.parametrize("columns", ["name", ["ward", "bed"]], ids=["text", "two columns"])
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("repeat", [None, (0, 1), (7, 2999)])
+def test_ids_whose_hashes_are_equal_are_compared_themselves(ledger, tmp_path, monkeypatch, columns, ending, repeat):
+    """Every hash is one of 512 here, so that a set of them tells nothing."""
+    rows = np.arange(3000)
+    if repeat is not None:
+        rows[repeat[1]] = rows[repeat[0]]
+    table = pa.table({"name": [f"n{i}" for i in rows], "ward": [f"w{i % 50}" for i in rows], "bed": rows // 50, "y": np.arange(3000) % 6})
+    source = tmp_path / f"in.{ending}"
+    (pa_csv.write_csv if ending == "csv" else pq.write_table)(table, source)
+
+    def coarse(ids, key):
+        found = integers_or_names(ids, key)
+        return Blocks(found.tag, found.halves()[0] & np.uint64(511), found.halves()[1])
+
+    monkeypatch.setattr(rowset, "integers_or_names", coarse)
+    monkeypatch.setattr(stream, "public_hash", lambda *given: public_hash(*given) & np.uint64(511))
+    spec = ldp.ReleaseSpec("y", range(6), 1.0, id=columns, dataset="d")
+    if repeat is None:
+        assert ldp.release(source, tmp_path / f"out.{ending}", spec, ledger).manifest["rows"] == 3000
+        return
+    with pytest.raises(ldp.InvalidInput, match="some id occurs more than once"):
+        ldp.release(source, tmp_path / f"out.{ending}", spec, ledger)
     assert ledger.runs() == []

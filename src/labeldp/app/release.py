@@ -7,7 +7,6 @@ renames no folders: nothing with a manifest), and the same command run again pic
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -106,8 +105,8 @@ def release(
     Cost
     ----
     Two passes over the input; the shuffle needs as much room as the decoded rows take, beside `out` or, if that is not on this machine,
-    where temporary files go. Memory does not grow with the table, but for a byte a row with integer ids, 16 with text ids or
-    scattered ones, and 20 with capped units.
+    where temporary files go. Memory does not grow with the table, but for a bit or two a row with integer ids that lie close
+    together, 16 bytes with text ids or scattered ones, and 20 with capped units.
     """
     _validate.one_of(("local", "spark", "ray"), engine=engine)
     if engine != "local":
@@ -146,8 +145,8 @@ class _Task:
     def run(self, folder: Path) -> Release:
         """Both passes, then publish and settle."""
         prior = None if self.prior is None else prior_identity(self.prior)
-        with closing(run_of(self.spec, self.law, self.codec.classes, self.dataset, self.ledger, redraw=self.redraw, prior=prior)) as run:
-            return self._draw(run, folder)
+        run = run_of(self.spec, self.law, self.codec.classes, self.dataset, self.ledger, redraw=self.redraw, prior=prior)
+        return self._draw(run, folder)
 
     def _draw(self, run: StreamRun, folder: Path) -> Release:
         asked_once = None if self.prior is None or self.prior.exact else self.prior

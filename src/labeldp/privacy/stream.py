@@ -5,15 +5,16 @@ Part of the door (`labeldp.privacy.door`): raw labels enter as class codes, batc
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from labeldp import _validate
-from labeldp._hash import SetDigest
+from labeldp._hash import SetDigest, public_hash
 from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.evidence import NoisyLabels
 from labeldp.laws.base import Array, Law, check_told_apart
@@ -24,7 +25,6 @@ from labeldp.privacy.encode import declare
 from labeldp.privacy.ledger import Ledger, RunRecord
 from labeldp.privacy.ledger_entries import File
 from labeldp.privacy.noise import Blocks, id_blocks, one_word
-from labeldp.privacy.repeats import RepeatFinder
 from labeldp.privacy.request import Account, Request
 from labeldp.privacy.rowset import RowSetBuilder
 from labeldp.privacy.run_store import RunStore
@@ -45,8 +45,8 @@ class StreamRun:
     On one machine: call `pin` for every batch, then `charge`; if `settled` is None, `draw` every batch, `check_pin`, publish, and
     `settle`. On a cluster the workers run `FirstPass` and `SecondPass`, and `absorb` takes their sums in.
 
-    Memory: what the search for repeated ids (`RepeatFinder`) and the row set (`RowSetBuilder`) take, 20 bytes a row where rows are capped
-    per unit on one machine, nothing else that grows with n.
+    Memory: what the row set takes (`RowSetBuilder`), 20 bytes a row where rows are capped per unit on one machine, nothing else that
+    grows with n.
 
     Parameters
     ----------
@@ -108,9 +108,9 @@ class StreamRun:
         self._fresh: SecretHalves | None = fresh_secret(ledger)
         self.candidates = (self._candidate(self._fresh), *crashed)
         self._first = FirstPass(self.facts, self.candidates)
-        self._repeats = RepeatFinder()
         self._units = _Units()
         self._row_set: RowSetBuilder | None = None
+        self._distinct = False
         self._id_name, self._overlap = id_name, overlap
         self._prior = prior
         self._rows = 0
@@ -134,8 +134,6 @@ class StreamRun:
         """Take note of a batch: (n,) codes, (n,) ids, (n,) units, (n, K) prior, as `draw` will be given them."""
         start, self._rows = self._rows, self._rows + len(codes)
         found = self._first.add(codes, ids, start, units, prior)
-        if ids is not None and self._repeats.add_blocks(found[0]):
-            raise InvalidInput(f"Expected different ids, but an id within rows {start} to {self._rows - 1} occurred before.")
         if ids is not None or units is not None:
             self._row_set = self._row_set or self.row_set_builder()
             self._row_set.add(ids, units)
@@ -144,7 +142,7 @@ class StreamRun:
             self._units.add(id_blocks(units, self.candidates[0].key("ids")), words)
 
     def absorb(self, sums: PassSums, rows: RowSetBuilder | None = None) -> None:
-        """Take in what a worker added up over its part of the table; the engine sees to it that no id comes twice (`ids_repeat`)."""
+        """Take in what a worker added up over its part of the table; the engine calls `require_distinct`."""
         self._first.sums.merge(sums)
         if rows is not None:
             if self._row_set is None:
@@ -156,9 +154,15 @@ class StreamRun:
         """An empty builder of the rows' ids, and of the units where these are named."""
         return self._ledger.row_set_builder(self._id_name, self.facts.unit, integers=integers)
 
-    def ids_repeat(self) -> bool | None:
-        """Whether some id came twice; None where the sums cannot tell and another search is needed."""
-        return None if self._row_set is None else self._row_set.repeated
+    def require_distinct(self, look: Callable[[], bool]) -> None:
+        """Refuse ids that occur twice, after the first pass: by the number of different ones.
+
+        `look` tells where that cannot, since two hashes of text are equal, or no set is kept: whether some id occurs twice.
+        """
+        found = None if self._row_set is None else self._row_set.repeated
+        if look() if found is None else found:
+            raise InvalidInput("Expected different ids, but some id occurs more than once. Each row needs an id of its own.")
+        self._distinct = True
 
     @property
     def prior_digest(self) -> str:
@@ -175,8 +179,8 @@ class StreamRun:
 
         `public_digest` names the public columns where there are no ids.
         """
-        if self._repeats.any():
-            raise repeated_ids()
+        if self.sums.ids.count and not self._distinct:
+            self.require_distinct(lambda: True)
         plan = self._plan(public_digest)
         if self._turn is not None:
             self._turn.check_same(plan.identity, lambda halves: self._pin_of(RunSecret(halves.run_id, halves.secret, self.facts)))
@@ -294,10 +298,6 @@ class StreamRun:
         self._ledger.settle(self.receipt.run_id, artefact)
         RunStore(self._ledger.run_dir(self.receipt.run_id)).forget_secret()
 
-    def close(self) -> None:
-        """Delete temporary files; safe to call at any time."""
-        self._repeats.close()
-
     # Details --------------------------------------------------------------------------------------------------------------------------
 
     @property
@@ -377,9 +377,23 @@ class _Units:
         self.codes, self.per_candidate = [], []
 
 
-def repeated_ids() -> InvalidInput:
-    """What is said of an id that two rows have."""
-    return InvalidInput("Expected different ids, but some id occurs more than once. Each row needs an id of its own.")
+def ids_repeat(batches: Callable[[], Iterable[Ids]]) -> bool:
+    """Whether two rows have one id, by the ids themselves; for text, or several columns of text.
+
+    Cost: two passes over the batches, a sort of 8 bytes a row.
+    """
+    words = np.concatenate([public_hash("ids", ids) for ids in batches()])
+    words.sort()
+    suspects = words[1:][words[1:] == words[:-1]]
+    seen: set[tuple[object, ...]] = set()
+    for ids in batches():
+        rows = np.flatnonzero(np.isin(public_hash("ids", ids), suspects))
+        columns = ids if isinstance(ids, list) else [ids]
+        for name in zip(*(pa.array(column).take(pa.array(rows)).to_pylist() for column in columns), strict=True):
+            if name in seen:
+                return True
+            seen.add(name)
+    return False
 
 
 def changed_input() -> ReleaseError:

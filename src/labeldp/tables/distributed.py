@@ -7,7 +7,7 @@ pass: workers draw and write files of their own, and the keyed sum over the atte
 
 import logging
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -17,13 +17,14 @@ from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.privacy.ledger import Ledger, ledger_of
 from labeldp.privacy.rowset import RowSetBuilder
-from labeldp.privacy.stream import changed_input, repeated_ids
+from labeldp.privacy.stream import changed_input
 from labeldp.privacy.worker import RunSecret
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import Shape, evidence_bytes
 from labeldp.tables.digest import draw_salt
 from labeldp.tables.jobs import (
     KEPT,
+    NAME,
     WORD,
     CapJob,
     DrawAndWriteJob,
@@ -170,17 +171,16 @@ class _ClusterTask:
 
     def run(self) -> ClusterRelease:
         """Both passes, then publish and settle."""
-        with closing(self.run_):
-            self._pin()
-            self.output.check_owner(self.run_.lookup())
-            receipt = self.run_.charge() if self.sealed is None else self.sealed.charge(self._copy)
-            if self.run_.settled is not None:
-                facts = self.output.repeat(receipt, self.run_.settled.artefact)
-                return ClusterRelease(self.out, receipt, True, facts)
-            facts = self._draw(receipt)
-            if self.sealed is not None:
-                self.sealed.forget()
-            return ClusterRelease(self.out, receipt, False, facts)
+        self._pin()
+        self.output.check_owner(self.run_.lookup())
+        receipt = self.run_.charge() if self.sealed is None else self.sealed.charge(self._copy)
+        if self.run_.settled is not None:
+            facts = self.output.repeat(receipt, self.run_.settled.artefact)
+            return ClusterRelease(self.out, receipt, True, facts)
+        facts = self._draw(receipt)
+        if self.sealed is not None:
+            self.sealed.forget()
+        return ClusterRelease(self.out, receipt, False, facts)
 
     # First pass -------------------------------------------------------------------------------------------------------------------
 
@@ -195,14 +195,14 @@ class _ClusterTask:
                 self.run_.absorb(part.sums, part.rows)
             if not self.run_.sums.rows:
                 raise InvalidInput("Expected rows, got none: the table is empty.")
-            repeated = self.run_.ids_repeat()
-            if repeated is None:
-                names = self.engine.select(self.table, self.spec.ids)
-                job = NameJob(self._work(handle, names))
-                repeated = self.engine.repeats(self.engine.flow(names, job, job.schema), job.schema.names[0], self.run_.sums.rows)
-        if repeated:
-            raise repeated_ids()
+            self.run_.require_distinct(lambda: self._ids_repeat(handle))
         self.progress("check", 1, 1)
+
+    def _ids_repeat(self, handle: Handle) -> bool:
+        """One shuffle of the ids, where their set does not tell."""
+        names = self.engine.select(self.table, self.spec.ids)
+        job = NameJob(self._work(handle, names))
+        return self.engine.repeats(self.engine.flow(names, job, job.schema), NAME, self.run_.sums.rows)
 
     def _row_set(self, table: Table) -> RowSetBuilder | None:
         """What tells the rows of runs apart. Hashes of text pass through the driver: of too many, the run counts against every other."""

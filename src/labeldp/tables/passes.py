@@ -10,10 +10,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
-from labeldp.privacy.stream import StreamRun
-from labeldp.privacy.worker import RunSecret
+from labeldp.privacy.stream import StreamRun, ids_repeat
+from labeldp.privacy.worker import Ids, RunSecret
 from labeldp.tables.ahead import ahead
-from labeldp.tables.batch import Facts, Read, Reader, kept_ids, with_words, written
+from labeldp.tables.batch import Facts, Read, Reader, kept_ids, row_ids, with_words, written
 from labeldp.tables.labels import LabelCodec
 from labeldp.tables.parts import PartsSink
 from labeldp.tables.place import Place
@@ -84,7 +84,15 @@ class Passes:
             rows += len(batch)
         if not rows:
             raise InvalidInput(f"Expected rows, got none in {self._source.path.name}: only a header or a schema.")
+        if self._spec.ids:
+            self._run.require_distinct(lambda: ids_repeat(self._ids))
         return rows
+
+    def _ids(self) -> Iterator[Ids]:
+        for batch in self._source.batches(self._spec.ids):
+            ids = row_ids(batch, self._spec.ids)
+            assert ids is not None
+            yield ids
 
     def copy(self, secret: RunSecret, folder: SealedFolder, prior: OpenPrior) -> SealSummary:
         """Between the passes, for a prior that is asked once: ask it, and write a sealed copy of the table."""
