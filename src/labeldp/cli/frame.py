@@ -6,13 +6,17 @@ Results go to stdout; messages, warnings and progress go to stderr.
 """
 
 import contextlib
+import copy
+import functools
+import inspect
 import json
 import os
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -72,6 +76,37 @@ def _report(error: BaseException, *, as_json: bool) -> int:
 def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
     if issubclass(category, LabelDPWarning):
         typer.echo(f"warning: {getattr(message, 'cli', '') or message}", err=True)
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take groups of options: parameters that are dataclasses, whose fields typer sees as options of the command.
+
+    In the help each group has a panel, whose title is the first line of the group's docstring.
+    """
+    shown: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
+    for parameter in inspect.signature(command).parameters.values():
+        if not is_dataclass(parameter.annotation):
+            shown.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        groups[parameter.name] = kind = parameter.annotation
+        hints, panel = get_type_hints(kind, include_extras=True), str(inspect.getdoc(kind)).split("\n")[0].rstrip(".")
+        for field in fields(kind):
+            base, option = get_args(hints[field.name])
+            titled = copy.copy(option)
+            titled.rich_help_panel = panel
+            default = inspect.Parameter.empty if field.default is MISSING else field.default
+            annotation = Annotated[base, titled]  # type: ignore[valid-type]
+            shown.append(inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+
+    @functools.wraps(command)
+    def call(**given: Any) -> None:
+        made = {each: kind(**{field.name: given.pop(field.name) for field in fields(kind)}) for each, kind in groups.items()}
+        command(**given, **made)
+
+    shown.sort(key=lambda each: each.default is not inspect.Parameter.empty)  # in the help, what is required comes first
+    call.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    return call
 
 
 def usage(make: Callable[[], Made]) -> Made:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from labeldp.cli.frame import CHECK_FAILED, Commands, answer, usage
-from labeldp.cli.options import Json, LedgerPath
+from labeldp.cli.options import DatasetName, Json, Label, LedgerPath
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, help="What was spent: history, budgets, and whether the record is whole.")
 
@@ -33,8 +33,8 @@ def ledger_history(ledger: LedgerPath = None, as_json: Json = False) -> None:
 
 @app.command("spent")
 def ledger_spent(
-    dataset: Annotated[str | None, typer.Option()] = None,
-    label: Annotated[str | None, typer.Option()] = None,
+    dataset: Annotated[str | None, typer.Option(help="Of this one alone.")] = None,
+    label: Annotated[str | None, typer.Option(help="Of this column alone.")] = None,
     ledger: LedgerPath = None,
     as_json: Json = False,
 ) -> None:
@@ -47,9 +47,7 @@ def ledger_spent(
 
 
 @app.command("budget")
-def ledger_budget(
-    dataset: Annotated[str, typer.Option()], label: Annotated[str, typer.Option()], ledger: LedgerPath = None, as_json: Json = False
-) -> None:
+def ledger_budget(dataset: DatasetName, label: Label, ledger: LedgerPath = None, as_json: Json = False) -> None:
     """The budget of one dataset and column."""
     from labeldp.app.ledger import ledger_at, other_names
 
@@ -61,9 +59,9 @@ def ledger_budget(
 
 @app.command("set-budget")
 def ledger_set_budget(
-    dataset: Annotated[str, typer.Option()],
-    label: Annotated[str, typer.Option()],
-    budget: Annotated[float, typer.Option()],
+    dataset: DatasetName,
+    label: Label,
+    budget: Annotated[float, typer.Option(help="The total that may be spent.")],
     ledger: LedgerPath = None,
     as_json: Json = False,
 ) -> None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options that commands share, and what is made of them."""
+"""The options that commands share, in groups, and what is made of them."""
 
 import importlib
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,7 +51,7 @@ def _remember_json(ctx: typer.Context, value: bool) -> bool:
 
 
 _OWN_LAW = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):([A-Za-z_]\w*)(:.*)?")
-_LAWS = f"{', '.join(spellings())}; or your own: package.module:Class, which is imported"
+LAW_NAMES = f"{', '.join(spellings())}; or your own: package.module:Class, which is imported"
 
 
 def law_of_text(text: str | None) -> str | None:
@@ -70,24 +71,11 @@ def law_of_text(text: str | None) -> str | None:
     return usage(lambda: str(register_law(cls).name)) + number
 
 
-def _laws_of_texts(texts: list[str] | None) -> list[str]:
+def laws_of_texts(texts: list[str] | None) -> list[str]:
+    """The names of several laws."""
     return [name for name in map(law_of_text, texts or ()) if name is not None]
 
 
-LawName = Annotated[str | None, typer.Option("--law", help=f"{_LAWS}. Default: rr, or rr-with-prior with a prior.", callback=law_of_text)]
-TrainLaw = Annotated[str, typer.Option("--law", help=f"{_LAWS}. Of a released table: only to import your own.", callback=law_of_text)]
-StagesLaw = Annotated[str, typer.Option("--law", help=f"Of each stage: {_LAWS}.", callback=law_of_text)]
-FirstLaw = Annotated[
-    str | None,
-    typer.Option("--first-law", help="Of the first stage, for example subset or rr. Default: what fits --law.", callback=law_of_text),
-]
-ComparedLaws = Annotated[
-    list[str] | None,
-    typer.Option("--law", help=f"Compared, too; repeat it for several: {_LAWS}.", callback=_laws_of_texts),
-]
-PlannedLaw = Annotated[
-    str | None, typer.Option("--law", help="Where the plan names a law of your own: its package.module:Class.", callback=law_of_text)
-]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.", callback=_remember_json, is_eager=True)]
 LedgerPath = Annotated[
     str | None, typer.Option("--ledger", help="Ledger file, or postgresql://USER@HOST/DATABASE. Default: your own (labeldp ledger where).")
@@ -100,80 +88,121 @@ Key = Annotated[
     ),
 ]
 Label = Annotated[str, typer.Option(help="The private column.")]
-Classes = Annotated[str | None, typer.Option(help="The values that a label can have: A,B,C. Required for raw labels.")]
-ClassesFile = Annotated[Path | None, typer.Option(help="The same in a file, one a line.")]
+DatasetName = Annotated[str, typer.Option(help="Name in the ledger.")]
+Dataset = Annotated[str | None, typer.Option(help="Name in the ledger. Default: the input file's name without its ending.")]
+Table = Annotated[str, typer.Argument(metavar="IN", help="Parquet or CSV; or a folder or pattern of Parquet files; s3:// too.")]
+RowOrder = Annotated[Order, typer.Option(help="keep: you state that order and layout are public.")]
 InferClasses = Annotated[
     bool,
     typer.Option("--infer-classes", help="Read the classes off the private labels instead: which classes occur is then not protected."),
 ]
-NullClass = Annotated[bool, typer.Option("--null-class", help="A missing label is a class of its own, after the others.")]
-Ids = Annotated[list[str] | None, typer.Option("--id", help="Column that names a row; repeat it for several.")]
-Unit = Annotated[str | None, typer.Option(help="Column that names the person; epsilon covers all their rows.")]
-MaxRows = Annotated[int, typer.Option("--max-rows-per-unit", help="Rows of one person that are used.")]
-Dataset = Annotated[str | None, typer.Option(help="Name in the ledger. Default: the input file's name without its ending.")]
 Redraw = Annotated[bool, typer.Option("--redraw", help="Draw again what was released before; charged again.")]
-Prior = Annotated[str | None, typer.Option("--prior", help="Public columns with a weight for each class: A,B,C.")]
-PriorFile = Annotated[str | None, typer.Option("--prior-table", help="Parquet or CSV to look the weights of each class up in.")]
-PriorKey = Annotated[str | None, typer.Option("--prior-key", help="Columns of both tables to look up by: COL[,COL].")]
-PriorModelPath = Annotated[
-    str | None, typer.Option("--prior-model", help="Model to ask: a folder of labeldp train, .skops, .pt2, or a state_dict of torch.")
-]
-PriorFeatures = Annotated[str | None, typer.Option("--prior-features", help="Numeric columns that the model takes: A,B.")]
-PriorFactory = Annotated[
-    str | None, typer.Option("--prior-factory", help="package.module:function that makes the torch module of a state_dict. It is run.")
-]
-Trust = Annotated[list[str] | None, typer.Option("--trust", help="Type in the model's file to build although it is unknown.")]
-TrainPrior = Annotated[
-    str | None,
-    typer.Option("--prior", help="clusters[:NUMBER][,eps=E]: ask clusters of the inputs first, at E of the total; by rule if not given."),
-]
-ModelName = Annotated[
-    str,
-    typer.Option(
-        "--model",
-        help="proportions: label counts of clusters of rows, or noise-cluster: one vote for each, for small budgets; mlp, small-convnet, "
-        "resnet18, wrn-28-4, vgg16 or small-inception, which need torch; boosting; linear; or auto: linear where columns have hundreds of "
-        "categories, else boosting, and for images small-convnet.",
-    ),
-]
-Image = Annotated[str | None, typer.Option("--image", help="Column of images: bytes of image files, or names of files; the only input.")]
 ImagesFolder = Annotated[Path | None, typer.Option("--images", help="Folder of the files that the column names. Default: the table's.")]
-ArrayName = Annotated[str | None, typer.Option("--inputs", help="Array of inputs in an .npz file. Default: X.")]
-LabelsFile = Annotated[Path | None, typer.Option("--labels", help="Another .npz or .npy file, with the labels, ids and units of arrays.")]
-Epochs = Annotated[int | None, typer.Option("--epochs", help="Of a net, in each stage.")]
-BatchSize = Annotated[int | None, typer.Option("--batch-size", help="Of a net.")]
-Rate = Annotated[float | None, typer.Option("--rate", help="Learning rate of a net, at its peak.")]
 Device = Annotated[str, typer.Option("--device", help="For a net: cpu, cuda, cuda:1 or auto.")]
-StateFolder = Annotated[Path | None, typer.Option("--folder", help="Where a net's training keeps its state, to go on if it was killed.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Refuse whatever would only be warned about, such as --infer-classes.")]
+Trust = Annotated[list[str] | None, typer.Option("--trust", help="Type in the model's file to build although it is unknown.")]
 
 
-def classes_of(listed: str | None, file: Path | None, *, null_class: bool = False, infer: bool = False) -> Sequence[object] | None:
-    """The declared classes, or "infer"; None where neither is given."""
-    from labeldp.privacy.encode import INFER
+@dataclass(frozen=True, kw_only=True)
+class LedgerOptions:
+    """The ledger of the charge, and its budget."""
 
-    given = [
-        name for name, there in (("--classes", listed), ("--classes-file", file), ("--infer-classes", infer or None)) if there is not None
-    ]
-    if len(given) > 1:
-        raise typer.BadParameter(
-            f"Expected one of --classes, --classes-file and --infer-classes, got {' and '.join(given)}. Leave one out."
-        )
-    if null_class and (infer or not given):
-        raise typer.BadParameter("Expected --null-class beside declared classes, got none. Add --classes.")
-    if infer or not given:
-        return INFER if infer else None
-    names = split(listed) if file is None else lines_of(file)
-    return [*(names or ()), *([None] if null_class else [])]
+    ledger: LedgerPath = None
+    budget: Budget = None
+
+    def open(self, key: str | None = None) -> Any:
+        """The ledger."""
+        from labeldp.app.ledger import ledger_at
+
+        return usage(lambda: ledger_at(self.ledger, self.budget, key))
 
 
-def required(classes: Sequence[object] | None) -> Sequence[object]:
-    """The classes, where a command cannot go on without."""
-    from labeldp.privacy.encode import undeclared
+@dataclass(frozen=True, kw_only=True)
+class SecretOptions(LedgerOptions):
+    """The ledger of the charge, its budget, and the release secret."""
 
-    if classes is None:
-        raise typer.BadParameter(undeclared().cli)
-    return classes
+    key: Key = None
+
+    def open(self, key: str | None = None) -> Any:
+        """The ledger, which knows where the secret is."""
+        return super().open(self.key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassOptions:
+    """Which values a label can have."""
+
+    classes: Annotated[str | None, typer.Option(help="The values that a label can have: A,B,C. Required for raw labels.")] = None
+    classes_file: Annotated[Path | None, typer.Option(help="The same in a file, one a line.")] = None
+
+    def listed(self, *, null_class: bool = False, infer: bool = False) -> Sequence[object] | None:
+        """The declared classes, or "infer"; None where neither is given."""
+        from labeldp.privacy.encode import INFER
+
+        options = {"--classes": self.classes, "--classes-file": self.classes_file, "--infer-classes": infer or None}
+        given = [name for name, there in options.items() if there is not None]
+        if len(given) > 1:
+            raise typer.BadParameter(
+                f"Expected one of --classes, --classes-file and --infer-classes, got {' and '.join(given)}. Leave one out."
+            )
+        if null_class and (infer or not given):
+            raise typer.BadParameter("Expected --null-class beside declared classes, got none. Add --classes.")
+        if infer or not given:
+            return INFER if infer else None
+        names = split(self.classes) if self.classes_file is None else lines_of(self.classes_file)
+        return [*(names or ()), *([None] if null_class else [])]
+
+    def required(self, *, null_class: bool = False, infer: bool = False) -> Sequence[object]:
+        """The classes, where a command cannot go on without."""
+        from labeldp.privacy.encode import undeclared
+
+        found = self.listed(null_class=null_class, infer=infer)
+        if found is None:
+            raise typer.BadParameter(undeclared().cli)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnOptions(ClassOptions):
+    """The columns of the label, of ids and of the unit."""
+
+    label: Label
+    null_class: Annotated[bool, typer.Option("--null-class", help="A missing label is a class of its own, after the others.")] = False
+    id: Annotated[list[str] | None, typer.Option("--id", help="Column that names a row; repeat it for several.")] = None
+    unit: Annotated[str | None, typer.Option(help="Column that names the person; epsilon covers all their rows.")] = None
+    max_rows_per_unit: Annotated[int, typer.Option("--max-rows-per-unit", help="Rows of one person that are used.")] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriorOptions:
+    """Public weights of the classes: columns, a table to look them up in, or a model to ask."""
+
+    prior: Annotated[str | None, typer.Option("--prior", help="Public columns with a weight for each class: A,B,C.")] = None
+    prior_table: Annotated[str | None, typer.Option("--prior-table", help="Parquet or CSV to look the weights of each class up in.")] = None
+    prior_key: Annotated[str | None, typer.Option("--prior-key", help="Columns of both tables to look up by: COL[,COL].")] = None
+    prior_model: Annotated[
+        str | None, typer.Option("--prior-model", help="Model to ask: a folder of labeldp train, .skops, .pt2, or a state_dict of torch.")
+    ] = None
+    prior_features: Annotated[str | None, typer.Option("--prior-features", help="Numeric columns that the model takes: A,B.")] = None
+    prior_factory: Annotated[
+        str | None, typer.Option("--prior-factory", help="package.module:function that makes the torch module of a state_dict. It is run.")
+    ] = None
+    trust: Trust = None
+
+    def value(self) -> Any:
+        """The prior, or None."""
+        from labeldp.app.priors import prior_of
+
+        columns, key, features = split(self.prior), split(self.prior_key), split(self.prior_features)
+        return usage(lambda: prior_of(columns, self.prior_table, key, self.prior_model, features, self.prior_factory, self.trust or ()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """What runs a release."""
+
+    engine: Annotated[Engine, typer.Option(help="spark and ray take Parquet, need --id and --classes, and write a folder.")] = Engine.local
+    master: Annotated[str | None, typer.Option(help="Spark's master or Ray's address. Default: all cores of this machine.")] = None
 
 
 def lines_of(file: Path) -> list[str]:

@@ -3,124 +3,100 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from labeldp import _validate
-from labeldp.cli.frame import Commands, answer, print_json, progress_bars, usage
+from labeldp.cli.frame import Commands, answer, grouped, print_json, progress_bars, usage
 from labeldp.cli.options import (
-    ArrayName,
-    BatchSize,
-    Budget,
-    Classes,
-    ClassesFile,
-    ComparedLaws,
+    LAW_NAMES,
+    ColumnOptions,
     Dataset,
     Device,
-    Engine,
-    Epochs,
-    Ids,
-    Image,
+    EngineOptions,
     ImagesFolder,
     InferClasses,
     Json,
-    Key,
-    Label,
-    LabelsFile,
-    LawName,
-    LedgerPath,
-    MaxRows,
-    ModelName,
-    NullClass,
     Order,
     Overlap,
-    Prior,
-    PriorFactory,
-    PriorFeatures,
-    PriorFile,
-    PriorKey,
-    PriorModelPath,
-    Rate,
+    PriorOptions,
     Redraw,
-    StateFolder,
+    RowOrder,
+    SecretOptions,
     Strict,
-    TrainLaw,
-    TrainPrior,
+    Table,
     Trust,
-    Unit,
-    classes_of,
+    law_of_text,
+    laws_of_texts,
     numbers_of,
-    required,
     split,
 )
 
 app = typer.Typer(cls=Commands)
 
 
+# Release ----------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseOptions(ColumnOptions):
+    """What to release, at what cost, by which law."""
+
+    epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit.")]
+    infer_classes: InferClasses = False
+    law: Annotated[
+        str | None,
+        typer.Option("--law", help=f"{LAW_NAMES}. Default: rr, or rr-with-prior with a prior.", callback=law_of_text),
+    ] = None
+    order: RowOrder = Order.shuffle
+    dataset: Dataset = None
+    overlap: Annotated[Overlap, typer.Option(help="refuse: no row of an earlier release of this column again.")] = Overlap.charge
+    strict: Strict = False
+
+    def spec(self, prior: PriorOptions) -> Any:
+        """The ReleaseSpec."""
+        from labeldp.tables.spec import ReleaseSpec
+
+        listed, weights = self.required(null_class=self.null_class, infer=self.infer_classes), prior.value()
+        return usage(
+            lambda: ReleaseSpec(
+                self.label,
+                listed,
+                self.epsilon,
+                self.law,
+                self.id or None,
+                self.unit,
+                self.max_rows_per_unit,
+                weights,
+                self.dataset,
+                self.order,
+                self.strict,
+                overlap=self.overlap,
+            )
+        )
+
+
 @app.command()
+@grouped
 def release(
-    source: Annotated[str, typer.Argument(metavar="IN", help="Parquet or CSV; or a folder or pattern of Parquet files; s3:// too.")],
-    label: Label,
-    epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit.")],
+    source: Table,
     out: Annotated[str, typer.Option(help="Output, of the same format (of many files a folder); a manifest is written beside it.")],
-    classes: Classes = None,
-    classes_file: ClassesFile = None,
-    null_class: NullClass = False,
-    infer_classes: InferClasses = False,
-    id: Ids = None,
-    unit: Unit = None,
-    max_rows_per_unit: MaxRows = 1,
-    law: LawName = None,
-    prior: Prior = None,
-    prior_table: PriorFile = None,
-    prior_key: PriorKey = None,
-    prior_model: PriorModelPath = None,
-    prior_features: PriorFeatures = None,
-    prior_factory: PriorFactory = None,
-    trust: Trust = None,
-    order: Annotated[Order, typer.Option(help="keep: you state that order and layout are public.")] = Order.shuffle,
-    engine: Annotated[Engine, typer.Option(help="spark and ray take Parquet, need --id and --classes, and write a folder.")] = Engine.local,
-    master: Annotated[str | None, typer.Option(help="Spark's master or Ray's address. Default: all cores of this machine.")] = None,
-    dataset: Dataset = None,
-    ledger: LedgerPath = None,
-    budget: Budget = None,
-    key: Key = None,
-    overlap: Annotated[Overlap, typer.Option(help="refuse: no row of an earlier release of this column again.")] = Overlap.charge,
+    asked: ReleaseOptions,
+    prior: PriorOptions,
+    engine: EngineOptions,
+    ledger: SecretOptions,
     redraw: Redraw = False,
-    strict: Strict = False,
     as_json: Json = False,
 ) -> None:
     """Release a table whose label column is private; every other column passes unchanged."""
-    from labeldp.app.ledger import ledger_at
-    from labeldp.app.priors import prior_of
     from labeldp.app.release import release as run
-    from labeldp.tables.spec import ReleaseSpec
 
-    listed = required(classes_of(classes, classes_file, null_class=null_class, infer=infer_classes))
-    weights = usage(
-        lambda: prior_of(split(prior), prior_table, split(prior_key), prior_model, split(prior_features), prior_factory, trust or ())
-    )
-    spec = usage(
-        lambda: ReleaseSpec(
-            label,
-            listed,
-            epsilon,
-            law,
-            id or None,
-            unit,
-            max_rows_per_unit,
-            weights,
-            dataset,
-            order,
-            strict,
-            overlap=overlap,
-        )
-    )
-    record = usage(lambda: ledger_at(ledger, budget, key))
+    spec, record = asked.spec(prior), ledger.open()
     with progress_bars(as_json) as progress:
-        done = run(source, out, spec, record, engine, master=master, redraw=redraw, progress=progress)
+        done = run(source, out, spec, record, engine.engine, master=engine.master, redraw=redraw, progress=progress)
     if as_json:
         print_json(
             {"path": str(done.path), "manifest": str(done.manifest_path), "repeated": done.repeated, "receipt": done.receipt.to_dict()}
@@ -129,86 +105,148 @@ def release(
     what = "Already released; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {done.receipt.epsilon:g}."
     over = done.manifest.get("rows_over_the_cap")
     left_out = f" {over:,} rows over the cap were left out." if over else ""
-    typer.echo(f"{done.path}: {done.manifest['rows']:,} rows; column {label!r} is {done.receipt.guarantee}.{left_out}")
+    typer.echo(f"{done.path}: {done.manifest['rows']:,} rows; column {spec.label!r} is {done.receipt.guarantee}.{left_out}")
     typer.echo(f"{what} Dataset {done.receipt.dataset!r} in {record.location}. Manifest: {done.manifest_path}")
 
 
+# Train and predict ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputOptions:
+    """Where the inputs are."""
+
+    features: Annotated[str | None, typer.Option(help="Columns to learn from: A,B. Default: all but label, ids and unit.")] = None
+    exclude: Annotated[str | None, typer.Option(help="Columns not to learn from: A,B.")] = None
+    image: Annotated[
+        str | None, typer.Option("--image", help="Column of images: bytes of image files, or names of files; the only input.")
+    ] = None
+    images: ImagesFolder = None
+    inputs: Annotated[str | None, typer.Option("--inputs", help="Array of inputs in an .npz file. Default: X.")] = None
+    labels: Annotated[
+        Path | None, typer.Option("--labels", help="Another .npz or .npy file, with the labels, ids and units of arrays.")
+    ] = None
+
+    def value(self) -> Any:
+        """The InputsSpec."""
+        from labeldp.app.training_data import InputsSpec
+
+        return InputsSpec(split(self.features), split(self.exclude) or (), self.image, self.images, self.inputs, self.labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvidenceOptions:
+    """What says that labels are noisy."""
+
+    manifest: Annotated[Path | None, typer.Option(help="Manifest of the release that IN is a copy of, if it is not beside IN.")] = None
+    released: Annotated[Path | None, typer.Option(help="Released table that IN has some rows of: labels are read there, by id.")] = None
+    noisy: Annotated[
+        bool, typer.Option("--noisy", help="You declare that another mechanism drew the labels, by --law at --epsilon. Nothing is charged.")
+    ] = False
+
+    def value(self) -> Any:
+        """The EvidenceSpec."""
+        from labeldp.app.training_data import EvidenceSpec
+
+        return EvidenceSpec(self.manifest, self.released, self.noisy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetSettings:
+    """How a net is trained."""
+
+    epochs: Annotated[int | None, typer.Option("--epochs", help="Of a net, in each stage.")] = None
+    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Of a net.")] = None
+    rate: Annotated[float | None, typer.Option("--rate", help="Learning rate of a net, at its peak.")] = None
+    device: Device = "auto"
+    folder: Annotated[Path | None, typer.Option("--folder", help="Where a net's training keeps its state, to go on if it was killed.")] = (
+        None
+    )
+
+    def value(self) -> Any:
+        """The NetOptions."""
+        from labeldp.app.learners import NetOptions
+
+        return usage(lambda: NetOptions(self.epochs, self.batch_size, self.rate, self.device, self.folder))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(ColumnOptions):
+    """What to train, at what cost."""
+
+    epsilon: Annotated[float | None, typer.Option(help="Total budget of one row or unit; none for a released table.")] = None
+    infer_classes: InferClasses = False
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            help="proportions: label counts of clusters of rows, or noise-cluster: one vote for each, for small budgets; mlp, "
+            "small-convnet, resnet18, wrn-28-4, vgg16 or small-inception, which need torch; boosting; linear; or auto: linear where "
+            "columns have hundreds of categories, else boosting, and for images small-convnet.",
+        ),
+    ] = "auto"
+    law: Annotated[str, typer.Option("--law", help=f"{LAW_NAMES}. Of a released table: only to import your own.", callback=law_of_text)] = (
+        "auto"
+    )
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            "--prior", help="clusters[:NUMBER][,eps=E]: ask clusters of the inputs first, at E of the total; by rule if not given."
+        ),
+    ] = None
+    stages: Annotated[int, typer.Option(help="With more than one, each one's model is the prior of the next part of the rows.")] = 1
+    seed: Annotated[int, typer.Option(help="Of the training; the noise never depends on it.")] = 0
+    dataset: Dataset = None
+    strict: Strict = False
+
+    def spec(self, inputs: InputOptions, evidence: EvidenceOptions, net: NetSettings) -> Any:
+        """The TrainSpec."""
+        from labeldp.app.learners import clusters_of
+        from labeldp.app.train import TrainSpec
+
+        listed = self.listed(null_class=self.null_class, infer=self.infer_classes)
+        how = (net.value(), inputs.value())
+        proof = evidence.value()
+        return usage(
+            lambda: TrainSpec(
+                self.label,
+                self.epsilon,
+                listed,
+                self.id or None,
+                self.unit,
+                self.max_rows_per_unit,
+                self.law,
+                self.stages,
+                self.dataset,
+                self.strict,
+                self.seed,
+                self.model,
+                *how,
+                clusters_of(self.prior),
+                proof,
+            )
+        )
+
+
 @app.command()
+@grouped
 def train(
     source: Annotated[
         Path,
         typer.Argument(metavar="IN", help="Parquet or CSV, with raw labels or as labeldp release wrote it; or .npz or .npy."),
     ],
-    label: Label,
     out: Annotated[Path, typer.Option(help="New folder for the model.")],
-    epsilon: Annotated[float | None, typer.Option(help="Total budget of one row or unit; none for a released table.")] = None,
-    manifest: Annotated[Path | None, typer.Option(help="Manifest of the release that IN is a copy of, if it is not beside IN.")] = None,
-    released: Annotated[Path | None, typer.Option(help="Released table that IN has some rows of: labels are read there, by id.")] = None,
-    noisy: Annotated[
-        bool, typer.Option("--noisy", help="You declare that another mechanism drew the labels, by --law at --epsilon. Nothing is charged.")
-    ] = False,
-    features: Annotated[str | None, typer.Option(help="Columns to learn from: A,B. Default: all but label, ids and unit.")] = None,
-    exclude: Annotated[str | None, typer.Option(help="Columns not to learn from: A,B.")] = None,
-    model: ModelName = "auto",
-    image: Image = None,
-    images: ImagesFolder = None,
-    inputs: ArrayName = None,
-    labels: LabelsFile = None,
-    classes: Classes = None,
-    classes_file: ClassesFile = None,
-    null_class: NullClass = False,
-    infer_classes: InferClasses = False,
-    id: Ids = None,
-    unit: Unit = None,
-    max_rows_per_unit: MaxRows = 1,
-    law: TrainLaw = "auto",
-    prior: TrainPrior = None,
-    stages: Annotated[int, typer.Option(help="With more than one, each one's model is the prior of the next part of the rows.")] = 1,
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    rate: Rate = None,
-    device: Device = "auto",
-    folder: StateFolder = None,
-    seed: Annotated[int, typer.Option(help="Of the training; the noise never depends on it.")] = 0,
-    dataset: Dataset = None,
-    ledger: LedgerPath = None,
-    budget: Budget = None,
-    key: Key = None,
-    strict: Strict = False,
+    asked: TrainOptions,
+    inputs: InputOptions,
+    evidence: EvidenceOptions,
+    net: NetSettings,
+    ledger: SecretOptions,
     as_json: Json = False,
 ) -> None:
     """Train a classifier on private labels: of a table, with categories and gaps; of images; or of arrays."""
-    from labeldp.app.learners import NetOptions, clusters_of
-    from labeldp.app.ledger import ledger_at
-    from labeldp.app.train import TrainSpec
     from labeldp.app.train import train as run
-    from labeldp.app.training_data import EvidenceSpec, InputsSpec
 
-    listed = classes_of(classes, classes_file, null_class=null_class, infer=infer_classes)
-    net = usage(lambda: NetOptions(epochs, batch_size, rate, device, folder))
-    where = InputsSpec(split(features), split(exclude) or (), image, images, inputs, labels)
-    evidence = EvidenceSpec(manifest, released, noisy)
-    spec = usage(
-        lambda: TrainSpec(
-            label,
-            epsilon,
-            listed,
-            id or None,
-            unit,
-            max_rows_per_unit,
-            law,
-            stages,
-            dataset,
-            strict,
-            seed,
-            model,
-            net,
-            where,
-            clusters_of(prior),
-            evidence,
-        )
-    )
-    record = usage(lambda: ledger_at(ledger, budget, key))
+    spec, record = asked.spec(inputs, evidence, net), ledger.open()
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, progress)
     said = quality_text(done.facts) + clusters_text(done.facts.get("clusters"))
@@ -265,13 +303,14 @@ def clusters_text(asked: Mapping[str, Any] | None) -> str:
 
 
 @app.command()
+@grouped
 def predict(
     model: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that labeldp train wrote.")],
     source: Annotated[Path, typer.Argument(metavar="IN", help="Of the kind that the model was trained on.")],
     out: Annotated[Path, typer.Option(help="Parquet or CSV: a class and its probabilities for each row.")],
     images: ImagesFolder = None,
     device: Device = "auto",
-    trust: Annotated[list[str] | None, typer.Option(help="Type in the model's file to build although it is unknown.")] = None,
+    trust: Trust = None,
     as_json: Json = False,
 ) -> None:
     """Predict with a trained model."""
@@ -282,30 +321,49 @@ def predict(
     answer(as_json, {"path": str(done.path), "rows": done.rows}, f"{done.path}: {done.rows:,} rows.")
 
 
+# Plan and demo ----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitCounts:
+    """How many units have so many rows: in a table, or in numbers."""
+
+    table: Annotated[str | None, typer.Option(help="Table whose rows per unit say which cap tells most; with --unit.")] = None
+    unit: Annotated[str | None, typer.Option("--unit", help="Its column that names the person.")] = None
+    rows_per_unit: Annotated[str | None, typer.Option(help="The same in numbers: ROWS:UNITS[,...], as 1:5000,2:800.")] = None
+
+    def value(self) -> dict[int, int] | None:
+        """How many units have each number of rows; None where nothing is said."""
+        from labeldp.app.plan import count_rows_per_unit, parse_rows_per_unit
+
+        text = self.rows_per_unit
+        if (self.table is None) != (self.unit is None) or (self.table is not None and text is not None):
+            raise typer.BadParameter("Expected --table with --unit, or --rows-per-unit alone, got one of two, or both. Add or drop one.")
+        if self.table is not None and self.unit is not None:
+            return count_rows_per_unit(self.table, self.unit)
+        return None if text is None else usage(lambda: parse_rows_per_unit(text))
+
+
 @app.command()
+@grouped
 def plan(
     classes: Annotated[int, typer.Option(help="Number of classes.")],
     epsilon: Annotated[str, typer.Option(help="Budgets to compare: E[,E...].")],
-    law: ComparedLaws = None,
+    counts: UnitCounts,
+    law: Annotated[
+        list[str] | None,
+        typer.Option("--law", help=f"Compared, too; repeat it for several: {LAW_NAMES}.", callback=laws_of_texts),
+    ] = None,
     rows: Annotated[int | None, typer.Option(help="Rows of the table.")] = None,
     max_rows_per_unit: Annotated[
         int | None, typer.Option("--max-rows-per-unit", help="Rows of one person that are used. Default: 1, or what tells most.")
     ] = None,
-    table: Annotated[str | None, typer.Option(help="Table whose rows per unit say which cap tells most; with --unit.")] = None,
-    unit: Annotated[str | None, typer.Option("--unit", help="Its column that names the person.")] = None,
-    rows_per_unit: Annotated[str | None, typer.Option(help="The same in numbers: ROWS:UNITS[,...], as 1:5000,2:800.")] = None,
     as_json: Json = False,
 ) -> None:
     """What each law gives at each budget, before anything is spent; and which cap on the rows of a unit."""
-    from labeldp.app.plan import count_rows_per_unit, parse_rows_per_unit
     from labeldp.app.plan import plan as make
 
-    if (table is None) != (unit is None) or (table is not None and rows_per_unit is not None):
-        raise typer.BadParameter("Expected --table with --unit, or --rows-per-unit alone, got one of two, or both. Add or drop one.")
-    budgets = usage(lambda: numbers_of(epsilon))
-    found = None if rows_per_unit is None else usage(lambda: parse_rows_per_unit(rows_per_unit))
-    if table is not None and unit is not None:
-        found = count_rows_per_unit(table, unit)
+    budgets, found = usage(lambda: numbers_of(epsilon)), counts.value()
     made = usage(lambda: make(classes, budgets, laws=law or (), rows=rows, max_rows_per_unit=max_rows_per_unit, rows_per_unit=found))
     if as_json:
         print_json(made.to_dict())
