@@ -161,10 +161,13 @@ def histogram_error(run: Run) -> Run:
     counts = np.zeros((run["clusters"], dataset.n_classes))
     np.add.at(counts, (groups, y), 1)
     true = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    clamped = np.maximum(answer.values, 0.0)  # as published; `answer.prior` is nearer
+    clamped[clamped.sum(axis=1) == 0] = 1.0
+    clamped /= clamped.sum(axis=1, keepdims=True)
     return {
         "purity": float(counts.max(axis=1).sum() / len(y)),
         "accuracy": float(np.mean(answer.predict(groups) == y)),
-        "total_variation": float(0.5 * np.abs(answer.prior(groups) - true[groups]).sum(axis=1).mean()),
+        "total_variation": float(0.5 * np.abs(clamped[groups] - true[groups]).sum(axis=1).mean()),
     }
 
 

@@ -23,10 +23,11 @@ def float_up(value: Fraction) -> float:
     return near if exact(near) >= value else math.nextafter(near, math.inf)
 
 
-def float_down(value: Fraction) -> float:
-    """The greatest float that is not above `value`."""
+def float_down(value: Fraction, *, binary: bool = False) -> float:
+    """The greatest float that is not above `value`, as the decimal number that it shows; if asked for, as the binary number that it is."""
     near = float(value)
-    return near if Fraction(near) <= value else math.nextafter(near, -math.inf)
+    read = Fraction(near) if binary else exact(near)
+    return near if read <= value else math.nextafter(near, -math.inf)
 
 
 def sum_up(values: Iterable[float]) -> float:

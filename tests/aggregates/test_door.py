@@ -329,7 +329,7 @@ def test_noise_too_wide_to_be_drawn_is_refused_before_a_charge(ledger: ldp.Ledge
 def test_groups_may_be_empty_one_or_more_than_rows() -> None:
     empty = ldp.aggregate([0, 1, 1], Histogram(2, 300.0, 10), [2, 9, 9])
     assert empty.n_rows.tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0, 2]
-    assert empty.prior([0, 2, 9]).tolist() == [[0.5, 0.5], [1, 0], [0, 1]]
+    np.testing.assert_allclose(empty.prior([0, 2, 9]), [[0.5, 0.5], [1, 0], [0, 1]], atol=1e-12)
     assert ldp.aggregate([0, 1, 1], Vote(2, 300.0, 1), [0, 0, 0]).predict([0]).tolist() == [1]
     assert set(ldp.aggregate([0, 1, 1], Vote(2, 1.0, 1000), [0, 0, 0]).codes().tolist()) == {0, 1}
 

@@ -2,9 +2,9 @@
 """Mechanisms that look at many labels at once, by a trusted curator: private answers about groups of rows. `labeldp.aggregate` releases."""
 
 from labeldp.aggregates.base import Query
-from labeldp.aggregates.histogram import Histogram, clamped_prior
+from labeldp.aggregates.histogram import Histogram
 from labeldp.aggregates.peer_query import Peer
 from labeldp.aggregates.result import Aggregate, query_from_dict
 from labeldp.aggregates.vote import Vote
 
-__all__ = ["Aggregate", "Histogram", "Peer", "Query", "Vote", "clamped_prior", "query_from_dict"]
+__all__ = ["Aggregate", "Histogram", "Peer", "Query", "Vote", "query_from_dict"]

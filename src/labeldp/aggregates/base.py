@@ -93,8 +93,8 @@ class Query(ABC):
             )
         return cap
 
-    def shares(self, values: NDArray[np.int64]) -> NDArray[np.float64]:
-        """What share each class has in each group, by these values: (g, K) float64, rows sum to 1."""
+    def shares(self, values: NDArray[np.int64], n_rows: NDArray[np.int64], max_rows_per_unit: int = 1) -> NDArray[np.float64]:
+        """Estimate what share each class has in each group of (g,) rows from these values: (g, K) float64, rows sum to 1."""
         raise InvalidInput(f"Expected the answer to a Histogram or Peer for a prior, got one to {self}. Use labels() or predict().")
 
     def spent_delta(self, max_rows_per_unit: int = 1) -> float:

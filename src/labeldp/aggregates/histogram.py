@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from labeldp.aggregates._discrete import Coins, discrete_gaussian, discrete_laplace
 from labeldp.aggregates.base import Query, exact_share
@@ -69,22 +69,20 @@ class Histogram(Query):
         draw = discrete_gaussian if self.mechanism == "gaussian" else discrete_laplace
         return counts + draw(Coins(words), self.scale(max_rows_per_unit)).reshape(counts.shape)
 
-    def shares(self, values: NDArray[np.int64]) -> NDArray[np.float64]:
-        """`clamped_prior` of noisy counts: (g, K) from (g, K)."""
-        return clamped_prior(values)
+    def shares(self, values: NDArray[np.int64], n_rows: NDArray[np.int64], max_rows_per_unit: int = 1) -> NDArray[np.float64]:
+        """Project noisy counts to what a group of so many rows can have: (g, K) shares from (g, K) counts and (g,) rows.
 
-
-def clamped_prior(counts: ArrayLike) -> NDArray[np.float64]:
-    """Noisy counts as class probabilities: negative ones count as 0, and where nothing is left all classes are alike.
-
-    Parameters
-    ----------
-    counts : (g, K) numbers
-
-    Returns
-    -------
-    (g, K) float64, rows sum to 1. Post-processing: free.
-    """
-    positive = np.maximum(np.asarray(counts, np.float64), 0.0)
-    positive[~(positive.sum(axis=1) > 0)] = 1.0
-    return np.asarray(positive / positive.sum(axis=1, keepdims=True))
+        The nearest counts >= 0 that add up to the group's public number of rows, so that noise on classes that are not there is taken off
+        and not, as by clamping at 0, left on one side; mixed with the uniform distribution by (standard deviation / rows)^2, at most all of
+        it. Uniform for a group without rows. Post-processing: free.
+        """
+        counts, sizes = values.astype(np.float64), n_rows.astype(np.float64)[:, None]
+        ordered = -np.sort(-counts, axis=1)
+        # The projection takes one level off all counts and leaves 0 below: the level at which those that stay above it add up.
+        level = (np.cumsum(ordered, axis=1) - sizes) / np.arange(1, self.n_classes + 1)
+        last = np.maximum((ordered > level).sum(axis=1), 1) - 1
+        kept = np.maximum(counts - np.take_along_axis(level, last[:, None], axis=1), 0.0)
+        total = kept.sum(axis=1, keepdims=True)
+        shares = np.where(total > 0, kept / np.where(total > 0, total, 1.0), 1.0 / self.n_classes)
+        doubt = np.minimum(1.0, (self.standard_deviation(max_rows_per_unit) / np.maximum(sizes, 1e-9)) ** 2)
+        return np.asarray((1.0 - doubt) * shares + doubt / self.n_classes)

@@ -125,7 +125,7 @@ class Peer(Query):
         labels = np.repeat(np.tile([0, 1], len(counts)), counts.reshape(-1))
         return reported(run(self.protocol, labels, groups, words), groups, len(counts))
 
-    def shares(self, values: NDArray[np.int64]) -> NDArray[np.float64]:
+    def shares(self, values: NDArray[np.int64], n_rows: NDArray[np.int64], max_rows_per_unit: int = 1) -> NDArray[np.float64]:
         """The unbiased share of ones, clipped to [0, 1], and that of zeros; 1/2 where nobody reported: (g, 2)."""
         ones = ones_shares(self.protocol, values)
         return np.stack([1 - ones, ones], axis=1)

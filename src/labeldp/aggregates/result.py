@@ -93,10 +93,10 @@ class Aggregate:
 
         Returns
         -------
-        (n, K) float64, rows sum to 1: the group's noisy counts, negative ones as 0, divided by their sum; peer to peer the unbiased share
-        of ones, clipped. Uniform for a group that was empty, or of which nothing is left.
+        (n, K) float64, rows sum to 1: by `Histogram.shares`, the nearest counts that so many rows can have; peer to peer the
+        unbiased share of ones, clipped. Uniform for a group that was empty, or of which the noise leaves nothing.
         """
-        table = self.query.shares(self.values)
+        table = self.query.shares(self.values, self.n_rows, self.receipt.max_rows_per_unit)
         table[self.n_rows == 0] = 1 / self.query.n_classes
         return np.asarray(table[self._numbers(groups)])
 

@@ -15,7 +15,7 @@ from labeldp.laws.cluster_budget import split_budget
 from labeldp.learn.cluster_request import clustering_request
 from labeldp.learn.clusters import Clusters, clusters_for, find_clusters
 from labeldp.learn.model import Floats
-from labeldp.protocol.groups import GroupPlan, left_of, projected_prior
+from labeldp.protocol.groups import GroupPlan, left_of
 
 
 class ClusterPrior(BaseEstimator):
@@ -135,10 +135,10 @@ class ClusterModel:
         return np.arange(len(self.answer.classes))
 
     def predict_proba(self, X: Any) -> Floats:
-        """(n, K): the histogram of each row's nearest cluster, by `labeldp.protocol.groups.projected_prior`.
+        """(n, K): the histogram of each row's nearest cluster, by `labeldp.aggregates.Aggregate.prior`.
 
         Parameters
         ----------
         X : (n, ...) features
         """
-        return np.asarray(projected_prior(self.answer)[self.clusters.assign(X)])
+        return self.answer.prior(self.clusters.assign(X))

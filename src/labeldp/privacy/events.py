@@ -121,5 +121,5 @@ def per_row_epsilon(epsilon: float, max_rows_per_unit: int) -> float:
     """Each row's epsilon if a unit of `max_rows_per_unit` rows may spend `epsilon`: rounded down, so that the rows never exceed it."""
     total, rows = _validate.epsilon(epsilon), _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
     # as a float and as a decimal: whichever is smaller
-    share = float_down(min(Fraction(total), exact(total)) / rows)
+    share = float_down(min(Fraction(total), exact(total)) / rows, binary=True)
     return _validate.positive(per_row_epsilon=share, fix="The budget is too small to divide; lower max_rows_per_unit.")

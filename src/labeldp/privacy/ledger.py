@@ -14,14 +14,14 @@ from typing import Literal
 import platformdirs
 
 from labeldp import _validate
-from labeldp._rounding import exact, float_up
+from labeldp._rounding import exact, float_down, float_up
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.evidence import Block
 from labeldp.laws.base import Array
 from labeldp.privacy import ledger_adopt, ledger_charge
 from labeldp.privacy.ledger_charge import Spending, name, now, opening, run_id_of
 from labeldp.privacy.ledger_check import Kept, check_drawn, problems
-from labeldp.privacy.ledger_entries import Account, File, Part, RunRecord, account_of, parts_digest, rounded_down
+from labeldp.privacy.ledger_entries import Account, File, Part, RunRecord, account_of, parts_digest
 from labeldp.privacy.ledger_entries import text as entry_text
 from labeldp.privacy.ledger_place import LedgerUrl, location_of, runs_folder
 from labeldp.privacy.ledger_rows import RowSets
@@ -304,12 +304,12 @@ class Ledger:
         if budget is None:
             return float("inf")
         spent = self._spend(account).most if rows is None else self._spend(account).covered(rows)
-        return rounded_down(max(budget - spent, Fraction(0)))
+        return float_down(max(budget - spent, Fraction(0)))
 
     def budget_of(self, dataset: str, column: str) -> float | None:
         """The budget kept for a (dataset, column); None before its first charge. The first charge without one sets its own epsilon."""
         budget = self._read(dataset, column).budget
-        return None if budget is None else rounded_down(budget)
+        return None if budget is None else float_down(budget)
 
     def parts(self, run_id: str) -> list[Part]:
         """The files that `intend` announced for a run, by number."""

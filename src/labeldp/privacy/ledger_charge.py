@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Literal
 
 from labeldp import _validate
-from labeldp._rounding import exact, float_up
+from labeldp._rounding import exact, float_down, float_up
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RowsOverlap
 from labeldp.privacy import events
-from labeldp.privacy.ledger_entries import Row, RunRecord, account_of, charged, rounded_down, text
+from labeldp.privacy.ledger_entries import Row, RunRecord, account_of, charged, text
 from labeldp.privacy.ledger_rows import RowSets, overlaps
 from labeldp.privacy.ledger_session import VERSION, Session, Store
 from labeldp.privacy.ledger_spend import Spend
@@ -253,15 +253,15 @@ class _Charging:
         if stored is not None and request.budget is not None and stored != request.budget:
             asked = float(request.budget)
             raise LedgerError(
-                f"Expected budget {rounded_down(stored)!r} for {self.of}, as kept in {self.where}; got budget={asked!r}. "
+                f"Expected budget {float_down(stored)!r} for {self.of}, as kept in {self.where}; got budget={asked!r}. "
                 f"Drop it, or change the kept one {self._by_budget(asked)}."
             )
         budget = stored if stored is not None else request.budget if request.budget is not None else request.total
         covered = self._covered(budget)
         if not request.epsilon <= budget - covered:
-            left, needed = rounded_down(max(budget - covered, Fraction(0))), float_up(covered + request.epsilon)
+            left, needed = float_down(max(budget - covered, Fraction(0))), float_up(covered + request.epsilon)
             said = (
-                f"Expected epsilon <= {left!r}, which remains of budget {rounded_down(budget)!r} for {self.of} in {self.where}; "
+                f"Expected epsilon <= {left!r}, which remains of budget {float_down(budget)!r} for {self.of} in {self.where}; "
                 f"got epsilon={float(request.epsilon)!r}. Nothing was charged. Ask for less, or allow more "
             )
             raise BudgetExceeded(
@@ -281,7 +281,7 @@ class _Charging:
 
     def _set_budget(self, budget: Fraction) -> None:
         request = self.request
-        why, amount = ("first charge" if request.budget is None else "declared"), repr(rounded_down(budget))
+        why, amount = ("first charge" if request.budget is None else "declared"), repr(float_down(budget))
         facts = {"kind": "budget", "dataset": request.dataset, "column": request.column, "budget": amount, "why": why, "at": now()}
         self.standing.apply(self.session.append(facts))
         level = logging.INFO if request.budget is not None else logging.WARNING  # nobody chose this one, so it is said aloud

@@ -10,13 +10,11 @@ keep to the float and to the decimal (`labeldp.laws.exact.exp_floor`), so the su
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal, Protocol
 
-from labeldp._rounding import exact
 from labeldp.errors import LedgerError
 from labeldp.receipt import Receipt
 
@@ -181,12 +179,6 @@ class Standing:
             return cls(dataset, column, int(seq), head, budget, data["unit"], total, everywhere, int(data["runs"]))
         except (ValueError, KeyError, TypeError, ZeroDivisionError):
             return cls(dataset, column)
-
-
-def rounded_down(value: Fraction) -> float:
-    """The largest float whose decimal text is at most `value`."""
-    near = float(value)
-    return near if exact(near) <= value else math.nextafter(near, -math.inf)
 
 
 def text(body: Mapping[str, object]) -> str:

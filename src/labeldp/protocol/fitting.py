@@ -25,7 +25,7 @@ from labeldp.laws.base import check_told_apart
 from labeldp.privacy.encode import classes_for, declare, infers
 from labeldp.privacy.row_ids import RowIds
 from labeldp.protocol import metrics
-from labeldp.protocol.groups import Charging, GroupPlan, GroupPrior, ask_groups, is_group_prior, projected_prior
+from labeldp.protocol.groups import Charging, GroupPlan, GroupPrior, ask_groups, is_group_prior
 from labeldp.protocol.stages import HELD_OUT, MIN_VALIDATION_ROWS, PriorOfRows, Rows, StagePlan, plan_stages
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class FitPlan:
         if asked is None or self.grouped is None:
             return self
         held_out = asked.held_out if self.stages.validation_fraction else None
-        prior = projected_prior(asked.answer)[asked.groups]
+        prior = asked.answer.prior(asked.groups)
         return replace(self, answer=asked.answer, prior=prior, grouped=self.grouped.as_asked(asked), held_out=held_out)
 
     def to_dict(self) -> dict[str, object]:

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from labeldp import _validate
 from labeldp._hash import array_digest, digest
-from labeldp._rounding import exact
+from labeldp._rounding import exact, float_down
 from labeldp.errors import InvalidInput
 from labeldp.laws import Law
 from labeldp.privacy.row_ids import RowIds
 
 if TYPE_CHECKING:  # a machine that only trains has none of what custody and aggregates need
-    from labeldp.aggregates import Aggregate, Query
+    from labeldp.aggregates import Query
     from labeldp.privacy.answers import GroupAnswer
     from labeldp.privacy.ledger import Ledger
     from labeldp.privacy.noise import SeededNoise
@@ -60,26 +60,6 @@ class GroupPlan:
     def as_asked(self, asked: "GroupAnswer") -> "GroupPlan":
         """The groups that were asked, which are older than these where an answer was found."""
         return replace(self, groups=asked.groups, found=None if self.found is None else self.found.restored(asked.kept))
-
-
-def projected_prior(answer: "Aggregate") -> NDArray[np.float64]:
-    """What a noisy histogram says of each group's labels, knowing how many rows the group has: (n_groups, K), rows sum to 1.
-
-    The nearest counts >= 0 that add up to the group's public number of rows, so that noise on classes that are not there is taken off and
-    not, as by clamping at 0, left on one side; mixed with the uniform distribution by (standard deviation / rows)^2, at most all of it.
-    Uniform for a group without rows. Post-processing: free.
-    """
-    values, sizes = answer.values.astype(np.float64), answer.n_rows.astype(np.float64)[:, None]
-    k = values.shape[1]
-    ordered = -np.sort(-values, axis=1)
-    level = (np.cumsum(ordered, axis=1) - sizes) / np.arange(1, k + 1)
-    last = np.maximum((ordered > level).sum(axis=1), 1) - 1
-    kept = np.maximum(values - np.take_along_axis(level, last[:, None], axis=1), 0.0)
-    total = kept.sum(axis=1, keepdims=True)
-    shares = np.where(total > 0, kept / np.where(total > 0, total, 1.0), 1.0 / k)
-    deviation = answer.query.standard_deviation(answer.receipt.max_rows_per_unit)  # type: ignore[attr-defined]  # of a histogram
-    doubt = np.minimum(1.0, (deviation / np.maximum(sizes, 1e-9)) ** 2)
-    return np.asarray((1.0 - doubt) * shares + doubt / k)
 
 
 class Found(Protocol):
@@ -149,9 +129,7 @@ def left_of(epsilon: float, part: float, what: str = "the prior") -> float:
         raise InvalidInput(
             f"Expected {what} to cost less than the total epsilon={epsilon!r}, got {part!r}. Lower it: something must be left for labels."
         )
-    rest = float(total - first)
-    while exact(rest) + first > total:
-        rest = float(np.nextafter(rest, 0.0))
+    rest = float_down(total - first)
     if not rest > 0:
         raise InvalidInput(f"Expected {what} to leave something of epsilon={epsilon!r}, got {part!r}. Lower it.")
     return rest
