@@ -286,4 +286,4 @@ def main(arguments: Sequence[str]) -> None:
     for run in () if args.report else wanted(args.mode, args.seeds, cells, epsilons, settings):
         if run not in {tuple(each[key] for key in KEYS) for each in load_runs(RESULT)}:
             add(dict(zip(KEYS, run, strict=True)) | MODES[args.mode](*run[1:]) | {"conditions": conditions})
-    print(tables("choose") + "\n\n" + tables("judge"))
+    print("\n\n".join(tables(mode) for mode in dict.fromkeys(run["mode"] for run in load_runs(RESULT))))
