@@ -218,7 +218,7 @@ def two_stages(size: str, device: str) -> dict[str, object]:
 def peak_mb(device: str) -> int:
     """Most memory so far: of this process on a CPU (the kernel's count since it began, without its parent's), of tensors on a GPU."""
     if device != "cpu":
-        return round(torch.cuda.max_memory_allocated() / 2**20)
+        return round(int(torch.cuda.max_memory_allocated()) / 2**20)
     (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
     return round(int(line.split()[1]) / 1024)
 
