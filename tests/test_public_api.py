@@ -4,6 +4,7 @@
 import inspect
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,21 @@ def test_the_wheel_holds_the_package_and_its_types(wheel: Path) -> None:
     assert "labeldp/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert f"Version: {labeldp.__version__}\n" in metadata
+
+
+def test_the_source_distribution_holds_what_its_tests_read(tmp_path: Path) -> None:
+    """Tests import the benchmarks, run the examples, and read the pages and the Makefile."""
+    build = f"from hatchling.build import build_sdist; build_sdist({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=ROOT, check=True, capture_output=True)
+    (path,) = tmp_path.glob("labeldp-*.tar.gz")
+    with tarfile.open(path) as archive:
+        packed = {name.split("/", 1)[1] for name in archive.getnames()}
+    wanted = {ROOT / name for name in ("Makefile", "constraints.txt", "README.md", "CHANGELOG.md", "pyproject.toml")}
+    for folder in ("src", "tests", "docs", "benchmarks", "examples"):
+        wanted |= {path for path in (ROOT / folder).rglob("*.*") if path.suffix in (".py", ".md", ".json", ".jsonl", ".png")}
+    names = {path.relative_to(ROOT).as_posix() for path in wanted if ".cache" not in path.parts}
+    assert len(names) > 300
+    assert not names - packed
 
 
 def test_the_command_is_installed(wheel: Path) -> None:
