@@ -32,7 +32,6 @@ from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
 from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, parts, save_runs
-from labeldp.learn import LearnOptions
 
 RESULT = RESULTS / "tabular.json"
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
@@ -78,8 +77,8 @@ def settings_of(method: str, epsilon: float) -> dict[str, Any]:
     if method != "LP-2ST":
         return METHODS[method]
     share, temperature = PAPER_STAGES[max(start for start in PAPER_STAGES if start <= epsilon)]
-    options = LearnOptions(temperature=temperature, top_k_filter="mean")
-    return METHODS[method] | {"stage_sizes": (share, round(1 - share, 3)), "options": options}
+    filtered = {"prior_temperature": temperature, "top_k_filter": "mean"}
+    return METHODS[method] | filtered | {"stage_sizes": (share, round(1 - share, 3))}
 
 
 TUNED = ("digits",)  # where few rows make the penalty decisive, and trying several is cheap

@@ -33,7 +33,7 @@ from labeldp.cli import app
 from labeldp.errors import RawLabelsWarning, RepeatWarning
 from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier
 from labeldp.privacy import charge
-from labeldp.protocol import fitting, metrics
+from labeldp.protocol import estimator, metrics
 
 X, y3 = make_blobs(300, centers=3, random_state=0, cluster_std=1.0)
 X = X.astype(np.float32)
@@ -44,7 +44,7 @@ TWO = ldp.RandomizedResponse(2, 1.0)
 
 @pytest.fixture(autouse=True)
 def nothing_told_yet(monkeypatch):
-    for module in (charge, fitting, metrics):
+    for module in (charge, estimator, metrics):
         monkeypatch.setattr(module, "_told", set())
 
 

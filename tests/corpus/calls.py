@@ -30,7 +30,7 @@ from labeldp.aggregates.peer import PeerToPeer
 from labeldp.aggregates.tuning import RepeatAndSelect
 from labeldp.app import stage
 from labeldp.errors import LabelDPError
-from labeldp.learn import ClusterPrior, LearnOptions, NoiseCluster, ProportionClassifier
+from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier
 from labeldp.privacy.aggregation import aggregate_batches, aggregate_best
 from labeldp.tables.priors import PriorTable
 
@@ -260,7 +260,7 @@ also("fit_likelihood_two_stages", fit, estimator=LogisticRegression(), n_stages=
 also(
     "fit_the_papers_two_stages",
     fit,
-    **TWO_STAGES | {"correction": "none", "options": LearnOptions(top_k_filter="mean"), "validation_fraction": 0},
+    **TWO_STAGES | {"correction": "none", "top_k_filter": "mean", "validation_fraction": 0},
 )
 also("fit_cluster_prior", fit, prior=ClusterPrior(n_clusters=3, epsilon=1.0), law="rr-with-prior", correction="em")
 also("fit_units", fit, correction="em", max_rows_per_unit=2, fit={"unit": np.arange(M) // 3, "unit_name": "person"})

@@ -594,6 +594,6 @@ def test_a_cluster_prior_is_paid_for_out_of_epsilon(data, tmp_path):
     held_out = TorchClassifier(perceptron, recipe=QUICK, epsilon=1.0, classes=range(K), noise=ldp.SeededNoise(0), random_state=0)
     held_out.set_params(prior=ClusterPrior(n_clusters=8, epsilon=0.4), validation_fraction=0.4).fit(X, y)
     measured = sum(len(block.rows) for block in held_out.noisy_labels_.blocks if block.stage == "validation")
-    assert held_out.answer_.n_rows.sum() == N - measured < 0.7 * N  # who is measured was not asked
+    assert held_out.prior_.answer.n_rows.sum() == N - measured < 0.7 * N  # who is measured was not asked
     with pytest.raises(ldp.InvalidInput, match="embedder"):
         clone(net).fit(Items(X), y)

@@ -43,7 +43,7 @@ def classifier(estimator=None, **settings):
         {"estimator": make_pipeline(StandardScaler(), LogisticRegression()), "n_stages": 2},
         {"estimator": LogisticRegression(), "correction": "likelihood"},
         {"options": LearnOptions(consensus_rounds=1)},
-        {"options": LearnOptions(top_k_filter=3, temperature=0.5, refit=False), "n_stages": 2},
+        {"top_k_filter": 3, "prior_temperature": 0.5, "options": LearnOptions(refit=False), "n_stages": 2},
     ],
     ids=str,
 )

@@ -28,9 +28,8 @@ from tests.naming import named
 
 import labeldp as ldp
 from labeldp._rounding import exact, sum_up
-from labeldp.learn import ClusterPrior, LearnOptions, NoiseCluster
-from labeldp.learn.cluster_request import clustering_request
-from labeldp.learn.clusters import clusters_for, find_clusters
+from labeldp.learn import ClusterPrior, NoiseCluster
+from labeldp.learn.clusters import clustering_request, clusters_for, find_clusters
 from labeldp.protocol.groups import left_of
 
 K = 4
@@ -162,7 +161,7 @@ def test_a_part_and_what_it_leaves_are_never_above_the_whole(epsilon, part):
         {"prior": ClusterPrior(delta=1e-6, epsilon=0.25)},
         {"estimator": LogisticRegression()},
         {"correction": "none", "law": "rr-with-prior"},
-        {"options": LearnOptions(top_k_filter=2), "n_stages": 2},
+        {"top_k_filter": 2, "n_stages": 2},
     ],
     ids=named,
 )
@@ -238,7 +237,7 @@ def test_a_fit_that_died_between_its_charges_goes_on_with_the_answer_that_it_has
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     model = classifier(ClusterPrior(n_clusters=8, epsilon=0.1), noise=None, ledger=ledger, dataset="people")
     with monkeypatch.context() as patched:
-        patched.setattr("labeldp.learn.classifier.run_stages", lambda *_, **__: 1 / 0)
+        patched.setattr("labeldp.protocol.estimator.run_stages", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             clone(model).fit(X, y)
     assert [run.state for run in ledger.runs()] == ["settled", "charged"]

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
 from labeldp.evidence import concat
-from labeldp.learn import LearnOptions, learners
+from labeldp.learn import learners
 from labeldp.protocol.fitting import in_top_k
 
 N = 300
@@ -66,9 +66,9 @@ def test_the_classifier_keeps_the_latest_rows(monkeypatch):
     fit = learners.HardLearner.fit
     monkeypatch.setattr(learners.HardLearner, "fit", lambda self, X, noisy, *rest: seen.append(noisy) or fit(self, X, noisy, *rest))
     settings = {"law": "rr-with-prior", "correction": "none", "validation_fraction": 0.0, "classes": range(4), "noise": ldp.SeededNoise(0)}
-    model = ldp.LabelDPClassifier(LogisticRegression(), n_stages=2, options=LearnOptions(top_k_filter="mean"), **settings)
+    model = ldp.LabelDPClassifier(LogisticRegression(), n_stages=2, top_k_filter="mean", **settings)
     model.fit(*blobs())
-    seen = [noisy for noisy in seen if noisy.blocks[0].stage != "declared"]  # without the rehearsal
+    seen = [noisy for noisy in seen if noisy.blocks[0].stage != "declared"]  # without the dry run
     latest = [sum(len(block.rows) for block in noisy.blocks if block.stage == "stage-2") for noisy in seen]
     assert latest[:2] == [0, model.stages_[1].n_rows]
     assert latest[1] < len(seen[1]) < 800
@@ -76,13 +76,13 @@ def test_the_classifier_keeps_the_latest_rows(monkeypatch):
 
 def test_laws_without_candidates_have_no_mean_and_nothing_is_charged(tmp_path):
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    options = LearnOptions(top_k_filter="mean")
-    model = ldp.LabelDPClassifier(law="auto", n_stages=2, classes=range(4), dataset="d", ledger=ledger, options=options)
+    model = ldp.LabelDPClassifier(law="auto", n_stages=2, classes=range(4), dataset="d", ledger=ledger, top_k_filter="mean")
     with pytest.raises(ldp.InvalidInput, match="rr-with-prior"):
         model.fit(*blobs())
     assert not ledger.runs()
     with pytest.raises(ldp.InvalidInput, match="top_k_filter"):
-        LearnOptions(top_k_filter="median")
+        model.set_params(top_k_filter="median").fit(*blobs())
+    assert not ledger.runs()
 
 
 @pytest.mark.parametrize("law", ["auto", "rr", "subset", "rr-with-prior"])
@@ -91,5 +91,5 @@ def test_in_one_stage_the_mean_leaves_no_row_out(law, monkeypatch):
     fit = learners.HardLearner.fit
     monkeypatch.setattr(learners.HardLearner, "fit", lambda self, X, noisy, *rest: seen.append(len(noisy)) or fit(self, X, noisy, *rest))
     settings = {"law": law, "correction": "none", "classes": range(4), "noise": ldp.SeededNoise(0)}
-    ldp.LabelDPClassifier(LogisticRegression(), options=LearnOptions(top_k_filter="mean"), **settings).fit(*blobs())
+    ldp.LabelDPClassifier(LogisticRegression(), top_k_filter="mean", **settings).fit(*blobs())
     assert 700 < seen[-2] < seen[-1] == 800  # and the held-out rows in the last fit

@@ -310,7 +310,7 @@ class _Task:
             **{name: _estimate(getattr(model, f"{name}_", None)) for name in ESTIMATES},
             "ids": list(self._spec.ids),
             "features": self._inputs.to_dict(),
-            "receipts": [receipt.to_dict() for receipt in _receipts(model)],
+            "receipts": [receipt.to_dict() for receipt in model.receipts_],
         }
 
 
@@ -334,10 +334,3 @@ ESTIMATES = ("estimated_accuracy", "estimated_log_loss", "baseline_accuracy", "b
 
 def _estimate(found: Any) -> dict[str, float | bool] | None:
     return None if found is None else {"value": found.value, "low": found.low, "high": found.high, "tells": found.tells}
-
-
-def _receipts(model: Any) -> list[Receipt]:
-    """All charges behind a classifier: of clusters, and of rows."""
-    answers = [getattr(model, "aggregate_", None), getattr(model, "answer_", None), getattr(getattr(model, "prior_", None), "answer", None)]
-    noisy = getattr(model, "noisy_labels_", None)
-    return [*(answer.receipt for answer in answers if answer is not None), *(noisy.receipts if noisy is not None else ())]

@@ -3,18 +3,18 @@
 
 import copy
 import functools
-import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from labeldp import _validate
 from labeldp.deep.checkpoint import Checkpoint, evidence_digest, opened
+from labeldp.deep.dry_run import dry_run, fewest
 from labeldp.deep.facts import facts_of_labels, facts_of_training, seed_of, weights_given
 from labeldp.deep.fitted import not_fitted, note_features, probabilities_of
 from labeldp.deep.inputs import Inputs, Resident
@@ -23,8 +23,7 @@ from labeldp.deep.loop import Epoch, Recipe
 from labeldp.deep.losses import debiased_loss
 from labeldp.deep.matching import require_own_order, together
 from labeldp.deep.named import device_of
-from labeldp.deep.ranks import from_first
-from labeldp.deep.rehearsal import fewest, rehearse
+from labeldp.deep.ranks import Result, from_first
 from labeldp.deep.rows import inputs_digest, inputs_name, inputs_of
 from labeldp.deep.settings import flag, function
 from labeldp.deep.stages import (
@@ -42,23 +41,10 @@ from labeldp.deep.stages import (
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
-from labeldp.privacy.row_ids import Name, RowIds
-from labeldp.protocol import metrics
-from labeldp.protocol.fitting import (
-    TopK,
-    answer_for,
-    check_noisy,
-    check_top_k,
-    hold_out,
-    judged,
-    open_fit,
-    plan_fit,
-    require_mean,
-    require_own_labels,
-    with_prior_behind,
-)
+from labeldp.privacy.row_ids import Name
+from labeldp.protocol.estimator import StagedEstimator
+from labeldp.protocol.fitting import FitPlan, FitSettings, TopK, open_fit
 from labeldp.protocol.stages import Rows as Positions
-from labeldp.protocol.stages import Stage, run_stages
 
 if TYPE_CHECKING:
     from labeldp.privacy.ledger import Ledger
@@ -68,7 +54,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 
-class TorchClassifier:
+class TorchClassifier(StagedEstimator[Trained]):
     """Train any torch net under label differential privacy, in one stage or several.
 
     Parameters
@@ -135,8 +121,10 @@ class TorchClassifier:
         Trained, in evaluation mode; output k is classes_[k].
     noisy_labels_ : NoisyLabels of all rows, in the order of X
     privacy_ : PrivacySpent
-    answer_ : Aggregate or None
-        The noisy histograms of a ClusterPrior.
+    prior_ : ClusterModel or None
+        The clusters and their noisy histograms, with a ClusterPrior.
+    receipts_ : tuple of Receipt
+        Of all charges: of a ClusterPrior, and of the rows.
     stages_ : tuple of Stage
     estimated_accuracy_ : Estimate or None
         True-label accuracy on held-out noisy rows that chose no epoch. None without such rows: by default, as none are held out; where
@@ -165,9 +153,6 @@ class TorchClassifier:
     >>> bool(net.set_params(noise=ldp.SeededNoise(0)).fit(X, y).score(X, y) > 0.8)
     True
     """
-
-    takes_raw_labels: ClassVar[bool] = True
-    """`fit` privatizes what it is given, so no other estimator may call it with labels of its own making."""
 
     def __init__(
         self,
@@ -216,43 +201,10 @@ class TorchClassifier:
         self.folder = folder
         self.progress = progress
 
-    # What scikit-learn asks for -------------------------------------------------------------------------------------------------------
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name.
-
-        Parameters
-        ----------
-        deep : bool
-            Without effect: no parameter has parameters of its own.
-        """
-        return {name: getattr(self, name) for name in _PARAMETERS}
-
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters by name.
-
-        Parameters
-        ----------
-        **params
-            New values.
-        """
-        for name, value in params.items():
-            setattr(self, _validate.one_of(_PARAMETERS, parameter=name), value)
-        return self
-
-    def __repr__(self) -> str:
-        name = type(self.module).__name__ if isinstance(self.module, nn.Module) else getattr(self.module, "__name__", "function")
-        return f"TorchClassifier({name}, epsilon={self.epsilon}, n_stages={self.n_stages}, law={self.law!r})"
-
     def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
-
-        return Tags(
-            estimator_type="classifier",
-            target_tags=TargetTags(required=True),
-            classifier_tags=ClassifierTags(),
-            input_tags=InputTags(two_d_array=True, three_d_array=True),
-        )
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
 
     # Fitting --------------------------------------------------------------------------------------------------------------------------
 
@@ -299,71 +251,52 @@ class TorchClassifier:
         self._require_settings()
         named = y.ids if ids is None and isinstance(y, NoisyLabels) else ids
         inputs = inputs_of(X, id_of=id_of, ids=named if id_of is not None else None)
-        if isinstance(y, NoisyLabels):
-            return self._fit_noisy(X, inputs, self._looked_up(y), ids, unit)
-        require_own_order(X, ids)
-        return self._fit_raw(X, inputs, y, RowIds.of(ids, unit, id_name, unit_name).beside(y))
+        if not isinstance(y, NoisyLabels):
+            require_own_order(X, ids)
+        return self._fit(X, inputs, y, ids, unit, (id_name, unit_name))
 
-    def _fit_raw(self, X: Any, inputs: Inputs, y: Any, rows: RowIds) -> Self:
-        require_own_labels(self)
-        rows.require_public(self.column)
-        labels, (classes, inferred) = labels_here(self, y, len(inputs))
+    def _inputs(self, X: Any, y: Any) -> Inputs:
+        self._require_settings()
+        return inputs_of(X)
+
+    def _matched(self, X: Any, inputs: Inputs | None, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Inputs, NoisyLabels]:
+        return together(X, inputs_of(X, watch=False) if inputs is None else inputs, noisy, ids)
+
+    def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
+        found = labels_here(settings, y, n_rows)
         if self.folder is not None and self.ledger is None and self.noise is None:
             raise InvalidInput(
                 "Expected a ledger with folder=: without one a killed fit could not draw the same labels again. Pass ledger=."
             )
-        plan = plan_fit(self, classes, X, len(inputs), inferred=inferred)
-        recipes = recipes_for(self.recipe, self.n_stages, plan.stages.n_stages, len(plan.classes))
-        require_losses(recipes, plan)
-        require_mean(self.top_k_filter, plan)
-        require_held_out(recipes, round(plan.stages.validation_fraction * len(inputs)))
-        name_once = functools.cache(lambda: inputs_digest(inputs))
-        share = plan.stages.fractions[-plan.stages.n_stages]
-        with opened(self.folder) as checkpoint:
-            trainer = self._trainer(
-                inputs, len(plan.classes), recipes, checkpoint, lambda: facts_of_labels(self, plan, rows), share, name_once
-            )
-            resumes, runs = checkpoint.run_id, []
-            plan = plan.with_answer(from_first(lambda: answer_for(self, plan, labels, rows)))
+        return found
 
-            def begin() -> None:
-                runs.append(open_fit(self, plan, labels, rows, public_digest=name_once, resumes=resumes))
-                checkpoint.charged(runs[0].receipt)
+    def _state(self) -> AbstractContextManager[Checkpoint]:
+        return opened(self.folder)
 
-            from_first(begin)
-            staged = run_stages(
-                SharedRun(runs[0] if runs else None, len(inputs), checkpoint),
-                plan.stages,
-                fit=trainer.fit,
-                prior_of=trainer.prior_of,
-                first_prior=plan.prior_of_rows,
-                held_out=plan.held_out,
-            )
-            for run in runs:
-                run.settle()
-        self._finish(trainer, with_prior_behind(plan, staged.noisy), staged.model, staged.validation, staged.stages)
-        self.answer_, self._raw_rows = plan.answer, len(inputs)
-        return self
+    def _once(self, make: Callable[[], Result]) -> Result:
+        return from_first(make)
 
-    def _looked_up(self, noisy: NoisyLabels) -> NoisyLabels:
-        """With receipts as the ledger has them; without one, nothing of custody is imported."""
-        if self.ledger is None:
-            return noisy
-        from labeldp.privacy.ledger import as_ledger
+    def _open(self, plan: FitPlan, labels: NDArray[Any], training: Trainer, state: Checkpoint) -> SharedRun:
+        resumes, runs = state.run_id, []
 
-        return noisy.looked_up(as_ledger(self.ledger))
+        def begin() -> None:
+            runs.append(open_fit(plan, labels, public_digest=training.public_digest, resumes=resumes))
+            state.charged(runs[0].receipt)
 
-    def _fit_noisy(self, X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None, unit: ArrayLike | None) -> Self:
-        check_noisy(noisy, self.classes, unit)
-        inputs, noisy = together(X, inputs, noisy, ids)
-        recipes = recipes_for(self.recipe, self.n_stages, 1, noisy.n_classes)
-        with opened(self.folder) as checkpoint:
-            trainer = self._trainer(inputs, noisy.n_classes, recipes, checkpoint, lambda: {"noisy_labels": evidence_digest(None, noisy)})
-            held_out = hold_out(noisy, self.validation_fraction, np.random.default_rng(trainer.seed).permutation)
-            require_held_out(recipes, len(held_out))
-            training = np.setdiff1d(np.arange(len(noisy)), held_out)
-            model = trainer.fit(training, noisy[training], None, (held_out, noisy[held_out]) if len(held_out) else None)
-        return self._finish(trainer, noisy, model, held_out, ())
+        from_first(begin)
+        return SharedRun(runs[0] if runs else None, len(training.inputs), state)
+
+    def _training(self, inputs: Inputs, source: FitPlan | NoisyLabels, state: Checkpoint) -> Trainer:
+        if isinstance(source, NoisyLabels):
+            recipes = recipes_for(self.recipe, self.n_stages, 1, source.n_classes)
+            return self._trainer(inputs, source.n_classes, recipes, state, lambda: {"noisy_labels": evidence_digest(None, source)})
+        stages = source.stages
+        recipes = recipes_for(self.recipe, self.n_stages, stages.n_stages, len(source.classes))
+        require_losses(recipes, source)
+        require_held_out(recipes, round(stages.validation_fraction * len(inputs)))
+        return self._trainer(
+            inputs, len(source.classes), recipes, state, lambda: facts_of_labels(source), stages.fractions[-stages.n_stages]
+        )
 
     def fit_likelihood(self, X: Any, log_likelihood: ArrayLike) -> Self:
         """Learn in one stage from likelihoods; classes are the codes 0..K-1. What `LabelDPClassifier` calls; nothing is charged or kept.
@@ -391,9 +324,8 @@ class TorchClassifier:
         self.module_, self.history_ = model.module, [list(each) for each in model.history]
         self._precision = recipes[-1].precision
         for name in _OF_LABELS:  # of an earlier fit: these likelihoods may come from anywhere, and no guarantee goes with them
-            vars(self).pop(name, None)
-        self._learned: NoisyLabels | None = None
-        self._raw_rows = 0
+            self.__dict__.pop(name, None)
+        self._learned, self._raw_rows = None, 0
         note_features(self, self._row_shape)
         return self
 
@@ -405,7 +337,6 @@ class TorchClassifier:
         checkpoint: Checkpoint,
         facts: Callable[[], dict[str, object]],
         share: float = 1.0,
-        digest: Callable[[], str] | None = None,
     ) -> Trainer:
         """What the stages share; nothing is drawn before a step was tried, and the folder is found to be this fit's."""
         seed, few = from_first(lambda: seed_of(self.random_state)), next(iter(inputs.batches([torch.arange(min(2, len(inputs)))])))
@@ -413,44 +344,23 @@ class TorchClassifier:
         fabric = self.device if hasattr(self.device, "launch") else None
         device = torch.device(device_of(self.device) if fabric is None else fabric.device)
         least = fewest(len(inputs), min(recipe.rows_of_batch(1) for recipe in recipes), share)
-        rehearse(template, few, n_classes, recipes, device, rows=least)
+        dry_run(template, few, n_classes, recipes, device, rows=least)
+        digest = functools.cache(lambda: inputs_digest(inputs))
         if checkpoint.folder is not None:
             known = from_first(lambda: facts_of_training(self, lambda: inputs_name(inputs, digest), recipes, template) | facts())
             seed = checkpoint.begin(known, seed, template, weights_given=weights_given(self))
         self._row_shape = tuple(few.shape[1:])
-        return Trainer(
-            inputs,
-            template,
-            recipes,
-            seed,
-            device,
-            fabric,
-            checkpoint,
-            self.warm_start,
-            self.prior_temperature,
-            self.top_k_filter,
-            self.progress,
-        )
+        asked = (self.warm_start, self.prior_temperature, self.top_k_filter, self.progress)
+        return Trainer(inputs, template, recipes, seed, device, fabric, checkpoint, digest, *asked)
 
-    def _finish(self, trainer: Trainer, noisy: NoisyLabels, model: Trained, validation: Positions, stages: tuple[Stage, ...]) -> Self:
-        classes = np.asarray(noisy.classes)
-        held_out = trainer.judging(validation[noisy.evidenced[validation]])
-        found = judged(noisy, held_out, lambda rows: trainer.proba(model, rows))
-        self.estimated_accuracy_: metrics.Estimate | None = found.accuracy if found else None
-        self.estimated_log_loss_: metrics.Estimate | None = found.log_loss if found else None
-        self.baseline_accuracy_: metrics.Estimate | None = found.baseline_accuracy if found else None
-        self.baseline_log_loss_: metrics.Estimate | None = found.baseline_log_loss if found else None
-        self.classes_, self.module_, self.history_ = classes, model.module, [list(each) for each in model.history]
-        self.noisy_labels_, self.privacy_, self.answer_, self.stages_ = noisy, noisy.privacy, None, stages
-        self._raw_rows = 0
-        self._precision = trainer.recipes[model.number - 1].precision
-        self._learned = noisy[np.setdiff1d(np.arange(len(noisy)), validation)] if len(validation) else noisy
+    def _keep(self, training: Trainer, noisy: NoisyLabels, model: Trained, held_out: Positions) -> Positions:
+        self.module_, self.history_ = model.module, [list(each) for each in model.history]
+        self._precision = training.recipes[model.number - 1].precision
         note_features(self, self._row_shape)
-        return self
+        return held_out
 
     def _require_settings(self) -> None:
-        _validate.positive(prior_temperature=self.prior_temperature)
-        check_top_k(self.top_k_filter)
+        super()._require_settings()
         flag(warm_start=self.warm_start)
         function(progress=self.progress, takes="an Epoch", none=True)
         if not hasattr(self.device, "launch"):
@@ -471,36 +381,6 @@ class TorchClassifier:
         row_shape = getattr(self, "_row_shape", None)
         return probabilities_of(self.module_, inputs_of(X, watch=False), row_shape, precision=self._precision, fabric=fabric)
 
-    def predict(self, X: Any) -> NDArray[np.generic]:
-        """The most likely class of each row: (n,) class values.
 
-        Parameters
-        ----------
-        X : as in `fit`
-        """
-        codes = self.predict_proba(X).argmax(axis=1)
-        return np.asarray(self.classes_[codes])
-
-    def score(self, X: Any, y: Any) -> float:
-        """Accuracy on true labels.
-
-        Parameters
-        ----------
-        X : as in `fit`
-        y : NoisyLabels of n rows that the model did not learn from: unbiased through the law; or (n,) public true labels: plain
-        """
-        predicted = self.predict(X)
-        if isinstance(y, NoisyLabels):
-            if self._learned is not None:
-                metrics.warn_of_seen_rows(y, self._learned)
-            return metrics.accuracy(y, predicted).value
-        truth = np.asarray(y)
-        if truth.shape != predicted.shape:
-            raise InvalidInput(f"Expected {predicted.shape} labels, one a row of X, got shape {truth.shape}.")
-        metrics.warn_of_raw_labels(len(truth), self._raw_rows, self.noise)
-        return float(np.mean(truth == predicted))
-
-
-_PARAMETERS = tuple(inspect.signature(TorchClassifier).parameters)
 _ESTIMATES = ("estimated_accuracy_", "estimated_log_loss_", "baseline_accuracy_", "baseline_log_loss_")
-_OF_LABELS = ("answer_", "noisy_labels_", "privacy_", "stages_", *_ESTIMATES)
+_OF_LABELS = ("prior_", "noisy_labels_", "privacy_", "receipts_", "stages_", *_ESTIMATES)

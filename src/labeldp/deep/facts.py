@@ -14,7 +14,6 @@ from labeldp.deep.checkpoint import ids_digest
 from labeldp.deep.describe import architecture, described
 from labeldp.deep.loop import Recipe
 from labeldp.errors import InvalidInput
-from labeldp.privacy.row_ids import RowIds
 from labeldp.protocol.fitting import FitPlan
 
 
@@ -49,27 +48,25 @@ def weights_given(model: Any) -> bool:
     return isinstance(model.module, nn.Module) and not any(is_lazy(weight) for weight in model.module.parameters())
 
 
-def facts_of_labels(model: Any, plan: FitPlan, rows: RowIds) -> dict[str, object]:
+def facts_of_labels(plan: FitPlan) -> dict[str, object]:
     """Of what is drawn.
 
     Parameters
     ----------
-    model : TorchClassifier
     plan : FitPlan
-    rows : RowIds
-        Ids and units, as `fit` got them.
     """
+    settings, rows = plan.settings, plan.rows
     return {
-        "epsilon": model.epsilon,
+        "epsilon": settings.epsilon,
         "classes": digest({"classes": list(map(repr, plan.classes))}),
-        "dataset": model.dataset,
-        "column": model.column,
-        "max_rows_per_unit": model.max_rows_per_unit,
+        "dataset": settings.dataset,
+        "column": settings.column,
+        "max_rows_per_unit": settings.max_rows_per_unit,
         "ids": ids_digest(rows.ids),
         "unit": ids_digest(rows.unit),
         "names": [rows.id_name, rows.unit_name],
         "prior": plan.prior_digest,
-        "seeded_noise": described(model.noise),
+        "seeded_noise": described(settings.noise),
         **plan.to_dict(),
     }
 

@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 from labeldp.deep.ranks import from_first, is_first
 from labeldp.errors import InvalidInput
 from labeldp.privacy.encode import as_array
-from labeldp.protocol.fitting import Settings, check_count, settled_classes
+from labeldp.protocol.fitting import FitSettings, check_count, settled_classes
 
 Settled = tuple[tuple[object, ...], bool]
 
 
-def labels_here(settings: Settings, y: Any, n_rows: int) -> tuple[NDArray[Any], Settled]:
+def labels_here(settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], Settled]:
     """Checked raw labels in the first process, none in the others, where nothing is looked at; and in all of them what the classes are.
 
     Parameters
     ----------
-    settings : Settings
+    settings : FitSettings
     y : (n,) raw labels; in the other processes anything, such as None
     n_rows : int
 

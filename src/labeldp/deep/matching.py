@@ -41,7 +41,7 @@ def together(X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None) 
         return (inputs if same else inputs.take(torch.from_numpy(places))), noisy
     require_same_rows(len(inputs), noisy)
     if known is None:
-        warn_of_order(noisy, own=False, stacklevel=4)  # a Dataset has an order of its own
+        warn_of_order(noisy, own=False)  # a Dataset has an order of its own
     elif not np.array_equal(known, noisy.ids):
         raise InvalidInput(
             "Expected the noisy labels that the dataset was matched to, got those of other ids. Pass dataset.noisy, or ids=."

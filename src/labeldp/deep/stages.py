@@ -7,7 +7,7 @@ import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -27,8 +27,12 @@ from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
 from labeldp.protocol.fitting import FitPlan, HeldOut, TopK, evidenced, in_top_k
 from labeldp.protocol.metrics import lost_classes
-from labeldp.protocol.stages import MIN_VALIDATION_ROWS, StageRun
+from labeldp.protocol.stages import MIN_VALIDATION_ROWS
 from labeldp.protocol.stages import Rows as Positions
+from labeldp.receipt import Receipt
+
+if TYPE_CHECKING:
+    from labeldp.privacy.run import Run
 
 Floats = NDArray[np.float64]
 HARD = (cross_entropy, generalised_cross_entropy)
@@ -69,6 +73,8 @@ class Trainer:
     device : torch.device
     fabric : lightning.fabric.Fabric or None
     checkpoint : Checkpoint
+    public_digest : function
+        Gives the digest of the inputs.
     warm_start : bool
         Later stages start from the weights, and the statistics of batch normalisation, of the stage before.
     temperature : float
@@ -84,6 +90,7 @@ class Trainer:
     device: torch.device
     fabric: Any
     checkpoint: Checkpoint
+    public_digest: Callable[[], str]
     warm_start: bool = True
     temperature: float = 1.0
     top_k_filter: TopK | None = None
@@ -92,6 +99,7 @@ class Trainer:
     def fit(self, rows: Positions, noisy: NoisyLabels, model: Trained | None, held_out: HeldOut | None) -> Trained:
         """The next stage's model, learned from all rows drawn so far; the kept one where an earlier attempt has finished it."""
         number = 1 if model is None else model.number + 1
+        require_held_out(self.recipes[number - 1 : number], 0 if held_out is None else len(held_out[0]))
         rows, noisy, held_out = evidenced(rows, noisy, held_out)
         digest = evidence_digest(rows, noisy) if self.checkpoint.folder is not None else ""
         module = copy.deepcopy(self.template)
@@ -117,7 +125,12 @@ class Trainer:
         some = slice(None) if self.recipes[number - 1].patience is None else slice(0, None, 2)
         return rows[some], evidence_of(noisy[some])
 
-    def judging(self, held_out: Positions) -> Positions:
+    @property
+    def permutation(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
+        """Chooses the held-out rows of noisy labels; follows from the seed."""
+        return np.random.default_rng(self.seed).permutation
+
+    def judging(self, model: Trained, held_out: Positions) -> Positions:
         """Of the held-out rows with evidence, those that chose nothing."""
         return held_out if all(recipe.patience is None for recipe in self.recipes) else held_out[1::2]
 
@@ -204,8 +217,20 @@ class SharedRun:
     checkpoint : Checkpoint
     """
 
-    def __init__(self, run: StageRun | None, n_rows: int, checkpoint: Checkpoint) -> None:
+    def __init__(self, run: "Run | None", n_rows: int, checkpoint: Checkpoint) -> None:
         self._run, self._checkpoint, self.n_rows = run, checkpoint, n_rows
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if error is None and self._run is not None:
+            self._run.settle()
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """The charge; None in the other processes."""
+        return None if self._run is None else self._run.receipt
 
     def partition(self, fractions: tuple[float, ...]) -> NDArray[np.int16]:
         """Number of the part that each row is in."""
@@ -217,7 +242,7 @@ class SharedRun:
         self._checkpoint.drawn(stage, noisy)
         return noisy
 
-    def _here(self) -> StageRun:
+    def _here(self) -> "Run":
         assert self._run is not None, "only the first process draws"
         return self._run
 

@@ -2,10 +2,9 @@
 """Learning from noisy labels with NumPy and scikit-learn."""
 
 from labeldp.learn.classifier import LabelDPClassifier
+from labeldp.learn.cluster_estimators import NoiseCluster, ProportionClassifier
 from labeldp.learn.learners import LearnOptions
-from labeldp.learn.noise_cluster import NoiseCluster
 from labeldp.learn.priors import ClusterPrior
-from labeldp.learn.proportions import ProportionClassifier
 from labeldp.learn.softmax import SoftmaxRegression
 
 __all__ = ["ClusterPrior", "LabelDPClassifier", "LearnOptions", "NoiseCluster", "ProportionClassifier", "SoftmaxRegression"]

@@ -2,15 +2,13 @@
 """LabelDPClassifier: any scikit-learn classifier, trained on private labels."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.metrics import accuracy_score
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -18,39 +16,24 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
+from labeldp.learn.clusters import ClusterModel
+from labeldp.learn.dry_run import dry_run
 from labeldp.learn.features import check_features, encoder_of, features_digest
-from labeldp.learn.labels import checked_labels, len_of, together
+from labeldp.learn.labels import len_of, read_labels, together
 from labeldp.learn.learners import Learner, LearnOptions, make_learner, takes_raw_labels
 from labeldp.learn.model import Floats, Model, require_classifier, seeded, take
-from labeldp.learn.priors import ClusterModel, ClusterPrior
-from labeldp.learn.rehearsal import rehearse
-from labeldp.privacy.encode import infers
-from labeldp.privacy.ledger import Ledger, as_ledger
+from labeldp.learn.priors import ClusterPrior
+from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise
-from labeldp.privacy.row_ids import Name, RowIds
-from labeldp.protocol import metrics
-from labeldp.protocol.fitting import (
-    FitPlan,
-    HeldOut,
-    answer_for,
-    check_noisy,
-    evidenced,
-    hold_out,
-    judged,
-    open_fit,
-    paid,
-    plan_fit,
-    require_mean,
-    require_own_labels,
-    settled_classes,
-    with_prior_behind,
-)
-from labeldp.protocol.stages import Rows, Stage, run_stages
+from labeldp.privacy.row_ids import Name
+from labeldp.protocol.estimator import StagedEstimator
+from labeldp.protocol.fitting import FitPlan, FitSettings, HeldOut, TopK, evidenced
+from labeldp.protocol.stages import Rows
 
 _FEW_ROWS = 2000
 
 
-class LabelDPClassifier(ClassifierMixin, BaseEstimator):
+class LabelDPClassifier(StagedEstimator[Model]):
     """Train any scikit-learn classifier or pipeline under label differential privacy.
 
     Parameters
@@ -132,9 +115,6 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
     True
     """
 
-    takes_raw_labels: ClassVar[bool] = True
-    """`fit` privatizes what it is given, so no other estimator may call it with labels of its own making."""
-
     _model: Model
 
     def __init__(
@@ -147,6 +127,8 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         law: str | Law = "auto",
         correction: str = "auto",
         prior: ArrayLike | Callable[[Any], ArrayLike] | ClusterPrior | None = None,
+        prior_temperature: float = 1.0,
+        top_k_filter: TopK | None = None,
         classes: Sequence[object] | None = None,
         validation_fraction: float = 0.1,
         dataset: str | None = None,
@@ -164,6 +146,8 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
         self.law = law
         self.correction = correction
         self.prior = prior
+        self.prior_temperature = prior_temperature
+        self.top_k_filter = top_k_filter
         self.classes = classes
         self.validation_fraction = validation_fraction
         self.dataset = dataset
@@ -213,61 +197,52 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
             to a few rows of X with made-up labels. Where the training fails later, the labels stay with the run, and the same fit goes on
             from them: with another estimator or another X, as long as the ids, or without ids the labels in their order, are the same.
         """
+        checked = self._inputs(X, y)
+        return self._fit(checked, checked, y, ids, unit, (id_name, unit_name))
+
+    def _inputs(self, X: Any, y: Any) -> Any:
         require_classifier(self._base())
-        options = self.options or LearnOptions()
-        random_state = check_random_state(self.random_state)
-        X = self._checked(X, y)
-        if isinstance(y, NoisyLabels):
-            check_noisy(y, self.classes, unit)
-            X, y = together(X, y, ids)
-        base = self._base(len_of(X))
-        encoder = encoder_of(X) if self.estimator is None else None
-        inputs = X if encoder is None else encoder.fit_transform(X)  # of public columns, so once for all parts
+        self._require_settings()
+        if y is None:
+            raise InvalidInput("This LabelDPClassifier requires y to be passed, but the target y is None.")
+        return self._checked(X, reset=True)
+
+    def _matched(self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
+        return together(X if inputs is None else inputs, noisy, ids)
+
+    def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
+        return read_labels(settings, y, n_rows)
+
+    def _start(self, known: ClusterModel, n_classes: int) -> Model:
+        return Model(known, n_classes)
+
+    def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: None) -> "_Training":
+        options, random_state = self.options or LearnOptions(), check_random_state(self.random_state)
+        base, encoder = self._base(len_of(inputs)), encoder_of(inputs) if self.estimator is None else None
+        encoded = inputs if encoder is None else encoder.fit_transform(inputs)  # of public columns, so once for all parts
         if encoder is not None:
             base.set_params(categorical_features=list(range(len(encoder.transformers[0][2]))))
         estimator = seeded(base, random_state if self.random_state is not None else None)
-        settings: dict[str, Any] = {"linear": not isinstance(self.prior, ClusterPrior)}
-        learner = make_learner(estimator, self._correction(estimator, y), options, random_state, **settings)
-        if isinstance(y, NoisyLabels):
-            self._fit_noisy(inputs, y.looked_up(as_ledger(self.ledger)), learner, options, random_state)
-        else:
+        raw = isinstance(source, FitPlan)
 
-            def try_out(copy: Any, few: Any, noisy: NoisyLabels) -> Model:
-                learner = make_learner(copy, self._correction(copy, y), options, check_random_state(0), **settings)
-                return learner.fit(few, noisy, None, None)
+        def learner_of(copy: Any, generator: np.random.RandomState) -> Learner:
+            known = self.correction == "auto" and isinstance(self.prior, ClusterPrior) and raw and not takes_raw_labels(copy)
+            correction = "em" if known else self.correction  # which begins with what is known of the clusters
+            linear = not isinstance(self.prior, ClusterPrior)
+            return make_learner(copy, correction, options, generator, linear=linear, top_k_filter=self.top_k_filter)
 
-            rehearsal = partial(rehearse, estimator, inputs, fit=try_out)
-            self._fit_raw(X, inputs, y, RowIds.of(ids, unit, id_name, unit_name).beside(y), learner, options, rehearsal)
-        if encoder is not None:
-            self._model = replace(self._model, estimator=Pipeline([("encoder", encoder), ("classifier", self._model.estimator)]))
-            self.estimator_ = self._model.estimator
-        return self
+        learner = learner_of(estimator, random_state)
+        if isinstance(source, FitPlan):
+            self._require_estimate(source)
+            rows = int(len_of(inputs) * source.stages.fractions[-source.stages.n_stages])
 
-    def _fit_raw(
-        self, X: Any, inputs: Any, y: Any, rows: RowIds, learner: Learner, options: LearnOptions, rehearsal: Callable[[int, int], None]
-    ) -> None:
-        require_own_labels(self)
-        labels = checked_labels(y, len_of(X), inferred=infers(self.classes))
-        classes, inferred = settled_classes(self, labels)
-        plan = plan_fit(self, classes, X, len_of(X), inferred=inferred)
-        self._require_estimate(plan)
-        require_mean(options.top_k_filter, plan)
-        rehearsal(len(classes), int(len_of(X) * plan.stages.fractions[-plan.stages.n_stages]))
-        plan = plan.with_answer(answer_for(self, plan, labels, rows))
-        known = None if plan.answer is None or plan.grouped is None else ClusterModel(plan.grouped.found, plan.answer)
-        start = None if known is None else Model(known, len(plan.classes))
-        with open_fit(self, plan, labels, rows, public_digest=lambda: features_digest(X)) as run, paid(run, rows):
-            staged = run_stages(
-                run,
-                plan.stages,
-                fit=lambda rows, noisy, model, held_out: _learn(learner, inputs, rows, noisy, model or start, held_out),
-                prior_of=lambda model, rows: model.predict_proba(take(inputs, rows)) ** (1.0 / options.temperature),
-                first_prior=plan.prior_of_rows,
-                held_out=plan.held_out,
-            )
-        self.prior_, self._raw_rows = known, len_of(X)
-        noisy = with_prior_behind(plan, staged.noisy)
-        self._finish(inputs, noisy, staged.model, staged.validation, staged.stages, learner, options)
+            def fit(copy: Any, few: Any, noisy: NoisyLabels) -> Model:
+                return learner_of(copy, check_random_state(0)).fit(few, noisy, None, None)
+
+            dry_run(estimator, encoded, len(source.classes), rows, fit)
+        return _Training(
+            encoded, learner, self.prior_temperature, encoder, lambda: features_digest(inputs), lambda rows: random_state.permutation(rows)
+        )
 
     def _require_estimate(self, plan: FitPlan) -> None:
         if self.correction == "debias" and not plan.invertible:
@@ -278,37 +253,15 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
                 "What ClusterRR has released is inverted row by row, by noisy.debias(losses) or the loss of a net."
             )
 
-    def _fit_noisy(self, X: Any, noisy: NoisyLabels, learner: Learner, options: LearnOptions, random_state: np.random.RandomState) -> None:
-        usable = np.flatnonzero(noisy.evidenced)
-        held_out = hold_out(noisy, self.validation_fraction, random_state.permutation)
-        training = np.setdiff1d(usable, held_out)
-        model = _learn(learner, X, training, noisy[training], None, (held_out, noisy[held_out]) if len(held_out) else None)
-        self.prior_, self._raw_rows = None, 0
-        self._finish(X, noisy, model, held_out, (), learner, options)
-
-    def _finish(
-        self, X: Any, noisy: NoisyLabels, model: Model, held_out: Rows, stages: tuple[Stage, ...], learner: Learner, options: LearnOptions
-    ) -> None:
-        self.classes_ = np.asarray(noisy.classes)
-        held_out = held_out[noisy.evidenced[held_out]]
-        found = judged(noisy, held_out[1::2] if model.chose else held_out, lambda rows: model.predict_proba(take(X, rows)))
-        self.estimated_accuracy_: metrics.Estimate | None = found.accuracy if found else None
-        self.estimated_log_loss_: metrics.Estimate | None = found.log_loss if found else None
-        self.baseline_accuracy_: metrics.Estimate | None = found.baseline_accuracy if found else None
-        self.baseline_log_loss_: metrics.Estimate | None = found.baseline_log_loss if found else None
-        if len(held_out) and options.refit:
+    def _keep(self, training: "_Training", noisy: NoisyLabels, model: Model, held_out: Rows) -> Rows:
+        refit = (self.options or LearnOptions()).refit
+        if len(held_out) and refit:
             usable = np.flatnonzero(noisy.evidenced)
-            model = learner.refit(take(X, usable), noisy[usable], model)
-        unseen = held_out if not options.refit else np.empty(0, np.int64)
-        self._learned = noisy[np.setdiff1d(np.arange(len(noisy)), unseen)] if len(unseen) else noisy
-        self._model = model
-        self.estimator_ = model.estimator
-        self.noisy_labels_, self.privacy_, self.stages_ = noisy, noisy.privacy, stages
-
-    def _correction(self, estimator: Any, y: Any) -> str:
-        """What was asked for; "auto" with a ClusterPrior is "em", which begins with what is known of the clusters."""
-        known = self.correction == "auto" and isinstance(self.prior, ClusterPrior) and not isinstance(y, NoisyLabels)
-        return "em" if known and not takes_raw_labels(estimator) else self.correction
+            model = training.learner.refit(take(training.inputs, usable), noisy[usable], model)
+        if training.encoder is not None:
+            model = replace(model, estimator=Pipeline([("encoder", training.encoder), ("classifier", model.estimator)]))
+        self._model, self.estimator_ = model, model.estimator
+        return np.empty(0, np.int64) if refit else held_out
 
     # What was asked for -----------------------------------------------------------------------------------------------------------
 
@@ -320,52 +273,43 @@ class LabelDPClassifier(ClassifierMixin, BaseEstimator):
             return HistGradientBoostingClassifier(max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False)
         return HistGradientBoostingClassifier(max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False)
 
-    def _checked(self, X: Any, y: Any) -> Any:
-        if y is None:
-            raise InvalidInput("This LabelDPClassifier requires y to be passed, but the target y is None.")
+    def _checked(self, X: Any, *, reset: bool) -> Any:
         checked = check_features(X, self._base(), type(self).__name__)
-        validate_data(self, X, skip_check_array=True)
+        validate_data(self, X, reset=reset, skip_check_array=True)
         return checked
 
-    # Predicting -------------------------------------------------------------------------------------------------------------------
-
     def predict_proba(self, X: Any) -> Floats:
-        """Probabilities of the true label: (n, K) float64, columns in the order of `classes_`."""
-        check_is_fitted(self)
-        checked = check_features(X, self._base(), type(self).__name__)
-        validate_data(self, X, reset=False, skip_check_array=True)
-        return self._model.predict_proba(checked)
-
-    def predict(self, X: Any) -> NDArray[np.generic]:
-        """The most likely class of each row: (n,) class values."""
-        proba = self.predict_proba(X)
-        return np.asarray(self.classes_[proba.argmax(axis=1)])
-
-    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, ids: ArrayLike | None = None) -> float:
-        """Accuracy on true labels.
+        """Probabilities of the true label: (n, K) float64, columns in the order of `classes_`.
 
         Parameters
         ----------
         X : (n, n_features) array, sparse matrix or data frame
-        y : NoisyLabels of n rows that the model did not learn from: unbiased through the law, with a SeenRowsWarning on others; or (n,)
-            public true labels: plain
-        sample_weight : (n,) array, optional
-            With public labels only.
-        ids : (n,) or (n, columns) array, optional
-            Of the rows, with NoisyLabels: as in `fit`.
         """
-        if isinstance(y, NoisyLabels):
-            if sample_weight is not None:
-                raise InvalidInput("Expected no sample_weight with NoisyLabels.")
-            X, y = together(X, y, ids)
-            metrics.warn_of_seen_rows(y, self._learned)
-            return metrics.accuracy(y, self.predict(X)).value
-        predicted = self.predict(X)
-        metrics.warn_of_raw_labels(len(predicted), self._raw_rows, self.noise)
-        return float(accuracy_score(y, predicted, sample_weight=sample_weight))
+        check_is_fitted(self)
+        return self._model.predict_proba(self._checked(X, reset=False))
 
 
-def _learn(learner: Learner, X: Any, rows: Rows, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
-    """Learn from the rows that have evidence."""
-    rows, noisy, kept = evidenced(rows, noisy, held_out)
-    return learner.fit(take(X, rows), noisy, start, None if kept is None else (take(X, kept[0]), kept[1]))
+@dataclass(frozen=True, eq=False)
+class _Training:
+    """A correction with its estimator, on the encoded inputs of a fit; see `labeldp.protocol.estimator.Training`."""
+
+    inputs: Any
+    learner: Learner
+    temperature: float
+    encoder: ColumnTransformer | None
+    public_digest: Callable[[], str]
+    permutation: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+    def fit(self, rows: Rows, noisy: NoisyLabels, model: Model | None, held_out: HeldOut | None) -> Model:
+        rows, noisy, kept = evidenced(rows, noisy, held_out)
+        scored = None if kept is None else (take(self.inputs, kept[0]), kept[1])
+        return self.learner.fit(take(self.inputs, rows), noisy, model, scored)
+
+    def prior_of(self, model: Model, rows: Rows) -> Floats:
+        return np.asarray(self.proba(model, rows) ** (1.0 / self.temperature))
+
+    def proba(self, model: Model, rows: Rows) -> Floats:
+        return model.predict_proba(take(self.inputs, rows))
+
+    def judging(self, model: Model, held_out: Rows) -> Rows:
+        return held_out[1::2] if model.chose else held_out

@@ -18,8 +18,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from labeldp import _validate
+from labeldp._hash import digest
+from labeldp.aggregates import Aggregate
 from labeldp.errors import InvalidInput, MissingExtra
-from labeldp.learn.model import Floats
+from labeldp.learn.features import features_digest
+from labeldp.learn.model import Floats, take
 
 ALGORITHMS = ("auto", "k-means", "mini-batch", "faiss")
 EMBEDDERS = ("pca", "standard")
@@ -28,9 +31,11 @@ _MANY_ROWS = 200_000  # above, mini-batches
 _COMPONENTS = 50
 _FEW_CLUSTERS = 50  # up to here several starts are tried: they cost little, and a bad one much
 _ROWS_AT_ONCE = 1 << 16
+_MANY_SETTINGS = 64  # in one list: what is longer is data
 _NEEDS_LABELS = ("positional argument: 'y'", "requires y to be passed", "y cannot be None")  # what scikit-learn's own fits say
 
 Codes = NDArray[np.int64]
+Order = NDArray[np.intp]
 
 
 def clusters_for(n_rows: int, n_classes: int, epsilon: float) -> int:
@@ -76,6 +81,10 @@ class Clusters:
         """Number of clusters, empty ones too."""
         return len(self.centres)
 
+    def model_of(self, answer: Aggregate) -> "ClusterModel":
+        """What a histogram of the clusters says of any row."""
+        return ClusterModel(self, answer)
+
     def assign(self, X: Any) -> Codes:
         """The nearest centre of each row: (n,) int64.
 
@@ -91,6 +100,35 @@ class Clusters:
         parts = [features[start : start + _ROWS_AT_ONCE] for start in range(0, features.shape[0], _ROWS_AT_ONCE)]
         found = [pairwise_distances_argmin(part, self.centres.astype(part.dtype)) for part in parts]
         return np.concatenate(found).astype(np.int64) if found else np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterModel:
+    """The histograms of clusters as a model of the true label: what a row's cluster is like.
+
+    Attributes
+    ----------
+    clusters : Clusters
+    answer : Aggregate
+        Of a histogram.
+    """
+
+    clusters: Clusters
+    answer: Aggregate
+
+    @property
+    def classes_(self) -> NDArray[np.int64]:
+        """The class codes 0..K-1."""
+        return np.arange(len(self.answer.classes))
+
+    def predict_proba(self, X: Any) -> Floats:
+        """(n, K): the histogram of each row's nearest cluster, by `labeldp.aggregates.Aggregate.prior`.
+
+        Parameters
+        ----------
+        X : (n, ...) features
+        """
+        return self.answer.prior(self.clusters.assign(X))
 
 
 def find_clusters(X: Any, n_clusters: int, *, embedder: Any = None, algorithm: str = "auto", random_state: int = 0) -> Clusters:
@@ -239,4 +277,70 @@ def _faiss(features: Any, n_clusters: int, seed: int) -> Floats:
     return np.asarray(finder.centroids, np.float64)
 
 
-Embedder = str | Callable[[Any], Any] | Any | None
+# When two clusterings are the same request: by features and settings, not by groups, which other rounding can move --------------------
+
+
+def clustering_request(X: Any, clusters: Clusters, embedder: Any, settings: Mapping[str, object]) -> Callable[[Order | None], str]:
+    """A digest of the request, as a function of the order of the rows; called only where a ledger may know it.
+
+    Parameters
+    ----------
+    X : (n, ...) features
+    clusters : Clusters
+    embedder : as it was given
+        Settings that say all of it stand for what it gives; of a function, and of a transformer with functions, arrays or objects of the
+        user's, or without a fixed random_state, the embedding itself is taken, which must then come out the same, bit by bit, for a
+        repeat to be recognised.
+    settings : mapping
+        The other ones, as JSON-ready data.
+    """
+
+    def named(order: Order | None) -> str:
+        known = _settings_of(embedder) if _is_table(X) else None
+        if known is None:
+            rows = {"embedding": features_digest(_ordered(embedded(clusters.embedder, X), order))}
+        else:
+            rows = {"features": features_digest(_ordered(X, order)), "embedder": known}
+        return digest({"clusters": dict(settings), **rows})
+
+    return named
+
+
+def _ordered(table: Any, order: Order | None) -> Any:
+    return table if order is None else take(table, order)
+
+
+def _is_table(X: Any) -> bool:
+    return hasattr(X, "tocsr") or hasattr(X, "iloc") or (isinstance(X, np.ndarray) and X.ndim > 1 and X.dtype.kind in "biuf")
+
+
+def _settings_of(embedder: Any) -> str | None:
+    """An embedder by its settings; None where they do not say all of it."""
+    if embedder is None or isinstance(embedder, str):
+        return repr(embedder)
+    if not hasattr(embedder, "get_params"):
+        return None
+    settings = embedder.get_params()
+    parts = [embedder, *(value for value in settings.values() if hasattr(value, "get_params"))]
+    if not all(_name_of(part).startswith("sklearn.") for part in parts):
+        return None  # whose settings may be anything, also data
+    facts = {name: _setting(value) for name, value in settings.items()}
+    free = any(value is None and f"__{name}".endswith("__random_state") for name, value in settings.items())
+    return None if free or None in facts.values() else digest({_name_of(embedder): facts})
+
+
+def _setting(value: object) -> str | None:
+    """A setting as text that stands for nothing else; None where there is none: an array is data, and no digest tells of it."""
+    if value is None or isinstance(value, bool | int | float | str | np.generic):
+        return repr(value)
+    if isinstance(value, list | tuple) and len(value) <= _MANY_SETTINGS:
+        parts = [_setting(each) for each in value]
+        return None if None in parts else f"{type(value).__name__}{parts}"
+    if isinstance(value, type):
+        return _name_of(value)
+    return _name_of(value) if hasattr(value, "get_params") else None  # whose own settings are among the others
+
+
+def _name_of(thing: object) -> str:
+    kind = thing if isinstance(thing, type) else type(thing)
+    return f"{kind.__module__}.{kind.__qualname__}"

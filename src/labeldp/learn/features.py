@@ -38,7 +38,7 @@ def check_features(X: Any, estimator: Estimator, name: str) -> Any:
     return check_array(
         X,
         accept_sparse=["csr", "csc"] if tags.sparse else False,
-        # a pipeline's tags do not say whether a step fills gaps; if none does, the rehearsal finds out before anything is charged
+        # a pipeline's tags do not say whether a step fills gaps; if none does, the dry run finds out before anything is charged
         ensure_all_finite="allow-nan" if tags.allow_nan or isinstance(estimator, Pipeline) else True,
         allow_nd=takes_images(estimator),
         dtype=None if getattr(X, "dtype", np.dtype(object)).kind != "O" else "numeric",

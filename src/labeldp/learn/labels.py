@@ -6,15 +6,15 @@ import warnings
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.learn.model import take
-from labeldp.privacy.encode import not_plain
-from labeldp.protocol.fitting import check_count
+from labeldp.privacy.encode import infers, not_plain
+from labeldp.protocol.fitting import FitSettings, check_count, settled_classes
 from labeldp.protocol.matching import matched_by_id, require_same_rows, warn_of_order
 
 
@@ -43,6 +43,19 @@ def checked_labels(y: Any, n_rows: int, inferred: bool) -> Any:
     return labels
 
 
+def read_labels(settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
+    """Checked raw labels, the classes, and whether these were read off the labels.
+
+    Parameters
+    ----------
+    settings : FitSettings
+    y : (n_rows,) raw labels
+    n_rows : int
+    """
+    labels = checked_labels(y, n_rows, inferred=infers(settings.classes))
+    return labels, settled_classes(settings, labels)
+
+
 def together(X: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
     """Rows of X and noisy labels of the same rows, in the order of X; rows without a noisy label are left out where ids are given.
 
@@ -66,7 +79,7 @@ def together(X: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, No
     require_same_rows(n_rows, noisy)
     index = _named_index(X)
     if index is None or not noisy.explicit_ids or not _same_set(index, noisy.ids):
-        warn_of_order(noisy, own=True, stacklevel=4)
+        warn_of_order(noisy, own=True)
     elif not np.array_equal(index, noisy.ids):
         raise InvalidInput(
             "Expected the rows of X in the order of the noisy labels, got an index that has their ids in another order. Pass ids=X.index, "

@@ -13,7 +13,7 @@ from labeldp.evidence import NoisyLabels
 from labeldp.learn.em import common_channel, em_fit, em_refit, linear_round
 from labeldp.learn.likelihood import exact_fit, exact_learner, exact_refit, takes_likelihood
 from labeldp.learn.model import Estimator, Model, fit_codes, take
-from labeldp.protocol.fitting import TopK, check_top_k, in_top_k
+from labeldp.protocol.fitting import TopK, in_top_k
 
 HeldOut = tuple[object, NoisyLabels]
 
@@ -30,11 +30,6 @@ class LearnOptions:
         Most rounds of expectation-maximisation a stage; as many are taken as the noisy labels of rows that a model has not seen speak for.
     row_budget : int
         Most rows of one weighted fit; beyond it classes are sampled from each row's posterior.
-    temperature : float
-        Of the model that becomes the next stage's prior: below 1 sharpens it, above 1 flattens it.
-    top_k_filter : int, "mean" or None
-        Drop rows of earlier stages whose output misses the model's k likeliest classes (Ghazi et al. 2021, section 4). "mean", as in the
-        paper: k is the mean number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
     consensus_rounds : int
         Rounds of retraining on the rows whose noisy label agrees with the model's prediction (Das et al. 2025).
     refit : bool
@@ -43,17 +38,13 @@ class LearnOptions:
 
     em_rounds: int = 2
     row_budget: int = 1_000_000
-    temperature: float = 1.0
-    top_k_filter: TopK | None = None
     consensus_rounds: int = 0
     refit: bool = True
 
     def __post_init__(self) -> None:
         _validate.integer(em_rounds=self.em_rounds, low=0)
         _validate.integer(row_budget=self.row_budget, low=1)
-        _validate.positive(temperature=self.temperature)
         _validate.integer(consensus_rounds=self.consensus_rounds, low=0)
-        check_top_k(self.top_k_filter)
 
 
 class Learner(Protocol):
@@ -157,6 +148,7 @@ class FilteringLearner:
     inner: Learner
     estimator: Estimator
     options: LearnOptions
+    top_k_filter: TopK | None = None
 
     def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
         kept = self._in_top_k(X, noisy, start)
@@ -168,7 +160,7 @@ class FilteringLearner:
         return self._agree(X, noisy, self.inner.refit(take(X, kept), noisy[kept], model))
 
     def _in_top_k(self, X: object, noisy: NoisyLabels, start: Model | None) -> NDArray[np.int64]:
-        k = self.options.top_k_filter
+        k = self.top_k_filter
         return np.arange(len(noisy)) if k is None or start is None else in_top_k(noisy, start.predict_proba(X), k)
 
     def _agree(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
@@ -181,7 +173,13 @@ class FilteringLearner:
 
 
 def make_learner(
-    estimator: Estimator, correction: str, options: LearnOptions, random_state: np.random.RandomState, *, linear: bool = True
+    estimator: Estimator,
+    correction: str,
+    options: LearnOptions,
+    random_state: np.random.RandomState,
+    *,
+    linear: bool = True,
+    top_k_filter: TopK | None = None,
 ) -> Learner:
     """The learner for this correction; "auto" is "likelihood" where the estimator can take it, else "em".
 
@@ -193,6 +191,8 @@ def make_learner(
     random_state : numpy RandomState
     linear : bool
         False: "em" starts from the model that it is given even where a linear round is possible.
+    top_k_filter : int, "mean" or None
+        Leave out rows of earlier stages whose output misses the model's k likeliest classes.
     """
     wanted = _validate.one_of(CORRECTIONS, correction=correction)
     _require_known_labels(estimator, wanted, options)
@@ -211,7 +211,7 @@ def make_learner(
         inner = DebiasLearner(estimator, options, random_state)
     else:
         inner = EMLearner(estimator, options, random_state, linear)
-    return FilteringLearner(inner, estimator, options) if options.top_k_filter or options.consensus_rounds else inner
+    return FilteringLearner(inner, estimator, options, top_k_filter) if top_k_filter or options.consensus_rounds else inner
 
 
 def takes_raw_labels(estimator: Estimator) -> bool:

@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """ClusterPrior: what the labels of a row's cluster are like, asked privately, as the prior that the row is drawn with."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from labeldp import _validate
-from labeldp.aggregates import Aggregate, Histogram
+from labeldp.aggregates import Histogram
 from labeldp.laws import ClusterRR, Law
 from labeldp.laws.cluster_budget import split_budget
-from labeldp.learn.cluster_request import clustering_request
-from labeldp.learn.clusters import Clusters, clusters_for, find_clusters
-from labeldp.learn.model import Floats
+from labeldp.learn.clusters import clustering_request, clusters_for, find_clusters
 from labeldp.protocol.groups import GroupPlan, left_of
 
 
@@ -113,32 +110,3 @@ class ClusterPrior(BaseEstimator):
 def _share(epsilon: float) -> float:
     """The histogram's part of a budget, to three digits."""
     return float(f"{epsilon / (1 + epsilon):.3g}")
-
-
-@dataclass(frozen=True, eq=False)
-class ClusterModel:
-    """The histograms of clusters as a model of the true label: what a row's cluster is like.
-
-    Attributes
-    ----------
-    clusters : Clusters
-    answer : Aggregate
-        Of a histogram.
-    """
-
-    clusters: Clusters
-    answer: Aggregate
-
-    @property
-    def classes_(self) -> NDArray[np.int64]:
-        """The class codes 0..K-1."""
-        return np.arange(len(self.answer.classes))
-
-    def predict_proba(self, X: Any) -> Floats:
-        """(n, K): the histogram of each row's nearest cluster, by `labeldp.aggregates.Aggregate.prior`.
-
-        Parameters
-        ----------
-        X : (n, ...) features
-        """
-        return self.answer.prior(self.clusters.assign(X))

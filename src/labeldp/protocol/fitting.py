@@ -5,19 +5,16 @@ Raw labels pass through here to the door as arguments; nothing keeps them. With 
 machine that only trains needs none of it.
 """
 
-import contextlib
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import array_digest
-from labeldp.errors import InvalidInput, RawLabelsWarning, UnmeasuredWarning
+from labeldp.errors import InvalidInput, UnmeasuredWarning, warn
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence.noisy import derived
 from labeldp.laws import Law, law_named
@@ -25,38 +22,58 @@ from labeldp.laws.base import check_told_apart
 from labeldp.privacy.encode import classes_for, declare, infers
 from labeldp.privacy.row_ids import RowIds
 from labeldp.protocol import metrics
-from labeldp.protocol.groups import Charging, GroupPlan, GroupPrior, ask_groups, is_group_prior
+from labeldp.protocol.groups import GroupPlan, GroupPrior, is_group_prior
 from labeldp.protocol.stages import HELD_OUT, MIN_VALIDATION_ROWS, PriorOfRows, Rows, StagePlan, plan_stages
 
 if TYPE_CHECKING:
     from labeldp.aggregates import Aggregate
     from labeldp.privacy.answers import GroupAnswer
+    from labeldp.privacy.ledger import Ledger
+    from labeldp.privacy.noise import SeededNoise
+    from labeldp.privacy.request import Account
     from labeldp.privacy.run import Run
 
 Floats = NDArray[np.float64]
 HeldOut = tuple[Rows, NoisyLabels]
 TopK = int | Literal["mean"]
 
-_HAND_ON = {"base", "compose", "externals", "frozen", "pipeline", "utils"}  # of scikit-learn: what passes labels on as they are
-_SUPERVISED = ("sklearn.feature_selection.", "sklearn.cross_decomposition.")  # their transformers need labels, whatever their tags say
-_told: set[str] = set()  # callers that this process has warned of
 
+@dataclass(frozen=True, eq=False)
+class FitSettings:
+    """What an estimator was asked for that its labels are charged and drawn by; `LabelDPClassifier` says what each means.
 
-class Settings(Charging, Protocol):
-    """The parameters that estimators have in common; `LabelDPClassifier` says what each means."""
+    Attributes
+    ----------
+    epsilon : float
+        Of the whole fit, for one unit.
+    classes : sequence of K values, "infer", or None
+    dataset : str or None
+    column : str
+    max_rows_per_unit : int
+    ledger : Ledger, path, or None
+    noise : SeededNoise or None
+    law, n_stages, stage_sizes, prior, validation_fraction
+        Of estimators that draw each row.
+    """
 
-    @property
-    def n_stages(self) -> int: ...
-    @property
-    def stage_sizes(self) -> Sequence[float] | None: ...
-    @property
-    def law(self) -> str | Law: ...
-    @property
-    def prior(self) -> ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | None: ...
-    @property
-    def classes(self) -> Sequence[object] | None: ...
-    @property
-    def validation_fraction(self) -> float: ...
+    epsilon: float
+    classes: Sequence[object] | None = None
+    dataset: str | None = None
+    column: str = "label"
+    max_rows_per_unit: int = 1
+    ledger: "Ledger | None" = None
+    noise: "SeededNoise | None" = None
+    law: str | Law = "auto"
+    n_stages: int = 1
+    stage_sizes: Sequence[float] | None = None
+    prior: ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | None = None
+    validation_fraction: float = 0.0
+
+    def account(self, resumes: str = "") -> "Account":
+        """Who is charged; `resumes` is the run id of the run that must be picked up."""
+        from labeldp.privacy.request import Account
+
+        return Account(self.dataset, self.column, self.max_rows_per_unit, self.ledger, self.noise, resumes=resumes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +82,9 @@ class FitPlan:
 
     Attributes
     ----------
+    settings : FitSettings
+    rows : RowIds
+        Ids and units, as `fit` got them.
     classes : tuple of K values
     inferred : bool
         The classes were read off the labels.
@@ -79,6 +99,8 @@ class FitPlan:
         The validation part where such a prior was bought: it was asked of the other rows alone. None: the run chooses it.
     """
 
+    settings: FitSettings
+    rows: RowIds
     classes: tuple[object, ...]
     inferred: bool
     stages: StagePlan
@@ -99,6 +121,12 @@ class FitPlan:
         if self.prior is None:
             return "" if self.grouped is None else self.grouped.digest
         return array_digest({"prior": self.prior})
+
+    @property
+    def known(self) -> Any:
+        """What the answer says of any row, as a model of the true label; None without one."""
+        found = None if self.grouped is None else self.grouped.found
+        return None if self.answer is None or found is None else found.model_of(self.answer)
 
     @property
     def invertible(self) -> bool:
@@ -126,101 +154,19 @@ def check_count(n_labels: int, n_rows: int) -> None:
         raise InvalidInput(f"Expected at least 2 rows, got n_samples={n_rows}.")
 
 
-def require_own_labels(settings: Charging) -> None:
-    """Refuse, or warn of, raw labels that come through another estimator or a search, which chooses rows or makes labels of its own.
-
-    With a ledger a repeat is known by its rows: of several targets that another estimator makes, all but the first would get the first
-    one's labels. Without one, each of its fits is a spend of its own. Pipelines hand labels on as they are; a step of theirs that learns
-    from labels, such as a selection of features, would publish what it learned from raw ones.
-
-    Parameters
-    ----------
-    settings : Charging
-        The estimator that is fitted.
-
-    Raises
-    ------
-    InvalidInput
-        With a durable ledger, or where a step of a pipeline has read the labels; nothing is charged.
-    """
-    if settings.noise is not None:
-        return
-    caller, step = _made_by(), _step_that_learned()
-    if step:
-        raise InvalidInput(
-            f"Expected raw labels that nothing has read before, got some through a pipeline whose step {step} learns from labels: what it "
-            "learned of these is protected by no epsilon. Nothing was charged. Leave the step out, or put it behind the noise, into the "
-            "estimator that this one is given: LabelDPClassifier(make_pipeline(step, estimator), ...)."
-        )
-    if not caller:
-        return
-    once = (
-        "Privatize the labels once, noisy = labeldp.privatize(y, law, ...), and pass noisy for y, in a search or cross-validation with a "
-        "splitter that does not look at labels, such as cv=KFold(5); or fit this estimator by itself, which takes any number of classes."
-    )
-    if settings.ledger is not None:
-        raise InvalidInput(
-            f"Expected raw labels from whoever holds them, got some through scikit-learn's {caller}, which chooses rows or makes targets "
-            f"of its own: a ledger would take those for a repeat, or charge for each. Nothing was charged. {once}"
-        )
-    if caller not in _told:
-        _told.add(caller)
-        warnings.warn(
-            f"Raw labels come through scikit-learn's {caller}: each of its fits spends epsilon anew, the spends add up, and its scores "
-            f"come from raw labels. {once} (Said once.)",
-            RawLabelsWarning,
-            stacklevel=4,
-        )
-
-
-def _made_by() -> str:
-    """What of scikit-learn has called for this fit with labels or rows of its own choice: the outermost class or function; "" for none."""
-    found, frame = "", sys._getframe(2).f_back
-    while frame is not None:
-        package, _, part = str(frame.f_globals.get("__name__")).partition(".")
-        part = part.split(".")[0]
-        if package == "sklearn" and part not in _HAND_ON and not part.startswith("_"):
-            owner = frame.f_locals.get("self")
-            found = frame.f_code.co_name if owner is None else type(owner).__name__
-        frame = frame.f_back
-    return found
-
-
-def _step_that_learned() -> str:
-    """The class of a step that learns from labels, of a pipeline that has called for this fit; "" for none."""
-    frame = sys._getframe(2).f_back
-    while frame is not None:
-        owner = frame.f_locals.get("self") if str(frame.f_globals.get("__name__")).partition(".")[2] == "pipeline" else None
-        for named in list(getattr(owner, "steps", None) or ())[:-1]:
-            if found := _learns_from_labels(named[1]):
-                return found
-        frame = frame.f_back
-    return ""
-
-
-def _learns_from_labels(step: Any) -> str:
-    """The class of a transformer, or of one that it holds, that needs labels, as scikit-learn's tags and modules say; "" for none."""
-    held = [getattr(step, name, None) or () for name in ("steps", "transformer_list", "transformers")]
-    if any(held):
-        held.append([("remainder", getattr(step, "remainder", None))])
-        return next((found for each in held for named in each if (found := _learns_from_labels(named[1]))), "")
-    kind = type(step)
-    required = hasattr(kind, "__sklearn_tags__") and step.__sklearn_tags__().target_tags.required
-    chosen = kind.__module__.startswith(_SUPERVISED) and kind.__name__ != "VarianceThreshold" and not getattr(step, "prefit", False)
-    return kind.__name__ if required or chosen or hasattr(step, "fit_resample") else ""
-
-
-def settled_classes(settings: Settings, labels: NDArray[Any]) -> tuple[tuple[object, ...], bool]:
+def settled_classes(settings: FitSettings, labels: NDArray[Any]) -> tuple[tuple[object, ...], bool]:
     """The classes of a fit, and whether they were read off the raw labels; where none are declared, a Law says how many codes there are."""
     return classes_for(labels, settings.classes, settings.law.n_classes if isinstance(settings.law, Law) else None)
 
 
-def plan_fit(settings: Settings, classes: tuple[object, ...], X: Any, n_rows: int, *, inferred: bool) -> FitPlan:
+def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X: Any, n_rows: int, *, inferred: bool) -> FitPlan:
     """Law, stages and first prior of a fit; every fault of the settings is found here, before the charge.
 
     Parameters
     ----------
-    settings : Settings
+    settings : FitSettings
+    rows : RowIds
+        Ids and units, as `fit` got them.
     classes : tuple of K values
     X : what a prior that is a function is given
     n_rows : int
@@ -240,10 +186,10 @@ def plan_fit(settings: Settings, classes: tuple[object, ...], X: Any, n_rows: in
     first = stages.law_of(0, has_prior=known is not None)
     if known is not None and not first.draws_side:
         check_told_apart(first, first.told_apart(first.prepare(known)), classes, n_rows)
-    return FitPlan(classes, inferred, stages, known, grouped)
+    return FitPlan(settings, rows, classes, inferred, stages, known, grouped)
 
 
-def _grouped(settings: Settings, prior: GroupPrior, X: Any, n_rows: int, n_classes: int) -> GroupPlan:
+def _grouped(settings: FitSettings, prior: GroupPrior, X: Any, n_rows: int, n_classes: int) -> GroupPlan:
     if isinstance(settings.law, Law):
         _require_use(settings.law)
     return prior.plan_groups(
@@ -256,7 +202,7 @@ def _grouped(settings: Settings, prior: GroupPrior, X: Any, n_rows: int, n_class
     )
 
 
-def _law_of(settings: Settings, grouped: GroupPlan | None, n_classes: int) -> Law:
+def _law_of(settings: FitSettings, grouped: GroupPlan | None, n_classes: int) -> Law:
     from labeldp.privacy.draw import check_contract, law_per_row
 
     if grouped is None:
@@ -268,21 +214,52 @@ def _law_of(settings: Settings, grouped: GroupPlan | None, n_classes: int) -> La
     return law
 
 
-def answer_for(settings: Settings, plan: FitPlan, labels: NDArray[Any], rows: RowIds) -> "GroupAnswer | None":
+def answer_for(plan: FitPlan, labels: NDArray[Any]) -> "GroupAnswer | None":
     """What the labels of the rows to learn from say of a prior's groups: the first of a fit's two charges. None without such a prior.
 
     Parameters
     ----------
-    settings : Settings
     plan : FitPlan
     labels : (n,) raw labels
-    rows : RowIds
-        Ids and units, as `fit` got them.
     """
     if plan.grouped is None:
         return None
     held_out = plan.stages.validation_fraction
-    return ask_groups(settings, plan.grouped, labels, plan.classes, inferred=plan.inferred, rows=rows, held_out=held_out)
+    return ask_groups(plan.settings, plan.grouped, labels, plan.classes, inferred=plan.inferred, rows=plan.rows, held_out=held_out)
+
+
+def ask_groups(
+    settings: FitSettings,
+    plan: GroupPlan,
+    labels: NDArray[Any],
+    classes: Sequence[object],
+    *,
+    inferred: bool,
+    rows: RowIds,
+    held_out: float = 0.0,
+) -> "GroupAnswer":
+    """Charge and answer the plan's question; a repeat of a settled one costs nothing.
+
+    Parameters
+    ----------
+    settings : FitSettings
+        Its epsilon is the total; where a law follows, refused at once if the budget has no room for all of it on these rows.
+    plan : GroupPlan
+    labels : (n,) raw labels
+    classes : sequence of K values
+    inferred : bool
+        They were read off the labels.
+    rows : RowIds
+        Ids and units, as `fit` got them.
+    held_out : float in [0, 1)
+        Share of the rows that are left out, to measure a model by that did not see their labels.
+    """
+    from labeldp.privacy.answers import GroupQuestion, answer_groups
+
+    total = settings.epsilon if plan.epsilon else None
+    kept = {} if plan.found is None else plan.found.kept
+    question = GroupQuestion(plan.query, plan.groups, held_out, total, plan.request, kept)
+    return answer_groups(labels, question, classes, settings.account(), rows, inferred=inferred)
 
 
 def with_prior_behind(plan: FitPlan, noisy: NoisyLabels) -> NoisyLabels:
@@ -333,66 +310,32 @@ def first_prior(prior: Any, X: Any, n_rows: int, law: Law) -> Floats | None:
     return weights
 
 
-def open_fit(
-    settings: Settings,
-    plan: FitPlan,
-    labels: NDArray[Any],
-    rows: RowIds,
-    *,
-    public_digest: Callable[[], str],
-    resumes: str = "",
-) -> "Run":
+def open_fit(plan: FitPlan, labels: NDArray[Any], *, public_digest: Callable[[], str], resumes: str = "") -> "Run":
     """Charge the fit's run, or pick up the one that it repeats.
 
     Parameters
     ----------
-    settings : Settings
     plan : FitPlan
     labels : (n,) raw labels
-    rows : RowIds
-        Ids and units, as `fit` got them.
     public_digest : function
         Gives the digest of the public columns; called only where it is needed to recognise a repeat.
     resumes : str
         Run id of the run that must be picked up; "" for any, or a new one.
     """
     from labeldp.privacy.door import open_run
-    from labeldp.privacy.request import Account
 
+    settings, rows = plan.settings, plan.rows
     known = settings.ledger is not None or settings.noise is not None
     return open_run(
         labels,
         plan.classes,
-        Account(settings.dataset, settings.column, settings.max_rows_per_unit, settings.ledger, settings.noise, resumes=resumes),
+        settings.account(resumes),
         rows,
         epsilon=plan.stages.law.epsilon,
         laws=plan.to_dict(),
         prior_digest=plan.prior_digest,
         public_digest=public_digest() if known and rows.ids is None else "",
     )
-
-
-@contextlib.contextmanager
-def paid(run: "Run", rows: RowIds) -> Iterator[None]:
-    """Tell whoever gets an error of the training that the labels are drawn, paid for and kept.
-
-    Parameters
-    ----------
-    run : Run
-        Charged.
-    rows : RowIds
-        Ids and units, as `fit` got them.
-    """
-    try:
-        yield
-    except Exception as error:
-        if run.receipt.recorded:
-            same = "the same ids" if rows.ids is not None else "the same labels in the same order"
-            error.add_note(
-                f"Run {run.receipt.run_id} is charged, and its labels are kept. Fit again at no further cost, with {same}; X and the "
-                "estimator may be others, but not a prior of your own."
-            )
-        raise
 
 
 def check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, unit: object) -> None:
@@ -414,12 +357,12 @@ def hold_out(noisy: NoisyLabels, fraction: float, permutation: Callable[[NDArray
     able = np.flatnonzero(noisy.measurable.evidenced)
     if not len(able) and share * len(noisy) >= MIN_VALIDATION_ROWS:
         laws = ", ".join(sorted({block.law.name for block in noisy.blocks}))
-        warnings.warn(
-            f"No stage of these noisy labels (laws: {laws}) has an unbiased estimator for all of its rows, so no row can be held out that "
-            "would measure the model fairly: there is no estimated accuracy. Add rows drawn without a prior ('rr', 'subset'), or pass "
-            "validation_fraction=0.",
-            UnmeasuredWarning,
-            stacklevel=4,
+        warn(
+            UnmeasuredWarning(
+                f"No stage of these noisy labels (laws: {laws}) has an unbiased estimator for all of its rows, so no row can be held out "
+                "that would measure the model fairly: there is no estimated accuracy. Add rows drawn without a prior ('rr', 'subset'), or "
+                "pass validation_fraction=0."
+            )
         )
     count = int(min(share * len(noisy), 0.5 * len(able)))
     return np.sort(permutation(able)[:count]) if count >= MIN_VALIDATION_ROWS else np.empty(0, np.int64)

@@ -4,7 +4,7 @@
 The question is a histogram of the same labels that the law then draws from, in the same ledger, data set and column: the two add.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard
 
@@ -16,13 +16,10 @@ from labeldp._hash import array_digest, digest
 from labeldp._rounding import exact, float_down
 from labeldp.errors import InvalidInput
 from labeldp.laws import Law
-from labeldp.privacy.row_ids import RowIds
 
 if TYPE_CHECKING:  # a machine that only trains has none of what custody and aggregates need
     from labeldp.aggregates import Query
     from labeldp.privacy.answers import GroupAnswer
-    from labeldp.privacy.ledger import Ledger
-    from labeldp.privacy.noise import SeededNoise
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +46,7 @@ class GroupPlan:
     query: "Query"
     epsilon: float
     law: Law | None = None
-    found: Any = None
+    found: "Found | None" = None
     request: Callable[[NDArray[np.intp] | None], str] | None = None
 
     @property
@@ -74,6 +71,10 @@ class Found(Protocol):
         """The same as it was when the groups were asked."""
         ...
 
+    def model_of(self, answer: "Aggregate") -> Any:
+        """What an answer about the groups says of any row: a model with `predict_proba`."""
+        ...
+
 
 class GroupPrior(Protocol):
     """What an estimator's `prior=` must have to be a prior of groups."""
@@ -91,23 +92,6 @@ class GroupPrior(Protocol):
             As the user asked for it.
         """
         ...
-
-
-class Charging(Protocol):
-    """Whom a charge is for; see `labeldp.protocol.fitting.Settings`."""
-
-    @property
-    def epsilon(self) -> float: ...
-    @property
-    def dataset(self) -> str | None: ...
-    @property
-    def column(self) -> str: ...
-    @property
-    def max_rows_per_unit(self) -> int: ...
-    @property
-    def ledger(self) -> "Ledger | None": ...
-    @property
-    def noise(self) -> "SeededNoise | None": ...
 
 
 def is_group_prior(prior: Any) -> TypeGuard[GroupPrior]:
@@ -133,39 +117,3 @@ def left_of(epsilon: float, part: float, what: str = "the prior") -> float:
     if not rest > 0:
         raise InvalidInput(f"Expected {what} to leave something of epsilon={epsilon!r}, got {part!r}. Lower it.")
     return rest
-
-
-def ask_groups(
-    settings: Charging,
-    plan: GroupPlan,
-    labels: NDArray[Any],
-    classes: Sequence[object],
-    *,
-    inferred: bool,
-    rows: RowIds,
-    held_out: float = 0.0,
-) -> "GroupAnswer":
-    """Charge and answer the plan's question; a repeat of a settled one costs nothing.
-
-    Parameters
-    ----------
-    settings : Charging
-        Its epsilon is the total; where a law follows, refused at once if the budget has no room for all of it on these rows.
-    plan : GroupPlan
-    labels : (n,) raw labels
-    classes : sequence of K values
-    inferred : bool
-        They were read off the labels.
-    rows : RowIds
-        Ids and units, as `fit` got them.
-    held_out : float in [0, 1)
-        Share of the rows that are left out, to measure a model by that did not see their labels.
-    """
-    from labeldp.privacy.answers import GroupQuestion, answer_groups
-    from labeldp.privacy.request import Account
-
-    total = settings.epsilon if plan.epsilon else None
-    kept = {} if plan.found is None else plan.found.kept
-    account = Account(settings.dataset, settings.column, settings.max_rows_per_unit, settings.ledger, settings.noise)
-    question = GroupQuestion(plan.query, plan.groups, held_out, total, plan.request, kept)
-    return answer_groups(labels, question, classes, account, rows, inferred=inferred)

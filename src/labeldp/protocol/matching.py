@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which row of X belongs to which noisy label: by ids where they are given; an order that nothing vouches for is told."""
 
-import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labeldp.errors import InvalidInput, LabelDPWarning
+from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence.noisy import id_keys
 
@@ -74,7 +73,7 @@ def require_same_rows(n_items: int, noisy: NoisyLabels) -> None:
         )
 
 
-def warn_of_order(noisy: NoisyLabels, *, own: bool, stacklevel: int) -> None:
+def warn_of_order(noisy: NoisyLabels, *, own: bool) -> None:
     """Say that nothing tells which row of X has which noisy label, where their orders may differ.
 
     Parameters
@@ -82,8 +81,6 @@ def warn_of_order(noisy: NoisyLabels, *, own: bool, stacklevel: int) -> None:
     noisy : NoisyLabels
     own : bool
         The order in which the labels were privatized in this process is the order of X.
-    stacklevel : int
-        Of the warning, as the caller would give it.
     """
     drawn = noisy.order == "drawn"
     named = noisy.explicit_ids and not np.array_equal(noisy.ids, np.arange(len(noisy)))
@@ -100,8 +97,4 @@ def warn_of_order(noisy: NoisyLabels, *, own: bool, stacklevel: int) -> None:
         if noisy.explicit_ids
         else "It has no ids to match by: read X from that very file, and say so by ids=range(len(X)); or release it with an id column."
     )
-    warnings.warn(
-        f"{why}, and nothing says which row of X has which: row i of X is taken for that of noisy label i{first}. {fix}",
-        LabelDPWarning,
-        stacklevel=stacklevel + 1,
-    )
+    warn(LabelDPWarning(f"{why}, and nothing says which row of X has which: row i of X is taken for that of noisy label i{first}. {fix}"))

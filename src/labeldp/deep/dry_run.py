@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training of one step, on a copy of the net, before anything is charged: what would stop the real one stops this one for nothing."""
+"""The dry run: one step with a copy of the net and made-up classes, so that what would stop the training is found before the charge."""
 
-import contextlib
 import copy
-import random
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,9 +15,10 @@ from labeldp.deep.loop import Recipe, train
 from labeldp.deep.losses import debiased_loss
 from labeldp.deep.stages import plain, seeded, takes_labels
 from labeldp.errors import InvalidInput
+from labeldp.protocol.estimator import undisturbed
 
 
-def rehearse(module: nn.Module, few: Tensor, n_classes: int, recipes: Sequence[Recipe], device: torch.device, *, rows: int) -> None:
+def dry_run(module: nn.Module, few: Tensor, n_classes: int, recipes: Sequence[Recipe], device: torch.device, *, rows: int) -> None:
     """One step of each recipe, with labels made up here.
 
     Parameters
@@ -51,7 +48,7 @@ def rehearse(module: nn.Module, few: Tensor, n_classes: int, recipes: Sequence[R
     inputs = Resident(few[torch.arange(rows) % len(few)])
     for recipe in {id(each): each for each in recipes}.values():
         _require_loss_of_evidence(recipe.loss)
-        with _undisturbed(device) as generator:
+        with undisturbed(), seeded(0, 0, device) as generator:  # its schedule may be 0, of which training itself warns
             step = replace(recipe, epochs=1, batch_size=max(2, rows), patience=None)
             try:
                 train(copy.deepcopy(module), inputs, _target(recipe.loss, rows, n_classes), step, generator=generator, device=device)
@@ -102,19 +99,3 @@ def _require_loss_of_evidence(loss: Any) -> None:
             f"Expected a loss of what was released, got torch's {name}, which takes true labels. Use deep.likelihood_loss, or "
             "deep.cross_entropy for noisy labels as if they were true."
         )
-
-
-@contextlib.contextmanager
-def _undisturbed(device: torch.device) -> Iterator[torch.Generator]:
-    """A generator; torch's, numpy's and Python's global ones are put back, which a function of the user's may draw from.
-
-    The training itself says what there is to warn of; one step is no training, and its schedule may be 0.
-    """
-    of_numpy, of_python = np.random.get_state(), random.getstate()
-    try:
-        with seeded(0, 0, device) as generator, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield generator
-    finally:
-        np.random.set_state(of_numpy)
-        random.setstate(of_python)

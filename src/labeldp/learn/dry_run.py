@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training on a few rows with made-up classes, before anything is charged: what would stop the real one stops this one for nothing."""
+"""The dry run: a training on a few rows with made-up classes, so that what would stop the real one is found before the charge."""
 
-import contextlib
-import random
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +14,7 @@ from labeldp.laws import RandomizedResponse
 from labeldp.learn.features import text_columns
 from labeldp.learn.labels import len_of
 from labeldp.learn.model import Estimator, Model, fit_codes, heard_by, take
+from labeldp.protocol.estimator import undisturbed
 
 _FEW, _ROUNDS, _CATEGORIES = 60, 5, 300
 _LENGTHS = ("max_iter", "n_estimators", "iterations", "n_iter", "num_boost_round")
@@ -24,7 +22,7 @@ _LENGTHS = ("max_iter", "n_estimators", "iterations", "n_iter", "num_boost_round
 Fit = Callable[[Estimator, Any, NoisyLabels], Model]
 
 
-def rehearse(estimator: Estimator, X: Any, n_classes: int, rows: int, fit: Fit | None = None) -> None:
+def dry_run(estimator: Estimator, X: Any, n_classes: int, rows: int, fit: Fit | None = None) -> None:
     """Fit a copy to some rows of X with made-up labels, and predict all of X: first few rows and rounds, then as many as the fit will have.
 
     Parameters
@@ -129,16 +127,3 @@ def _advice(what: str) -> str:
     if "unknown categor" in what:
         return " Categories that are rare are new to a part of the rows: OneHotEncoder(handle_unknown='ignore') takes them."
     return ""
-
-
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """numpy's and Python's global random states are put back afterwards, and no warning is shown: the real training gives its own."""
-    of_numpy, of_python = np.random.get_state(), random.getstate()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        np.random.set_state(of_numpy)
-        random.setstate(of_python)
