@@ -162,7 +162,7 @@ def settings(run: Run) -> Run:
 
 def described(run: Run) -> Run:
     """The settings as JSON."""
-    return {name: str(value) if name == "options" else value for name, value in settings_of(run["method"], run["epsilon"]).items()}
+    return dict(settings_of(run["method"], run["epsilon"]))
 
 
 def run_all(names: Sequence[str], epsilons: Sequence[float], seeds: int, jobs: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TorchClassifier: any torch net, trained on private labels, with scikit-learn's interface and without scikit-learn."""
+"""TorchClassifier: any torch net, trained on private labels, with scikit-learn's interface."""
 
 import copy
 import functools
@@ -60,58 +60,61 @@ class TorchClassifier(StagedEstimator[Trained]):
     Parameters
     ----------
     module : nn.Module, or function of the number of classes that makes one
-        Gives logits (m, K). Copied, never changed.
-    recipe : Recipe or sequence of Recipe, optional
+        Gives logits (m, K). Copied, never changed. No default.
+    recipe : Recipe or sequence of n_stages Recipes, default=None
         How it is trained: one for all stages, or one for each, of which the first ones are used where there are fewer stages.
         None: `Recipe()`, with five epochs where there are two classes, whose noise a net learns by heart sooner. Losses of hard labels
         get the most likely label of each row, `debiased_loss` its weights, all others log-likelihoods (see `Recipe.loss` for losses of
         your own).
-    epsilon : float
+    epsilon : float > 0, default=1.0
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
-    n_stages : int
+    n_stages : int >= 1, default=1
         With 2 or more the rows are drawn in parts, and the model of each stage is the prior with which the next part is privatized
         (LP-MST), at the same epsilon; each stage has all epochs of its recipe. On some thousand rows one stage was mostly better. One
         stage is used where a prior could not help.
-    stage_sizes : sequence of floats, optional
-        Share of the rows in each stage; equal by default.
-    law : "auto", a law's name, or a Law
-        The paper's LP-2ST is `n_stages=2, law="rr-with-prior", top_k_filter="mean"` with `Recipe(loss=cross_entropy, alpha=8.0)`.
-    prior : (n, K) array, function of X, or labeldp.learn.ClusterPrior, optional
+    stage_sizes : sequence of n_stages floats > 0, default=None
+        Share of the rows in each stage, at any scale. None: equal shares.
+    law : str or Law, default="auto"
+        A law's name, or a Law. "auto" draws each row with the most informative law. The paper's LP-2ST is
+        `n_stages=2, law="rr-with-prior", top_k_filter="mean"` with `Recipe(loss=cross_entropy, alpha=8.0)`.
+    prior : (n, K) array of floats >= 0, function of X, or labeldp.learn.ClusterPrior, default=None
         Public class weights for the first stage; they must not depend on these labels. A ClusterPrior asks them privately, at a part of
         epsilon, and the law gets the rest; of a Dataset it needs an embedder.
-    prior_temperature : float
+    prior_temperature : float > 0, default=1.0
         Of the model that becomes the next stage's prior: below 1 sharpens it, above 1 flattens it.
-    top_k_filter : int or "mean", optional
+    top_k_filter : int >= 1, "mean" or None, default=None
         In later stages, leave out rows of earlier ones whose output misses the k classes that the model so far holds likeliest. "mean", as
         in the paper: k is the mean number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
-    warm_start : bool
+    warm_start : bool, default=True
         Later stages start from the weights, and the statistics of batch normalisation, of the stage before; else from the first ones.
-    classes : sequence of K values, or "infer", optional
+    classes : sequence of K values, or "infer", default=None
         The public list of classes. Raw labels need one, unless they are integer codes and `law` is a Law, which knows K; noisy labels
         bring theirs. "infer" reads it off raw labels, which tells everybody which classes occur: it warns, `privacy_.except_for` says so,
         and floats, or more than sqrt(n) different values, are refused.
-    validation_fraction : float in [0, 1)
+    validation_fraction : float in [0, 1), default=0.0
         Rows held out of training, to measure the model by their noisy labels. With `Recipe(patience=...)` every other one chooses the epoch
         and the rest measure. None by default, where `LabelDPClassifier` has 0.1: it learns from these rows after they have measured, by a
         second fit, and a net does not train twice, so they would be lost to it. Pass 0.1 for the estimates below.
-    dataset, column : str
-        What a durable ledger charges.
-    max_rows_per_unit : int
+    dataset : str, default=None
+        The name of the data set in the ledger; a ledger needs one.
+    column : str, default="label"
+        The name of the label column in the ledger.
+    max_rows_per_unit : int >= 1, default=1
         Rows of one unit that are used, where `fit` gets `unit`.
-    ledger : Ledger, or its path, optional
+    ledger : Ledger or its path, default=None
         Durable record of the spend. A fit that is repeated on the same rows then gets the stored outputs at no further cost.
-    noise : SeededNoise, optional
+    noise : SeededNoise, default=None
         For tests and benchmarks on public data only.
-    random_state : int, RandomState or None
+    random_state : int >= 0, RandomState or None, default=None
         Drives training only, never the noise or who is in which stage.
-    device : "auto", str, torch.device, or lightning's Fabric
+    device : str, torch.device, or lightning's Fabric, default="auto"
         "auto": the GPU if there is one. A launched Fabric decides device, precision and distribution; every process then calls `fit` with
         the same X, and the first one alone reads the raw labels, draws, and writes to the folder: pass y=None in the others.
-    folder : str or Path, optional
+    folder : str or Path, default=None
         Where `fit` keeps its state: one that is called again after it was killed goes on with the step that it was at, trains no finished
         stage again and draws no label twice. Raw labels then need a ledger; give a function that makes the net, or a net that has the
         same first weights each time.
-    progress : function of an Epoch, optional
+    progress : function of an Epoch, default=None
         Called after each epoch of each stage; may raise to stop.
 
     Attributes
@@ -137,11 +140,21 @@ class TorchClassifier(StagedEstimator[Trained]):
     n_features_in_ : int
         Columns of X, where it is a table.
 
+    See Also
+    --------
+    labeldp.LabelDPClassifier : the same for any estimator of scikit-learn.
+    labeldp.deep.train : a training by itself, on evidence.
+
+    References
+    ----------
+    Ghazi, Golowich, Kumar, Manurangsi and Zhang (2021), "Deep Learning with Label Differential Privacy": RRWithPrior and LP-MST.
+
     Notes
     -----
     Guarantee: epsilon-label-DP of everything the fit leaves behind: labels pass the door once, and all else is post-processing of what it
-    released. Features are not protected. scikit-learn is not needed; where it is installed, this can be cloned, searched and put into
-    `LabelDPClassifier`, which then decides about stages and laws. Learning from noisy labels needs torch, numpy and pyarrow alone.
+    released. Features are not protected. scikit-learn is not needed; where it is installed, this is one of its estimators, can be cloned
+    and searched, and put into `LabelDPClassifier`, which then decides about stages and laws. Learning from noisy labels needs torch,
+    numpy and pyarrow alone.
 
     Examples
     --------

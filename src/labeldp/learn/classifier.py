@@ -38,48 +38,56 @@ class LabelDPClassifier(StagedEstimator[Model]):
 
     Parameters
     ----------
-    estimator : classifier or pipeline, optional
+    estimator : classifier or pipeline, default=None
         Histogram gradient boosting if None, which takes columns of text and categories, and gaps. Cloned; trained on class codes 0..K-1.
-    epsilon : float
+    epsilon : float > 0, default=1.0
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
-    n_stages : int
+    n_stages : int >= 1, default=1
         Stages of training. With 2 or more the rows are drawn in parts, and each stage's model is the prior with which the next part is
         privatized (LP-MST); the cost is the same epsilon, and time. It pays where the first part alone makes a good model; judged by
         held-out noisy labels, it mostly did not, so the default is one. One stage is used where a prior could not help: two classes with
         law="auto", or a law that ignores priors.
-    stage_sizes : sequence of floats, optional
-        Share of the rows in each stage; equal by default.
-    law : "auto", a law's name, or a Law
-        "auto" draws each row with the most informative law. A Law instance must have this epsilon, or what a ClusterPrior leaves of it.
+    stage_sizes : sequence of n_stages floats > 0, default=None
+        Share of the rows in each stage, at any scale. None: equal shares.
+    law : str or Law, default="auto"
+        A law's name, or a Law, which must have this epsilon, or what a ClusterPrior leaves of it. "auto" draws each row with the most
+        informative law.
         The paper's LP-1ST and LP-2ST are `law="rr-with-prior", correction="none", validation_fraction=0` with n_stages=1 and 2, and
-        `options=LearnOptions(top_k_filter="mean")`.
-    correction : {"auto", "likelihood", "em", "debias", "none"}
+        `top_k_filter="mean"`.
+    correction : {"auto", "likelihood", "em", "debias", "none"}, default="auto"
         How the noise is accounted for: the exact likelihood (an estimator with `fit_likelihood`, or LogisticRegression, which becomes
         the equal SoftmaxRegression with a penalty chosen on held-out noisy rows), expectation-maximisation with sample weights (any
         estimator), the law undone on predictions, or not at all. "auto": likelihood where possible, else em; and em with a ClusterPrior,
         whose histograms are where it starts.
-    prior : (n, K) array, function of X, or ClusterPrior, optional
+    prior : (n, K) array of floats >= 0, function of X, or ClusterPrior, default=None
         Public class weights for the first stage; they must not depend on these labels. A `ClusterPrior` asks them privately, at a part of
         epsilon, and the law gets the rest.
-    classes : sequence of K values, or "infer", optional
+    prior_temperature : float > 0, default=1.0
+        Of the model that becomes the next stage's prior: below 1 sharpens it, above 1 flattens it.
+    top_k_filter : int >= 1, "mean" or None, default=None
+        In later stages, leave out rows of earlier ones whose output misses the k classes that the model so far holds likeliest. "mean", as
+        in the paper: k is the mean number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
+    classes : sequence of K values, or "infer", default=None
         The public list of classes. Raw labels need one, unless they are integer codes and `law` is a Law, which knows K; noisy labels
         bring theirs. "infer" reads it off raw labels, which tells everybody which classes occur: it warns, `privacy_.except_for` says so,
         and floats, or more than sqrt(n) different values, are refused.
-    validation_fraction : float in [0, 1)
+    validation_fraction : float in [0, 1), default=0.1
         Rows held out to choose and measure the model by their noisy labels, and not asked by a ClusterPrior; then learned from too (see
         `options`). None are held out where they would be fewer than 20.
-    dataset, column : str
-        What a durable ledger charges.
-    max_rows_per_unit : int
+    dataset : str, default=None
+        The name of the data set in the ledger; a ledger needs one.
+    column : str, default="label"
+        The name of the label column in the ledger.
+    max_rows_per_unit : int >= 1, default=1
         Rows of one unit that are used, where `fit` gets `unit`.
-    ledger : Ledger, or its path, optional
+    ledger : Ledger or its path, default=None
         Durable record of the spend. A fit that is repeated on the same rows then returns the stored outputs at no further cost.
-    noise : SeededNoise, optional
+    noise : SeededNoise, default=None
         For tests and benchmarks on public data only.
-    random_state : int, RandomState or None
+    random_state : int >= 0, RandomState or None, default=None
         Drives training only, never the noise or who is in which stage.
-    options : LearnOptions, optional
-        Rounds of EM, row budget, prior temperature, top-k filter, consensus retraining, refit.
+    options : LearnOptions, default=None
+        Rounds of EM, row budget, consensus retraining, refit. None: `LearnOptions()`.
 
     Attributes
     ----------
@@ -87,6 +95,8 @@ class LabelDPClassifier(StagedEstimator[Model]):
     estimator_ : fitted estimator (of class codes)
     noisy_labels_ : NoisyLabels of all rows, in the order of X
     privacy_ : PrivacySpent
+    receipts_ : tuple of Receipt
+        Of all charges: of a ClusterPrior, and of the rows.
     stages_ : tuple of Stage
     prior_ : ClusterModel or None
         The clusters and their noisy histograms, with a ClusterPrior.
@@ -98,6 +108,15 @@ class LabelDPClassifier(StagedEstimator[Model]):
     baseline_accuracy_, baseline_log_loss_ : Estimate or None
         What the class frequencies by themselves get there. Where a class is rare, accuracy says nothing without it.
     n_features_in_, feature_names_in_
+
+    See Also
+    --------
+    labeldp.deep.TorchClassifier : the same for a torch net.
+    labeldp.learn.NoiseCluster, labeldp.learn.ProportionClassifier : for budgets at which a single row's label says nothing.
+
+    References
+    ----------
+    Ghazi, Golowich, Kumar, Manurangsi and Zhang (2021), "Deep Learning with Label Differential Privacy": RRWithPrior and LP-MST.
 
     Notes
     -----

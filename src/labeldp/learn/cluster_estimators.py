@@ -154,31 +154,35 @@ class NoiseCluster(ClusterEstimator):
 
     Parameters
     ----------
-    estimator : classifier or pipeline, optional
+    estimator : classifier or pipeline, default=None
         None: a row is predicted as its nearest centre's cluster. Else it is cloned and trained on the training rows with their clusters'
         labels, at no cost: it smooths over borders between clusters, and over votes that went wrong.
-    epsilon : float
+    epsilon : float > 0, default=0.1
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`): all votes together.
-    n_clusters : int, optional
+    n_clusters : int in 1..n, default=None
         None: as many as the budget can tell the labels of (`labeldp.learn.clusters.clusters_for`).
-    embedder : None, "pca", "standard", transformer, or function of X, optional
+    embedder : "pca", "standard", transformer, or function of X, default=None
         What the rows are clustered by; see `labeldp.learn.clusters.find_clusters`. Good features are worth more than anything else here.
-    mechanism : {"auto", "permute-and-flip", "exponential", "gaussian"}
+    mechanism : {"auto", "permute-and-flip", "exponential", "gaussian"}, default="auto"
         Of the votes; "auto" is pure unless delta is above 0.
-    delta : float
-    algorithm : {"auto", "k-means", "mini-batch", "faiss"}
-    classes : sequence of K values, or "infer"
+    delta : float in [0, 1), default=0.0
+        Above 0: Gaussian noise.
+    algorithm : {"auto", "k-means", "mini-batch", "faiss"}, default="auto"
+        Finds the clusters; "auto" works in mini-batches above 200,000 rows.
+    classes : sequence of K values, or "infer", default=None
         The public list of classes; raw labels need one. "infer" reads it off them, which tells everybody which classes occur: it warns,
         `privacy_.except_for` says so, and floats, or more than sqrt(n) different values, are refused.
-    dataset, column : str
-        What a durable ledger charges.
-    max_rows_per_unit : int
+    dataset : str, default=None
+        The name of the data set in the ledger; a ledger needs one.
+    column : str, default="label"
+        The name of the label column in the ledger.
+    max_rows_per_unit : int >= 1, default=1
         Rows of one unit that are counted, where `fit` gets `unit`.
-    ledger : Ledger, or its path, optional
+    ledger : Ledger or its path, default=None
         Durable record of the spend. A fit that is repeated on the same rows then gets the stored votes at no further cost.
-    noise : SeededNoise, optional
+    noise : SeededNoise, default=None
         For tests and benchmarks on public data only.
-    random_state : int
+    random_state : int >= 0, default=0
         Of the clustering; fixed, so that a repeat is recognised. Never drives the noise.
 
     Attributes
@@ -194,13 +198,24 @@ class NoiseCluster(ClusterEstimator):
         sizes alone. 1 - 1/K for an empty cluster. `failure(lead)` supposes another lead.
     estimator_ : fitted estimator (of class codes), or None
     privacy_ : PrivacySpent
+    receipts_ : tuple of Receipt
+        Of the one charge.
     n_features_in_, feature_names_in_
+
+    See Also
+    --------
+    ProportionClassifier : learns from counts of the clusters, which also tell rows of a mixed cluster apart.
+    ClusterPrior : counts of clusters as the prior with which each row is drawn.
+
+    References
+    ----------
+    Tang et al. (2022), "Machine Learning with Differentially Private Labels", Algorithm 2; McKenna and Sheldon (2020),
+    "Permute-and-Flip", for the votes.
 
     Notes
     -----
     Guarantee: epsilon-label-DP of everything the fit leaves behind; a trusted curator counts raw labels. A row is in one cluster, so all
-    votes cost what one does. Cost: k-means, one pass over the labels, and the estimator's own fit. Source: Tang et al. 2022, Algorithm 2,
-    with votes by permute-and-flip (McKenna and Sheldon 2020).
+    votes cost what one does. Cost: k-means, one pass over the labels, and the estimator's own fit.
 
     Examples
     --------
@@ -274,33 +289,37 @@ class ProportionClassifier(ClusterEstimator):
 
     Parameters
     ----------
-    estimator : LogisticRegression, SoftmaxRegression, or pipeline that ends in one, optional
+    estimator : LogisticRegression, SoftmaxRegression, or pipeline that ends in one, default=None
         It is cloned; so is any other whose last step has a method `fit_counts(X, groups, counts, variance=, counted=)` as
         `labeldp.learn.SoftmaxRegression` has it. None: logistic regression on the embedding, whose scale, as for
         the clusters, says what counts.
-    epsilon : float
+    epsilon : float > 0, default=0.1
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`): all counts together.
-    n_clusters : int, optional
+    n_clusters : int in 1..n, default=None
         None: as many as the budget can tell the labels of (`labeldp.learn.clusters.clusters_for`).
-    embedder : None, "pca", "standard", transformer, or function of X, optional
+    embedder : "pca", "standard", transformer, or function of X, default=None
         What the rows are clustered by; see `labeldp.learn.clusters.find_clusters`.
-    mechanism : {"auto", "laplace", "gaussian"}
+    mechanism : {"auto", "laplace", "gaussian"}, default="auto"
         Of the noise on counts; "auto" is pure unless delta is above 0.
-    delta : float
-    algorithm : {"auto", "k-means", "mini-batch", "faiss"}
-    classes : sequence of K values, or "infer"
+    delta : float in [0, 1), default=0.0
+        Above 0: Gaussian noise.
+    algorithm : {"auto", "k-means", "mini-batch", "faiss"}, default="auto"
+        Finds the clusters; "auto" works in mini-batches above 200,000 rows.
+    classes : sequence of K values, or "infer", default=None
         The public list of classes; raw labels need one. "infer" reads it off them, which tells everybody which classes occur: it warns,
         `privacy_.except_for` says so, and floats, or more than sqrt(n) different values, are refused.
-    dataset, column : str
-        What a durable ledger charges.
-    max_rows_per_unit : int
+    dataset : str, default=None
+        The name of the data set in the ledger; a ledger needs one.
+    column : str, default="label"
+        The name of the label column in the ledger.
+    max_rows_per_unit : int >= 1, default=1
         Rows of one unit that are counted, where `fit` gets `unit`.
-    ledger : Ledger, or its path, optional
+    ledger : Ledger or its path, default=None
         Durable record of the spend. A fit that is repeated on the same rows then gets the stored counts at no further cost, for another
         estimator, too.
-    noise : SeededNoise, optional
+    noise : SeededNoise, default=None
         For tests and benchmarks on public data only.
-    random_state : int
+    random_state : int >= 0, default=0
         Of the clustering; fixed, so that a repeat is recognised. Never drives the noise.
 
     Attributes
@@ -311,14 +330,25 @@ class ProportionClassifier(ClusterEstimator):
         The noisy counts, with the number of rows of each cluster.
     estimator_ : fitted estimator (of class codes)
     privacy_ : PrivacySpent
+    receipts_ : tuple of Receipt
+        Of the one charge.
     n_features_in_, feature_names_in_
+
+    See Also
+    --------
+    NoiseCluster : one vote of each cluster, for any classifier.
+    SoftmaxRegression : the model that is fitted to the counts.
+
+    References
+    ----------
+    Quadrianto et al. (2009), "Estimating Labels from Label Proportions"; Yu et al. (2014), "On Learning from Label Proportions";
+    Javanmard et al. (2024), label differential privacy in curated bags.
 
     Notes
     -----
     Guarantee: epsilon-label-DP of everything the fit leaves behind; a trusted curator counts raw labels. A row is in one cluster, so all
-    counts cost what two of them do. Cost: k-means, one pass over the labels, and some tens of iterations of O(n K d). Source: learning
-    from label proportions (Quadrianto et al. 2009; Yu et al. 2014), with label differential privacy in curated bags (Javanmard et al.
-    2024); here the noise is in the likelihood.
+    counts cost what two of them do. Cost: k-means, one pass over the labels, and some tens of iterations of O(n K d). Where the
+    published methods correct counts, the noise is in the likelihood here.
 
     Examples
     --------

@@ -26,13 +26,13 @@ class LearnOptions:
 
     Attributes
     ----------
-    em_rounds : int
+    em_rounds : int >= 0, default=2
         Most rounds of expectation-maximisation a stage; as many are taken as the noisy labels of rows that a model has not seen speak for.
-    row_budget : int
+    row_budget : int >= 1, default=1_000_000
         Most rows of one weighted fit; beyond it classes are sampled from each row's posterior.
-    consensus_rounds : int
+    consensus_rounds : int >= 0, default=0
         Rounds of retraining on the rows whose noisy label agrees with the model's prediction (Das et al. 2025).
-    refit : bool
+    refit : bool, default=True
         Learn from the held-out rows too once the model is chosen; `estimated_accuracy_` is measured before that.
     """
 

@@ -20,17 +20,17 @@ class ClusterPrior(BaseEstimator):
 
     Parameters
     ----------
-    embedder : None, "pca", "standard", transformer, or function of X, optional
+    embedder : "pca", "standard", transformer, or function of X, default=None
         What the rows are clustered by; see `labeldp.learn.clusters.find_clusters`. It must not have been made with these labels.
-    n_clusters : int, optional
+    n_clusters : int in 1..n, default=None
         None: as many as the budget can tell the labels of (`labeldp.learn.clusters.clusters_for`).
-    epsilon : float, optional
+    epsilon : float > 0, default=None
         What the histogram costs, of the fit's total; it must be less than that. None: a share by rule, 1 / (1 + total): clusters are
         worth most where rows alone say little. With law="cluster-rr", what `labeldp.laws.cluster_budget.split_budget` finds best.
-    delta : float
+    delta : float in [0, 1), default=0.0
         0: discrete Laplace noise, pure. Above 0: discrete Gaussian noise.
-    algorithm : {"auto", "k-means", "mini-batch", "faiss"}
-    random_state : int
+    algorithm : {"auto", "k-means", "mini-batch", "faiss"}, default="auto"
+    random_state : int >= 0, default=0
         Of the clustering; fixed, so that a repeat of a fit is recognised.
 
     Notes

@@ -33,22 +33,23 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
-    C : float or sequence of floats
+    C : float > 0 or sequence of them, default=1.0
         Inverse of the penalty's strength, as in LogisticRegression. Of several, their mean weighted by the likelihood of held-out rows,
         with a mild preference for a tenth of the largest: noise leaves so little evidence in a row that a much stronger penalty than
         usual is often best, and so little to choose it by. They are fitted from the smallest on, each from the solution before.
-    intercept_C : float
+    intercept_C : float > 0, default=inf
         The same for the intercepts; inf leaves them free, as LogisticRegression does. Very noisy rows say little of a class, and a finite
         value keeps it from vanishing: it holds the intercepts to the log of the frequencies that the outputs speak for, and in the end
         sets them so that the mean probability of each class is its frequency (see `labeldp.protocol.metrics.likeliest_frequencies`).
-    fit_intercept : bool
-    max_iter : int
+    fit_intercept : bool, default=True
+        Whether each class has a constant of its own.
+    max_iter : int >= 1, default=200
         Iterations of L-BFGS.
-    tol : float
+    tol : float > 0, default=1e-05
         Stop when no component of the mean loss's gradient is larger.
-    warm_start : bool
+    warm_start : bool, default=False
         Start from the coefficients of the previous fit.
-    random_state : int, RandomState or None
+    random_state : int >= 0, RandomState or None, default=None
         Which rows are held out to choose C.
 
     Attributes

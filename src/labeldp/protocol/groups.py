@@ -18,7 +18,7 @@ from labeldp.errors import InvalidInput
 from labeldp.laws import Law
 
 if TYPE_CHECKING:  # a machine that only trains has none of what custody and aggregates need
-    from labeldp.aggregates import Query
+    from labeldp.aggregates import Aggregate, Query
     from labeldp.privacy.answers import GroupAnswer
 
 
