@@ -14,7 +14,7 @@ import labeldp as ldp
 from labeldp.app import stage
 from labeldp.errors import InvalidInput, LabelDPError
 from labeldp.privacy.staged import Stage
-from labeldp.tables.batch import NONCE, WEIGHTS, Facts
+from labeldp.tables.batch import WEIGHTS, Facts
 from labeldp.tables.evidence import read_noisy
 from labeldp.tables.formats import open_table
 from labeldp.tables.jobs import CHECK, KEPT, NAME, ROW_COUNT, WORD
@@ -28,7 +28,7 @@ def write(path: Path, n: int = 50, **columns: object) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", [NONCE, WEIGHTS, WORD, KEPT, ROW_COUNT, NAME, *CHECK])
+@pytest.mark.parametrize("name", [WEIGHTS, WORD, KEPT, ROW_COUNT, NAME, *CHECK])
 def test_columns_that_a_release_would_take_for_its_own(tmp_path: Path, name: str) -> None:
     ledger = ldp.Ledger(tmp_path / "l.db")
     with pytest.raises(InvalidInput, match="begin with"):

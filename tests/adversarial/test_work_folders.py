@@ -20,8 +20,8 @@ from labeldp import Ledger, RandomizedResponse, privatize
 from labeldp.errors import LabelDPError, LedgerError, ReleaseError
 from labeldp.privacy.run_store import RunStore
 from labeldp.tables.place import Place
+from labeldp.tables.prior_answers import AnswersFolder
 from labeldp.tables.publish import workplace
-from labeldp.tables.sealed import SealedFolder
 from labeldp.tables.staging import Staging
 
 N = 300
@@ -146,7 +146,7 @@ def test_what_killed_runs_left_is_removed_and_no_stranger(table: Path, precious:
     assert not model.exists()
 
 
-@pytest.mark.parametrize("kind", [Staging, SealedFolder])
+@pytest.mark.parametrize("kind", [Staging, AnswersFolder])
 def test_staging_folders_are_our_own(kind: type[Staging], tmp_path: Path, precious: Path) -> None:
     staging = kind(Place.of(tmp_path / "out"), RUN)
     folder = Path(staging.folder.path)

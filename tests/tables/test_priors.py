@@ -25,12 +25,12 @@ from labeldp.app.train import TrainSpec, train
 from labeldp.app.training_data import InputsSpec
 from labeldp.cli import app
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPError, MissingExtra, ReleaseError
-from labeldp.privacy import noise, worker
+from labeldp.privacy import charge, worker
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.ledger_repair import orphans, repair
-from labeldp.privacy.noise import SeededNoise, id_blocks
-from labeldp.privacy.seal import fresh_nonce, seal, unseal
-from labeldp.privacy.worker import RunFacts, RunSecret
+from labeldp.privacy.noise import SeededNoise
+from labeldp.privacy.run_store import RunStore
+from labeldp.tables.batch import WEIGHTS
 from labeldp.tables.priors import OpenPrior, PriorTable, opened
 from labeldp.tables.publication import Publication
 from labeldp.tables.spec import ReleaseSpec
@@ -105,8 +105,8 @@ def test_a_table_gives_what_columns_give(tmp_path: Path, ending: str, law: str) 
     for number, given in enumerate((prior, list("abcd"))):
         ledger = Ledger(tmp_path / f"private{number}" / "ledger.db")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(noise, "new_secret", SeededNoise(1).secret)
-            patch.setattr(noise, "new_run_id", lambda: "ab" * 16)
+            patch.setattr(charge, "new_secret", SeededNoise(1).secret)
+            patch.setattr(charge, "new_run_id", lambda: "ab" * 16)
             done = release(source, tmp_path / f"out{number}.{ending}", spec(given, law=law), ledger)
         out = pq.read_table(done.path) if ending == "parquet" else pc_csv.read_csv(done.path)
         labels.append(out.sort_by("id").select([name for name in out.column_names if name.startswith("y")]).to_pydict())
@@ -295,55 +295,139 @@ def test_rows_in_another_order_pick_up_the_charge(tmp_path: Path, ledger: Ledger
     assert asked(tmp_path / "asked.log") == N and len(ledger.runs()) == 1
 
 
-def test_the_copy_shows_no_label_and_each_attempt_seals_anew(tmp_path: Path) -> None:
-    table, sealed = data(), []
-    source, prior = write(table, tmp_path / "in.parquet"), jittery(tmp_path)
-    for attempt in range(2):
-        ledger = Ledger(tmp_path / f"private{attempt}" / "ledger.db")
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+@pytest.mark.parametrize("ids", [["id", "cluster"], []])
+def test_beside_the_output_lie_ids_and_weights_alone(tmp_path: Path, ledger: Ledger, ending: str, ids: list[str]) -> None:
+    """No copy of the table, and no label: where the prior says nothing, its files are the same whatever the labels are."""
+    found = []
+    for number, labels in enumerate((data()["y"], data()["y"].take(np.arange(N)[::-1]))):
+        table = data().set_column(2, "y", labels)
+        source = write(table, tmp_path / f"in{number}.{ending}")
         with pytest.MonkeyPatch.context() as killing:
             dies_at_publication(killing, tmp_path / "first")
             with pytest.raises(Died):
-                release(source, tmp_path / f"out{attempt}.parquet", spec(prior), ledger)
-        (folder,) = tmp_path.glob(f".out{attempt}.parquet.labeldp_sealed-*")
+                release(source, tmp_path / f"out{number}.{ending}", spec(jittery(tmp_path, jitter=0.0), id=ids), ledger)
+        (folder,) = tmp_path.glob(f".out{number}.{ending}.labeldp_prior-*")
         assert folder.stat().st_mode & 0o777 == 0o700
-        for path in [*folder.rglob("*"), *(tmp_path / f"private{attempt}").rglob("*")]:
-            if path.is_file():
-                assert b"sentinel-zz" not in path.read_bytes().replace(json.dumps(list(CLASSES)).encode(), b"") or path.suffix == ".db"
-        sealed.append(pq.read_table(folder).sort_by("id")["y"].to_numpy().view(np.uint32))
-    assert not (sealed[0] == sealed[1]).any()
-    for words in sealed:
-        bits = np.unpackbits(words.view(np.uint8)).reshape(N, 32).mean(axis=0)
-        assert np.abs(bits - 0.5).max() < 6 * 0.5 / np.sqrt(N)
-        truth = np.array([CLASSES.index(v) for v in table.sort_by("id")["y"].to_pylist()])
-        assert np.abs([(words[truth == c] % 4).mean() - 1.5 for c in range(K)]).max() < 6 * 1.12 / np.sqrt(N / K)
+        (part,) = folder.iterdir()
+        kept = pq.read_table(part)
+        assert kept.column_names == [*ids, WEIGHTS] and kept.num_rows == N
+        weights = np.frombuffer(b"".join(kept[WEIGHTS].to_pylist()), "<u4").reshape(N, K)
+        assert (weights.max(axis=1) == 2**32 - 1).all()
+        assert b"sentinel-zz" not in part.read_bytes()
+        found.append(kept)
+    assert found[0].equals(found[1])
 
 
-def test_a_copy_that_is_not_whole_ends_the_charge(tmp_path: Path, ledger: Ledger) -> None:
-    source, prior = write(data(), tmp_path / "in.parquet"), jittery(tmp_path)
+def killed_release(tmp_path: Path, ledger: Ledger, prior: PriorModel, where: str) -> Path:
+    """A release that died after its charge, before the draw or after it; its folder of answers."""
+    source = write(data(), tmp_path / "in.parquet")
     with pytest.MonkeyPatch.context() as killing:
-        dies_at_publication(killing, tmp_path / "first")
+        if where == "drawn":
+            dies_at_publication(killing, tmp_path / "first")
+        else:
+            kept = RunStore.keep
+            killing.setattr(RunStore, "keep", lambda self, name, data: die() if name == "release.side" else kept(self, name, data))
         with pytest.raises(Died):
             release(source, tmp_path / "out.parquet", spec(prior), ledger)
-    (folder,) = tmp_path.glob(".out.parquet.labeldp_sealed-*")
-    (folder / f"attempt-{0:032x}.parquet").write_bytes(b"does not count")
-    (part,) = [path for path in folder.iterdir() if path.stat().st_size > 100]
+    assert [run.state for run in ledger.runs()] == ["charged"]
+    (folder,) = tmp_path.glob(".out.parquet.labeldp_prior-*")
+    return folder
+
+
+def die() -> bytes:
+    raise Died
+
+
+def test_answers_that_are_not_whole_are_not_replaced_by_others_once_something_was_drawn(tmp_path: Path, ledger: Ledger) -> None:
+    prior = jittery(tmp_path)
+    folder = killed_release(tmp_path, ledger, prior, "drawn")
+    (part,) = folder.iterdir()
     whole = part.read_bytes()
     part.write_bytes(whole[:-1])
-    with pytest.raises(ReleaseError, match=f"labeldp ledger abandon {ledger.runs()[0].run_id}"):
-        release(source, tmp_path / "out.parquet", spec(prior), ledger)
-    assert asked(tmp_path / "asked.log") == N and folder.exists()
+    for _ in range(2):
+        with pytest.raises(ReleaseError, match=f"labeldp ledger abandon {ledger.runs()[0].run_id}"):
+            release(tmp_path / "in.parquet", tmp_path / "out.parquet", spec(prior), ledger)
+    assert not (tmp_path / "out.parquet").exists()
     part.write_bytes(whole)
-    release(source, tmp_path / "out.parquet", spec(prior), ledger)
+    done = release(tmp_path / "in.parquet", tmp_path / "out.parquet", spec(prior), ledger)
+    assert done.path.read_bytes() == (tmp_path / "first").read_bytes()
     assert not folder.exists()
 
 
-def test_repair_removes_the_copy_of_an_abandoned_charge_only(tmp_path: Path, ledger: Ledger) -> None:
-    source, prior = write(data(), tmp_path / "in.parquet"), jittery(tmp_path)
+def test_answers_that_are_lost_before_the_draw_are_asked_for_again(tmp_path: Path, ledger: Ledger) -> None:
+    prior = jittery(tmp_path)
+    shutil.rmtree(killed_release(tmp_path, ledger, prior, "charged"))
+    done = release(tmp_path / "in.parquet", tmp_path / "out.parquet", spec(prior), ledger)
+    assert asked(tmp_path / "asked.log") == 2 * N and done.manifest["rows"] == N
+    assert len(ledger.runs()) == 1 and ledger.spent("in", "y") == 1.5 and left_behind(tmp_path) == []
+
+
+def test_a_model_that_says_the_same_again_makes_lost_answers_anew(tmp_path: Path, ledger: Ledger) -> None:
+    prior = jittery(tmp_path, jitter=0.0)
+    shutil.rmtree(killed_release(tmp_path, ledger, prior, "drawn"))
+    done = release(tmp_path / "in.parquet", tmp_path / "out.parquet", spec(prior), ledger)
+    assert done.path.read_bytes() == (tmp_path / "first").read_bytes()
+    assert len(ledger.runs()) == 1
+
+
+@pytest.mark.parametrize("gone", [["release.prior-answers"], ["prior-answers", "release.prior-answers", "release.side"]])
+def test_a_run_folder_that_does_not_say_what_was_asked_is_refused(tmp_path: Path, ledger: Ledger, gone: list[str]) -> None:
+    """It was set back, or is of another version: nobody knows what was drawn with."""
+    prior = jittery(tmp_path)
+    killed_release(tmp_path, ledger, prior, "drawn")
+    for name in gone:
+        (ledger.run_dir(ledger.runs()[0].run_id) / name).unlink()
+    with pytest.raises(ReleaseError, match="a row is never drawn under two priors"):
+        release(tmp_path / "in.parquet", tmp_path / "out.parquet", spec(prior), ledger)
+    assert asked(tmp_path / "asked.log") == N
+
+
+def test_a_set_back_run_whose_files_the_ledger_knows_is_not_asked_again(tmp_path: Path, ledger: Ledger) -> None:
+    """The run's folder is as it was before the draw, but the ledger has the files of a draw."""
+    prior, announced = jittery(tmp_path), Ledger.intend
+    write(data(), tmp_path / "in.parquet")
     with pytest.MonkeyPatch.context() as killing:
-        dies_at_publication(killing, tmp_path / "first")
+        killing.setattr(Ledger, "intend", lambda *args, **more: (announced(*args, **more), die()))
         with pytest.raises(Died):
-            release(source, tmp_path / "out.parquet", spec(prior), ledger)
-    (folder,) = tmp_path.glob(".out.parquet.labeldp_sealed-*")
+            release(tmp_path / "in.parquet", tmp_path / "out.parquet", spec(prior), ledger)
+    shutil.rmtree(*tmp_path.glob(".out.parquet.labeldp_prior-*"))
+    (ledger.run_dir(ledger.runs()[0].run_id) / "release.side").unlink()
+    with pytest.raises(ReleaseError, match="a row is never drawn under two priors"):
+        release(tmp_path / "in.parquet", tmp_path / "out.parquet", spec(prior), ledger)
+    assert asked(tmp_path / "asked.log") == N
+
+
+def test_two_processes_that_ask_at_once_draw_with_one_prior(tmp_path: Path, ledger: Ledger) -> None:
+    """Another process has begun the draw with its own answers while this one asked: the first one stands."""
+    prior = jittery(tmp_path)
+    shutil.rmtree(killed_release(tmp_path, ledger, prior, "charged"))
+    store, kept = RunStore(ledger.run_dir(ledger.runs()[0].run_id)), RunStore.keep
+
+    def late(self: RunStore, name: str, side: bytes) -> bytes:
+        kept(store, "release.side", b"that of another process")
+        return kept(self, name, side)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunStore, "keep", late)
+        with pytest.raises(ReleaseError, match="a row is never drawn under two priors"):
+            release(tmp_path / "in.parquet", tmp_path / "out.parquet", spec(prior), ledger)
+
+
+def test_an_input_that_changes_while_the_model_is_asked_is_refused(tmp_path: Path, ledger: Ledger) -> None:
+    source, prior = write(data(), tmp_path / "in.csv"), jittery(tmp_path)
+
+    def progress(phase: str, done: int, total: int) -> None:
+        if phase == "check" and done == total:
+            write(data().set_column(0, "id", pa.array(np.arange(N))), source)
+
+    with pytest.raises(ReleaseError, match="it changed while it was read"):
+        release(source, tmp_path / "out.csv", spec(prior), ledger, progress=progress)
+    assert not ledger.runs() and left_behind(tmp_path) == []
+
+
+def test_repair_removes_the_answers_of_an_abandoned_charge_only(tmp_path: Path, ledger: Ledger) -> None:
+    folder = killed_release(tmp_path, ledger, jittery(tmp_path), "drawn")
     repair(ledger, orphans(ledger, minutes=1e-9))
     assert folder.exists()
     ledger.abandon(ledger.runs()[0].run_id, "test")
@@ -504,23 +588,6 @@ def test_torch_files_that_are_no_models(tmp_path: Path) -> None:
     found = PriorModel(tmp_path / "m.pt", ["x"], factory).open(CLASSES)
     with pytest.raises(InvalidInput, match="1 features"):
         found.weights(pa.record_batch({"x": [1.0]}), 0)
-
-
-# Sealing --------------------------------------------------------------------------------------------------------------------------------
-
-
-def test_sealing_is_undone_with_the_key_alone() -> None:
-    facts = RunFacts("d", "y", "row", 1, CLASSES, ReleaseSpec("y", CLASSES, 1.0).law)  # type: ignore[arg-type]
-    mine, other = (RunSecret("r", SeededNoise(seed).secret(), facts) for seed in (1, 2))
-    codes = np.random.default_rng(1).integers(0, K, 1000).astype(np.int32)
-    blocks = id_blocks(np.arange(1000), mine.key("ids"))
-    nonces = [fresh_nonce(), fresh_nonce()]
-    which = np.arange(1000) % 2
-    sealed = np.where(which == 0, seal(mine, nonces[0], blocks, codes), seal(mine, nonces[1], blocks, codes))
-    assert (unseal(mine, nonces, which, blocks, sealed, K) == codes).all()
-    for secret, found in ((other, nonces), (mine, nonces[::-1])):
-        with pytest.raises(ReleaseError, match="sealed copy"):
-            unseal(secret, found, which, blocks, sealed, K)
 
 
 # The command ----------------------------------------------------------------------------------------------------------------------------

@@ -466,7 +466,7 @@ def test_a_stage_whose_kept_answers_are_lost_is_not_drawn_under_others(
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(StageTurn, "announce", _kill)
         job.release(2, prior=Dice())
-    for note in job.ledger.run_dir(job.runs[0].run_id).glob("stage-2.sealed*"):
+    for note in job.ledger.run_dir(job.runs[0].run_id).glob("stage-2.prior-answers"):
         note.unlink()
     with pytest.raises(InvalidInput, match="the prior that stage 2 began with"):
         job.release(2, prior=Dice())

@@ -31,11 +31,11 @@ from labeldp.tables.output import Output
 from labeldp.tables.parts import PartsSink
 from labeldp.tables.passes import Passes, Progress, silent
 from labeldp.tables.place import URI, Place
+from labeldp.tables.prior_answers import AskedOnce
 from labeldp.tables.priors import opened, prior_identity
 from labeldp.tables.publication import Publication
 from labeldp.tables.publish import scratch
 from labeldp.tables.request import run_of
-from labeldp.tables.sealing import SealedCharge
 from labeldp.tables.spec import ReleaseSpec, declared_or_infer, law_of
 from labeldp.tables.table import Readable, Source, check_columns
 
@@ -155,12 +155,12 @@ class _Task:
         pinned = passes.pin(None if self.spec.ids else digest)
         rows = "" if self.spec.ids else digest.hexdigest()
         self.out.check_owner(run.lookup(rows))
-        sealed = SealedCharge(run, self.ledger, self.out.out.place)
-        receipt = run.charge(rows) if asked_once is None else sealed.charge(partial(passes.copy, prior=asked_once), rows)
+        answers = AskedOnce(run, self.ledger, self.out.out.place)
+        receipt = run.charge(rows) if asked_once is None else answers.charge(partial(passes.ask, prior=asked_once), rows)
         if run.settled is not None:
             return self._done(receipt, self.out.repeat(receipt, run.settled.artefact), repeated=True)
         if asked_once is not None:
-            passes.from_copy(sealed.files)
+            passes.with_answers(answers.files)
         made = Released(self.spec, self.dataset, self.codec.classes, run.law, receipt, None if self.prior is None else self.prior.facts)
         self.table.plan(self.codec, evidence_bytes(run.law))
         shared = shared_facts(made)
@@ -173,7 +173,7 @@ class _Task:
                 sink.abort()
             facts = manifest(made, written, digest.hexdigest(), sink.parts, many=self.out.out.many)
             self.out.publish(run, facts, sink.parts, written.digest)
-        sealed.forget()
+        answers.forget()
         return self._done(receipt, facts, repeated=False)
 
     @property

@@ -19,8 +19,8 @@ Kind = Literal["folder", "part", "secret", "staging"]
 STAGING: Final = "staging"
 """The file in a run's folder that says where its staging folder is: a path or a URI, as text."""
 
-SEALED: Final = "sealed"
-"""As `STAGING`, of the sealed copy of the table (`labeldp.tables.sealed`)."""
+ANSWERS: Final = "prior-answers"
+"""As `STAGING`, of what a model said as the prior (`labeldp.tables.prior_answers`)."""
 
 _PART: Final = re.compile(r"\..+\.\d+\.[0-9a-f]{8}\.part(-wal|-shm|-journal)?")
 
@@ -108,7 +108,7 @@ def _remove(ledger: Ledger, orphan: Orphan, remove_staging: Callable[[str], None
             if not _is_staging(orphan.place, orphan.run_id):
                 return False
             remove_staging(orphan.place)
-            for name in (STAGING, SEALED):
+            for name in (STAGING, ANSWERS):
                 if _said(ledger.run_dir(orphan.run_id), name) == orphan.place:
                     (ledger.run_dir(orphan.run_id) / name).unlink()
     return True
@@ -131,7 +131,7 @@ def _of_run(folder: Path, state: str | None, old: float) -> Iterator[Orphan]:
 
 
 def _staging(folder: Path, why: str) -> Iterator[Orphan]:
-    for place in filter(None, (_said(folder, name) for name in (STAGING, SEALED))):
+    for place in filter(None, (_said(folder, name) for name in (STAGING, ANSWERS))):
         yield Orphan("staging", place, folder.name, why)
 
 

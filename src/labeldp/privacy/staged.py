@@ -232,13 +232,20 @@ class StageTurn(StagedRun):
             self.settle()  # where a process died right before
         return replace(record, artefact=artefact)
 
+    def check_side(self, side: str) -> None:
+        """Refuse another side than this stage has begun with."""
+        if self._read(self._stage.number, "side") not in (None, side):
+            raise self._another_prior()
+
     def _keep(self, record: RunRecord, what: str, digest_of_it: str) -> None:
-        kept = self._store(record).keep(f"{self._stage.name}.{what}", digest_of_it.encode()).decode()
-        if kept != digest_of_it:
-            number = self._stage.number
-            raise InvalidInput(
-                f"Expected the prior that stage {number} began with, got another one. Rows are drawn once: give the former one again."
-            )
+        if self._store(record).keep(f"{self._stage.name}.{what}", digest_of_it.encode()).decode() != digest_of_it:
+            raise self._another_prior()
+
+    def _another_prior(self) -> InvalidInput:
+        return InvalidInput(
+            f"Expected the prior that stage {self._stage.number} began with, got another one. Rows are drawn once: give the former one "
+            "again."
+        )
 
     def announce(self, run_id: str, files: Sequence[File], drawn: Mapping[str, str]) -> None:
         """Write the stage's files, and the digest of what was drawn, into the ledger, after those of the stages before it."""

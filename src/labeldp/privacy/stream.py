@@ -202,13 +202,28 @@ class StreamRun:
         runs = [] if self._account.redraw else self._ledger.runs(self.facts.dataset, self.facts.column)
         return None if any(run.state == "settled" and run.identity == identity for run in runs) else self.candidates[0]
 
-    def is_charged(self, secret: RunSecret) -> bool:
-        """Whether a candidate is of a charged run, and not the new one."""
-        return secret is not self.candidates[0]
+    def take_side(self, side: SetDigest, told: NDArray[np.uint8] | None = None) -> None:
+        """Take in what the prior decides of all rows, before `charge`, where the first pass has not asked it; `told` as in `PassSums`."""
+        self.sums.side, self.sums.told = side, self.sums.told if told is None else told
 
-    def take_side(self, side: SetDigest) -> None:
-        """Take in what the prior decides of all rows, before `charge`, where the first pass has not asked it."""
-        self.sums.side = side
+    def check_may_ask(self, secret: RunSecret, noted: bool) -> None:
+        """Refuse to ask a prior again of which it cannot be told whether something was drawn with former answers.
+
+        `secret` is what `planned` gave; `noted`: the run's folder says what was asked before its charge. A stage notes in its turn.
+        """
+        if self._stage is None and secret is not self.candidates[0] and (not noted or self._is_set_back(secret.run_id)):
+            raise lost_answers(secret.run_id)
+
+    def _is_set_back(self, run_id: str) -> bool:
+        """The ledger knows files of a draw that the run's folder does not."""
+        return bool(self._ledger.parts(run_id)) and RunStore(self._ledger.run_dir(run_id)).read(f"{RELEASE}.side") is None
+
+    def check_side(self, run_id: str, side: str) -> None:
+        """Refuse another side than a draw of this run and stage has begun with: the same rows would be drawn twice."""
+        if self._turn is not None:
+            self._turn.check_side(side)
+        elif RunStore(self._ledger.run_dir(run_id)).read(f"{RELEASE}.side") not in (None, side.encode()):
+            raise lost_answers(run_id)
 
     def charge(self, public_digest: str = "") -> Receipt:
         """Charge the run, pick up the crashed one that this input belongs to, or find the settled one that it repeats (`settled`)."""
@@ -222,6 +237,11 @@ class StreamRun:
         self._receipt, self.settled = charge.receipt, charge.settled
         if self._turn is not None:
             self.settled = self._turn.begin(charge.run_id, self._named_prior, self.prior_digest)
+        elif (
+            self._prior is not None and charge.store is not None and charge.settled is None
+        ):  # what could be asked twice is drawn with once
+            charge.store.keep(f"{RELEASE}.side", self.prior_digest.encode())
+            self.check_side(charge.run_id, self.prior_digest)
         if self.settled is not None:
             warn_of_repeat(charge.receipt, "the labels of the table given now are not in it")
         if charge.secret is not None and self.settled is None:
@@ -394,6 +414,15 @@ def ids_repeat(batches: Callable[[], Iterable[Ids]]) -> bool:
                 return True
             seen.add(name)
     return False
+
+
+def lost_answers(run_id: str) -> ReleaseError:
+    """What is said where a model's answers are gone and other ones must not take their place."""
+    return ReleaseError(
+        f"Expected the prior that run {run_id} was charged with, as its model gave it, but the files of it are gone or not whole, and "
+        f"something may have been drawn with it: a row is never drawn under two priors. Restore them, or give the charge up with "
+        f"`labeldp ledger abandon {run_id}`; its epsilon stays spent."
+    )
 
 
 def changed_input() -> ReleaseError:

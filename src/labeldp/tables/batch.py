@@ -21,8 +21,8 @@ from labeldp.tables.priors import OpenPrior, weights_of
 from labeldp.tables.spec import ReleaseSpec
 from labeldp.tables.table import EVIDENCE
 
-NONCE, WEIGHTS = "__labeldp_nonce", "__labeldp_prior"
-"""Columns that a private copy of a table has besides the table's own (`labeldp.tables.sealed`)."""
+WEIGHTS = "__labeldp_prior"
+"""Column of a prior's whole weights, where a model was asked before the charge (`labeldp.tables.prior_answers`)."""
 
 
 class Columns(Protocol):
@@ -55,16 +55,6 @@ Read = Callable[[Columns, int | None], Facts]
 """Reads the facts of a batch whose first row has this number, if rows have one."""
 
 
-def read_facts(batch: Columns, spec: ReleaseSpec, codec: LabelCodec, start: int | None = None, prior: OpenPrior | None = None) -> Facts:
-    """Codes, ids, units and prior of a batch, checked; `start` is its first row's number, if rows have one, for messages."""
-    return Facts(
-        codec.encode(batch.column(spec.label), start),
-        row_ids(batch, spec.ids),
-        None if spec.unit is None else id_column(batch, spec.unit),
-        _prior(batch, spec.prior_columns) if prior is None else weights_of(prior, batch, start, len(codec.classes)),
-    )
-
-
 @dataclass(frozen=True)
 class Reader:
     """Reads facts off a table's own columns; a `Read`.
@@ -75,11 +65,14 @@ class Reader:
     codec : LabelCodec
     prior : OpenPrior or None
         Where the prior is no columns. None where it is, where there is none, and where it is not to be asked.
+    answered : bool
+        The rows come with a column `WEIGHTS`.
     """
 
     spec: ReleaseSpec
     codec: LabelCodec
     prior: OpenPrior | None = None
+    answered: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -88,8 +81,16 @@ class Reader:
         return list(dict.fromkeys([*spec.ids, spec.label, *unit, *spec.prior_columns, *(self.prior.columns if self.prior else ())]))
 
     def __call__(self, batch: Columns, start: int | None) -> Facts:
-        """As `read_facts`."""
-        return read_facts(batch, self.spec, self.codec, start, self.prior)
+        """Codes, ids, units and prior of a batch, checked; `start` is its first row's number, if rows have one, for messages."""
+        spec, codes = self.spec, self.codec.encode(batch.column(self.spec.label), start)
+        ids, units = row_ids(batch, spec.ids), None if spec.unit is None else id_column(batch, spec.unit)
+        return Facts(codes, ids, units, self._prior(batch, start))
+
+    def _prior(self, batch: Columns, start: int | None) -> NDArray[np.float64] | None:
+        n_classes = len(self.codec.classes)
+        if self.answered:
+            return kept_weights(batch.column(WEIGHTS), n_classes)
+        return _prior(batch, self.spec.prior_columns) if self.prior is None else weights_of(self.prior, batch, start, n_classes)
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Shape:
         # A fresh field: the input's may carry metadata about the raw column, or promise that there are no nulls.
         fresh = pa.field(self.codec.column, self.codec.column_type, nullable=self.schema.field(place).nullable)
         schema = self.schema.set(place, fresh)
-        schema = pa.schema([field for field in schema if field.name not in (NONCE, WEIGHTS)])
+        schema = pa.schema([field for field in schema if field.name != WEIGHTS])
         evidence = pa.field(self.codec.column + EVIDENCE, pa.binary(), nullable=False)
         return schema.insert(place + 1, evidence) if self.evidence_bytes else schema
 
@@ -157,7 +158,7 @@ def release_batch(
     facts : Facts, optional
         Of the batch, where they are not to be read off its columns alone.
     """
-    facts = facts or read_facts(batch, spec, shape.codec)
+    facts = facts or Reader(spec, shape.codec)(batch, None)
     drawn = second.draw(facts.codes, facts.ids, prior=facts.prior, kept=kept, check_rows=check_rows, units=facts.units)
     rows, prior, kept = batch, facts.prior, drawn.kept
     if not kept.all():
@@ -257,6 +258,13 @@ def _number_column(batch: Columns, name: str) -> NDArray[np.float64]:
         raise InvalidInput(
             f"Expected numbers in the prior's column {name!r}, got something else. Each row needs a weight for every class."
         ) from None
+
+
+def kept_weights(column: pa.Array, n_classes: int) -> NDArray[np.float64]:
+    """(n, K) weights of a column `WEIGHTS`: rows of K little-endian numbers of 32 bits."""
+    fixed = column.cast(pa.binary()).cast(pa.binary(4 * n_classes))
+    raw = np.frombuffer(fixed.buffers()[1], "<u4").reshape(-1, n_classes)
+    return raw[fixed.offset : fixed.offset + len(fixed)].astype(np.float64)
 
 
 def _binary(evidence: NDArray[np.uint8]) -> pa.Array:

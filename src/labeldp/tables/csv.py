@@ -98,10 +98,6 @@ class CsvSource:
         batches: list[pa.RecordBatch] = found.to_batches()
         return batches
 
-    def restored(self, rows: pa.RecordBatch, label: str) -> Iterator["CsvBatch"]:
-        """A batch of rows that came from one."""
-        yield CsvBatch(self, rows, 0, rows.nbytes)
-
     def line_of(self, row: int) -> int:
         """The line of the file, the first being 1, on which a record begins: read again, for messages."""
         line, quoted = self._header.count(b"\n") + 1, False
@@ -166,7 +162,6 @@ class CsvDigest(ArrowDigest):
 
     def update(self, batch: Batch) -> None:  # type: ignore[override]
         """Add a batch."""
-        batch = getattr(batch, "original", batch)
         assert isinstance(batch, CsvBatch)
         super().update({name: batch.raw(name) for name in self._columns})
 

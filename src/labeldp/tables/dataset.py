@@ -133,10 +133,6 @@ class DatasetSource:
                 found |= {name: pa.repeat(values[name], len(batch)) for name in self.partition_keys if name in wanted}
                 yield ArrowBatch(self, pa.record_batch([found[name] for name in wanted], schema=schema))
 
-    def restored(self, rows: pa.RecordBatch, label: str) -> Iterator[ArrowBatch]:
-        """A batch of rows that came from one."""
-        yield ArrowBatch(self, rows)
-
     def public_digest(self, label: str) -> ParquetDigest:
         """Digest of every column but the label, the partitions' keys among them; file names do not enter."""
         return ParquetDigest(self.schema, tuple(name for name in self.names if name != label))

@@ -18,14 +18,14 @@ from labeldp.errors import InvalidInput
 from labeldp.privacy.ledger import Ledger, ledger_of
 from labeldp.privacy.rowset import RowSetBuilder
 from labeldp.privacy.stream import changed_input
-from labeldp.privacy.worker import RunSecret
 from labeldp.receipt import Receipt
-from labeldp.tables.batch import Shape, evidence_bytes
+from labeldp.tables.batch import WEIGHTS, Shape, evidence_bytes
 from labeldp.tables.digest import draw_salt
 from labeldp.tables.jobs import (
     KEPT,
     NAME,
     WORD,
+    AskJob,
     CapJob,
     DrawAndWriteJob,
     Drawing,
@@ -48,13 +48,11 @@ from labeldp.tables.parquet import WriterSettings
 from labeldp.tables.parts import release_digest
 from labeldp.tables.passes import Progress, Written, silent
 from labeldp.tables.place import Place
+from labeldp.tables.prior_answers import Answers, AnswersFolder, AskedOnce
 from labeldp.tables.priors import opened, prior_identity
 from labeldp.tables.publication import Publication
 from labeldp.tables.publish import scratch
 from labeldp.tables.request import run_of
-from labeldp.tables.seal_job import SealJob, whole_copy
-from labeldp.tables.sealed import SealedFolder, SealSummary
-from labeldp.tables.sealing import SealedCharge
 from labeldp.tables.spec import ReleaseSpec, law_of
 from labeldp.tables.table import EVIDENCE, check_own
 
@@ -82,6 +80,10 @@ class Engine(Protocol):
 
     def select(self, table: Table, names: Sequence[str]) -> Table:
         """Only these columns are read."""
+        ...
+
+    def joined(self, table: Table, other: Table, on: Sequence[str], more: str, rows: int) -> Table:
+        """The columns of one table, and column `more` of another one whose rows have the same values in the columns `on`."""
         ...
 
     def lend(self, loan: Loan) -> AbstractContextManager[Handle]:
@@ -166,26 +168,26 @@ class _ClusterTask:
         self.prior = opened(spec.prior, codec.classes, spec.label, schema.names)
         identity = None if self.prior is None else prior_identity(self.prior)
         self.run_ = run_of(spec, law, codec.classes, self.dataset, ledger, redraw=redraw, prior=identity)
-        self.sealed = SealedCharge(self.run_, ledger, out) if self.prior is not None and not self.prior.exact else None
+        self.answers = AskedOnce(self.run_, ledger, out) if self.prior is not None and not self.prior.exact else None
         self.shape = Shape(schema, codec, evidence_bytes(self.run_.law))
 
     def run(self) -> ClusterRelease:
         """Both passes, then publish and settle."""
         self._pin()
         self.output.check_owner(self.run_.lookup())
-        receipt = self.run_.charge() if self.sealed is None else self.sealed.charge(self._copy)
+        receipt = self.run_.charge() if self.answers is None else self.answers.charge(self._ask)
         if self.run_.settled is not None:
             facts = self.output.repeat(receipt, self.run_.settled.artefact)
             return ClusterRelease(self.out, receipt, True, facts)
         facts = self._draw(receipt)
-        if self.sealed is not None:
-            self.sealed.forget()
+        if self.answers is not None:
+            self.answers.forget()
         return ClusterRelease(self.out, receipt, False, facts)
 
     # First pass -------------------------------------------------------------------------------------------------------------------
 
     def _pin(self) -> None:
-        exact = self.prior if self.sealed is None else None
+        exact = self.prior if self.answers is None else None
         narrow = self.engine.select(self.table, list(dict.fromkeys([*self._named_columns(), *(exact.columns if exact else ())])))
         rows = self._row_set(narrow)
         with self.engine.lend(Loan(self.run_.lend(), rows)) as handle:
@@ -214,12 +216,21 @@ class _ClusterTask:
 
     # Between the passes, for a prior that is asked once -----------------------------------------------------------------------------
 
-    def _copy(self, secret: RunSecret, folder: SealedFolder) -> SealSummary:
-        with self.engine.lend(Loan(self.run_.lend())) as handle:
-            work = replace(self._work(handle, self.table), prior=self.prior)
-            found: list[SealSummary] = read_summaries(self.engine.summaries(self.table, SealJob(work, secret.run_id, folder)))
+    def _ask(self, folder: AnswersFolder) -> Answers:
+        assert self.prior is not None
+        narrow = self.engine.select(self.table, list(dict.fromkeys([*self.spec.ids, *self.prior.columns])))
+        with self.engine.lend(Loan([])) as handle:  # who asks needs no secret
+            work = replace(self._work(handle, narrow), prior=self.prior)
+            found: list[Answers] = read_summaries(self.engine.summaries(narrow, AskJob(work, folder)))
         self.progress("prior", 1, 1)
-        return whole_copy(found)
+        return Answers.merged(found)
+
+    def _with_answers(self) -> Table:
+        """The rows, and what the prior said of each before the charge."""
+        if self.answers is None:
+            return self.table
+        said = self.engine.read(self.answers.files)
+        return self.engine.joined(self.table, said, self.spec.ids, WEIGHTS, self.run_.sums.rows)
 
     # Second pass ------------------------------------------------------------------------------------------------------------------
 
@@ -228,8 +239,8 @@ class _ClusterTask:
         made = Released(self.spec, self.dataset, self.shape.codec.classes, self.run_.law, receipt, prior)
         with self.output.staging(receipt.run_id) as staging:
             with self.engine.lend(Loan(self.run_.lend())) as handle:
-                table = self.table if self.sealed is None else self.engine.read(self.sealed.files)
-                work = replace(self._work(handle, table), sealed=self.sealed is not None)
+                table = self._with_answers()
+                work = replace(self._work(handle, table), answered=self.answers is not None)
                 shared = shared_facts(made)
                 named = self.run_.prior_digest, self.run_.stage_name
                 drawing = Drawing(receipt, *named, staging, _settings(self.shape), to_json(shared, indent=None), draw_salt(shared))
@@ -276,7 +287,7 @@ class _ClusterTask:
 
     def _work(self, handle: Handle, table: Table) -> Work:
         shape = replace(self.shape, schema=self.engine.schema(table).remove_metadata())
-        return Work(self.run_.facts, self.spec, shape, handle, self.prior if self.sealed is None else None)
+        return Work(self.run_.facts, self.spec, shape, handle, self.prior if self.answers is None else None)
 
     def _codec(self, schema: pa.Schema) -> LabelCodec:
         spec, kind = self.spec, schema.field(self.spec.label).type

@@ -25,12 +25,12 @@ from labeldp.privacy.noise import id_blocks, one_word
 from labeldp.privacy.rowset import RowSetBuilder
 from labeldp.privacy.worker import FirstPass, Lent, PassSums, RunFacts, RunSecret, SecondPass, borrowed
 from labeldp.receipt import Receipt
-from labeldp.tables.batch import Read, Reader, Shape, release_batch, row_ids
+from labeldp.tables.batch import Columns, Reader, Shape, release_batch, row_ids
 from labeldp.tables.digest import DRAWN
 from labeldp.tables.parquet import WriterSettings, released_sink
 from labeldp.tables.parts import PartsSink
-from labeldp.tables.priors import OpenPrior
-from labeldp.tables.sealed import SealedReader
+from labeldp.tables.prior_answers import Answers, AnswersFolder, write_answers
+from labeldp.tables.priors import OpenPrior, weights_of
 from labeldp.tables.spec import ReleaseSpec
 from labeldp.tables.staging import Part, Staging
 
@@ -101,8 +101,8 @@ class Work:
     ----------
     prior : OpenPrior or None
         That this pass asks, where it is no columns.
-    sealed : bool
-        The rows are those of a sealed copy.
+    answered : bool
+        The rows come with what the prior said before the charge.
     """
 
     facts: RunFacts
@@ -110,12 +110,12 @@ class Work:
     shape: Shape
     handle: Handle
     prior: OpenPrior | None = None
-    sealed: bool = False
+    answered: bool = False
 
     @property
     def reader(self) -> Reader:
-        """Reads the facts of the table's own rows."""
-        return Reader(self.spec, self.shape.codec, self.prior)
+        """Reads the facts of rows."""
+        return Reader(self.spec, self.shape.codec, self.prior, self.answered)
 
 
 @dataclass(frozen=True)
@@ -211,6 +211,36 @@ class PinJob:
 
 
 @dataclass(frozen=True)
+class AskJob:
+    """Between the passes, for a prior that is asked once: ask it of a partition's rows, and write what it says. No label is there.
+
+    Attributes
+    ----------
+    work : Work
+        With the prior to ask.
+    folder : AnswersFolder
+    """
+
+    schema: ClassVar[pa.Schema] = SUMMARY
+
+    work: Work
+    folder: AnswersFolder
+
+    def __call__(self, batches: Batches) -> Batches:
+        return summarised(self._run, batches)
+
+    def _run(self, batches: Batches) -> Iterator[Answers]:
+        yield write_answers(self._asked(batches), self.work.spec.ids, self.work.facts, self.folder)
+
+    def _asked(self, batches: Batches) -> Iterator[tuple[Columns, NDArray[np.float64]]]:
+        prior = self.work.prior
+        assert prior is not None
+        for batch in regrouped(batches):
+            rows = conformed(batch, self.work.shape.schema)
+            yield rows, weights_of(prior, rows, None, self.work.facts.law.n_classes)
+
+
+@dataclass(frozen=True)
 class NameJob:
     """Each row's id as 12 bytes, to search for repeats in."""
 
@@ -259,11 +289,10 @@ class Drawing:
     metadata: str
     salt: str
 
-    def second(self, work: Work) -> tuple[SecondPass, Read]:
-        """The pass, on a worker, and what reads the facts of its rows."""
+    def second(self, work: Work) -> SecondPass:
+        """The pass, on a worker."""
         (secret,) = work.handle.fetch().run_secrets(work.facts)
-        read = SealedReader(work.spec, secret, work.facts.law.n_classes) if work.sealed else work.reader
-        return SecondPass(work.facts, secret, self.receipt, self.prior, self.stage), read
+        return SecondPass(work.facts, secret, self.receipt, self.prior, self.stage)
 
     def sink(self, work: Work) -> PartsSink:
         """Where released batches go."""
@@ -283,7 +312,7 @@ class DrawAndWriteJob:
         return summarised(self._run, batches)
 
     def _run(self, batches: Batches) -> Iterator[SecondSummary]:
-        (second, read), sink, dropped = self.drawing.second(self.work), self.drawing.sink(self.work), 0
+        second, read, sink, dropped = self.drawing.second(self.work), self.work.reader, self.drawing.sink(self.work), 0
         try:
             for batch in regrouped(batches):
                 rows, kept = _without_kept(batch, self.work.shape)
@@ -315,7 +344,7 @@ class DrawJob:
 
     @discreetly
     def __call__(self, batches: Batches) -> Batches:
-        second, read = self.drawing.second(self.work)
+        second, read = self.drawing.second(self.work), self.work.reader
         for batch in regrouped(batches):
             rows, kept = _without_kept(batch, self.work.shape)
             facts = read(rows, None)

@@ -76,10 +76,6 @@ class ParquetSource:
         for batch in self.record_batches(columns):
             yield ArrowBatch(self, batch)
 
-    def restored(self, rows: pa.RecordBatch, label: str) -> Iterator[ArrowBatch]:
-        """A batch of rows that came from one."""
-        yield ArrowBatch(self, rows)
-
     def record_batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches, in the file's order of columns."""
         self._check_unchanged()

@@ -2,7 +2,7 @@
 """The two passes over a table: the first pins what will be drawn, the second draws and writes it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
 from labeldp.privacy.stream import StreamRun, ids_repeat
-from labeldp.privacy.worker import Ids, RunSecret
+from labeldp.privacy.worker import Ids
 from labeldp.tables.ahead import ahead
-from labeldp.tables.batch import Facts, Read, Reader, kept_ids, row_ids, with_words, written
+from labeldp.tables.batch import Columns, Read, Reader, kept_ids, row_ids, with_words, written
 from labeldp.tables.labels import LabelCodec
 from labeldp.tables.parts import PartsSink
 from labeldp.tables.place import Place
-from labeldp.tables.priors import OpenPrior
-from labeldp.tables.sealed import SealedFolder, SealedReader, SealedTable, Sealer, SealSummary, write_copy
+from labeldp.tables.prior_answers import Answers, AnswersFolder, AnswersReader, write_answers
+from labeldp.tables.priors import OpenPrior, weights_of
 from labeldp.tables.shuffle import Shuffle
 from labeldp.tables.spec import ReleaseSpec
 from labeldp.tables.table import Batch, Digest, Source
@@ -68,7 +68,6 @@ class Passes:
         prior: OpenPrior | None = None,
     ):
         self._source, self._spec, self._run, self._progress = source, spec, run, progress
-        self._rows: Source | SealedTable = source
         self._reader = Reader(spec, codec, prior)
         self._read: Read = self._reader
 
@@ -94,20 +93,19 @@ class Passes:
             assert ids is not None
             yield ids
 
-    def copy(self, secret: RunSecret, folder: SealedFolder, prior: OpenPrior) -> SealSummary:
-        """Between the passes, for a prior that is asked once: ask it, and write a sealed copy of the table."""
-        return write_copy(self._asked(replace(self._reader, prior=prior)), Sealer(self._run.facts, secret), self._spec.label, folder)
+    def ask(self, folder: AnswersFolder, prior: OpenPrior) -> Answers:
+        """Between the passes, for a prior that is asked once: ask it, and write what it says. No label is read."""
+        return write_answers(self._asked(prior), self._spec.ids, self._run.facts, folder)
 
-    def _asked(self, read: Reader) -> Iterator[tuple[pa.RecordBatch, Facts, int]]:
-        rows = 0
-        for batch in self._batches("prior", ahead(self._source.batches())):
-            yield batch.plain(self._spec.label), read(batch, rows), rows
+    def _asked(self, prior: OpenPrior) -> Iterator[tuple[Columns, NDArray[np.float64]]]:
+        rows, columns = 0, list(dict.fromkeys([*self._spec.ids, *prior.columns]))
+        for batch in self._batches("prior", ahead(self._source.batches(columns))):
+            yield batch, weights_of(prior, batch, rows, self._run.law.n_classes)
             rows += len(batch)
 
-    def from_copy(self, files: Sequence[Place]) -> None:
-        """The second pass is to read a sealed copy."""
-        self._rows = SealedTable(self._source, files, self._spec.label)
-        self._read = SealedReader(self._spec, self._run.secret, self._run.law.n_classes)
+    def with_answers(self, files: Sequence[Place]) -> None:
+        """The second pass is to draw with what the prior said."""
+        self._read = AnswersReader(self._reader, files, self._spec.ids, self._run.law.n_classes)
 
     def draw(self, sink: PartsSink, folder: Path, pinned: int, digest: Digest | None, salt: str) -> Written:
         """Second pass: draw every row and write it; by way of a shuffle unless the order is public. `salt`: of what is drawn."""
@@ -129,7 +127,7 @@ class Passes:
     def _drawn(self, digest: Digest | None, salt: str) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]]:
         """Every batch as it is written, and the words to order its rows by, or to break ties by."""
         rows, ordered = 0, self._spec.order == "shuffle" or not self._spec.ids
-        for batch in self._batches("draw", self._rows.batches()):
+        for batch in self._batches("draw", self._source.batches()):
             facts = self._read(batch, rows)
             noisy, kept, words = self._run.draw(facts.codes, ids=facts.ids, units=facts.units, prior=facts.prior, ordered=ordered)
             if digest is not None:

@@ -71,8 +71,8 @@ def release(
     Cost
     ----
     Two passes, the first over ids, label and prior alone, and one shuffle of 12 bytes a row for more than 50 million text ids. The driver
-    holds up to 8 bytes a row for scattered or text ids, and for units. order="keep" moves no rows;
-    the keyed order sorts the table once; a unit's cap moves rows to their units once, where they stay with order="keep".
+    holds up to 8 bytes a row for scattered or text ids, and for units. order="keep" moves no rows; the keyed order sorts the table
+    once; a unit's cap moves rows to their units once, and a model's answers are joined by id once, where rows stay with order="keep".
     """
     import ray
 
@@ -189,6 +189,13 @@ class _Ray:
         """A projection, which the Parquet reader pushes down."""
         return table.select_columns(list(names))
 
+    def joined(self, table: "Dataset", other: "Dataset", on: Sequence[str], more: str, rows: int) -> "Dataset":
+        """Rows of both are brought together by bucket, and joined there; Ray's own join needs another library."""
+        kinds = self.schema(table)
+        kind = pa.schema([*(pa.field(field.name, field.type) for field in kinds), pa.field(more, pa.binary())])
+        both = [each.map_batches(_Widened(kind), batch_format="pyarrow", batch_size=None) for each in (table, other)]
+        return _by_bucket(both[0].union(both[1]), on, 2 * rows, _Joined(tuple(on), more))
+
     @contextmanager
     def lend(self, loan: Loan) -> Iterator[Handle]:
         """By an actor of the driver's job, which forgets it at the end."""
@@ -222,12 +229,12 @@ class _Ray:
 
     def ordered_summaries(self, table: "Dataset", by: str, rows: int, job: Job) -> Iterable[bytes]:
         """Ranges of equal size, since the words are spread evenly; Ray's own sort takes samples first, and far longer."""
-        found = _by_bucket(table, by, rows, _Sorted(by, job), ranges=True)
+        found = _by_bucket(table, [by], rows, _Sorted(by, job), ranges=True)
         return [value for batch in _batches(found) for value in batch.column("summary").to_pylist()]
 
     def capped(self, table: "Dataset", unit: str, by: str, cap: int, mark: str, rows: int) -> "Dataset":
         """Rows are brought together by unit, and marked there."""
-        return _by_bucket(table, unit, rows, _Marked(unit, by, cap, mark))
+        return _by_bucket(table, [unit], rows, _Marked(unit, by, cap, mark))
 
     def count(self, table: "Dataset") -> int:
         """From the files' metadata where there is some."""
@@ -235,7 +242,7 @@ class _Ray:
 
     def repeats(self, table: "Dataset", column: str, rows: int) -> bool:
         """One shuffle of the ids alone."""
-        found = _by_bucket(table, column, rows, _Repeated(column))
+        found = _by_bucket(table, [column], rows, _Repeated(column))
         return any(pc.any(batch.column("repeated")).as_py() for batch in _batches(found))
 
 
@@ -243,13 +250,16 @@ def _batches(table: "Dataset") -> Iterator[Any]:
     yield from table.iter_batches(batch_format="pyarrow", batch_size=None)
 
 
-def _by_bucket(table: "Dataset", column: str, rows: int, work: Callable[[pa.Table], pa.Table], *, ranges: bool = False) -> "Dataset":
-    """Rows with the same value, or values in the same range, are brought together, and worked on a bucket at a time."""
+def _by_bucket(
+    table: "Dataset", columns: Sequence[str], rows: int, work: Callable[[pa.Table], pa.Table], *, ranges: bool = False
+) -> "Dataset":
+    """Rows with the same values, or values in the same range, are brought together, and worked on a bucket at a time."""
     import ray
 
     resources: dict[str, float] = ray.cluster_resources()
     buckets = max(1, min(int(resources.get("CPU", 1)), rows // FEW), -(-rows // MANY))
-    marked = table.map_batches(_Bucketed(column, buckets, ranges), batch_format="pyarrow", batch_size=None, **_tries(table.map_batches))
+    marking = _Bucketed(tuple(columns), buckets, ranges)
+    marked = table.map_batches(marking, batch_format="pyarrow", batch_size=None, **_tries(table.map_batches))
     groups = marked.groupby(BUCKET, num_partitions=buckets)
     return groups.map_groups(work, batch_format="pyarrow", **_tries(groups.map_groups))
 
@@ -273,24 +283,24 @@ class _OnTable:
 
 @dataclass(frozen=True)
 class _Bucketed:
-    """Adds the number of the bucket that a value belongs to."""
+    """Adds the number of the bucket that a row's values belong to."""
 
     __name__: ClassVar[str] = "bucketed"  # Ray asks functions for it
 
-    column: str
+    columns: tuple[str, ...]
     buckets: int
     ranges: bool
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        return table.append_column(BUCKET, pa.array(self._of(table.column(self.column)).astype(np.int32)))
+        return table.append_column(BUCKET, pa.array(self._of([table.column(name) for name in self.columns]).astype(np.int32)))
 
-    def _of(self, values: pa.ChunkedArray) -> NDArray[np.integer]:
+    def _of(self, columns: list[pa.ChunkedArray]) -> NDArray[np.integer]:
         if self.ranges:
+            (values,) = columns
             place: NDArray[np.float64] = np.floor((values.to_numpy() / 2.0**64 + 0.5) * self.buckets)
             return np.minimum(place.astype(np.int64), self.buckets - 1)
-        if pa.types.is_dictionary(values.type):
-            values = pc.cast(values, values.type.value_type)
-        words = public_hash("bucket", values.to_numpy() if pa.types.is_integer(values.type) else pa.concat_arrays(values.chunks))
+        plain = [pc.cast(c, c.type.value_type) if pa.types.is_dictionary(c.type) else c for c in columns]
+        words = public_hash("bucket", [c.to_numpy() if pa.types.is_integer(c.type) else c.combine_chunks() for c in plain])
         found: NDArray[np.uint64] = words % np.uint64(self.buckets)
         return found
 
@@ -306,6 +316,46 @@ class _Sorted:
 
     def __call__(self, table: pa.Table) -> pa.Table:
         return _OnTable(self.job)(table.sort_by(self.by))
+
+
+@dataclass(frozen=True)
+class _Widened:
+    """Rows with all columns of a schema: null in those that they lack."""
+
+    __name__: ClassVar[str] = "widened"  # Ray asks functions for it
+
+    schema: pa.Schema
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        columns = [table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(len(table), f.type) for f in self.schema]
+        return pa.table(columns, schema=self.schema)
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """The rows of a bucket without a value in a column, with that of the other rows of the bucket that agree in some columns."""
+
+    __name__: ClassVar[str] = "joined"  # Ray asks functions for it
+
+    on: tuple[str, ...]
+    more: str
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        other = pc.is_valid(table.column(self.more))
+        rows, said = table.filter(pc.invert(other)).drop_columns([BUCKET]), table.filter(other)
+        place = pc.index_in(self._names(rows), value_set=self._names(said).combine_chunks())
+        rows = rows.set_column(rows.column_names.index(self.more), self.more, said.column(self.more).take(place))
+        return rows.filter(pc.is_valid(place))
+
+    def _names(self, table: pa.Table) -> pa.ChunkedArray:
+        """What names a row: the column, or the text of all of them with their lengths, so that no two rows have one name."""
+        columns = [table.column(name) for name in self.on]
+        columns = [pc.cast(c, c.type.value_type) if pa.types.is_dictionary(c.type) else c for c in columns]
+        if len(columns) == 1:
+            return columns[0]
+        text = [pc.cast(c, pa.large_string()) for c in columns]
+        lengths = [pc.cast(pc.binary_length(c), pa.large_string()) for c in text]
+        return pc.binary_join_element_wise(*(part for pair in zip(lengths, text, strict=True) for part in pair), ":")
 
 
 @dataclass(frozen=True)

@@ -65,8 +65,8 @@ def release(
     Cost
     ----
     Two passes, the first over ids, label and prior alone, and one shuffle of 12 bytes a row for more than 50 million text ids. The driver
-    holds up to 8 bytes a row for scattered or text ids, and for units. order="keep" moves no rows;
-    the keyed order shuffles the table once; a unit's cap moves rows to their units once, where they stay with order="keep".
+    holds up to 8 bytes a row for scattered or text ids, and for units. order="keep" moves no rows; the keyed order shuffles the table
+    once; a unit's cap moves rows to their units once, and a model's answers are joined by id once, where rows stay with order="keep".
     """
     done = release_frame(df, out, spec, ledger, redraw=redraw, progress=progress)
     return _spark_of(df).read.parquet(_path(done.place))
@@ -166,6 +166,13 @@ class _Spark:
     def select(self, table: "DataFrame", names: Sequence[str]) -> "DataFrame":
         """A projection, which Parquet readers push down."""
         return table.select(*map(_quoted, names))
+
+    def joined(self, table: "DataFrame", other: "DataFrame", on: Sequence[str], more: str, rows: int) -> "DataFrame":
+        """By numbered names: a dot in a name would be taken for a field of a struct."""
+        left, right = table.toDF(*(f"c{i}" for i in range(len(table.columns)))), other.select(*map(_quoted, on), more)
+        right = right.toDF(*(f"k{i}" for i in range(len(on))), more)
+        same = [left[f"c{table.columns.index(name)}"] == right[f"k{i}"] for i, name in enumerate(on)]
+        return left.join(right, same).select(*left.columns, more).toDF(*table.columns, more)
 
     @contextmanager
     def lend(self, loan: Loan) -> Iterator[Handle]:

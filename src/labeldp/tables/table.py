@@ -45,10 +45,6 @@ class Rows(Protocol):
 class Batch(Rows, Protocol):
     """Consecutive rows of a table that can be released."""
 
-    def plain(self, label: str) -> pa.RecordBatch:
-        """The rows as Arrow columns from which `Source.restored` makes them again; the label is to be replaced or is not there."""
-        ...
-
     def release(self, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None, kept: NDArray[np.bool_] | None) -> pa.RecordBatch:
         """The rows as they are written, with another label (codes of the kept rows), evidence bytes, and only the kept rows."""
         ...
@@ -75,10 +71,6 @@ class ArrowBatch:
     def column(self, name: str) -> pa.Array:
         """One column."""
         return self.batch.column(name)
-
-    def plain(self, label: str) -> pa.RecordBatch:
-        """All columns; the label is to be replaced."""
-        return self.batch
 
     def release(self, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None, kept: NDArray[np.bool_] | None) -> pa.RecordBatch:
         """The kept rows with other labels."""
@@ -146,10 +138,6 @@ class Source(Readable, Protocol):
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Batch]:
         """The rows in order; only these columns can be asked for."""
-        ...
-
-    def restored(self, rows: pa.RecordBatch, label: str) -> Iterator[Batch]:
-        """Batches of rows that `Batch.plain` gave, in order; of their label nothing may be asked."""
         ...
 
     def public_digest(self, label: str) -> Digest:
