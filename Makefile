@@ -120,7 +120,7 @@ dist: $(READY_DEV)
 	  .venv-dist/bin/python -m pip --disable-pip-version-check --no-input -qq install --force-reinstall -c $(PINS) "$$archive"; \
 	  (cd / && "$(CURDIR)/.venv-dist/bin/labeldp" --version && "$(CURDIR)/.venv-dist/bin/python" -c "$$FIRST_MINUTE"); done
 	@rm -rf dist/unpacked && mkdir dist/unpacked && tar -xf dist/*.tar.gz -C dist/unpacked --strip-components=1
-	@cd dist/unpacked && PYTHONPATH=src ../../$(PY) -m pytest -q -p no:cacheprovider tests/law/test_laws.py tests/test_public_api.py tests/test_benchmark_results.py
+	@cd dist/unpacked && PYTHONPATH=src ../../$(PY) -m pytest -q -p no:cacheprovider tests/law/test_laws.py tests/test_public_api.py tests/test_benchmarks.py
 	@rm -rf dist/unpacked .venv-dist
 
 define FIRST_MINUTE
