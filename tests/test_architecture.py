@@ -35,6 +35,7 @@ LAYERS = {
     "inputs": 8,
     "app": 9,
     "report": 10,
+    "research": 10,
     "cli": 10,
 }
 HELPERS = {"_validate", "_files", "_hash", "_rounding", "_strings"}  # one group: small helpers that may use each other

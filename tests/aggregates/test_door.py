@@ -291,7 +291,7 @@ def test_units_are_capped_and_the_noise_is_for_all_of_their_rows(ledger: ldp.Led
         ({"groups": [None, *GROUPS[1:]]}, "whole number"),
         ({"groups": np.ma.masked_equal(GROUPS, 0)}, "masked array with masked ones"),
         ({"groups": GROUPS.astype(str)}, "whole number"),
-        ({"query": "histogram"}, "Histogram, Vote or Peer"),
+        ({"query": "histogram"}, "such as Histogram or Vote"),
         ({"query": Histogram(2, 0.5, 4)}, "codes 0 to 1"),
         ({"query": Histogram(3, 0.5, 4), "classes": ["a", "b"]}, "3 classes, as many as the law or the query"),
         ({"labels": []}, "at least one label"),

@@ -290,7 +290,7 @@ def test_groups_that_are_none_are_refused(groups: object) -> None:
 def test_a_vote_has_no_prior() -> None:
     query = Vote(2, 1.0, 1)
     found = Aggregate(query, np.array([1]), np.array([3]), ("no", "yes"), Receipt("0" * 32, "d", "y", "row", 1, 1.0))
-    with pytest.raises(InvalidInput, match="Histogram or Peer for a prior"):
+    with pytest.raises(InvalidInput, match="Histogram for a prior"):
         found.prior([0])
     assert found.predict([0, 0]).tolist() == ["yes", "yes"]
 

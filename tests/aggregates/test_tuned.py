@@ -15,11 +15,11 @@ from scipy.stats import binom, chi2
 from tests.aggregates.exact import geometric_law
 
 import labeldp as ldp
-from labeldp.aggregates import Aggregate, Histogram, Peer, Query, Vote
-from labeldp.aggregates.peer import PeerToPeer
+from labeldp.aggregates import Aggregate, Histogram, Query, Vote
 from labeldp.aggregates.tuning import RepeatAndSelect
 from labeldp.errors import BudgetExceeded, InvalidInput
 from labeldp.privacy.aggregation import aggregate_best
+from labeldp.research.peer import Peer, PeerToPeer
 
 FALSE_ALARM = 1e-6
 RNG = np.random.default_rng(6)

@@ -25,13 +25,13 @@ from tests.corpus.record import PART, array, differences, summary, values
 from tests.corpus.world import RUN_ID, dies, world
 
 import labeldp as ldp
-from labeldp.aggregates import Histogram, Peer, Vote
-from labeldp.aggregates.peer import PeerToPeer
+from labeldp.aggregates import Histogram, Vote
 from labeldp.aggregates.tuning import RepeatAndSelect
 from labeldp.app import stage
 from labeldp.errors import LabelDPError
 from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier
 from labeldp.privacy.aggregation import aggregate_batches, aggregate_best
+from labeldp.research.peer import Peer, PeerToPeer
 from labeldp.tables.priors import PriorTable
 
 N, K = 60, 3

@@ -3,8 +3,7 @@
 
 from labeldp.aggregates.base import Query
 from labeldp.aggregates.histogram import Histogram
-from labeldp.aggregates.peer_query import Peer
 from labeldp.aggregates.result import Aggregate, query_from_dict
 from labeldp.aggregates.vote import Vote
 
-__all__ = ["Aggregate", "Histogram", "Peer", "Query", "Vote", "query_from_dict"]
+__all__ = ["Aggregate", "Histogram", "Query", "Vote", "query_from_dict"]

@@ -95,7 +95,7 @@ class Query(ABC):
 
     def shares(self, values: NDArray[np.int64], n_rows: NDArray[np.int64], max_rows_per_unit: int = 1) -> NDArray[np.float64]:
         """Estimate what share each class has in each group of (g,) rows from these values: (g, K) float64, rows sum to 1."""
-        raise InvalidInput(f"Expected the answer to a Histogram or Peer for a prior, got one to {self}. Use labels() or predict().")
+        raise InvalidInput(f"Expected the answer to a Histogram for a prior, got one to {self}. Use labels() or predict().")
 
     def spent_delta(self, max_rows_per_unit: int = 1) -> float:
         """The delta that a release may cost."""
@@ -123,5 +123,6 @@ def facts_of(data: object, known: Mapping[str, type[Query]]) -> tuple[type[Query
     """Which query some JSON data is, and its fields; an unknown one is refused and named."""
     if not (isinstance(data, Mapping) and data.get("query") in known):
         given = data.get("query") if isinstance(data, Mapping) else type(data).__name__
-        raise InvalidInput(f"Expected a query that is one of {', '.join(known)}; got {given!r}. A newer labeldp may know it.")
+        fix = "Import labeldp.research.peer to know 'peer'; a newer labeldp may know others."
+        raise InvalidInput(f"Expected a query that is one of {', '.join(known)}; got {given!r}. {fix}")
     return known[str(data["query"])], {str(name): value for name, value in data.items() if name != "query"}

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp._hash import digest
 from labeldp.aggregates.base import Query, facts_of
 from labeldp.aggregates.histogram import Histogram
-from labeldp.aggregates.peer_query import Peer
 from labeldp.aggregates.vote import Vote
 from labeldp.errors import InvalidInput
 from labeldp.receipt import PrivacySpent, Receipt, spent_together
@@ -21,7 +20,8 @@ from labeldp.receipt import PrivacySpent, Receipt, spent_together
 if TYPE_CHECKING:
     import pyarrow as pa
 
-QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vote, Peer)}
+QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vote)}
+AnyQuery = TypeVar("AnyQuery", bound=Query)
 METADATA_KEY = b"labeldp-aggregate"
 FORMAT = 1
 
@@ -34,7 +34,7 @@ class Aggregate:
     ----------
     query : Query
     values : (n_groups, K) int64 noisy counts, or (n_groups,) int64 class codes
-        Of a histogram, or of a vote. Peer to peer: reported zeros and ones.
+        Of a histogram, or of a vote.
     n_rows : (n_groups,) int64
         Rows of each group that were counted; public, as the groups are.
     classes : tuple of K values
@@ -85,7 +85,7 @@ class Aggregate:
         return spent_together([self.receipt])
 
     def prior(self, groups: ArrayLike) -> NDArray[np.float64]:
-        """Class probabilities of rows, by their groups, from a histogram or peer to peer.
+        """Class probabilities of rows, by their groups, from a histogram or another query of counts.
 
         Parameters
         ----------
@@ -93,8 +93,8 @@ class Aggregate:
 
         Returns
         -------
-        (n, K) float64, rows sum to 1: by `Histogram.shares`, the nearest counts that so many rows can have; peer to peer the
-        unbiased share of ones, clipped. Uniform for a group that was empty, or of which the noise leaves nothing.
+        (n, K) float64, rows sum to 1: by `Histogram.shares`, the nearest counts that so many rows can have. Uniform for a
+        group that was empty, or of which the noise leaves nothing.
         """
         table = self.query.shares(self.values, self.n_rows, self.receipt.max_rows_per_unit)
         table[self.n_rows == 0] = 1 / self.query.n_classes
@@ -209,6 +209,13 @@ def _count_names(classes: Iterable[object]) -> list[str]:
     """The columns of counts: named by the classes, or by their numbers where two read alike."""
     texts = ["" if value is None else str(value) for value in classes]
     return [f"count_{text}" for text in (texts if len(set(texts)) == len(texts) else range(len(texts)))]
+
+
+def register_query(kind: type[AnyQuery]) -> type[AnyQuery]:
+    """Make another kind of query known by its name, so that its answers can be read; usable as a decorator."""
+    if QUERIES.setdefault(kind.name, kind) is not kind:
+        raise InvalidInput(f"Expected a new query name, got {kind.name!r}, which {QUERIES[kind.name].__name__} has. Rename the query.")
+    return kind
 
 
 def query_from_dict(data: object) -> Query:

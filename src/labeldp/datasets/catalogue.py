@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from labeldp.datasets.files import File, Form
 
-_TEN_DIGITS = tuple("0123456789")
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -68,7 +66,7 @@ ENTRIES: dict[str, Entry] = {
             ),
         ),
         "MNIST: 60,000 + 10,000 grey images 28 x 28 of handwritten digits. LeCun, Cortes and Burges, 1998.",
-        _TEN_DIGITS,
+        tuple("0123456789"),
     ),
     "kmnist": Entry(
         "kmnist",
@@ -99,10 +97,6 @@ ENTRIES: dict[str, Entry] = {
                 ),
                 "cifar10-binary",
             ),
-            Form(
-                (File("cifar-10-python.tar.gz", ("6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",)),),
-                "cifar10-python",
-            ),
             Form(_CIFAR10_SHEETS, "cifar10-sheets"),
         ),
         "CIFAR-10: 50,000 + 10,000 colour images 32 x 32, 10 balanced classes. Krizhevsky, Learning Multiple Layers of Features, 2009.",
@@ -120,10 +114,6 @@ ENTRIES: dict[str, Entry] = {
                     ),
                 ),
                 "cifar100-binary",
-            ),
-            Form(
-                (File("cifar-100-python.tar.gz", ("85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",)),),
-                "cifar100-python",
             ),
         ),
         "CIFAR-100: 50,000 + 10,000 colour images 32 x 32, 100 balanced classes (the fine labels). Krizhevsky, 2009.",

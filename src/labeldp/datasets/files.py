@@ -80,8 +80,6 @@ def download(name: str, folder: str, forms: tuple[Form, ...]) -> tuple[Form, lis
 def _fetch(file: File, folder: Path) -> Path:
     import pooch
 
-    from labeldp.datasets.progress import DownloadBar
-
     pooch.get_logger().setLevel("WARNING")
     bar = DownloadBar(file.name)
     downloader = pooch.HTTPDownloader(progressbar=bar, timeout=30)
@@ -89,6 +87,46 @@ def _fetch(file: File, folder: Path) -> Path:
         return Path(pooch.retrieve(str(file.url), f"sha256:{file.sha256[0]}", fname=file.name, path=folder, downloader=downloader))
     finally:
         bar.close()
+
+
+class DownloadBar:
+    """Show one file's download on standard error, in the form that pooch asks for: it sets `total` and calls update, reset and close.
+
+    Parameters
+    ----------
+    name : str
+        What to call the file.
+    """
+
+    def __init__(self, name: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._progress.add_task(f"Downloading {name}", total=None)
+
+    @property
+    def total(self) -> float | None:
+        """The size in bytes, once it is known."""
+        return self._progress.tasks[0].total
+
+    @total.setter
+    def total(self, size: float) -> None:
+        self._progress.update(self._task, total=size)
+        self._progress.start()
+
+    def update(self, n: int) -> None:
+        """Another n bytes are here."""
+        self._progress.advance(self._task, n)
+
+    def reset(self) -> None:
+        """Back to zero: pooch does so at the end, before it fills the bar."""
+        self._progress.update(self._task, completed=0)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._progress.stop()
 
 
 def missing_message(name: str, folder: str, forms: tuple[Form, ...], problem: Exception) -> str:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers of the image formats: idx, npz, CIFAR's binary and pickled batches, and lossless WebP sheets."""
+"""Readers of the image formats: idx, npz, CIFAR's binary batches, and lossless WebP sheets."""
 
 import gzip
-import pickle
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,7 +57,7 @@ def _pixels(flat: NDArray[np.uint8]) -> Images:
     return np.ascontiguousarray(flat.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
 
-def read_cifar_binary(archive: Path, *, label_bytes: int) -> Split:
+def read_cifar(archive: Path, *, label_bytes: int) -> Split:
     """The official binary archive; of CIFAR-100's two label bytes the second, the fine label, is read."""
     parts: dict[str, list[tuple[str, NDArray[np.uint8]]]] = {"train": [], "test": []}
     with tarfile.open(archive, "r:gz") as tar:
@@ -70,18 +69,6 @@ def read_cifar_binary(archive: Path, *, label_bytes: int) -> Split:
     return _split(
         archive, {part: [(name, r[:, label_bytes:], r[:, label_bytes - 1]) for name, r in found] for part, found in parts.items()}
     )
-
-
-def read_cifar_python(archive: Path, *, key: bytes) -> Split:
-    """The official archive of pickled batches; `key` is b"labels" or b"fine_labels". Only NumPy arrays and plain values are unpickled."""
-    parts: dict[str, list[tuple[str, Any, Any]]] = {"train": [], "test": []}
-    with tarfile.open(archive, "r:gz") as tar:
-        for member in tar:
-            name = Path(member.name).name
-            if member.isfile() and (name in ("train", "test", "test_batch") or name.startswith("data_batch")):
-                batch = _ArraysOnly(tar, member).load()
-                parts["test" if name.startswith("test") else "train"].append((name, np.asarray(batch[b"data"], np.uint8), batch[key]))
-    return _split(archive, parts)
 
 
 def _split(archive: Path, parts: dict[str, list[tuple[str, Any, Any]]]) -> Split:
@@ -98,22 +85,6 @@ def _split(archive: Path, parts: dict[str, list[tuple[str, Any, Any]]]) -> Split
 def _member(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     file = tar.extractfile(member)
     return b"" if file is None else file.read()
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """An unpickler that builds NumPy arrays and nothing else, whatever a file asks for."""
-
-    _ALLOWED = frozenset({"_reconstruct", "ndarray", "dtype", "encode"})
-
-    def __init__(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        file = tar.extractfile(member)
-        assert file is not None  # the caller has checked that it is a file
-        super().__init__(file, encoding="bytes")
-
-    def find_class(self, module: str, name: str) -> Any:
-        if name in self._ALLOWED and module.split(".")[0] in ("numpy", "_codecs"):
-            return super().find_class(module, name)
-        raise ReleaseError(f"Expected only arrays in a CIFAR batch, got {module}.{name}. Fetch the archive again.")
 
 
 def read_cifar_sheets(paths: Sequence[Path]) -> Split:
@@ -137,12 +108,10 @@ def _sheet(path: Path) -> Images:
 
 
 def read_fine_names(archive: Path) -> tuple[str, ...]:
-    """CIFAR-100's 100 class names, from either official archive."""
+    """Read CIFAR-100's 100 class names from the official archive."""
     with tarfile.open(archive, "r:gz") as tar:
         for member in tar:
             name = Path(member.name).name
             if name == "fine_label_names.txt":
                 return tuple(_member(tar, member).decode().split())
-            if name == "meta":
-                return tuple(value.decode() for value in _ArraysOnly(tar, member).load()[b"fine_label_names"])
     raise ReleaseError(f"Expected the list of class names in {archive}, found none. Fetch the file again.")

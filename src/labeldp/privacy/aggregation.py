@@ -72,7 +72,7 @@ def aggregate(
     ----------
     labels : (n,) array of class values
         Raw, private. Every value must be declared.
-    query : Histogram, Vote or Peer
+    query : Histogram, Vote or another Query
         Its epsilon and delta are the total of one unit: with `max_rows_per_unit` = m the noise is for m changed labels.
     groups : (n,) integers in 0..query.n_groups-1
         Public: which group each row is in, for example its cluster. It must not depend on these labels. Groups may be empty.
@@ -152,7 +152,7 @@ def aggregate_batches(
     ----------
     source : path of a Parquet file, Arrow table, or iterable of record batches
         With a label and a group column; other columns are not read from Parquet.
-    query : Histogram, Vote or Peer
+    query : Histogram, Vote or another Query
     label, group : str
         Names of two columns; groups are whole numbers in 0..query.n_groups-1 without nulls, public, and not made from the labels.
     classes : sequence of K values

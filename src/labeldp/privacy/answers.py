@@ -139,7 +139,7 @@ def answer_groups(
 def checked(query: object) -> Query:
     """The query, if it is one."""
     if not isinstance(query, Query):
-        raise InvalidInput(f"Expected a query, Histogram, Vote or Peer, got {type(query).__name__}. See labeldp.aggregates.")
+        raise InvalidInput(f"Expected a query, such as Histogram or Vote, got {type(query).__name__}. See labeldp.aggregates.")
     return query
 
 

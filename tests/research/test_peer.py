@@ -13,10 +13,10 @@ import pytest
 from scipy.stats import binom, chi2
 from tests.aggregates.exact import report_law
 
-from labeldp.aggregates.peer import Learner, PeerToPeer, Report, User, flip_words, ones_shares, reported, run
-from labeldp.aggregates.peer_accountant import Pair, Reports
 from labeldp.errors import InvalidInput
 from labeldp.laws.exact import WORD
+from labeldp.research.peer import Learner, PeerToPeer, Report, User, flip_words, ones_shares, reported, run
+from labeldp.research.peer_accountant import Pair, Reports
 from labeldp.testing import CounterWords
 
 VECTORS = json.loads((Path(__file__).parent.parent / "golden" / "vectors.json").read_text())

@@ -13,11 +13,11 @@ from scipy.stats import chi2
 from tests.aggregates.exact import report_law
 
 import labeldp as ldp
-from labeldp.aggregates import Aggregate, Histogram, Peer, query_from_dict
-from labeldp.aggregates.peer import PeerToPeer
+from labeldp.aggregates import Aggregate, Histogram, query_from_dict
 from labeldp.errors import InvalidInput
 from labeldp.privacy import answers, keys, noise
 from labeldp.privacy.aggregation import aggregate_batches
+from labeldp.research.peer import Peer, PeerToPeer
 
 FALSE_ALARM = 1e-6
 QUARTER = Fraction(1, 4)
