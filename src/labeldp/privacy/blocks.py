@@ -22,8 +22,6 @@ ROW, INTEGER, TEXT, BYTES, COMPOSITE = range(5)
 _BLOCK = np.dtype({"names": ["tag", "low", "high"], "formats": ["u1", "<u8", "<u4"], "offsets": [0, 1, 9], "itemsize": 16})
 """A block as fields; the counter, bytes 13 to 15, is left out."""
 
-_ID = np.dtype([("low", "<u8"), ("high", "<u4")])
-
 Index = slice | NDArray[np.intp] | NDArray[np.bool_]
 
 
@@ -73,12 +71,6 @@ class Blocks:
             fields["high"] = (low.view(np.int64) >> np.int64(63)).view(np.uint64)  # the sign, carried into the bytes above
         return out
 
-    def numbers(self) -> NDArray[np.int64] | None:
-        """The ids themselves where they are integers below 2^63: (n,), nothing is copied; else None."""
-        if self.tag != INTEGER or isinstance(self._low, range):
-            return None
-        return self._low.view(np.int64) if self._signed or not len(self) or self._low.max() < 1 << 63 else None
-
     def halves(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
         """The 96 bits of the ids: bytes 0 to 7, and bytes 8 to 11."""
         low = _written_out(self._low)
@@ -88,30 +80,19 @@ class Blocks:
             return low, (low.view(np.int64) >> np.int64(63)).astype(np.uint32)
         return low, np.zeros(len(low), np.uint32)
 
-    def packed(self) -> NDArray[np.uint8]:
-        """The 96 bits of the ids, (n, 12) uint8: what tells the ids of one kind apart."""
-        out = np.empty(len(self), _ID)
-        out["low"], out["high"] = self.halves()
-        return out.view(np.uint8).reshape(-1, 12)
-
     def first_repeat(self) -> int | None:
         """Position of the first row whose id occurred before, or None. Cost: a sort, O(n log n)."""
         if isinstance(self._low, range):
             return None
         low, high = self._low, self._high
-        if not has_equal(low):
+        ordered = np.sort(low)
+        if not (ordered[1:] == ordered[:-1]).any():
             return None
         order = np.argsort(low, kind="stable") if high is None else np.lexsort((low, high))
         same = low[order[1:]] == low[order[:-1]]
         if high is not None:
             same &= high[order[1:]] == high[order[:-1]]
         return int(order[1:][same].min()) if same.any() else None
-
-
-def has_equal(values: NDArray[np.integer]) -> bool:
-    """True if two of these are the same. Cost: a sort."""
-    ordered = np.sort(values)
-    return bool((ordered[1:] == ordered[:-1]).any())
 
 
 def _written_out(low: "NDArray[np.uint64] | range") -> NDArray[np.uint64]:

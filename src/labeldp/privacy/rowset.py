@@ -9,6 +9,7 @@ All of it is public: ids, no labels.
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -27,6 +28,7 @@ Space = tuple[str, str, str]
 _MAGIC: Final = b"labeldp rows 2\n"
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class IdSet:
     """The ids of one column, or of several together.
 
@@ -41,10 +43,10 @@ class IdSet:
     members : NumberSet
     """
 
-    __slots__ = ("key_id", "kind", "members", "name")
-
-    def __init__(self, kind: Kind, name: str, key_id: str, members: NumberSet) -> None:
-        self.kind, self.name, self.key_id, self.members = kind, name, key_id, members
+    kind: Kind
+    name: str
+    key_id: str
+    members: NumberSet
 
     @property
     def space(self) -> Space:
@@ -78,10 +80,11 @@ class RowSet:
     def to_bytes(self) -> bytes:
         """The sets with a header, as a run's folder keeps them. Equal sets give equal bytes."""
         if self._bytes is None:
-            bodies = {role: ids.members.to_bytes() for role, ids in sorted(self.sets.items())}
+            bodies = {role: ids.members.chunks() for role, ids in sorted(self.sets.items())}
             facts = self._facts()
-            header = {role: facts[role] | {"key_id": ids.key_id, "bytes": len(bodies[role])} for role, ids in self.sets.items()}
-            self._bytes = _MAGIC + json.dumps(header, sort_keys=True).encode() + b"\n" + b"".join(bodies.values())
+            header = {role: facts[role] | {"key_id": ids.key_id, "bytes": sum(map(len, bodies[role]))} for role, ids in self.sets.items()}
+            head = _MAGIC + json.dumps(header, sort_keys=True).encode() + b"\n"
+            self._bytes = b"".join([head, *(chunk for body in bodies.values() for chunk in body)])
         return self._bytes
 
     @classmethod

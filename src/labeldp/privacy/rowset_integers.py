@@ -3,6 +3,7 @@
 
 from array import array
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -13,16 +14,15 @@ Words = NDArray[np.uint64]
 
 _BUFFERED: Final = 1 << 22  # numbers that wait, so that a bitmap's container is touched once for many of them
 _SPARSE: Final = 4  # numbers to a container of 65,536 values below which bitmaps cost more than 8 bytes a number
+_RUN: Final = 2 * _SPARSE  # numbers in a row that are not sparse, though they may be of two containers
 _PIECE: Final = 1 << 20
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class IntegerSet:
-    """A set of uint64; `members` is a bitmap, or a sorted array without repeats where the numbers are scattered. Never changed."""
+    """A set of uint64; `members` is a bitmap, or a sorted array without repeats where the numbers are scattered."""
 
-    __slots__ = ("members",)
-
-    def __init__(self, members: "BitMap64 | Words") -> None:
-        self.members = members
+    members: "BitMap64 | Words"
 
     def __len__(self) -> int:
         return len(self.members)
@@ -59,24 +59,25 @@ class IntegerSet:
             return int(self.members.intersection_cardinality(other.members))
         return len(self & other)
 
-    def to_bytes(self) -> bytes:
-        """One byte of form, then roaring's portable format or little-endian numbers. Equal sets give equal bytes."""
+    def chunks(self) -> list[memoryview]:
+        """Its bytes: one of form, then roaring's portable format or little-endian numbers. Equal sets give equal bytes."""
         if isinstance(self.members, np.ndarray):
-            return b"n" + self.members.astype("<u8", copy=False).tobytes()
+            return [memoryview(b"n"), self.members.astype("<u8", copy=False).view(np.uint8).data]
         self.members.run_optimize()
-        return b"b" + bytes(self.members.serialize())
+        return [memoryview(b"b"), memoryview(self.members.serialize())]
 
     @classmethod
     def from_bytes(cls, data: "bytes | memoryview") -> "IntegerSet":
-        """The set that `to_bytes` wrote. The caller has checked a digest: the formats themselves are not proof against harm."""
+        """The set of such bytes. The caller has checked a digest: the formats themselves are not proof against harm."""
         form, rest = bytes(data[:1]), data[1:]
         if form == b"n":
             return cls(np.frombuffer(rest, "<u8").astype(np.uint64, copy=False))
         return cls(BitMap64.deserialize(bytes(rest)))
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class NumberSet:
-    """A set of whole numbers from -2^63 to 2^64 - 1, the ids that columns of any integer type can hold. Never changed.
+    """A set of whole numbers from -2^63 to 2^64 - 1, the ids that columns of any integer type can hold.
 
     Attributes
     ----------
@@ -84,10 +85,8 @@ class NumberSet:
         Those from 0 on as they are; those below 0 as the 64 bits of their two's complement.
     """
 
-    __slots__ = ("natural", "negative")
-
-    def __init__(self, natural: IntegerSet, negative: IntegerSet) -> None:
-        self.natural, self.negative = natural, negative
+    natural: IntegerSet
+    negative: IntegerSet
 
     def __len__(self) -> int:
         return len(self.natural) + len(self.negative)
@@ -105,14 +104,14 @@ class NumberSet:
         """How many numbers are in both."""
         return self.natural.shared(other.natural) + self.negative.shared(other.negative)
 
-    def to_bytes(self) -> bytes:
-        """Length of the first part as 8 bytes, then both. Equal sets give equal bytes."""
-        natural = self.natural.to_bytes()
-        return len(natural).to_bytes(8, "little") + natural + self.negative.to_bytes()
+    def chunks(self) -> list[memoryview]:
+        """Its bytes: the length of the first part as 8 bytes, then both. Equal sets give equal bytes."""
+        natural = self.natural.chunks()
+        return [memoryview(sum(map(len, natural)).to_bytes(8, "little")), *natural, *self.negative.chunks()]
 
     @classmethod
     def from_bytes(cls, data: "bytes | memoryview") -> "NumberSet":
-        """The set that `to_bytes` wrote; see `IntegerSet.from_bytes`."""
+        """The set of such bytes; see `IntegerSet.from_bytes`."""
         end = 8 + int.from_bytes(data[:8], "little")
         return cls(IntegerSet.from_bytes(data[8:end]), IntegerSet.from_bytes(data[end:]))
 
@@ -137,7 +136,8 @@ class IntegerPile:
             return
         self.count += len(values)
         first, last = int(values[0]), int(values[-1])
-        if last - first == len(values) - 1 and last < 2**64 - 1 and bool((values[1:] - values[:-1] == 1).all()):
+        in_a_row = len(values) >= _RUN and last - first == len(values) - 1 and last < 2**64 - 1
+        if in_a_row and bool((values[1:] - values[:-1] == 1).all()):
             self._bitmap.add_range(first, last + 1)
             return
         self._waiting.append(values)
@@ -163,14 +163,12 @@ class IntegerPile:
     def result(self) -> IntegerSet:
         """The set of all numbers so far; more may be added afterwards."""
         self._flush()
-        if not self._scattered:
-            return IntegerSet(self._bitmap.copy())
-        values = distinct(np.concatenate([*self._scattered, np.asarray(self._bitmap.to_array(), np.uint64)]))
-        if _is_sparse(values):
-            self._scattered, self._bitmap = [values], BitMap64()
-            return IntegerSet(values)
-        self._scattered, self._bitmap = [], _bitmap(values)
-        return IntegerSet(self._bitmap.copy())
+        if self._scattered and (len(self._scattered) > 1 or self._bitmap):
+            self._scattered.append(np.asarray(self._bitmap.to_array(), np.uint64))
+            values = np.concatenate(self._scattered)
+            self._scattered, self._bitmap = [], BitMap64()
+            self._keep(distinct(values))
+        return IntegerSet(self._scattered[0] if self._scattered else self._bitmap.copy())
 
     def __getstate__(self) -> dict[str, Any]:
         self._flush()
@@ -183,12 +181,15 @@ class IntegerPile:
 
     def _flush(self) -> None:
         if self._waiting:
-            values = distinct(np.concatenate(self._waiting))
+            values = np.concatenate(self._waiting)
             self._waiting, self._n_waiting = [], 0
-            if _is_sparse(values):
-                self._scattered.append(values)
-            else:
-                self._bitmap |= _bitmap(values)
+            self._keep(distinct(values))
+
+    def _keep(self, values: Words) -> None:
+        if _is_sparse(values):
+            self._scattered.append(values)
+        else:
+            self._bitmap |= _bitmap(values)
 
 
 def distinct(values: Words) -> Words:
