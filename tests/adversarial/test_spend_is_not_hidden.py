@@ -333,7 +333,7 @@ def test_a_forged_standing_is_not_believed_and_is_seen(tmp_path: Path, of: str) 
     entry = ledger.history()[0 if of == "the opening" else -1]
     store = SqliteStore(path)
     with store.writing({}) as session:
-        true = session.standing("mine", "label")
+        true = session.balance("mine", "label")
         session.keep(replace(true, seq=int(str(entry["seq"])), head=str(entry["hash"]), total=true.total * 0, runs=0))
     with pytest.raises(ldp.BudgetExceeded):
         ldp.privatize([1, 1], law, dataset="mine", ids=[1, 2], ledger=ledger, redraw=True)

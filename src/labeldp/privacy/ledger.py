@@ -20,8 +20,8 @@ from labeldp.evidence import Block
 from labeldp.laws.base import Array
 from labeldp.privacy import ledger_adopt, ledger_charge
 from labeldp.privacy.ledger_charge import Spending, name, now, opening, run_id_of
-from labeldp.privacy.ledger_check import Kept, check_drawn, problems
-from labeldp.privacy.ledger_entries import Account, File, Part, RunRecord, account_of, parts_digest
+from labeldp.privacy.ledger_check import Witnesses, check_drawn, problems
+from labeldp.privacy.ledger_entries import File, History, Part, RunRecord, history_of, parts_digest
 from labeldp.privacy.ledger_entries import text as entry_text
 from labeldp.privacy.ledger_place import LedgerUrl, location_of, runs_folder
 from labeldp.privacy.ledger_rows import RowSets
@@ -174,10 +174,10 @@ class Ledger:
         facts = {"dataset": name(dataset=dataset), "column": name(column=column)}
         amount = repr(_validate.positive(budget=budget, fix="Pass the total epsilon to allow."))
         with self._store.writing(opening()) as session:
-            standing = session.standing(dataset, column)
-            if standing.budget != Fraction(amount):
-                standing.apply(session.append({"kind": "budget", **facts, "budget": amount, "why": "set", "at": now()}))
-                session.keep(standing)
+            balance = session.balance(dataset, column)
+            if balance.budget != Fraction(amount):
+                balance.apply(session.append({"kind": "budget", **facts, "budget": amount, "why": "set", "at": now()}))
+                session.keep(balance)
 
     def _close(self, run_id: str, kind: str, facts: dict[str, object]) -> None:
         state = {"settle": "settled", "abandon": "abandoned"}[kind]
@@ -190,8 +190,8 @@ class Ledger:
             names = {"run_id": run_id, "dataset": run.dataset, "column": run.column}
             session.append({"kind": kind, **names, **facts, "at": now()})
 
-    def _run(self, session: Session, run_id: str, what: str) -> tuple[Account, RunRecord]:
-        account = account_of(session.run_rows(run_id_of(run_id)))
+    def _run(self, session: Session, run_id: str, what: str) -> tuple[History, RunRecord]:
+        account = history_of(session.run_rows(run_id_of(run_id)))
         if run_id not in account.runs:
             raise LedgerError(f"Expected a charged run to {what}, got run id {run_id}, which {self.location} does not know.")
         return account, account.runs[run_id]
@@ -218,14 +218,14 @@ class Ledger:
         if not self._store.exists():
             return []
         with self._store.reading() as session:
-            return list(account_of(session.rows(dataset, column, after=1)).runs.values())
+            return list(history_of(session.rows(dataset, column, after=1)).runs.values())
 
     def run(self, run_id: str) -> RunRecord | None:
         """One run; None where this ledger does not know it."""
         if not self._store.exists():
             return None
         with self._store.reading() as session:
-            return account_of(session.run_rows(run_id_of(run_id))).runs.get(run_id)
+            return history_of(session.run_rows(run_id_of(run_id))).runs.get(run_id)
 
     def looked_up(self, receipt: Receipt) -> Receipt:
         """The receipt, `recorded` if and only if its charge is in this ledger.
@@ -347,9 +347,9 @@ class Ledger:
             Digests of outputs, as their manifests name them: each must be what its run was settled with.
         """
         self._check_exists()
-        kept = Kept(list(receipts), dict(outputs or {}), list(anchors))
+        kept = Witnesses(list(receipts), dict(outputs or {}), list(anchors))
         with self._store.reading() as session:
-            return problems(session.rows(), self._sets, session.parts(), session.standings(), kept)
+            return problems(session.rows(), self._sets, session.parts(), session.balances(), kept)
 
     # Rows and folders --------------------------------------------------------------------------------------------------------------
 
@@ -395,15 +395,15 @@ class Ledger:
             lack = "no such file" if isinstance(self.location, Path) else "a database with no ledger in it"
             raise LedgerError(f"Expected a ledger at {self.location}, got {lack}. Check where it is.")
 
-    def _spend(self, account: Account) -> Spend:
+    def _spend(self, account: History) -> Spend:
         return Spend(self._sets.load, account.runs.values())
 
-    def _read(self, dataset: str, column: str) -> Account:
+    def _read(self, dataset: str, column: str) -> History:
         names = name(dataset=dataset), name(column=column)
         if not self._store.exists():
-            return Account()
+            return History()
         with self._store.reading() as session:
-            return account_of(session.rows(*names))
+            return history_of(session.rows(*names))
 
 
 def default_ledger() -> Ledger:

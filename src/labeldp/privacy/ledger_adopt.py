@@ -28,7 +28,7 @@ _AGGREGATE: Final = "aggregate.parquet"
 
 
 @dataclass(frozen=True)
-class Stated:
+class Statement:
     """What the user says of runs whose folders say nothing.
 
     Attributes
@@ -48,7 +48,7 @@ class Stated:
         return _body(Receipt(run_id, self.dataset, self.column, "row", 1, self.epsilon, 0.0, True, True, event))
 
 
-def adopt(session: Session, runs_dir: Path, stated: Stated | None, where: str) -> list[dict[str, object]]:
+def adopt(session: Session, runs_dir: Path, stated: Statement | None, where: str) -> list[dict[str, object]]:
     """Write a charge for each run that the ledger does not know: under its own facts and rows, or for every row.
 
     Parameters
@@ -56,7 +56,7 @@ def adopt(session: Session, runs_dir: Path, stated: Stated | None, where: str) -
     session : Session
         The only writer.
     runs_dir : Path
-    stated : Stated, optional
+    stated : Statement, optional
         For runs whose folders say nothing.
     where : str
         The ledger, for messages.
@@ -81,18 +81,18 @@ def adopt(session: Session, runs_dir: Path, stated: Stated | None, where: str) -
 
 def _adopted(session: Session, store: RunStore, body: dict[str, object]) -> dict[str, object]:
     dataset, column = str(body["dataset"]), str(body["column"])
-    standing = session.standing(dataset, column)
-    if standing.unit not in (None, body["unit"]):
+    balance = session.balance(dataset, column)
+    if balance.unit not in (None, body["unit"]):
         body = {key: value for key, value in body.items() if key != "rows"}  # its rows are other units: they cannot be told apart
-    standing.apply(session.append(body | {"adopted": True, "at": now()}))
+    balance.apply(session.append(body | {"adopted": True, "at": now()}))
     names = {"run_id": body["run_id"], "dataset": dataset, "column": column}
     artefact = None if store.stored_half() is not None else _artefact(store)
     state = "charged"  # its secret is there: the same request can finish it
     if store.stored_half() is None:
         end = {"kind": "settle", "artefact": artefact} if artefact else {"kind": "abandon", "reason": "adopted without a whole result"}
-        standing.apply(session.append(names | end | {"at": now()}))
+        balance.apply(session.append(names | end | {"at": now()}))
         state = "settled" if artefact else "abandoned"
-    session.keep(standing)
+    session.keep(balance)
     rows = body.get("rows")
     count = rows["row"]["count"] if isinstance(rows, Mapping) and "row" in rows else None
     return names | {"unit": body["unit"], "epsilon": float(str(body["epsilon"])), "state": state, "rows": count}
@@ -181,10 +181,10 @@ def _json(data: bytes | None) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def stated(dataset: str | None, column: str | None, epsilon: float | None) -> Stated | None:
+def stated(dataset: str | None, column: str | None, epsilon: float | None) -> Statement | None:
     """What the user says, all of it or nothing."""
     if dataset is None and column is None and epsilon is None:
         return None
     if dataset is None or column is None or epsilon is None:
         raise InvalidInput("Expected dataset, column and epsilon together for runs whose folders say nothing, got some of them. Give all.")
-    return Stated(name(dataset=dataset), name(column=column), epsilon)
+    return Statement(name(dataset=dataset), name(column=column), epsilon)

@@ -17,7 +17,7 @@ from labeldp import _validate
 from labeldp._rounding import exact, float_down, float_up
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RowsOverlap
 from labeldp.privacy import events
-from labeldp.privacy.ledger_entries import Row, RunRecord, account_of, charged, text
+from labeldp.privacy.ledger_entries import Row, RunRecord, charged, history_of, text
 from labeldp.privacy.ledger_rows import RowSets, overlaps
 from labeldp.privacy.ledger_session import VERSION, Session, Store
 from labeldp.privacy.ledger_spend import Spend
@@ -158,7 +158,7 @@ def charge(store: Store, sets: RowSets, request: ChargeRequest, where: str) -> R
             RunStore(folder).write(CHARGE, text(request.body | _rows_of(request)).encode())
         with store.writing(opening()) as session:
             require_known(sets.folder, session.unknown, where)
-            row = _Charging(session, sets, request, where).append()
+            row = _Decision(session, sets, request, where).append()
     except (LedgerError, BudgetExceeded):
         if folder.is_dir():
             (folder / CHARGE).unlink(missing_ok=True)
@@ -183,12 +183,12 @@ def require_known(runs_dir: Path, unknown: Callable[[Sequence[str]], Sequence[st
         )
 
 
-class _Charging:
+class _Decision:
     """A charge that is being decided."""
 
     def __init__(self, session: Session, sets: RowSets, request: ChargeRequest, where: str) -> None:
         self.session, self.sets, self.request, self.where = session, sets, request, where
-        self.standing = session.standing(request.dataset, request.column)
+        self.balance = session.balance(request.dataset, request.column)
         self._read: dict[str, RunRecord] | None = None
         self.of = f"dataset {request.dataset!r}, column {request.column!r}"
 
@@ -203,14 +203,14 @@ class _Charging:
             self._check_rows()
         self._check_budget()
         row = self.session.append(request.body | _rows_of(request) | {"at": now()})
-        self.standing.apply(row)
-        self.session.keep(self.standing)
+        self.balance.apply(row)
+        self.session.keep(self.balance)
         return row
 
     @property
     def _runs(self) -> dict[str, RunRecord]:
         if self._read is None:
-            self._read = account_of(self.session.rows(self.request.dataset, self.request.column)).runs
+            self._read = history_of(self.session.rows(self.request.dataset, self.request.column)).runs
         return self._read
 
     def _check_same(self) -> None:
@@ -223,7 +223,7 @@ class _Charging:
                 raise SameRequest(new[-1])
 
     def _check_unit(self) -> None:
-        unit, other = self.request.body["unit"], self.standing.unit
+        unit, other = self.request.body["unit"], self.balance.unit
         if other not in (None, unit):
             raise LedgerError(
                 f"Expected unit {other!r} for {self.of}, as charged before in {self.where}; got {unit!r}. "
@@ -231,7 +231,7 @@ class _Charging:
             )
 
     def _check_rows(self) -> None:
-        if not self.standing.runs:
+        if not self.balance.runs:
             return
         found = overlaps(self.request.rows, self._runs.values(), self.sets)
         if found:
@@ -243,13 +243,13 @@ class _Charging:
 
     def _covered(self, budget: Fraction) -> Fraction:
         """What the request's rows have spent so far; the plain sum where already that leaves enough."""
-        standing = self.standing
-        if standing.total == standing.everywhere or standing.total + self.request.epsilon <= budget:
-            return standing.total
+        balance = self.balance
+        if balance.total == balance.everywhere or balance.total + self.request.epsilon <= budget:
+            return balance.total
         return Spend(self.sets.load, self._runs.values()).covered(self.request.rows)
 
     def _check_budget(self) -> None:
-        request, stored = self.request, self.standing.budget
+        request, stored = self.request, self.balance.budget
         if stored is not None and request.budget is not None and stored != request.budget:
             asked = float(request.budget)
             raise LedgerError(
@@ -283,7 +283,7 @@ class _Charging:
         request = self.request
         why, amount = ("first charge" if request.budget is None else "declared"), repr(float_down(budget))
         facts = {"kind": "budget", "dataset": request.dataset, "column": request.column, "budget": amount, "why": why, "at": now()}
-        self.standing.apply(self.session.append(facts))
+        self.balance.apply(self.session.append(facts))
         level = logging.INFO if request.budget is not None else logging.WARNING  # nobody chose this one, so it is said aloud
         said = "The budget of dataset %r, column %r is now %s (%s), kept in %s. `labeldp ledger set-budget` or set_budget changes it."
         _log.log(level, said, request.dataset, request.column, amount, why, self.where)

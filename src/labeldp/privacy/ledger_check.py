@@ -15,7 +15,7 @@ from labeldp.evidence.block import places_of
 from labeldp.evidence.format import pack
 from labeldp.laws.base import Array
 from labeldp.privacy.events import per_row_epsilon
-from labeldp.privacy.ledger_entries import GENESIS, Account, Part, Row, RunRecord, Standing, apply, entry_hash, parts_digest
+from labeldp.privacy.ledger_entries import GENESIS, Balance, History, Part, Row, RunRecord, apply, entry_hash, parts_digest
 from labeldp.privacy.ledger_rows import RowSets
 from labeldp.privacy.ledger_spend import Spend
 from labeldp.privacy.run_store import RunStore, unknown_runs
@@ -23,7 +23,7 @@ from labeldp.receipt import Receipt
 
 
 @dataclass(frozen=True)
-class Kept:
+class Witnesses:
     """What was kept outside of the ledger, to compare it with.
 
     Attributes
@@ -53,14 +53,14 @@ class _Account:
     """One (dataset, column) while its entries are read."""
 
     def __init__(self, dataset: str, column: str, sets: RowSets) -> None:
-        self.said = Account()
-        self.standing = Standing(dataset, column)
+        self.said = History()
+        self.balance = Balance(dataset, column)
         self._spend: Spend | None = None
         self._sets = sets
 
     def apply(self, row: Row) -> None:
         apply(self.said, row)
-        self.standing.apply(row)
+        self.balance.apply(row)
 
     def exceeded(self, run: RunRecord) -> bool:
         """Whether the run, read last, was more than the budget left; row sets are read only where the plain sum is too much."""
@@ -72,7 +72,7 @@ class _Account:
             covered = self._spend.covered(rows)
             self._spend.add(run)
             return covered + exact(run.epsilon) > budget
-        if self.standing.total <= budget:
+        if self.balance.total <= budget:
             return False
         earlier = [each for each in self.said.runs.values() if each.run_id != run.run_id]
         self._spend = Spend(self._sets.load, earlier)
@@ -80,11 +80,15 @@ class _Account:
 
 
 def problems(
-    rows: Iterable[Row], sets: RowSets, parts: Sequence[tuple[str, Part]] = (), standings: Sequence[Standing] = (), kept: Kept | None = None
+    rows: Iterable[Row],
+    sets: RowSets,
+    parts: Sequence[tuple[str, Part]] = (),
+    balances: Sequence[Balance] = (),
+    kept: Witnesses | None = None,
 ) -> list[str]:
     """What does not add up, one sentence each; empty if nothing."""
     found: list[str] = []
-    read, ends = _Read(), {(standing.dataset, standing.column): standing for standing in standings}
+    read, ends = _Read(), {(balance.dataset, balance.column): balance for balance in balances}
     previous = GENESIS
     for expected, row in enumerate(rows, start=1):
         seq, before, body, head = row
@@ -94,7 +98,7 @@ def problems(
             return [*found, f"Entry {seq} was rewritten: its text does not have its hash."]
         found += _misplaced(row, read, sets)
         account = read.accounts.get(_names(_json(body)))
-        found += [] if account is None else _standing_problem(account.standing, ends)
+        found += [] if account is None else _balance_problem(account.balance, ends)
         previous = head
         read.heads.append(head)
         if (entry := _json(body)).get("kind") == "charge":
@@ -102,7 +106,7 @@ def problems(
     if previous == GENESIS:
         found.append("The ledger has no entries: its history was deleted.")
     found += _harmed(read, sets) + _parts_problems(read, parts) + _forgotten(read, sets)
-    return found + _compared(read, kept or Kept())
+    return found + _compared(read, kept or Witnesses())
 
 
 def _json(body: str) -> dict[str, Any]:
@@ -165,15 +169,15 @@ def _parts_problems(read: _Read, parts: Sequence[tuple[str, Part]]) -> list[str]
     return [f"The parts of run {run} are not the ones that were announced: the table was changed." for run in wrong]
 
 
-def _standing_problem(standing: Standing, kept: Mapping[tuple[str, str], Standing]) -> list[str]:
+def _balance_problem(balance: Balance, kept: Mapping[tuple[str, str], Balance]) -> list[str]:
     """What an account is kept to stand at must follow from its entries up to there; where it ends at no entry, nobody uses it."""
-    found = kept.get((standing.dataset, standing.column), standing)
-    if (found.seq, found.head) != (standing.seq, standing.head) or found == standing:
+    found = kept.get((balance.dataset, balance.column), balance)
+    if (found.seq, found.head) != (balance.seq, balance.head) or found == balance:
         return []
-    return [f"What is kept of dataset {standing.dataset!r}, column {standing.column!r} is not what its entries add up to."]
+    return [f"What is kept of dataset {balance.dataset!r}, column {balance.column!r} is not what its entries add up to."]
 
 
-def _compared(read: _Read, kept: Kept) -> list[str]:
+def _compared(read: _Read, kept: Witnesses) -> list[str]:
     found = [problem for receipt in kept.receipts for problem in _receipt_problem(receipt, read.charges)]
     runs = {name: run for account in read.accounts.values() for name, run in account.said.runs.items()}
     for run_id, output in kept.outputs.items():

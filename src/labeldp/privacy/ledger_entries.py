@@ -120,7 +120,7 @@ def parts_digest(parts: Iterable[Part]) -> str:
 
 
 @dataclass
-class Account:
+class History:
     """What the entries of one (dataset, column) say."""
 
     budget: Fraction | None = None
@@ -130,7 +130,7 @@ class Account:
 
 
 @dataclass
-class Standing:
+class Balance:
     """What a charge needs to know of a (dataset, column), up to entry `seq` with the hash `head`.
 
     `total` is the sum over all runs, an upper bound of what any row has spent; `everywhere` the sum over those that count for every row,
@@ -170,7 +170,7 @@ class Standing:
         return text({**sums, "unit": self.unit, "runs": self.runs})
 
     @classmethod
-    def from_text(cls, dataset: str, column: str, seq: int, head: str, facts: str) -> "Standing":
+    def from_text(cls, dataset: str, column: str, seq: int, head: str, facts: str) -> "Balance":
         """What `to_text` wrote; anything else is an account that starts again."""
         try:
             data: dict[str, Any] = json.loads(facts)
@@ -191,9 +191,9 @@ def entry_hash(previous: str, body: str) -> str:
     return hashlib.sha256(f"{previous}\n{body}".encode()).hexdigest()
 
 
-def account_of(rows: Iterable[Row]) -> Account:
+def history_of(rows: Iterable[Row]) -> History:
     """Read the entries of one (dataset, column), in order."""
-    account = Account()
+    account = History()
     for row in rows:
         try:
             apply(account, row)
@@ -206,7 +206,7 @@ def _unreadable(row: Row) -> LedgerError:
     return LedgerError(f"Expected entry {row[0]} of the ledger to be intact, got one that cannot be read. Run `verify`.")
 
 
-def apply(account: Account, row: Row) -> None:
+def apply(account: History, row: Row) -> None:
     """Read the next entry."""
     body: dict[str, Any] = json.loads(row[2])
     match body["kind"]:
@@ -250,6 +250,6 @@ def _charged(body: Mapping[str, Any], head: str) -> RunRecord:
     )
 
 
-def _close(account: Account, body: Mapping[str, Any], state: State, artefact: str) -> None:
+def _close(account: History, body: Mapping[str, Any], state: State, artefact: str) -> None:
     run = account.runs[body["run_id"]]
     account.runs[run.run_id] = RunRecord(**{**vars(run), "state": state, "artefact": artefact, "settled_at": body["at"]})

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from labeldp.errors import LedgerError
-from labeldp.privacy.ledger_entries import GENESIS, Part, Row, Standing, entry_hash, text
+from labeldp.privacy.ledger_entries import GENESIS, Balance, Part, Row, entry_hash, text
 
 VERSION = 2
 """Of the tables; a ledger of another one is refused."""
@@ -78,42 +78,42 @@ class Session(ABC):
 
     # What accounts stand at ---------------------------------------------------------------------------------------------------------
 
-    def standing(self, dataset: str, column: str) -> Standing:
+    def balance(self, dataset: str, column: str) -> Balance:
         """What the entries of a (dataset, column) add up to: from where it was last written down, or else from the start."""
         kept = self._kept(dataset, column)
         if kept is None or self._head_of(kept) != kept.head:
-            kept = Standing(dataset, column)
+            kept = Balance(dataset, column)
         for row in self.rows(dataset, column, after=kept.seq):
             kept.apply(row)
         return kept
 
-    def keep(self, standing: Standing) -> None:
+    def keep(self, balance: Balance) -> None:
         """Write down what an account stands at."""
-        self._run("DELETE FROM {accounts} WHERE dataset = :dataset AND label = :label", dataset=standing.dataset, label=standing.column)
+        self._run("DELETE FROM {accounts} WHERE dataset = :dataset AND label = :label", dataset=balance.dataset, label=balance.column)
         self._run(
             "INSERT INTO {accounts} (dataset, label, seq, head, facts) VALUES (:dataset, :label, :seq, :head, :facts)",
-            dataset=standing.dataset,
-            label=standing.column,
-            seq=standing.seq,
-            head=standing.head,
-            facts=standing.to_text(),
+            dataset=balance.dataset,
+            label=balance.column,
+            seq=balance.seq,
+            head=balance.head,
+            facts=balance.to_text(),
         )
 
-    def standings(self) -> list[Standing]:
+    def balances(self) -> list[Balance]:
         """All that is written down."""
         found = self._run("SELECT dataset, label, seq, head, facts FROM {accounts}")
-        return [Standing.from_text(*row) for row in found]
+        return [Balance.from_text(*row) for row in found]
 
-    def _head_of(self, kept: Standing) -> str | None:
-        """The hash of the account's own entry that a standing ends at, or None if there is no such entry."""
+    def _head_of(self, kept: Balance) -> str | None:
+        """The hash of the account's own entry that a balance ends at, or None if there is no such entry."""
         where = " AND ".join(f"{self.fact(name)} = :{name}" for name in ("dataset", "column"))
         found = self._entries(f"seq = :seq AND {where}", seq=kept.seq, dataset=kept.dataset, column=kept.column)
         return found[0][3] if found else None
 
-    def _kept(self, dataset: str, column: str) -> Standing | None:
+    def _kept(self, dataset: str, column: str) -> Balance | None:
         where = "dataset = :dataset AND label = :label"
         found = self._run(f"SELECT dataset, label, seq, head, facts FROM {{accounts}} WHERE {where}", dataset=dataset, label=column)
-        return Standing.from_text(*found[0]) if found else None
+        return Balance.from_text(*found[0]) if found else None
 
     # Parts --------------------------------------------------------------------------------------------------------------------------
 
