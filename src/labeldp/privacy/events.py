@@ -16,6 +16,10 @@ from labeldp._rounding import exact, float_down
 from labeldp.errors import InvalidInput
 
 
+ROW = "row"
+"""What is protected where no unit is named; so no unit's column may be called that."""
+
+
 class _Single:
     """One mechanism at work on some rows' labels; its first field says which."""
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 from labeldp._rounding import exact
+from labeldp.privacy.events import ROW
 from labeldp.privacy.ledger_entries import RunRecord
-from labeldp.privacy.row_ids import ROW
 from labeldp.privacy.rowset import IdSet, Role, RowSet, Space
 from labeldp.privacy.rowset_integers import NumberSet
 

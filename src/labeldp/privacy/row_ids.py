@@ -12,9 +12,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from labeldp.errors import InvalidInput
-
-ROW = "row"
-"""What is protected where no unit is named; so no unit's column may be called that."""
+from labeldp.privacy.events import ROW
 
 PLAIN = "id"
 """What ids without a name are called."""
