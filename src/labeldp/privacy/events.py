@@ -15,7 +15,6 @@ from labeldp import _validate
 from labeldp._rounding import exact, float_down
 from labeldp.errors import InvalidInput
 
-
 ROW = "row"
 """What is protected where no unit is named; so no unit's column may be called that."""
 
