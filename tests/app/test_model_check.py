@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.neighbors import KNeighborsClassifier
@@ -25,6 +26,7 @@ from tests.app.fuzz_models import archive_of, entries_of, without_digests
 
 from labeldp.app.learners import Encoding
 from labeldp.app.model_store import load_model, save_model
+from labeldp.deep.named import as_floats
 from labeldp.errors import InvalidInput, LabelDPError
 from labeldp.inputs.columns import Column, ColumnInputs
 
@@ -129,18 +131,25 @@ def shops() -> pa.Table:
     return pa.table({"shop": texts, "sum": pa.array(X[:, 1], mask=X[:, 1] > 1)})
 
 
-def of_columns(estimator: Any, *, sparse: bool) -> tuple[Any, dict[str, Any]]:
+def of_columns(estimator: Any) -> tuple[Any, dict[str, Any]]:
     """A pipeline from columns to classes, as `labeldp train` stores it, and its facts."""
     inputs = ColumnInputs((Column("shop", "category"), Column("sum", "number")))
     encoding, table = Encoding(inputs), inputs.read(shops().to_batches()[0])
-    X = encoding.spread(table, sparse=True) if sparse else encoding.codes(table)
-    return encoding.before(estimator.fit(X, codes())), facts() | {"features": inputs.to_dict()}
+    X = encoding.ordinal(table) if isinstance(estimator, HistGradientBoostingClassifier) else encoding.one_hot(table)
+    X = as_floats(X) if isinstance(estimator, KNeighborsClassifier) else X  # centres are dense
+    return encoding.pipeline(estimator.fit(X, codes())), facts() | {"features": inputs.to_dict()}
 
 
-@pytest.mark.parametrize("kind", ["linear", "boosting"])
-def test_damaged_pipelines_of_columns_end_in_an_error_or_a_prediction(kind: str, tmp_path: Path) -> None:
-    made = LogisticRegression() if kind == "linear" else HistGradientBoostingClassifier(max_iter=3, categorical_features=[0])
-    save_model(tmp_path / "model", *of_columns(made, sparse=kind == "linear"))
+OF_COLUMNS = [
+    LogisticRegression(),
+    KNeighborsClassifier(1, algorithm="brute"),
+    HistGradientBoostingClassifier(max_iter=3, categorical_features=[0]),
+]
+
+
+@pytest.mark.parametrize("estimator", OF_COLUMNS, ids=["linear", "nearest", "boosting"])
+def test_damaged_pipelines_of_columns_end_in_an_error_or_a_prediction(estimator: Any, tmp_path: Path) -> None:
+    save_model(tmp_path / "model", *of_columns(clone(estimator)))
     pq.write_table(shops().slice(0, 50), tmp_path / "rows.parquet")
     ends = damaged_often(without_digests(tmp_path / "model"), tmp_path / "rows.parquet")
     assert ends["refused"] > 100

@@ -22,7 +22,7 @@ from tests.cli.commands import SENTINEL, run
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import labeldp as ldp
-from labeldp.app.learners import NetLearner, RowLearner, as_logistic
+from labeldp.app.learners import NetLearner, TabularLearner, as_logistic
 from labeldp.app.model_store import load_model, save_model
 from labeldp.app.predict import predict
 from labeldp.app.train import TrainSpec, threads_for
@@ -499,7 +499,7 @@ def test_clusters_say_how_far_they_can_be_trusted() -> None:
 
 def test_small_tables_are_trained_on_one_thread() -> None:
     inputs: Any = None  # not read before the fit
-    rows, net = RowLearner("boosting", inputs), NetLearner.__new__(NetLearner)
+    rows, net = TabularLearner("boosting", inputs), NetLearner.__new__(NetLearner)
 
     def threads() -> set[int]:
         return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp"}

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from labeldp.app.learners import MOST_CATEGORIES, Encoding, coded, count_categories
+from labeldp.app.learners import MOST_CATEGORIES, Encoding, count_categories, fit_ordinal
 from labeldp.deep.named import as_floats
 from labeldp.errors import InvalidInput
 from labeldp.inputs import inputs_from_dict
@@ -40,16 +40,14 @@ def test_numbers_are_standardised_and_categories_spread() -> None:
         [0, 1, 0, 0, 0, 0, 0, 1],
         [1, 0, 0, 0, 0, 0, 1, 1],
     ]
-    for sparse in (False, True):
-        encoding = Encoding(inputs)
-        found = encoding.spread(table, sparse=sparse)
-        assert hasattr(found, "tocsr") == sparse
-        np.testing.assert_allclose(found.toarray() if sparse else found, np.array(expected), atol=1e-6)
-        steps = encoding.alone
-        new = steps.transform(inputs.read(pa.record_batch({"a": [None], "b": ["z"], "c": [1e300], "d": [7.0]})))
-        dense = new.toarray() if sparse else new
-        assert np.isfinite(as_floats(dense)).all()
-        assert not dense[0, :3].any()  # a category that is new is in no column
+    encoding = Encoding(inputs)
+    found = as_floats(encoding.one_hot(table))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, np.array(expected), atol=1e-6)
+    new = inputs.read(pa.record_batch({"a": [None], "b": ["z"], "c": [1e300], "d": [7.0]}))
+    dense = as_floats(encoding.transformer.transform(new))
+    assert np.isfinite(dense).all()
+    assert not dense[0, :3].any()  # a category that is new is in no column
 
 
 def test_categories_that_are_rarer_count_as_one() -> None:
@@ -57,10 +55,10 @@ def test_categories_that_are_rarer_count_as_one() -> None:
     inputs = ColumnInputs((Column("c", "category"),))
     values = [f"k{i:03}" for i in range(300)] * 2 + [f"once{i}" for i in range(50)]
     table = inputs.read(pa.record_batch({"c": values}))
-    codes, rarer = coded(inputs, table, MAX_CATEGORIES)
+    codes, rarer = fit_ordinal(inputs, table, MAX_CATEGORIES)
     found = codes.transform(table)[:, 0]
     assert rarer == {"c": 96} and np.isnan(found).sum() == 2 * 46 + 50 and set(found[:254]) == set(range(254))
-    codes, rarer = coded(inputs, table, MOST_CATEGORIES)
+    codes, rarer = fit_ordinal(inputs, table, MOST_CATEGORIES)
     assert rarer == {"c": 50} and np.isnan(codes.transform(table)).sum() == 50
     assert count_categories(inputs, table) == 300
     assert count_categories(inputs, inputs.read(pa.record_batch({"c": [f"once{i}" for i in range(400)]}))) == 254

@@ -142,7 +142,7 @@ def _prior_for(spec: ClustersSpec | None, embedder: Any) -> Any:
 # From inputs to numbers -------------------------------------------------------------------------------------------------------------
 
 
-def coded(inputs: ColumnInputs, table: pa.Table, most: int) -> tuple[ColumnTransformer, dict[str, int]]:
+def fit_ordinal(inputs: ColumnInputs, table: pa.Table, most: int) -> tuple[ColumnTransformer, dict[str, int]]:
     """What makes a matrix of a table: codes of each category, any other as NaN, then numbers as they are.
 
     Parameters
@@ -186,24 +186,22 @@ def count_categories(inputs: ColumnInputs, table: pa.Table) -> int:
     return sum(max(min(len(each), MAX_CATEGORIES), min(int(np.sum(each > 1)), MOST_CATEGORIES)) for each in counts)
 
 
-def spread(n_codes: int, width: int, *, sparse: bool = False) -> ColumnTransformer:
-    """What makes the matrix of `coded` one of numbers without gaps: a column for each category, then standardised numbers.
+def one_hot(n_codes: int, width: int) -> ColumnTransformer:
+    """What makes the matrix of `fit_ordinal` one of numbers without gaps: a column for each category, then standardised numbers.
 
-    A number that is missing becomes the mean, and one more column says so.
+    A number that is missing becomes the mean, and one more column says so. The matrix is sparse where there are categories.
 
     Parameters
     ----------
     n_codes, width : int
         Columns of codes, which come first, and of all.
-    sparse : bool
-        A sparse matrix.
     """
-    categories = OneHotEncoder(handle_unknown="ignore", sparse_output=sparse, dtype=np.float32)
     numbers = make_pipeline(
         StandardScaler(), SimpleImputer(strategy="constant", fill_value=0.0, add_indicator=True, keep_empty_features=True)
     )
+    categories = OneHotEncoder(handle_unknown="ignore", dtype=np.float32)
     parts = [("categories", categories, list(range(n_codes))), ("numbers", numbers, list(range(n_codes, width)))]
-    return ColumnTransformer(parts, sparse_threshold=1.0 if sparse else 0.0)
+    return ColumnTransformer(parts, sparse_threshold=1.0)
 
 
 class Encoding:
@@ -223,11 +221,11 @@ class Encoding:
         """Columns of codes."""
         return len(self._inputs.categories) if isinstance(self._inputs, ColumnInputs) else 0
 
-    def codes(self, X: Any, most: int = MAX_CATEGORIES) -> NDArray[np.floating[Any]]:
+    def ordinal(self, X: Any, most: int = MAX_CATEGORIES) -> NDArray[np.floating[Any]]:
         """Numbers and codes, with gaps; categories that a model cannot tell apart are warned of where it takes the usual number."""
         if not isinstance(self._inputs, ColumnInputs):
             return np.asarray(X)
-        transformer, rarer = coded(self._inputs, X, most)
+        transformer, rarer = fit_ordinal(self._inputs, X, most)
         if rarer and most == MAX_CATEGORIES:
             told = ", ".join(f"{count:,} of {name!r}" for name, count in rarer.items())
             warnings.warn(
@@ -240,21 +238,21 @@ class Encoding:
         self.steps.append(("columns", transformer))
         return np.asarray(transformer.transform(X))
 
-    def spread(self, X: Any, most: int = MAX_CATEGORIES, *, sparse: bool = False) -> Any:
-        """Numbers alone, without gaps."""
-        matrix = self.codes(X, most)
-        transformer = spread(self.n_codes, matrix.shape[1], sparse=sparse)
+    def one_hot(self, X: Any, most: int = MAX_CATEGORIES) -> Any:
+        """Numbers alone, without gaps; sparse where there are categories."""
+        matrix = self.ordinal(X, most)
+        transformer = one_hot(self.n_codes, matrix.shape[1])
         self.steps.append(("numbers", transformer))
         with np.errstate(invalid="ignore"):  # of a column without any value, whose mean is not used
             return transformer.fit_transform(matrix)
 
-    def before(self, estimator: Any) -> Any:
+    def pipeline(self, estimator: Any) -> Any:
         """A pipeline that reads inputs and ends in the estimator, or the estimator itself."""
         last = list(estimator.steps) if isinstance(estimator, Pipeline) else [("model", estimator)]
         return Pipeline([*self.steps, *last]) if self.steps else estimator
 
     @property
-    def alone(self) -> Pipeline | None:
+    def transformer(self) -> Pipeline | None:
         """The steps without a model; None if there are none."""
         return Pipeline(self.steps) if self.steps else None
 
@@ -287,7 +285,7 @@ def learner_for(model: str, inputs: Inputs, n_classes: int, options: NetOptions)
     if options.given:
         name = "no net" if model == AUTO else model
         raise InvalidInput(f"Expected a net with {', '.join(options.given)}, got {name}. Choose one: --model mlp.")
-    return ClusterLearner(model, inputs) if model in CLUSTER_MODELS else RowLearner(model, inputs)
+    return ClusterLearner(model, inputs) if model in CLUSTER_MODELS else TabularLearner(model, inputs)
 
 
 def needs_torch(model: str, *, images: bool) -> bool:
@@ -295,7 +293,7 @@ def needs_torch(model: str, *, images: bool) -> bool:
     return model in named.NETS or (model == AUTO and images)
 
 
-class RowLearner:
+class TabularLearner:
     """Gradient boosting, or logistic regression on the exact likelihood, which has a weight for each category.
 
     Parameters
@@ -314,7 +312,7 @@ class RowLearner:
         if self._model == AUTO:
             many = isinstance(self._inputs, ColumnInputs) and count_categories(self._inputs, X) >= MANY_CATEGORIES
             self._model = LINEAR if many else BOOSTING
-        made = self._encoding.spread(X, MOST_CATEGORIES, sparse=True) if self._model == LINEAR else self._encoding.codes(X)
+        made = self._encoding.one_hot(X, MOST_CATEGORIES) if self._model == LINEAR else self._encoding.ordinal(X)
         self._width = made.shape[1]
         return made
 
@@ -326,7 +324,7 @@ class RowLearner:
         if self._model == BOOSTING:
             shape = {"max_leaf_nodes": 15, "l2_regularization": 1.0, "early_stopping": False}
             estimator = HistGradientBoostingClassifier(categorical_features=list(range(codes)) or None, random_state=seed, **shape)
-            embedder = spread(codes, self._width)
+            embedder = one_hot(codes, self._width)
         return LabelDPClassifier(estimator, random_state=seed, prior=_prior_for(prior, embedder), **settings)
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
@@ -335,7 +333,7 @@ class RowLearner:
         drawn = None if made.frequencies is None else {"share": made.share, "frequencies": [float(f) for f in made.frequencies]}
         if isinstance(found, Pipeline) and hasattr(found.steps[-1][1], "C_"):
             found = as_logistic(found)
-        return self._encoding.before(found), {"channel": made.channel, "drawn": drawn}
+        return self._encoding.pipeline(found), {"channel": made.channel, "drawn": drawn}
 
 
 class ClusterLearner:
@@ -357,7 +355,9 @@ class ClusterLearner:
 
     def prepared(self, X: Any) -> Any:
         """Rows of numbers standardised."""
-        return self._encoding.spread(X).astype(np.float32)
+        made = named.as_floats(self._encoding.one_hot(X))
+        self._encoding.steps[-1][1].sparse_output_ = False  # what is stored predicts dense rows, a batch at a time
+        return made
 
     def classifier(self, seed: int, progress: Progress, **settings: Any) -> Any:
         """The classifier, which has no stages and no law of rows."""
@@ -377,10 +377,10 @@ class ClusterLearner:
         if self._model == PROPORTIONS:
             deviation = query.standard_deviation(answer.receipt.max_rows_per_unit)
             facts = {"number": len(sizes), "mechanism": query.mechanism, "deviation": deviation}
-            return self._encoding.before(as_logistic(model.estimator_)), {"clusters": facts}
+            return self._encoding.pipeline(as_logistic(model.estimator_)), {"clusters": facts}
         nearest = KNeighborsClassifier(1, algorithm="brute").fit(model.clusters_.centres, answer.codes())
         failure = float(model.failure_ @ sizes / sizes.sum())
-        return self._encoding.before(nearest), {"clusters": {"number": len(sizes), "mechanism": query.chosen(), "failure": failure}}
+        return self._encoding.pipeline(nearest), {"clusters": {"number": len(sizes), "mechanism": query.chosen(), "failure": failure}}
 
 
 def as_logistic(fitted: Pipeline) -> Pipeline:
@@ -416,7 +416,7 @@ class NetLearner:
         """Images as they are; rows of numbers standardised."""
         if self._inputs.image is not None:
             return X
-        made = named.as_floats(self._encoding.spread(X))
+        made = named.as_floats(self._encoding.one_hot(X))
         self._parameters = named.parameters_for(self.name, self._n_classes, None, made.shape[1])
         return made
 
@@ -440,7 +440,7 @@ class NetLearner:
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
         """The net with the steps before it, and what makes it again."""
         recipe = self._recipe
-        return (model.module_, self._encoding.alone), {
+        return (model.module_, self._encoding.transformer), {
             "net": {"name": self.name, "parameters": self._parameters},
             "recipe": {"epochs": recipe.epochs, "batch_size": recipe.batch_size, "rate": recipe.rate, "stages": len(model.history_)},
         }

@@ -3,9 +3,11 @@
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from labeldp.errors import DomainLeakWarning, InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence.noisy import derived, label_law
 from labeldp.inputs.arrays import ArrayTable
-from labeldp.laws import Law, parse_law
+from labeldp.laws import parse_law
 from labeldp.learn.model import heard_by
 from labeldp.privacy.draw import law_per_row
 from labeldp.privacy.encode import INFER, infers
@@ -87,7 +89,7 @@ class TrainSpec:
     evidence: EvidenceSpec = field(default_factory=EvidenceSpec)
 
     def __post_init__(self) -> None:
-        if self.noisy and (self.epsilon is None or self.classes is None or infers(self.classes) or self.law == "auto"):
+        if self.evidence.declared and (self.epsilon is None or self.classes is None or infers(self.classes) or self.law == "auto"):
             raise InvalidInput("Expected law, epsilon and classes of noisy labels, got less: --law rr --epsilon E --classes A,B.")
         if self.epsilon is not None:
             _validate.epsilon(self.epsilon)
@@ -103,11 +105,6 @@ class TrainSpec:
             raise InvalidInput("Expected unit= with max_rows_per_unit > 1, got none. Name the column that says whose row it is.")
         if self.classes is not None:
             object.__setattr__(self, "classes", declared_or_infer(self.classes, strict=self.strict))
-
-    @property
-    def noisy(self) -> bool:
-        """Whether the labels are declared to be noisy."""
-        return self.evidence.declared
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -147,11 +144,25 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
     ---------
     Raw labels: the model is epsilon-label-DP for one row or unit. Released table: post-processing, no cost.
     """
-    _check_apart(Path(out), spec.net.folder)
-    task = _Task(Path(source), spec, ledger_of(ledger))
-    model, facts = task.fit(progress)
-    save_model(Path(out), model, facts)
-    return Trained(Path(out), facts)
+    path, target, known = Path(source), Path(out), ledger_of(ledger)
+    _check_apart(target, spec.net.folder)
+    data = TrainingData(path, spec.inputs, Columns(spec.label, spec.ids, spec.unit), spec.evidence, known)
+    if needs_torch(spec.model, images=spec.inputs.image is not None):
+        require_torch()
+    kind = _Released if data.released is not None else _Declared if spec.evidence.declared else _Raw
+    labels: _Raw = kind(data, spec, path, known)
+    inputs = data.learn_inputs()
+    learner = learner_for(spec.model, inputs, len(labels.codec.classes), spec.net)
+    rows = data.read(inputs, labels.codec, progress)
+    X, n_rows = learner.prepared(rows.X), len(rows.X)
+    model = learner.classifier(spec.random_state, progress, **labels.settings())
+    with threads_for(learner, n_rows), warnings.catch_warnings(), heard_by(_Fits(progress)):
+        warnings.simplefilter("ignore", DomainLeakWarning)  # it was said when the codec read them
+        labels.fit(model, X, rows)
+    stored, more = learner.result(model)
+    facts = labels.facts(model, n_rows) | {"features": inputs.to_dict(), "receipts": [each.to_dict() for each in model.receipts_]} | more
+    save_model(target, stored, facts)
+    return Trained(target, facts)
 
 
 def _check_apart(out: Path, folder: Path | None) -> None:
@@ -167,69 +178,159 @@ def threads_for(learner: Learner, n_rows: int) -> AbstractContextManager[object]
     return threadpool_limits(1, user_api="openmp") if small else nullcontext()
 
 
-def _other_law(name: str, released: Mapping[str, object]) -> bool:
-    """Whether a name that was said is not that of a release's law. "auto" says nothing."""
-    if name == "auto":
-        return False
-    cls, fields = parse_law(name)
-    return any(released.get(key) != value for key, value in ({"law": cls.name} | fields).items())
+# Labels -----------------------------------------------------------------------------------------------------------------------------
 
 
-class _Task:
-    """One call of `train`."""
+class _Raw:
+    """Raw labels, which the classifier draws, once they are charged."""
 
-    def __init__(self, path: Path, spec: TrainSpec, ledger: Ledger):
-        self._spec, self._ledger, self._path = spec, ledger, path
-        self._data = TrainingData(path, spec.inputs, Columns(spec.label, spec.ids, spec.unit), spec.evidence, ledger)
-        if needs_torch(spec.model, images=spec.inputs.image is not None):
-            require_torch()
-        self._released = self._data.released
-        self._check_epsilon()
-        self._inputs = self._data.learn_inputs()
-        self._codec = self._read_codec()
-        self._declared = self._declared_law()
-        self._learner: Learner = learner_for(spec.model, self._inputs, len(self._codec.classes), spec.net)
+    trained_on = "raw labels"
 
-    def _check_epsilon(self) -> None:
-        epsilon = self._spec.epsilon
-        table = self._data.table
-        if self._released is None and not self._spec.noisy and not isinstance(table, ArrayTable):
+    def __init__(self, data: TrainingData, spec: TrainSpec, path: Path, ledger: Ledger):
+        self._data, self._spec, self._path, self._ledger = data, spec, path, ledger
+        self._check()
+
+    def _check(self) -> None:
+        """Nothing says that they were released, and an epsilon pays for them."""
+        manifest = ""
+        if not isinstance(self._data.table, ArrayTable):
             check_raw(open_table(self._path), self._spec.label, self._ledger)
-        if self._released is None and epsilon is None:
-            manifest = (
-                ""
-                if isinstance(table, ArrayTable)
-                else (f"If it was released, put its manifest ({manifest_path(self._path).name}) beside it again, or name it (--manifest). ")
-            )
+            manifest = f"If it was released, put its manifest ({manifest_path(self._path).name}) beside it again, or name it (--manifest). "
+        if self._spec.epsilon is None:
             raise InvalidInput(
                 f"Expected a released table, or epsilon for raw labels, got neither: nothing says that {self._path.name} was released. "
                 f"{manifest}If its labels are raw, pass the total budget (--epsilon)."
             )
-        if (self._released is not None or self._spec.noisy) and (self._spec.model in CLUSTER_MODELS or self._spec.prior is not None):
+
+    @cached_property
+    def codec(self) -> LabelCodec:
+        """The classes: declared, or read off where that is asked for."""
+        check_type(self._spec.label, self._data.label_type)
+        return declared_codec(self._data.table, self._spec.label, self._spec.classes)
+
+    def settings(self) -> dict[str, Any]:
+        """What every classifier is told, over class codes."""
+        spec = self._spec
+        return {
+            "epsilon": spec.epsilon,
+            "law": spec.law,
+            "n_stages": spec.n_stages,
+            "classes": INFER if infers(spec.classes) else list(range(len(self.codec.classes))),  # all codes occur that were read off
+            "max_rows_per_unit": spec.max_rows_per_unit,
+            "prior": spec.prior,
+            "dataset": spec.dataset or self._path.stem,
+            "column": spec.label,
+            "ledger": self._ledger,
+        }
+
+    def fit(self, model: Any, X: Any, rows: TrainingRows) -> None:
+        """Fit the classifier, which charges."""
+        spec = self._spec
+        model.fit(X, rows.codes, ids=rows.ids, unit=rows.units, id_name=spec.ids or None, unit_name=spec.unit)
+
+    def facts(self, model: Any, n_rows: int) -> dict[str, object]:
+        """What model.json says of the labels, of what is promised of them, and of what was learned."""
+        spent = model.privacy_
+        guarantee = {"unit": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
+        guarantee |= {"except_for": spent.except_for} if spent.except_for else {}
+        return {
+            "guarantee": guarantee if spent.secure else None,
+            "insecure": not spent.secure,
+            "label": self._spec.label,
+            "label_type": str(self._data.label_type),
+            "classes": list(self.codec.classes),
+            "classes_inferred": WHICH_CLASSES in spent.except_for,
+            "trained_on": self.trained_on,
+            "evidence": spent.evidence,
+            "rows": n_rows - (spent.rows_over_the_cap if self._data.released is None else 0),  # a released table has no rows over the cap
+            "rows_over_the_cap": spent.rows_over_the_cap,
+            **{name: _estimate(getattr(model, f"{name}_", None)) for name in ESTIMATES},
+            "ids": list(self._spec.ids),
+        }
+
+
+class _Noisy(_Raw, ABC):
+    """Labels that are noisy already, which cost nothing."""
+
+    def _check(self) -> None:
+        if self._spec.model in CLUSTER_MODELS or self._spec.prior is not None:
             raise InvalidInput(
                 f"Expected raw labels with model={self._spec.model!r} or a prior of clusters, got noisy ones, whose clusters cannot be "
                 "asked. Choose another model."
             )
-        if self._released is not None and epsilon is not None:
-            raise InvalidInput(
-                f"Expected no epsilon for a released table, got {epsilon!r}: its labels are proven and paid for. Leave it out (--epsilon)."
-            )
-        if self._released is not None:
-            self._check_told(self._released)
-        if self._spec.noisy and self._spec.n_stages > 1:
-            raise InvalidInput("Expected no stages of labels that were drawn already, got more than one. Leave them out (--stages).")
 
-    def _check_told(self, released: Proven) -> None:
+    def settings(self) -> dict[str, Any]:
+        """What every classifier is told; nothing of a charge."""
+        told = super().settings()
+        return {name: told[name] for name in ("n_stages", "classes", "max_rows_per_unit", "prior")} | {
+            "epsilon": 1.0,
+            "law": "auto",
+        }  # nothing is drawn
+
+    @abstractmethod
+    def noisy(self, rows: TrainingRows) -> NoisyLabels:
+        """The labels with their law."""
+
+    def fit(self, model: Any, X: Any, rows: TrainingRows) -> None:
+        """Fit the classifier, which draws nothing."""
+        noisy = self.noisy(rows)
+        model.fit(X, derived(noisy, classes=tuple(range(noisy.n_classes)), order="labels"))  # X was read from the same rows
+
+
+class _Declared(_Noisy):
+    """Labels of another mechanism, by a law that the user states."""
+
+    trained_on = "declared labels"
+
+    def _check(self) -> None:
+        super()._check()
+        spec = self._spec
+        if spec.n_stages > 1:
+            raise InvalidInput("Expected no stages of labels that were drawn already, got more than one. Leave them out (--stages).")
+        n_classes, cap = len(spec.classes or ()), spec.max_rows_per_unit
+        made = ReleaseSpec(spec.label, range(n_classes), float(spec.epsilon or 0), spec.law, unit=spec.unit, max_rows_per_unit=cap)
+        self._law = label_law(law_per_row(law_of(made, n_classes), cap))
+
+    def noisy(self, rows: TrainingRows) -> NoisyLabels:
+        """What the column holds, as drawn by this law."""
+        assert rows.codes is not None
+        cap = self._spec.max_rows_per_unit
+        return NoisyLabels.from_labels(rows.codes, self._law, ids=rows.ids, unit=self._spec.unit or "row", max_rows_per_unit=cap)
+
+
+class _Released(_Noisy):
+    """Labels of a released table, proven to be what was drawn."""
+
+    trained_on = "released table"
+
+    @property
+    def _proven(self) -> Proven:
+        assert self._data.released is not None
+        return self._data.released
+
+    @cached_property
+    def codec(self) -> LabelCodec:
+        """The classes of the release."""
+        return self._proven.codec
+
+    def noisy(self, rows: TrainingRows) -> NoisyLabels:
+        """As they were released."""
+        return self._proven.noisy
+
+    def _check(self) -> None:
         """What is said of a released table must be what its release says: it decides, and nothing is passed over in silence."""
-        spec, facts, receipt = self._spec, released.facts, Receipt.from_dict(released.facts["receipt"])
-        ids, named = facts.get("id") or [], "classes in another order, or others"
-        codec, declared = released.codec, () if spec.classes is None or infers(spec.classes) else spec.classes
-        text = all(isinstance(value, str) for value in codec.classes)
-        classes = parse_classes(declared, spec.label, codec.column_type, text_table=text) if declared else codec.classes
+        super()._check()
+        spec, facts, receipt = self._spec, self._proven.facts, Receipt.from_dict(self._proven.facts["receipt"])
+        if spec.epsilon is not None:
+            raise InvalidInput(
+                f"Expected no epsilon for a released table, got {spec.epsilon!r}: its labels are proven and paid for. Leave it out "
+                "(--epsilon)."
+            )
+        ids, law = facts.get("id") or [], facts["law"]
         checks = (
             ("--stages", spec.n_stages > 1, "one draw, made by the release", f"{spec.n_stages} stages"),
-            ("--law", _other_law(spec.law, facts["law"]), f"the law of the release, {facts['law'].get('law')}", spec.law),
-            ("--classes", classes != codec.classes, "the classes of the release", named),
+            ("--law", _other_law(spec.law, law), f"the law of the release, {law.get('law')}", spec.law),
+            ("--classes", self._other_classes(), "the classes of the release", "classes in another order, or others"),
             ("--infer-classes", infers(spec.classes), "the classes of the release", "that they be read off"),
             ("--id", bool(spec.ids) and [*spec.ids] != [*ids], f"ids as in the release, {', '.join(ids) or 'none'}", ", ".join(spec.ids)),
             ("--unit", spec.unit not in (None, receipt.unit), f"unit {receipt.unit!r} of the release", repr(spec.unit)),
@@ -240,78 +341,23 @@ class _Task:
                 out = " To keep a column out of the features, name it in --exclude." if option in ("--id", "--unit") else ""
                 raise InvalidInput(f"Expected {expected}, got {got}: a released table says this itself. Leave it out ({option}).{out}")
 
-    def _read_codec(self) -> LabelCodec:
-        spec, kind = self._spec, self._data.label_type
-        if self._released is not None:
-            return self._released.codec
-        check_type(spec.label, kind)
-        return declared_codec(self._data.table, spec.label, spec.classes)
+    def _other_classes(self) -> bool:
+        spec, codec = self._spec, self.codec
+        if spec.classes is None or infers(spec.classes):
+            return False
+        text = all(isinstance(value, str) for value in codec.classes)
+        return parse_classes(spec.classes, spec.label, codec.column_type, text_table=text) != codec.classes
 
-    def fit(self, progress: Progress) -> tuple[Any, dict[str, object]]:
-        """What is stored of the fitted model, and model.json."""
-        rows = self._data.read(self._inputs, self._codec, progress)
-        X, n_rows = self._learner.prepared(rows.X), len(rows.X)
-        model = self._learner.classifier(self._spec.random_state, progress, **self._settings())
-        with threads_for(self._learner, n_rows), warnings.catch_warnings(), heard_by(_Fits(progress)):
-            warnings.simplefilter("ignore", DomainLeakWarning)  # it was said when the codec read them
-            if (noisy := self._noisy(rows)) is not None:
-                model.fit(X, derived(noisy, classes=tuple(range(noisy.n_classes)), order="labels"))  # X was read from the same rows
-            else:
-                named = {"id_name": self._spec.ids or None, "unit_name": self._spec.unit}
-                model.fit(X, rows.codes, ids=rows.ids, unit=rows.units, **named)
-        stored, more = self._learner.result(model)
-        return stored, self._facts(model, n_rows) | more
 
-    def _noisy(self, rows: TrainingRows) -> NoisyLabels | None:
-        """Labels that are noisy already: released and proven, or declared."""
-        if self._released is not None:
-            return self._released.noisy
-        if not self._spec.noisy or rows.codes is None or self._declared is None:
-            return None
-        cap = self._spec.max_rows_per_unit
-        return NoisyLabels.from_labels(rows.codes, self._declared, ids=rows.ids, unit=self._spec.unit or "row", max_rows_per_unit=cap)
+def _other_law(name: str, released: Mapping[str, object]) -> bool:
+    """Whether a name that was said is not that of a release's law. "auto" says nothing."""
+    if name == "auto":
+        return False
+    cls, fields = parse_law(name)
+    return any(released.get(key) != value for key, value in ({"law": cls.name} | fields).items())
 
-    def _declared_law(self) -> Law | None:
-        spec, n_classes = self._spec, len(self._codec.classes)
-        if not spec.noisy:
-            return None
-        cap = spec.max_rows_per_unit
-        made = ReleaseSpec(spec.label, range(n_classes), float(spec.epsilon or 0), spec.law, unit=spec.unit, max_rows_per_unit=cap)
-        return label_law(law_per_row(law_of(made, n_classes), cap))
 
-    def _settings(self) -> dict[str, Any]:
-        """What every classifier is told, over class codes."""
-        spec = self._spec
-        paid: dict[str, Any] = {"dataset": spec.dataset or self._path.stem, "column": spec.label, "ledger": self._ledger}
-        return {
-            "epsilon": spec.epsilon or 1.0,
-            "law": "auto" if spec.noisy else spec.law,
-            "n_stages": spec.n_stages,
-            "classes": INFER if infers(spec.classes) else list(range(len(self._codec.classes))),  # all codes occur that were read off
-            "max_rows_per_unit": spec.max_rows_per_unit,
-            "prior": spec.prior,
-        } | (paid if self._released is None and not spec.noisy else {})
-
-    def _facts(self, model: Any, n_rows: int) -> dict[str, object]:
-        spent = model.privacy_
-        guarantee = {"unit": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
-        guarantee |= {"except_for": spent.except_for} if spent.except_for else {}
-        return {
-            "guarantee": guarantee if spent.secure else None,
-            "insecure": not spent.secure,
-            "label": self._spec.label,
-            "label_type": str(self._data.label_type),
-            "classes": list(self._codec.classes),
-            "classes_inferred": WHICH_CLASSES in spent.except_for,
-            "trained_on": "released table" if self._released is not None else "declared labels" if self._spec.noisy else "raw labels",
-            "evidence": spent.evidence,
-            "rows": n_rows - (spent.rows_over_the_cap if self._released is None else 0),  # a released table has no rows over the cap
-            "rows_over_the_cap": spent.rows_over_the_cap,
-            **{name: _estimate(getattr(model, f"{name}_", None)) for name in ESTIMATES},
-            "ids": list(self._spec.ids),
-            "features": self._inputs.to_dict(),
-            "receipts": [receipt.to_dict() for receipt in model.receipts_],
-        }
+# What is said of the model ----------------------------------------------------------------------------------------------------------
 
 
 class _Fits:
@@ -327,6 +373,7 @@ class _Fits:
 
 
 _EXPECTED_FITS = 7  # two halves and the whole, each with a linear round and a weighted one, and once more from all rows
+
 
 ESTIMATES = ("estimated_accuracy", "estimated_log_loss", "baseline_accuracy", "baseline_log_loss")
 """What model.json says of held-out noisy rows: each an unbiased value with its interval, or null."""

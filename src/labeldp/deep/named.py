@@ -192,8 +192,12 @@ def restored(name: str, parameters: Mapping[str, Any], raw: bytes, where: str) -
     return module.eval()
 
 
-def as_floats(X: NDArray[Any]) -> NDArray[np.float32]:
-    """Standardised numbers as a net takes them: those far off are held at a million deviations, where float32 is exact enough."""
+def as_floats(X: Any) -> NDArray[np.float32]:
+    """Standardised numbers, sparse or not, as a net takes them: those far off are held at a million deviations, for float32."""
+    if hasattr(X, "toarray"):
+        X = X.copy()
+        X.data = as_floats(X.data)
+        return np.asarray(X.toarray())
     return np.asarray(np.clip(X, -1e6, 1e6), np.float32)
 
 
