@@ -176,12 +176,12 @@ def test_labels_are_read_and_drawn_in_custody_only(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("modules", "allowed"),
     [
-        (("torch", "torchvision", "lightning"), ("deep",)),
+        (("torch", "torchvision", "lightning"), ("deep", "research")),
         (("pyspark",), ("tables/spark.py",)),
         (("ray",), ("tables/ray.py",)),
         (("pandas", "polars", "narwhals"), ()),
         (("typer", "click"), ("cli.py", "cli")),
-        (("sklearn",), ("learn", "protocol", "app", "datasets", "deep")),
+        (("sklearn",), ("learn", "protocol", "app", "datasets", "research")),
         (("sqlite3",), ("privacy",)),
         (("cryptography",), ("privacy",)),
         (("pyroaring",), ("privacy",)),

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from benchmarks.deep.data import Data
 from labeldp.deep import models
+from labeldp.research.nets import NeuralCollaborativeFiltering
 
 Floats = NDArray[np.floating]
 DIRECTIONS = 32
@@ -185,7 +186,7 @@ def build(name: str, data: Data) -> nn.Module:
     kind, _, text = name.partition(":")
     numbers = tuple(float(number) for number in text.split(",")) if text else ()
     if kind == "ncf":
-        return models.NeuralCollaborativeFiltering(n_classes=data.n_classes)
+        return NeuralCollaborativeFiltering(n_classes=data.n_classes)
     if kind == "ratings":
         return rating_net(data, *numbers)
     widths = {"widths": tuple(map(int, numbers))} if numbers else {}

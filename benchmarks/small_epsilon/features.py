@@ -112,7 +112,7 @@ def _keep(path: Path, name: str, recipe: SimCLR | SCAN, X: Array, X_test: Array)
 
 
 def _seen_by(net: Any, X: Array) -> Array:
-    from labeldp.deep import Embedder
+    from labeldp.research.embed import Embedder
 
     found = Embedder(net).transform(_images(X))
     return np.asarray(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12))
@@ -121,9 +121,9 @@ def _seen_by(net: Any, X: Array) -> Array:
 def _simclr(recipe: SimCLR, X: Array) -> tuple[Any, list[float]]:
     import torch
 
-    from labeldp.deep import ssl
-    from labeldp.deep.loop import Recipe
+    from labeldp.deep import Recipe
     from labeldp.deep.schedules import cosine
+    from labeldp.research import ssl
 
     losses: list[float] = []
     torch.manual_seed(recipe.seed)
@@ -147,9 +147,9 @@ def _simclr(recipe: SimCLR, X: Array) -> tuple[Any, list[float]]:
 def _scan(recipe: SCAN, below: Path, X: Array) -> tuple[Any, list[float]]:
     import torch
 
-    from labeldp.deep import ssl
-    from labeldp.deep.loop import Recipe
+    from labeldp.deep import Recipe
     from labeldp.deep.schedules import cosine
+    from labeldp.research import ssl
 
     losses: list[float] = []
     net = _net(recipe.net)

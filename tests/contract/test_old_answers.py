@@ -59,8 +59,7 @@ def linear(**settings):
 
 def net(**settings):
     torch = pytest.importorskip("torch")
-    from labeldp.deep import TorchClassifier
-    from labeldp.deep.loop import Recipe
+    from labeldp.deep import Recipe, TorchClassifier
 
     recipe = Recipe(epochs=1, batch_size=64, precision="float32")
     return TorchClassifier(lambda k: torch.nn.Linear(2, k), **{"recipe": recipe, "classes": [0, 1]} | settings)

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import labeldp as ldp
 from labeldp import InvalidInput
-from labeldp.deep import Embedder, SentenceEmbedder
 from labeldp.learn import ClusterPrior, NoiseCluster
+from labeldp.research.embed import Embedder, SentenceEmbedder
 
 MEAN, STD = (0.2, 0.4, 0.6), (0.5, 0.25, 2.0)
 

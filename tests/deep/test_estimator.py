@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import labeldp as ldp
 from labeldp.deep import (
+    Recipe,
     TorchClassifier,
     cross_entropy,
     debiased_loss,
@@ -30,7 +31,6 @@ from labeldp.deep import (
     posterior_loss,
     with_evidence,
 )
-from labeldp.deep.loop import Recipe
 from labeldp.deep.models import Mlp, SmallConvNet
 from labeldp.errors import SeenRowsWarning
 from labeldp.learn import ClusterPrior, LearnOptions
@@ -324,7 +324,7 @@ TRAINING_MACHINE = """
     torch.set_num_threads(1)
     import labeldp
     from labeldp.deep import TorchClassifier
-    from labeldp.deep.loop import Recipe
+    from labeldp.deep import Recipe
     from labeldp.deep.models import Mlp
 
     noisy, X = labeldp.NoisyLabels.load(sys.argv[1] + "/noisy.parquet"), np.load(sys.argv[1] + "/X.npy")

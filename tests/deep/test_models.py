@@ -7,8 +7,17 @@ from torch import nn
 
 from labeldp import InvalidInput
 from labeldp.deep import likelihood_loss
-from labeldp.deep.models import CifarResNet18, Mlp, NeuralCollaborativeFiltering, SmallConvNet, SmallInception, Vgg16, WideResNet
-from labeldp.deep.models.inception import InceptionBlock, convolution
+from labeldp.deep.models import (
+    CifarResNet18,
+    InceptionBlock,
+    Mlp,
+    SmallConvNet,
+    SmallInception,
+    Vgg16,
+    WideResNet,
+    convolution,
+)
+from labeldp.research.nets import NeuralCollaborativeFiltering
 
 NETS = {
     "resnet": (CifarResNet18, (2, 3, 32, 32)),

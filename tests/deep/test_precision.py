@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import labeldp as ldp
-from labeldp.deep import Embedder, Recipe, TorchClassifier, likelihood_loss, predict, train
+from labeldp.deep import Recipe, TorchClassifier, likelihood_loss, predict, train
 from labeldp.deep.models import Mlp
+from labeldp.research.embed import Embedder
 
 K, N = 4, 300
 

@@ -17,10 +17,9 @@ from tests.naming import named
 from torch.utils.data import DataLoader
 
 import labeldp as ldp
-from labeldp.deep import TorchClassifier, augment, cross_entropy, generalised_cross_entropy, likelihood_loss, schedules
+from labeldp.deep import Recipe, TorchClassifier, augment, cross_entropy, generalised_cross_entropy, likelihood_loss, schedules
 from labeldp.deep.checkpoint import opened
 from labeldp.deep.describe import architecture, described, differences
-from labeldp.deep.loop import Recipe
 from labeldp.deep.models import Mlp
 from labeldp.errors import LabelDPWarning
 
@@ -482,7 +481,7 @@ def test_descriptions_tell_settings_apart_and_are_the_same_elsewhere():
         "import json",
         "from labeldp.deep import schedules",
         "from labeldp.deep.describe import described",
-        "from labeldp.deep.loop import Recipe",
+        "from labeldp.deep import Recipe",
         "print(json.dumps(described(Recipe(schedule=schedules.triangular(0.3)))))",
     )
     assert told.strip() == texts[4]

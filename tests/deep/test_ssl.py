@@ -16,9 +16,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from labeldp import InvalidInput
-from labeldp.deep import Embedder, Recipe, augment, models, predict, ssl
+from labeldp.deep import Recipe, augment, models, predict
 from labeldp.deep.inputs import as_inputs
-from labeldp.deep.ssl_losses import byol_loss, nt_xent, scan_loss, self_label_loss
+from labeldp.research import ssl
+from labeldp.research.embed import Embedder
+from labeldp.research.ssl import byol_loss, nt_xent, scan_loss, self_label_loss
 
 QUICK = Recipe(epochs=2, batch_size=64, rate=0.05, optimizer="sgd")
 

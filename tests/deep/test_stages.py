@@ -13,9 +13,8 @@ import torch
 from torch import nn
 
 import labeldp as ldp
-from labeldp.deep import TorchClassifier, cross_entropy, debiased_loss, posterior_loss, stages
+from labeldp.deep import Recipe, TorchClassifier, cross_entropy, debiased_loss, posterior_loss, stages
 from labeldp.deep.forms import Form
-from labeldp.deep.loop import Recipe
 from labeldp.deep.models import Mlp
 
 K, N = 4, 900
@@ -232,7 +231,7 @@ TWO_PROCESSES = """
         dist.init_process_group("gloo")
     import labeldp as ldp
     from labeldp.deep import TorchClassifier
-    from labeldp.deep.loop import Recipe
+    from labeldp.deep import Recipe
     from labeldp.deep.models import Mlp
 
     rng = np.random.default_rng(0)

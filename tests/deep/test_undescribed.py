@@ -13,8 +13,7 @@ from tests.naming import named
 from torch.utils.data import TensorDataset
 
 import labeldp as ldp
-from labeldp.deep import TorchClassifier, augment, likelihood_loss, logs
-from labeldp.deep.loop import Recipe
+from labeldp.deep import Recipe, TorchClassifier, augment, likelihood_loss, logs
 from labeldp.deep.models import Mlp
 from labeldp.privacy import worker
 

@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING
 from labeldp.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from labeldp.deep import augment, logs, models, schedules, ssl
-    from labeldp.deep.average import weight_average
+    from labeldp.deep import augment, logs, models, schedules
     from labeldp.deep.data import WithEvidence, with_evidence
-    from labeldp.deep.embed import Embedder, SentenceEmbedder
     from labeldp.deep.estimator import TorchClassifier
     from labeldp.deep.evidence import debias_weights, evidence_of
     from labeldp.deep.forms import Candidates, Dense, Form, PackedSets, Sum
     from labeldp.deep.inputs import Inputs, Resident, Streamed, as_inputs
-    from labeldp.deep.loop import Epoch, Recipe, predict, train
+    from labeldp.deep.loop import Epoch, predict, train
     from labeldp.deep.losses import (
         cross_entropy,
         debiased_loss,
@@ -34,33 +32,33 @@ if TYPE_CHECKING:
         mixup_loss,
         posterior_loss,
     )
+    from labeldp.deep.recipe import Recipe
+    from labeldp.deep.schedules import weight_average
 
 _HOME = {
     **dict.fromkeys(("WithEvidence", "with_evidence"), "data"),
-    **dict.fromkeys(("Embedder", "SentenceEmbedder"), "embed"),
-    "weight_average": "average",
+    "weight_average": "schedules",
     "TorchClassifier": "estimator",
     **dict.fromkeys(("debias_weights", "evidence_of"), "evidence"),
     **dict.fromkeys(("Candidates", "Dense", "Form", "PackedSets", "Sum"), "forms"),
     **dict.fromkeys(("Inputs", "Resident", "Streamed", "as_inputs"), "inputs"),
-    **dict.fromkeys(("Epoch", "Recipe", "predict", "train"), "loop"),
+    **dict.fromkeys(("Epoch", "predict", "train"), "loop"),
+    "Recipe": "recipe",
     **dict.fromkeys(
         ("cross_entropy", "debiased_loss", "generalised_cross_entropy", "likelihood_loss", "mixup_loss", "posterior_loss"), "losses"
     ),
 }
-_MODULES = ("augment", "logs", "models", "schedules", "ssl")
+_MODULES = ("augment", "logs", "models", "schedules")
 
 __all__ = [
     "Candidates",
     "Dense",
-    "Embedder",
     "Epoch",
     "Form",
     "Inputs",
     "PackedSets",
     "Recipe",
     "Resident",
-    "SentenceEmbedder",
     "Streamed",
     "Sum",
     "TorchClassifier",
@@ -79,7 +77,6 @@ __all__ = [
     "posterior_loss",
     "predict",
     "schedules",
-    "ssl",
     "train",
     "weight_average",
     "with_evidence",

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from labeldp._files import sync, write_new
 from labeldp._hash import array_digest, digest
 from labeldp.deep.describe import differences
-from labeldp.deep.ranks import from_first, is_first
+from labeldp.deep.placement import from_first, is_first
 from labeldp.errors import InvalidInput, LabelDPWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.protocol.stages import Rows

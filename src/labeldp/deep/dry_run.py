@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from labeldp.deep.forms import Dense
 from labeldp.deep.inputs import Resident
-from labeldp.deep.loop import Recipe, train
+from labeldp.deep.loop import train
 from labeldp.deep.losses import debiased_loss
+from labeldp.deep.recipe import Recipe
 from labeldp.deep.stages import plain, seeded, takes_labels
 from labeldp.errors import InvalidInput
 from labeldp.protocol.estimator import undisturbed

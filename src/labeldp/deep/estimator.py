@@ -16,16 +16,13 @@ from torch import nn
 from labeldp.deep.checkpoint import Checkpoint, evidence_digest, opened
 from labeldp.deep.dry_run import dry_run, fewest
 from labeldp.deep.facts import facts_of_labels, facts_of_training, seed_of, weights_given
-from labeldp.deep.fitted import not_fitted, note_features, probabilities_of
-from labeldp.deep.inputs import Inputs, Resident
-from labeldp.deep.labels import labels_here
-from labeldp.deep.loop import Epoch, Recipe
+from labeldp.deep.inputs import Inputs, Resident, inputs_digest, inputs_name, inputs_of
+from labeldp.deep.labels import labels_here, require_own_order, together
+from labeldp.deep.loop import Epoch
 from labeldp.deep.losses import debiased_loss
-from labeldp.deep.matching import require_own_order, together
 from labeldp.deep.named import device_of
-from labeldp.deep.ranks import Result, from_first
-from labeldp.deep.rows import inputs_digest, inputs_name, inputs_of
-from labeldp.deep.settings import flag, function
+from labeldp.deep.placement import Precision, Result, from_first
+from labeldp.deep.recipe import Recipe, flag, function
 from labeldp.deep.stages import (
     SharedRun,
     Trained,
@@ -36,13 +33,14 @@ from labeldp.deep.stages import (
     recipes_for,
     require_held_out,
     require_losses,
+    softmax,
     takes_labels,
 )
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, LabelDPError
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
 from labeldp.privacy.row_ids import Name
-from labeldp.protocol.estimator import StagedEstimator
+from labeldp.protocol.estimator import StagedEstimator, not_fitted
 from labeldp.protocol.fitting import FitPlan, FitSettings, TopK, open_fit
 from labeldp.protocol.stages import Rows as Positions
 
@@ -389,7 +387,7 @@ class TorchClassifier(StagedEstimator[Trained]):
         X : as in `fit`
         """
         if not hasattr(self, "module_"):
-            raise not_fitted()
+            raise not_fitted(type(self).__name__)
         fabric = self.device if hasattr(self.device, "launch") else None
         row_shape = getattr(self, "_row_shape", None)
         return probabilities_of(self.module_, inputs_of(X, watch=False), row_shape, precision=self._precision, fabric=fabric)
@@ -397,3 +395,39 @@ class TorchClassifier(StagedEstimator[Trained]):
 
 _ESTIMATES = ("estimated_accuracy_", "estimated_log_loss_", "baseline_accuracy_", "baseline_log_loss_")
 _OF_LABELS = ("prior_", "noisy_labels_", "privacy_", "receipts_", "stages_", *_ESTIMATES)
+
+
+def note_features(model: Any, row_shape: tuple[int, ...]) -> None:
+    """Of tables, the number of columns by scikit-learn's name."""
+    if len(row_shape) == 1:
+        model.n_features_in_ = int(row_shape[0])
+    elif hasattr(model, "n_features_in_"):
+        del model.n_features_in_
+
+
+def probabilities_of(
+    module: nn.Module, inputs: Inputs, fitted_on: tuple[int, ...] | None, *, precision: Precision = "auto", fabric: Any = None
+) -> Floats:
+    """Probabilities of all rows; where a net cannot take them and they have another shape than in `fit`, that is what is said.
+
+    Parameters
+    ----------
+    module : nn.Module
+    inputs : Inputs
+    fitted_on : tuple of int, optional
+        Shape of a row in `fit`.
+    precision, fabric : as of `labeldp.deep.loop.predict`
+    """
+    try:
+        return softmax(module, inputs, np.arange(len(inputs)), precision=precision, fabric=fabric)
+    except LabelDPError:
+        raise
+    except Exception as error:
+        found = tuple(next(inputs.batches([torch.zeros(1, dtype=torch.int64)])).shape[1:])
+        if fitted_on is None or found == fitted_on:
+            raise
+        if len(found) == len(fitted_on) == 1:
+            raise InvalidInput(f"X has {found[0]} features, but TorchClassifier is expecting {fitted_on[0]} features as input.") from error
+        raise InvalidInput(
+            f"Expected rows of shape {fitted_on}, as in fit, got {found}. Give X an axis of rows first, also for one row: X[:1]."
+        ) from error

@@ -12,7 +12,7 @@ from labeldp import _validate
 from labeldp._hash import digest
 from labeldp.deep.checkpoint import ids_digest
 from labeldp.deep.describe import architecture, described
-from labeldp.deep.loop import Recipe
+from labeldp.deep.recipe import Recipe
 from labeldp.errors import InvalidInput
 from labeldp.protocol.fitting import FitPlan
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from labeldp.deep.loop import Epoch, Progress
-from labeldp.deep.ranks import is_first
+from labeldp.deep.placement import is_first
 from labeldp.errors import InvalidInput, MissingExtra
 
 _COLUMNS = ("number", "loss", "held_out")

@@ -5,100 +5,20 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from labeldp.deep.augment import Augmentation, mixup
-from labeldp.deep.average import weight_average
-from labeldp.deep.checks import require_generator
+from labeldp.deep.augment import mixup
 from labeldp.deep.forms import Form
 from labeldp.deep.inputs import Inputs, as_inputs
-from labeldp.deep.losses import likelihood_loss, mixup_loss
+from labeldp.deep.losses import likelihood_loss, mixup_loss, require_generator
 from labeldp.deep.placement import FabricPlacement, Placement, Precision, share
-from labeldp.deep.schedules import Schedule, one_cycle, set_rate
-from labeldp.deep.settings import check_recipe
+from labeldp.deep.recipe import Recipe
+from labeldp.deep.schedules import set_rate, weight_average
 from labeldp.errors import InvalidInput, UntrainedWarning
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a net is trained: public, and the same for every row.
-
-    Attributes
-    ----------
-    epochs : int
-    batch_size : int, optional
-        None: a 64th of the rows, as a power of two from 32 to 256, so that few rows still make some hundred steps.
-    rate, momentum, weight_decay : float
-        `rate` is the schedule's peak; `momentum` in [0, 1) is AdamW's first beta.
-    schedule : function of progress in [0, 1]
-        Asked at both ends when the recipe is made. By default a tenth of the training is a ramp: large first steps lose
-        classes.
-    alpha : float
-        Of mixup; 0 for none.
-    augment : function (images, generator) -> images, optional
-    loss : function (logits, evidence, reduction=...)
-        Evidence is what `train` is given of these rows. From noisy labels, `TorchClassifier` gives `cross_entropy` and
-        `generalised_cross_entropy` the most likely labels, (n,) int64, and so any function with an attribute `takes_labels = True`;
-        `debiased_loss` its weights; all others log-likelihoods as a Form, whose table is `evidence.expand(K)`.
-    clip : float
-        Largest norm of the gradient; inf for none. Where one wild step leaves a class no probability, its likelihood has no gradient any
-        more.
-    average : float, optional
-        Decay of an exponential moving average of the weights, which is then the model that is scored and returned.
-    precision : {"auto", "float32", "bf16"}
-        "auto": bf16 autocast where the processor multiplies it natively. Under Fabric its own precision counts instead.
-    channels_last : bool
-        Memory format of images and nets.
-    patience : int, optional
-        With held-out rows: training ends after this many epochs without a larger held-out score, and the net of the epoch with the largest
-        one is what comes of it. As many as `epochs` only chooses. None: all epochs, and the last net. Cost: predictions for the held-out
-        rows each epoch, and one more copy of the net. The score of the chosen epoch is too good by the choice: judge by other rows.
-    optimizer : {"adamw", "sgd"}
-        "sgd" has Nesterov momentum, and needs a rate of its own: 0.03 to 0.1 for nets with batch normalisation.
-
-    Warns
-    -----
-    HighRateWarning
-        AdamW at a rate above 0.03, which is one for SGD.
-
-    Raises
-    ------
-    InvalidInput
-        For a field that no training could use.
-    """
-
-    epochs: int = 10
-    batch_size: int | None = None
-    rate: float = 0.003
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    schedule: Schedule = field(default_factory=partial(one_cycle, 0.1))
-    alpha: float = 0.0
-    augment: Augmentation | None = None
-    loss: Callable[..., Tensor] = likelihood_loss
-    clip: float = 1.0
-    average: float | None = None
-    precision: Precision = "auto"
-    channels_last: bool = True
-    patience: int | None = None
-    optimizer: Literal["adamw", "sgd"] = "adamw"
-
-    def __post_init__(self) -> None:
-        check_recipe(self)
-
-    def rows_of_batch(self, n: int) -> int:
-        """Batch size for a training on n rows."""
-        return self.batch_size or min(256, max(32, 2 ** round(math.log2(max(n, 1) / 64))))
-
-
-def default_recipe(n_classes: int) -> Recipe:
-    """The recipe where none is given: `Recipe()`; with two classes five epochs, since their noise is learned by heart sooner."""
-    return Recipe(epochs=5) if n_classes == 2 else Recipe()
 
 
 @dataclass(frozen=True)

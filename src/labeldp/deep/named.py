@@ -18,7 +18,7 @@ from labeldp.errors import InvalidInput, LabelDPError, MissingExtra
 if TYPE_CHECKING:
     from torch import nn
 
-    from labeldp.deep.loop import Recipe
+    from labeldp.deep.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def recipe_for(name: str, n_classes: int, epochs: int | None, batch_size: int | 
     from functools import partial
 
     from labeldp.deep import augment
-    from labeldp.deep.loop import default_recipe
+    from labeldp.deep.recipe import default_recipe
 
     usual = default_recipe(n_classes)
     return replace(
@@ -203,7 +203,7 @@ def as_floats(X: Any) -> NDArray[np.float32]:
 
 def probabilities(module: "nn.Module", X: NDArray[Any]) -> NDArray[np.float64]:
     """Of the classes, for each row of X: (n, K)."""
-    from labeldp.deep.rows import inputs_of
+    from labeldp.deep.inputs import inputs_of
     from labeldp.deep.stages import softmax
 
     return softmax(module, inputs_of(X), np.arange(len(X)))

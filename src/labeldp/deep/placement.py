@@ -6,15 +6,17 @@ those of whole batches, and the same everywhere. Fabric is handed in: nothing he
 """
 
 import hashlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from labeldp.deep.forms import Form
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, LabelDPError
 
 Precision = Literal["auto", "float32", "bf16"]
 
@@ -171,3 +173,44 @@ def _digest(evidence: Form | Tensor) -> bytes:
         digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.digest()
+
+
+Result = TypeVar("Result")
+
+
+def is_first() -> bool:
+    """True in the process that opens runs and writes files; there is no other where nothing is distributed."""
+    return not distributed() or dist.get_rank() == 0
+
+
+def from_first(make: Callable[[], Result]) -> Result:
+    """What `make` gives in the first process, in every process; an error there is raised in all, so that none waits in vain.
+
+    Of an error that is not labeldp's the others get the type alone: its text might show what only the first process may read.
+
+    Parameters
+    ----------
+    make : function without arguments
+        Called in the first process only. What it gives is pickled, so it must hold nothing secret.
+    """
+    if not distributed():
+        return make()
+    box: list[object] = [None, None]
+    if is_first():
+        try:
+            box[0] = make()
+        except LabelDPError as error:
+            box[1] = error
+        except Exception as error:
+            box[1] = LabelDPError(f"Expected the first process to go on, but it has stopped with {type(error).__name__}. See what it says.")
+            dist.broadcast_object_list(box, src=0)
+            raise
+    dist.broadcast_object_list(box, src=0)
+    if isinstance(box[1], LabelDPError):
+        raise box[1]
+    return cast(Result, box[0])
+
+
+def distributed() -> bool:
+    """Whether there are other processes."""
+    return bool(dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)

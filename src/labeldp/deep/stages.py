@@ -18,10 +18,10 @@ from labeldp.deep.checkpoint import Checkpoint, evidence_digest
 from labeldp.deep.evidence import debias_weights, evidence_of
 from labeldp.deep.forms import Dense, Form
 from labeldp.deep.inputs import Inputs
-from labeldp.deep.loop import Epoch, Recipe, default_recipe, predict, train
+from labeldp.deep.loop import Epoch, predict, train
 from labeldp.deep.losses import cross_entropy, debiased_loss, generalised_cross_entropy
-from labeldp.deep.placement import Precision
-from labeldp.deep.ranks import from_first, is_first
+from labeldp.deep.placement import Precision, from_first, is_first
+from labeldp.deep.recipe import Recipe, default_recipe
 from labeldp.errors import InvalidInput, LostClassWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law

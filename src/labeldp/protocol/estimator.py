@@ -407,6 +407,24 @@ def undisturbed() -> Iterator[None]:
         random.setstate(of_python)
 
 
+def not_fitted(name: str) -> Exception:
+    """InvalidInput; where scikit-learn is installed also its NotFittedError.
+
+    Parameters
+    ----------
+    name : str
+        Of the estimator's class.
+    """
+    message = f"Expected a fitted {name}. Call fit first."
+    try:
+        from sklearn.exceptions import NotFittedError
+    except ImportError:
+        return InvalidInput(message)
+    kind = type("NotFitted", (InvalidInput, NotFittedError), {"__module__": __name__, "__reduce__": lambda self: (not_fitted, (name,))})
+    made: Exception = kind(message)
+    return made
+
+
 # Whose labels these are -----------------------------------------------------------------------------------------------------------------
 
 _HAND_ON = {"base", "compose", "externals", "frozen", "pipeline", "utils"}  # of scikit-learn: what passes labels on as they are

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Research: mechanisms and methods of the source papers that nobody deploys. No other part of the package imports this one.
+"""Research: mechanisms and methods of published experiments that nobody deploys. No other part of the package imports this one.
 
-`labeldp.research.peer` is the peer-to-peer mechanism; importing it makes its query, `Peer`, known to `labeldp.aggregate` and to files.
+labeldp.research.peer     the peer-to-peer mechanism; importing it makes its query, `Peer`, known to `labeldp.aggregate` and to files
+labeldp.research.ssl      learning from images alone: SimCLR, BYOL, SCAN (extra `torch`)
+labeldp.research.embed    trained nets and sentence encoders as embedders of clusters (extra `torch`)
+labeldp.research.nets     the recommender of the source paper's MovieLens experiment (extra `torch`)
 """
