@@ -14,10 +14,11 @@ import labeldp as ldp
 from labeldp.app import stage
 from labeldp.errors import InvalidInput, LabelDPError
 from labeldp.privacy.staged import Stage
-from labeldp.tables.batch import WEIGHTS, Facts
+from labeldp.tables.batch import Facts
 from labeldp.tables.evidence import read_noisy
 from labeldp.tables.formats import open_table
 from labeldp.tables.jobs import CHECK, KEPT, NAME, ROW_COUNT, WORD
+from labeldp.tables.table import WEIGHTS
 
 SPEC = ldp.ReleaseSpec("y", [0, 1, 2], 1.0, id="id", dataset="d")
 

@@ -86,10 +86,10 @@ def test_a_column_that_spark_keeps_to_itself_is_named(spark: Any, tmp_path: Path
 
 def test_a_plan_shows_the_job_and_nothing_of_it(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
     from labeldp.privacy.stream import StreamRun
-    from labeldp.tables.batch import Shape
     from labeldp.tables.jobs import Loan, Work
     from labeldp.tables.labels import LabelCodec
     from labeldp.tables.spec import law_of
+    from labeldp.tables.table import Shape
 
     spec, schema = spec_of(), pa.schema([("id", pa.int64()), ("label", pa.int32())])
     run = StreamRun(law_of(spec, 10), classes=spec.classes, dataset="d", column="label", ledger=Ledger(Path("/nowhere/ledger.db")))

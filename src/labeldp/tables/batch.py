@@ -19,10 +19,7 @@ from labeldp.tables.digest import DRAWN, drawn_words
 from labeldp.tables.labels import LabelCodec
 from labeldp.tables.priors import OpenPrior, weights_of
 from labeldp.tables.spec import ReleaseSpec
-from labeldp.tables.table import EVIDENCE
-
-WEIGHTS = "__labeldp_prior"
-"""Column of a prior's whole weights, where a model was asked before the charge (`labeldp.tables.prior_answers`)."""
+from labeldp.tables.table import WEIGHTS, Shape
 
 
 class Columns(Protocol):
@@ -91,42 +88,6 @@ class Reader:
         if self.answered:
             return kept_weights(batch.column(WEIGHTS), n_classes)
         return _prior(batch, self.spec.prior_columns) if self.prior is None else weights_of(self.prior, batch, start, n_classes)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What a released Arrow batch looks like.
-
-    Attributes
-    ----------
-    schema : pyarrow.Schema
-        Of the input, without metadata.
-    codec : LabelCodec
-    evidence_bytes : int
-        Width of a row's evidence, 0 for none.
-    """
-
-    schema: pa.Schema
-    codec: LabelCodec
-    evidence_bytes: int
-
-    def released(self) -> pa.Schema:
-        """The output's schema: the label's field anew, and a binary column after it if there is evidence."""
-        place = self.schema.get_field_index(self.codec.column)
-        # A fresh field: the input's may carry metadata about the raw column, or promise that there are no nulls.
-        fresh = pa.field(self.codec.column, self.codec.column_type, nullable=self.schema.field(place).nullable)
-        schema = self.schema.set(place, fresh)
-        schema = pa.schema([field for field in schema if field.name != WEIGHTS])
-        evidence = pa.field(self.codec.column + EVIDENCE, pa.binary(), nullable=False)
-        return schema.insert(place + 1, evidence) if self.evidence_bytes else schema
-
-    def rewrite(self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
-        """The rows with these labels and, right after the label, their evidence."""
-        columns = dict(zip(rows.schema.names, rows.columns, strict=True)) | {self.codec.column: self.codec.decode(codes)}
-        if evidence is not None:
-            columns[self.codec.column + EVIDENCE] = _binary(evidence)
-        schema = self.released()
-        return pa.record_batch([columns[name] for name in schema.names], schema=schema)
 
 
 def release_batch(
@@ -265,9 +226,3 @@ def kept_weights(column: pa.Array, n_classes: int) -> NDArray[np.float64]:
     fixed = column.cast(pa.binary()).cast(pa.binary(4 * n_classes))
     raw = np.frombuffer(fixed.buffers()[1], "<u4").reshape(-1, n_classes)
     return raw[fixed.offset : fixed.offset + len(fixed)].astype(np.float64)
-
-
-def _binary(evidence: NDArray[np.uint8]) -> pa.Array:
-    n, width = evidence.shape
-    offsets = np.arange(0, (n + 1) * width, width, dtype=np.int32)
-    return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(evidence))])

@@ -19,11 +19,8 @@ import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
-from labeldp.tables.batch import Shape
-from labeldp.tables.digest import ArrowDigest
-from labeldp.tables.labels import LabelCodec
 from labeldp.tables.place import Place, reading
-from labeldp.tables.table import ArrowBatch, Batch, HashedFile
+from labeldp.tables.table import Batch, HashedFile, Source
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 HEADER_LIMIT = 1 << 24
@@ -33,7 +30,7 @@ QUOTE, LINE_FEED, RETURN = b'"\n\r'
 TEXT = pa.large_binary()
 
 
-class CsvSource:
+class CsvSource(Source):
     """A text table with a header.
 
     Parameters
@@ -51,11 +48,10 @@ class CsvSource:
             self._header = _read_header(self.path)
         self._mark = BYTE_ORDER_MARK if self._header.startswith(BYTE_ORDER_MARK) else b""
         self._line_end = b"\r\n" if self._header.endswith(b"\r\n") else b"\n"
-        self.names = _names(self._header.removeprefix(self._mark), self.delimiter, self.path.name)
+        names = _names(self._header.removeprefix(self._mark), self.delimiter, self.path.name)
         # Bytes, not text: only columns that are asked for must be in UTF-8.
-        self._schema = pa.schema([(name, pa.binary()) for name in self.names])
+        self.schema = pa.schema([(name, pa.binary()) for name in names])
         self.extent = self.path.size - len(self._header)
-        self._shape: Shape | None = None
 
     def type_of(self, name: str) -> pa.DataType:
         """Text, always."""
@@ -88,7 +84,7 @@ class CsvSource:
             pa.py_buffer(text),
             pa_csv.ReadOptions(use_threads=False, column_names=self.names, block_size=len(text) + 1),
             pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=note, **blank_lines),
-            pa_csv.ConvertOptions(column_types=self._schema, include_columns=columns, **nulls),
+            pa_csv.ConvertOptions(column_types=self.schema, include_columns=columns, **nulls),
         )
         if ragged:
             raise InvalidInput(
@@ -112,35 +108,25 @@ class CsvSource:
                 line += 1
         return line
 
-    def public_digest(self, label: str) -> "CsvDigest":
-        """Digest of every column but the label, however fields were quoted."""
-        return CsvDigest(self._schema, tuple(name for name in self.names if name != label))
-
-    def plan(self, codec: LabelCodec, evidence_bytes: int) -> None:
-        """Label texts by this codec; evidence in base64url if it has any width."""
-        self._shape = Shape(self._schema, codec, evidence_bytes)
-
-    def rewrite(self, batch: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
-        """The batch with these labels and, right after the label, their evidence: as one column of lines, which are moved as a whole."""
-        assert self._shape is not None
-        rows = self._shape.rewrite(batch, codes, None if evidence is None else _base64(evidence))
+    def rewrite(self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
+        """As of any table, evidence in base64url: one column of lines, which are moved as a whole."""
+        rows = self.shape.rewrite(rows, codes, None if evidence is None else _base64(evidence))
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
-        label = columns[self._shape.codec.column]
-        columns[self._shape.codec.column] = pc.if_else(pc.equal(label, ""), None, label)  # the null class is an empty field
+        label = columns[self.shape.codec.column]
+        columns[self.shape.codec.column] = pc.if_else(pc.equal(label, ""), None, label)  # the null class is an empty field
         return pa.record_batch({"line": _lines(list(columns.values()), self.delimiter)})
 
     def sink(self, path: Path | Place, facts: str) -> "CsvSink":
         """A new text table with this header; the shared facts go to the manifest, since CSV has no place for them."""
-        assert self._shape is not None
-        names = [pa.array([name]) for name in self._shape.released().names]
+        names = [pa.array([name]) for name in self.shape.released().names]
         return CsvSink(path, self._mark + _lines(names, self.delimiter)[0].as_py(), self._line_end)
 
 
-class CsvBatch(ArrowBatch):
+class CsvBatch(Batch):
     """Consecutive rows of a text table; its extent is in bytes."""
 
-    def __init__(self, source: CsvSource, batch: pa.RecordBatch, start: int, extent: int):
-        super().__init__(source, batch, extent)
+    def __init__(self, source: CsvSource, rows: pa.RecordBatch, start: int, extent: int):
+        super().__init__(source, rows, extent)
         self._start = start
 
     def column(self, name: str) -> pa.Array:
@@ -154,16 +140,7 @@ class CsvBatch(ArrowBatch):
 
     def raw(self, name: str) -> pa.Array:
         """One column's fields as bytes in any encoding."""
-        return self.batch.column(name).fill_null(b"")
-
-
-class CsvDigest(ArrowDigest):
-    """Digest of the public columns of a text table."""
-
-    def update(self, batch: Batch) -> None:  # type: ignore[override]
-        """Add a batch."""
-        assert isinstance(batch, CsvBatch)
-        super().update({name: batch.raw(name) for name in self._columns})
+        return self.rows.column(name).fill_null(b"")
 
 
 class CsvSink:

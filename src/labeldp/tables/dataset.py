@@ -8,17 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
-from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.tables.batch import Shape
 from labeldp.tables.labels import LabelCodec
-from labeldp.tables.parquet import ParquetDigest, ParquetSink, ParquetSource, released_sink
+from labeldp.tables.parquet import ParquetSink, ParquetSource, released_sink
 from labeldp.tables.place import Place, reading
-from labeldp.tables.table import ArrowBatch
+from labeldp.tables.table import Batch, Source
 
 ENDINGS = (".parquet", ".pq")
 OPENED_AT_ONCE = 16
@@ -85,7 +82,7 @@ def _root(where: Place | Sequence[Place]) -> Place:
     return Place(where[0].filesystem, common)
 
 
-class DatasetSource:
+class DatasetSource(Source):
     """Parquet files that are read one after another, as one table.
 
     Keys of Hive partitions (`country=de/part-0.parquet`) are columns, after those of the files; they are written as ordinary ones.
@@ -95,18 +92,14 @@ class DatasetSource:
     files : Files
     """
 
-    text = False
-
     def __init__(self, files: Files):
         self.path = files.root
         self._files = _opened(files.files)
         self._keys, self._partitions = _partitions(files)
         self.partition_keys = tuple(self._keys.names)
         self.schema = _common_schema(self._files, self._keys)
-        self.names = tuple(self.schema.names)
         self.extent = sum(file.extent for file in self._files)
         self.layout = tuple(file.below(files.root) for file in files.files)
-        self._shape: Shape | None = None
 
     @property
     def files(self) -> tuple[ParquetSource, ...]:
@@ -118,11 +111,7 @@ class DatasetSource:
         """The first file."""
         return self._files[0]
 
-    def type_of(self, name: str) -> pa.DataType:
-        """A column's Arrow type."""
-        return self.schema.field(name).type
-
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[ArrowBatch]:
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Batch]:
         """The rows, file by file in the order of their paths."""
         wanted = [name for name in self.names if columns is None or name in columns]
         schema = pa.schema([self.schema.field(name) for name in wanted])
@@ -131,28 +120,18 @@ class DatasetSource:
             for batch in file.record_batches(inside):
                 found = {name: batch.column(name) for name in inside}
                 found |= {name: pa.repeat(values[name], len(batch)) for name in self.partition_keys if name in wanted}
-                yield ArrowBatch(self, pa.record_batch([found[name] for name in wanted], schema=schema))
-
-    def public_digest(self, label: str) -> ParquetDigest:
-        """Digest of every column but the label, the partitions' keys among them; file names do not enter."""
-        return ParquetDigest(self.schema, tuple(name for name in self.names if name != label))
+                yield Batch(self, pa.record_batch([found[name] for name in wanted], schema=schema))
 
     def plan(self, codec: LabelCodec, evidence_bytes: int) -> None:
-        """Label by this codec; a binary column after it if there is evidence."""
-        self._shape = Shape(self.schema, codec, evidence_bytes)
+        """As of any table."""
+        super().plan(codec, evidence_bytes)
         for file in self._files:
             file.plan(codec, evidence_bytes)
 
-    def rewrite(self, batch: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
-        """The batch with these labels and, right after the label, their evidence."""
-        assert self._shape is not None
-        return self._shape.rewrite(batch, codes, evidence)
-
     def sink(self, path: Path | Place, facts: str) -> ParquetSink:
         """A new Parquet file, compressed as the first file with rows is."""
-        assert self._shape is not None
         like = next((file for file in self._files if file.extent), self._files[0])
-        return released_sink(path, self._shape, like.settings, facts, text=self.partition_keys)
+        return released_sink(path, self.shape, like.settings, facts, text=self.partition_keys)
 
 
 def _opened(files: Sequence[Place]) -> list[ParquetSource]:

@@ -4,7 +4,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,14 @@ DRAWN = "__labeldp_drawn"
 _DIGITS = 19  # so many always fit into 64 bits
 
 
+class RawColumns(Protocol):
+    """Rows whose columns can be asked for as they are."""
+
+    def raw(self, name: str) -> pa.Array:
+        """One column."""
+        ...
+
+
 class ArrowDigest:
     """SHA-256 over named columns, fed batch by batch.
 
@@ -28,10 +36,10 @@ class ArrowDigest:
     def __init__(self, schema: pa.Schema, names: tuple[str, ...]):
         self._columns = {name: _ColumnDigest(schema.field(name).type) for name in names}
 
-    def update(self, columns: Mapping[str, pa.Array]) -> None:
-        """Add the next rows of every column."""
+    def update(self, batch: RawColumns) -> None:
+        """Add the next rows."""
         for name, state in self._columns.items():
-            state.update(columns[name])
+            state.update(batch.raw(name))
 
     def hexdigest(self) -> str:
         """SHA-256 of names, types and contents, hexadecimal."""

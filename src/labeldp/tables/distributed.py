@@ -19,7 +19,7 @@ from labeldp.privacy.ledger import Ledger, ledger_of
 from labeldp.privacy.rowset import RowSetBuilder
 from labeldp.privacy.stream import changed_input
 from labeldp.receipt import Receipt
-from labeldp.tables.batch import WEIGHTS, Shape, evidence_bytes
+from labeldp.tables.batch import evidence_bytes
 from labeldp.tables.digest import draw_salt
 from labeldp.tables.jobs import (
     KEPT,
@@ -54,7 +54,7 @@ from labeldp.tables.publication import Publication
 from labeldp.tables.publish import scratch
 from labeldp.tables.request import run_of
 from labeldp.tables.spec import ReleaseSpec, law_of
-from labeldp.tables.table import EVIDENCE, check_own
+from labeldp.tables.table import EVIDENCE, WEIGHTS, Shape, check_own
 
 _log = logging.getLogger("labeldp")
 

@@ -25,7 +25,7 @@ from labeldp.privacy.noise import id_blocks, one_word
 from labeldp.privacy.rowset import RowSetBuilder
 from labeldp.privacy.worker import FirstPass, Lent, PassSums, RunFacts, RunSecret, SecondPass, borrowed
 from labeldp.receipt import Receipt
-from labeldp.tables.batch import Columns, Reader, Shape, release_batch, row_ids
+from labeldp.tables.batch import Columns, Reader, release_batch, row_ids
 from labeldp.tables.digest import DRAWN
 from labeldp.tables.parquet import WriterSettings, released_sink
 from labeldp.tables.parts import PartsSink
@@ -33,6 +33,7 @@ from labeldp.tables.prior_answers import Answers, AnswersFolder, write_answers
 from labeldp.tables.priors import OpenPrior, weights_of
 from labeldp.tables.spec import ReleaseSpec
 from labeldp.tables.staging import Part, Staging
+from labeldp.tables.table import Shape
 
 Batches = Iterator[pa.RecordBatch]
 Method = TypeVar("Method", bound=Callable[..., Iterator[pa.RecordBatch]])

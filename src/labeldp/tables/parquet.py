@@ -10,14 +10,11 @@ from typing import TypedDict
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.tables.batch import Shape
-from labeldp.tables.digest import ArrowDigest
 from labeldp.tables.labels import LabelCodec
 from labeldp.tables.place import Place, reading
-from labeldp.tables.table import BATCH_BYTES, ArrowBatch, Batch, HashedFile
+from labeldp.tables.table import BATCH_BYTES, Batch, HashedFile, Shape, Source
 
 METADATA_KEY = b"labeldp"
 GROUP_BYTES, GROUP_ROWS = 1 << 25, 1 << 20
@@ -34,13 +31,11 @@ class WriterSettings(TypedDict):
     use_dictionary: list[str]
 
 
-class ParquetSource:
+class ParquetSource(Source):
     """A Parquet file, read a batch at a time.
 
     Row groups are not prefetched, and column chunks are read through a buffer, so that memory does not grow with the file.
     """
-
-    text = False
 
     def __init__(self, path: Path | Place):
         self.path = Place.of(path)
@@ -51,11 +46,8 @@ class ParquetSource:
             self.extent = file.metadata.num_rows
             self.settings = _writer_settings(file.metadata)
             self._row_bytes = 0
-        self.names = tuple(self.schema.names)
         if len(set(self.names)) < len(self.names):
             raise InvalidInput(f"Expected distinct column names, got one twice in {self.path.name}. Rename it.")
-        self._codec: LabelCodec | None = None
-        self._evidence_bytes = 0
 
     def _open(self) -> pq.ParquetFile:
         try:
@@ -67,14 +59,10 @@ class ParquetSource:
         except pa.ArrowInvalid:
             raise InvalidInput(f"Expected a Parquet file, got something else or a truncated one: {self.path}. Write it again.") from None
 
-    def type_of(self, name: str) -> pa.DataType:
-        """A column's Arrow type."""
-        return self.schema.field(name).type
-
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[ArrowBatch]:
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Batch]:
         """The rows in order, about 8 MiB at a time."""
         for batch in self.record_batches(columns):
-            yield ArrowBatch(self, batch)
+            yield Batch(self, batch)
 
     def record_batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches, in the file's order of columns."""
@@ -114,40 +102,20 @@ class ParquetSource:
         The label counts as LABEL_BYTES whatever it is: batches become row groups, and their sizes must tell nothing of raw labels.
         """
         if not self._row_bytes:
-            public = [name for name in self.names if self._codec is None or name != self._codec.column]
+            public = [name for name in self.names if self._shape is None or name != self._shape.codec.column]
             with self._open() as file:
                 first = next(self._read(file.iter_batches(PROBE, columns=public)), None)
             self._row_bytes = LABEL_BYTES + (first.nbytes // len(first) if first is not None and len(first) else 0)
         return self._row_bytes
 
-    def public_digest(self, label: str) -> "ParquetDigest":
-        """Digest of every column but the label."""
-        return ParquetDigest(self.schema, tuple(n for n in self.names if n != label))
-
     def plan(self, codec: LabelCodec, evidence_bytes: int) -> None:
-        """Label by this codec; a binary column after it if there is evidence."""
-        self._codec, self._evidence_bytes, self._row_bytes = codec, evidence_bytes, 0
-
-    @property
-    def _shape(self) -> Shape:
-        assert self._codec is not None
-        return Shape(self.schema, self._codec, self._evidence_bytes)
-
-    def rewrite(self, batch: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
-        """The batch with these labels and, right after the label, their evidence."""
-        return self._shape.rewrite(batch, codes, evidence)
+        """As of any table; the label counts no longer in the size of batches."""
+        super().plan(codec, evidence_bytes)
+        self._row_bytes = 0
 
     def sink(self, path: Path | Place, facts: str) -> "ParquetSink":
         """A new Parquet file with the input's compression, whose schema metadata holds the shared facts."""
-        return released_sink(path, self._shape, self.settings, facts)
-
-
-class ParquetDigest(ArrowDigest):
-    """Digest of the public columns of a Parquet file."""
-
-    def update(self, batch: Batch) -> None:  # type: ignore[override]
-        """Add a batch."""
-        super().update({name: batch.column(name) for name in self._columns})
+        return released_sink(path, self.shape, self.settings, facts)
 
 
 class ParquetSink:

@@ -14,6 +14,7 @@ from labeldp.privacy.stream import StreamRun, ids_repeat
 from labeldp.privacy.worker import Ids
 from labeldp.tables.ahead import ahead
 from labeldp.tables.batch import Columns, Read, Reader, kept_ids, row_ids, with_words, written
+from labeldp.tables.digest import ArrowDigest
 from labeldp.tables.labels import LabelCodec
 from labeldp.tables.parts import PartsSink
 from labeldp.tables.place import Place
@@ -21,7 +22,7 @@ from labeldp.tables.prior_answers import Answers, AnswersFolder, AnswersReader, 
 from labeldp.tables.priors import OpenPrior, weights_of
 from labeldp.tables.shuffle import Shuffle
 from labeldp.tables.spec import ReleaseSpec
-from labeldp.tables.table import Batch, Digest, Source
+from labeldp.tables.table import Batch, Source
 
 GROUP_BATCHES = 4
 """Batches to draw ahead: about a row group, so that the draw goes on while one is written."""
@@ -71,7 +72,7 @@ class Passes:
         self._reader = Reader(spec, codec, prior)
         self._read: Read = self._reader
 
-    def pin(self, digest: Digest | None) -> int:
+    def pin(self, digest: ArrowDigest | None) -> int:
         """First pass: check every row and pin it; how many there are. `digest` gets all columns; without it, fewer are read."""
         rows = 0
         wanted = None if digest is not None else self._reader.columns
@@ -107,7 +108,7 @@ class Passes:
         """The second pass is to draw with what the prior said."""
         self._read = AnswersReader(self._reader, files, self._spec.ids, self._run.law.n_classes)
 
-    def draw(self, sink: PartsSink, folder: Path, pinned: int, digest: Digest | None, salt: str) -> Written:
+    def draw(self, sink: PartsSink, folder: Path, pinned: int, digest: ArrowDigest | None, salt: str) -> Written:
         """Second pass: draw every row and write it; by way of a shuffle unless the order is public. `salt`: of what is drawn."""
         shuffle = Shuffle(folder, pinned) if self._spec.order == "shuffle" else None
         rows = 0
@@ -124,7 +125,7 @@ class Passes:
             self._gather(shuffle, sink, rows)
         return Written(rows, pinned - rows, sink.close())
 
-    def _drawn(self, digest: Digest | None, salt: str) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]]:
+    def _drawn(self, digest: ArrowDigest | None, salt: str) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]]:
         """Every batch as it is written, and the words to order its rows by, or to break ties by."""
         rows, ordered = 0, self._spec.order == "shuffle" or not self._spec.ids
         for batch in self._batches("draw", self._source.batches()):

@@ -5,7 +5,9 @@ import hashlib
 import os
 import queue
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from labeldp import _validate
 from labeldp._files import private_opener
 from labeldp.errors import InvalidInput
+from labeldp.tables.digest import ArrowDigest
 from labeldp.tables.labels import LabelCodec
 from labeldp.tables.place import Place
 
@@ -23,6 +26,8 @@ EVIDENCE = "__evidence"
 OWN = "__labeldp"
 """How columns begin that a release adds for its own use and drops again."""
 BATCH_BYTES = 1 << 23
+WEIGHTS = "__labeldp_prior"
+"""Column of a prior's whole weights, where a model was asked before the charge (`labeldp.tables.prior_answers`)."""
 
 
 class Rows(Protocol):
@@ -39,54 +44,6 @@ class Rows(Protocol):
 
     def column(self, name: str) -> pa.Array:
         """One column; text where the format is text."""
-        ...
-
-
-class Batch(Rows, Protocol):
-    """Consecutive rows of a table that can be released."""
-
-    def release(self, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None, kept: NDArray[np.bool_] | None) -> pa.RecordBatch:
-        """The rows as they are written, with another label (codes of the kept rows), evidence bytes, and only the kept rows."""
-        ...
-
-
-class Rewriter(Protocol):
-    """What a batch of Arrow columns asks of its table."""
-
-    def rewrite(self, batch: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
-        """The rows with these labels and, right after the label, their evidence."""
-        ...
-
-
-class ArrowBatch:
-    """Consecutive rows of a table as Arrow columns; a `Batch`. Its extent is in rows unless it is given."""
-
-    def __init__(self, source: Rewriter, batch: pa.RecordBatch, extent: int | None = None):
-        self._source, self.batch = source, batch
-        self.extent = len(batch) if extent is None else extent
-
-    def __len__(self) -> int:
-        return int(self.batch.num_rows)
-
-    def column(self, name: str) -> pa.Array:
-        """One column."""
-        return self.batch.column(name)
-
-    def release(self, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None, kept: NDArray[np.bool_] | None) -> pa.RecordBatch:
-        """The kept rows with other labels."""
-        rows = self.batch if kept is None or kept.all() else self.batch.filter(pa.array(kept))
-        return self._source.rewrite(rows, codes, evidence)
-
-
-class Digest(Protocol):
-    """Names what the public columns hold, whatever the batches were."""
-
-    def update(self, batch: Batch) -> None:
-        """Add a batch."""
-        ...
-
-    def hexdigest(self) -> str:
-        """SHA-256, hexadecimal."""
         ...
 
 
@@ -120,9 +77,13 @@ class Readable(Protocol):
     """Rows with named columns that can be read more than once: a table, or arrays of one length."""
 
     path: Place
-    names: tuple[str, ...]
     text: bool  # every value is text, as in CSV
     extent: int  # how much there is to read, for progress bars
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns."""
+        ...
 
     def type_of(self, name: str) -> pa.DataType:
         """A column's type."""
@@ -133,24 +94,121 @@ class Readable(Protocol):
         ...
 
 
-class Source(Readable, Protocol):
-    """A table, of one file or many, that can be released."""
+class Source(ABC):
+    """A table, of one file or many, that can be released; a `Readable`.
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Batch]:
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        Of the file's columns, as `Batch.raw` gives them.
+    """
+
+    text = False
+    path: Place
+    extent: int
+    schema: pa.Schema
+    _shape: "Shape | None" = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns."""
+        return tuple(self.schema.names)
+
+    def type_of(self, name: str) -> pa.DataType:
+        """A column's type."""
+        return self.schema.field(name).type
+
+    @abstractmethod
+    def batches(self, columns: Sequence[str] | None = None) -> "Iterator[Batch]":
         """The rows in order; only these columns can be asked for."""
-        ...
 
-    def public_digest(self, label: str) -> Digest:
+    def public_digest(self, label: str) -> ArrowDigest:
         """A digest of every column but the label."""
-        ...
+        return ArrowDigest(self.schema, tuple(name for name in self.names if name != label))
 
     def plan(self, codec: LabelCodec, evidence_bytes: int) -> None:
-        """Say what `Batch.release` writes: the label by this codec, and evidence of this width (0: none)."""
-        ...
+        """Say what is written: the label by this codec, and evidence of this width (0: none)."""
+        self._shape = Shape(self.schema, codec, evidence_bytes)
 
+    @property
+    def shape(self) -> "Shape":
+        """What is written; only after `plan`."""
+        assert self._shape is not None
+        return self._shape
+
+    def rewrite(self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
+        """The rows as they are written, with these labels and, right after the label, their evidence."""
+        return self.shape.rewrite(rows, codes, evidence)
+
+    @abstractmethod
     def sink(self, path: Path | Place, facts: str) -> Sink:
         """A new file of the same format; `facts` is JSON that the file carries if the format can."""
-        ...
+
+
+class Batch:
+    """Consecutive rows of a table; its extent is in rows unless it is given."""
+
+    def __init__(self, source: Source, rows: pa.RecordBatch, extent: int | None = None):
+        self._source, self.rows = source, rows
+        self.extent = len(rows) if extent is None else extent
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    def raw(self, name: str) -> pa.Array:
+        """One column as the file has it."""
+        return self.rows.column(name)
+
+    def column(self, name: str) -> pa.Array:
+        """One column; text where the format is text."""
+        return self.raw(name)
+
+    def release(self, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None, kept: NDArray[np.bool_] | None) -> pa.RecordBatch:
+        """The rows as they are written, with another label (codes of the kept rows), evidence bytes, and only the kept rows."""
+        rows = self.rows if kept is None or kept.all() else self.rows.filter(pa.array(kept))
+        return self._source.rewrite(rows, codes, evidence)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a released Arrow batch looks like.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        Of the input, without metadata.
+    codec : LabelCodec
+    evidence_bytes : int
+        Width of a row's evidence, 0 for none.
+    """
+
+    schema: pa.Schema
+    codec: LabelCodec
+    evidence_bytes: int
+
+    def released(self) -> pa.Schema:
+        """The output's schema: the label's field anew, and a binary column after it if there is evidence."""
+        place = self.schema.get_field_index(self.codec.column)
+        # A fresh field: the input's may carry metadata about the raw column, or promise that there are no nulls.
+        fresh = pa.field(self.codec.column, self.codec.column_type, nullable=self.schema.field(place).nullable)
+        schema = self.schema.set(place, fresh)
+        schema = pa.schema([field for field in schema if field.name != WEIGHTS])
+        evidence = pa.field(self.codec.column + EVIDENCE, pa.binary(), nullable=False)
+        return schema.insert(place + 1, evidence) if self.evidence_bytes else schema
+
+    def rewrite(self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
+        """The rows with these labels and, right after the label, their evidence."""
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True)) | {self.codec.column: self.codec.decode(codes)}
+        if evidence is not None:
+            columns[self.codec.column + EVIDENCE] = _binary(evidence)
+        schema = self.released()
+        return pa.record_batch([columns[name] for name in schema.names], schema=schema)
+
+
+def _binary(evidence: NDArray[np.uint8]) -> pa.Array:
+    n, width = evidence.shape
+    offsets = np.arange(0, (n + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(evidence))])
 
 
 def check_columns(source: Readable, names: Sequence[str]) -> None:
