@@ -10,7 +10,7 @@ from labeldp.laws import AutoLaw, PriorSplit, RandomizedResponse, RRTopK, Subset
 from labeldp.laws.auto import RR, SPLIT, SUBSET
 from labeldp.laws.information import response_scores, split_information, split_scores, subset_scores
 from labeldp.laws.prior import quantise
-from labeldp.laws.split import even_half
+from labeldp.laws.subset import even_half
 from labeldp.testing import CounterWords
 
 

@@ -49,12 +49,12 @@ class Coins:
         return len(self._words)
 
     def take(self, rows: Rows) -> NDArray[np.uint64]:
-        """A fresh word of each of these rows: (len(rows),) uint64."""
+        """Take a fresh word of each of these rows: (len(rows),) uint64."""
         self._next += 1
         return self._words.take(self._next - 1, rows)
 
     def flip(self, rows: Rows, near: float | NDArray[np.float64], bounds: Callable[[int], Bounds]) -> NDArray[np.bool_]:
-        """True with the stated probability, exactly.
+        """Flip coins of the stated probabilities, exactly.
 
         Parameters
         ----------
@@ -76,7 +76,7 @@ class Coins:
         return heads
 
     def below(self, rows: Rows, n: int) -> Int64s:
-        """A uniform whole number in [0, n), exactly: (len(rows),) int64."""
+        """Draw a uniform whole number in [0, n), exactly: (len(rows),) int64."""
         found, pending = np.zeros(len(rows), np.int64), np.arange(len(rows))
         limit = (1 << 64) // n * n - 1
         while len(pending):
@@ -87,7 +87,7 @@ class Coins:
         return found
 
     def _exactly(self, row: Rows, drawn: int, bounds: Bounds) -> bool:
-        """Whether a uniform real that begins with this word is below the probability; further words until it is certain."""
+        """Decide whether a uniform real that begins with this word is below the probability, by further words until it is certain."""
         size = 64
         while True:
             low, high = bounds(size + 64)
@@ -99,7 +99,7 @@ class Coins:
 
 
 def exp_bounds(x: Fraction, bits: int) -> tuple[Fraction, Fraction]:
-    """Bounds of e^-x for x >= 0 that differ by at most 2^-bits."""
+    """Bound e^-x for x >= 0 from both sides, at most 2^-bits apart."""
     if x == 0:
         return Fraction(1), Fraction(1)
     if x > bits:
@@ -115,13 +115,13 @@ def exp_bounds(x: Fraction, bits: int) -> tuple[Fraction, Fraction]:
 
 
 def exp_coin(coins: Coins, rows: Rows, a: Fraction, gaps: Int64s) -> NDArray[np.bool_]:
-    """True with probability e^(-a gap): (m,) bool for (m,) int64 gaps >= 0."""
+    """Flip coins of probability e^(-a gap), exactly: (m,) bool for (m,) int64 gaps >= 0."""
     near = np.exp(-float(a) * gaps)
     return coins.flip(rows, near, lambda i: lambda bits: exp_bounds(a * int(gaps[i]), bits))
 
 
 def discrete_laplace(coins: Coins, a: Fraction, digits: int | None = None) -> Int64s:
-    """One draw a row of the discrete Laplace law, P[k] = tanh(a/2) e^(-a |k|).
+    """Draw discrete Laplace noise for each row, P[k] = tanh(a/2) e^(-a |k|).
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def discrete_laplace(coins: Coins, a: Fraction, digits: int | None = None) -> In
 
 
 def discrete_gaussian(coins: Coins, variance: Fraction) -> Int64s:
-    """One draw a row of the discrete Gaussian law, P[k] proportional to e^(-k^2 / (2 variance)).
+    """Draw discrete Gaussian noise for each row, P[k] proportional to e^(-k^2 / (2 variance)).
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def _laplace(coins: Coins, rows: Rows, a: Fraction, digits: int | None = None) -
 
 
 def _geometric(coins: Coins, rows: Rows, a: Fraction, digits: int | None = None) -> Int64s:
-    """P[k] = (1 - q) q^k, q = e^-a: (m,) int64.
+    """Draw geometric numbers, P[k] = (1 - q) q^k, q = e^-a: (m,) int64.
 
     Write k = low + 2^d high with 0 <= low < 2^d. Then P[k] = q^low (1 - q) / (1 - q^(2^d)) x (q^(2^d))^high (1 - q^(2^d)): low and high are
     independent, and high is geometric. q^low is the product of q^(2^i) over the ones among the binary digits of low, so these are
@@ -207,7 +207,7 @@ def _geometric(coins: Coins, rows: Rows, a: Fraction, digits: int | None = None)
 
 
 def _digit(coins: Coins, rows: Rows, x: Fraction) -> NDArray[np.bool_]:
-    """True with probability 1 / (1 + e^x)."""
+    """Flip coins of probability 1 / (1 + e^x), exactly."""
 
     def bounds(bits: int) -> tuple[Fraction, Fraction]:
         low, high = exp_bounds(x, bits + 2)
@@ -218,7 +218,7 @@ def _digit(coins: Coins, rows: Rows, x: Fraction) -> NDArray[np.bool_]:
 
 
 def _scale(name: str, value: Fraction, power: int) -> Fraction:
-    """A law's parameter (one over the scale, or the scale squared): above 0, and not so wide that draws leave 64 bits."""
+    """Check a law's parameter (one over the scale, or the scale squared): above 0, and not so wide that draws leave 64 bits."""
     if not (isinstance(value, Fraction) and value > 0):
         raise InvalidInput(f"Expected {name} > 0 as an exact Fraction, got {value!r}. No noise is no privacy; noise is set by epsilon.")
     if not (value if power == 2 else 1 / value) <= WIDEST**power:

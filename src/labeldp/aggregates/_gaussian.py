@@ -30,13 +30,13 @@ _LONGEST = 10.0**6  # sigma; above, nothing is summed: delta is bounded by conce
 
 
 def analytic_delta(sigma: float, epsilon: float, sensitivity: float = math.sqrt(2)) -> float:
-    """Delta of continuous Gaussian noise: Balle and Wang (2018), Theorem 8. To compare with; no release rests on it."""
+    """Compute delta of continuous Gaussian noise: Balle and Wang (2018), Theorem 8. To compare with; no release rests on it."""
     centre, shift = sensitivity / (2 * sigma), epsilon * sigma / sensitivity
     return float(special.ndtr(centre - shift) - math.exp(epsilon + float(special.log_ndtr(-centre - shift))))
 
 
 def analytic_sigma(epsilon: float, delta: float, sensitivity: float = math.sqrt(2)) -> float:
-    """The least standard deviation of continuous Gaussian noise that is (epsilon, delta)-DP: Tang et al. (2022), Theorem 1."""
+    """Find the least standard deviation of continuous Gaussian noise that is (epsilon, delta)-DP: Tang et al. (2022), Theorem 1."""
 
     def excess(log_sigma: float) -> float:
         return math.log(max(analytic_delta(math.exp(log_sigma), epsilon, sensitivity), 1e-320)) - math.log(delta)
@@ -46,7 +46,7 @@ def analytic_sigma(epsilon: float, delta: float, sensitivity: float = math.sqrt(
 
 
 def discrete_delta(variance: Fraction, epsilon: float, max_rows_per_unit: int = 1) -> float:
-    """Upper bound of delta at epsilon for discrete Gaussian noise of this variance parameter on every label count.
+    """Bound delta at epsilon from above, for discrete Gaussian noise of this variance parameter on every label count.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def discrete_delta(variance: Fraction, epsilon: float, max_rows_per_unit: int = 
 
 
 def concentrated_delta(rho: Fraction, epsilon: Fraction) -> float:
-    """Upper bound of delta of a rho-zCDP release: Canonne, Kamath, Steinke (2020), Corollary 13; any order gives a bound."""
+    """Bound delta of a rho-zCDP release from above: Canonne, Kamath, Steinke (2020), Corollary 13; any order gives a bound."""
     r, e = float(rho) * (1 + _SLACK), float(epsilon) * (1 - _SLACK)
 
     def log_delta(log_order: float) -> float:
@@ -83,7 +83,7 @@ def concentrated_delta(rho: Fraction, epsilon: Fraction) -> float:
 
 @lru_cache(maxsize=256)
 def calibrated_variance(epsilon: float, delta: float, max_rows_per_unit: int = 1) -> Fraction:
-    """A variance parameter at which discrete Gaussian noise is certainly (epsilon, delta)-label-DP.
+    """Find a variance parameter at which discrete Gaussian noise is certainly (epsilon, delta)-label-DP.
 
     It starts at the continuous law's and goes up on a grid of dyadic numbers until `discrete_delta` allows it. So it is never below the
     continuous law's; where that is small, at epsilons of 2 and more, the discrete one would do with less: with 0.2 % less at epsilon 2,
@@ -104,7 +104,7 @@ def calibrated_variance(epsilon: float, delta: float, max_rows_per_unit: int = 1
 
 
 def gap_tail(variance: Fraction, gaps: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Upper bound of P[N >= gap], N the difference of two discrete Gaussians, for gaps >= 0: (g,) float64."""
+    """Bound P[N >= gap] from above, N the difference of two discrete Gaussians, for gaps >= 0: (g,) float64."""
     known, place = np.unique(gaps, return_inverse=True)
     bounds = np.array([_tail(variance, int(gap)) for gap in known], np.float64)
     return np.minimum(1.0, bounds)[place].reshape(np.shape(gaps))
@@ -133,13 +133,13 @@ def _terms(variance: Fraction) -> int:
 
 
 def _beyond(variance: Fraction, n: int) -> float:
-    """Bound of P[N >= n] for n > 0: two steps further, a term is smaller by a factor below e^(-n / s)."""
+    """Bound P[N >= n] for n > 0: two steps further, a term is smaller by a factor below e^(-n / s)."""
     first = float(np.sum(_pmf(variance, np.array([n, n + 1], np.float64))))
     return first / -math.expm1(-max(n, 1) / float(variance)) * (1 + _SLACK)
 
 
 def _pmf(variance: Fraction, n: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Upper bounds of P[N = n], right to better than 2^-46 where n^2 / (4 s) is below 16, as good as that relative to it above."""
+    """Bound P[N = n] from above, right to better than 2^-46 where n^2 / (4 s) is below 16, as good as that relative to it above."""
     s = float(variance)
     even, odd, z = _theta(s)
     exponent = n * n / (4 * s) * (1 - 2.0**-50)
@@ -148,7 +148,7 @@ def _pmf(variance: Fraction, n: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _theta(s: float) -> tuple[float, float, float]:
-    """Upper bounds of S_0 = sum of e^(-y^2 / s) and S_1 = sum of e^(-(y + 1/2)^2 / s), lower bound of Z = sum of e^(-y^2 / (2 s))."""
+    """Bound S_0 = sum of e^(-y^2 / s) and S_1 = sum of e^(-(y + 1/2)^2 / s) from above, Z = sum of e^(-y^2 / (2 s)) from below."""
     if s >= 4:  # by Poisson's summation formula, whose next term is below 2^-55 of the first
         root = math.sqrt(math.pi * s)
         return root * (1 + 2.0**-48), root * (1 + 2.0**-48), math.sqrt(2) * root * (1 - 2.0**-48)

@@ -68,14 +68,14 @@ class Query(ABC):
 
     @abstractmethod
     def release(self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1) -> NDArray[np.int64]:
-        """Private values of some groups from their raw counts: (g, K) counts, words of as many rows as the groups have `streams`."""
+        """Draw private values of some groups: from (g, K) raw counts and words of as many rows as the groups have `streams`."""
 
     @abstractmethod
     def value_shape(self) -> tuple[int, ...]:
-        """Shape of all values."""
+        """Say the shape of all values."""
 
     def streams(self, n_rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many streams of words some groups need: (g,) from their (g,) rows. One for each count by default."""
+        """Count the streams of words that some groups need: (g,) from their (g,) rows. One for each count by default."""
         return np.full(len(n_rows), self.n_classes)
 
     def require(self, n_rows: NDArray[np.int64], *, units: bool = False) -> None:
@@ -83,7 +83,7 @@ class Query(ABC):
         return None  # every group will do
 
     def require_cap(self, max_rows_per_unit: int) -> int:
-        """The rows of a unit that may be counted; refused where noise for all of them would be too wide for 64-bit counts."""
+        """Check how many rows of a unit are counted; refused where noise for all of them would be too wide for 64-bit counts."""
         cap = _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
         most = whole_below(exact_share(self.epsilon, 2) * WIDEST_LAPLACE)
         if not cap <= most:
@@ -98,11 +98,11 @@ class Query(ABC):
         raise InvalidInput(f"Expected the answer to a Histogram for a prior, got one to {self}. Use labels() or predict().")
 
     def spent_delta(self, max_rows_per_unit: int = 1) -> float:
-        """The delta that a release may cost."""
+        """Say the delta that a release may cost."""
         return self.delta
 
     def to_dict(self) -> dict[str, object]:
-        """The query as JSON-ready data."""
+        """Describe the query as JSON-ready data."""
         return {"query": self.name} | asdict(self)
 
     def _check(self, counts: NDArray[np.int64], words: Words) -> None:
@@ -110,17 +110,17 @@ class Query(ABC):
             raise InvalidInput(f"Expected counts of {self.n_classes} classes and words for each, got {counts.shape} and {len(words)}.")
 
     def _variance(self, max_rows_per_unit: int) -> Fraction:
-        """The noise's sigma^2 on each count."""
+        """Calibrate the noise's sigma^2 on each count."""
         return _gaussian.calibrated_variance(self.epsilon, self.delta, max_rows_per_unit)
 
 
 def exact_share(epsilon: float, parts: int) -> Fraction:
-    """Epsilon divided exactly, as the binary or the decimal number that it is: the smaller."""
+    """Divide epsilon exactly, as the binary or the decimal number that it is: the smaller."""
     return min(Fraction(epsilon), exact(epsilon)) / parts
 
 
 def facts_of(data: object, known: Mapping[str, type[Query]]) -> tuple[type[Query], dict[str, object]]:
-    """Which query some JSON data is, and its fields; an unknown one is refused and named."""
+    """Read from JSON data which query it is, and its fields; an unknown one is refused and named."""
     if not (isinstance(data, Mapping) and data.get("query") in known):
         given = data.get("query") if isinstance(data, Mapping) else type(data).__name__
         fix = "Import labeldp.research.peer to know 'peer'; a newer labeldp may know others."

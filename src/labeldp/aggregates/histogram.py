@@ -49,13 +49,13 @@ class Histogram(Query):
     mechanism: str = "laplace"
 
     def scale(self, max_rows_per_unit: int = 1) -> Fraction:
-        """The noise's exact parameter: a of the Laplace law, sigma^2 of the Gaussian one."""
+        """Compute the noise's exact parameter: a of the Laplace law, sigma^2 of the Gaussian one."""
         if self.mechanism == "gaussian":
             return self._variance(max_rows_per_unit)
         return exact_share(self.epsilon, 2 * max_rows_per_unit)
 
     def standard_deviation(self, max_rows_per_unit: int = 1) -> float:
-        """Of the noise on one count; sigma for the Gaussian law, which is an upper bound."""
+        """Compute the standard deviation of the noise on one count; sigma for the Gaussian law, which is an upper bound."""
         scale = float(self.scale(max_rows_per_unit))
         return float(np.sqrt(scale) if self.mechanism == "gaussian" else np.exp(-scale / 2) * np.sqrt(2) / -np.expm1(-scale))
 
@@ -64,7 +64,7 @@ class Histogram(Query):
         return self.n_groups, self.n_classes
 
     def release(self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1) -> NDArray[np.int64]:
-        """Noisy counts of some groups: (g, K) int64, any sign, from (g, K) raw counts and words of g K rows."""
+        """Draw noisy counts of some groups: (g, K) int64, any sign, from (g, K) raw counts and words of g K rows."""
         self._check(counts, words)
         draw = discrete_gaussian if self.mechanism == "gaussian" else discrete_laplace
         return counts + draw(Coins(words), self.scale(max_rows_per_unit)).reshape(counts.shape)

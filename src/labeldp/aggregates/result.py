@@ -85,7 +85,7 @@ class Aggregate:
         return spent_together([self.receipt])
 
     def prior(self, groups: ArrayLike) -> NDArray[np.float64]:
-        """Class probabilities of rows, by their groups, from a histogram or another query of counts.
+        """Estimate class probabilities of rows by their groups, from a histogram or another query of counts.
 
         Parameters
         ----------
@@ -101,15 +101,15 @@ class Aggregate:
         return np.asarray(table[self._numbers(groups)])
 
     def codes(self) -> NDArray[np.int64]:
-        """One class code for each group: the vote, or the largest noisy count (the first of equal ones): (n_groups,) int64."""
+        """Return one class code for each group: the vote, or the largest noisy count (the first of equal ones): (n_groups,) int64."""
         return self.values.argmax(axis=1) if self.values.ndim == 2 else self.values
 
     def labels(self) -> NDArray[np.generic]:
-        """`codes` as class values: (n_groups,)."""
+        """Return `codes` as class values: (n_groups,)."""
         return np.asarray(self.classes)[self.codes()]
 
     def predict(self, groups: ArrayLike) -> NDArray[np.generic]:
-        """The class value of each row's group: (n,) from (n,) integers in 0..n_groups-1, or names."""
+        """Predict the class value of each row's group: (n,) from (n,) integers in 0..n_groups-1, or names."""
         return np.asarray(self.labels()[self._numbers(groups)])
 
     def _numbers(self, groups: ArrayLike) -> NDArray[np.int64]:
@@ -124,7 +124,7 @@ class Aggregate:
     # Files --------------------------------------------------------------------------------------------------------------------------
 
     def to_table(self) -> "pa.Table":
-        """An Arrow table that `from_table` reads back, a row a group: group, n_rows, and count_CLASS for each class, or code and label."""
+        """Write an Arrow table that `from_table` reads, a row a group: group, n_rows, and count_CLASS for each class, or code and label."""
         import pyarrow as pa
 
         columns: dict[str, object] = {
@@ -145,7 +145,7 @@ class Aggregate:
 
     @classmethod
     def from_table(cls, table: "pa.Table") -> Self:
-        """The aggregate that `to_table` wrote; another format, query or field is refused.
+        """Read the aggregate that `to_table` wrote; another format, query or field is refused.
 
         Raises
         ------
@@ -195,7 +195,7 @@ class Aggregate:
 
 
 def _drawn(facts: Mapping[str, object], table: "pa.Table") -> str:
-    """Digest of an answer: of its values, groups and what is said of it. It finds accidents; who means to deceive can write another."""
+    """Digest an answer: its values, groups and what is said of it. It finds accidents; who means to deceive can write another."""
     said = {name: value for name, value in facts.items() if name != "drawn"}
     values = [
         [repr(value) for value in column.to_pylist()]
@@ -206,7 +206,7 @@ def _drawn(facts: Mapping[str, object], table: "pa.Table") -> str:
 
 
 def _count_names(classes: Iterable[object]) -> list[str]:
-    """The columns of counts: named by the classes, or by their numbers where two read alike."""
+    """Name the columns of counts by the classes, or by their numbers where two read alike."""
     texts = ["" if value is None else str(value) for value in classes]
     return [f"count_{text}" for text in (texts if len(set(texts)) == len(texts) else range(len(texts)))]
 
@@ -219,7 +219,7 @@ def register_query(kind: type[AnyQuery]) -> type[AnyQuery]:
 
 
 def query_from_dict(data: object) -> Query:
-    """The query that `to_dict` wrote; an unknown kind or field is refused and named."""
+    """Make the query that `to_dict` wrote; an unknown kind or field is refused and named."""
     kind, facts = facts_of(data, QUERIES)
     try:
         return kind(**facts)  # type: ignore[arg-type]  # the constructor checks each
@@ -228,7 +228,7 @@ def query_from_dict(data: object) -> Query:
 
 
 def check_groups(groups: ArrayLike, n_groups: int) -> NDArray[np.int64]:
-    """Groups of rows as (n,) int64, all in 0..n_groups-1; numbers that no row has are empty groups."""
+    """Check groups of rows: (n,) int64, all in 0..n_groups-1; numbers that no row has are empty groups."""
     array = np.asarray(groups)
     if np.ma.is_masked(groups):
         raise InvalidInput("Expected a group for every row, got a masked array with masked ones. Give rows of no group one of their own.")

@@ -63,12 +63,12 @@ class RepeatAndSelect:
             raise InvalidInput(f"Expected shape >= 0, got shape={given!r}. 1 is geometric, 0 logarithmic, math.inf Poisson.")
 
     def pure_epsilon(self, epsilon: float) -> float:
-        """(2 + shape) epsilon, rounded up: of repeating a pure epsilon mechanism, whatever the mean. Infinite for Poisson."""
+        """Bound the epsilon of repeating a pure mechanism, whatever the mean: (2 + shape) epsilon, rounded up. Infinite for Poisson."""
         base = _validate.epsilon(epsilon)
         return math.inf if math.isinf(self.shape) else float_up(exact(base) * (2 + exact(self.shape)))
 
     def epsilon(self, base: object, delta: float) -> float:
-        """Epsilon at delta of the whole tuning.
+        """Bound epsilon at delta of the whole tuning.
 
         Parameters
         ----------
@@ -100,7 +100,7 @@ class RepeatAndSelect:
         return min(pure, math.nextafter(float(accountant.get_epsilon(target)) * (1 + _SLACK), math.inf))
 
     def repeats(self, words: Words) -> int:
-        """How many runs: geometric, at least 1, exact in 64-bit words with a mean of at most `mean`. Keep the number secret.
+        """Draw how many runs: geometric, at least 1, exact in 64-bit words with a mean of at most `mean`. Keep the number secret.
 
         Parameters
         ----------
@@ -119,7 +119,7 @@ class RepeatAndSelect:
         return count + 1
 
     def select(self, run: Callable[[int], tuple[float, Result]], words: Words) -> Result:
-        """The result of the best of a random number of runs.
+        """Return the result of the best of a random number of runs.
 
         Parameters
         ----------
@@ -139,7 +139,7 @@ class RepeatAndSelect:
 
 
 def _accounting() -> tuple[ModuleType, ModuleType]:
-    """dp-accounting and its Renyi part, or MissingExtra."""
+    """Import dp-accounting and its Renyi part, or raise MissingExtra."""
     try:
         return import_module("dp_accounting"), import_module("dp_accounting.rdp")
     except ImportError:

@@ -60,13 +60,13 @@ class Vote(Query):
     mechanism: str = "auto"
 
     def chosen(self, max_rows_per_unit: int = 1) -> str:
-        """The mechanism that runs: by name, or what "auto" comes to."""
+        """Say the mechanism that runs: by name, or what "auto" comes to."""
         if self.mechanism != "auto":
             return self.mechanism
         return _chosen(self.n_classes, self.epsilon, self.delta, max_rows_per_unit)
 
     def spent_delta(self, max_rows_per_unit: int = 1) -> float:
-        """The delta that a release may cost: 0 where "auto" comes to a pure mechanism."""
+        """Say the delta that a release may cost: 0 where "auto" comes to a pure mechanism."""
         return self.delta if self.chosen(max_rows_per_unit) == "gaussian" else 0.0
 
     def value_shape(self) -> tuple[int, ...]:
@@ -74,7 +74,7 @@ class Vote(Query):
         return (self.n_groups,)
 
     def failure(self, gaps: ArrayLike, max_rows_per_unit: int = 1) -> NDArray[np.float64]:
-        """Upper bound of the probability that another class than the most frequent one is chosen.
+        """Bound the probability that another class than the most frequent one is chosen.
 
         Parameters
         ----------
@@ -99,7 +99,7 @@ class Vote(Query):
         return np.asarray(np.minimum(1.0, _flip_failure(kept) * _UP + 2.0**-44))
 
     def release(self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1) -> NDArray[np.int64]:
-        """A class code for each of some groups: (g,) int64, from (g, K) raw counts and words of g K rows."""
+        """Draw a class code for each of some groups: (g,) int64, from (g, K) raw counts and words of g K rows."""
         self._check(counts, words)
         mechanism, coins = self.chosen(max_rows_per_unit), Coins(words)
         if mechanism == "gaussian":
@@ -113,7 +113,7 @@ class Vote(Query):
 
 @lru_cache(maxsize=256)
 def _chosen(n_classes: int, epsilon: float, delta: float, max_rows_per_unit: int) -> str:
-    """Permute-and-flip, unless Gaussian noise fails more rarely at the lead (over all others alike) at which that fails rarely enough."""
+    """Choose permute-and-flip, unless Gaussian noise fails more rarely at the lead (over all alike) at which that fails rarely enough."""
     if not delta > 0:
         return "permute-and-flip"
     flip = Vote(n_classes, epsilon, 1, "permute-and-flip")
@@ -148,7 +148,7 @@ def _flip_failure(kept: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=64)
 def _rule(others: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Nodes and weights on [0, 1] for products of so many factors: right to 2^-60, with at most 24 log2(K) nodes.
+    """Make nodes and weights on [0, 1] for products of so many factors: right to 2^-60, with at most 24 log2(K) nodes.
 
     Gauss and Legendre's rule of n = 24 points on each of [0, c], [c, 2c], ..., [1/2, 1], where c is a power of 1/2 at which c (K - 1) <= n.
     With m = 2 n and S = sum of kept, the m-th derivative of f is at most m! times the sum, over all choices of m factors, of the products
@@ -164,7 +164,7 @@ def _rule(others: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _exponential(coins: Coins, a: Fraction, gaps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A class at random, taken with probability e^(-a gap), again until one is taken: (g,) int64."""
+    """Try classes at random, each taken with probability e^(-a gap), until one is taken: (g,) int64."""
     out, pending = np.empty(len(gaps), np.int64), np.arange(len(gaps))
     while len(pending):
         rows = pending * gaps.shape[1]
@@ -176,12 +176,12 @@ def _exponential(coins: Coins, a: Fraction, gaps: NDArray[np.int64]) -> NDArray[
 
 
 def _first(wanted: NDArray[np.bool_], coins: Coins) -> NDArray[np.int64]:
-    """In a random order of the classes, the first wanted one of each group: (g,) int64."""
+    """Find the first wanted class of each group in a random order: (g,) int64."""
     return np.asarray(np.argmin(np.where(wanted, _order(coins, wanted.shape), wanted.shape[1]), axis=1))
 
 
 def _order(coins: Coins, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """A uniform order of the classes in every group, exactly: (g, K) places; equal words are told apart by further ones."""
+    """Draw a uniform order of the classes in every group, exactly: (g, K) places; equal words are told apart by further ones."""
     words = coins.take(np.arange(len(coins))).reshape(shape)
     places = words.argsort(axis=1).argsort(axis=1)
     ordered = np.sort(words, axis=1)

@@ -76,17 +76,6 @@ class WithEvidence(Dataset[tuple[Any, ...]]):
         table = self.evidence[torch.tensor(wanted, dtype=torch.int64)].expand(self.noisy.n_classes)
         return [(x, i, table[j]) for j, (x, i) in enumerate(found)]
 
-    def check_order(self) -> None:
-        """Read the watched items again.
-
-        Raises
-        ------
-        InvalidInput
-            If one of them is not what stood at its position when the evidence was matched.
-        """
-        for i in self._marks or (range(0, len(self), -(-len(self) // WATCHED)) if self._id_of else ()):
-            self._read(i)
-
     def _row(self, i: int) -> int:
         if not -len(self) <= i < len(self):
             raise IndexError(f"Expected a row of {len(self)}, got {i}.")

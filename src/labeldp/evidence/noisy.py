@@ -36,11 +36,11 @@ class Records(Protocol):
     """A ledger, as far as evidence asks it."""
 
     def looked_up(self, receipt: Receipt) -> Receipt:
-        """The receipt, `recorded` if its charge is there."""
+        """Return the receipt, `recorded` if its charge is there."""
         ...
 
     def check_drawn(self, block: Block, ids: Array) -> None:
-        """Nothing, unless a run that is known there has drawn something else for these ids: a LedgerError."""
+        """Raise LedgerError if a run that is known there has drawn something else for these ids."""
         ...
 
 
@@ -88,7 +88,7 @@ class NoisyLabels:
                 raise InvalidInput(f"Expected laws over {len(self.classes)} classes, got {block.law}.")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """From a pickle or a deep copy, whose arrays can be written to otherwise."""
+        """Restore from a pickle or a deep copy, whose arrays could be written to otherwise."""
         self.__dict__.update(state)
         if self._drawn:
             self.__dict__.update(as_drawn(self).__dict__)
@@ -104,7 +104,7 @@ class NoisyLabels:
         unit: str = "row",
         max_rows_per_unit: int = 1,
     ) -> Self:
-        """Labels that something else than labeldp has drawn, declared by their law: nothing proves it, and reports say so.
+        """Declare labels that something else than labeldp has drawn, by their law: nothing proves it, and reports say so.
 
         Parameters
         ----------
@@ -170,7 +170,7 @@ class NoisyLabels:
         )
 
     def __getitem__(self, rows: Any) -> "NoisyLabels":
-        """The rows at these positions (slice, integers or bool mask), in that order; repeats are allowed."""
+        """Choose the rows at these positions (slice, integers or bool mask), in that order; repeats are allowed."""
         if isinstance(rows, tuple) and len(rows) == 2 and rows[1] is Ellipsis:  # how scikit-learn indexes a one-dimensional array
             rows = rows[0]
         wanted = self._positions(rows)
@@ -180,7 +180,7 @@ class NoisyLabels:
         return as_drawn(chosen) if self._drawn else chosen
 
     def by_id(self, ids: ArrayLike) -> "NoisyLabels":
-        """The rows with these ids, in that order; others are left out. From then on their order is known: it is that of `ids`.
+        """Choose the rows with these ids, in that order; others are left out. From then on their order is known: it is that of `ids`.
 
         Parameters
         ----------
@@ -229,7 +229,7 @@ class NoisyLabels:
         return tuple(places)
 
     def combine(self, other: "NoisyLabels") -> "NoisyLabels":
-        """Both draws of each row as evidence: likelihoods multiply, budgets add.
+        """Combine both draws of each row as evidence: likelihoods multiply, budgets add.
 
         Raises
         ------
@@ -275,7 +275,7 @@ class NoisyLabels:
         return PrivacySpent(*spent, unit, recorded, secure, together.repeated, together.except_for, declared, over)
 
     def looked_up(self, ledger: "Records | None") -> "NoisyLabels":
-        """The same evidence with receipts as a ledger has them: what it does not know is not recorded. No effect without a ledger.
+        """Look receipts up in a ledger: what it does not know is not recorded. No effect without a ledger.
 
         Laws are compared with what was charged for, and ids, outputs and side with what the run's folder has kept of the draw, where it is
         beside this ledger: O(n log n) time.
@@ -304,7 +304,7 @@ class NoisyLabels:
         return self.explicit_ids and len(columns) == 1 and all(receipt.unit == "row" for receipt in self.receipts)
 
     def _per_row_total(self) -> tuple[float, float]:
-        """The largest total over row ids, each receipt counted once an id."""
+        """Find the largest total over row ids, each receipt counted once an id."""
         order = {receipt.run_id: i for i, receipt in enumerate(self.receipts)}
         _, codes = np.unique(sortable(self.ids), axis=0 if self.ids.ndim == 2 else None, return_inverse=True)
         drawn = np.zeros((codes.max(initial=-1) + 1, len(order)), bool)
@@ -329,7 +329,7 @@ class NoisyLabels:
         return int(self.n_rows - self.evidenced.sum())
 
     def log_likelihood(self, rows: Any = None, dtype: DTypeLike = "float32") -> NDArray[np.floating]:
-        """ln P[outputs | y] up to a constant a row.
+        """Compute ln P[outputs | y] up to a constant a row.
 
         Parameters
         ----------
@@ -350,12 +350,12 @@ class NoisyLabels:
         return total
 
     def likelihood(self, rows: Any = None, dtype: DTypeLike = "float32") -> NDArray[np.floating]:
-        """P[outputs | y] up to a factor a row: (len(rows), K), row maximum 1."""
+        """Compute P[outputs | y] up to a factor a row: (len(rows), K), row maximum 1."""
         found: NDArray[np.floating] = np.exp(self.log_likelihood(rows, dtype))
         return found
 
     def posterior(self, prior: ArrayLike | None = None) -> NDArray[np.float64]:
-        """P[y | outputs] under a prior.
+        """Compute P[y | outputs] under a prior.
 
         Parameters
         ----------
@@ -373,7 +373,7 @@ class NoisyLabels:
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
     def hard(self, prior: ArrayLike | None = None) -> NDArray[np.generic]:
-        """The most likely class of each row, as class values: (n,).
+        """Return the most likely class of each row, as class values: (n,).
 
         Without a prior, a label that was released is its own most likely class. Among equally likely classes a public hash of receipt and
         row id decides, never the order of the classes.
@@ -381,7 +381,7 @@ class NoisyLabels:
         return np.asarray(self.classes)[self.hard_codes(prior)]
 
     def hard_codes(self, prior: ArrayLike | None = None) -> NDArray[np.int64]:
-        """`hard` as codes 0..K-1: (n,) int64."""
+        """Return `hard` as codes 0..K-1: (n,) int64."""
         salt = "hard/" + "/".join(receipt.run_id for receipt in self.receipts)
         if prior is None and len(self.blocks) == 1 and len(self.blocks[0].rows) == self.n_rows:
             return self._hard_codes_of_one_draw(self.blocks[0], salt)
@@ -400,7 +400,7 @@ class NoisyLabels:
         return codes if prior is not None else self._with_released(codes)
 
     def _with_released(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """A row that was drawn once has the label that was released, also where that is a constant and tells no class from another."""
+        """Give rows that were drawn once the label that was released, also where that is a constant and tells no class from another."""
         draws = np.bincount(np.concatenate([block.rows for block in self.blocks]), minlength=self.n_rows)
         for block in self.blocks:
             if block.law.kind == "label":
@@ -409,7 +409,7 @@ class NoisyLabels:
         return codes
 
     def _hard_codes_of_one_draw(self, block: Block, salt: str) -> NDArray[np.int64]:
-        """The same without a table of likelihoods: a released label is its own most likely class, and a set knows its members."""
+        """Decide without a table of likelihoods: a released label is its own most likely class, and a set knows its members."""
         codes = np.empty(self.n_rows, np.int64)
         if block.law.kind == "label":
             codes[block.rows] = block.outputs
@@ -421,7 +421,7 @@ class NoisyLabels:
         return codes
 
     def inclusion(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """How often the row's own class, and another one, is in its output: (own, other), each (n,) float64.
+        """Compute how often the row's own class, and another one, is in its output: (own, other), each (n,) float64.
 
         NaN where no draw of the row has an unbiased estimator; the first draw that has one where there are several.
         """
@@ -450,7 +450,7 @@ class NoisyLabels:
         return derived(self, blocks=tuple(block for block in self.blocks if block.invertible.all()))
 
     def debias(self, losses: ArrayLike) -> NDArray[np.float64]:
-        """Unbiased estimate of each row's loss at its true label.
+        """Estimate each row's loss at its true label, without bias.
 
         Parameters
         ----------
@@ -470,7 +470,7 @@ class NoisyLabels:
         return self._over_draws(losses, lambda part, table: (part.law.weights(part.outputs, part.side) * table).sum(axis=1))
 
     def loss_range(self, losses: ArrayLike) -> NDArray[np.float64]:
-        """How far apart the values that `debias` could give each row are, over all that its laws can release: (n,) float64.
+        """Bound how far apart the values are that `debias` could give each row, over all that its laws can release: (n,) float64.
 
         Parameters
         ----------
@@ -480,7 +480,7 @@ class NoisyLabels:
         return self._over_draws(losses, lambda part, table: part.law.loss_range(table, part.outputs, part.side))
 
     def _over_draws(self, losses: ArrayLike, value: Callable[[Block, NDArray[np.float64]], NDArray[np.float64]]) -> NDArray[np.float64]:
-        """The mean over each row's draws of a value that is NaN where there is none."""
+        """Average over each row's draws a value that is NaN where there is none."""
         table = np.asarray(losses, np.float64)
         if table.shape != (self.n_rows, self.n_classes):
             raise InvalidInput(f"Expected losses of shape {(self.n_rows, self.n_classes)}, got {table.shape}.")
@@ -507,14 +507,14 @@ class NoisyLabels:
     # Files ------------------------------------------------------------------------------------------------------------------------
 
     def to_table(self) -> "pa.Table":
-        """An Arrow table that `from_table` reads back: ids, an evidence column a block, a proof a row, shared facts in the metadata."""
+        """Write an Arrow table that `from_table` reads: ids, an evidence column a block, a proof a row, shared facts in the metadata."""
         from labeldp.evidence import table
 
         return table.write(self.ids, self.explicit_ids, self.classes, self.blocks, self.behind, by_hand=not self._drawn)
 
     @classmethod
     def from_table(cls, table: "pa.Table") -> Self:
-        """The noisy labels that `to_table` wrote, or some of the rows, in any order and with any other columns.
+        """Read the noisy labels that `to_table` wrote, or some of the rows, in any order and with any other columns.
 
         Raises
         ------
@@ -545,7 +545,7 @@ Evidence = TypeVar("Evidence", bound=NoisyLabels)
 
 
 def as_drawn(noisy: Evidence) -> Evidence:
-    """The same, known as what labeldp has drawn or has proven: for whoever drew it, or read and proved it. Its arrays are read-only."""
+    """Mark noisy labels as drawn or proven by labeldp, for whoever drew them, or read and proved them. Their arrays become read-only."""
     fixed = tuple(block.read_only() for block in noisy.blocks)
     found = replace(noisy, blocks=fixed, ids=read_only(noisy.ids))
     object.__setattr__(found, "_drawn", True)
@@ -553,20 +553,20 @@ def as_drawn(noisy: Evidence) -> Evidence:
 
 
 def derived(noisy: Evidence, **changes: Any) -> Evidence:
-    """The same with other fields, which change neither what was drawn nor what was spent: as much drawn as it was."""
+    """Replace fields that change neither what was drawn nor what was spent, and keep whether it is known as drawn."""
     found = replace(noisy, **changes)
     return as_drawn(found) if noisy._drawn else found
 
 
 def label_law(law: Law) -> Law:
-    """A law that labels can be declared by: it releases a label and nothing else."""
+    """Check that labels can be declared by a law: it releases a label and nothing else."""
     if law.kind != "label" or set(law.layout()) != {"output"}:
         raise InvalidInput(f"Expected a law that releases a label and nothing else, such as RandomizedResponse (rr), got {law}.")
     return law
 
 
 def concat(parts: Sequence[NoisyLabels]) -> NoisyLabels:
-    """The rows of all parts, one after the other.
+    """Join the rows of all parts, one after the other.
 
     Parameters
     ----------
@@ -595,7 +595,7 @@ def concat(parts: Sequence[NoisyLabels]) -> NoisyLabels:
 
 
 def id_keys(ids: ArrayLike, others: ArrayLike) -> list[Any]:
-    """Ids as keys of a mapping, comparable with those of others: numbers as text where the others are text, as those of a CSV file are."""
+    """Turn ids into keys of a mapping that compare with others: numbers as text where the others are text, as those of a CSV file are."""
     mine, theirs = np.asarray(ids), np.asarray(others)
     mine = mine[:, 0] if mine.ndim == 2 and mine.shape[1] == 1 else mine
     found = (mine.astype(np.str_) if mine.dtype.kind in "iu" and theirs.dtype.kind in "USO" else mine).tolist()

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from labeldp._hash import digest, public_hash
 from labeldp._strings import sortable
 from labeldp.errors import InvalidInput
-from labeldp.evidence.block import Block
-from labeldp.evidence.format import from_arrow, pack, record_type, to_arrow, unpack
+from labeldp.evidence.block import Block, from_arrow, pack, record_type, to_arrow, unpack
 from labeldp.laws import Law, law_from_dict
 from labeldp.laws.base import Array
 from labeldp.receipt import Receipt
@@ -34,7 +33,7 @@ Parts = tuple[int, tuple[object, ...], tuple[Block, ...], Array, bool, tuple[Rec
 def write(
     ids: Array, explicit_ids: bool, classes: tuple[object, ...], blocks: Sequence[Block], behind: Sequence[Receipt], *, by_hand: bool
 ) -> pa.Table:
-    """Columns id (or id_0, id_1, ...), evidence_0, evidence_1, ... and proof; a row that a block lacks is null there.
+    """Write columns id (or id_0, id_1, ...), evidence_0, evidence_1, ... and proof; a row that a block lacks is null there.
 
     `by_hand`: it is not as it was drawn; the table says so.
     """
@@ -57,7 +56,7 @@ def write(
 
 
 def read(table: pa.Table) -> tuple[Parts, bool]:
-    """What `write` wrote, and whether it was put together by hand."""
+    """Read what `write` wrote, and whether it was put together by hand."""
     facts = read_facts((table.schema.metadata or {}).get(METADATA_KEY))
     names = [str(name) for name in facts.get("ids", ())]
     wanted = [*names, *(f"evidence_{i}" for i in range(len(facts["blocks"]))), PROOF]
@@ -81,12 +80,12 @@ def read(table: pa.Table) -> tuple[Parts, bool]:
 
 
 def block_facts(block: Block) -> dict[str, object]:
-    """What all rows of a block share, as JSON-ready data."""
+    """Describe what all rows of a block share, as JSON-ready data."""
     return {"law": block.law.to_dict(), "receipt": block.receipt.to_dict(), "stage": block.stage}
 
 
 def read_facts(raw: bytes | str | None) -> dict[str, Any]:
-    """The shared facts, checked for a format that this version reads."""
+    """Read the shared facts, checked for a format that this version reads."""
     try:
         facts = json.loads(raw) if raw else {}
     except ValueError:
@@ -97,7 +96,7 @@ def read_facts(raw: bytes | str | None) -> dict[str, Any]:
 
 
 def plain(values: tuple[object, ...]) -> list[object]:
-    """Class values as JSON-ready Python values."""
+    """Turn class values into JSON-ready Python values."""
     return [value.item() if isinstance(value, np.generic) else value for value in values]
 
 
@@ -111,7 +110,7 @@ def _read_block(law: Law, raw: NDArray[np.uint8], present: NDArray[np.bool_], fa
 
 
 def _whole(column: pa.ChunkedArray, width: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Bytes of all rows, zero where there are none, and where there are some."""
+    """Read the bytes of all rows, zero where there are none, and where there are some."""
     found, present = from_arrow(column, width)
     raw = np.zeros((len(present), width), np.uint8)
     raw[present] = found
@@ -119,7 +118,7 @@ def _whole(column: pa.ChunkedArray, width: int) -> tuple[NDArray[np.uint8], NDAr
 
 
 def _proof(facts: dict[str, Any], ids: Array, pieces: Sequence[tuple[NDArray[np.uint8], NDArray[np.bool_]]]) -> NDArray[np.uint64]:
-    """(n,) uint64: hash of what all rows share, and of each row's ids and evidence."""
+    """Hash what all rows share, and each row's ids and evidence: (n,) uint64."""
     shared = {name: facts[name] for name in ("classes", "explicit_ids", "blocks", *(["by_hand"] if "by_hand" in facts else []))}
     salt = "proof/" + digest(shared | {"behind": facts.get("behind", [])})
     return public_hash(salt, ids, *(part for raw, present in pieces for part in (present.astype(np.int64), raw)))

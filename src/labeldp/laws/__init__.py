@@ -8,8 +8,7 @@ from labeldp.laws.exact import WORD, exp_floor
 from labeldp.laws.registry import LAWS, law_from_dict, law_named, parse_law, register_law, spellings
 from labeldp.laws.response import RandomizedResponse, RRTopK, RRWithPrior
 from labeldp.laws.scores import Alibi
-from labeldp.laws.split import PriorSplit
-from labeldp.laws.subset import SubsetSelection
+from labeldp.laws.subset import PriorSplit, SubsetSelection
 
 __all__ = [
     "LAWS",

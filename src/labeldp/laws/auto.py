@@ -16,8 +16,7 @@ from labeldp.laws import words as streams
 from labeldp.laws.base import Array, Cell, Floats, Law, Side, Table, Words
 from labeldp.laws.exact import WORD
 from labeldp.laws.response import RandomizedResponse, RRWithPrior
-from labeldp.laws.split import PriorSplit, even_half
-from labeldp.laws.subset import SubsetSelection, inside_words
+from labeldp.laws.subset import PriorSplit, SubsetSelection, even_half
 
 RR, TOP_K, SPLIT, SUBSET = range(4)  # the stored codes; none chooses TOP_K any more, files of earlier versions hold it
 _PREFERRED = np.array([RR, SUBSET, SPLIT])  # of equal scores the first
@@ -27,7 +26,7 @@ _ROWS = 1024  # scored at a time: 64 patterns of as many rows fit the cache
 
 @dataclass(frozen=True)
 class AutoLaw(Law):
-    """Per row, the best under its prior of RandomizedResponse, SubsetSelection and PriorSplit: laws that tell all classes apart.
+    """Draw each row by the best law under its prior: RandomizedResponse, SubsetSelection or PriorSplit, which tell all classes apart.
 
     Parameters
     ----------
@@ -59,18 +58,18 @@ class AutoLaw(Law):
 
     @cached_property
     def _parts(self) -> tuple[Law, ...]:
-        """The laws by code; RRWithPrior reads any candidate set, so it stands for RRTopK with every k."""
+        """The laws by code. RRWithPrior reads any candidate set, so it stands for RRTopK with every k."""
         return tuple(law(self.n_classes, self.epsilon) for law in (RandomizedResponse, RRWithPrior, PriorSplit, SubsetSelection))
 
     @cached_property
     def _apart(self) -> Floats:
-        """Of each law by code: how far apart its outputs are for two classes, in epsilons; 0 for laws with candidates.
+        """How far apart the outputs of each law, by code, are for two classes; 0 for laws with candidates.
 
         P[the label is in the output] - P[a given other class is]. Of a split, two classes are on different sides in about half of the rows.
         """
-        (kept, other), truth = kernel.cells(self.epsilon, self.n_classes), inside_words(self.epsilon, 2, 1)
+        (kept, other), truth = kernel.cells(self.epsilon, self.n_classes), kernel.inside_words(self.epsilon, 2, 1)
         d = self._subset_size
-        inside = Fraction(inside_words(self.epsilon, self.n_classes, d), WORD)
+        inside = Fraction(kernel.inside_words(self.epsilon, self.n_classes, d), WORD)
         apart = {RR: Fraction(kept - other, WORD), SPLIT: Fraction(2 * truth - WORD, 2 * WORD)}
         apart[SUBSET] = inside - (d - inside) / (self.n_classes - 1)
         return np.array([float(apart.get(code, Fraction(0))) for code in range(len(self._parts))])
@@ -92,7 +91,7 @@ class AutoLaw(Law):
         return side
 
     def _chosen(self, prior: Array) -> tuple[Floats, NDArray[np.uint8]]:
-        """Whole-number weights (n, K) and the law of each row (n,), which the prior alone decides."""
+        """Choose the law of each row by its prior alone: whole-number weights (n, K), codes (n,)."""
         k, weights = self.n_classes, priors.quantise(prior)
         in_order = np.sort(weights, axis=1)[:, ::-1]
         ordered = in_order * ((1.0 - _MIXED) / weights.sum(axis=1, keepdims=True)) + _MIXED / k
@@ -123,7 +122,7 @@ class AutoLaw(Law):
         return law.set_size
 
     def _groups(self, side: Side) -> Iterator[tuple[int, NDArray[np.intp], dict[str, Array]]]:
-        """(code, rows, the side that this code's law reads) for each law that some row uses."""
+        """Yield (code, rows, the side that this code's law reads) for each law that some row uses."""
         for code in range(len(self._parts)):
             rows = np.flatnonzero(side["choice"] == code)
             if len(rows):
@@ -150,7 +149,7 @@ class AutoLaw(Law):
         return result
 
     def _native(self, code: int, outputs: sets.Bits) -> NDArray[np.uint8] | NDArray[np.int32]:
-        """Packed outputs as the law with this code released them."""
+        """Unpack outputs to what the law with this code released."""
         if self._parts[code].kind == "set":
             return outputs
         return np.asarray(sets.unpack(outputs, self.n_classes).argmax(axis=1), dtype=np.int32)
@@ -184,7 +183,7 @@ class AutoLaw(Law):
 
 
 def _side_of(code: int, side: Side) -> dict[str, Array]:
-    """The side as the law with this code names it."""
+    """Name the side as the law with this code does."""
     if code == TOP_K:
         return {"candidates": side["set"], "size": side["size"]}
     return {"split": side["set"]} if code == SPLIT else {}

@@ -43,17 +43,17 @@ class Words(Protocol):
         ...
 
     def take(self, counter: int, rows: NDArray[np.intp] | None = None) -> NDArray[np.uint64]:
-        """Word number `counter` of every row, or of the rows at these positions: (len(rows),) uint64."""
+        """Return word number `counter` of every row, or of the rows at these positions: (len(rows),) uint64."""
         ...
 
     def select(self, rows: NDArray[np.intp]) -> "Words":
-        """The streams of the rows at these positions, as a chunk of its own."""
+        """Return the streams of the rows at these positions, as a chunk of its own."""
         ...
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Some outputs that share one probability, seen from one kind of label.
+    """A set of outputs that share one probability, seen from one kind of label.
 
     Attributes
     ----------
@@ -130,7 +130,7 @@ class Law(ABC):
 
     @abstractmethod
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
-        """Side of each row from its public prior.
+        """Decide each row's side from its public prior.
 
         Parameters
         ----------
@@ -151,11 +151,11 @@ class Law(ABC):
 
     @abstractmethod
     def log_likelihood(self, outputs: Array, side: Side) -> NDArray[np.float64]:
-        """ln P[output | y] up to a constant a row: (n, K), row maximum 0, from the sampler's integers."""
+        """Compute ln P[output | y] up to a constant a row: (n, K), row maximum 0, from the sampler's integers."""
 
     @abstractmethod
     def inclusion(self, outputs: Array, side: Side) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """How often a class is in the output: (own, other), each (n,).
+        """Compute how often a class is in the output: (own, other), each (n,).
 
         own[i] = P[y in output | label y], other[i] = P[y in output | label y'] for y' != y; both NaN where this depends on more than
         that, so that the row has no unbiased estimator.
@@ -163,20 +163,20 @@ class Law(ABC):
 
     @abstractmethod
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
-        """The distinct probabilities of the sampler that runs, exactly, for one row's side (arrays without the first axis)."""
+        """List the distinct probabilities of the sampler that runs, exactly, for one row's side (arrays without the first axis)."""
 
     @abstractmethod
     def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-        """Type and shape of one row's output (key "output") and of each side array: what a file stores."""
+        """Say type and shape of one row's output (key "output") and of each side array: what a file stores."""
 
     @abstractmethod
     def table(self, side_row: Side) -> Table:
-        """All outputs and their exact probabilities for one row's side; InvalidInput above 10^6 cells."""
+        """List all outputs and their exact probabilities for one row's side; InvalidInput above 10^6 cells."""
 
     # What follows from it ---------------------------------------------------------------------------------------------------------
 
     def members(self, outputs: Array, side: Side) -> NDArray[np.bool_]:
-        """The outputs as sets of classes: (n, K) bool, one-hot for label-valued laws, the likeliest classes for score-valued ones."""
+        """Read outputs as sets of classes: (n, K) bool, one-hot for label-valued laws, the likeliest classes for score-valued ones."""
         if self.kind == "set":
             return sets.unpack(outputs, self.n_classes)
         if self.kind == "scores":
@@ -184,12 +184,12 @@ class Law(ABC):
         return np.asarray(np.asarray(outputs)[:, None] == np.arange(self.n_classes, dtype=np.int32))
 
     def likeliest(self, outputs: Array, side: Side) -> sets.Bits:
-        """The classes with the largest likelihood: packed sets, (n, ceil(K/8)) uint8."""
+        """Find the classes with the largest likelihood: packed sets, (n, ceil(K/8)) uint8."""
         score = self.log_likelihood(outputs, side)
         return sets.pack(score == score.max(axis=1, keepdims=True))
 
     def weights(self, outputs: Array, side: Side) -> Floats:
-        """Unbiased weights: (n, K) with E sum_c weights[i, c] losses[i, c] = losses[i, label of i]; rows sum to 1, or are NaN.
+        """Compute unbiased weights: (n, K), E sum_c weights[i, c] losses[i, c] = losses[i, label of i]; rows sum to 1, or are NaN.
 
         From `inclusion`, (1{c in output} - other) / (own - other): Ghazi et al. 2021, equation 7, for sets too; a law that is invertible in
         another way says so here.
@@ -199,14 +199,14 @@ class Law(ABC):
         return np.asarray((self.members(outputs, side) - other) / gap)
 
     def told_apart(self, side: Side) -> sets.Bits | None:
-        """The classes that some of these rows tell from every other class: packed, (ceil(K/8),); None where any row may, for any class.
+        """Find the classes that some row tells from every other class: packed, (ceil(K/8),); None where any row may, for any class.
 
         Two classes that are not among them are told apart by no row: their outputs are equally likely, whatever the epsilon.
         """
         return None
 
     def loss_range(self, losses: Floats, outputs: Array, side: Side) -> Floats:
-        """How far apart a row's debiased losses, sum_c weights[i, c] losses[i, c], can be over all outputs: (n,), NaN without weights.
+        """Bound how far apart a row's debiased losses, sum_c weights[i, c] losses[i, c], are over all outputs: (n,), NaN without weights.
 
         Parameters
         ----------
@@ -229,7 +229,7 @@ class Law(ABC):
         return np.asarray(spread / np.where(own == other, np.nan, own - other))
 
     def matrix(self, prior: ArrayLike | None = None, exact: bool = False) -> Array:
-        """Row y holds P[output | label y] for one row's prior.
+        """Build the matrix for one row's prior: row y holds P[output | label y].
 
         Parameters
         ----------
@@ -248,18 +248,18 @@ class Law(ABC):
         return np.asarray((values if exact else values.astype(np.float64))[table.index])
 
     def outputs(self, prior: ArrayLike | None = None) -> Array:
-        """The possible outputs: (n_outputs,) int32 labels, or (n_outputs, K) bool sets."""
+        """List the possible outputs: (n_outputs,) int32 labels, or (n_outputs, K) bool sets."""
         return self.table(self.side_row(prior)).outputs
 
     def side_row(self, prior: ArrayLike | None = None) -> dict[str, Array]:
-        """The side of one row with this prior (K,), uniform if None: arrays without the first axis."""
+        """Decide the side of one row with this prior (K,), uniform if None: arrays without the first axis."""
         row = np.ones(self.n_classes) if prior is None else np.asarray(prior)
         if row.ndim != 1:
             raise InvalidInput(f"Expected one prior row of shape ({self.n_classes},), got shape {row.shape}. Pass prior[i].")
         return {name: value[0] for name, value in self.prepare(row[None]).items()}
 
     def information(self, prior: ArrayLike | None = None) -> float | Floats:
-        """Mutual information of label and output, in nats, when the label follows the prior.
+        """Compute the mutual information of label and output, in nats, when the label follows the prior.
 
         Parameters
         ----------
@@ -284,7 +284,7 @@ class Law(ABC):
         return result if prior is not None and np.ndim(prior) == 2 else float(result[0])
 
     def _information(self, prior: Floats, side: Side) -> Floats:
-        """Of each row: prior (n, K) sums to 1. From the matrix unless a law knows better."""
+        """Compute the information of each row, whose prior (n, K) sums to 1: from the matrix, unless a law knows better."""
         result = np.empty(len(prior))
         for i, row in enumerate(prior):
             table = self.table({name: value[i] for name, value in side.items()})
@@ -296,7 +296,7 @@ class Law(ABC):
         return result
 
     def exact_epsilon(self, side_row: Side | None = None) -> float:
-        """The epsilon of the sampler that runs, at any K, rounded up to the next double: never above the claim.
+        """Compute the epsilon of the sampler that runs, at any K, rounded up to the next double: never above the claim.
 
         Parameters
         ----------
@@ -311,22 +311,22 @@ class Law(ABC):
         return math.inf if ratio is None else self._certified(ratio)
 
     def _certified(self, ratio: Fraction) -> float:
-        """ln of the largest ratio of the running sampler, rounded up; the claim itself where the ratio is proven not to exceed it."""
+        """Round up the ln of the running sampler's largest ratio; to the claim itself where the ratio is proven not to exceed it."""
         bound = exact.log_ceil(ratio)
         return min(bound, self.epsilon) if ratio <= exact.exp_floor(self.epsilon) else bound
 
     def event(self) -> dict[str, object]:
-        """What was done, as JSON-ready data: the law's fields, and the exact epsilon of one draw."""
+        """Describe a draw as JSON-ready data: the law's fields, and the exact epsilon of one draw."""
         return self.to_dict() | {"epsilon_exact": self.exact_epsilon()}
 
     def to_dict(self) -> dict[str, object]:
-        """The law as JSON-ready data; `law_from_dict` reads it back."""
+        """Describe the law as JSON-ready data; `law_from_dict` reads it back."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {"law": self.name} | {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @classmethod
     def from_fields(cls, data: Mapping[str, object]) -> Self:
-        """The law with these fields (lists become tuples)."""
+        """Make the law with these fields (lists become tuples)."""
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})  # type: ignore[arg-type]
 
 
@@ -366,7 +366,7 @@ def check_told_apart(law: Law, told: sets.Bits | None, classes: Sequence[object]
 
 
 def worst_ratio(cells: Iterable[Cell]) -> Fraction | None:
-    """The largest ratio of two probabilities of one output; None (unbounded) where a zero meets a non-zero."""
+    """Find the largest ratio of two probabilities of one output; None (unbounded) where a zero meets a non-zero."""
     extremes: dict[str, tuple[Fraction, Fraction]] = {}
     for cell in cells:
         low, high = extremes.get(cell.output, (cell.probability, cell.probability))
@@ -377,7 +377,7 @@ def worst_ratio(cells: Iterable[Cell]) -> Fraction | None:
 
 
 def exact_epsilon(matrix: ArrayLike) -> float:
-    """Epsilon of a mechanism given as its matrix: the largest log-ratio over outputs and pairs of labels, rounded up.
+    """Compute the epsilon of a mechanism from its matrix: the largest log-ratio over outputs and pairs of labels, rounded up.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ _BELOW_TOP = TOP - 0.5  # no bound passes it, so the heaviest class is always in
 
 
 def best_candidates(prior: Array, epsilon: float, weight: Floats | None = None) -> tuple[sets.Bits, Sizes]:
-    """(packed candidates (n, ceil(K/8)), their number (n,)) of a chunk of priors (n, K), n >= 1; see `checked` for what is refused."""
+    """Choose the candidates (n, ceil(K/8)), packed, and their number (n,), of priors (n, K), n >= 1; `checked` says what is refused."""
     gain = float(exp_floor(epsilon)) - 1.0
     values, scale, columns = checked(prior, weight)
     columns *= scale
@@ -41,13 +41,13 @@ def best_candidates(prior: Array, epsilon: float, weight: Floats | None = None) 
 
 
 def _unscaled(bound: Floats, scale: Floats, dtype: np.dtype) -> Array:
-    """A bound of the unrounded prior that no class above `bound` fails: one whole number lower, and a few units in the last place."""
+    """Lower a bound so that no class above it fails unrounded: by one whole number, and a few units in the last place."""
     slack = 1.0 - 8.0 * float(np.finfo(dtype).eps)
     return np.where(bound > 1.0, (bound - 1.0) / scale * slack, -1.0).astype(dtype)
 
 
 def _on_columns(weights: Floats, gain: float) -> tuple[Floats, Sizes]:
-    """The iteration on at most 32 classes, stored one after another: (K, n). Rows that are done are dropped when most are."""
+    """Iterate on at most 32 classes, stored one after another: (K, n). Rows that are done are dropped when most are."""
     n = weights.shape[1]
     bound, final, rows = np.empty(n), np.empty(n, dtype=np.int32), np.arange(n)
     current, part = np.full(n, min(TOP / (gain + 1.0), _BELOW_TOP)), np.empty_like(weights)
@@ -57,7 +57,7 @@ def _on_columns(weights: Floats, gain: float) -> tuple[Floats, Sizes]:
         np.multiply(weights, inside, out=part)
         following = np.minimum(part.sum(axis=0) / (gain + size), _BELOW_TOP)
         bound[rows], final[rows] = current, size
-        moved = following > current
+        moved = following > current  # a bound that no longer grows is the optimum
         left = np.count_nonzero(moved)
         if not left:
             return bound, final
@@ -69,7 +69,7 @@ def _on_columns(weights: Floats, gain: float) -> tuple[Floats, Sizes]:
 
 
 def _on_survivors(ragged: Floats, size: NDArray[np.int64], bound: Floats, gain: float) -> tuple[Floats, Sizes]:
-    """The iteration on what is left of each row, stored row after row. A row that is left with nothing new keeps its bound."""
+    """Iterate on what is left of each row, stored row after row. A row that is left with nothing new keeps its bound."""
     bound, final = bound.copy(), size.astype(np.int32)
     rows, current = np.arange(len(size)), bound
     while True:

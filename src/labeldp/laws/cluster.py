@@ -38,7 +38,7 @@ U64 = NDArray[np.uint64]
 
 @lru_cache(maxsize=1 << 18)
 def resampling_words(epsilon: float, least: int) -> int:
-    """L: how many of the 2^64 words resample where every class has at least `least` of the 2^32 parts; 2^64 where none may be kept."""
+    """Count L, the words of 2^64 that resample where every class has at least `least` of the 2^32 parts; 2^64 where none may be kept."""
     gain = exp_floor(epsilon) - 1
     return whole_above((WORD + gain) / (1 + gain * Fraction(least, GRID)))
 
@@ -97,7 +97,7 @@ class ClusterRR(Law):
 
     @classmethod
     def uniform(cls, n_classes: int, epsilon: float) -> Self:
-        """UniformRR of the paper: the floor is 1 / K, so the prior is not read and costs nothing, and every output is uniform.
+        """Make UniformRR of the paper: the floor is 1 / K, so the prior is not read and costs nothing, and every output is uniform.
 
         The same words give the same outputs as `RandomizedResponse(n_classes, epsilon)`; Corollary 1's lambda is K / (K - 1 + e^epsilon).
         """
@@ -120,7 +120,7 @@ class ClusterRR(Law):
         return priors.by_chunks(prior, self.n_classes, {"q": self.layout()["q"]}, self._decide)
 
     def _decide(self, prior: Array) -> dict[str, Array]:
-        """Parts of each row: t + (what lies above t, scaled so that all parts are 2^32); the rest of rounding goes to the heaviest class.
+        """Cut each row into parts: t + (what lies above t, scaled to 2^32 parts in all); what rounding leaves goes to the heaviest class.
 
         Every step is one IEEE operation on whole numbers below 2^53 or sums of them, so every machine finds the same parts.
         """
@@ -135,7 +135,7 @@ class ClusterRR(Law):
         return {"q": parts.astype(np.uint32)}
 
     def resampling(self, side: Side) -> U64:
-        """L of each row: (n,) uint64. lambda is L / 2^64."""
+        """Count L of each row: (n,) uint64. lambda is L / 2^64."""
         q = side["q"]
         if not self.realised:
             return np.full(len(q), resampling_words(self.epsilon, self._least), dtype=np.uint64)
@@ -145,7 +145,7 @@ class ClusterRR(Law):
         return np.array([resampling_words(self.epsilon, int(m)) for m in found], dtype=np.uint64)[place.reshape(-1)]
 
     def _edges(self, side: Side, resampling: U64) -> U64:
-        """B_0 .. B_K of each row: (n, K + 1)."""
+        """Compute B_0 .. B_K of each row: (n, K + 1)."""
         edges = np.empty((len(resampling), self.n_classes + 1), dtype=np.uint64)
         edges[:, 0], edges[:, -1] = 0, resampling
         parts = np.cumsum(side["q"][:, :-1], axis=1, dtype=np.uint64)
@@ -154,7 +154,7 @@ class ClusterRR(Law):
         return edges
 
     def cells(self, side: Side) -> tuple[U64, U64]:
-        """(kept (n,), resampled (n, K)) uint64: how many words keep the label, and how many draw each class whatever the label."""
+        """Count the words that keep the label (n,), and those that draw each class whatever the label (n, K): uint64."""
         resampling = self.resampling(side)
         return _rest(resampling), np.diff(self._edges(side, resampling), axis=1)
 
@@ -193,11 +193,11 @@ class ClusterRR(Law):
         return np.where(equal, own, _NAN), np.where(equal, other, _NAN)
 
     def weights(self, outputs: Array, side: Side) -> Floats:
-        """Unbiased weights, (n, K) float64, whatever the prior: `debiasing_weights` at beta = lambda."""
+        """Compute unbiased weights, (n, K) float64, whatever the prior: `debiasing_weights` at beta = lambda."""
         return self.debiasing_weights(outputs, side)
 
     def debiasing_weights(self, outputs: Array, side: Side, beta: float | None = None) -> Floats:
-        """(1{c = z} - beta q_c) / (1 - beta): weights of the losses of a row's classes.
+        """Compute the weights of the losses of a row's classes: (1{c = z} - beta q_c) / (1 - beta).
 
         Parameters
         ----------
@@ -279,7 +279,7 @@ def _rest(resampling: U64) -> U64:
 
 
 def checked_floor(floor: object, n_classes: int) -> float:
-    """tau: at least 2^-32 and at most 1 / K."""
+    """Check tau: at least 2^-32 and at most 1 / K."""
     value = _validate.positive(floor=floor, fix="Without a floor some outputs are impossible for all labels but one: no finite epsilon.")
     if not 2.0**-32 <= value <= 1.0 / n_classes:
         raise InvalidInput(

@@ -24,7 +24,7 @@ def _context(rounding: str) -> decimal.Context:
 
 @lru_cache(maxsize=1024)
 def exp_floor(epsilon: float) -> Fraction:
-    """A number below e^epsilon, by at most one part in 10^58; epsilon above 700 counts as 700, which is only more private.
+    """Bound e^epsilon from below, by at most one part in 10^58; epsilon above 700 counts as 700, which is only more private.
 
     epsilon is a binary number, and the decimal number that is shown and that ledgers add up: the smaller of the two is taken, so that a
     claim of 0.1 holds as one tenth. Never below 1, so that a law at any positive epsilon is no worse than uniform.
@@ -36,7 +36,7 @@ def exp_floor(epsilon: float) -> Fraction:
 
 
 def log_ceil(x: Fraction) -> float:
-    """The smallest double that is certainly >= ln x, for x > 0."""
+    """Find the smallest double that is certainly >= ln x, for x > 0."""
     if x == 1:
         return 0.0
     up = _context(decimal.ROUND_CEILING)
@@ -46,23 +46,23 @@ def log_ceil(x: Fraction) -> float:
 
 
 def log_ratio(numerator: int, denominator: int) -> float:
-    """ln(numerator / denominator) to double precision, without loss where the two are close."""
+    """Compute ln(numerator / denominator) to double precision, without loss where the two are close."""
     if 2 * numerator > denominator and numerator < 2 * denominator:
         return math.log1p((numerator - denominator) / denominator)
     return math.log(numerator) - math.log(denominator)
 
 
 def log_quotient(p: float | NDArray[np.float64], q: NDArray[np.float64], gap: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-    """ln(p / q) of positive numbers, without loss where the two are close; gap is p - q where it is known better than by subtraction."""
+    """Compute ln(p / q) of positive numbers, without loss where they are close; gap is p - q where that is known better."""
     off = (p - q if gap is None else gap) / q
     return np.where(np.abs(off) < 0.5, np.log1p(np.clip(off, -0.5, None)), np.log(p) - np.log(q))
 
 
 def whole_below(x: Fraction) -> int:
-    """Floor of a fraction."""
+    """Round a fraction down."""
     return x.numerator // x.denominator
 
 
 def whole_above(x: Fraction) -> int:
-    """Ceiling of a fraction."""
+    """Round a fraction up."""
     return -(-x.numerator // x.denominator)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from labeldp.laws import kernel
 from labeldp.laws.exact import WORD, log_quotient, log_ratio
 from labeldp.laws.prior import Floats
-from labeldp.laws.subset import inside_words
 from labeldp.laws.words import hashed
 
 TRIES = 3
@@ -28,7 +27,7 @@ _SMALL = 2.0**-10  # below this epsilon a score is its leading term, epsilon^2 t
 
 
 def on_grid(scores: Floats, epsilon: float) -> Floats:
-    """Scores as whole numbers, so that machines whose logarithms differ in the last place compare alike.
+    """Round scores to whole numbers, so that machines whose logarithms differ in the last place compare alike.
 
     The grid is 2^-20 nats from epsilon 1 on, and 2^-20 epsilon^2 nats below, as information is of order epsilon^2.
     """
@@ -36,7 +35,7 @@ def on_grid(scores: Floats, epsilon: float) -> Floats:
 
 
 def response_scores(prior: Floats, epsilon: float) -> Floats:
-    """Nats of randomized response on all classes: (n,). prior : (n, K), each row sums to 1."""
+    """Compute the nats of randomized response on all classes: (n,). prior : (n, K), each row sums to 1."""
     k = prior.shape[1]
     if epsilon < _SMALL:
         return np.asarray(epsilon**2 / (2.0 * k) * (1.0 - (prior * prior).sum(axis=1)))
@@ -47,7 +46,7 @@ def response_scores(prior: Floats, epsilon: float) -> Floats:
 
 @lru_cache(maxsize=256)
 def _patterns(n_classes: int, size: int) -> tuple[Floats, Floats, Floats]:
-    """Patterns of a uniform `size`-subset on the heaviest classes: (patterns, h), their chances, and how many others are in."""
+    """List the patterns of a uniform `size`-subset on the heaviest classes, (patterns, h), their chances, and how many others are in."""
     h = min(_PATTERN_HEAD, n_classes)
     patterns = np.array(list(product((0.0, 1.0), repeat=h)))
     others = size - patterns.sum(axis=1)
@@ -62,7 +61,7 @@ def _patterns(n_classes: int, size: int) -> tuple[Floats, Floats, Floats]:
 
 
 def subset_scores(ordered: Floats, epsilon: float, size: int) -> Floats:
-    """Nats of subset selection: (n,); -inf at size 1, which is randomized response itself.
+    """Compute the nats of subset selection: (n,); -inf at size 1, which is randomized response itself.
 
     With R the sampler's ratio and A a uniform subset of `size` classes, X = 1 + (R - 1) p(A):
     I = (R ln R size / K - E[X ln X]) / E[X]. Patterns of the heaviest classes are enumerated; given one, X has the mean and variance of a
@@ -73,7 +72,7 @@ def subset_scores(ordered: Floats, epsilon: float, size: int) -> Floats:
         return np.full(len(ordered), -np.inf)
     if epsilon < _SMALL:
         return np.asarray(epsilon**2 / 2.0 * (1.0 - (ordered * ordered).sum(axis=1)) * (size * (k - size) / (k * (k - 1.0))))
-    m = inside_words(epsilon, k, size)
+    m = kernel.inside_words(epsilon, k, size)
     ratio = np.exp(log_ratio(m * (k - size), (WORD - m) * size))
     patterns, chance, others = _patterns(k, size)
     h = patterns.shape[1]
@@ -88,26 +87,26 @@ def subset_scores(ordered: Floats, epsilon: float, size: int) -> Floats:
 
 
 def split_scores(mass: Floats, epsilon: float) -> Floats:
-    """Nats of one bit about a set of this prior mass, any shape."""
+    """Compute the nats of one bit about a set of this prior mass, any shape."""
     if epsilon < _SMALL:
         return np.asarray(epsilon**2 / 2.0 * mass * (1.0 - mass))
     return split_information(mass, epsilon)
 
 
 def nearest_half(inside: Floats, total: Floats) -> NDArray[np.intp]:
-    """Which of some sets, the last axis of `inside`, weighs nearest to half the total: the first of equal ones; exact for whole numbers."""
+    """Find the set, on the last axis of `inside`, that weighs nearest to half the total: the first of equal ones; whole numbers exactly."""
     return np.asarray(np.abs(2.0 * inside - total[..., None]).argmin(axis=-1))
 
 
 @lru_cache(maxsize=256)
 def _trials(n_classes: int) -> Floats:
-    """Random sets to estimate with, the same everywhere: (TRIES x _DRAWS, K) of 0 and 1."""
+    """Make random sets to estimate with, the same everywhere: (TRIES x _DRAWS, K) of 0 and 1."""
     words = np.stack([hashed(np.arange(TRIES * _DRAWS), i, 1) for i in range(-(-n_classes // 64))], axis=1).astype("<u8", copy=False)
     return np.unpackbits(words.view(np.uint8), axis=1, count=n_classes, bitorder="little").astype(np.float64)
 
 
 def even_split_scores(weights: Floats, epsilon: float, mixed: float) -> Floats:
-    """Nats of a split by a set drawn as `split.even_half` does, in expectation, estimated from a few such sets: (n,).
+    """Estimate the expected nats of a split by a set that is drawn as `subset.even_half` does, from a few such sets: (n,).
 
     weights : (n, K) whole numbers, each row sorted; the label follows them mixed with a share `mixed` of the uniform distribution.
     """
@@ -120,8 +119,8 @@ def even_split_scores(weights: Floats, epsilon: float, mixed: float) -> Floats:
 
 
 def split_information(mass: Floats, epsilon: float) -> Floats:
-    """Nats of one keyed bit about a set of this prior mass."""
-    m = inside_words(epsilon, 2, 1)
+    """Compute the nats of one keyed bit about a set of this prior mass."""
+    m = kernel.inside_words(epsilon, 2, 1)
     truth, lie = m / WORD, (WORD - m) / WORD
     rest, lift = 1.0 - mass, (2 * m - WORD) / WORD
     yes, no = mass * truth + rest * lie, mass * lie + rest * truth

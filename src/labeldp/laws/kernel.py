@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Randomized response on a candidate set, exactly, from one uniform 64-bit word a row.
+"""How many of the 2^64 words lead to each kind of output; and randomized response on a candidate set, from one uniform word a row.
 
 With k candidates and E = e^epsilon rounded down: b = ceil(2^64 / (E + k - 1)) and a = 2^64 - (k - 1) b. A word r < a keeps a label that
 is a candidate; otherwise candidate number floor((r - a) / b) among the other k - 1 is released. A label outside the candidates releases
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
 from labeldp.laws import sets, words
-from labeldp.laws.exact import WORD, exp_floor, whole_above
+from labeldp.laws.exact import WORD, exp_floor, whole_above, whole_below
 
 U64 = NDArray[np.uint64]
 Ints = NDArray[np.int32]
@@ -25,7 +25,7 @@ _DOUBLE = 1 << 30  # up to this one, double precision does, and cell numbers fit
 
 @lru_cache(maxsize=1 << 17)
 def cells(epsilon: float, k: int) -> tuple[int, int]:
-    """(a, b): how many of the 2^64 words keep a candidate, and how many lead to each other candidate.
+    """Count the words of 2^64 that keep a candidate, and those that lead to each other candidate: (a, b).
 
     InvalidInput where a label outside k candidates would be told from one inside by more than epsilon (k b > 2^64: epsilon < k^2 / 2^64).
     """
@@ -36,8 +36,19 @@ def cells(epsilon: float, k: int) -> tuple[int, int]:
     return WORD - (k - 1) * b, b
 
 
+@lru_cache(maxsize=4096)
+def inside_words(epsilon: float, n_classes: int, size: int) -> int:
+    """Count m, the words of 2^64 that release a set of `size` with the label. InvalidInput where rounding m down exceeds epsilon."""
+    e = exp_floor(epsilon)
+    m = whole_below(WORD * e * size / (e * size + n_classes - size))
+    if m * (n_classes - size) * e < (WORD - m) * size:
+        least = n_classes / (size * WORD)
+        raise InvalidInput(f"Expected an epsilon that 64-bit words can honour here (about {least:.1g} or more), got {epsilon!r}.")
+    return m
+
+
 def respond(labels: NDArray[np.integer], r: U64, candidates: sets.Bits, size: Ints, epsilon: float, n_classes: int) -> Ints:
-    """Randomized response of each row on its packed candidate set.
+    """Draw randomized response of each row on its packed candidate set.
 
     Both readings of the word, for a label inside and outside the candidates, are made for every row; only `where` looks at the label.
     """
@@ -46,6 +57,7 @@ def respond(labels: NDArray[np.integer], r: U64, candidates: sets.Bits, size: In
             "Expected as many candidates as the side says, at least one in every row; the side was changed. Prepare it again."
         )
     last, step = _tables(epsilon, size, n_classes)
+    # No branch and no look-up by the label: every row takes the same steps, so that neither time nor caches tell which label it has.
     inside = sets.contains(candidates, labels, n_classes)
     y = labels.astype(np.int32, copy=False)
     keep = r <= last[size]
@@ -57,7 +69,7 @@ def respond(labels: NDArray[np.integer], r: U64, candidates: sets.Bits, size: In
 
 
 def _tables(epsilon: float, size: Ints, n_classes: int) -> tuple[U64, U64]:
-    """By number of candidates: the last word that keeps (a - 1), and b; filled only for the sizes that occur."""
+    """Tabulate by number of candidates the last word that keeps (a - 1), and b; filled only for the sizes that occur."""
     last, step = np.zeros(n_classes + 1, dtype=np.uint64), np.ones(n_classes + 1, dtype=np.uint64)
     for k in np.flatnonzero(np.bincount(size)):
         a, b = cells(epsilon, int(k))
@@ -66,7 +78,7 @@ def _tables(epsilon: float, size: Ints, n_classes: int) -> tuple[U64, U64]:
 
 
 def respond_to_all(labels: NDArray[np.integer], r: U64, epsilon: float, n_classes: int) -> Ints:
-    """Randomized response with every class a candidate: the same map of words to outputs, in few passes over cache-sized chunks.
+    """Draw randomized response on all classes: the same map of words to outputs, in few passes over cache-sized chunks.
 
     Counted from the top, r' = 2^64 - 1 - r lies in cell q = floor(r' / b), and the other class is number K - 2 - q; q > K - 2 keeps. q is
     found in floating point from the upper half of the word with certified bounds below and above; the few rows where the bounds
@@ -88,7 +100,7 @@ def respond_to_all(labels: NDArray[np.integer], r: U64, epsilon: float, n_classe
 
 
 def _by_division(labels: NDArray[np.integer], r: U64, a: int, b: int) -> Ints:
-    """The definition: one integer division a row."""
+    """Draw by the definition: one integer division a row."""
     keep = r <= np.uint64(a - 1)
     other = np.where(keep, np.uint64(0), (r - np.uint64(a - 1) - np.uint64(1)) // np.uint64(b)).astype(np.int32)
     y = labels.astype(np.int32, copy=False)
@@ -126,10 +138,10 @@ class _Finder:
         np.bitwise_xor(out, other, out=out)  # a choice without a branch
 
     def _find(self, r: U64, q: Ints, scratch: Ints) -> None:
-        """The cell of each word, counted from the top."""
+        """Find the cell of each word, counted from the top."""
         x, doubt = self.x[: len(r)], self.doubt[: len(r)]
         upper = r.view(np.int32)[1::2] if np.little_endian else r.view(np.int32)[::2]
-        np.bitwise_xor(upper, np.int32(0x7FFFFFFF), out=q)
+        np.bitwise_xor(upper, np.int32(0x7FFFFFFF), out=q)  # v: the upper half of r' = ~r as a signed number, so minus 2^31
         np.copyto(x, q, casting="unsafe")
         np.multiply(x, self.scale, out=x)
         np.add(x, self.low, out=x)

@@ -24,7 +24,7 @@ _FOLDED = 16
 
 
 def as_prior(prior: object, n_classes: int) -> Array:
-    """The prior as a numeric (n, K) array, not copied; its values are checked when they are quantised."""
+    """Take the prior as a numeric (n, K) array, not copied; its values are checked when they are quantised."""
     array = np.asarray(prior)
     if array.ndim != 2 or array.shape[1] != n_classes:
         raise InvalidInput(f"Expected a prior of shape (n, {n_classes}), one weight a class; got shape {array.shape}.")
@@ -34,7 +34,7 @@ def as_prior(prior: object, n_classes: int) -> Array:
 
 
 def checked(prior: Array, weight: Floats | None = None) -> tuple[Array, Floats, Floats]:
-    """(values, scale, columns): rint(values x scale) are the whole numbers; values is the prior itself where nothing had to change.
+    """Check a prior: rint(values x scale) are its whole numbers; values is the prior itself where nothing had to change.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def checked(prior: Array, weight: Floats | None = None) -> tuple[Array, Floats, 
 
 
 def _fold(values: Array) -> Array:
-    """(n, at most 16) maxima over disjoint groups of classes, by repeated halving; up to 32 classes are left as they are."""
+    """Fold classes to (n, at most 16) maxima over disjoint groups, by repeated halving; up to 32 classes are left as they are."""
     width = max(_FOLDED, values.shape[1] * (values.shape[1] <= 2 * _FOLDED))
     while values.shape[1] > width:
         rest = values.shape[1] // 2
@@ -79,7 +79,7 @@ def _fold(values: Array) -> Array:
 
 
 def quantise(prior: Array, weight: Floats | None = None) -> Floats:
-    """Whole numbers 0 .. 2^32 - 1 proportional to each row, as float64 (n, K); a row of zeros becomes uniform. See `checked`."""
+    """Scale each row to whole numbers 0 .. 2^32 - 1, as float64 (n, K); a row of zeros becomes uniform. See `checked`."""
     if len(prior) == 0:
         return np.empty(prior.shape)
     values, scale, _ = checked(prior, weight)
@@ -88,7 +88,7 @@ def quantise(prior: Array, weight: Floats | None = None) -> Floats:
 
 
 def chunks(n_rows: int, n_classes: int, most: int | None = None) -> Iterator[slice]:
-    """Slices of rows whose (rows, K) doubles fit the cache, of at most `most` rows."""
+    """Yield slices of rows whose (rows, K) doubles fit the cache, of at most `most` rows."""
     step = max(1, (_FEW_CELLS if n_classes <= 2 * _FOLDED else _CELLS) // n_classes)
     step = step if most is None else min(step, most)
     for start in range(0, n_rows, step):
@@ -102,7 +102,7 @@ def by_chunks(
     decide: Callable[[Array], dict[str, Array]],
     most: int | None = None,
 ) -> dict[str, Array]:
-    """Side arrays from `decide` applied to chunks of the prior; where all rows are one row (stride 0), decided once and broadcast.
+    """Apply `decide` to chunks of the prior and join the side arrays; where all rows are one row (stride 0), once and broadcast.
 
     `like` gives type and shape of one row of each side array. Memory: the side, plus a few chunks of 2 MiB.
     """
@@ -118,7 +118,7 @@ def by_chunks(
 
 
 def heaviest(weights: Floats, size: NDArray[np.integer], threshold: Floats) -> NDArray[np.bool_]:
-    """The first `size` classes of each row by (weight descending, index ascending): (n, K) bool.
+    """Mark the first `size` classes of each row by (weight descending, index ascending): (n, K) bool.
 
     threshold : (n,), the weight of the last class that is in; only among classes of that very weight does the index decide.
     """

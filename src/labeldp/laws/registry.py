@@ -53,7 +53,7 @@ def register_law(cls: type[AnyLaw]) -> type[AnyLaw]:
 
 
 def spellings() -> list[str]:
-    """The names of all laws as a person writes them, such as "rr-top-k:K" and "subset[:SIZE]"."""
+    """List the names of all laws as a person writes them, such as "rr-top-k:K" and "subset[:SIZE]"."""
     return [_spelling(cls) for cls in LAWS.values()]
 
 
@@ -90,13 +90,13 @@ def parse_law(text: str) -> tuple[type[Law], dict[str, Number]]:
 
 
 def law_named(text: str, n_classes: int, epsilon: float) -> Law:
-    """The law with this name (see `parse_law`), over so many classes and at this epsilon."""
+    """Make the law with this name (see `parse_law`), over so many classes and at this epsilon."""
     cls, given = parse_law(text)
     return law_from_dict({"law": cls.name, "n_classes": n_classes, "epsilon": epsilon} | given)
 
 
 def law_from_dict(data: Mapping[str, object]) -> Law:
-    """The law that `to_dict` (or `event`) described; an unknown name or field is refused."""
+    """Make the law that `to_dict` (or `event`) described; an unknown name or field is refused."""
     cls = _law_type(data.get("law"))
     values = {k: v for k, v in data.items() if k not in ("law", "epsilon_exact")}
     known = {f.name for f in fields(cls)}
@@ -124,7 +124,7 @@ def _spelling(cls: type[Law]) -> str:
 
 
 def _number(text: str, number: str, cls: type[Law]) -> Number:
-    """The number after the colon; whether it may be a fraction, and how large, is the law's to say."""
+    """Read the number after the colon; whether it may be a fraction, and how large, is the law's to say."""
     try:
         return _validate.positive(law=float(number)) if not number.isdecimal() else _validate.integer(law=int(number), low=1)
     except ValueError:  # InvalidInput is one

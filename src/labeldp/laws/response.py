@@ -23,7 +23,7 @@ _NAN = float("nan")
 
 
 def response_profile(epsilon: float, n_classes: int, k: int) -> tuple[Cell, ...]:
-    """Cells of randomized response on k of n_classes candidates."""
+    """List the cells of randomized response on k of n_classes candidates."""
     a, b = kernel.cells(epsilon, k)
     wide = WORD % k
     found = [("candidate", "kept", a, 1), ("candidate", "other", b, k - 1)]
@@ -33,7 +33,7 @@ def response_profile(epsilon: float, n_classes: int, k: int) -> tuple[Cell, ...]
 
 
 def response_table(epsilon: float, n_classes: int, inside: NDArray[np.bool_]) -> Table:
-    """Table of randomized response on the candidates inside (K,) bool."""
+    """Tabulate randomized response on the candidates inside (K,) bool."""
     outputs = np.flatnonzero(inside).astype(np.int32)
     k = len(outputs)
     if n_classes * k > MAX_CELLS:
@@ -48,7 +48,7 @@ def response_table(epsilon: float, n_classes: int, inside: NDArray[np.bool_]) ->
 
 
 def response_information(epsilon: float, prior: Floats, inside: NDArray[np.bool_], size: NDArray[np.integer]) -> Floats:
-    """Nats of randomized response on each row's candidates: prior (n, K) sums to 1, inside (n, K), size (n,). O(n K)."""
+    """Compute the nats of randomized response on each row's candidates: prior (n, K) sums to 1, inside (n, K), size (n,). O(n K)."""
     a, b, lift, drop = np.empty((4, len(prior), 1))  # kept, other, and how far these are from each other and from 1 / k
     for k in map(int, np.unique(size)):
         kept, other = kernel.cells(epsilon, k)
@@ -172,7 +172,7 @@ class _OnCandidates(Law):
 
 @dataclass(frozen=True)
 class RRTopK(_OnCandidates):
-    """Randomized response on the k heaviest classes of the row's prior; a label outside them releases one of the k uniformly.
+    """Answer by randomized response on the k heaviest classes of the row's prior; for a label outside them, uniformly.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ class RRTopK(_OnCandidates):
 
 @dataclass(frozen=True)
 class RRWithPrior(_OnCandidates):
-    """RRTopK with k chosen per row so that P[output = label] under the prior is largest.
+    """Answer as RRTopK, with k chosen per row so that P[output = label] under the prior is largest.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ _SMALL = 1e-18
 
 @lru_cache(maxsize=256)
 def level_words(epsilon: float, levels: int) -> tuple[int, ...]:
-    """b: how many of the 2^64 words give each level to a class that is not the label; in reverse, to the label.
+    """Count b, the words of 2^64 that give each level to a class that is not the label; in reverse, to the label.
 
     InvalidInput where rounding makes some ratio exceed e^(epsilon / 2): which happens at some epsilons below about 2e-7 with 256 levels.
     """
@@ -60,7 +60,7 @@ def level_words(epsilon: float, levels: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=256)
 def _score_table(epsilon: float, levels: int) -> tuple[Floats, Floats, Floats]:
-    """(ln of the likelihood ratio, chance for the label, chance for another class) of each level."""
+    """Tabulate ln of the likelihood ratio, chance for the label and chance for another class, of each level."""
     words = level_words(epsilon, levels)
     other = np.array([b / WORD for b in words])
     return np.array([math.log(a) - math.log(b) for a, b in zip(reversed(words), words, strict=True)]), other[::-1].copy(), other
@@ -68,7 +68,7 @@ def _score_table(epsilon: float, levels: int) -> tuple[Floats, Floats, Floats]:
 
 @dataclass(frozen=True)
 class Alibi(Law):
-    """A noisy score for every class: the one-hot label plus Laplace noise of scale 2 / epsilon, clipped to [0, 1], in levels.
+    """Release a noisy score for every class: the one-hot label plus Laplace noise of scale 2 / epsilon, clipped to [0, 1], in levels.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class Alibi(Law):
         return np.asarray(score - score.max(axis=1, keepdims=True))
 
     def scores(self, outputs: Array) -> Floats:
-        """The middles of the outputs' bins in [0, 1], the ends themselves: (n, K) float64, for readers of noisy one-hot labels."""
+        """Read outputs as the middles of their bins in [0, 1], or the ends: (n, K) float64, for readers of noisy one-hot labels."""
         level = np.asarray(outputs, dtype=np.float64)
         return np.asarray(np.clip((level - 0.5) / (self.levels - 2), 0.0, 1.0))
 
@@ -138,7 +138,7 @@ class Alibi(Law):
         return np.full(len(outputs), _NAN), np.full(len(outputs), _NAN)
 
     def weights(self, outputs: Array, side: Side) -> Floats:
-        """Unbiased weights, (n, K) float64: (f - E[f | not the label]) / (E[f | label] - E[f | not the label]), raised alike to sum to 1.
+        """Weigh without bias, (n, K) float64: (f - E[f | not the label]) / (E[f | label] - E[f | not the label]), raised alike to sum to 1.
 
         f = tanh(half the log-likelihood ratio) of each class's score: among functions of one score near the least variance. Before they are
         raised, a row's weights sum to 1 in expectation, so raising them keeps them unbiased.
@@ -147,7 +147,7 @@ class Alibi(Law):
         return np.asarray(weights + (1.0 - weights.sum(axis=1, keepdims=True)) / self.n_classes)
 
     def _weight_of_level(self) -> Floats:
-        """A class's weight before a row's are raised, by its level: (levels,)."""
+        """Compute a class's weight before a row's are raised, by its level: (levels,)."""
         ratio, own, other = _score_table(self.epsilon, self.levels)
         f = np.tanh(0.5 * ratio)
         return np.asarray((f - float(f @ other)) / float(f @ (own - other)))
@@ -157,7 +157,7 @@ class Alibi(Law):
         return np.asarray(np.abs(losses - losses.mean(axis=1, keepdims=True)).sum(axis=1) * np.ptp(self._weight_of_level()))
 
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
-        """Every probability, where the outputs are few (levels^K x K <= 10^6); `coordinate` says as much at any size.
+        """List every probability, where the outputs are few (levels^K x K <= 10^6); `coordinate` says as much at any size.
 
         Outputs that hold the same levels in another order are one kind of output; of these, those with one level at the label are a cell.
         """
@@ -172,7 +172,7 @@ class Alibi(Law):
         return tuple(cells)
 
     def coordinate(self) -> tuple[Cell, ...]:
-        """One class's score by itself: the chances of each level where the class is the label ("own") and where it is not ("other").
+        """List the chances of each level of one class's score: where the class is the label ("own") and where it is not ("other").
 
         Scores are independent given the label, so the ratio of two labels at one output is the product of two of these cells' ratios.
         """
@@ -181,7 +181,7 @@ class Alibi(Law):
         return (*own, *(Cell("other", f"level {j}", "score", Fraction(b, WORD), 1) for j, b in enumerate(words)))
 
     def likeliest_chances(self) -> tuple[float, float, float]:
-        """(the label is among the likeliest classes, another given class is, a random one of the likeliest is the label)."""
+        """Compute three chances: the label is among the likeliest classes, another given class is, a random one of these is the label."""
         _, own, other = _score_table(self.epsilon, self.levels)
         k, below_own, below = self.n_classes, np.minimum(np.cumsum(own), 1.0), np.minimum(np.cumsum(other), 1.0)
         with np.errstate(divide="ignore"):  # nothing is below the lowest level
@@ -190,7 +190,7 @@ class Alibi(Law):
         return float(own @ below ** (k - 1)), float(other @ (below_own * below ** (k - 2))), float(hit.sum())
 
     def exact_epsilon(self, side_row: Side | None = None) -> float:
-        """The epsilon of the sampler that runs, rounded up: the square of the largest ratio of one score, at any K."""
+        """Compute the epsilon of the sampler that runs, rounded up: the square of the largest ratio of one score, at any K."""
         words = level_words(self.epsilon, self.levels)
         worst = max(Fraction(b, a) for b, a in zip(words, reversed(words), strict=True))
         return self._certified(worst * worst)
@@ -218,7 +218,7 @@ class Alibi(Law):
             raise InvalidInput(f"Expected a matrix of at most {MAX_CELLS} cells, got {shown}. Use coordinate or log_likelihood instead.")
 
     def _information(self, prior: Floats, side: Side) -> Floats:
-        """E ln R_y - E ln sum_c p_c R_c with R the scores' likelihood ratios: ln w = integral of (e^-s - e^(-s w)) / s over s > 0.
+        """Compute E ln R_y - E ln sum_c p_c R_c, R the scores' likelihood ratios: ln w = integral of (e^-s - e^(-s w)) / s over s > 0.
 
         The mean of e^(-s sum p R) is a product over classes, so a sum over levels for each class and s is all it takes; the integral in
         ln s is a trapezoid sum of an analytic function. Cost O(K levels) for each of some 200 values of s, a row. Below epsilon = 2^-10,
@@ -240,7 +240,7 @@ class Alibi(Law):
 def _mean_log(
     weight: Floats, row: Floats, place: NDArray[np.intp], count: NDArray[np.intp], ratio: Floats, own: Floats, other: Floats
 ) -> float:
-    """E ln sum_c p_c R_c over label and scores: p takes the values `weight`, each `count` times."""
+    """Compute E ln sum_c p_c R_c over label and scores: p takes the values `weight`, each `count` times."""
     low, high = -float(np.abs(ratio).max()) + math.log(_SMALL), float(np.abs(ratio).max()) + math.log(-4.0 * math.log(_SMALL))
     s = np.exp(np.arange(low, high + _STEP, _STEP))
     given, beside = (_transforms(s, weight, ratio, chance) for chance in (own, other))  # (weights, s): ln E e^(-s p R)
@@ -251,7 +251,7 @@ def _mean_log(
 
 
 def _transforms(s: Floats, weight: Floats, ratio: Floats, chance: Floats) -> Floats:
-    """ln E e^(-s p R) for every p in weight and every s: (len(weight), len(s)), summed in logarithms so that nothing vanishes."""
+    """Compute ln E e^(-s p R) for every p in weight and every s: (len(weight), len(s)), in logarithms so that nothing vanishes."""
     out = np.empty((len(weight), len(s)))
     size, logs = np.exp(ratio), np.log(chance)
     for i, p in enumerate(weight):

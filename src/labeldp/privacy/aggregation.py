@@ -15,7 +15,7 @@ from labeldp.aggregates import Aggregate, Query
 from labeldp.aggregates.result import check_groups
 from labeldp.aggregates.tuning import RepeatAndSelect
 from labeldp.errors import InvalidInput
-from labeldp.laws import sampling
+from labeldp.laws.words import below
 from labeldp.privacy.answers import (
     GroupCounts,
     GroupQuestion,
@@ -365,7 +365,7 @@ def _best(
         return counts
 
     def run(repetition: int) -> tuple[float, Aggregate]:
-        number = int(sampling.below(RowWords(picks, row_blocks(1, repetition)), len(tried), 0, 1)[0])
+        number = int(below(RowWords(picks, row_blocks(1, repetition)), len(tried), 0, 1)[0])
         query, counts = tried[number][0], counted(number)
         key = secret.answer_key("aggregate", request.identity, query=query.to_dict(), repetition=repetition)
         values = drawn(query, counts.table(), key, 1)

@@ -11,8 +11,7 @@ import numpy as np
 from labeldp._rounding import exact
 from labeldp.errors import LedgerError
 from labeldp.evidence import Block
-from labeldp.evidence.block import places_of
-from labeldp.evidence.format import pack
+from labeldp.evidence.block import pack, places_of
 from labeldp.laws.base import Array
 from labeldp.privacy.events import per_row_epsilon
 from labeldp.privacy.ledger_entries import GENESIS, Balance, History, Part, Row, RunRecord, apply, entry_hash, parts_digest

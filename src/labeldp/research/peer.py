@@ -31,9 +31,9 @@ from labeldp._rounding import exact
 from labeldp.aggregates.base import SMALLEST_EPSILON, Query
 from labeldp.aggregates.result import register_query
 from labeldp.errors import InvalidInput
-from labeldp.laws import sampling
 from labeldp.laws.base import Words
 from labeldp.laws.exact import WORD, log_ceil, whole_above, whole_below
+from labeldp.laws.words import below
 from labeldp.research.peer_accountant import Floats, Pair, Reports
 
 MOST_USERS = 1 << 14
@@ -226,7 +226,7 @@ def _asked(clusters: NDArray[np.integer], words: Words) -> NDArray[np.int64]:
     peers = np.empty(len(clusters), dtype=np.int64)
     for size in np.unique(sizes).tolist():
         users = np.flatnonzero(sizes[of] == size)
-        peers[users] = members[first[of[users]] + sampling.below(words.select(users), size, _ASK, 1)]
+        peers[users] = members[first[of[users]] + below(words.select(users), size, _ASK, 1)]
     return peers
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
-from labeldp.evidence import format as evidence_format
+from labeldp.evidence.block import pack, record_type
 from labeldp.laws import Law
 from labeldp.privacy.worker import Drawn, Ids, SecondPass, filtered
 from labeldp.tables.digest import DRAWN, drawn_words
@@ -150,7 +150,7 @@ def written(
     (block,) = noisy.blocks
     named = noisy if noisy.explicit_ids or words is None else replace(noisy, ids=words)
     codes = block.outputs if block.law.kind == "label" else named.hard_codes(prior)
-    raw = evidence_format.pack(block.law, block.outputs, block.side) if needs_evidence(block.law) else None
+    raw = pack(block.law, block.outputs, block.side) if needs_evidence(block.law) else None
     return codes, raw
 
 
@@ -161,7 +161,7 @@ def needs_evidence(law: Law) -> bool:
 
 def evidence_bytes(law: Law) -> int:
     """Width of a row's evidence; 0 where the label says all."""
-    return evidence_format.record_type(law).itemsize if needs_evidence(law) else 0
+    return record_type(law).itemsize if needs_evidence(law) else 0
 
 
 def row_ids(batch: Columns, names: tuple[str, ...]) -> Ids | None:

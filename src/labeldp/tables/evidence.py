@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
 from labeldp.evidence import Block, NoisyLabels, concat
-from labeldp.evidence import format as evidence_format
+from labeldp.evidence.block import from_arrow, record_type, unpack
 from labeldp.evidence.noisy import as_drawn, derived
 from labeldp.evidence.table import FORMAT
 from labeldp.laws import Law, law_from_dict
@@ -300,7 +300,7 @@ def _piece(source: Source, facts: Facts, keep: bool = True) -> tuple[_Piece, str
             digest.update(drawn_words(salt, ids, codes, raw))
             if not keep:
                 continue
-            outputs, side = (codes, {}) if raw is None else evidence_format.unpack(law, raw)
+            outputs, side = (codes, {}) if raw is None else unpack(law, raw)
             start = first + digest.rows - len(batch)
             piece.outputs.append(outputs)
             piece.sides.append(side)
@@ -404,7 +404,7 @@ def _evidence(column: pa.Array, law: Law) -> NDArray[np.uint8]:
     """(n, width) uint8, of bytes or of base64url."""
     plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     column = _from_base64(plain) if _is_text(plain.type) else plain
-    raw, present = evidence_format.from_arrow(column, evidence_format.record_type(law).itemsize)
+    raw, present = from_arrow(column, record_type(law).itemsize)
     if not present.all():
         raise InvalidInput("Expected evidence in every row of a released table, got none in some. The file is damaged.")
     return raw
