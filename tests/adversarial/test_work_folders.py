@@ -21,8 +21,7 @@ from labeldp.errors import LabelDPError, LedgerError, ReleaseError
 from labeldp.privacy.run_store import RunStore
 from labeldp.tables.place import Place
 from labeldp.tables.prior_answers import AnswersFolder
-from labeldp.tables.publish import workplace
-from labeldp.tables.staging import Staging
+from labeldp.tables.staging import Staging, workplace
 
 N = 300
 RUN = "0123456789abcdef0123456789abcdef"

@@ -13,7 +13,7 @@ import pytest
 
 from labeldp.app.release import release
 from labeldp.privacy.ledger import Ledger
-from labeldp.tables.publication import Publication
+from labeldp.tables.output import Publication
 from labeldp.tables.spec import ReleaseSpec
 
 pytestmark = pytest.mark.engines

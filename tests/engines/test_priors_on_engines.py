@@ -19,8 +19,8 @@ from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.privacy import charge
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.noise import SeededNoise
+from labeldp.tables.output import Publication
 from labeldp.tables.priors import PriorTable
-from labeldp.tables.publication import Publication
 from labeldp.tables.spec import ReleaseSpec
 from labeldp.tables.table import WEIGHTS
 

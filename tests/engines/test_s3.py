@@ -19,7 +19,7 @@ from labeldp.app.release import release
 from labeldp.cli import app
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.privacy.ledger import Ledger
-from labeldp.tables import parts as parts_module
+from labeldp.tables import staging as staging_module
 from labeldp.tables.evidence import read_noisy
 from labeldp.tables.place import Place
 from labeldp.tables.spec import ReleaseSpec
@@ -87,7 +87,7 @@ class _Killed(BaseException):
 
 
 def test_a_partitioned_folder(bucket: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts_module, "PART_BYTES", 10_000)
+    monkeypatch.setattr(staging_module, "PART_BYTES", 10_000)
     monkeypatch.setattr("labeldp.tables.parquet.GROUP_BYTES", 8_000)
     monkeypatch.setattr("labeldp.tables.shuffle.BUCKET_BYTES", 8_000)
     whole = table()
@@ -158,7 +158,7 @@ def _csv(rows: pa.Table) -> bytes:
 def test_a_run_killed_while_it_publishes_is_finished_by_the_same_command(
     bucket: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts_module, "PART_BYTES", 10_000)
+    monkeypatch.setattr(staging_module, "PART_BYTES", 10_000)
     monkeypatch.setattr("labeldp.tables.parquet.GROUP_BYTES", 8_000)
     monkeypatch.setattr("labeldp.tables.shuffle.BUCKET_BYTES", 8_000)
     source = folder(bucket, table())

@@ -19,7 +19,7 @@ from labeldp.app.release import release
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.ledger_repair import orphans
-from labeldp.tables import parts as parts_module
+from labeldp.tables import staging as staging_module
 from labeldp.tables.evidence import read_noisy
 from labeldp.tables.formats import open_table
 from labeldp.tables.place import Place
@@ -91,7 +91,7 @@ def names(root: Place) -> list[str]:
 
 
 def test_a_folder_comes_out_as_a_folder(root: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts_module, "PART_BYTES", 20_000)
+    monkeypatch.setattr(staging_module, "PART_BYTES", 20_000)
     monkeypatch.setattr("labeldp.tables.parquet.GROUP_BYTES", 10_000)
     monkeypatch.setattr("labeldp.tables.shuffle.BUCKET_BYTES", 10_000)
     whole = table()
@@ -112,6 +112,46 @@ def test_a_folder_comes_out_as_a_folder(root: Place, ledger: Ledger, monkeypatch
     assert orphans(ledger, minutes=1e-9) == []
 
 
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def test_nobody_takes_a_part_of_a_release_for_the_whole(root: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies anywhere between the first file's final name and the manifest leaves what readers refuse, and it is finished."""
+    monkeypatch.setattr(staging_module, "PART_BYTES", 20_000)
+    monkeypatch.setattr("labeldp.tables.parquet.GROUP_BYTES", 10_000)
+    source, move, moved = folder(root, table()), Place.move, 0
+    made: list[str] = []
+    for dies in range(1, 100):
+        done = len(made)
+
+        def counted(self: Place, target: Place, last: int = dies) -> None:
+            nonlocal moved
+            moved += 1
+            if moved == last:
+                raise Killed
+            move(self, target)
+
+        moved = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(Place, "move", counted)
+            patch.setattr(staging_module.Staging, "tidy", lambda self: None)  # a dead process tidies nothing up
+            try:
+                release(source, root.child("out"), spec(order="keep"), ledger)
+            except Killed:
+                pass
+            else:
+                break
+        made = [name for name in names(root) if name.startswith("out/part-")]
+        assert len(made) >= done and not root.child("out.manifest.json").exists()
+        if made:
+            for reader in (lambda: read_noisy(root.child("out")), lambda: read_noisy(root.child("out"), ledger=ledger)):
+                with pytest.raises(InvalidInput, match="The same labeldp release command finishes it"):
+                    reader()
+    assert dies > 3 and len(read_noisy(root.child("out"), ledger=ledger)) == N
+    assert len(ledger.runs()) == 1 and not [name for name in names(root) if "labeldp" in name]
+
+
 def test_a_repeat_reads_what_is_there_and_copies_it_elsewhere(root: Place, ledger: Ledger) -> None:
     source = folder(root, table())
     release(source, root.child("out"), spec(), ledger)
@@ -127,6 +167,22 @@ def test_a_repeat_reads_what_is_there_and_copies_it_elsewhere(root: Place, ledge
     with pytest.raises(ReleaseError, match="redraw"):
         release(source, root.child("out"), spec(), ledger)
     assert ledger.spent("in", "label") == 1.0
+
+
+def test_a_copy_that_was_killed_is_finished(root: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging_module, "PART_BYTES", 20_000)
+    monkeypatch.setattr("labeldp.tables.parquet.GROUP_BYTES", 10_000)
+    source = folder(root, table())
+    release(source, root.child("out"), spec(order="keep"), ledger)
+    with monkeypatch.context() as patch:
+        patch.setattr(staging_module.Staging, "write_manifest", lambda self, data: (_ for _ in ()).throw(Killed()))
+        with pytest.raises(Killed):
+            release(source, root.child("copy"), spec(order="keep"), ledger)
+    with pytest.raises(InvalidInput, match="The same labeldp release command finishes it"):
+        read_noisy(root.child("copy"))
+    assert release(source, root.child("copy"), spec(order="keep"), ledger).repeated
+    assert read(root.child("copy")).equals(read(root.child("out")))
+    assert not [name for name in names(root) if "labeldp" in name]
 
 
 def test_what_else_is_under_the_name_is_refused_before_the_charge(root: Place, ledger: Ledger) -> None:

@@ -30,8 +30,8 @@ from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.ledger_repair import orphans, repair
 from labeldp.privacy.noise import SeededNoise
 from labeldp.privacy.run_store import RunStore
+from labeldp.tables.output import Publication
 from labeldp.tables.priors import OpenPrior, PriorTable, opened
-from labeldp.tables.publication import Publication
 from labeldp.tables.spec import ReleaseSpec
 from labeldp.tables.table import WEIGHTS
 

@@ -10,8 +10,9 @@ import pytest
 
 from labeldp.errors import ReleaseError
 from labeldp.tables import shuffle as shuffle_module
-from labeldp.tables.publish import publish, workplace
+from labeldp.tables.place import Place
 from labeldp.tables.shuffle import Shuffle, order_of
+from labeldp.tables.staging import workplace
 
 
 @pytest.mark.parametrize("total_rows", [0, 1 << 18, 1 << 23, 1 << 40])
@@ -71,7 +72,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
         assert folder == left
         assert not (folder / "bucket-000.arrow").exists()
         (folder / "o.csv").write_text("done")
-        publish(folder / "o.csv", out)
+        Place.of(folder / "o.csv").move(Place.of(out))
     assert out.read_text() == "done"
     assert list(tmp_path.iterdir()) == [out]
 

@@ -27,8 +27,9 @@ from labeldp.tables.formats import FORMATS, check_layout, open_table, row_name, 
 from labeldp.tables.labels import LabelCodec, check_type, value_type
 from labeldp.tables.parquet import ParquetSource
 from labeldp.tables.passes import Progress, silent
-from labeldp.tables.publish import publish, workplace
+from labeldp.tables.place import Place
 from labeldp.tables.spec import declared_or_infer
+from labeldp.tables.staging import workplace
 from labeldp.tables.table import Rows, Source, check_columns
 
 QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vote)}
@@ -232,6 +233,6 @@ def _publish(answer: Aggregate, made: Path, target: Path) -> None:
         options = pyarrow.csv.WriteOptions(delimiter="\t" if target.suffix.lower() == ".tsv" else ",")
         pyarrow.csv.write_csv(plain, made, options)
     if not target.exists():
-        publish(made, target)
+        Place.of(made).move(Place.of(target))
     elif made.read_bytes() != target.read_bytes():
         _taken(target)

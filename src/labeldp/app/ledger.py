@@ -20,9 +20,8 @@ from labeldp.tables.evidence import check_drawn
 from labeldp.tables.formats import open_table
 from labeldp.tables.manifest import charged_law, guarantee
 from labeldp.tables.output import Output
-from labeldp.tables.parts import release_digest
 from labeldp.tables.place import Place
-from labeldp.tables.staging import manifest_name
+from labeldp.tables.staging import manifest_name, release_digest
 from labeldp.tables.staging import remove as remove_folder
 
 

@@ -23,7 +23,7 @@ from labeldp.deep import named
 from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
 from labeldp.inputs import Inputs, inputs_from_dict
 from labeldp.learn.model import Model
-from labeldp.tables.publish import workplace
+from labeldp.tables.staging import workplace
 
 FORMAT = 2
 MODEL, WEIGHTS, STEPS, FACTS = "model.skops", "weights.pt", "steps.skops", "model.json"

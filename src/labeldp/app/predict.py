@@ -18,7 +18,8 @@ from labeldp.inputs.images import ImageInputs, in_folder
 from labeldp.tables.formats import FORMATS
 from labeldp.tables.parquet import ParquetSource
 from labeldp.tables.passes import Progress, silent
-from labeldp.tables.publish import publish, workplace
+from labeldp.tables.place import Place
+from labeldp.tables.staging import workplace
 from labeldp.tables.table import Readable, check_columns
 
 PREDICTION, PROBABILITY = "prediction", "probability_"
@@ -72,7 +73,7 @@ def predict(
     with workplace(target) as folder:
         kinds = _kinds_of_ids(table, stored.facts.get("ids", []), target)
         rows = _write(_predictions(stored, table, kinds, progress), private_file(folder / target.name), table)
-        publish(folder / target.name, target)
+        Place.of(folder / target.name).move(Place.of(target))
     return Predicted(target, rows)
 
 

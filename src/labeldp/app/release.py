@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`labeldp release`: a table in, the same table with a private label column out, and a manifest beside it.
 
-Order of events: check everything, first pass (pin), charge, second pass (draw) into a private folder beside the output, publish table
-and manifest under their final names, settle. A process killed anywhere leaves nothing under the table's name (in an object store, which
-renames no folders: nothing with a manifest), and the same command run again picks up the charge and writes the same table.
+Order of events: check everything, first pass (pin), charge, second pass (draw) into a private folder beside the output, publish the
+table's files, then the manifest, settle. A process killed anywhere leaves nothing with a manifest that is not whole, and the same command
+run again picks up the charge and writes the same table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,16 +27,14 @@ from labeldp.tables.evidence import check_raw
 from labeldp.tables.formats import check_layout, check_same_format, given_parts, open_table, row_name, table_name
 from labeldp.tables.labels import LabelCodec, check_type, distinct_labels, parse_classes
 from labeldp.tables.manifest import Released, manifest, manifest_path, manifest_place, shared_facts, to_json
-from labeldp.tables.output import Output
-from labeldp.tables.parts import PartsSink
+from labeldp.tables.output import Output, Publication
 from labeldp.tables.passes import Passes, Progress, silent
 from labeldp.tables.place import URI, Place
 from labeldp.tables.prior_answers import AskedOnce
 from labeldp.tables.priors import opened, prior_identity
-from labeldp.tables.publication import Publication
-from labeldp.tables.publish import scratch
 from labeldp.tables.request import run_of
 from labeldp.tables.spec import ReleaseSpec, declared_or_infer, law_of
+from labeldp.tables.staging import PartsSink, scratch
 from labeldp.tables.table import Readable, Source, check_columns
 
 

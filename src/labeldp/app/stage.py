@@ -16,8 +16,8 @@ from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.privacy.ledger import Ledger, ledger_of
 from labeldp.privacy.run_store import RunStore
 from labeldp.privacy.staged import stage_name
+from labeldp.tables.output import OUTPUT, kept_name
 from labeldp.tables.passes import Progress, silent
-from labeldp.tables.publication import OUTPUT, kept_name
 from labeldp.tables.stages import ReleasePlan, make_plan
 
 PLAN = "plan.json"

@@ -43,17 +43,15 @@ from labeldp.tables.jobs import (
 )
 from labeldp.tables.labels import LabelCodec, check_type, parse_classes
 from labeldp.tables.manifest import Released, manifest, shared_facts, to_json
-from labeldp.tables.output import Output
+from labeldp.tables.output import Output, Publication
 from labeldp.tables.parquet import WriterSettings
-from labeldp.tables.parts import release_digest
 from labeldp.tables.passes import Progress, Written, silent
 from labeldp.tables.place import Place
 from labeldp.tables.prior_answers import Answers, AnswersFolder, AskedOnce
 from labeldp.tables.priors import opened, prior_identity
-from labeldp.tables.publication import Publication
-from labeldp.tables.publish import scratch
 from labeldp.tables.request import run_of
 from labeldp.tables.spec import ReleaseSpec, law_of
+from labeldp.tables.staging import release_digest, scratch
 from labeldp.tables.table import EVIDENCE, WEIGHTS, Shape, check_own
 
 _log = logging.getLogger("labeldp")

@@ -29,6 +29,7 @@ from labeldp.tables.manifest import charged_law, manifest_place, read_manifest
 from labeldp.tables.output import Output
 from labeldp.tables.parquet import ParquetSource, read_facts
 from labeldp.tables.place import Place
+from labeldp.tables.staging import unfinished
 from labeldp.tables.table import EVIDENCE, Batch, Source, check_columns
 
 Facts = Mapping[str, Any]
@@ -54,7 +55,13 @@ def released_facts(source: Source, manifest: Any = None) -> Facts | None:
         if found is None:
             raise InvalidInput(f"Expected a manifest, got none at {place}. Check the path.")
         return found
-    return read_manifest(source.path) or _embedded(source)
+    found = read_manifest(source.path)
+    if found is None and isinstance(source, DatasetSource) and unfinished(source.path):
+        raise InvalidInput(
+            f"Expected a whole release, got {source.path.name}, whose files are being published, or were when that was interrupted: its "
+            "manifest is not there yet. The same labeldp release command finishes it, free of charge."
+        )
+    return found or _embedded(source)
 
 
 def check_raw(table: Source, label: str, ledger: Ledger | None = None, but: str | None = None) -> None:

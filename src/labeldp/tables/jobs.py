@@ -28,11 +28,10 @@ from labeldp.receipt import Receipt
 from labeldp.tables.batch import Columns, Reader, release_batch, row_ids
 from labeldp.tables.digest import DRAWN
 from labeldp.tables.parquet import WriterSettings, released_sink
-from labeldp.tables.parts import PartsSink
 from labeldp.tables.prior_answers import Answers, AnswersFolder, write_answers
 from labeldp.tables.priors import OpenPrior, weights_of
 from labeldp.tables.spec import ReleaseSpec
-from labeldp.tables.staging import Part, Staging
+from labeldp.tables.staging import Part, PartsSink, Staging
 from labeldp.tables.table import Shape
 
 Batches = Iterator[pa.RecordBatch]

@@ -16,12 +16,12 @@ from labeldp.tables.ahead import ahead
 from labeldp.tables.batch import Columns, Read, Reader, kept_ids, row_ids, with_words, written
 from labeldp.tables.digest import ArrowDigest
 from labeldp.tables.labels import LabelCodec
-from labeldp.tables.parts import PartsSink
 from labeldp.tables.place import Place
 from labeldp.tables.prior_answers import Answers, AnswersFolder, AnswersReader, write_answers
 from labeldp.tables.priors import OpenPrior, weights_of
 from labeldp.tables.shuffle import Shuffle
 from labeldp.tables.spec import ReleaseSpec
+from labeldp.tables.staging import PartsSink
 from labeldp.tables.table import Batch, Source
 
 GROUP_BATCHES = 4

@@ -166,6 +166,14 @@ class Place:
         paths = sorted(info.path for info in self.filesystem.get_file_info(selector) if info.is_file)
         return [Place(self.filesystem, path) for path in paths]
 
+    def names(self) -> list[str]:
+        """Names of what is in this folder, or under this prefix; none if it is not there or is closed to the caller."""
+        try:
+            found = self.filesystem.get_file_info(pafs.FileSelector(self.path or ".", allow_not_found=True))
+        except OSError:
+            return []
+        return [info.base_name for info in found]
+
     def below(self, folder: "Place") -> tuple[str, ...]:
         """The parts of the path below a folder."""
         top = folder.path.strip("/")

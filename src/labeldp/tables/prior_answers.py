@@ -28,10 +28,9 @@ from labeldp.privacy.worker import FirstPass, PassSums, RunFacts
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import Columns, Facts, Read, id_column, kept_weights, row_ids
 from labeldp.tables.parquet import ParquetSink, ParquetSource
-from labeldp.tables.parts import PartsSink
 from labeldp.tables.place import Place
 from labeldp.tables.priors import OpenTable
-from labeldp.tables.staging import Part, Staging, remove
+from labeldp.tables.staging import Part, PartsSink, Staging, remove
 from labeldp.tables.table import WEIGHTS
 
 Floats = NDArray[np.float64]

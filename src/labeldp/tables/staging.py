@@ -1,19 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A release of many files: written in a private folder, and under their final names only when all are there."""
+"""Files of a release in a private folder, and how they are published: the files first, the manifest last, on every file system."""
 
 import json
+import os
 import re
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 
-from labeldp._files import clear_own, own_folder, sync, usual_rights
-from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.tables.place import Place, unused_name
+import numpy as np
+import pyarrow as pa
 
-JOURNAL, MANIFEST, READY = "_publishing.json", "_manifest.json", "ready"
-FINAL = re.compile(r"part-\d{5,}\.\w+")
-_OURS = re.compile(rf"attempt-[0-9a-f]{{32}}[.\w]*|part-\d{{5,}}[.\w]*|{MANIFEST}|{READY}")
+from labeldp._files import clear_own, own_folder, sync
+from labeldp._hash import digest
+from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.tables.digest import DRAWN, DrawnDigest
+from labeldp.tables.place import Place, unused_name
+from labeldp.tables.shuffle import BUCKET
+from labeldp.tables.table import Sink
+
+JOURNAL, MANIFEST = "_publishing.json", "_manifest.json"
+STAGING_PREFIX = "_labeldp_staging_"
+PART_BYTES = 1 << 28
+LOCK = "lock"
+_OURS = re.compile(rf"attempt-[0-9a-f]{{32}}[.\w]*|part-\d{{5,}}[.\w]*|{MANIFEST}")
 _AND_JOURNAL = re.compile(f"{_OURS.pattern}|{JOURNAL}")
 
 
@@ -53,9 +66,9 @@ def manifest_name(name: str) -> str:
 class Staging:
     """The private folder of one run's files, until they are published or given up.
 
-    Where folders can be renamed it stands beside the output, hidden, and becomes the output in one step. In an object store it is
-    below the output; files are moved out of it one by one, and the manifest, written last, is what makes the release complete.
-    It is a frozen value that pickles, so that the workers of a cluster can write to it.
+    It stands beside the output, hidden; in an object store, which has no folders, below it. Files are moved out of it one by one, and
+    the manifest, written last, is what makes the release complete. It is a frozen value that pickles, so that the workers of a cluster
+    can write to it.
 
     Parameters
     ----------
@@ -79,7 +92,7 @@ class Staging:
         """The staging folder."""
         if self.out.renames:
             return self.out.beside(f".{self.out.name}.labeldp-{self.run_id[:8]}")
-        name = f"_labeldp_staging_{self.run_id}"
+        name = f"{STAGING_PREFIX}{self.run_id}"
         return self.out.beside(f"{name}_{self.out.name}") if self.single else self.out.child(name)
 
     @property
@@ -115,9 +128,9 @@ class Staging:
         return (self.out.name,) if self.single else tuple(part_name(i, _suffix(part.name)) for i, part in enumerate(parts))
 
     def publish(self, parts: Sequence[Part], manifest: bytes, *, replace: bool = False) -> tuple[str, ...]:
-        """Give the parts, in this order, their final names, write the manifest, and delete everything else in staging.
+        """Give the parts, in this order, their final names, then write the manifest, and delete everything else in staging.
 
-        After a crash the same call finishes what was begun.
+        After a crash the same call finishes what was begun. Until the manifest is there, `unfinished` tells readers of a folder.
 
         Parameters
         ----------
@@ -139,23 +152,65 @@ class Staging:
         names = self.names(parts)
         if self.single and len(parts) != 1:
             raise ReleaseError(f"Expected one file for {self.out.name}, got {len(parts)}.")
-        if self.single:
-            self._publish_one(parts[0], manifest)
-        elif self.out.renames:
-            self._publish_folder(parts, names, manifest, replace)
-        else:
-            self._publish_objects(parts, names, manifest, replace)
+        begun, there = self._journal(), self._there()
+        known = begun | dict(zip(names, parts, strict=True))
+        if not replace and not all(name in known and self._is_ours(file, known[name], name in begun) for name, file in there.items()):
+            raise ReleaseError(
+                f"Expected a new name for the output, got {self.out}, which holds something else. Remove it, or choose another name."
+            )
+        if self.folder.files():  # else all was published before
+            self._write_whole(self.folder.child(JOURNAL), json.dumps({name: asdict(part) for name, part in known.items()}).encode())
+        if not self.single:
+            self.out.make_folder()
+            if self.out.local is not None:
+                sync(self.out.local.parent)
+        for part, name in zip(parts, names, strict=True):
+            self._settle_name(part, self.out if self.single else self.out.child(name))
+        for name in there.keys() - set(names):
+            there[name].delete()
+        self.write_manifest(manifest)
+        remove(self.folder)
         return names
+
+    def _journal(self) -> dict[str, Part]:
+        """What a publication of this run that was killed has begun to name."""
+        journal = self.folder.child(JOURNAL)
+        said = json.loads(journal.read_bytes()) if journal.exists() else {}
+        return {name: Part(**facts) for name, facts in said.items()}
+
+    def _there(self) -> dict[str, Place]:
+        """The files under the output's name, by their names there."""
+        if self.single:
+            return {self.out.name: self.out} if self.out.exists() else {}
+        found = {"/".join(file.below(self.out)): file for file in self.out.files()}
+        return {name: file for name, file in found.items() if not name.startswith(STAGING_PREFIX)}
+
+    def _is_ours(self, file: Place, part: Part, begun: bool) -> bool:
+        """By its bytes, or, where this run has begun to name files, by its size: a store may hold terabytes."""
+        return file.size == part.size and (begun or file.digest() == part.sha256)
+
+    def _settle_name(self, part: Part, target: Place) -> None:
+        """Move a part from where its worker wrote it; it may stand under its final name since a crash."""
+        made = self.folder.child(part.name)
+        if made.exists() and made.size == part.size:
+            made.move(target)
+        elif made.exists() or not self._is_ours(target, part, begun=False):
+            raise ReleaseError(
+                f"Expected the file {part.name} in {self.folder} as it was written, got none or another one. Run the same command again."
+            )
 
     def write_manifest(self, data: bytes) -> None:
         """The manifest appears whole or not at all."""
+        self._write_whole(self.manifest, data)
+
+    def _write_whole(self, target: Place, data: bytes) -> None:
         if not self.out.renames:  # an object appears when it is complete
-            self.manifest.write_bytes(data)
+            target.write_bytes(data)
             return
         self.folder.make_folder(private=True)
         made = self.folder.child(MANIFEST)
         made.write_bytes(data)
-        made.move(self.manifest)
+        made.move(target)
 
     def abandon(self) -> None:
         """Delete everything in staging."""
@@ -167,88 +222,6 @@ class Staging:
         """Delete the attempts in staging, and all of it unless a publication has begun, which the same run can finish."""
         if not self.begun:
             self.abandon()
-
-    # One rename -------------------------------------------------------------------------------------------------------------------
-
-    def _publish_folder(self, parts: Sequence[Part], names: Sequence[str], manifest: bytes, replace: bool) -> None:
-        done = self.out.exists() and self._holds(self.out, parts, names)
-        if not done:
-            if self.out.exists() and not replace and self.out.files():
-                raise self._taken()
-            ready = self.folder.child(READY)  # a folder that no late attempt writes to
-            ready.make_folder(private=True)
-            for part, name in zip(parts, names, strict=True):
-                self._settle_name(part, ready.child(name))
-            for file in ready.files():
-                if file.below(ready) not in {(name,) for name in names}:
-                    file.delete()
-            if self.out.local is not None:
-                _sync_folder(Path(ready.path))
-        self.write_manifest(manifest)
-        if not done:
-            self.out.delete()
-            _rename(ready, self.out)
-        remove(self.folder)
-
-    def _holds(self, folder: Place, parts: Sequence[Part], names: Sequence[str]) -> bool:
-        """True if a folder has exactly these parts under their final names, byte for byte."""
-        if sorted(file.name for file in folder.files()) != sorted(names):
-            return False
-        return all(_same(folder.child(name), part) for part, name in zip(parts, names, strict=True))
-
-    def _settle_name(self, part: Part, target: Place) -> None:
-        """Move a part from where its worker wrote it; it may stand under its final name since a crash."""
-        made = self.folder.child(part.name)
-        if made.exists():
-            if made.size != part.size:
-                raise self._lost(part)
-            made.move(target)
-        elif not _same(target, part):
-            raise self._lost(part)
-
-    # One by one -------------------------------------------------------------------------------------------------------------------
-
-    def _publish_objects(self, parts: Sequence[Part], names: Sequence[str], manifest: bytes, replace: bool) -> None:
-        journal = self.folder.child(JOURNAL)
-        begun = set(json.loads(journal.read_bytes())["names"]) if journal.exists() else set[str]()
-        there = [f for f in self.out.files() if f.below(self.out)[0] != self.folder.name]
-        stale = [f for f in there if f.name not in names]
-        known = begun | set(names)
-        foreign = [f for f in there if len(f.below(self.out)) > 1 or not FINAL.fullmatch(f.name) or f.name not in known]
-        if not replace and (foreign or (there and not begun and not self._holds_all(parts, names))):
-            raise self._taken()
-        facts = {"names": sorted(known), "parts": [asdict(part) for part in parts]}
-        if self.folder.files():
-            journal.write_bytes(json.dumps(facts).encode())
-        for part, name in zip(parts, names, strict=True):
-            self._settle_name(part, self.out.child(name))
-        for file in stale:
-            file.delete()
-        self.write_manifest(manifest)
-        remove(self.folder)
-
-    def _holds_all(self, parts: Sequence[Part], names: Sequence[str]) -> bool:
-        return all(_same(self.out.child(name), part) for part, name in zip(parts, names, strict=True))
-
-    def _publish_one(self, part: Part, manifest: bytes) -> None:
-        if self.out.renames:
-            self.write_manifest(manifest)
-        self._settle_name(part, self.out)
-        if not self.out.renames:
-            self.write_manifest(manifest)
-        remove(self.folder)
-
-    # Errors -----------------------------------------------------------------------------------------------------------------------
-
-    def _lost(self, part: Part) -> ReleaseError:
-        return ReleaseError(
-            f"Expected the file {part.name} in {self.folder} as it was written, got none or another one. Run the same command again."
-        )
-
-    def _taken(self) -> ReleaseError:
-        return ReleaseError(
-            f"Expected a new name for the output, got {self.out}, which holds something else. Remove it, or choose another name."
-        )
 
 
 def remove(folder: Place) -> None:
@@ -276,26 +249,201 @@ def _clear(folder: Path, ours: re.Pattern[str]) -> None:
         )
 
 
-def _same(file: Place, part: Part) -> bool:
-    return file.size == part.size and file.digest() == part.sha256
-
-
 def _suffix(name: str) -> str:
     return "".join(re.findall(r"\.\w+$", name)) or ".parquet"
 
 
-def _sync_folder(folder: Path) -> None:
-    """Wait until all files of a folder, and its list of them, are on disk."""
-    for path in sorted(folder.iterdir()):
-        sync(path)
-    sync(folder)
+def unfinished(out: Place) -> bool:
+    """Whether a folder may lack files of a release that was killed, or goes on, while they get their final names; seen by anybody."""
+    if out.renames:
+        return any(re.fullmatch(rf"\.{re.escape(out.name)}\.labeldp-[0-9a-f]{{8}}", found) for found in out.parent.names())
+    return any(re.fullmatch(rf"{STAGING_PREFIX}[0-9a-f]{{32}}", found) for found in out.names())
 
 
-def _rename(made: Place, out: Place) -> None:
-    """The folder gets its final name, and the rights that new folders have here, in one step."""
-    if made.local is None or out.local is None:
-        made.filesystem.move(made.path, out.path)
+# Writing files into it -----------------------------------------------------------------------------------------------------------------
+
+
+class PartsSink:
+    """A release being written: one file, or files of about 256 MB.
+
+    Parameters
+    ----------
+    staging : Staging
+        Of one file: there is only one part.
+    make : function
+        Opens a sink at a place.
+    suffix : str
+        Ending of the files.
+    ordered : bool
+        Rows have no ids: what was drawn belongs to their places.
+
+    Rows may come with a column `DRAWN`, which is not written: a file's digest of it goes into its facts.
+    """
+
+    def __init__(self, staging: Staging, make: Callable[[Place], Sink], suffix: str, *, ordered: bool = False):
+        self.parts: list[Part] = []
+        self._staging, self._make, self._suffix = staging, make, suffix
+        self._limit = inf if staging.single else PART_BYTES
+        self._open: tuple[str, Sink] | None = None
+        self._drawn = DrawnDigest(ordered)
+
+    @property
+    def rows(self) -> int:
+        """Rows so far."""
+        return sum(part.rows for part in self.parts) + (self._open[1].rows if self._open else 0)
+
+    @property
+    def size(self) -> int:
+        """Bytes so far, without what waits in memory."""
+        return sum(part.size for part in self.parts) + (self._open[1].size if self._open else 0)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Append rows; a file that has become large enough is finished."""
+        sink = self._current()
+        if DRAWN in rows.schema.names:
+            self._drawn.update(rows.column(DRAWN).to_numpy(zero_copy_only=False).view(np.uint64))
+            rows = rows.drop_columns([DRAWN])
+        sink.write(rows)
+        if sink.size >= self._limit:
+            self._finish()
+
+    def _current(self) -> Sink:
+        if self._open is None:
+            place = self._staging.new_file(self._suffix)
+            self._open = place.name, self._make(place)
+        return self._open[1]
+
+    def _finish(self) -> None:
+        sink = self._current()
+        assert self._open is not None
+        drawn = self._drawn
+        known = drawn.rows == sink.rows
+        sha256 = sink.close(drawn.facts() if known else None)
+        self.parts.append(Part(self._open[0], sink.rows, sink.size, sha256, drawn.hexdigest() if known else ""))
+        self._open, self._drawn = None, drawn.following()
+
+    def close(self) -> str:
+        """Finish the last file; the digest of the release."""
+        if self._open is not None or not self.parts:
+            self._finish()
+        return release_digest([part.sha256 for part in self.parts], single=self._staging.single)
+
+    def abort(self) -> None:
+        """Let go of an unfinished file; no effect after `close`."""
+        if self._open is not None:
+            self._open[1].abort()
+            self._open = None
+
+
+def release_digest(files: list[str], *, single: bool) -> str:
+    """SHA-256 of a file, or of the list of the files' digests in their order; hexadecimal."""
+    return files[0] if single else digest({"format": "parts/1", "files": files})
+
+
+# One process at a time --------------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def workplace(out: Path, *names: str) -> Iterator[Path]:
+    """A private folder beside `out`, on the same file system, that is gone afterwards.
+
+    What a killed process left there is removed. Two processes never work on one output at once.
+
+    Parameters
+    ----------
+    out : Path
+    names : str
+        What the caller makes in it, besides a file of the output's own name: nothing else is ever deleted.
+
+    Raises
+    ------
+    ReleaseError
+        The output's folder is missing or cannot be written, another process works there, or what has the private folder's name is not one
+        that this user's labeldp made.
+    """
+    folder = out.parent / f".{out.name}.labeldp"
+    ours = re.compile("|".join([LOCK, BUCKET, *map(re.escape, (out.name, *names))]))
+    try:
+        own_folder(folder)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    except OSError as error:
+        raise ReleaseError(
+            f"Expected a folder to write {out.name} to, got {out.parent} ({error.strerror}). Create it, or mend its permissions."
+        ) from None
+    try:
+        _lock(lock, folder)
+        _clear_stale(folder, ours, out)
+        yield folder
+    except _Busy:
+        raise ReleaseError(f"Expected no other process to work on {out}, got one that does. Wait until it ends.") from None
+    except BaseException:
+        _leave(folder, ours)
+        raise
+    else:
+        _leave(folder, ours)
+    finally:
+        os.close(lock)
+
+
+def _clear_stale(folder: Path, ours: re.Pattern[str], out: Path) -> None:
+    """Remove what killed runs have left: here, and in their staging folders."""
+    kept = re.compile(f"(?!{LOCK}$)(?:{ours.pattern})")
+    strangers = [path for path in clear_own(folder, kept) if path.name != LOCK]
+    if strangers:
+        raise ReleaseError(
+            f"Expected only files that labeldp makes in {folder}, got {strangers[0].name}. Nothing else is deleted there: move it away."
+        )
+    for left in sorted(out.parent.iterdir()):
+        if re.fullmatch(rf"{re.escape(folder.name)}-[0-9a-f]{{8}}", left.name):
+            with suppress(OSError, ReleaseError):  # of another user, or no folder: it stays
+                stale = Staging(Place.of(out), left.name[-8:], single=True)
+                stale.tidy() if out.exists() else stale.abandon()
+
+
+def _leave(folder: Path, ours: re.Pattern[str]) -> None:
+    with suppress(OSError):
+        if not clear_own(folder, ours):
+            folder.rmdir()
+
+
+@contextmanager
+def scratch(out: Place) -> Iterator[Path]:
+    """`workplace` of a local output. Of any other one, a private folder for temporary files; the output's place is tried first.
+
+    Raises
+    ------
+    ReleaseError
+        Nothing can be written there, or another process works there.
+    """
+    if out.local is not None:
+        with workplace(out.local) as folder:
+            yield folder
         return
-    made.local.chmod(usual_rights(made.local, True))
-    made.local.rename(out.local)
-    sync(out.local.parent)
+    probe = out.beside(f"_labeldp_probe_{unused_name()}")
+    try:
+        probe.write_bytes(b"")
+        probe.delete()
+    except OSError as error:
+        raise ReleaseError(
+            f"Expected a place to write {out} to, got an error ({type(error).__name__}). Check that it exists, and your rights."
+        ) from None
+    with tempfile.TemporaryDirectory(prefix="labeldp-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+class _Busy(Exception):
+    """Another process holds the lock."""
+
+
+def _lock(lock: int, folder: Path) -> None:
+    if os.name != "posix":
+        return
+    import fcntl
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        here = os.path.samestat(os.fstat(lock), os.stat(folder / LOCK))  # and not one whose folder is gone by now
+    except (BlockingIOError, FileNotFoundError):
+        raise _Busy from None
+    if not here:
+        raise _Busy
