@@ -78,7 +78,7 @@ class RowSet:
         return {role: ids.shared(other.sets[role]) for role, ids in self.sets.items() if role in other.sets}
 
     def to_bytes(self) -> bytes:
-        """The sets with a header, as a run's folder keeps them. Equal sets give equal bytes."""
+        """The sets with a header, as a run's folder keeps them."""
         if self._bytes is None:
             bodies = {role: ids.members.chunks() for role, ids in sorted(self.sets.items())}
             facts = self._facts()

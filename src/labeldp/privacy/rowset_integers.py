@@ -14,7 +14,6 @@ Words = NDArray[np.uint64]
 
 _BUFFERED: Final = 1 << 22  # numbers that wait, so that a bitmap's container is touched once for many of them
 _SPARSE: Final = 4  # numbers to a container of 65,536 values below which bitmaps cost more than 8 bytes a number
-_RUN: Final = 2 * _SPARSE  # numbers in a row that are not sparse, though they may be of two containers
 _PIECE: Final = 1 << 20
 
 
@@ -60,7 +59,7 @@ class IntegerSet:
         return len(self & other)
 
     def chunks(self) -> list[memoryview]:
-        """Its bytes: one of form, then roaring's portable format or little-endian numbers. Equal sets give equal bytes."""
+        """Its bytes: one of form, then roaring's portable format or little-endian numbers. Equal sets of one form give equal bytes."""
         if isinstance(self.members, np.ndarray):
             return [memoryview(b"n"), self.members.astype("<u8", copy=False).view(np.uint8).data]
         self.members.run_optimize()
@@ -105,7 +104,7 @@ class NumberSet:
         return self.natural.shared(other.natural) + self.negative.shared(other.negative)
 
     def chunks(self) -> list[memoryview]:
-        """Its bytes: the length of the first part as 8 bytes, then both. Equal sets give equal bytes."""
+        """Its bytes: the length of the first part as 8 bytes, then both."""
         natural = self.natural.chunks()
         return [memoryview(sum(map(len, natural)).to_bytes(8, "little")), *natural, *self.negative.chunks()]
 
@@ -136,8 +135,7 @@ class IntegerPile:
             return
         self.count += len(values)
         first, last = int(values[0]), int(values[-1])
-        in_a_row = len(values) >= _RUN and last - first == len(values) - 1 and last < 2**64 - 1
-        if in_a_row and bool((values[1:] - values[:-1] == 1).all()):
+        if last - first == len(values) - 1 and last < 2**64 - 1 and bool((values[1:] - values[:-1] == 1).all()):
             self._bitmap.add_range(first, last + 1)
             return
         self._waiting.append(values)
