@@ -7,8 +7,9 @@
     drawn-STAGE.json    rows, law, and digests of what a stage's prior decided and of what was drawn; outputs are in the run's own store
     model-N.pt          weights after stage N, its history, and the digest of the noisy labels that it learned from
 
-A file appears whole or not at all, and is on disk when its step is done. Nothing here follows from raw labels, as long as the net that was
-given does not: of the user's functions and objects their code and types are told, never what they hold (`labeldp.deep.describe`).
+The files are a `RunStore`'s: each appears whole or not at all, and is on disk when its step is done. Nothing here follows from raw labels,
+as long as the net that was given does not: of the user's functions and objects their code and types are told, never what they hold
+(`labeldp.deep.describe`).
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import io
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,17 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from labeldp._files import sync, write_new
+from labeldp import _validate
 from labeldp._hash import array_digest, digest
-from labeldp.deep.describe import differences
+from labeldp.deep.describe import architecture, described, differences
 from labeldp.deep.placement import from_first, is_first
+from labeldp.deep.recipe import Recipe
 from labeldp.errors import InvalidInput, LabelDPWarning
 from labeldp.evidence import NoisyLabels
+from labeldp.privacy.run_store import RunStore
+from labeldp.protocol.fitting import FitPlan
 from labeldp.protocol.stages import Rows
 from labeldp.receipt import Receipt
 
@@ -48,6 +53,11 @@ class Checkpoint:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
+
+    @property
+    def _store(self) -> RunStore:
+        assert self.folder is not None
+        return RunStore(self.folder)
 
     @property
     def run_id(self) -> str:
@@ -85,8 +95,8 @@ class Checkpoint:
         assert self.folder is not None
         plan = self._read_json("plan.json", facts=dict, seed=int)
         if plan is None:
-            self._write("initial.pt", _torch_bytes(_on_cpu(module)))
-            self._write("plan.json", json.dumps({"format": _FORMAT, "facts": wanted, "seed": seed}, indent=1).encode())
+            self._store.write("initial.pt", _torch_bytes(_on_cpu(module)))
+            self._store.write("plan.json", json.dumps({"format": _FORMAT, "facts": wanted, "seed": seed}, indent=1).encode())
             return seed, None
         if plan.get("format") != _FORMAT:
             raise InvalidInput(
@@ -116,7 +126,7 @@ class Checkpoint:
     def charged(self, receipt: Receipt) -> None:
         """Keep the receipt."""
         if self.folder is not None and is_first() and self._read_json("receipt.json", run_id=str) is None:
-            self._write("receipt.json", json.dumps(receipt.to_dict(), indent=1).encode())
+            self._store.write("receipt.json", json.dumps(receipt.to_dict(), indent=1).encode())
 
     def drawn(self, stage: str, noisy: NoisyLabels) -> None:
         """Note that a stage's labels have been drawn, and what its prior decided.
@@ -139,13 +149,13 @@ class Checkpoint:
         if kept is not None and kept["outputs"] != facts["outputs"]:
             raise self._foreign(f"drawn-{stage}.json")
         if kept is None:
-            self._write(f"drawn-{stage}.json", json.dumps(facts, indent=1).encode())
+            self._store.write(f"drawn-{stage}.json", json.dumps(facts, indent=1).encode())
 
     def trained(self, number: int, module: nn.Module, history: list[dict[str, Any]], evidence: str) -> None:
         """Keep the model of a stage."""
         if self.folder is not None and is_first():
             state = {"weights": _on_cpu(module), "history": history, "evidence": evidence}
-            self._write(f"model-{number}.pt", _torch_bytes(state))
+            self._store.write(f"model-{number}.pt", _torch_bytes(state))
 
     def restored(self, number: int, module: nn.Module, evidence: str) -> list[dict[str, Any]] | None:
         """Put the kept weights of a stage into a module; its history, or None if the stage is still to be trained.
@@ -171,35 +181,26 @@ class Checkpoint:
             "Nothing was changed. Give the folder and the ledger that belong together, or another folder."
         )
 
-    def _write(self, name: str, data: bytes) -> None:
-        assert self.folder is not None
-        part = self.folder / f".{name}.part"
-        write_new(part, data)
-        part.replace(self.folder / name)
-        sync(self.folder)
-
     def _read_json(self, name: str, **parts: type) -> dict[str, Any] | None:
         """What a file holds, with at least these parts of these types; None where there is no file."""
-        path = None if self.folder is None else self.folder / name
-        if path is None or not path.exists():
+        data = None if self.folder is None else self._store.read(name)
+        if data is None:
             return None
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(data)
         except ValueError:
             found = None
         if not isinstance(found, dict) or not all(isinstance(found.get(part), kind) for part, kind in parts.items()):
-            raise InvalidInput(f"Expected the state of a fit in {path}, got something else. {_RESTORE}")
+            raise InvalidInput(f"Expected the state of a fit in {self._store.folder / name}, got something else. {_RESTORE}")
         return found
 
     def _read_torch(self, name: str, advice: str) -> Any:
-        assert self.folder is not None
-        path = self.folder / name
-        if not path.exists():
-            return None
+        data = self._store.read(name)
         try:
-            return torch.load(path, map_location="cpu", weights_only=True)
+            return None if data is None else torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         except Exception as error:
-            raise InvalidInput(f"Expected weights in {path}, got what cannot be read ({type(error).__name__}). {advice}") from None
+            where = self._store.folder / name
+            raise InvalidInput(f"Expected weights in {where}, got what cannot be read ({type(error).__name__}). {advice}") from None
 
 
 @contextlib.contextmanager
@@ -294,3 +295,73 @@ def _torch_bytes(thing: object) -> bytes:
 def _listed(found: list[str]) -> str:
     more = len(found) - _TOLD
     return "; ".join(found[:_TOLD]) + (f"; and {more} more" if more > 0 else "")
+
+
+def facts_of_training(model: Any, inputs: Callable[[], str], recipes: tuple[Recipe, ...], template: nn.Module) -> dict[str, object]:
+    """Of inputs, net and training.
+
+    Parameters
+    ----------
+    model : TorchClassifier
+    inputs : function
+        Gives their name.
+    recipes : tuple of Recipe
+    template : nn.Module
+        Before training.
+    """
+    seed = model.random_state
+    return {
+        "inputs": inputs(),
+        "module": architecture(template),
+        "maker": None if isinstance(model.module, nn.Module) else described(model.module),
+        "recipe": _alike([described(recipe) for recipe in recipes]),
+        "warm_start": model.warm_start,
+        "prior_temperature": model.prior_temperature,
+        "top_k_filter": model.top_k_filter,
+        "validation_fraction": model.validation_fraction,
+        "random_state": None if seed is None else int(seed) if isinstance(seed, int | np.integer) else type(seed).__name__,
+    }
+
+
+def weights_given(model: Any) -> bool:
+    """Whether somebody gave the first weights; else they follow from a seed, or from what a function does."""
+    return isinstance(model.module, nn.Module) and not any(is_lazy(weight) for weight in model.module.parameters())
+
+
+def facts_of_labels(plan: FitPlan) -> dict[str, object]:
+    """Of what is drawn.
+
+    Parameters
+    ----------
+    plan : FitPlan
+    """
+    settings, rows = plan.settings, plan.rows
+    return {
+        "epsilon": settings.epsilon,
+        "classes": digest({"classes": list(map(repr, plan.classes))}),
+        "dataset": settings.dataset,
+        "column": settings.column,
+        "max_rows_per_unit": settings.max_rows_per_unit,
+        "ids": ids_digest(rows.ids),
+        "unit": ids_digest(rows.unit),
+        "names": [rows.id_name, rows.unit_name],
+        "prior": plan.prior_digest,
+        "seeded_noise": described(settings.noise),
+        **plan.to_dict(),
+    }
+
+
+def _alike(recipes: list[object]) -> object:
+    """One recipe, where all stages have the same."""
+    return recipes[0] if all(each == recipes[0] for each in recipes) else recipes
+
+
+def seed_of(random_state: Any) -> int:
+    """The number that a fit's random numbers follow from: as given, drawn from what was given, or from the system."""
+    if random_state is None:
+        return int(np.random.SeedSequence().generate_state(1)[0])
+    if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
+        return _validate.integer(random_state=random_state, low=0)
+    if hasattr(random_state, "randint"):
+        return int(random_state.randint(np.iinfo(np.int32).max))
+    raise InvalidInput(f"Expected random_state as a number >= 0, a RandomState or None, got {type(random_state).__name__}.")

@@ -13,9 +13,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from labeldp.deep.checkpoint import Checkpoint, evidence_digest, opened
+from labeldp.deep.checkpoint import Checkpoint, evidence_digest, facts_of_labels, facts_of_training, opened, seed_of, weights_given
 from labeldp.deep.dry_run import dry_run, fewest
-from labeldp.deep.facts import facts_of_labels, facts_of_training, seed_of, weights_given
 from labeldp.deep.inputs import Inputs, Resident, inputs_digest, inputs_name, inputs_of
 from labeldp.deep.labels import labels_here, require_own_order, together
 from labeldp.deep.loop import Epoch

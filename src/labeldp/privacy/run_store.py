@@ -10,7 +10,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from labeldp._files import private_file, sync, write_new
 from labeldp.errors import LedgerError
 from labeldp.evidence import NoisyLabels
-from labeldp.privacy.secrets import Secret, SecretHalves
+
+if TYPE_CHECKING:  # a machine that only trains keeps its steps here too, and has no secrets
+    from labeldp.privacy.secrets import Secret, SecretHalves
 
 CHARGE: Final = "charge.json"
 """The file in a run's folder that says what was charged, as the ledger does: for a ledger that is lost."""
@@ -104,15 +106,17 @@ class RunStore:
         except FileNotFoundError:
             return None
 
-    def keep_secret(self, halves: SecretHalves) -> None:
+    def keep_secret(self, halves: "SecretHalves") -> None:
         """Write the stored half, and which release secret is the other one, before the last file of a charge."""
         if halves.key is not None:
             facts = {"source": halves.key.text, "key_id": halves.key.key_id}
             self.write("key", json.dumps(facts).encode())  # first: without it the stored half would pass for the whole
         self.write("secret", halves.stored, last=False)
 
-    def stored_half(self) -> Secret | None:
+    def stored_half(self) -> "Secret | None":
         """What is stored of the secret, or None if it is gone."""
+        from labeldp.privacy.secrets import Secret
+
         try:
             return Secret((self.folder / "secret").read_bytes())  # nothing plain stays in a frame
         except FileNotFoundError:

@@ -172,7 +172,7 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
         require_own_labels(self._settings())
         rows.require_public(self.column)
         self._fit_raw(X, inputs, y, rows)
-        self._raw_rows = len(inputs) if not hasattr(inputs, "shape") else int(inputs.shape[0])
+        self._raw_rows = _length(inputs)
         return self
 
     def _settings(self) -> FitSettings:
