@@ -19,6 +19,8 @@ from tests.cli.commands import run
 import labeldp as ldp
 from labeldp.app.plan import plan
 from labeldp.laws import LAWS, parse_law, spellings
+from labeldp.privacy.door import open_run
+from labeldp.privacy.request import Account
 from labeldp.testing import check_law
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -267,6 +269,13 @@ def test_what_is_honest_at_the_total_alone_is_refused_for_a_row(ledger: ldp.Ledg
     with pytest.raises(ldp.InvalidInput, match="contract"):
         model.fit(X, LABELS, unit=units)
     assert list(ledger.runs()) == []
+
+
+def test_a_run_that_is_open_draws_by_no_law_that_lies(wheel: Any) -> None:
+    with open_run(LABELS, range(7), Account(None, "label"), epsilon=1.0, laws={}) as run:
+        with pytest.raises(ldp.InvalidInput, match="contract"):
+            run.privatize(np.arange(1200), louder(wheel)(7, 1.0))
+        assert len(run.privatize(np.arange(1200), wheel(7, 1.0))) == 1200
 
 
 def test_what_cannot_be_registered(wheel: Any) -> None:

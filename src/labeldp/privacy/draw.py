@@ -26,7 +26,7 @@ _PUBLIC: Final = hashlib.sha256(b"labeldp public words").digest()
 
 
 def check_contract(law: Law) -> None:
-    """Refuse, before a charge, a law of somebody else's that is not registered, or whose sampler does not keep its claims.
+    """Refuse a law of somebody else's that is not registered, or whose sampler does not keep its claims; asked before every charge.
 
     Parameters
     ----------
@@ -39,25 +39,22 @@ def check_contract(law: Law) -> None:
     """
     if type(law).__module__.startswith("labeldp.laws."):
         return
+    name = getattr(law, "name", None)
+    if LAWS.get(str(name)) is not type(law):
+        raise InvalidInput(
+            f"Expected a registered law, got {type(law).__name__}, which is not registered by its name {name!r}. Register it, so that what "
+            "it draws can be read: labeldp.register_law(cls)."
+        )
     try:
         _check_once(law)
-    except InvalidInput:
-        raise
     except Exception as error:  # somebody else's code; no label was there to quote
         raise InvalidInput(
-            f"Expected a law that keeps the contract of laws, got {law}: {error or type(error).__name__}. Nothing was charged. Correct it "
+            f"Expected a law that keeps the contract of laws, got {law}: {error or type(error).__name__}. Nothing was drawn. Correct it "
             "until labeldp.testing.check_law(law) passes."
         ) from error
 
 
-@lru_cache(maxsize=64)
-def _check_once(law: Law) -> None:
-    if LAWS.get(law.name) is not type(law):
-        raise InvalidInput(
-            f"Expected a registered law, got {type(law).__name__}, which is not registered by its name {law.name!r}. Register it, so that "
-            "what it draws can be read: labeldp.register_law(cls)."
-        )
-    check_any_size(law)
+_check_once = lru_cache(maxsize=64)(check_any_size)  # laws are values
 
 
 class Questions:

@@ -16,7 +16,7 @@ from labeldp.evidence.block import places_of
 from labeldp.evidence.noisy import derived
 from labeldp.laws.base import Array, Law
 from labeldp.privacy.charge import Charge, begin, warn_of_repeat
-from labeldp.privacy.draw import Prior, law_per_row, prepare_side
+from labeldp.privacy.draw import Prior, check_contract, law_per_row, prepare_side
 from labeldp.privacy.ledger_entries import Part
 from labeldp.privacy.noise import Pin, partition
 from labeldp.privacy.request import Account, Request
@@ -251,6 +251,7 @@ class Run:
             raise InvalidInput(f"Expected a law over {len(self._rows.column.values)} classes, got {law}.")
         if not law.epsilon <= self.receipt.epsilon:
             raise InvalidInput(f"Expected a law within the run's epsilon={self.receipt.epsilon}, got {law}.")
+        check_contract(law_per_row(law, self.receipt.max_rows_per_unit))
 
 
 def charged_run(request: Request, account: Account, codes: NDArray[np.int32], rows: TableRows, *, by_labels: bool = False) -> Run:
