@@ -239,7 +239,7 @@ def test_10_an_accountant_fails_and_training_goes_on(ledger, monkeypatch, epsilo
     with pytest.raises(ldp.InvalidInput, match="epsilon"):
         classifier(noise=None, epsilon=epsilon, dataset="d", ledger=ledger).fit(X, LABELS)
 
-    def broken(self, **facts):
+    def broken(*_, **__):
         raise ldp.LedgerError("Expected a disk, got none.")
 
     def never(*args):
