@@ -231,6 +231,17 @@ def test_functions_are_annotated() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_commands_have_few_parameters() -> None:
+    """Options that belong together are a value."""
+    wrong = []
+    for path, tree in TREES.items():
+        for function in functions(tree) if inside(path, "cli", "inputs") else ():
+            given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+            if len([each for each in given if each.arg not in ("self", "cls")]) > 8:
+                wrong.append(f"{path.relative_to(ROOT)}:{function.lineno} {function.name}")
+    assert not wrong, "\n".join(wrong)
+
+
 RAW = {"labels", "raw", "raw_labels", "y", "codes"}  # what raw labels are called where they pass
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.parquet as pq
 
 from labeldp import _validate
 from labeldp._files import private_file
@@ -23,9 +22,8 @@ from labeldp.privacy.encode import infers
 from labeldp.privacy.events import AggregateDraw
 from labeldp.privacy.ledger import Ledger, ledger_of
 from labeldp.tables.evidence import check_raw
-from labeldp.tables.formats import FORMATS, check_layout, open_table, row_name, table_name
+from labeldp.tables.formats import check_ending, check_layout, is_parquet, open_table, row_name, table_name, table_writer
 from labeldp.tables.labels import LabelCodec, check_type, value_type
-from labeldp.tables.parquet import ParquetSource
 from labeldp.tables.passes import Progress, silent
 from labeldp.tables.place import Place
 from labeldp.tables.spec import declared_or_infer
@@ -115,8 +113,7 @@ def aggregate(
     table, record, target = open_table(source), ledger_of(ledger), Path(out)
     dataset = spec.dataset or table_name(table)
     _check(table, spec, record)
-    if FORMATS.get(target.suffix.lower()) is None:
-        raise InvalidInput(f"Expected an output that ends in {', '.join(FORMATS)}; got {target.name}.")
+    check_ending(target)
     runs = record.runs(dataset, spec.label)
     if target.exists() and not any(run.event.get("event") == AggregateDraw.kind for run in runs):
         _taken(target)  # before long tables are read
@@ -226,12 +223,10 @@ def _publish(answer: Aggregate, made: Path, target: Path) -> None:
     table = replace(
         answer, receipt=replace(answer.receipt, repeated=False)
     ).to_table()  # the file says what was drawn, not how often it was asked for
-    if FORMATS[target.suffix.lower()] is ParquetSource:
-        pq.write_table(table, made)
-    else:
-        plain = table.drop_columns([name for name in table.column_names if name == "code"])
-        options = pyarrow.csv.WriteOptions(delimiter="\t" if target.suffix.lower() == ".tsv" else ",")
-        pyarrow.csv.write_csv(plain, made, options)
+    if not is_parquet(target):
+        table = table.drop_columns([name for name in table.column_names if name == "code"])
+    with table_writer(made, table.schema) as writer:
+        writer.write_table(table)
     if not target.exists():
         Place.of(made).move(Place.of(target))
     elif made.read_bytes() != target.read_bytes():

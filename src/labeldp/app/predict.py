@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet as pq
 
 from labeldp._files import private_file
 from labeldp.app.model_store import StoredModel, load_model
@@ -15,8 +14,7 @@ from labeldp.app.training_data import open_inputs
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.inputs.arrays import ArrayTable, is_arrays
 from labeldp.inputs.images import ImageInputs, in_folder
-from labeldp.tables.formats import FORMATS
-from labeldp.tables.parquet import ParquetSource
+from labeldp.tables.formats import check_ending, is_parquet, table_writer
 from labeldp.tables.passes import Progress, silent
 from labeldp.tables.place import Place
 from labeldp.tables.staging import workplace
@@ -62,12 +60,11 @@ def predict(
         For a net; "auto" is the GPU if there is one.
     """
     stored, path, target = load_model(Path(model), trust, device), Path(source), Path(out)
-    table = _opened(stored, path)
+    table: Readable = ArrayTable(path, stored.inputs.names[0]) if is_arrays(path) else open_inputs(path)
     check_columns(table, stored.inputs.names)
     if isinstance(stored.inputs, ImageInputs):
         stored = replace(stored, inputs=in_folder(stored.inputs, images or path.parent))
-    if FORMATS.get(target.suffix.lower()) is None:
-        raise InvalidInput(f"Expected an output that ends in {', '.join(FORMATS)}; got {target.name}.")
+    check_ending(target)
     if target.exists():
         raise ReleaseError(f"Expected a new name for the output, got {target}, which exists. Remove it, or choose another name.")
     with workplace(target) as folder:
@@ -75,12 +72,6 @@ def predict(
         rows = _write(_predictions(stored, table, kinds, progress), private_file(folder / target.name), table)
         Place.of(folder / target.name).move(Place.of(target))
     return Predicted(target, rows)
-
-
-def _opened(stored: StoredModel, path: Path) -> Readable:
-    if not is_arrays(path):
-        return open_inputs(path)
-    return ArrayTable(path, stored.inputs.names[0])
 
 
 def _predictions(stored: StoredModel, table: Readable, kinds: Mapping[str, pa.DataType], progress: Progress) -> Iterator[pa.RecordBatch]:
@@ -100,7 +91,7 @@ def _predictions(stored: StoredModel, table: Readable, kinds: Mapping[str, pa.Da
 def _kinds_of_ids(table: Readable, names: Sequence[str], target: Path) -> dict[str, pa.DataType]:
     """The types of ids as they are written: those of the table; whole numbers, where all texts of a column are such."""
     kinds = {name: table.type_of(name) for name in names if name in table.names}
-    if not table.text or FORMATS[target.suffix.lower()] is not ParquetSource:
+    if not table.text or not is_parquet(target):
         return kinds
     whole = set(kinds)
     for batch in table.batches(list(kinds)) if kinds else ():
@@ -119,18 +110,10 @@ def _write(batches: Iterator[pa.RecordBatch], path: Path, table: Readable) -> in
     first = next(batches, None)
     if first is None:
         raise InvalidInput(f"Expected rows to predict, got none in {table.path.name}.")
-    with _writer(path, first.schema) as writer:
+    with table_writer(path, first.schema) as writer:
         writer.write_batch(first)
         rows = int(first.num_rows)
         for batch in batches:
             writer.write_batch(batch)
             rows += int(batch.num_rows)
     return rows
-
-
-def _writer(path: Path, schema: pa.Schema) -> "pq.ParquetWriter | pyarrow.csv.CSVWriter":
-    if FORMATS[path.suffix.lower()] is ParquetSource:
-        return pq.ParquetWriter(path, schema)
-    return pyarrow.csv.CSVWriter(
-        path, schema, write_options=pyarrow.csv.WriteOptions(delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-    )

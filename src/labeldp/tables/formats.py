@@ -3,7 +3,12 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.tables.csv import CsvSource
@@ -89,6 +94,26 @@ def _kind(path: Place) -> type[CsvSource] | type[ParquetSource]:
     if kind is None:
         raise InvalidInput(f"Expected a file that ends in {', '.join(FORMATS)}; got {path.name}. Convert or rename it.")
     return kind
+
+
+def check_ending(out: Path) -> None:
+    """The output is Parquet or CSV by its ending."""
+    if out.suffix.lower() not in FORMATS:
+        raise InvalidInput(f"Expected an output that ends in {', '.join(FORMATS)}; got {out.name}.")
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether the ending says so."""
+    return FORMATS.get(path.suffix.lower()) is ParquetSource
+
+
+def table_writer(path: Path, schema: pa.Schema) -> "pq.ParquetWriter | pyarrow.csv.CSVWriter":
+    """What writes Arrow's tables and batches into a new file of the format that its ending says."""
+    if is_parquet(path):
+        return pq.ParquetWriter(path, schema)
+    return pyarrow.csv.CSVWriter(
+        path, schema, write_options=pyarrow.csv.WriteOptions(delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+    )
 
 
 def check_layout(table: Source, given: Sequence[str], label: str, classes: Sequence[object], *, public: bool) -> None:
