@@ -23,7 +23,7 @@ from labeldp.privacy.events import AggregateDraw
 from labeldp.privacy.ledger import Ledger, ledger_of
 from labeldp.tables.evidence import check_raw
 from labeldp.tables.formats import check_ending, check_layout, is_parquet, open_table, row_name, table_name, table_writer
-from labeldp.tables.labels import LabelCodec, check_type, value_type
+from labeldp.tables.labels import LabelCodec, check_type, is_text, value_type
 from labeldp.tables.passes import Progress, silent
 from labeldp.tables.place import Place
 from labeldp.tables.spec import declared_or_infer
@@ -151,7 +151,7 @@ def _check(table: Source, spec: AggregateSpec, ledger: Ledger) -> None:
     check_raw(table, spec.label, ledger if table.text else None)
     check_type(spec.label, table.type_of(spec.label))
     kind = value_type(table.type_of(spec.group))
-    if not (pa.types.is_integer(kind) or pa.types.is_boolean(kind) or _is_text(kind)):
+    if not (pa.types.is_integer(kind) or pa.types.is_boolean(kind) or is_text(kind)):
         raise InvalidInput(f"Expected a group column of text, whole numbers or booleans, got {spec.group!r} of type {kind}. Cast it.")
 
 
@@ -180,12 +180,12 @@ def _distinct_groups(table: Source, group: str, progress: Progress) -> pa.Array:
     if not seen:
         raise InvalidInput(f"Expected at least one row, got none in {table.path.name}.")
     kind = value_type(table.type_of(group))
-    return pa.array(sorted(seen), pa.large_string() if _is_text(kind) else kind)  # type: ignore[type-var]
+    return pa.array(sorted(seen), pa.large_string() if is_text(kind) else kind)  # type: ignore[type-var]
 
 
 def _warn_of_a_copy(spec: AggregateSpec, names: pa.Array, classes: Sequence[object]) -> None:
     """By names, which are public: to compare rows with labels would itself tell of them. Numbers are often alike, and mean nothing."""
-    if _is_text(names.type) and set(names.to_pylist()) <= set(classes):
+    if is_text(names.type) and set(names.to_pylist()) <= set(classes):
         warnings.warn(
             f"Every group in column {spec.group!r} is called like a class of {spec.label!r}. If the column was made from the labels, the "
             "exact numbers of rows of the groups give them away: name a column that was not.",
@@ -198,11 +198,7 @@ def _plain(batch: Rows, name: str) -> pa.Array:
     """A column without a dictionary, and text of one type."""
     column = batch.column(name)
     column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-    return column.cast(pa.large_string()) if _is_text(column.type) else column
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return column.cast(pa.large_string()) if is_text(column.type) else column
 
 
 def _numbered(table: Source, spec: AggregateSpec, codec: LabelCodec, names: pa.Array, progress: Progress) -> Iterator[pa.RecordBatch]:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
+from labeldp.tables.labels import is_text
 from labeldp.tables.table import Readable, Rows
 
 NUMBER, TIME, CATEGORY = "number", "time", "category"
@@ -108,16 +109,15 @@ def _written_kinds(source: Readable, names: Sequence[str]) -> dict[str, str | No
 
 def _kind(kind: pa.DataType) -> str | None:
     types = pa.types
-    if _is_text(kind):
+    if _is_category(kind):
         return CATEGORY
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind):
         return NUMBER
     return TIME if types.is_date(kind) or types.is_timestamp(kind) or types.is_time(kind) or types.is_duration(kind) else None
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind) or types.is_dictionary(kind))
+def _is_category(kind: pa.DataType) -> bool:
+    return is_text(kind) or bool(pa.types.is_dictionary(kind))
 
 
 def _text(column: pa.Array) -> pa.Array:
@@ -153,7 +153,7 @@ def _values(column: pa.Array, of: Column) -> pa.Array:
 def _numbers(column: pa.Array, name: str) -> pa.Array:
     kind = column.type
     try:
-        if _is_text(kind):
+        if _is_category(kind):
             return _text(column).cast(pa.float64())
         if pa.types.is_boolean(kind):
             column = column.cast(pa.uint8())
@@ -166,7 +166,7 @@ def _numbers(column: pa.Array, name: str) -> pa.Array:
 
 def _seconds(column: pa.Array, name: str) -> pa.Array:
     try:
-        times = _written_times(_text(column)) if _is_text(column.type) else column
+        times = _written_times(_text(column)) if _is_category(column.type) else column
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise _other_kind(name, "dates or times") from None
     kind = times.type

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput, MissingExtra, ReleaseError
+from labeldp.tables.labels import is_text
 from labeldp.tables.table import Readable, Rows
 
 Pixels = NDArray[np.uint8]
@@ -134,15 +135,11 @@ def _files(column: pa.Array, name: str, folder: Path | None) -> Iterable[bytes]:
         raise InvalidInput(f"Expected an image in every row of column {name!r}, got none in one. Drop such rows.")
     if types.is_binary(values.type) or types.is_large_binary(values.type) or types.is_binary_view(values.type):
         return (value.as_py() for value in values)
-    if _is_text(values.type):
+    if is_text(values.type):
         if folder is None:
             raise InvalidInput(f"Expected the bytes of images in column {name!r}, got names of files. Say where they are (--images).")
         return (_content(folder, value.as_py()) for value in values)
     raise InvalidInput(f"Expected bytes of images, or names of files, in column {name!r}, got type {column.type}. Name another (--image).")
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _names_in(column: pa.Array) -> pa.Array | None:
@@ -151,7 +148,7 @@ def _names_in(column: pa.Array) -> pa.Array | None:
         column = column.dictionary_decode()
     if pa.types.is_struct(column.type) and column.type.get_field_index("path") >= 0:
         column = column.field("path")
-    return column if _is_text(column.type) else None
+    return column if is_text(column.type) else None
 
 
 def _content(folder: Path, name: str) -> bytes:

@@ -24,7 +24,7 @@ from labeldp.tables.batch import row_id_array, row_ids
 from labeldp.tables.dataset import DatasetSource
 from labeldp.tables.digest import DrawnDigest, draw_salt, drawn_in_all, drawn_words, id_words
 from labeldp.tables.formats import open_table
-from labeldp.tables.labels import LabelCodec, parse_classes, value_type
+from labeldp.tables.labels import LabelCodec, is_text, parse_classes, value_type
 from labeldp.tables.manifest import charged_law, manifest_place, read_manifest
 from labeldp.tables.output import Output
 from labeldp.tables.parquet import ParquetSource, read_facts
@@ -380,7 +380,7 @@ def _codec_of(facts: Facts, source: Source) -> LabelCodec:
     """The classes as values of the column as it is now: a copy may hold them as numbers, text or truth values."""
     column, kind = str(facts["label"]), source.type_of(str(facts["label"]))
     classes = tuple(facts["classes"])
-    if source.text or "" not in classes or None in classes or _is_text(kind):
+    if source.text or "" not in classes or None in classes or is_text(value_type(kind)):
         return LabelCodec(parse_classes(classes, column, kind, text_table=source.text), column, kind)
     return LabelCodec(parse_classes([None if c == "" else c for c in classes], column, kind, text_table=False), column, kind)
 
@@ -391,11 +391,6 @@ def _as_labels(labels: pa.Array, codec: LabelCodec, source: Source) -> pa.Array:
         return labels
     plain = labels.dictionary_decode() if pa.types.is_dictionary(labels.type) else labels
     return pc.fill_null(plain, "")
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    plain = value_type(kind)
-    return bool(pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_string_view(plain))
 
 
 def _names(value: object) -> list[str]:
@@ -410,7 +405,7 @@ def _names_of(batch: Batch, ids: list[str], start: int) -> NDArray[np.generic]:
 def _evidence(column: pa.Array, law: Law) -> NDArray[np.uint8]:
     """(n, width) uint8, of bytes or of base64url."""
     plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-    column = _from_base64(plain) if _is_text(plain.type) else plain
+    column = _from_base64(plain) if is_text(plain.type) else plain
     raw, present = from_arrow(column, record_type(law).itemsize)
     if not present.all():
         raise InvalidInput("Expected evidence in every row of a released table, got none in some. The file is damaged.")

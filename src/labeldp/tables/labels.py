@@ -24,14 +24,15 @@ def value_type(column_type: pa.DataType) -> pa.DataType:
 def check_type(column: str, column_type: pa.DataType) -> None:
     """Only types whose values are classes: whole numbers, text, booleans, floats, or a dictionary of those."""
     kind, types = value_type(column_type), pa.types
-    good = types.is_integer(kind) or types.is_boolean(kind) or types.is_float32(kind) or types.is_float64(kind) or _is_text(kind)
+    good = types.is_integer(kind) or types.is_boolean(kind) or types.is_float32(kind) or types.is_float64(kind) or is_text(kind)
     if not good:
         raise InvalidInput(
             f"Expected a label column of whole numbers, text, booleans or floats, got {column!r} of type {column_type}. Cast it."
         )
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether Arrow says so, without a dictionary around it."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
@@ -57,7 +58,7 @@ def _text(value: object) -> str:
 
 
 def _parse(value: object, kind: pa.DataType, column: str) -> object:
-    if _is_text(kind):
+    if is_text(kind):
         return _text(value)
     try:
         parsed: object = _truth(value) if pa.types.is_boolean(kind) else _number(value, kind)
@@ -113,7 +114,7 @@ class LabelCodec:
         self.column = column
         self.column_type = column_type
         kind = value_type(column_type)
-        self._values = pa.array(list(self.classes), type=pa.large_string() if _is_text(kind) else kind)
+        self._values = pa.array(list(self.classes), type=pa.large_string() if is_text(kind) else kind)
         if pa.types.is_dictionary(column_type):
             room = np.iinfo(column_type.index_type.to_pandas_dtype()).max
             if len(self.classes) - 1 > room:
