@@ -291,7 +291,7 @@ def die(*_):
 if sys.argv[4] == "before settling":
     Ledger.settle = die
 else:
-    module.publish = die
+    module.Place.move = die
 spec = module.AggregateSpec("kind", "site", ["x", "y", "z"], 0.5)
 module.aggregate(sys.argv[1], sys.argv[2], spec, Ledger(sys.argv[3]))
 """
