@@ -15,7 +15,6 @@ import pyarrow.csv
 from labeldp import _validate
 from labeldp._files import private_file
 from labeldp.aggregates import Aggregate, Histogram, Query, Vote
-from labeldp.app.release import declared_codec
 from labeldp.errors import InvalidInput, LabelDPWarning, ReleaseError
 from labeldp.privacy.aggregation import aggregate_batches
 from labeldp.privacy.encode import infers
@@ -24,7 +23,7 @@ from labeldp.privacy.ledger import Ledger, ledger_of
 from labeldp.tables.evidence import check_raw
 from labeldp.tables.formats import check_ending, check_layout, is_parquet, open_table, row_name, table_name, table_writer
 from labeldp.tables.labels import LabelCodec, check_type, is_text, value_type
-from labeldp.tables.passes import Progress, silent
+from labeldp.tables.passes import Progress, declared_codec, silent
 from labeldp.tables.place import Place
 from labeldp.tables.spec import declared_or_infer
 from labeldp.tables.staging import workplace

@@ -7,11 +7,12 @@ from typing import Any
 from labeldp.errors import InvalidInput
 from labeldp.privacy.ledger import Ledger
 from labeldp.tables.dataset import DatasetSource, check_apart
-from labeldp.tables.distributed import ClusterRelease, check_spec
+from labeldp.tables.distributed import check_spec
 from labeldp.tables.evidence import check_raw
 from labeldp.tables.formats import check_layout, given_parts, open_table, table_name
 from labeldp.tables.passes import Progress
 from labeldp.tables.place import Place
+from labeldp.tables.release import TableRelease
 from labeldp.tables.spec import ReleaseSpec
 from labeldp.tables.table import check_columns
 
@@ -20,7 +21,7 @@ NAMES = {"spark": "Spark", "ray": "Ray"}
 
 def release_on_cluster(
     source: Any, out: Any, spec: ReleaseSpec, ledger: Ledger, engine: str, master: str | None, *, redraw: bool, progress: Progress
-) -> ClusterRelease:
+) -> TableRelease:
     """Check what can be checked here, start or join the engine, and release.
 
     Parameters
@@ -45,7 +46,7 @@ def release_on_cluster(
         raise InvalidInput(f"Expected Parquet for engine={str(engine)!r}, got {table.path.name}. Convert it, or take the local engine.")
     named = replace(spec, dataset=spec.dataset or table_name(table))
     check_spec(named, NAMES[engine])
-    check_columns(table, [spec.label, *spec.ids, *([spec.unit] if spec.unit else []), *spec.prior_columns])
+    check_columns(table, spec.columns)
     check_raw(table, spec.label)
     check_apart(table.path, Place.of(out))
     check_layout(table, given_parts(source), spec.label, spec.classes, public=spec.order == "keep")

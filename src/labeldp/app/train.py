@@ -16,7 +16,6 @@ from threadpoolctl import threadpool_limits
 from labeldp import _validate
 from labeldp.app.learners import AUTO, CLUSTER_MODELS, MODELS, ClustersSpec, Learner, NetLearner, NetOptions, learner_for, needs_torch
 from labeldp.app.model_store import check_free, save_model
-from labeldp.app.release import declared_codec
 from labeldp.app.training_data import Columns, EvidenceSpec, InputsSpec, TrainingData, TrainingRows
 from labeldp.deep.named import require_torch
 from labeldp.errors import DomainLeakWarning, InvalidInput
@@ -33,7 +32,7 @@ from labeldp.tables.evidence import Proven, check_raw
 from labeldp.tables.formats import open_table
 from labeldp.tables.labels import LabelCodec, check_type, parse_classes
 from labeldp.tables.manifest import manifest_path
-from labeldp.tables.passes import Progress, silent
+from labeldp.tables.passes import Progress, declared_codec, silent
 from labeldp.tables.spec import ReleaseSpec, declared_or_infer, law_of
 
 _FEW_ROWS = 20_000

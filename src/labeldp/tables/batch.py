@@ -74,8 +74,7 @@ class Reader:
     @property
     def columns(self) -> list[str]:
         """The columns that are read."""
-        spec, unit = self.spec, [] if self.spec.unit is None else [self.spec.unit]
-        return list(dict.fromkeys([*spec.ids, spec.label, *unit, *spec.prior_columns, *(self.prior.columns if self.prior else ())]))
+        return list(dict.fromkeys([*self.spec.columns, *(self.prior.columns if self.prior else ())]))
 
     def __call__(self, batch: Columns, start: int | None) -> Facts:
         """Codes, ids, units and prior of a batch, checked; `start` is its first row's number, if rows have one, for messages."""

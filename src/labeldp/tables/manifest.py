@@ -2,7 +2,7 @@
 """The manifest beside a released table: what was released, at what cost, and how to read it. Public facts only."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,9 @@ from labeldp.privacy.staged import stage_name
 from labeldp.receipt import Receipt
 from labeldp.tables.batch import evidence_bytes
 from labeldp.tables.digest import drawn_in_all
-from labeldp.tables.passes import Written
 from labeldp.tables.place import Place
 from labeldp.tables.spec import ReleaseSpec
-from labeldp.tables.staging import Part, manifest_name, part_name
+from labeldp.tables.staging import Part, manifest_name, part_name, release_digest
 from labeldp.tables.table import EVIDENCE
 
 
@@ -70,8 +69,31 @@ def guarantee(receipt: Receipt, law: Law) -> dict[str, object]:
     } | ({"except_for": receipt.except_for} if receipt.except_for else {})
 
 
-def manifest(made: Released, written: Written, public_digest: str | None, parts: Sequence[Part], *, many: bool = True) -> dict[str, object]:
-    """The manifest as JSON-ready data, the unit first. `parts`: the files in order; `many`: in a folder, even if there is one."""
+@dataclass(frozen=True)
+class Written:
+    """What the second pass wrote.
+
+    Attributes
+    ----------
+    parts : tuple of Part
+        The files, in order.
+    dropped : int
+        Rows left out by the cap or as other parts'.
+    public_digest : str or None
+        Of the public columns, where it was taken.
+    """
+
+    parts: tuple[Part, ...]
+    dropped: int
+    public_digest: str | None = None
+
+    def digest(self, *, many: bool) -> str:
+        """SHA-256 of the file, or of the list of files; hexadecimal."""
+        return release_digest([part.sha256 for part in self.parts], single=not many)
+
+
+def manifest(made: Released, written: Written, *, many: bool) -> dict[str, object]:
+    """The manifest as JSON-ready data, the unit first. `many`: files in a folder, even if there is one."""
     spec, receipt = made.spec, made.receipt
     facts = shared_facts(made) | {
         "dataset": made.dataset,
@@ -79,16 +101,16 @@ def manifest(made: Released, written: Written, public_digest: str | None, parts:
         "classes_inferred": spec.infers_classes,
         "order": "keyed permutation" if spec.order == "shuffle" else "kept: stated to be public",
         "prior": (list(spec.prior_columns) or None) if made.prior is None else dict(made.prior),
-        "rows": written.rows,
+        "rows": sum(part.rows for part in written.parts),
         **_left_out(spec, written),
         "digests": {
-            "output": f"sha256:{written.digest}",
-            "drawn": drawn_in_all(part.drawn for part in parts),
-            "public_columns": None if public_digest is None else f"sha256:{public_digest}",
+            "output": f"sha256:{written.digest(many=many)}",
+            "drawn": drawn_in_all(part.drawn for part in written.parts),
+            "public_columns": None if written.public_digest is None else f"sha256:{written.public_digest}",
         },
     }
     if many:
-        named = [(part_name(number), part) for number, part in enumerate(parts)]
+        named = [(part_name(number), part) for number, part in enumerate(written.parts)]
         facts["parts"] = [{"name": name, "rows": part.rows, "sha256": part.sha256} for name, part in named]
     if not receipt.secure:
         return {"insecure": True} | facts

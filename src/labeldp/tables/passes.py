@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two passes over a table: the first pins what will be drawn, the second draws and writes it."""
+"""The engine of one machine: a table is streamed twice, once to pin what will be drawn, once to draw and write it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,19 +10,25 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
+from labeldp.privacy.encode import declare, infers
+from labeldp.privacy.ledger import Ledger
 from labeldp.privacy.stream import StreamRun, ids_repeat
 from labeldp.privacy.worker import Ids
 from labeldp.tables.ahead import ahead
-from labeldp.tables.batch import Columns, Read, Reader, kept_ids, row_ids, with_words, written
-from labeldp.tables.digest import ArrowDigest
-from labeldp.tables.labels import LabelCodec
+from labeldp.tables.batch import Columns, Read, Reader, evidence_bytes, kept_ids, row_ids, with_words, written
+from labeldp.tables.dataset import DatasetSource
+from labeldp.tables.digest import draw_salt
+from labeldp.tables.evidence import check_raw
+from labeldp.tables.formats import check_layout, check_same_format, row_name, table_name
+from labeldp.tables.labels import LabelCodec, check_type, distinct_labels, parse_classes
+from labeldp.tables.manifest import Released, Written, shared_facts, to_json
 from labeldp.tables.place import Place
 from labeldp.tables.prior_answers import Answers, AnswersFolder, AnswersReader, write_answers
 from labeldp.tables.priors import OpenPrior, weights_of
 from labeldp.tables.shuffle import Shuffle
-from labeldp.tables.spec import ReleaseSpec
-from labeldp.tables.staging import PartsSink
-from labeldp.tables.table import Batch, Source
+from labeldp.tables.spec import ReleaseSpec, declared_or_infer
+from labeldp.tables.staging import PartsSink, Staging
+from labeldp.tables.table import Batch, Readable, Source, check_columns
 
 GROUP_BATCHES = 4
 """Batches to draw ahead: about a row group, so that the draw goes on while one is written."""
@@ -35,58 +41,84 @@ def silent(phase: str, done: int, total: int) -> None:
     """Report nothing."""
 
 
-@dataclass(frozen=True)
-class Written:
-    """What the second pass wrote: rows, rows left out by the cap or as other parts', and the file's SHA-256."""
+class LocalEngine:
+    """This process, which streams the table: an `Engine` (`labeldp.tables.release`).
 
-    rows: int
-    dropped: int
-    digest: str
+    Parameters
+    ----------
+    table : Source
+    given : sequence of str
+        The parts of the table's path as the user gave it.
+    progress : function
+    """
+
+    def __init__(self, table: Source, given: Sequence[str], progress: Progress = silent):
+        self._table, self._given, self._progress = table, given, progress
+        self.names: Sequence[str] = table.names
+        self.many = isinstance(table, DatasetSource)
+        self.source: Place | None = table.path
+
+    def dataset(self, spec: ReleaseSpec, out: Place) -> str:
+        """As given, or the table's name."""
+        check_layout(self._table, self._given, spec.label, (), public=spec.order == "keep")
+        check_same_format(self._table, out)
+        check_columns(self._table, spec.columns)
+        return spec.dataset or table_name(self._table)
+
+    def codec(self, spec: ReleaseSpec, ledger: Ledger) -> LabelCodec:
+        """As declared, or with "infer" read off the column."""
+        # Parquet says itself that it was released: no pass over it for its digest.
+        check_raw(self._table, spec.label, ledger if self._table.text else None, but=spec.dataset or table_name(self._table))
+        check_type(spec.label, self._table.type_of(spec.label))
+        codec = declared_codec(self._table, spec.label, spec.classes)
+        check_layout(self._table, self._given, spec.label, codec.classes, public=spec.order == "keep")
+        return codec
+
+    def passes(self, spec: ReleaseSpec, codec: LabelCodec, run: StreamRun, prior: OpenPrior | None) -> "LocalPasses":
+        """Over batches, one after another."""
+        return LocalPasses(self._table, Reader(spec, codec, prior), run, self._progress)
 
 
-class Passes:
+def declared_codec(table: Readable, label: str, classes: Sequence[object] | None) -> LabelCodec:
+    """The classes as values of the label's type: as declared, or with "infer" read off the column."""
+    kind = table.type_of(label)
+    known = declared_or_infer(classes)
+    if infers(known):
+        known = declare(distinct_labels((batch.column(label) for batch in table.batches([label])), kind))
+    return LabelCodec(parse_classes(known, label, kind, text_table=table.text), label, kind, partial(row_name, table))
+
+
+class LocalPasses:
     """A table read twice for one run.
 
     Parameters
     ----------
     source : Source
-    spec : ReleaseSpec
-    codec : LabelCodec
-        Of the label column.
+    reader : Reader
     run : StreamRun
     progress : function
-    prior : OpenPrior, optional
-        As in `Reader`.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        spec: ReleaseSpec,
-        codec: LabelCodec,
-        run: StreamRun,
-        progress: Progress = silent,
-        prior: OpenPrior | None = None,
-    ):
-        self._source, self._spec, self._run, self._progress = source, spec, run, progress
-        self._reader = Reader(spec, codec, prior)
-        self._read: Read = self._reader
+    def __init__(self, source: Source, reader: Reader, run: StreamRun, progress: Progress):
+        self._source, self._reader, self._run, self._progress = source, reader, run, progress
+        self._spec, self._pinned = reader.spec, 0
+        self._digest = source.public_digest(self._spec.label)
 
-    def pin(self, digest: ArrowDigest | None) -> int:
-        """First pass: check every row and pin it; how many there are. `digest` gets all columns; without it, fewer are read."""
-        rows = 0
-        wanted = None if digest is not None else self._reader.columns
-        for batch in self._batches("check", ahead(self._source.batches(wanted))):
-            facts = self._read(batch, rows)
+    def pin(self) -> str:
+        """First pass: check every row and pin it. Without ids all columns are read, and their digest names the rows."""
+        by_columns = not self._spec.ids
+        for batch in self._batches("check", ahead(self._source.batches(None if by_columns else self._reader.columns))):
+            facts = self._reader(batch, self._pinned)
             self._run.pin(facts.codes, ids=facts.ids, units=facts.units, prior=facts.prior)
-            if digest is not None:
-                digest.update(batch)
-            rows += len(batch)
-        if not rows:
+            if by_columns:
+                self._digest.update(batch)
+            self._pinned += len(batch)
+        if not self._pinned:
             raise InvalidInput(f"Expected rows, got none in {self._source.path.name}: only a header or a schema.")
-        if self._spec.ids:
-            self._run.require_distinct(lambda: ids_repeat(self._ids))
-        return rows
+        if by_columns:
+            return self._digest.hexdigest()
+        self._run.require_distinct(lambda: ids_repeat(self._ids))
+        return ""
 
     def _ids(self) -> Iterator[Ids]:
         for batch in self._source.batches(self._spec.ids):
@@ -104,15 +136,24 @@ class Passes:
             yield batch, weights_of(prior, batch, rows, self._run.law.n_classes)
             rows += len(batch)
 
-    def with_answers(self, files: Sequence[Place]) -> None:
-        """The second pass is to draw with what the prior said."""
-        self._read = AnswersReader(self._reader, files, self._spec.ids, self._run.law.n_classes)
+    def draw(self, made: Released, staging: Staging, scratch: Path, answers: Sequence[Place]) -> Written:
+        """Second pass: draw every row and write it; by way of a shuffle unless the order is public."""
+        spec, shared = self._spec, shared_facts(made)
+        self._source.plan(self._reader.codec, evidence_bytes(made.law))
+        text = to_json(shared, indent=None)
+        sink = PartsSink(staging, lambda place: self._source.sink(place, text), staging.suffix, ordered=not spec.ids)
+        read = AnswersReader(self._reader, answers, spec.ids, made.law.n_classes) if answers else self._reader
+        shuffle = Shuffle(scratch, self._pinned) if spec.order == "shuffle" else None
+        try:
+            rows = self._write(self._drawn(read, draw_salt(shared)), sink, shuffle)
+            sink.close()
+        finally:
+            sink.abort()
+        return Written(tuple(sink.parts), self._pinned - rows, self._digest.hexdigest())
 
-    def draw(self, sink: PartsSink, folder: Path, pinned: int, digest: ArrowDigest | None, salt: str) -> Written:
-        """Second pass: draw every row and write it; by way of a shuffle unless the order is public. `salt`: of what is drawn."""
-        shuffle = Shuffle(folder, pinned) if self._spec.order == "shuffle" else None
+    def _write(self, drawn: Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]], sink: PartsSink, shuffle: Shuffle | None) -> int:
         rows = 0
-        for released, words in ahead(self._drawn(digest, salt), depth=GROUP_BATCHES):
+        for released, words in ahead(drawn, depth=GROUP_BATCHES):
             rows += released.num_rows
             if not released.num_rows:
                 continue
@@ -123,16 +164,16 @@ class Passes:
         self._run.check_pin()
         if shuffle is not None:
             self._gather(shuffle, sink, rows)
-        return Written(rows, pinned - rows, sink.close())
+        return rows
 
-    def _drawn(self, digest: ArrowDigest | None, salt: str) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]]:
-        """Every batch as it is written, and the words to order its rows by, or to break ties by."""
+    def _drawn(self, read: Read, salt: str) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]]:
+        """Every batch as it is written, and the words to order its rows by, or to break ties by. `salt`: of what is drawn."""
         rows, ordered = 0, self._spec.order == "shuffle" or not self._spec.ids
         for batch in self._batches("draw", self._source.batches()):
-            facts = self._read(batch, rows)
+            facts = read(batch, rows)
             noisy, kept, words = self._run.draw(facts.codes, ids=facts.ids, units=facts.units, prior=facts.prior, ordered=ordered)
-            if digest is not None:
-                digest.update(batch)
+            if self._spec.ids:
+                self._digest.update(batch)
             prior = facts.prior if facts.prior is None else facts.prior[kept]
             codes, raw = written(noisy, prior, words)
             yield with_words(batch.release(codes, raw, kept), salt, kept_ids(facts, kept), codes, raw), words

@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 
 from labeldp._hash import public_hash
 from labeldp.errors import InvalidInput, LabelDPError, MissingExtra, ReleaseError
-from labeldp.privacy.ledger import Ledger
+from labeldp.privacy.ledger import Ledger, ledger_of
 from labeldp.privacy.rowset import RowSetBuilder
 from labeldp.privacy.worker import Lent
-from labeldp.tables.distributed import ClusterRelease, release_on
+from labeldp.tables.distributed import ClusterEngine
 from labeldp.tables.jobs import Handle, Job, Loan, told_by_workers
 from labeldp.tables.passes import Progress, silent
 from labeldp.tables.place import Place
+from labeldp.tables.release import TableRelease, release_table
 from labeldp.tables.spec import ReleaseSpec
 
 if TYPE_CHECKING:
@@ -82,12 +83,12 @@ def release(
 
 def release_dataset(
     dataset: "Dataset", out: object, spec: ReleaseSpec, ledger: Ledger | None = None, *, redraw: bool = False, progress: Progress = silent
-) -> ClusterRelease:
+) -> TableRelease:
     """`release`, with receipt and manifest instead of a Dataset."""
     if not hasattr(dataset, "map_batches"):
         raise InvalidInput(f"Expected a Ray Dataset, got {type(dataset).__name__}.")
-    with _plain_errors(), closing(_Ray()) as engine:
-        return release_on(engine, dataset, out, spec, ledger, redraw=redraw, progress=progress)
+    with _plain_errors(), closing(_Ray()) as cluster:
+        return release_table(ClusterEngine(cluster, dataset, progress), Place.of(out), spec, ledger_of(ledger), redraw=redraw)
 
 
 def start(address: str | None = None) -> None:

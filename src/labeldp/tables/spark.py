@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from labeldp.errors import InvalidInput, LabelDPError, MissingExtra, ReleaseError
-from labeldp.privacy.ledger import Ledger
-from labeldp.tables.distributed import ClusterRelease, release_on
+from labeldp.privacy.ledger import Ledger, ledger_of
+from labeldp.tables.distributed import ClusterEngine
 from labeldp.tables.jobs import SUMMARY, Handle, Job, Loan, told_by_workers
 from labeldp.tables.passes import Progress, silent
 from labeldp.tables.place import Place
+from labeldp.tables.release import TableRelease, release_table
 from labeldp.tables.spec import ReleaseSpec
 
 if TYPE_CHECKING:
@@ -74,10 +75,10 @@ def release(
 
 def release_frame(
     df: "DataFrame", out: object, spec: ReleaseSpec, ledger: Ledger | None = None, *, redraw: bool = False, progress: Progress = silent
-) -> ClusterRelease:
+) -> TableRelease:
     """`release`, with receipt and manifest instead of a DataFrame."""
     with _quiet(), _plain_errors():
-        return release_on(_Spark(_spark_of(df)), df, out, spec, ledger, redraw=redraw, progress=progress)
+        return release_table(ClusterEngine(_Spark(_spark_of(df)), df, progress), Place.of(out), spec, ledger_of(ledger), redraw=redraw)
 
 
 def start(master: str | None = None) -> "SparkSession":

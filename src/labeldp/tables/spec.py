@@ -156,6 +156,11 @@ class ReleaseSpec:
         return tuple(self.id or ())
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns that a release reads by name: label, ids, unit and prior."""
+        return tuple(dict.fromkeys([self.label, *self.ids, *([self.unit] if self.unit else []), *self.prior_columns]))
+
+    @property
     def law_name(self) -> str:
         """The law as text, defaults resolved."""
         if isinstance(self.law, Law):

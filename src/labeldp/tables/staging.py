@@ -119,6 +119,11 @@ class Staging:
         """A publication of this very run was killed: some of the parts may be under their final names."""
         return self.folder.child(JOURNAL).exists()
 
+    @property
+    def suffix(self) -> str:
+        """Ending of the files."""
+        return self.out.suffix if self.single else ".parquet"
+
     def new_file(self, suffix: str = ".parquet") -> Place:
         """A name for one attempt's file, like no other."""
         return self.folder.child(f"attempt-{unused_name()}{suffix}")
