@@ -80,7 +80,11 @@ def test_calls_are_equal(name: str) -> None:
         assert found == names, method
 
 
-@pytest.mark.parametrize("name", [*ALL, "labeldp.learn.ClusterPrior", "labeldp.learn.SoftmaxRegression", "labeldp.learn.LearnOptions"])
+RECIPE = pytest.param("labeldp.deep.Recipe", marks=pytest.mark.deep)
+VALUES = ["labeldp.learn.ClusterPrior", "labeldp.learn.SoftmaxRegression", "labeldp.learn.LearnOptions", RECIPE]
+
+
+@pytest.mark.parametrize("name", [*ALL, *VALUES])
 def test_docstrings_state_type_and_default_of_each_parameter(name: str) -> None:
     kind = kind_of(name)
     section = re.search(r"(Parameters|Attributes)\n-+\n(.*?)(\n\n[A-Z]|$)", inspect.getdoc(kind) or "", re.DOTALL)
@@ -94,6 +98,8 @@ def test_docstrings_state_type_and_default_of_each_parameter(name: str) -> None:
         stated = re.search(r"default=(.*)$", told[parameter])
         if value.default is inspect.Parameter.empty:
             assert stated is None, parameter
+        elif callable(value.default) or "factory" in repr(value.default):  # a function, or what one makes
+            assert re.search(r"`\w+(\(.*\))?` if not given$", told[parameter]), parameter
         else:
             assert stated is not None, f"{parameter}: no default"
             assert stated[1].replace('"', "'").replace(",", "").replace("_", "") == repr(value.default).replace("_", ""), parameter

@@ -134,7 +134,7 @@ def test_mixed_columns_are_text_and_numbers_stay_numbers(people):
 
 
 class Late(ClassifierMixin, BaseEstimator):
-    """Fails where there are many rows: after the rehearsal of a few."""
+    """Fails where there are many rows: after the dry run on a few."""
 
     def fit(self, X, y, sample_weight=None):
         if len(X) > 500:
@@ -231,9 +231,9 @@ def test_a_rehearsal_is_small_has_all_classes_and_weights_and_leaves_no_trace(pe
     np.random.seed(3)
     random.seed(3)
     classifier(ledger, Counting(), options=LearnOptions(em_rounds=1)).fit(numbers(people), people[1])
-    rehearsed = [each for each in Counting.seen if each[0] <= 240]
-    assert rehearsed and {each[1] for each in rehearsed} == {2} and any(each[2] for each in rehearsed)
-    real = len(Counting.seen) - len(rehearsed)
+    tried = [each for each in Counting.seen if each[0] <= 240]
+    assert tried and {each[1] for each in tried} == {2} and any(each[2] for each in tried)
+    real = len(Counting.seen) - len(tried)
     drawn = np.random.random()
     np.random.seed(3)
     assert drawn == np.random.random(real + 1)[-1]
