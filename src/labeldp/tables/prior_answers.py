@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 class AnswersFolder(Staging):
     """Where the files are: a private, hidden folder beside the output."""
 
-    @property
+    @cached_property
     def folder(self) -> Place:
         """Unlike the folder of files to publish, it outlives a killed process: the charged run needs it."""
         return self.out.beside(f".{self.out.name}.labeldp_prior-{self.run_id[:8]}")

@@ -52,14 +52,8 @@ def release(
     ----------
     dataset : ray.data.Dataset
         Evaluated twice; if the two evaluations differ, nothing is published.
-    out : str, Path or Place
-        Folder for the Parquet files, new, where driver and workers can write; the manifest is written beside it.
-    spec : ReleaseSpec
-        With `id`, `classes` and `dataset`.
-    ledger : Ledger, or its path, optional
-        The driver's; your own by default.
-    redraw : bool
-        Draw again what was released before; charged once more.
+    out, spec, ledger, redraw, progress
+        As of `labeldp.tables.spark.release`.
 
     Returns
     -------
@@ -71,9 +65,7 @@ def release(
 
     Cost
     ----
-    Two passes, the first over ids, label and prior alone, and one shuffle of 12 bytes a row for more than 50 million text ids. The driver
-    holds up to 8 bytes a row for scattered or text ids, and for units. order="keep" moves no rows; the keyed order sorts the table
-    once; a unit's cap moves rows to their units once, and a model's answers are joined by id once, where rows stay with order="keep".
+    As of `labeldp.tables.spark.release`; the keyed order sorts the table once.
     """
     import ray
 

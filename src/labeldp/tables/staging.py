@@ -8,13 +8,14 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from math import inf
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from labeldp._files import clear_own, own_folder, sync
+from labeldp._files import clear_own, own_folder, sync, write_new
 from labeldp._hash import digest
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.tables.digest import DRAWN, DrawnDigest
@@ -87,7 +88,7 @@ class Staging:
         if "/" not in self.out.path.strip("/") and self.out.local is None:
             raise InvalidInput(f"Expected an output inside a bucket or folder, got {self.out} itself. Add a name to it.")
 
-    @property
+    @cached_property
     def folder(self) -> Place:
         """The staging folder."""
         if self.out.renames:
@@ -164,7 +165,7 @@ class Staging:
                 f"Expected a new name for the output, got {self.out}, which holds something else. Remove it, or choose another name."
             )
         if self.folder.files():  # else all was published before
-            self._write_whole(self.folder.child(JOURNAL), json.dumps({name: asdict(part) for name, part in known.items()}).encode())
+            self._write_journal(json.dumps({name: asdict(part) for name, part in known.items()}).encode())
         if not self.single:
             self.out.make_folder()
             if self.out.local is not None:
@@ -176,6 +177,17 @@ class Staging:
         self.write_manifest(manifest)
         remove(self.folder)
         return names
+
+    def _write_journal(self, data: bytes) -> None:
+        """It appears whole or not at all, and stays private."""
+        journal, made = self.folder.child(JOURNAL), self.folder.child(MANIFEST)
+        if journal.local is None or made.local is None:
+            self._write_whole(journal, data)
+            return
+        made.local.unlink(missing_ok=True)
+        write_new(made.local, data)
+        made.local.replace(journal.local)
+        sync(journal.local.parent)
 
     def _journal(self) -> dict[str, Part]:
         """What a publication of this run that was killed has begun to name."""
