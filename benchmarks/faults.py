@@ -64,8 +64,8 @@ def release(engine: str, table: Any, source: Path, place: Path) -> None:
 
 def release_when_told(source: Path, place: Path) -> None:
     """One attempt in this process; a line says when everything that it needs is imported."""
-    import labeldp.app.release
-    import labeldp.privacy.charge  # noqa: F401
+    import labeldp.app._release
+    import labeldp.custody._charge  # noqa: F401
 
     print("ready", flush=True)
     release("local", None, source, place)
@@ -73,8 +73,8 @@ def release_when_told(source: Path, place: Path) -> None:
 
 def undisturbed(source: Path, place: Path, run_id: str, secret: bytes) -> pa.Table:
     """The same run, of the same secret, on one machine, with nothing in its way."""
-    from labeldp.privacy import stream
-    from labeldp.privacy.secrets import Secret, run_secret_halves
+    from labeldp.custody import _stream as stream
+    from labeldp.noise._secrets import Secret, run_secret_halves
 
     place.mkdir()
     before = stream.fresh_secret
@@ -89,7 +89,7 @@ def undisturbed(source: Path, place: Path, run_id: str, secret: bytes) -> pa.Tab
 def problems(source: Path, place: Path, record: Path, rows: int) -> list[str]:
     """What is not as it would be without the kill."""
     import labeldp
-    from labeldp.privacy.ledger_repair import orphans
+    from labeldp.ledger._repair import orphans
 
     ledger = labeldp.Ledger(place / "ledger.db")
     notes = [json.loads(line) for line in record.read_text().splitlines()]
@@ -202,7 +202,7 @@ class Cluster:
     """Releases of one session whose workers are killed."""
 
     def __init__(self, engine: str, source: Path, record: Path) -> None:
-        from labeldp.tables.place import Place
+        from labeldp.tables.output._place import Place
 
         self.engine = engine
         self.marks: tuple[str, ...]

@@ -61,7 +61,7 @@ def spark(source: Path, folder: Path, task: dict[str, Any]) -> dict[str, float]:
     """On Spark: a release, or its floor, two reads and one write through the same Python workers; after a small one that warms up."""
     import labeldp
     from labeldp.tables import spark as engine
-    from labeldp.tables.place import Place
+    from labeldp.tables.output._place import Place
 
     table = engine.read(engine.start(), Place.of(source))
     small = table.limit(1000)
@@ -155,7 +155,7 @@ def markdown(kept: dict[str, Any]) -> str:
 
 
 PLANNED = 100_000 * MILLION
-PART_BYTES = 256 << 20  # of an output file, see labeldp.tables.staging
+PART_BYTES = 256 << 20  # of an output file, see labeldp.tables.output._staging
 
 
 def plan(kept: dict[str, Any]) -> str:
@@ -186,8 +186,8 @@ def ledger_sizes(folder: Path) -> dict[str, Any]:
     import numpy as np
 
     import labeldp
-    from labeldp.privacy.ledger import Part, Spending
-    from labeldp.privacy.rowset import RowSetBuilder
+    from labeldp.ledger._ledger import Part, Spending
+    from labeldp.ledger._rowset import RowSetBuilder
 
     ledger, sizes = labeldp.Ledger(folder / "ledger.db", budget=1e6), []
     law, charges, files, ids = labeldp.RandomizedResponse(1000, 1.0), 200, 20_000, 10 * MILLION

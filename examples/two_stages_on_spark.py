@@ -18,8 +18,7 @@ from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
 from labeldp.app import stage
-from labeldp.tables import spark
-from labeldp.tables.place import Place
+from labeldp.tables import Place, spark
 
 ROWS, TEST_ROWS, CLASSES, EPSILON = 8_000, 4_000, 10, 1.0
 FEATURES = [f"x{i}" for i in range(16)]

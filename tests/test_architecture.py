@@ -25,18 +25,20 @@ LAYERS = {
     "laws": 2,
     "datasets": 2,
     "evidence": 3,
-    "testing": 3,
+    "testing": 5,
     "aggregates": 4,
-    "privacy": 5,
-    "protocol": 6,
-    "learn": 7,
-    "deep": 7,
-    "tables": 7,
-    "inputs": 8,
-    "app": 9,
-    "report": 10,
-    "research": 10,
-    "cli": 10,
+    "noise": 5,
+    "ledger": 6,
+    "custody": 7,
+    "protocol": 8,
+    "learn": 9,
+    "deep": 9,
+    "tables": 9,
+    "inputs": 10,
+    "app": 11,
+    "report": 12,
+    "research": 12,
+    "cli": 12,
 }
 HELPERS = {"_validate", "_files", "_hash", "_rounding", "_strings"}  # one group: small helpers that may use each other
 MINIMUM_TESTS = 1200
@@ -150,16 +152,16 @@ def test_statistical_randomness_stays_out_of_noise() -> None:
 
 
 def test_secret_randomness_is_drawn_in_custody_only() -> None:
-    paths = [path for path in FILES if not inside(path, "privacy")]
+    paths = [path for path in FILES if not inside(path, "noise", "ledger", "custody")]
     wrong = [use for path in paths for use in uses(path, "secrets", "uuid") + attribute_uses(path, r"os\.(urandom|getrandom)")]
     assert not wrong, "\n".join(wrong)
 
 
 ONE_DOOR = {
-    r".*\.sample": ("laws", "testing.py", "privacy/draw.py"),
-    r"query\.release": ("privacy/answers.py",),
-    r"encode": ("privacy/door.py", "privacy/answers.py", "privacy/aggregation.py", "protocol/metrics.py", "datasets"),
-    r"derive_key": ("privacy/worker.py", "privacy/draw.py", "privacy/rowset.py"),
+    r".*\.sample": ("laws", "testing.py", "custody/_draw.py"),
+    r"query\.release": ("custody/_answers.py",),
+    r"encode": ("custody/_door.py", "custody/_answers.py", "custody/_aggregation.py", "protocol/metrics.py", "datasets"),
+    r"derive_key": ("custody/_batches.py", "custody/_draw.py", "ledger/_rowset.py"),
 }
 """Who alone samples laws and queries, reads raw labels (metrics score by them, data sets are public), and makes keys."""
 
@@ -182,11 +184,11 @@ def test_labels_are_read_and_drawn_in_custody_only(pattern: str) -> None:
         (("pandas", "polars", "narwhals"), ()),
         (("typer", "click"), ("cli.py", "cli")),
         (("sklearn",), ("learn", "protocol", "app", "datasets", "research")),
-        (("sqlite3",), ("privacy",)),
-        (("cryptography",), ("privacy",)),
-        (("pyroaring",), ("privacy",)),
+        (("sqlite3",), ("ledger",)),
+        (("cryptography",), ("noise",)),
+        (("pyroaring",), ("ledger",)),
         (("opendp",), ()),
-        (("sqlalchemy", "psycopg"), ("privacy/ledger_postgres.py",)),
+        (("sqlalchemy", "psycopg"), ("ledger/_postgres.py",)),
     ],
 )
 def test_libraries_stay_where_they_belong(modules: tuple[str, ...], allowed: tuple[str, ...]) -> None:
@@ -249,7 +251,7 @@ def test_no_message_shows_raw_labels() -> None:
     """In messages and logs, an array of labels may be described (its length, shape, type), never shown, whole or by element."""
     wrong = []
     for path, tree in TREES.items():
-        if not inside(path, "privacy", "tables", "learn", "protocol", "inputs", "app"):
+        if not inside(path, "noise", "ledger", "custody", "tables", "learn", "protocol", "inputs", "app"):
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.FormattedValue):

@@ -67,3 +67,21 @@ def test_errata_name_tests_that_exist() -> None:
     for page in PAGES:
         for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8")):
             assert re.search(rf"def {name}\b", (ROOT / path).read_text(encoding="utf-8")), f"{page.name} names {path}::{name}"
+
+
+@pytest.mark.parametrize("page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda page: page.stem)
+def test_documents_import_public_names_only(page: Path) -> None:
+    """A module of its own, or a name in its package's `__all__`; a name with an underscore is nobody's but ours."""
+    for module, names in re.findall(r"(?m)^(?:>>> |\.\.\. )?from (labeldp[\w.]*) import ([\w, ]+)", page.read_text(encoding="utf-8")):
+        assert "._" not in module, f"{module} is private"
+        for name in names.replace(" ", "").split(","):
+            path = ROOT / "src" / Path(*module.split(".")) / "__init__.py"
+            public = f'"{name}"' in path.read_text(encoding="utf-8") if path.exists() else not name.startswith("_")
+            assert public or (path.parent / f"{name}.py").exists(), f"{module} does not offer {name}"
+
+
+def test_the_map_of_the_code_names_files_that_are_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:custody|ledger|noise|laws|learn|deep|tables|protocol|app|cli)/[\w/]*(?:\.py)?)`", page)
+    assert len(named) > 20
+    assert not [name for name in named if not (ROOT / "src" / "labeldp" / name).exists()]

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 import labeldp as ldp
 from benchmarks.common import RESULTS, Array, Run, load_runs, machine, parser, save_runs
 from labeldp.deep import TorchClassifier, cross_entropy, evidence_of, likelihood_loss, models, predict, schedules
+from labeldp.deep._placement import autocast
+from labeldp.deep._recipe import default_recipe
 from labeldp.deep.models import PreActivationBlock
-from labeldp.deep.placement import autocast
-from labeldp.deep.recipe import default_recipe
 
 RESULT = RESULTS / "deep_defaults.json"
 HELD_OUT, TESTED = 2000, 5000

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from labeldp.deep import augment, cross_entropy, debiased_loss, likelihood_loss, posterior_loss, schedules
-from labeldp.deep.recipe import Recipe
+from labeldp.deep._recipe import Recipe
 
 METHODS = ("paper-1st", "paper-2st", "paper-3st", "tuned-1st", "tuned-2st", "alibi", "ours-1", "ours-2", "ours-3", "dp-sgd", "non-private")
 SIZES = ("cpu", "gpu")
@@ -67,7 +67,7 @@ SGD = {"optimizer": "sgd", "momentum": 0.9, "channels_last": True, "patience": N
 
 @dataclass(frozen=True)
 class Training:
-    """One stage's training, by names and numbers; see labeldp.deep.loop.Recipe.
+    """One stage's training, by names and numbers; see labeldp.deep._loop.Recipe.
 
     Gradients of ours on images are clipped: the likelihood of a class that the net gives no probability has no gradient, so that one wild
     step can lose a class for good.

@@ -26,10 +26,15 @@ import torch
 
 import labeldp
 from benchmarks.common import RESULTS, Run, load_json, machine, parser, save_json
-from labeldp.deep import TorchClassifier, loop, models, stages
+from labeldp.custody import _batches as worker
+from labeldp.custody import _charge as charge
+from labeldp.custody import _run as run
+from labeldp.deep import TorchClassifier, models
+from labeldp.deep import _loop as loop
+from labeldp.deep import _stages as stages
 from labeldp.deep.schedules import cosine
-from labeldp.privacy import charge, ledger_repair, run, worker
-from labeldp.privacy.secrets import Secret, run_secret_halves
+from labeldp.ledger import _repair as ledger_repair
+from labeldp.noise._secrets import Secret, run_secret_halves
 
 RESULT = RESULTS / "deep_resume.json"
 KILLS, ROWS, K, STAGES = 50, 600, 4, 3

@@ -17,18 +17,19 @@ import labeldp as ldp
 from benchmarks.deep.data import Data
 from benchmarks.deep.nets import build
 from benchmarks.deep.recipes import Method, Training
+from labeldp.custody._door import open_run
+from labeldp.custody._draw import Prior
+from labeldp.custody._request import Account
+from labeldp.custody._run import Run
 from labeldp.deep import Form, debias_weights, evidence_of
-from labeldp.deep.loop import Epoch, predict, train
-from labeldp.deep.placement import autocast
+from labeldp.deep._loop import Epoch, predict, train
+from labeldp.deep._placement import autocast
 from labeldp.errors import SeededNoiseWarning
 from labeldp.evidence import NoisyLabels
-from labeldp.laws import LAWS, Law, PriorSplit, RRWithPrior, sets
-from labeldp.privacy.door import open_run
-from labeldp.privacy.draw import Prior
-from labeldp.privacy.request import Account
-from labeldp.privacy.run import Run
-from labeldp.protocol.fitting import in_top_k
-from labeldp.protocol.stages import plan_stages, run_stages
+from labeldp.laws import LAWS, Law, PriorSplit, RRWithPrior
+from labeldp.laws import _sets as sets
+from labeldp.protocol._fitting import in_top_k
+from labeldp.protocol._stages import plan_stages, run_stages
 
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-MODULE = "labeldp.privacy.worker"
+MODULE = "labeldp.custody._batches"
 
 
 class _Watch(importlib.abc.MetaPathFinder):

@@ -11,7 +11,7 @@ tables and, with matplotlib, draws them beside the JSON; `--summary` prints the 
 
 All of ours is pure label-DP. Published numbers are (epsilon, delta) where it says so. Five choices were made by looking at true labels: of
 the first 10,000 MNIST and Fashion-MNIST training rows and 2,000 test rows, the factor 3 in the rule for the number of clusters
-(labeldp.learn.clusters.clusters_for), gradient histograms as features, and learning that starts from the histograms; on digits, that noisy
+(labeldp.learn._clusters.clusters_for), gradient histograms as features, and learning that starts from the histograms; on digits, that noisy
 histograms are projected to the clusters' public sizes; on the test rows of Fashion-MNIST and Adult, with other noise, that counts are taken
 by their normal likelihood instead of rounds of posteriors, and the default penalty of ProportionClassifier, which Adult has.
 """

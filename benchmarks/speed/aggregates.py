@@ -25,7 +25,7 @@ from benchmarks.common import machine, parser, print_result
 from benchmarks.speed.release import peak_mb
 from labeldp import SeededNoise
 from labeldp.aggregates import Aggregate, Histogram, Query, Vote
-from labeldp.privacy.aggregation import aggregate_batches
+from labeldp.custody._aggregation import aggregate_batches
 
 BATCH = 1 << 20
 TARGET = 0.5

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from benchmarks.common import machine, parser, print_result
 from benchmarks.speed.noise import measure
 from labeldp._hash import SetDigest, public_hash
-from labeldp.privacy.cmac import CHUNK, WORD, encrypt, encryptor, space_for
-from labeldp.privacy.noise import Key, SeededNoise, derive_key, id_blocks
-from labeldp.privacy.rowset import RowSetBuilder
+from labeldp.ledger._rowset import RowSetBuilder
+from labeldp.noise._cmac import CHUNK, WORD, encrypt, encryptor, space_for
+from labeldp.noise._words import Key, SeededNoise, derive_key, id_blocks
 
 BATCH = 1 << 17
 """Rows of a table's batch."""

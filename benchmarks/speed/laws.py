@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from benchmarks.common import machine, parser, print_result
 from benchmarks.speed.noise import measure
-from labeldp.laws import RandomizedResponse, RRWithPrior, kernel
+from labeldp.laws import RandomizedResponse, RRWithPrior
+from labeldp.laws import _kernel as kernel
 
 EPSILON = 1.0
 CHUNK = 1 << 15

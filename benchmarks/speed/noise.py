@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import machine, parser, print_result
+from labeldp.custody._draw import draw
 from labeldp.laws import RandomizedResponse
-from labeldp.privacy import noise
-from labeldp.privacy.cmac import CHUNK, encrypt, encryptor, space_for
-from labeldp.privacy.draw import draw
+from labeldp.noise import _words as noise
+from labeldp.noise._cmac import CHUNK, encrypt, encryptor, space_for
 
 N_CLASSES, EPSILON = 1000, 2.0
 Labels = NDArray[np.int32]

@@ -42,7 +42,7 @@ def generate(path: Path, rows: int, classes: int = CLASSES, weights: int = 0) ->
 
 def floor(source: Path, out: Path) -> None:
     """Read and write with pyarrow alone: the reader's and the writer's settings, batches and row groups of a release, and no more."""
-    from labeldp.tables.parquet import GROUP_ROWS, read_buffer
+    from labeldp.tables.formats._parquet import GROUP_ROWS, read_buffer
 
     waiting: list[pa.RecordBatch] = []
     buffer = read_buffer(pq.read_metadata(source))
@@ -63,9 +63,9 @@ def floor(source: Path, out: Path) -> None:
 
 def one(task: str, source: Path, folder: Path) -> dict[str, float]:
     """One measurement, in this process: imports are not counted, for either side."""
-    from labeldp.app.release import release
-    from labeldp.privacy.ledger import Ledger
-    from labeldp.tables.spec import ReleaseSpec
+    from labeldp.app._release import release
+    from labeldp.ledger._ledger import Ledger
+    from labeldp.tables._spec import ReleaseSpec
 
     out = folder / "out.parquet"
     wall, cpu = time.perf_counter(), time.process_time()

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from labeldp import aggregates, datasets, deep
-    from labeldp.app.priors import PriorModel
-    from labeldp.app.release import release
+    from labeldp.app._priors import PriorModel
+    from labeldp.app._release import release
+    from labeldp.custody._aggregation import aggregate
+    from labeldp.custody._door import privatize
     from labeldp.errors import (
         BudgetExceeded,
         DomainLeakWarning,
@@ -41,15 +43,13 @@ if TYPE_CHECKING:
         register_law,
     )
     from labeldp.learn import LabelDPClassifier
-    from labeldp.privacy.aggregation import aggregate
-    from labeldp.privacy.door import privatize
-    from labeldp.privacy.ledger import Ledger
-    from labeldp.privacy.noise import SeededNoise
+    from labeldp.ledger._ledger import Ledger
+    from labeldp.noise._words import SeededNoise
     from labeldp.protocol import metrics
     from labeldp.receipt import PrivacySpent, Receipt
-    from labeldp.tables.evidence import read_noisy
-    from labeldp.tables.priors import PriorTable
-    from labeldp.tables.spec import ReleaseSpec
+    from labeldp.tables._evidence import read_noisy
+    from labeldp.tables._priors import PriorTable
+    from labeldp.tables._spec import ReleaseSpec
 
 __version__ = "0.1.0"
 
@@ -88,17 +88,17 @@ _HOME = {
         "labeldp.laws",
     ),
     "LabelDPClassifier": "labeldp.learn",
-    "Ledger": "labeldp.privacy.ledger",
-    "PriorModel": "labeldp.app.priors",
-    "PriorTable": "labeldp.tables.priors",
+    "Ledger": "labeldp.ledger._ledger",
+    "PriorModel": "labeldp.app._priors",
+    "PriorTable": "labeldp.tables._priors",
     "PrivacySpent": "labeldp.receipt",
     "Receipt": "labeldp.receipt",
-    "ReleaseSpec": "labeldp.tables.spec",
-    "SeededNoise": "labeldp.privacy.noise",
-    "aggregate": "labeldp.privacy.aggregation",
-    "privatize": "labeldp.privacy.door",
-    "read_noisy": "labeldp.tables.evidence",
-    "release": "labeldp.app.release",
+    "ReleaseSpec": "labeldp.tables._spec",
+    "SeededNoise": "labeldp.noise._words",
+    "aggregate": "labeldp.custody._aggregation",
+    "privatize": "labeldp.custody._door",
+    "read_noisy": "labeldp.tables._evidence",
+    "release": "labeldp.app._release",
 }
 _MODULES = {
     "aggregates": "labeldp.aggregates",

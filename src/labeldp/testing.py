@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
-from labeldp.laws import law_from_dict, sets
-from labeldp.laws.base import Array, Law, Side, worst_ratio
-from labeldp.laws.exact import WORD, exp_floor
-from labeldp.laws.words import hashed
+from labeldp.laws import _sets as sets
+from labeldp.laws import law_from_dict
+from labeldp.laws._base import Array, Law, Side, worst_ratio
+from labeldp.laws._exact import WORD, exp_floor
+from labeldp.laws._words import hashed
 
 FALSE_ALARM = 1e-6  # chance that one chi-square test here fails a law that is right; words are fixed, so a law passes always or never
 _DRAWS = 20_000  # per label

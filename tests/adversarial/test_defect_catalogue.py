@@ -25,10 +25,12 @@ from sklearn.model_selection import GridSearchCV, KFold
 from tests.runs import open_run
 
 import labeldp as ldp
-from labeldp.laws import LAWS, register_law, sets, words
-from labeldp.privacy import worker as worker_module
-from labeldp.privacy.row_ids import RowIds
-from labeldp.tables.evidence import read_noisy
+from labeldp.custody import _batches as worker_module
+from labeldp.custody._row_ids import RowIds
+from labeldp.laws import LAWS, register_law
+from labeldp.laws import _sets as sets
+from labeldp.laws import _words as words
+from labeldp.tables._evidence import read_noisy
 from labeldp.testing import check_law
 
 LABELS = np.random.default_rng(0).integers(4, size=400)
@@ -115,7 +117,7 @@ def test_17_probabilities_are_rounded_floats():
     for law in (RR, ldp.RRTopK(5, 1.0, 3), ldp.PriorSplit(5, 1.0), ldp.SubsetSelection(5, 1.0, 2)):
         for cell in law.profile(law.side_row()):
             assert (cell.probability * 2**64 * math.comb(4, 2) * math.comb(4, 1)).denominator == 1
-    for folder in ("laws", "privacy"):
+    for folder in ("laws", "noise", "ledger", "custody"):
         for path in (SOURCES / folder).glob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 name = node.attr if isinstance(node, ast.Attribute) else node.module if isinstance(node, ast.ImportFrom) else ""

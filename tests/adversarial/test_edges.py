@@ -21,10 +21,10 @@ from labeldp import Ledger, SeededNoise, aggregate, metrics
 from labeldp._rounding import exact
 from labeldp.aggregates import Histogram
 from labeldp.aggregates._gaussian import calibrated_variance, discrete_delta
+from labeldp.custody._aggregation import aggregate_batches
 from labeldp.errors import LabelDPWarning
 from labeldp.laws.cluster_budget import corollary_2, split_budget
-from labeldp.learn.learners import LearnOptions
-from labeldp.privacy.aggregation import aggregate_batches
+from labeldp.learn._learners import LearnOptions
 from labeldp.research.peer import PeerToPeer
 
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning")

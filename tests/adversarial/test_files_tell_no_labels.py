@@ -19,8 +19,8 @@ from tests.cli.commands import run
 from tests.corpus.world import same_entropy
 
 import labeldp
-from labeldp.privacy import draw as drawing
-from labeldp.privacy import worker
+from labeldp.custody import _batches as worker
+from labeldp.custody import _draw as drawing
 
 N = 400
 LABELS = np.array(["ill", "well", "unsure"])

@@ -24,14 +24,14 @@ from tests.cli.commands import SENTINEL, run
 from tests.runs import open_run
 
 import labeldp as ldp
-from labeldp.privacy.answers import GroupQuestion, answer_groups
-from labeldp.privacy.charge import begin, fresh_secret
-from labeldp.privacy.keys import Key
-from labeldp.privacy.request import Account, Request
-from labeldp.privacy.row_ids import RowIds
-from labeldp.privacy.secrets import KeySource, Secret
-from labeldp.privacy.stream import StreamRun
-from labeldp.privacy.worker import RunSecret
+from labeldp.custody._answers import GroupQuestion, answer_groups
+from labeldp.custody._batches import RunSecret
+from labeldp.custody._charge import begin, fresh_secret
+from labeldp.custody._request import Account, Request
+from labeldp.custody._row_ids import RowIds
+from labeldp.custody._stream import StreamRun
+from labeldp.noise._keys import Key
+from labeldp.noise._secrets import KeySource, Secret
 
 RELEASE = bytes.fromhex("f0e1d2c3b4a5968778695a4b3c2d1e0f00112233445566778899aabbccddeeff")
 LABELS = np.array(["ill", "well", "healed"])[np.random.default_rng(0).integers(3, size=300)]

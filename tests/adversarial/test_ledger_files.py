@@ -10,10 +10,10 @@ import pytest
 from tests import runs
 
 from labeldp.errors import LedgerError
-from labeldp.privacy import ledger_store
-from labeldp.privacy.events import LabelDraw
-from labeldp.privacy.ledger import Ledger
-from labeldp.privacy.noise import derive_key, new_run_id, new_secret
+from labeldp.ledger import _sqlite as ledger_store
+from labeldp.ledger._events import LabelDraw
+from labeldp.ledger._ledger import Ledger
+from labeldp.noise._words import derive_key, new_run_id, new_secret
 from labeldp.receipt import Receipt
 
 

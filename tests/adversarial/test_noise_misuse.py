@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn.base import BaseEstimator, clone
 
 from labeldp.errors import InvalidInput
-from labeldp.privacy import noise
+from labeldp.noise import _words as noise
 
 SECRET = noise.SeededNoise(1).secret()
 IDS_KEY = noise.derive_key(SECRET, purpose="ids", facts={})
@@ -329,7 +329,7 @@ def test_numpy_numbers_are_the_same_facts() -> None:
 # Seeds and processes ---------------------------------------------------------------------------------------------------------------
 
 FRESH = """
-from labeldp.privacy import noise
+from labeldp.noise import _words as noise
 secret, run_id = noise.new_secret(), noise.new_run_id()
 key = noise.derive_key(secret, purpose="order", facts={"run_id": run_id})
 print(secret.hex(), run_id, *noise.RowWords(key, noise.row_blocks(50)).take(0))

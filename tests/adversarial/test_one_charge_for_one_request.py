@@ -16,8 +16,8 @@ from sklearn.naive_bayes import GaussianNB
 from tests.runs import open_run
 
 from labeldp import InvalidInput, LabelDPClassifier, Ledger, LedgerError, RandomizedResponse, RRWithPrior
-from labeldp.privacy.row_ids import RowIds
-from labeldp.privacy.run import Run
+from labeldp.custody._row_ids import RowIds
+from labeldp.custody._run import Run
 
 N = 300
 
@@ -92,7 +92,7 @@ RACE = """
 import sys, time, numpy as np
 from labeldp import InvalidInput, Ledger, RandomizedResponse
 from tests.runs import open_run
-from labeldp.privacy.row_ids import RowIds
+from labeldp.custody._row_ids import RowIds
 
 name, ledger = sys.argv[2], Ledger(sys.argv[1])
 run = open_run(
@@ -125,7 +125,7 @@ FIT = """
 import os, signal, sys, numpy as np
 from sklearn.linear_model import LogisticRegression
 from labeldp import LabelDPClassifier, Ledger, RRWithPrior
-from labeldp.privacy.run import Run
+from labeldp.custody._run import Run
 
 X = np.random.default_rng(0).normal(size=(1200, 3))
 y = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)

@@ -12,10 +12,10 @@ import pytest
 
 import labeldp as ldp
 from labeldp.app import stage
+from labeldp.custody._stream import StreamRun
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, ReleaseError
-from labeldp.privacy.ledger import Ledger
-from labeldp.privacy.stream import StreamRun
-from labeldp.tables.priors import PriorTable
+from labeldp.ledger._ledger import Ledger
+from labeldp.tables._priors import PriorTable
 
 N, K = 400, 4
 

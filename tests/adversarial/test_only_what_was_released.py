@@ -21,9 +21,9 @@ from tests.cli.commands import run
 
 import labeldp as ldp
 from labeldp._hash import SetDigest
-from labeldp.evidence.noisy import as_drawn
-from labeldp.tables.digest import draw_salt, drawn_in_all, drawn_words
-from labeldp.tables.evidence import read_noisy
+from labeldp.evidence._noisy import as_drawn
+from labeldp.tables._evidence import read_noisy
+from labeldp.tables.formats._digest import draw_salt, drawn_in_all, drawn_words
 
 N = 300
 FORMS = ["csv", "parquet", "folder"]

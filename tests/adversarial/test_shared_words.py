@@ -14,11 +14,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from labeldp.custody._row_ids import RowIds
 from labeldp.errors import InvalidInput
 from labeldp.laws import RandomizedResponse
-from labeldp.laws.exact import exp_floor
-from labeldp.privacy import noise
-from labeldp.privacy.row_ids import RowIds
+from labeldp.laws._exact import exp_floor
+from labeldp.noise import _words as noise
 
 K = 3
 LAW, OTHER_LAW = RandomizedResponse(K, 1.0), RandomizedResponse(K, 2.0)

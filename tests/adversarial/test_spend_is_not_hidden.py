@@ -16,8 +16,8 @@ import pytest
 
 import labeldp as ldp
 from labeldp.app import stage
-from labeldp.privacy.ledger_repair import orphans, repair
-from labeldp.privacy.ledger_store import SqliteStore
+from labeldp.ledger._repair import orphans, repair
+from labeldp.ledger._sqlite import SqliteStore
 
 N = 20_000
 

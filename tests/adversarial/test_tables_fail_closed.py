@@ -12,13 +12,13 @@ import pytest
 
 import labeldp as ldp
 from labeldp.app import stage
+from labeldp.custody._staged import Stage
 from labeldp.errors import InvalidInput, LabelDPError
-from labeldp.privacy.staged import Stage
-from labeldp.tables.batch import Facts
-from labeldp.tables.evidence import read_noisy
-from labeldp.tables.formats import open_table
-from labeldp.tables.jobs import CHECK, KEPT, NAME, ROW_COUNT, WORD
-from labeldp.tables.table import WEIGHTS
+from labeldp.tables._evidence import read_noisy
+from labeldp.tables.engines._batch import Facts
+from labeldp.tables.engines._jobs import CHECK, KEPT, NAME, ROW_COUNT, WORD
+from labeldp.tables.formats._open import open_table
+from labeldp.tables.formats._table import WEIGHTS
 
 SPEC = ldp.ReleaseSpec("y", [0, 1, 2], 1.0, id="id", dataset="d")
 

@@ -18,10 +18,10 @@ from tests.cli.commands import run
 
 from labeldp import Ledger, RandomizedResponse, privatize
 from labeldp.errors import LabelDPError, LedgerError, ReleaseError
-from labeldp.privacy.run_store import RunStore
-from labeldp.tables.place import Place
-from labeldp.tables.prior_answers import AnswersFolder
-from labeldp.tables.staging import Staging, workplace
+from labeldp.ledger._run_store import RunStore
+from labeldp.tables.engines._prior_answers import AnswersFolder
+from labeldp.tables.output._place import Place
+from labeldp.tables.output._staging import Staging, workplace
 
 N = 300
 RUN = "0123456789abcdef0123456789abcdef"
@@ -228,7 +228,7 @@ def test_outputs_kept_in_a_runs_folder_are_for_the_owners_eyes(tmp_path: Path) -
 
 def test_a_fit_does_not_go_on_from_a_folder_that_others_can_write_to(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from labeldp.deep.checkpoint import opened
+    from labeldp.deep._checkpoint import opened
 
     with opened(tmp_path / "fit"):
         assert stat.S_IMODE((tmp_path / "fit").stat().st_mode) == 0o700

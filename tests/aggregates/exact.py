@@ -4,7 +4,7 @@
 import math
 from fractions import Fraction
 
-from labeldp.laws.exact import WORD, whole_above
+from labeldp.laws._exact import WORD, whole_above
 
 
 def report_law(n_users: int, ones: int, reports: int, flip: Fraction) -> list[Fraction]:

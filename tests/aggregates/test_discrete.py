@@ -11,7 +11,7 @@ from scipy import stats
 
 from labeldp.aggregates._discrete import WIDEST, Coins, _geometric, discrete_gaussian, discrete_laplace, exp_bounds, exp_coin
 from labeldp.errors import InvalidInput
-from labeldp.privacy import noise
+from labeldp.noise import _words as noise
 
 FALSE_ALARM = 1e-6
 DRAWS = 200_000
@@ -166,7 +166,7 @@ def test_a_coin_falls_as_often_as_it_should(gap: int) -> None:
 
 
 class Given:
-    """Words as they are written down, for one row: implements `labeldp.laws.base.Words`."""
+    """Words as they are written down, for one row: implements `labeldp.laws._base.Words`."""
 
     def __init__(self, *words: int) -> None:
         self.words = words

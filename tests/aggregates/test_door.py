@@ -20,10 +20,10 @@ from scipy import stats
 
 import labeldp as ldp
 from labeldp.aggregates import Aggregate, Histogram, Query, Vote
-from labeldp.app.ledger import accounts
+from labeldp.app._ledger import accounts
+from labeldp.custody._aggregation import aggregate_batches
+from labeldp.custody._answers import GroupCounts
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, SeededNoiseWarning
-from labeldp.privacy.aggregation import aggregate_batches
-from labeldp.privacy.answers import GroupCounts
 from labeldp.receipt import spent_together
 
 RNG = np.random.default_rng(0)
@@ -198,8 +198,8 @@ ASK = """
 import os, signal, sys
 import numpy as np
 import labeldp as ldp
-from labeldp.privacy import run_store
-from labeldp.privacy.ledger import Ledger
+from labeldp.ledger import _run_store as run_store
+from labeldp.ledger._ledger import Ledger
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)

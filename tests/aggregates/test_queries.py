@@ -15,7 +15,7 @@ from scipy import stats
 
 from labeldp.aggregates import Aggregate, Histogram, Query, Vote, query_from_dict
 from labeldp.errors import InvalidInput
-from labeldp.privacy import noise
+from labeldp.noise import _words as noise
 from labeldp.receipt import Receipt
 
 VECTORS = json.loads((Path(__file__).parents[1] / "golden" / "vectors.json").read_text(encoding="utf-8"))
@@ -116,7 +116,7 @@ def test_permute_and_flip_fails_no_more_often_than_the_exponential_mechanism(gap
 
 
 class Equal:
-    """Words that are equal at first, and then as they are written down: implements `labeldp.laws.base.Words`."""
+    """Words that are equal at first, and then as they are written down: implements `labeldp.laws._base.Words`."""
 
     def __init__(self, *then: int) -> None:
         self.then = np.array(then, np.uint64)

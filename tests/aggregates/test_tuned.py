@@ -16,9 +16,9 @@ from tests.aggregates.exact import geometric_law
 
 import labeldp as ldp
 from labeldp.aggregates import Aggregate, Histogram, Query, Vote
-from labeldp.aggregates.tuning import RepeatAndSelect
+from labeldp.aggregates._tuning import RepeatAndSelect
+from labeldp.custody._aggregation import aggregate_best
 from labeldp.errors import BudgetExceeded, InvalidInput
-from labeldp.privacy.aggregation import aggregate_best
 from labeldp.research.peer import Peer, PeerToPeer
 
 FALSE_ALARM = 1e-6
@@ -88,8 +88,8 @@ import os, signal, sys
 import numpy as np
 import labeldp as ldp
 from labeldp.aggregates import Histogram
-from labeldp.aggregates.tuning import RepeatAndSelect
-from labeldp.privacy.aggregation import aggregate_best
+from labeldp.aggregates._tuning import RepeatAndSelect
+from labeldp.custody._aggregation import aggregate_best
 
 def die(found):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import chi2
 from tests.aggregates.exact import geometric_law
 
-from labeldp.aggregates.tuning import RepeatAndSelect
+from labeldp.aggregates._tuning import RepeatAndSelect
 from labeldp.errors import InvalidInput, MissingExtra
 from labeldp.testing import CounterWords
 

@@ -24,11 +24,11 @@ from sklearn.svm import SVC
 from skops import io as skops_io
 from tests.app.fuzz_models import archive_of, entries_of, without_digests
 
-from labeldp.app.learners import Encoding
-from labeldp.app.model_store import load_model, save_model
-from labeldp.deep.named import as_floats
+from labeldp.app._learners import Encoding
+from labeldp.app._model_store import load_model, save_model
+from labeldp.deep._named import as_floats
 from labeldp.errors import InvalidInput, LabelDPError
-from labeldp.inputs.columns import Column, ColumnInputs
+from labeldp.inputs._columns import Column, ColumnInputs
 
 ROOT = Path(__file__).resolve().parents[2]
 N = 400
@@ -278,7 +278,7 @@ def test_skops_still_knows_the_types_by_these_names() -> None:
 @pytest.mark.deep
 def test_a_net_larger_than_its_file_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from labeldp.deep import named
+    from labeldp.deep import _named as named
 
     parameters = named.parameters_for("mlp", 3, None, 3)
     net = {"name": "mlp", "parameters": parameters}

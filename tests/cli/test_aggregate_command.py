@@ -17,7 +17,7 @@ from tests.cli.commands import SENTINEL, run
 
 import labeldp as ldp
 from labeldp.aggregates import Aggregate, Histogram
-from labeldp.privacy.ledger import Ledger, default_ledger
+from labeldp.ledger._ledger import Ledger, default_ledger
 
 SITES = ["Aachen", "Zürich", "a, b", "Örebro"]  # in the order of their code points
 RNG = np.random.default_rng(2)
@@ -282,8 +282,8 @@ def test_places_that_cannot_be_used(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from labeldp.app import aggregate as module
-from labeldp.privacy.ledger import Ledger
+from labeldp.app import _aggregate as module
+from labeldp.ledger._ledger import Ledger
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -12,10 +12,10 @@ import pytest
 from tests.cli.commands import run
 
 import labeldp as ldp
-from labeldp.privacy.ledger import default_ledger
-from labeldp.privacy.run_store import RunStore
-from labeldp.privacy.secrets import KeySource, key_id
-from labeldp.privacy.stream import StreamRun
+from labeldp.custody._stream import StreamRun
+from labeldp.ledger._ledger import default_ledger
+from labeldp.ledger._run_store import RunStore
+from labeldp.noise._secrets import KeySource, key_id
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from tests.cli.commands import run
 from tests.contract.test_ledger import charge, execute
 
-from labeldp.privacy.ledger import Ledger
-from labeldp.privacy.noise import new_run_id
+from labeldp.ledger._ledger import Ledger
+from labeldp.noise._words import new_run_id
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.cli.commands import SENTINEL, run
 from typer.testing import CliRunner
 
 from labeldp.cli import app
-from labeldp.privacy.ledger import Ledger, default_ledger
+from labeldp.ledger._ledger import Ledger, default_ledger
 
 
 def people(path: Path, n: int = 400, bad: str | None = None) -> Path:
@@ -278,10 +278,10 @@ def test_version_and_help() -> None:
 
 KILLED = """
 import os, signal, sys
-from labeldp.app import release as module
-from labeldp.privacy.ledger import Ledger
-from labeldp.tables.place import Place
-from labeldp.tables.spec import ReleaseSpec
+from labeldp.app import _release as module
+from labeldp.ledger._ledger import Ledger
+from labeldp.tables.output._place import Place
+from labeldp.tables._spec import ReleaseSpec
 
 source, out, ledger, where = sys.argv[1:]
 die = lambda: os.kill(os.getpid(), signal.SIGKILL)
@@ -357,7 +357,7 @@ def test_the_command_itself(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_is_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from labeldp.tables.staging import Staging
+    from labeldp.tables.output._staging import Staging
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -370,7 +370,7 @@ def test_an_interrupt_is_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_unforeseen_error_is_1_and_quotes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from labeldp.tables.staging import Staging
+    from labeldp.tables.output._staging import Staging
 
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError(SENTINEL)

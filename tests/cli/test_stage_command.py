@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.cli.commands import SENTINEL, run
 
-from labeldp.privacy.ledger import default_ledger
+from labeldp.ledger._ledger import default_ledger
 
 N = 600
 

@@ -11,7 +11,7 @@ import pyarrow.csv
 import pytest
 from tests.cli.commands import SENTINEL, run
 
-from labeldp.privacy.ledger import default_ledger
+from labeldp.ledger._ledger import default_ledger
 
 N = 450
 

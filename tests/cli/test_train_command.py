@@ -22,16 +22,16 @@ from tests.cli.commands import SENTINEL, run
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import labeldp as ldp
-from labeldp.app.learners import NetLearner, TabularLearner, as_logistic
-from labeldp.app.model_store import load_model, save_model
-from labeldp.app.predict import predict
-from labeldp.app.train import TrainSpec, threads_for
-from labeldp.app.train import train as run_train
-from labeldp.app.training_data import InputsSpec
+from labeldp.app._learners import NetLearner, TabularLearner, as_logistic
+from labeldp.app._model_store import load_model, save_model
+from labeldp.app._predict import predict
+from labeldp.app._train import TrainSpec, threads_for
+from labeldp.app._train import train as run_train
+from labeldp.app._training_data import InputsSpec
 from labeldp.cli.tables import clusters_text, quality_text
 from labeldp.errors import InvalidInput, RareCategoriesWarning
 from labeldp.learn import SoftmaxRegression
-from labeldp.privacy.ledger import Ledger, default_ledger
+from labeldp.ledger._ledger import Ledger, default_ledger
 
 N = 1200
 

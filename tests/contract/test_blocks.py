@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from labeldp._strings import CHUNK
 from labeldp.errors import InvalidInput
-from labeldp.privacy.noise import SeededNoise, derive_key, id_blocks
+from labeldp.noise._words import SeededNoise, derive_key, id_blocks
 
 KEY = derive_key(SeededNoise(2).secret(), purpose="ids", facts={})
 MATERIAL = KEY.material("id_blocks")

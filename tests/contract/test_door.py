@@ -22,11 +22,11 @@ import pytest
 from tests.runs import open_run
 
 import labeldp as ldp
+from labeldp.custody._row_ids import RowIds
+from labeldp.custody._table_rows import keep_within_cap
 from labeldp.errors import LargeEpsilonWarning, LeftOutWarning
-from labeldp.evidence.noisy import as_drawn
+from labeldp.evidence._noisy import as_drawn
 from labeldp.learn import ClusterPrior
-from labeldp.privacy.row_ids import RowIds
-from labeldp.privacy.table_rows import keep_within_cap
 
 RR = ldp.RandomizedResponse(5, 1.0)
 LABELS = np.random.default_rng(0).integers(5, size=1000)

@@ -17,10 +17,10 @@ import pytest
 from tests import runs
 
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError
-from labeldp.privacy import ledger_entries
-from labeldp.privacy.events import LabelDraw
-from labeldp.privacy.ledger import Ledger, default_ledger
-from labeldp.privacy.noise import new_run_id
+from labeldp.ledger import _entries as ledger_entries
+from labeldp.ledger._events import LabelDraw
+from labeldp.ledger._ledger import Ledger, default_ledger
+from labeldp.noise._words import new_run_id
 from labeldp.receipt import Receipt
 
 
@@ -303,8 +303,8 @@ def test_default_ledger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def test_clock_going_back_is_harmless(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.set_budget("clicks", "label", 9.0)
     days = iter(range(28, 0, -1))
-    for module in ("ledger", "ledger_charge"):
-        monkeypatch.setattr(f"labeldp.privacy.{module}.now", lambda: f"2026-01-{next(days):02}T00:00:00+00:00")
+    for module in ("_ledger", "_charge"):
+        monkeypatch.setattr(f"labeldp.ledger.{module}.now", lambda: f"2026-01-{next(days):02}T00:00:00+00:00")
     first, second = charge(ledger), charge(ledger)
     ledger.settle(first.run_id, "digest")
     found = ledger.find("clicks", "label", "request")

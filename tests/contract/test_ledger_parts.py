@@ -9,10 +9,10 @@ import pytest
 from tests.contract.test_ledger import charge, execute, inside
 
 from labeldp.errors import LedgerError
-from labeldp.privacy import ledger_entries
-from labeldp.privacy.ledger import Ledger, Part
-from labeldp.privacy.ledger_session import Session
-from labeldp.privacy.noise import new_run_id
+from labeldp.ledger import _entries as ledger_entries
+from labeldp.ledger._ledger import Ledger, Part
+from labeldp.ledger._session import Session
+from labeldp.noise._words import new_run_id
 
 PARTS = [Part(0, "part-00000.parquet", 10, "a" * 64), Part(1, "part-00001.parquet", 0, "b" * 64)]
 

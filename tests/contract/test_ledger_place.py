@@ -16,17 +16,17 @@ from sklearn.linear_model import LogisticRegression
 import labeldp
 from labeldp import LabelDPClassifier
 from labeldp.aggregates import Histogram
-from labeldp.aggregates.tuning import RepeatAndSelect
-from labeldp.app import aggregate as app_aggregate
+from labeldp.aggregates._tuning import RepeatAndSelect
+from labeldp.app import _aggregate as app_aggregate
+from labeldp.app import _train as app_train
 from labeldp.app import stage
-from labeldp.app import train as app_train
+from labeldp.custody._aggregation import aggregate_batches, aggregate_best
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.learn import NoiseCluster, ProportionClassifier
-from labeldp.privacy import ledger_place
-from labeldp.privacy.aggregation import aggregate_batches, aggregate_best
-from labeldp.privacy.ledger import Ledger
-from labeldp.privacy.ledger_place import LedgerUrl, network_kind, runs_folder
-from labeldp.tables.evidence import read_noisy
+from labeldp.ledger import _place as ledger_place
+from labeldp.ledger._ledger import Ledger
+from labeldp.ledger._place import LedgerUrl, network_kind, runs_folder
+from labeldp.tables._evidence import read_noisy
 
 MOUNTS = """\
 22 27 0:21 / /proc rw,relatime - proc proc rw

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from labeldp.privacy.ledger import Ledger
+from labeldp.ledger._ledger import Ledger
 
 CHARGE = """
 import sys
 from labeldp.errors import BudgetExceeded
-from labeldp.privacy.events import LabelDraw
-from labeldp.privacy.ledger import Ledger, Spending
-from labeldp.privacy.noise import new_run_id
+from labeldp.ledger._events import LabelDraw
+from labeldp.ledger._ledger import Ledger, Spending
+from labeldp.noise._words import new_run_id
 
 ledger = Ledger(sys.argv[1], budget=float(sys.argv[2]))
 for _ in range(int(sys.argv[3])):

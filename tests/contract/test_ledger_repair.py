@@ -11,9 +11,9 @@ import pytest
 from tests.contract.test_ledger_rows import charge
 
 from labeldp.errors import InvalidInput, LedgerError
-from labeldp.privacy.ledger import Ledger
-from labeldp.privacy.ledger_repair import Orphan, orphans, repair
-from labeldp.privacy.noise import new_run_id
+from labeldp.ledger._ledger import Ledger
+from labeldp.ledger._repair import Orphan, orphans, repair
+from labeldp.noise._words import new_run_id
 
 HOUR = 3600
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from tests import runs
 
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RowsOverlap
-from labeldp.privacy.events import LabelDraw
-from labeldp.privacy.ledger import Ledger, RunRecord
-from labeldp.privacy.ledger_charge import Spending, now, opening
-from labeldp.privacy.ledger_spend import Spend
-from labeldp.privacy.noise import new_run_id
-from labeldp.privacy.rowset import RowSetBuilder
-from labeldp.privacy.run_store import RunStore
+from labeldp.ledger._charge import Spending, now, opening
+from labeldp.ledger._events import LabelDraw
+from labeldp.ledger._ledger import Ledger, RunRecord
+from labeldp.ledger._rowset import RowSetBuilder
+from labeldp.ledger._run_store import RunStore
+from labeldp.ledger._spend import Spend
+from labeldp.noise._words import new_run_id
 from labeldp.receipt import Receipt
 
 MILLION = 1_000_000
@@ -181,7 +181,7 @@ def test_a_row_set_that_cannot_be_trusted_counts_for_every_row(ledger: Ledger, h
 
 def test_the_row_set_is_private_and_on_disk_before_the_charge(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    from labeldp.privacy.ledger_session import Session
+    from labeldp.ledger._session import Session
 
     real = Session.append
 
@@ -351,7 +351,7 @@ def test_spent_is_never_less_than_any_row_spent_and_exact_in_one_space(runs: lis
 def test_a_charge_that_fits_in_any_case_reads_no_row_sets(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     budget(ledger, 9.0)
     charge(ledger, np.arange(10))
-    from labeldp.privacy.ledger_rows import RowSets
+    from labeldp.ledger._rows import RowSets
 
     def refuse(*_: object) -> None:
         raise AssertionError

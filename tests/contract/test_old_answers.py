@@ -30,10 +30,11 @@ from typer.testing import CliRunner
 
 import labeldp as ldp
 from labeldp.cli import app
+from labeldp.custody import _charge as charge
 from labeldp.errors import RawLabelsWarning, RepeatWarning
 from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier
-from labeldp.privacy import charge
-from labeldp.protocol import estimator, metrics
+from labeldp.protocol import _estimator as estimator
+from labeldp.protocol import metrics
 
 X, y3 = make_blobs(300, centers=3, random_state=0, cluster_std=1.0)
 X = X.astype(np.float32)
@@ -159,7 +160,7 @@ def test_with_two_classes_all_numbers_of_stages_are_one_request(ledger, way):
 
 
 def test_a_run_that_is_picked_up_reads_its_labels_and_is_no_old_answer(ledger, monkeypatch):
-    from labeldp.privacy.run import Run
+    from labeldp.custody._run import Run
 
     def die(self):
         raise KeyboardInterrupt

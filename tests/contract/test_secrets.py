@@ -18,13 +18,13 @@ import pytest
 from tests.runs import open_run
 
 import labeldp as ldp
-from labeldp.privacy import secrets
-from labeldp.privacy.charge import kept_secret
-from labeldp.privacy.noise import derive_key
-from labeldp.privacy.row_ids import RowIds
-from labeldp.privacy.run_store import RunStore
-from labeldp.privacy.secrets import KeySource, Secret, create_key_file, destroy_key_file, key_id, run_secret
-from labeldp.privacy.stream import StreamRun
+from labeldp.custody._charge import kept_secret
+from labeldp.custody._row_ids import RowIds
+from labeldp.custody._stream import StreamRun
+from labeldp.ledger._run_store import RunStore
+from labeldp.noise import _secrets as secrets
+from labeldp.noise._secrets import KeySource, Secret, create_key_file, destroy_key_file, key_id, run_secret
+from labeldp.noise._words import derive_key
 
 RELEASE = bytes.fromhex("f0e1d2c3b4a5968778695a4b3c2d1e0f00112233445566778899aabbccddeeff")
 OTHER = hashlib.sha256(b"another").digest()

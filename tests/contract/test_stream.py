@@ -11,10 +11,11 @@ import pytest
 
 import labeldp as ldp
 from labeldp._hash import public_hash
-from labeldp.privacy import rowset, stream
-from labeldp.privacy.blocks import Blocks, integers_or_names
-from labeldp.privacy.stream import StreamRun
-from labeldp.privacy.worker import SecondPass
+from labeldp.custody import _stream as stream
+from labeldp.custody._batches import SecondPass
+from labeldp.custody._stream import StreamRun
+from labeldp.ledger import _rowset as rowset
+from labeldp.noise._blocks import Blocks, integers_or_names
 
 LABELS = np.random.default_rng(0).integers(6, size=5000).astype(np.int32)
 IDS = np.random.default_rng(1).permutation(10**6)[:5000]

@@ -26,13 +26,13 @@ from tests.corpus.world import RUN_ID, dies, world
 
 import labeldp as ldp
 from labeldp.aggregates import Histogram, Vote
-from labeldp.aggregates.tuning import RepeatAndSelect
+from labeldp.aggregates._tuning import RepeatAndSelect
 from labeldp.app import stage
+from labeldp.custody._aggregation import aggregate_batches, aggregate_best
 from labeldp.errors import LabelDPError
 from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier
-from labeldp.privacy.aggregation import aggregate_batches, aggregate_best
 from labeldp.research.peer import Peer, PeerToPeer
-from labeldp.tables.priors import PriorTable
+from labeldp.tables._priors import PriorTable
 
 N, K = 60, 3
 ROW = np.arange(N)

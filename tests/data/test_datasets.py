@@ -16,7 +16,10 @@ import numpy as np
 import pytest
 
 from labeldp import datasets
-from labeldp.datasets import catalogue, files, images, tables
+from labeldp.datasets import _catalogue as catalogue
+from labeldp.datasets import _files as files
+from labeldp.datasets import _images as images
+from labeldp.datasets import _tables as tables
 from labeldp.errors import InvalidInput, LabelDPWarning, MissingExtra, ReleaseError
 
 # Data may lie in LABELDP_DATA or in a folder shared/data beside the checkout.

@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 import labeldp as ldp
 from labeldp.deep import Recipe, TorchClassifier
+from labeldp.deep._placement import from_first
 from labeldp.deep.models import Mlp
-from labeldp.deep.placement import from_first
 
 K, N = 3, 200
 

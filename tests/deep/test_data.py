@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import labeldp as ldp
 from labeldp.deep import evidence_of, with_evidence
-from labeldp.deep.data import WATCHED, fingerprint
+from labeldp.deep._data import WATCHED, fingerprint
 
 N, K = 200, 7
 

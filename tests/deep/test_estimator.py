@@ -21,16 +21,8 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import labeldp as ldp
-from labeldp.deep import (
-    Recipe,
-    TorchClassifier,
-    cross_entropy,
-    debiased_loss,
-    estimator,
-    generalised_cross_entropy,
-    posterior_loss,
-    with_evidence,
-)
+from labeldp.deep import Recipe, TorchClassifier, cross_entropy, debiased_loss, generalised_cross_entropy, posterior_loss, with_evidence
+from labeldp.deep import _estimator as estimator
 from labeldp.deep.models import Mlp, SmallConvNet
 from labeldp.errors import SeenRowsWarning
 from labeldp.learn import ClusterPrior, LearnOptions

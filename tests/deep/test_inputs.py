@@ -8,8 +8,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
 
 import labeldp as ldp
-from labeldp.deep import Recipe, Resident, Streamed, as_inputs, evidence_of, inputs, predict, train, with_evidence
-from labeldp.deep.inputs import Inputs
+from labeldp.deep import Recipe, Resident, Streamed, as_inputs, evidence_of, predict, train, with_evidence
+from labeldp.deep import _inputs as inputs
+from labeldp.deep._inputs import Inputs
 from labeldp.deep.models import Mlp, SmallConvNet
 
 N, K = 90, 3

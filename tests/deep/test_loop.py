@@ -13,7 +13,7 @@ from torch import nn
 
 import labeldp as ldp
 from labeldp.deep import augment, debias_weights, debiased_loss, evidence_of, likelihood_loss, posterior_loss
-from labeldp.deep.loop import Recipe, _batches, predict, train
+from labeldp.deep._loop import Recipe, _batches, predict, train
 from labeldp.deep.models import Mlp, SmallConvNet
 from labeldp.deep.schedules import triangular
 

@@ -19,11 +19,11 @@ from labeldp.deep import (
     debiased_loss,
     generalised_cross_entropy,
     likelihood_loss,
-    losses,
     mixup_loss,
     posterior_loss,
 )
-from labeldp.laws import sets
+from labeldp.deep import _losses as losses
+from labeldp.laws import _sets as sets
 
 TABLE_LOSSES = {
     "likelihood": likelihood_loss,

@@ -8,7 +8,8 @@ import torch
 from torch.nn import functional
 
 from labeldp import InvalidInput
-from labeldp.deep import Candidates, likelihood_loss, losses, mixup_loss, posterior_loss
+from labeldp.deep import Candidates, likelihood_loss, mixup_loss, posterior_loss
+from labeldp.deep import _losses as losses
 
 SCALE = 2.0**16  # GradScaler's first
 

@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 from labeldp import InvalidInput
 from labeldp.deep import Recipe, augment, models, predict
-from labeldp.deep.inputs import as_inputs
+from labeldp.deep._inputs import as_inputs
 from labeldp.research import ssl
 from labeldp.research.embed import Embedder
 from labeldp.research.ssl import byol_loss, nt_xent, scan_loss, self_label_loss

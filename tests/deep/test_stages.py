@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 import labeldp as ldp
-from labeldp.deep import Recipe, TorchClassifier, cross_entropy, debiased_loss, posterior_loss, stages
-from labeldp.deep.forms import Form
+from labeldp.deep import Recipe, TorchClassifier, cross_entropy, debiased_loss, posterior_loss
+from labeldp.deep import _stages as stages
+from labeldp.deep._forms import Form
 from labeldp.deep.models import Mlp
 
 K, N = 4, 900

@@ -17,11 +17,11 @@ import torch
 from tests.app.fuzz_models import without_digests
 from tests.cli.commands import SENTINEL, run
 
-from labeldp.app.model_store import load_model
-from labeldp.deep import named
+from labeldp.app._model_store import load_model
+from labeldp.deep import _named as named
 from labeldp.errors import InvalidInput
-from labeldp.privacy.ledger import default_ledger
-from labeldp.tables.evidence import read_noisy
+from labeldp.ledger._ledger import default_ledger
+from labeldp.tables._evidence import read_noisy
 
 Image = pytest.importorskip("PIL.Image")
 

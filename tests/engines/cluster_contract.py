@@ -15,13 +15,13 @@ from tests.adversarial.test_keys_never_show import Watch, variables, watch
 from tests.engines.faults import ONCE, SENTINEL, injected
 from tests.engines.test_engines_agree import CLASSES, crashed, read, spec_of, table, write
 
-from labeldp.app.release import release
+from labeldp.app._release import release
+from labeldp.custody._stream import StreamRun
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.laws import LAWS
-from labeldp.privacy.ledger import Ledger
-from labeldp.privacy.ledger_repair import orphans
-from labeldp.privacy.stream import StreamRun
-from labeldp.tables.spec import ReleaseSpec
+from labeldp.ledger._ledger import Ledger
+from labeldp.ledger._repair import orphans
+from labeldp.tables._spec import ReleaseSpec
 
 __all__ = ["watch"]
 ROWS = 4000

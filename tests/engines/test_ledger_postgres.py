@@ -16,9 +16,9 @@ from tests.contract.test_ledger import charge, kept
 from tests.engines import postgres
 
 from labeldp.errors import InvalidInput, LedgerError, MissingExtra
-from labeldp.privacy.ledger import Ledger
-from labeldp.privacy.ledger_place import LedgerUrl
-from labeldp.privacy.noise import new_run_id
+from labeldp.ledger._ledger import Ledger
+from labeldp.ledger._place import LedgerUrl
+from labeldp.noise._words import new_run_id
 
 pytestmark = [pytest.mark.engines, pytest.mark.skipif(bool(postgres.why_not()), reason=postgres.why_not())]
 
@@ -159,7 +159,7 @@ def test_a_newer_format_is_refused(ledger: Ledger) -> None:
 def test_without_the_extra_the_message_is_the_command_that_installs_it(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['psycopg'] = None\n"
-        "from labeldp.privacy.ledger import Ledger\n"
+        "from labeldp.ledger._ledger import Ledger\n"
         "from labeldp.errors import MissingExtra\n"
         "try: Ledger('postgresql://a:s3cr3t@b/c').runs()\n"
         "except MissingExtra as error: print(error)\n"

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import labeldp as ldp
-from labeldp.tables import distributed
 from labeldp.tables import spark as engine
+from labeldp.tables.engines import _cluster as distributed
 
 pytestmark = pytest.mark.engines
 

@@ -13,16 +13,16 @@ import pytest
 from skops import io as skops_io
 from tests.prior_models import JITTERY, Jittery, asked
 
-from labeldp.app.priors import PriorModel
-from labeldp.app.release import Release, release
+from labeldp.app._priors import PriorModel
+from labeldp.app._release import Release, release
+from labeldp.custody import _charge as charge
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.privacy import charge
-from labeldp.privacy.ledger import Ledger
-from labeldp.privacy.noise import SeededNoise
-from labeldp.tables.output import Publication
-from labeldp.tables.priors import PriorTable
-from labeldp.tables.spec import ReleaseSpec
-from labeldp.tables.table import WEIGHTS
+from labeldp.ledger._ledger import Ledger
+from labeldp.noise._words import SeededNoise
+from labeldp.tables._priors import PriorTable
+from labeldp.tables._spec import ReleaseSpec
+from labeldp.tables.formats._table import WEIGHTS
+from labeldp.tables.output._output import Publication
 
 pytestmark = [
     pytest.mark.engines,

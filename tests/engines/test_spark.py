@@ -14,11 +14,11 @@ from tests.engines.cluster_contract import Contract, files_below, watch
 from tests.engines.test_engines_agree import read, spec_of, table, write
 
 from labeldp.errors import InvalidInput
-from labeldp.privacy.ledger import Ledger
+from labeldp.ledger._ledger import Ledger
 from labeldp.tables import spark as on_spark
-from labeldp.tables.jobs import PinJob
-from labeldp.tables.place import Place
-from labeldp.tables.spec import ReleaseSpec
+from labeldp.tables._spec import ReleaseSpec
+from labeldp.tables.engines._jobs import PinJob
+from labeldp.tables.output._place import Place
 
 __all__ = ["watch"]
 pytestmark = pytest.mark.engines
@@ -85,11 +85,11 @@ def test_a_column_that_spark_keeps_to_itself_is_named(spark: Any, tmp_path: Path
 
 
 def test_a_plan_shows_the_job_and_nothing_of_it(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    from labeldp.privacy.stream import StreamRun
-    from labeldp.tables.jobs import Loan, Work
-    from labeldp.tables.labels import LabelCodec
-    from labeldp.tables.spec import law_of
-    from labeldp.tables.table import Shape
+    from labeldp.custody._stream import StreamRun
+    from labeldp.tables._spec import law_of
+    from labeldp.tables.engines._jobs import Loan, Work
+    from labeldp.tables.formats._labels import LabelCodec
+    from labeldp.tables.formats._table import Shape
 
     spec, schema = spec_of(), pa.schema([("id", pa.int64()), ("label", pa.int32())])
     run = StreamRun(law_of(spec, 10), classes=spec.classes, dataset="d", column="label", ledger=Ledger(Path("/nowhere/ledger.db")))

@@ -11,10 +11,10 @@ import pytest
 
 import labeldp as ldp
 from labeldp.app import stage
+from labeldp.custody._staged import StageTurn
 from labeldp.errors import InvalidInput
-from labeldp.privacy.ledger import Ledger
-from labeldp.privacy.staged import StageTurn
-from labeldp.tables.evidence import read_noisy
+from labeldp.ledger._ledger import Ledger
+from labeldp.tables._evidence import read_noisy
 
 pytestmark = [  # the engines leave sockets open, and warn of their own settings
     pytest.mark.engines,

@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.cmac import CMAC
 
-from labeldp.privacy import noise
+from labeldp.noise import _words as noise
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "noise.md"
 VECTORS: dict[str, Any] = json.loads(re.search(r"```json vectors\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL).group(1))
@@ -167,7 +167,7 @@ def test_seeded() -> None:
 def test_cmac_of_the_rfc() -> None:
     """RFC 4493, section 4: the examples, all at once."""
     from labeldp._strings import Strings
-    from labeldp.privacy.cmac import cmac_chunks
+    from labeldp.noise._cmac import cmac_chunks
 
     key = bytes.fromhex("2b7e151628aed2a6abf7158809cf4f3c")
     message = bytes.fromhex(

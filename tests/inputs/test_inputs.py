@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from labeldp.app.learners import MOST_CATEGORIES, Encoding, count_categories, fit_ordinal
-from labeldp.deep.named import as_floats
+from labeldp.app._learners import MOST_CATEGORIES, Encoding, count_categories, fit_ordinal
+from labeldp.deep._named import as_floats
 from labeldp.errors import InvalidInput
 from labeldp.inputs import inputs_from_dict
-from labeldp.inputs.columns import Column, ColumnInputs, learn_columns
-from labeldp.inputs.images import ImageInputs, NamesOfFiles, pixels_of
-from labeldp.learn.features import MAX_CATEGORIES
+from labeldp.inputs._columns import Column, ColumnInputs, learn_columns
+from labeldp.inputs._images import ImageInputs, NamesOfFiles, pixels_of
+from labeldp.learn._features import MAX_CATEGORIES
 
 
 def read_back(inputs: ColumnInputs) -> ColumnInputs:

@@ -6,11 +6,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from labeldp.laws import AutoLaw, PriorSplit, RandomizedResponse, RRTopK, SubsetSelection, exact_epsilon, sets
-from labeldp.laws.auto import RR, SPLIT, SUBSET
-from labeldp.laws.information import response_scores, split_information, split_scores, subset_scores
-from labeldp.laws.prior import quantise
-from labeldp.laws.subset import even_half
+from labeldp.laws import AutoLaw, PriorSplit, RandomizedResponse, RRTopK, SubsetSelection, exact_epsilon
+from labeldp.laws import _sets as sets
+from labeldp.laws._auto import RR, SPLIT, SUBSET
+from labeldp.laws._information import response_scores, split_information, split_scores, subset_scores
+from labeldp.laws._prior import quantise
+from labeldp.laws._subset import even_half
 from labeldp.testing import CounterWords
 
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from labeldp.errors import InvalidInput
-from labeldp.laws import RRTopK, RRWithPrior, sets
-from labeldp.laws.exact import exp_floor
-from labeldp.laws.prior import quantise
+from labeldp.laws import RRTopK, RRWithPrior
+from labeldp.laws import _sets as sets
+from labeldp.laws._exact import exp_floor
+from labeldp.laws._prior import quantise
 from labeldp.testing import CounterWords
 
 WEIGHTS = st.integers(0, 6).map(float) | st.floats(0, 1)

@@ -17,7 +17,8 @@ from scipy.optimize import brentq
 
 import labeldp as ldp
 from labeldp.laws import LAWS, ClusterRR, RandomizedResponse
-from labeldp.laws.cluster import GRID, resampling_words
+from labeldp.laws._cluster import GRID, resampling_words
+from labeldp.laws._exact import WORD, exp_floor
 from labeldp.laws.cluster_budget import (
     ClusterBudget,
     corollary_1,
@@ -27,7 +28,6 @@ from labeldp.laws.cluster_budget import (
     smoothed,
     split_budget,
 )
-from labeldp.laws.exact import WORD, exp_floor
 from labeldp.testing import CounterWords, check_law
 
 VECTORS = json.loads((Path(__file__).parent.parent / "golden" / "vectors.json").read_text())

@@ -24,8 +24,8 @@ from labeldp.laws import (
     exact_epsilon,
     law_from_dict,
     register_law,
-    sets,
 )
+from labeldp.laws import _sets as sets
 from labeldp.testing import CounterWords, check_law
 
 SMALL: list[Law] = [

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labeldp.laws import Law, RandomizedResponse, SubsetSelection
-from labeldp.laws.base import worst_ratio
-from labeldp.laws.exact import exp_floor, log_ceil, log_ratio
+from labeldp.laws._base import worst_ratio
+from labeldp.laws._exact import exp_floor, log_ceil, log_ratio
 
 EPSILONS = st.floats(1e-9, 700)
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labeldp.laws import PriorSplit, RandomizedResponse, RRTopK, RRWithPrior, SubsetSelection, exact_epsilon, kernel
-from labeldp.laws.exact import exp_floor
+from labeldp.laws import PriorSplit, RandomizedResponse, RRTopK, RRWithPrior, SubsetSelection, exact_epsilon
+from labeldp.laws import _kernel as kernel
+from labeldp.laws._exact import exp_floor
 
 VECTORS = json.loads((Path(__file__).parent.parent / "golden" / "vectors.json").read_text())
 IN_E = {"1": 0.0, "2": math.log(2), "3": math.log(3), "9": math.log(9), "20": math.log(20)}

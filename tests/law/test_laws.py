@@ -12,21 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labeldp.errors import InvalidInput
-from labeldp.laws import (
-    Alibi,
-    AutoLaw,
-    ClusterRR,
-    Law,
-    PriorSplit,
-    RandomizedResponse,
-    RRTopK,
-    RRWithPrior,
-    SubsetSelection,
-    exact_epsilon,
-    kernel,
-)
-from labeldp.laws.exact import WORD, exp_floor
-from labeldp.laws.subset import best_size, uniform_information
+from labeldp.laws import Alibi, AutoLaw, ClusterRR, Law, PriorSplit, RandomizedResponse, RRTopK, RRWithPrior, SubsetSelection, exact_epsilon
+from labeldp.laws import _kernel as kernel
+from labeldp.laws._exact import WORD, exp_floor
+from labeldp.laws._subset import best_size, uniform_information
 from labeldp.testing import CounterWords
 
 EPSILONS = st.floats(1e-6, 700) | st.floats(1e-3, 12)
@@ -221,7 +210,7 @@ def test_exact_epsilon_of_plain_matrices() -> None:
 
 def test_the_order_of_a_subset_sample_is_uniform() -> None:
     """All 60 ordered samples of 3 out of 5 classes, two-sided: chi-square at 1e-6 (59 degrees: 129.6) and not suspiciously even."""
-    from labeldp.laws.words import ordered_sample
+    from labeldp.laws._words import ordered_sample
 
     n = 60_000
     drawn = ordered_sample(CounterWords(np.arange(n), seed=5), 5, 3, first=1).astype(np.int64)
@@ -232,7 +221,7 @@ def test_the_order_of_a_subset_sample_is_uniform() -> None:
 
 def test_rejected_words_are_replaced_by_their_next_attempt() -> None:
     """Bound 3: the word 0 has low product 0 < 2^64 mod 3 = 1 and is rejected; attempt t of step i uses counter first + i + t steps."""
-    from labeldp.laws.words import below
+    from labeldp.laws._words import below
 
     words = CounterWords(
         np.arange(4, dtype=np.int64), fixed={1: np.array([0, 1, 2**63, 0], dtype=np.uint64), 5: np.array([2**64 - 1] * 4, dtype=np.uint64)}

@@ -18,9 +18,9 @@ from tests.cli.commands import run
 
 import labeldp as ldp
 from labeldp.app.plan import plan
+from labeldp.custody._door import open_run
+from labeldp.custody._request import Account
 from labeldp.laws import LAWS, parse_law, spellings
-from labeldp.privacy.door import open_run
-from labeldp.privacy.request import Account
 from labeldp.testing import check_law
 
 ROOT = Path(__file__).resolve().parents[2]

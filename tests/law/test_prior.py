@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labeldp.errors import InvalidInput
-from labeldp.laws import LAWS, AutoLaw, ClusterRR, PriorSplit, RRTopK, RRWithPrior, sets
-from labeldp.laws.prior import TOP, as_prior, quantise
+from labeldp.laws import LAWS, AutoLaw, ClusterRR, PriorSplit, RRTopK, RRWithPrior
+from labeldp.laws import _sets as sets
+from labeldp.laws._prior import TOP, as_prior, quantise
 from labeldp.testing import CounterWords
 
 LAWS_WITH_PRIOR = [RRTopK(4, 1.0, 2), RRWithPrior(4, 1.0), PriorSplit(4, 1.0), AutoLaw(4, 1.0), ClusterRR(4, 1.0)]

@@ -15,8 +15,8 @@ from scipy.stats import chi2, laplace
 
 import labeldp as ldp
 from labeldp.laws import LAWS, Alibi, exact_epsilon
-from labeldp.laws.exact import WORD, exp_floor
-from labeldp.laws.scores import level_words
+from labeldp.laws._exact import WORD, exp_floor
+from labeldp.laws._scores import level_words
 from labeldp.testing import CounterWords, check_law
 
 VECTORS = json.loads((Path(__file__).parent.parent / "golden" / "vectors.json").read_text())

@@ -29,8 +29,8 @@ from tests.naming import named
 import labeldp as ldp
 from labeldp._rounding import exact, sum_up
 from labeldp.learn import ClusterPrior, NoiseCluster
-from labeldp.learn.clusters import clustering_request, clusters_for, find_clusters
-from labeldp.protocol.groups import left_of
+from labeldp.learn._clusters import clustering_request, clusters_for, find_clusters
+from labeldp.protocol._groups import left_of
 
 K = 4
 MISTAKE = 1e-6  # chance that a test of a random draw fails although all is right
@@ -237,7 +237,7 @@ def test_a_fit_that_died_between_its_charges_goes_on_with_the_answer_that_it_has
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     model = classifier(ClusterPrior(n_clusters=8, epsilon=0.1), noise=None, ledger=ledger, dataset="people")
     with monkeypatch.context() as patched:
-        patched.setattr("labeldp.protocol.estimator.run_stages", lambda *_, **__: 1 / 0)
+        patched.setattr("labeldp.protocol._estimator.run_stages", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             clone(model).fit(X, y)
     assert [run.state for run in ledger.runs()] == ["settled", "charged"]

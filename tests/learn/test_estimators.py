@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
 from labeldp.learn import ClusterPrior, LearnOptions, NoiseCluster, ProportionClassifier, SoftmaxRegression
-from labeldp.protocol.estimator import LabelDPEstimator, StagedEstimator
+from labeldp.protocol._estimator import LabelDPEstimator, StagedEstimator
 
 TORCH = pytest.param("labeldp.deep.TorchClassifier", marks=pytest.mark.deep)
 STAGED = ["labeldp.learn.LabelDPClassifier", TORCH]

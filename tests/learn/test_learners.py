@@ -15,9 +15,11 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 import labeldp as ldp
-from labeldp.learn import SoftmaxRegression, em, likelihood
-from labeldp.learn.learners import LearnOptions
-from labeldp.learn.model import Model, seeded, take, weight_keyword
+from labeldp.learn import SoftmaxRegression
+from labeldp.learn import _em as em
+from labeldp.learn import _likelihood as likelihood
+from labeldp.learn._learners import LearnOptions
+from labeldp.learn._model import Model, seeded, take, weight_keyword
 
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning")
 

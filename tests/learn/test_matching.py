@@ -13,7 +13,7 @@ from sklearn.naive_bayes import GaussianNB
 import labeldp as ldp
 from labeldp.errors import LabelDPWarning
 from labeldp.learn import NoiseCluster
-from labeldp.tables.evidence import read_noisy
+from labeldp.tables._evidence import read_noisy
 
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning", "ignore::labeldp.errors.UnrecordedWarning")
 K, N, EPS = 3, 600, 5.0

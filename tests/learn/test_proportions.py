@@ -18,7 +18,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import labeldp as ldp
 from labeldp.learn import NoiseCluster, ProportionClassifier, SoftmaxRegression
-from labeldp.learn.evidence_loss import CountEvidence, RowEvidence, objective
+from labeldp.learn._evidence_loss import CountEvidence, RowEvidence, objective
 
 K = 3
 MISTAKE = 1e-6  # chance that a right implementation fails a statistical test

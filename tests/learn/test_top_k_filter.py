@@ -7,8 +7,8 @@ from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
 from labeldp.evidence import concat
-from labeldp.learn import learners
-from labeldp.protocol.fitting import in_top_k
+from labeldp.learn import _learners as learners
+from labeldp.protocol._fitting import in_top_k
 
 N = 300
 

@@ -14,7 +14,7 @@ from scipy.stats import binom, chi2
 from tests.aggregates.exact import report_law
 
 from labeldp.errors import InvalidInput
-from labeldp.laws.exact import WORD
+from labeldp.laws._exact import WORD
 from labeldp.research.peer import Learner, PeerToPeer, Report, User, flip_words, ones_shares, reported, run
 from labeldp.research.peer_accountant import Pair, Reports
 from labeldp.testing import CounterWords

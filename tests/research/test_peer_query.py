@@ -14,9 +14,11 @@ from tests.aggregates.exact import report_law
 
 import labeldp as ldp
 from labeldp.aggregates import Aggregate, Histogram, query_from_dict
+from labeldp.custody import _answers as answers
+from labeldp.custody._aggregation import aggregate_batches
 from labeldp.errors import InvalidInput
-from labeldp.privacy import answers, keys, noise
-from labeldp.privacy.aggregation import aggregate_batches
+from labeldp.noise import _keys as keys
+from labeldp.noise import _words as noise
 from labeldp.research.peer import Peer, PeerToPeer
 
 FALSE_ALARM = 1e-6

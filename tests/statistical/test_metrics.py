@@ -14,9 +14,9 @@ from sklearn.preprocessing import OneHotEncoder
 
 import labeldp as ldp
 from labeldp.errors import UnmeasuredWarning
-from labeldp.learn.learners import LearnOptions
+from labeldp.learn._learners import LearnOptions
 from labeldp.protocol import metrics
-from labeldp.protocol.fitting import hold_out
+from labeldp.protocol._fitting import hold_out
 
 FALSE_ALARM = 1e-6
 SIGMAS = 4.9  # two-sided normal quantile of FALSE_ALARM

@@ -17,7 +17,7 @@ import labeldp as ldp
 from labeldp.errors import InvalidInput, MergedClassesWarning
 from labeldp.laws import AutoLaw, Law, PriorSplit, RandomizedResponse, SubsetSelection
 from labeldp.learn import ClusterPrior
-from labeldp.tables.evidence import read_noisy
+from labeldp.tables._evidence import read_noisy
 from labeldp.testing import CounterWords
 
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning", "ignore::labeldp.errors.UnrecordedWarning")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from labeldp.privacy import noise
+from labeldp.noise import _words as noise
 
 FALSE_ALARM = 1e-6
 ROWS = 200_000

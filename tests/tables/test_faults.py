@@ -16,10 +16,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from labeldp.app.release import release
+from labeldp.app._release import release
 from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
-from labeldp.privacy.ledger import Ledger
-from labeldp.tables.spec import ReleaseSpec
+from labeldp.ledger._ledger import Ledger
+from labeldp.tables._spec import ReleaseSpec
 
 CLASSES = tuple("abcd")
 FILES = 4

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from labeldp.errors import DomainLeakWarning, InvalidInput
-from labeldp.tables.labels import LabelCodec, check_type, distinct_labels, parse_classes
-from labeldp.tables.parquet import ParquetSource, read_facts
+from labeldp.tables.formats._labels import LabelCodec, check_type, distinct_labels, parse_classes
+from labeldp.tables.formats._parquet import ParquetSource, read_facts
 
 WIDE = pa.table(
     {

@@ -14,8 +14,8 @@ import pyarrow.fs as pafs
 import pytest
 
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.tables.place import Place
-from labeldp.tables.staging import Part, Staging, unfinished
+from labeldp.tables.output._place import Place
+from labeldp.tables.output._staging import Part, Staging, unfinished
 
 RUN = "0123456789abcdef0123456789abcdef"
 

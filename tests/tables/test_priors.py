@@ -19,21 +19,22 @@ from skops import io as skops_io
 from tests.prior_models import JITTERY, Jittery, asked
 from typer.testing import CliRunner
 
-from labeldp.app.priors import PriorModel
-from labeldp.app.release import release
-from labeldp.app.train import TrainSpec, train
-from labeldp.app.training_data import InputsSpec
+from labeldp.app._priors import PriorModel
+from labeldp.app._release import release
+from labeldp.app._train import TrainSpec, train
+from labeldp.app._training_data import InputsSpec
 from labeldp.cli import app
+from labeldp.custody import _batches as worker
+from labeldp.custody import _charge as charge
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPError, MissingExtra, ReleaseError
-from labeldp.privacy import charge, worker
-from labeldp.privacy.ledger import Ledger
-from labeldp.privacy.ledger_repair import orphans, repair
-from labeldp.privacy.noise import SeededNoise
-from labeldp.privacy.run_store import RunStore
-from labeldp.tables.output import Publication
-from labeldp.tables.priors import OpenPrior, PriorTable, opened
-from labeldp.tables.spec import ReleaseSpec
-from labeldp.tables.table import WEIGHTS
+from labeldp.ledger._ledger import Ledger
+from labeldp.ledger._repair import orphans, repair
+from labeldp.ledger._run_store import RunStore
+from labeldp.noise._words import SeededNoise
+from labeldp.tables._priors import OpenPrior, PriorTable, opened
+from labeldp.tables._spec import ReleaseSpec
+from labeldp.tables.formats._table import WEIGHTS
+from labeldp.tables.output._output import Publication
 
 N, CLASSES = 3000, ("ash", "birch", "cedar", "sentinel-zz")
 K = len(CLASSES)

@@ -11,12 +11,12 @@ import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 import pytest
 
-from labeldp.app.release import release
+from labeldp.app._release import release
 from labeldp.errors import BudgetExceeded, DomainLeakWarning, InvalidInput, ReleaseError
 from labeldp.laws import law_from_dict
-from labeldp.privacy.ledger import Ledger
-from labeldp.tables.evidence import read_noisy
-from labeldp.tables.spec import ReleaseSpec
+from labeldp.ledger._ledger import Ledger
+from labeldp.tables._evidence import read_noisy
+from labeldp.tables._spec import ReleaseSpec
 
 N, K = 6000, 4
 
@@ -353,7 +353,7 @@ def test_released_tables_are_not_released_again(tmp_path: Path, ledger: Ledger) 
 
 
 def test_row_groups_do_not_tell_how_long_raw_labels_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from labeldp.tables import parquet
+    from labeldp.tables.formats import _parquet as parquet
 
     monkeypatch.setattr(parquet, "BATCH_BYTES", 1 << 14)
     monkeypatch.setattr(parquet, "GROUP_BYTES", 1 << 14)

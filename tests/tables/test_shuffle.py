@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from labeldp.errors import ReleaseError
-from labeldp.tables import shuffle as shuffle_module
-from labeldp.tables.place import Place
-from labeldp.tables.shuffle import Shuffle, order_of
-from labeldp.tables.staging import workplace
+from labeldp.tables.engines import _shuffle as shuffle_module
+from labeldp.tables.engines._shuffle import Shuffle, order_of
+from labeldp.tables.output._place import Place
+from labeldp.tables.output._staging import workplace
 
 
 @pytest.mark.parametrize("total_rows", [0, 1 << 18, 1 << 23, 1 << 40])

@@ -15,15 +15,16 @@ import pytest
 
 import labeldp as ldp
 from labeldp.app import stage
-from labeldp.app.release import Release, release
+from labeldp.app._release import Release, release
+from labeldp.custody import _batches as worker
+from labeldp.custody import _stream as stream
+from labeldp.custody._staged import StageTurn
 from labeldp.errors import InvalidInput, LedgerError, ReleaseError
-from labeldp.privacy import stream, worker
-from labeldp.privacy.ledger import Ledger
-from labeldp.privacy.run_store import RunStore
-from labeldp.privacy.staged import StageTurn
-from labeldp.tables.evidence import read_noisy
-from labeldp.tables.priors import PriorTable
-from labeldp.tables.stages import ReleasePlan
+from labeldp.ledger._ledger import Ledger
+from labeldp.ledger._run_store import RunStore
+from labeldp.tables._evidence import read_noisy
+from labeldp.tables._priors import PriorTable
+from labeldp.tables._stages import ReleasePlan
 
 N, K = 6000, 12
 PRIOR = [f"p{c}" for c in range(K)]

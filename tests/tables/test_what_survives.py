@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import labeldp as ldp
-from labeldp.app.release import Release
-from labeldp.tables.evidence import read_noisy
+from labeldp.app._release import Release
+from labeldp.tables._evidence import read_noisy
 
 N, CLASSES = 400, ["no", "yes", "maybe"]
 Change = Callable[[pa.Table], pa.Table]
@@ -201,9 +201,9 @@ def test_without_ids_a_row_is_its_place(tmp_path: Path, ending: str, law: str) -
 
 def in_parts(tmp_path: Path, id: str | None, monkeypatch: pytest.MonkeyPatch) -> Release:
     """A folder of several files."""
-    monkeypatch.setattr("labeldp.tables.staging.PART_BYTES", 1)
-    monkeypatch.setattr("labeldp.tables.parquet.GROUP_ROWS", 100)
-    monkeypatch.setattr("labeldp.tables.parquet.BATCH_BYTES", 100)
+    monkeypatch.setattr("labeldp.tables.output._staging.PART_BYTES", 1)
+    monkeypatch.setattr("labeldp.tables.formats._parquet.GROUP_ROWS", 100)
+    monkeypatch.setattr("labeldp.tables.formats._parquet.BATCH_BYTES", 100)
     (tmp_path / "raw").mkdir()
     for i in range(4):
         write(raw().slice(100 * i, 100), tmp_path / "raw" / f"{i}.parquet")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mechanisms that look at many labels at once, by a trusted curator: private answers about groups of rows. `labeldp.aggregate` releases."""
 
-from labeldp.aggregates.base import Query
-from labeldp.aggregates.histogram import Histogram
-from labeldp.aggregates.result import Aggregate, query_from_dict
-from labeldp.aggregates.vote import Vote
+from labeldp.aggregates._base import Query
+from labeldp.aggregates._histogram import Histogram
+from labeldp.aggregates._result import Aggregate, query_from_dict
+from labeldp.aggregates._tuning import RepeatAndSelect
+from labeldp.aggregates._vote import Vote
 
-__all__ = ["Aggregate", "Histogram", "Query", "Vote", "query_from_dict"]
+__all__ = ["Aggregate", "Histogram", "Query", "RepeatAndSelect", "Vote", "query_from_dict"]

@@ -104,10 +104,10 @@ def run_job(job: Job) -> Score:
 
 def fit(job: Job, X: Any, y: Any, n_classes: int) -> Any:
     """The model of one job, from features X (n, d) and labels y (n,) in 0..K-1."""
+    from labeldp.custody._door import privatize
     from labeldp.laws import RandomizedResponse
     from labeldp.learn import LabelDPClassifier
-    from labeldp.privacy.door import privatize
-    from labeldp.privacy.noise import SeededNoise
+    from labeldp.noise._words import SeededNoise
 
     noise = SeededNoise(job.seed)
     if job.method == "no privacy":

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from labeldp import _validate
-from labeldp.app.ledger import table_text
+from labeldp.app._ledger import table_text
+from labeldp.custody._draw import check_contract
 from labeldp.errors import InvalidInput
 from labeldp.laws import Alibi, Law, RandomizedResponse, SubsetSelection, law_named
-from labeldp.privacy.draw import check_contract
-from labeldp.privacy.events import per_row_epsilon
-from labeldp.tables.formats import open_table
-from labeldp.tables.table import check_columns
+from labeldp.ledger._events import per_row_epsilon
+from labeldp.tables.formats._open import open_table
+from labeldp.tables.formats._table import check_columns
 
 COMPARED = ("rr", "subset", "split", "alibi")
 

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from labeldp._files import sync
-from labeldp.app.ledger import table_text
-from labeldp.app.release import Release
-from labeldp.app.release import release as release_table
+from labeldp.app._ledger import table_text
+from labeldp.app._release import Release
+from labeldp.app._release import release as release_table
+from labeldp.custody._staged import stage_name
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.privacy.ledger import Ledger, ledger_of
-from labeldp.privacy.run_store import RunStore
-from labeldp.privacy.staged import stage_name
-from labeldp.tables.output import OUTPUT, kept_name
-from labeldp.tables.passes import Progress, silent
-from labeldp.tables.stages import ReleasePlan, make_plan
+from labeldp.ledger._ledger import Ledger, ledger_of
+from labeldp.ledger._run_store import RunStore
+from labeldp.tables._stages import ReleasePlan, make_plan
+from labeldp.tables.engines._local import Progress, silent
+from labeldp.tables.output._output import OUTPUT, kept_name
 
 PLAN = "plan.json"
 

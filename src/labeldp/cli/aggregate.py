@@ -31,7 +31,7 @@ class AggregateOptions(ClassOptions):
 
     def spec(self) -> Any:
         """The AggregateSpec."""
-        from labeldp.app.aggregate import AggregateSpec
+        from labeldp.app._aggregate import AggregateSpec
 
         listed = self.required(infer=self.infer_classes)
         asked = (self.query.value, self.mechanism, self.delta)
@@ -49,7 +49,7 @@ def aggregate(
     as_json: Json = False,
 ) -> None:
     """Ask for the labels of groups of rows: a private histogram or vote of each group. Each row is protected by itself."""
-    from labeldp.app.aggregate import aggregate as run
+    from labeldp.app._aggregate import aggregate as run
 
     spec, record = asked.spec(), ledger.open()
     with progress_bars(as_json) as progress:

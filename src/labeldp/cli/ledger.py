@@ -15,7 +15,7 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, help="What was spent: hist
 @app.command("where")
 def ledger_where(ledger: LedgerPath = None, as_json: Json = False) -> None:
     """Where the ledger lies."""
-    from labeldp.app.ledger import ledger_at
+    from labeldp.app._ledger import ledger_at
 
     record = usage(lambda: ledger_at(ledger))
     facts: dict[str, object] = {"ledger": str(record.location), "exists": record.exists(), "runs": str(record.runs_dir)}
@@ -25,7 +25,7 @@ def ledger_where(ledger: LedgerPath = None, as_json: Json = False) -> None:
 @app.command("history")
 def ledger_history(ledger: LedgerPath = None, as_json: Json = False) -> None:
     """Every charge, settlement and budget, in order."""
-    from labeldp.app.ledger import history_text, ledger_at
+    from labeldp.app._ledger import history_text, ledger_at
 
     entries = ledger_at(ledger).history()
     answer(as_json, {"entries": entries}, history_text(entries))
@@ -39,7 +39,7 @@ def ledger_spent(
     as_json: Json = False,
 ) -> None:
     """Spent, budget and what remains, for each dataset and column."""
-    from labeldp.app.ledger import accounts, accounts_text, ledger_at
+    from labeldp.app._ledger import accounts, accounts_text, ledger_at
 
     record = ledger_at(ledger)
     found = accounts(record, dataset, label)
@@ -49,7 +49,7 @@ def ledger_spent(
 @app.command("budget")
 def ledger_budget(dataset: DatasetName, label: Label, ledger: LedgerPath = None, as_json: Json = False) -> None:
     """The budget of one dataset and column."""
-    from labeldp.app.ledger import ledger_at, other_names
+    from labeldp.app._ledger import ledger_at, other_names
 
     record = ledger_at(ledger)
     found = record.budget_of(dataset, label)
@@ -66,7 +66,7 @@ def ledger_set_budget(
     as_json: Json = False,
 ) -> None:
     """Allow more, or less, for one dataset and column; the change stays in the history."""
-    from labeldp.app.ledger import ledger_at
+    from labeldp.app._ledger import ledger_at
 
     record = ledger_at(ledger)
     usage(lambda: record.set_budget(dataset, label, budget))
@@ -89,7 +89,7 @@ def ledger_abandon(
     as_json: Json = False,
 ) -> None:
     """Give up a run that will never be finished. What it cost stays spent."""
-    from labeldp.app.ledger import abandon, ledger_at
+    from labeldp.app._ledger import abandon, ledger_at
 
     abandon(ledger_at(ledger), run, reason)
     answer(as_json, {"run_id": run, "state": "abandoned", "reason": reason}, f"{run}: abandoned. Its epsilon stays spent.")
@@ -104,7 +104,7 @@ def ledger_adopt(
     as_json: Json = False,
 ) -> None:
     """Count runs again whose results lie beside a ledger that was set back or lost. Nothing is ever counted less."""
-    from labeldp.app.ledger import adopted_text, ledger_at
+    from labeldp.app._ledger import adopted_text, ledger_at
 
     record = ledger_at(ledger)
     found = usage(lambda: record.adopt(dataset=dataset, column=label, epsilon=epsilon))
@@ -123,7 +123,7 @@ def ledger_verify(
 ) -> None:
     """Is the history whole, does it hold these receipts and anchors, and are the tables beside the manifests what was released? Exit
     code 7 if not."""
-    from labeldp.app.ledger import ledger_at, verified_text, verify
+    from labeldp.app._ledger import ledger_at, verified_text, verify
 
     problems = verify(ledger_at(ledger), manifests or [], anchor or [])
     answer(as_json, {"whole": not problems, "problems": problems}, "\n".join(problems) or verified_text(manifests or []))
@@ -138,7 +138,7 @@ def ledger_anchor(
     as_json: Json = False,
 ) -> None:
     """Write down the head of the history, which stands for all of it, for verify --anchor."""
-    from labeldp.app.ledger import anchor, ledger_at
+    from labeldp.app._ledger import anchor, ledger_at
 
     facts = anchor(ledger_at(ledger), file)
     answer(as_json, facts, f"{file}: entry {facts['seq']}, {facts['hash']}")
@@ -152,7 +152,7 @@ def ledger_repair(
     as_json: Json = False,
 ) -> None:
     """List what killed processes left behind, and remove it with --yes. Nothing that a charged run needs."""
-    from labeldp.app.ledger import ledger_at, repair, repair_text
+    from labeldp.app._ledger import ledger_at, repair, repair_text
 
     found = usage(lambda: repair(ledger_at(ledger), older_than, yes))
     answer(as_json, {"orphans": found}, repair_text(found))

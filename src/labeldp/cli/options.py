@@ -112,7 +112,7 @@ class LedgerOptions:
 
     def open(self, key: str | None = None) -> Any:
         """The ledger."""
-        from labeldp.app.ledger import ledger_at
+        from labeldp.app._ledger import ledger_at
 
         return usage(lambda: ledger_at(self.ledger, self.budget, key))
 
@@ -137,7 +137,7 @@ class ClassOptions:
 
     def listed(self, *, null_class: bool = False, infer: bool = False) -> Sequence[object] | None:
         """The declared classes, or "infer"; None where neither is given."""
-        from labeldp.privacy.encode import INFER
+        from labeldp.custody._encode import INFER
 
         options = {"--classes": self.classes, "--classes-file": self.classes_file, "--infer-classes": infer or None}
         given = [name for name, there in options.items() if there is not None]
@@ -154,7 +154,7 @@ class ClassOptions:
 
     def required(self, *, null_class: bool = False, infer: bool = False) -> Sequence[object]:
         """The classes, where a command cannot go on without."""
-        from labeldp.privacy.encode import undeclared
+        from labeldp.custody._encode import undeclared
 
         found = self.listed(null_class=null_class, infer=infer)
         if found is None:
@@ -191,7 +191,7 @@ class PriorOptions:
 
     def value(self) -> Any:
         """The prior, or None."""
-        from labeldp.app.priors import prior_of
+        from labeldp.app._priors import prior_of
 
         columns, key, features = split(self.prior), split(self.prior_key), split(self.prior_features)
         return usage(lambda: prior_of(columns, self.prior_table, key, self.prior_model, features, self.prior_factory, self.trust or ()))

@@ -78,7 +78,7 @@ class PlanOptions:
 
     def open(self, budget: float | None = None) -> Any:
         """The ledger."""
-        from labeldp.app.ledger import ledger_at
+        from labeldp.app._ledger import ledger_at
 
         return ledger_at(self.ledger, budget, self.key)
 

@@ -58,7 +58,7 @@ class ReleaseOptions(ColumnOptions):
 
     def spec(self, prior: PriorOptions) -> Any:
         """The ReleaseSpec."""
-        from labeldp.tables.spec import ReleaseSpec
+        from labeldp.tables._spec import ReleaseSpec
 
         listed, weights = self.required(null_class=self.null_class, infer=self.infer_classes), prior.value()
         return usage(
@@ -92,7 +92,7 @@ def release(
     as_json: Json = False,
 ) -> None:
     """Release a table whose label column is private; every other column passes unchanged."""
-    from labeldp.app.release import release as run
+    from labeldp.app._release import release as run
 
     spec, record = asked.spec(prior), ledger.open()
     with progress_bars(as_json) as progress:
@@ -129,7 +129,7 @@ class InputOptions:
 
     def value(self) -> Any:
         """The InputsSpec."""
-        from labeldp.app.training_data import InputsSpec
+        from labeldp.app._training_data import InputsSpec
 
         return InputsSpec(split(self.features), split(self.exclude) or (), self.image, self.images, self.inputs, self.labels)
 
@@ -146,7 +146,7 @@ class EvidenceOptions:
 
     def value(self) -> Any:
         """The EvidenceSpec."""
-        from labeldp.app.training_data import EvidenceSpec
+        from labeldp.app._training_data import EvidenceSpec
 
         return EvidenceSpec(self.manifest, self.released, self.noisy)
 
@@ -165,7 +165,7 @@ class NetSettings:
 
     def value(self) -> Any:
         """The NetOptions."""
-        from labeldp.app.learners import NetOptions
+        from labeldp.app._learners import NetOptions
 
         return usage(lambda: NetOptions(self.epochs, self.batch_size, self.rate, self.device, self.folder))
 
@@ -201,8 +201,8 @@ class TrainOptions(ColumnOptions):
 
     def spec(self, inputs: InputOptions, evidence: EvidenceOptions, net: NetSettings) -> Any:
         """The TrainSpec."""
-        from labeldp.app.learners import clusters_of
-        from labeldp.app.train import TrainSpec
+        from labeldp.app._learners import clusters_of
+        from labeldp.app._train import TrainSpec
 
         listed = self.listed(null_class=self.null_class, infer=self.infer_classes)
         how = (net.value(), inputs.value())
@@ -244,7 +244,7 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a classifier on private labels: of a table, with categories and gaps; of images; or of arrays."""
-    from labeldp.app.train import train as run
+    from labeldp.app._train import train as run
 
     spec, record = asked.spec(inputs, evidence, net), ledger.open()
     with progress_bars(as_json) as progress:
@@ -314,7 +314,7 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Predict with a trained model."""
-    from labeldp.app.predict import predict as run
+    from labeldp.app._predict import predict as run
 
     with progress_bars(as_json) as progress:
         done = run(model, source, out, trust or (), progress, images=images, device=device)

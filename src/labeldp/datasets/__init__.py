@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labeldp import _validate
-from labeldp.datasets import images, tables
-from labeldp.datasets.catalogue import ENTRIES, Entry
-from labeldp.datasets.files import Form, download, find
+from labeldp.datasets import _images as images
+from labeldp.datasets import _tables as tables
+from labeldp.datasets._catalogue import ENTRIES, Entry
+from labeldp.datasets._files import Form, download, find
 from labeldp.errors import InvalidInput, LabelDPWarning
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ from labeldp.errors import MissingExtra
 
 if TYPE_CHECKING:
     from labeldp.deep import augment, logs, models, schedules
-    from labeldp.deep.data import WithEvidence, with_evidence
-    from labeldp.deep.estimator import TorchClassifier
-    from labeldp.deep.evidence import debias_weights, evidence_of
-    from labeldp.deep.forms import Candidates, Dense, Form, PackedSets, Sum
-    from labeldp.deep.inputs import Inputs, Resident, Streamed, as_inputs
-    from labeldp.deep.loop import Epoch, predict, train
-    from labeldp.deep.losses import (
+    from labeldp.deep._data import WithEvidence, with_evidence
+    from labeldp.deep._estimator import TorchClassifier
+    from labeldp.deep._evidence import debias_weights, evidence_of
+    from labeldp.deep._forms import Candidates, Dense, Form, PackedSets, Sum
+    from labeldp.deep._inputs import Inputs, Resident, Streamed, as_inputs
+    from labeldp.deep._loop import Epoch, predict, train
+    from labeldp.deep._losses import (
         cross_entropy,
         debiased_loss,
         generalised_cross_entropy,
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
         mixup_loss,
         posterior_loss,
     )
-    from labeldp.deep.recipe import Recipe
+    from labeldp.deep._recipe import Recipe
     from labeldp.deep.schedules import weight_average
 
 _HOME = {
-    **dict.fromkeys(("WithEvidence", "with_evidence"), "data"),
+    **dict.fromkeys(("WithEvidence", "with_evidence"), "_data"),
     "weight_average": "schedules",
-    "TorchClassifier": "estimator",
-    **dict.fromkeys(("debias_weights", "evidence_of"), "evidence"),
-    **dict.fromkeys(("Candidates", "Dense", "Form", "PackedSets", "Sum"), "forms"),
-    **dict.fromkeys(("Inputs", "Resident", "Streamed", "as_inputs"), "inputs"),
-    **dict.fromkeys(("Epoch", "predict", "train"), "loop"),
-    "Recipe": "recipe",
+    "TorchClassifier": "_estimator",
+    **dict.fromkeys(("debias_weights", "evidence_of"), "_evidence"),
+    **dict.fromkeys(("Candidates", "Dense", "Form", "PackedSets", "Sum"), "_forms"),
+    **dict.fromkeys(("Inputs", "Resident", "Streamed", "as_inputs"), "_inputs"),
+    **dict.fromkeys(("Epoch", "predict", "train"), "_loop"),
+    "Recipe": "_recipe",
     **dict.fromkeys(
-        ("cross_entropy", "debiased_loss", "generalised_cross_entropy", "likelihood_loss", "mixup_loss", "posterior_loss"), "losses"
+        ("cross_entropy", "debiased_loss", "generalised_cross_entropy", "likelihood_loss", "mixup_loss", "posterior_loss"), "_losses"
     ),
 }
 _MODULES = ("augment", "logs", "models", "schedules")

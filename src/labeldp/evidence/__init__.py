@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Noisy labels as evidence: outputs, laws and public side, and all that a learner may compute from them."""
 
-from labeldp.evidence.block import Block
-from labeldp.evidence.noisy import NoisyLabels, concat
+from labeldp.evidence._block import Block
+from labeldp.evidence._noisy import NoisyLabels, concat
 
 __all__ = ["Block", "NoisyLabels", "concat"]

@@ -4,10 +4,10 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from labeldp.inputs.arrays import ArrayInputs
-from labeldp.inputs.columns import ColumnInputs
-from labeldp.inputs.images import ImageInputs
-from labeldp.tables.table import Rows
+from labeldp.inputs._arrays import ArrayInputs
+from labeldp.inputs._columns import ColumnInputs
+from labeldp.inputs._images import ImageInputs
+from labeldp.tables.formats._table import Rows
 
 
 class Inputs(Protocol):

@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp._rounding import exact, float_down, float_up, sum_up
 from labeldp.errors import InvalidInput
-from labeldp.laws.cluster import ClusterRR, checked_floor
-from labeldp.laws.exact import exp_floor, log_ceil
+from labeldp.laws._cluster import ClusterRR, checked_floor
+from labeldp.laws._exact import exp_floor, log_ceil
 
 _SHARES = (0.0, *(float(s) for s in np.round(np.geomspace(0.005, 0.9, 24), 4)))  # of the budget, for the histogram
 _FLOORS = tuple(float(f) for f in np.round(np.geomspace(0.004, 1.0, 32), 4))  # in units of 1 / K

@@ -1,10 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learning from noisy labels with NumPy and scikit-learn."""
 
-from labeldp.learn.classifier import LabelDPClassifier
-from labeldp.learn.cluster_estimators import NoiseCluster, ProportionClassifier
-from labeldp.learn.learners import LearnOptions
-from labeldp.learn.priors import ClusterPrior
-from labeldp.learn.softmax import SoftmaxRegression
+from labeldp.learn._classifier import LabelDPClassifier
+from labeldp.learn._cluster_estimators import NoiseCluster, ProportionClassifier
+from labeldp.learn._clusters import find_clusters
+from labeldp.learn._learners import LearnOptions
+from labeldp.learn._priors import ClusterPrior
+from labeldp.learn._softmax import SoftmaxRegression
 
-__all__ = ["ClusterPrior", "LabelDPClassifier", "LearnOptions", "NoiseCluster", "ProportionClassifier", "SoftmaxRegression"]
+__all__ = [
+    "ClusterPrior",
+    "LabelDPClassifier",
+    "LearnOptions",
+    "NoiseCluster",
+    "ProportionClassifier",
+    "SoftmaxRegression",
+    "find_clusters",
+]

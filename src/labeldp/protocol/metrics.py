@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import public_hash
+from labeldp.custody._encode import encode
 from labeldp.errors import InvalidInput, RawLabelsWarning, SeenRowsWarning
 from labeldp.evidence import NoisyLabels
-from labeldp.privacy.encode import encode
 
 Floats = NDArray[np.float64]
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from labeldp import _validate
-from labeldp.deep.inputs import as_inputs
-from labeldp.deep.loop import predict
-from labeldp.deep.placement import Precision
+from labeldp.deep._inputs import as_inputs
+from labeldp.deep._loop import predict
+from labeldp.deep._placement import Precision
 from labeldp.errors import InvalidInput
 
 Layout = Literal["auto", "first", "last"]

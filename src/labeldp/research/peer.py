@@ -28,12 +28,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._rounding import exact
-from labeldp.aggregates.base import SMALLEST_EPSILON, Query
-from labeldp.aggregates.result import register_query
+from labeldp.aggregates._base import SMALLEST_EPSILON, Query
+from labeldp.aggregates._result import register_query
 from labeldp.errors import InvalidInput
-from labeldp.laws.base import Words
-from labeldp.laws.exact import WORD, log_ceil, whole_above, whole_below
-from labeldp.laws.words import below
+from labeldp.laws._base import Words
+from labeldp.laws._exact import WORD, log_ceil, whole_above, whole_below
+from labeldp.laws._words import below
 from labeldp.research.peer_accountant import Floats, Pair, Reports
 
 MOST_USERS = 1 << 14

@@ -19,11 +19,11 @@ from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel
 
 from labeldp import _validate
+from labeldp.deep._inputs import Inputs, Resident, as_inputs
+from labeldp.deep._loop import Progress, predict, train
+from labeldp.deep._losses import likelihood_loss, require_generator
+from labeldp.deep._recipe import Recipe
 from labeldp.deep.augment import Augmentation, chain, colour_jitter, flip, resized_crop
-from labeldp.deep.inputs import Inputs, Resident, as_inputs
-from labeldp.deep.loop import Progress, predict, train
-from labeldp.deep.losses import likelihood_loss, require_generator
-from labeldp.deep.recipe import Recipe
 from labeldp.deep.schedules import cosine, weight_average
 from labeldp.errors import InvalidInput
 from labeldp.research.embed import CHANNELS, channels_first, require_unit_range

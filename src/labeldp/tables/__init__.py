@@ -1,2 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releasing tables: formats, the two passes over a file, the shuffle, and files that appear whole."""
+"""Releasing tables: what a release is (`ReleaseSpec`), where it goes (`Place`), and reading it back (`read_noisy`).
+
+`labeldp.release` releases files; `labeldp.tables.spark` and `labeldp.tables.ray` release what a cluster holds. Names are imported when they
+are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from labeldp.tables._evidence import read_noisy
+    from labeldp.tables._priors import PriorTable
+    from labeldp.tables._spec import ReleaseSpec
+    from labeldp.tables.output._place import Place
+
+_HOME = {"Place": "output._place", "PriorTable": "_priors", "ReleaseSpec": "_spec", "read_noisy": "_evidence"}
+
+__all__ = ["Place", "PriorTable", "ReleaseSpec", "read_noisy"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"labeldp.tables.{_HOME[name]}"), name)

@@ -20,16 +20,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labeldp._hash import public_hash
+from labeldp.custody._batches import Lent
 from labeldp.errors import InvalidInput, LabelDPError, MissingExtra, ReleaseError
-from labeldp.privacy.ledger import Ledger, ledger_of
-from labeldp.privacy.rowset import RowSetBuilder
-from labeldp.privacy.worker import Lent
-from labeldp.tables.distributed import ClusterEngine
-from labeldp.tables.jobs import Handle, Job, Loan, told_by_workers
-from labeldp.tables.passes import Progress, silent
-from labeldp.tables.place import Place
-from labeldp.tables.release import TableRelease, release_table
-from labeldp.tables.spec import ReleaseSpec
+from labeldp.ledger._ledger import Ledger, ledger_of
+from labeldp.ledger._rowset import RowSetBuilder
+from labeldp.tables._release import TableRelease, release_table
+from labeldp.tables._spec import ReleaseSpec
+from labeldp.tables.engines._cluster import ClusterEngine
+from labeldp.tables.engines._jobs import Handle, Job, Loan, told_by_workers
+from labeldp.tables.engines._local import Progress, silent
+from labeldp.tables.output._place import Place
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -375,7 +375,7 @@ class _Marked:
     mark: str
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        from labeldp.privacy.table_rows import keep_within_cap
+        from labeldp.custody._table_rows import keep_within_cap
 
         units = pc.rank(table.column(self.unit), tiebreaker="dense").to_numpy()
         words = (table.column(self.by).to_numpy().view(np.uint64)) ^ np.uint64(1 << 63)

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from labeldp.errors import InvalidInput, LabelDPError, MissingExtra, ReleaseError
-from labeldp.privacy.ledger import Ledger, ledger_of
-from labeldp.tables.distributed import ClusterEngine
-from labeldp.tables.jobs import SUMMARY, Handle, Job, Loan, told_by_workers
-from labeldp.tables.passes import Progress, silent
-from labeldp.tables.place import Place
-from labeldp.tables.release import TableRelease, release_table
-from labeldp.tables.spec import ReleaseSpec
+from labeldp.ledger._ledger import Ledger, ledger_of
+from labeldp.tables._release import TableRelease, release_table
+from labeldp.tables._spec import ReleaseSpec
+from labeldp.tables.engines._cluster import ClusterEngine
+from labeldp.tables.engines._jobs import SUMMARY, Handle, Job, Loan, told_by_workers
+from labeldp.tables.engines._local import Progress, silent
+from labeldp.tables.output._place import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every aggregate query is: a frozen value that turns label counts of groups into private values."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labeldp import _validate
+from labeldp._rounding import exact
+from labeldp.aggregates import _gaussian
+from labeldp.errors import InvalidInput
+from labeldp.laws._base import Words
+from labeldp.laws._exact import whole_below
+
+SMALLEST_EPSILON = 1e-6
+LARGEST_EPSILON = 700.0
+LARGEST_TABLE = 1 << 31
+WIDEST_LAPLACE = 1 << 47
+"""The largest scale of Laplace noise; Gaussian noise at the same epsilon is less than 2^6 times as wide, whatever the delta."""
+
+
+@dataclass(frozen=True)
+class Query(ABC):
+    """A question about the labels of each group of rows, with what its answer may cost.
+
+    Parameters
+    ----------
+    n_classes : int
+        K >= 2.
+    epsilon : float
+        Total of one unit, over all groups: a row is in one group only.
+    n_groups : int
+        Groups are numbered 0..n_groups-1; some may be empty.
+    mechanism : str
+    delta : float
+        0 for a pure mechanism; in (0, 1) where Gaussian noise may be used.
+    """
+
+    name: ClassVar[str]
+    mechanisms: ClassVar[tuple[str, ...]]
+    pure: ClassVar[frozenset[str]]
+
+    n_classes: int
+    epsilon: float
+    n_groups: int
+    mechanism: str
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n_classes", _validate.integer(n_classes=self.n_classes, low=2))
+        object.__setattr__(self, "n_groups", _validate.integer(n_groups=self.n_groups, low=1))
+        object.__setattr__(self, "epsilon", _validate.epsilon(self.epsilon))
+        object.__setattr__(self, "delta", _validate.fraction(delta=self.delta, zero=True))
+        if not self.n_groups * self.n_classes <= LARGEST_TABLE:
+            raise InvalidInput(f"Expected at most {LARGEST_TABLE} counts, got {self.n_groups} groups of {self.n_classes} classes.")
+        _validate.one_of(self.mechanisms, mechanism=self.mechanism)
+        if not SMALLEST_EPSILON <= self.epsilon <= LARGEST_EPSILON:
+            raise InvalidInput(f"Expected {SMALLEST_EPSILON} <= epsilon <= {LARGEST_EPSILON} for an aggregate, got {self.epsilon!r}.")
+        if self.mechanism in self.pure and self.delta != 0:
+            raise InvalidInput(f"Expected delta=0 with mechanism={self.mechanism!r}, which is pure; got delta={self.delta!r}. Drop it.")
+        if self.mechanism == "gaussian" and not self.delta > 0:
+            raise InvalidInput("Expected delta > 0 with mechanism='gaussian', got delta=0. Pass for example delta=1e-6.")
+
+    @abstractmethod
+    def release(self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1) -> NDArray[np.int64]:
+        """Draw private values of some groups: from (g, K) raw counts and words of as many rows as the groups have `streams`."""
+
+    @abstractmethod
+    def value_shape(self) -> tuple[int, ...]:
+        """Say the shape of all values."""
+
+    def streams(self, n_rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Count the streams of words that some groups need: (g,) from their (g,) rows. One for each count by default."""
+        return np.full(len(n_rows), self.n_classes)
+
+    def require(self, n_rows: NDArray[np.int64], *, units: bool = False) -> None:
+        """Refuse groups of (n_groups,) rows, or rows that are about units, for which the query's epsilon does not hold."""
+        return None  # every group will do
+
+    def require_cap(self, max_rows_per_unit: int) -> int:
+        """Check how many rows of a unit are counted; refused where noise for all of them would be too wide for 64-bit counts."""
+        cap = _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
+        most = whole_below(exact_share(self.epsilon, 2) * WIDEST_LAPLACE)
+        if not cap <= most:
+            raise InvalidInput(
+                f"Expected max_rows_per_unit <= {most} at epsilon={self.epsilon!r}, got {cap}: the noise would leave 64-bit counts. "
+                "Pass the most rows that one unit has."
+            )
+        return cap
+
+    def shares(self, values: NDArray[np.int64], n_rows: NDArray[np.int64], max_rows_per_unit: int = 1) -> NDArray[np.float64]:
+        """Estimate what share each class has in each group of (g,) rows from these values: (g, K) float64, rows sum to 1."""
+        raise InvalidInput(f"Expected the answer to a Histogram for a prior, got one to {self}. Use labels() or predict().")
+
+    def spent_delta(self, max_rows_per_unit: int = 1) -> float:
+        """Say the delta that a release may cost."""
+        return self.delta
+
+    def to_dict(self) -> dict[str, object]:
+        """Describe the query as JSON-ready data."""
+        return {"query": self.name} | asdict(self)
+
+    def _check(self, counts: NDArray[np.int64], words: Words) -> None:
+        if counts.ndim != 2 or counts.shape[1] != self.n_classes or len(words) != counts.size:
+            raise InvalidInput(f"Expected counts of {self.n_classes} classes and words for each, got {counts.shape} and {len(words)}.")
+
+    def _variance(self, max_rows_per_unit: int) -> Fraction:
+        """Calibrate the noise's sigma^2 on each count."""
+        return _gaussian.calibrated_variance(self.epsilon, self.delta, max_rows_per_unit)
+
+
+def exact_share(epsilon: float, parts: int) -> Fraction:
+    """Divide epsilon exactly, as the binary or the decimal number that it is: the smaller."""
+    return min(Fraction(epsilon), exact(epsilon)) / parts
+
+
+def facts_of(data: object, known: Mapping[str, type[Query]]) -> tuple[type[Query], dict[str, object]]:
+    """Read from JSON data which query it is, and its fields; an unknown one is refused and named."""
+    if not (isinstance(data, Mapping) and data.get("query") in known):
+        given = data.get("query") if isinstance(data, Mapping) else type(data).__name__
+        fix = "Import labeldp.research.peer to know 'peer'; a newer labeldp may know others."
+        raise InvalidInput(f"Expected a query that is one of {', '.join(known)}; got {given!r}. {fix}")
+    return known[str(data["query"])], {str(name): value for name, value in data.items() if name != "query"}

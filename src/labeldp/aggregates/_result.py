@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an aggregate query answered: private values of groups, with the receipt of their charge."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labeldp._hash import digest
+from labeldp.aggregates._base import Query, facts_of
+from labeldp.aggregates._histogram import Histogram
+from labeldp.aggregates._vote import Vote
+from labeldp.errors import InvalidInput
+from labeldp.receipt import PrivacySpent, Receipt, spent_together
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vote)}
+AnyQuery = TypeVar("AnyQuery", bound=Query)
+METADATA_KEY = b"labeldp-aggregate"
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregate:
+    """The private answer to a query about groups of rows. Whatever is computed from it is post-processing.
+
+    Attributes
+    ----------
+    query : Query
+    values : (n_groups, K) int64 noisy counts, or (n_groups,) int64 class codes
+        Of a histogram, or of a vote.
+    n_rows : (n_groups,) int64
+        Rows of each group that were counted; public, as the groups are.
+    classes : tuple of K values
+    receipt : Receipt
+    group_names : tuple of n_groups values, optional
+        What the groups are called, if not by their numbers: `prior` and `predict` then take names.
+    chosen : int, optional
+        Which of the candidates this answers, if it was chosen among answers to several (`labeldp.custody._aggregation.aggregate_best`).
+    """
+
+    query: Query
+    values: NDArray[np.int64]
+    n_rows: NDArray[np.int64]
+    classes: tuple[object, ...]
+    receipt: Receipt
+    group_names: tuple[object, ...] | None = None
+    chosen: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.values.shape != self.query.value_shape() or self.n_rows.shape != (self.query.n_groups,):
+            raise InvalidInput(f"Expected values of shape {self.query.value_shape()}, one entry a group; got {self.values.shape}.")
+        if len(self.classes) != self.query.n_classes:
+            raise InvalidInput(f"Expected {self.query.n_classes} classes, got {len(self.classes)}.")
+        if self.group_names is not None and len(set(self.group_names)) != self.query.n_groups:
+            raise InvalidInput(f"Expected {self.query.n_groups} different names of groups, got {len(set(self.group_names))}.")
+
+    def __repr__(self) -> str:
+        return f"Aggregate({self.query}, run {self.receipt.run_id})"
+
+    @property
+    def n_groups(self) -> int:
+        """Number of groups, empty ones too."""
+        return self.query.n_groups
+
+    @property
+    def epsilon(self) -> float:
+        """What one unit spent; infinite where the noise came from a seed."""
+        return self.privacy.epsilon
+
+    @property
+    def delta(self) -> float:
+        """Probability with which epsilon may be exceeded; 0 for a pure mechanism."""
+        return self.privacy.delta
+
+    @property
+    def privacy(self) -> PrivacySpent:
+        """What one unit spent on this answer."""
+        return spent_together([self.receipt])
+
+    def prior(self, groups: ArrayLike) -> NDArray[np.float64]:
+        """Estimate class probabilities of rows by their groups, from a histogram or another query of counts.
+
+        Parameters
+        ----------
+        groups : (n,) integers in 0..n_groups-1, or the groups' names where they have some
+
+        Returns
+        -------
+        (n, K) float64, rows sum to 1: by `Histogram.shares`, the nearest counts that so many rows can have. Uniform for a
+        group that was empty, or of which the noise leaves nothing.
+        """
+        table = self.query.shares(self.values, self.n_rows, self.receipt.max_rows_per_unit)
+        table[self.n_rows == 0] = 1 / self.query.n_classes
+        return np.asarray(table[self._numbers(groups)])
+
+    def codes(self) -> NDArray[np.int64]:
+        """Return one class code for each group: the vote, or the largest noisy count (the first of equal ones): (n_groups,) int64."""
+        return self.values.argmax(axis=1) if self.values.ndim == 2 else self.values
+
+    def labels(self) -> NDArray[np.generic]:
+        """Return `codes` as class values: (n_groups,)."""
+        return np.asarray(self.classes)[self.codes()]
+
+    def predict(self, groups: ArrayLike) -> NDArray[np.generic]:
+        """Predict the class value of each row's group: (n,) from (n,) integers in 0..n_groups-1, or names."""
+        return np.asarray(self.labels()[self._numbers(groups)])
+
+    def _numbers(self, groups: ArrayLike) -> NDArray[np.int64]:
+        if self.group_names is None:
+            return check_groups(groups, self.n_groups)
+        table = {name: number for number, name in enumerate(self.group_names)}
+        found = np.array([table.get(name, -1) for name in np.asarray(groups).tolist()], np.int64)
+        if (found < 0).any():
+            raise InvalidInput(f"Expected names of groups that were asked about, got another one in row {np.argmin(found)}.")
+        return found
+
+    # Files --------------------------------------------------------------------------------------------------------------------------
+
+    def to_table(self) -> "pa.Table":
+        """Write an Arrow table that `from_table` reads, a row a group: group, n_rows, and count_CLASS for each class, or code and label."""
+        import pyarrow as pa
+
+        columns: dict[str, object] = {
+            "group": np.arange(self.n_groups) if self.group_names is None else list(self.group_names),
+            "n_rows": self.n_rows,
+        }
+        classes = [value.item() if isinstance(value, np.generic) else value for value in self.classes]
+        if self.values.ndim == 1:
+            columns |= {"code": self.values, "label": self.labels()}
+        else:
+            columns |= dict(zip(_count_names(classes), self.values.T, strict=True))
+        facts = {"format": FORMAT, "query": self.query.to_dict(), "classes": classes, "receipt": self.receipt.to_dict()}
+        facts |= {} if self.group_names is None else {"named": True}
+        facts |= {} if self.chosen is None else {"chosen": self.chosen}
+        table = pa.table(columns)
+        facts |= {"drawn": _drawn(facts, table)}
+        return table.replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
+
+    @classmethod
+    def from_table(cls, table: "pa.Table") -> Self:
+        """Read the aggregate that `to_table` wrote; another format, query or field is refused.
+
+        Raises
+        ------
+        InvalidInput
+            It is none, or its values, groups, receipt or query are not what was written: a digest tells. A file of an older version has
+            none, and its receipt is not recorded then.
+        """
+        raw = (table.schema.metadata or {}).get(METADATA_KEY)
+        facts = json.loads(raw) if raw else {}
+        if facts.get("format") != FORMAT:
+            raise InvalidInput(
+                f"Expected a labeldp aggregate of format {FORMAT} in the table's metadata, got {facts.get('format', 'none')}."
+            )
+        query = query_from_dict(facts["query"])
+        names = ["code"] if len(query.value_shape()) == 1 else table.column_names[2 : 2 + query.n_classes]
+        known = (
+            [["code"], ["code", "label"]] if names == ["code"] else [_count_names(facts["classes"]), _count_names(range(query.n_classes))]
+        )
+        if table.column_names not in [["group", "n_rows", *each] for each in known] or table.num_rows != query.n_groups:
+            raise InvalidInput(
+                f"Expected columns group, n_rows and {', '.join(known[0])} of {query.n_groups} rows, got others: the table was changed."
+            )
+        values = np.column_stack([table[name].to_numpy() for name in names]).astype(np.int64)
+        shaped = values.reshape(query.value_shape())
+        groups = tuple(table["group"].to_pylist()) if facts.get("named") else None
+        if "drawn" in facts and facts["drawn"] != _drawn(facts, table):
+            raise InvalidInput(
+                "Expected the answer that was drawn, got another one: values, groups or what the table says of itself were changed. "
+                "Restore the file; counts that something else has made are no labeldp aggregate."
+            )
+        n_rows, receipt = table["n_rows"].to_numpy(), Receipt.from_dict(facts["receipt"])
+        receipt = receipt if "drawn" in facts else replace(receipt, recorded=False)
+        return cls(query, shaped, n_rows, tuple(facts["classes"]), receipt, groups, facts.get("chosen"))
+
+    def save(self, path: str | Path) -> None:
+        """Write `to_table()` as a Parquet file."""
+        import pyarrow.parquet as pq
+
+        pq.write_table(self.to_table(), path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read the file that `save` wrote."""
+        import pyarrow.parquet as pq
+
+        return cls.from_table(pq.read_table(path))
+
+
+def _drawn(facts: Mapping[str, object], table: "pa.Table") -> str:
+    """Digest an answer: its values, groups and what is said of it. It finds accidents; who means to deceive can write another."""
+    said = {name: value for name, value in facts.items() if name != "drawn"}
+    values = [
+        [repr(value) for value in column.to_pylist()]
+        for name, column in zip(table.column_names, table.columns, strict=True)
+        if name != "label"
+    ]
+    return digest({"said": said, "values": values})
+
+
+def _count_names(classes: Iterable[object]) -> list[str]:
+    """Name the columns of counts by the classes, or by their numbers where two read alike."""
+    texts = ["" if value is None else str(value) for value in classes]
+    return [f"count_{text}" for text in (texts if len(set(texts)) == len(texts) else range(len(texts)))]
+
+
+def register_query(kind: type[AnyQuery]) -> type[AnyQuery]:
+    """Make another kind of query known by its name, so that its answers can be read; usable as a decorator."""
+    if QUERIES.setdefault(kind.name, kind) is not kind:
+        raise InvalidInput(f"Expected a new query name, got {kind.name!r}, which {QUERIES[kind.name].__name__} has. Rename the query.")
+    return kind
+
+
+def query_from_dict(data: object) -> Query:
+    """Make the query that `to_dict` wrote; an unknown kind or field is refused and named."""
+    kind, facts = facts_of(data, QUERIES)
+    try:
+        return kind(**facts)  # type: ignore[arg-type]  # the constructor checks each
+    except TypeError:
+        raise InvalidInput(f"Expected the fields of a {kind.name} query, got {', '.join(facts)}. A newer labeldp may know them.") from None
+
+
+def check_groups(groups: ArrayLike, n_groups: int) -> NDArray[np.int64]:
+    """Check groups of rows: (n,) int64, all in 0..n_groups-1; numbers that no row has are empty groups."""
+    array = np.asarray(groups)
+    if np.ma.is_masked(groups):
+        raise InvalidInput("Expected a group for every row, got a masked array with masked ones. Give rows of no group one of their own.")
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise InvalidInput(
+            f"Expected one whole number a row for its group, without missing ones; got {array.dtype} of shape {array.shape}. "
+            "Number the groups, and give rows of no group one of their own."
+        )
+    bad = np.flatnonzero((array < 0) | (array >= n_groups))
+    if len(bad):
+        raise InvalidInput(
+            f"Expected groups in 0..{n_groups - 1}, got {int(array[bad[0]])} in row {bad[0]} (and {len(bad) - 1} more). Raise n_groups, or "
+            "number the groups from 0."
+        )
+    return array.astype(np.int64)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The most frequent class of each group, chosen privately."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labeldp.aggregates import _gaussian
+from labeldp.aggregates._base import Query, exact_share
+from labeldp.aggregates._discrete import Coins, discrete_gaussian, exp_coin
+from labeldp.errors import InvalidInput
+from labeldp.laws._base import Words
+
+_WANTED = 0.05  # "auto" takes the mechanism that fails this rarely at the smaller lead
+_UP = 1 + 2.0**-40
+_POINTS = 24
+
+
+@dataclass(frozen=True)
+class Vote(Query):
+    """One class for every group: the most frequent one, if its lead is large enough for the noise.
+
+    Parameters
+    ----------
+    n_classes : int
+        K >= 2.
+    epsilon : float
+        Total of one unit, over all groups: a row is in one group only.
+    n_groups : int
+        Groups are numbered 0..n_groups-1; an empty one gets a class at random.
+    mechanism : {"auto", "permute-and-flip", "exponential", "gaussian"}
+        "auto" takes whichever of permute-and-flip and (with delta > 0) noisy argmax needs the smaller lead: decided by K, epsilon and
+        delta, before any label is seen.
+    delta : float
+        0 for the pure mechanisms, in (0, 1) with "gaussian", either with "auto".
+
+    Notes
+    -----
+    Guarantee: a changed label moves one count up and another down by 1. The exponential mechanism chooses with probability proportional to
+    e^(a count), permute-and-flip (McKenna and Sheldon, 2020) takes the classes in random order and stops at one with probability
+    e^(-a gap), both with a = epsilon / (2 m) exactly and so epsilon-label-DP; the second is never the worse one. "gaussian" is the
+    argmax of counts with discrete Gaussian noise, a fresh draw for each class (Tang et al., 2022, Algorithm 2), at a variance that is
+    certainly (epsilon, delta).
+
+    Examples
+    --------
+    >>> Vote(n_classes=10, epsilon=0.003, n_groups=1, mechanism="exponential").failure([[4000] * 9]).round(4)
+    array([0.0218])
+    """
+
+    name: ClassVar[str] = "vote"
+    mechanisms: ClassVar[tuple[str, ...]] = ("auto", "permute-and-flip", "exponential", "gaussian")
+    pure: ClassVar[frozenset[str]] = frozenset({"permute-and-flip", "exponential"})
+
+    mechanism: str = "auto"
+
+    def chosen(self, max_rows_per_unit: int = 1) -> str:
+        """Say the mechanism that runs: by name, or what "auto" comes to."""
+        if self.mechanism != "auto":
+            return self.mechanism
+        return _chosen(self.n_classes, self.epsilon, self.delta, max_rows_per_unit)
+
+    def spent_delta(self, max_rows_per_unit: int = 1) -> float:
+        """Say the delta that a release may cost: 0 where "auto" comes to a pure mechanism."""
+        return self.delta if self.chosen(max_rows_per_unit) == "gaussian" else 0.0
+
+    def value_shape(self) -> tuple[int, ...]:
+        """(n_groups,)."""
+        return (self.n_groups,)
+
+    def failure(self, gaps: ArrayLike, max_rows_per_unit: int = 1) -> NDArray[np.float64]:
+        """Bound the probability that another class than the most frequent one is chosen.
+
+        Parameters
+        ----------
+        gaps : (g, K - 1) whole numbers >= 0
+            Supposed leads over each of the other classes. Real ones are private: this is for planning.
+        max_rows_per_unit : int
+
+        Returns
+        -------
+        (g,) float64; for the two pure mechanisms the probability itself, rounded up.
+        """
+        leads = np.asarray(gaps)
+        if leads.ndim != 2 or leads.shape[1] != self.n_classes - 1 or leads.dtype.kind not in "iu" or (leads.size and leads.min() < 0):
+            raise InvalidInput(f"Expected leads as whole numbers >= 0 of shape (g, {self.n_classes - 1}), got {leads.dtype} {leads.shape}.")
+        if self.chosen(max_rows_per_unit) == "gaussian":
+            tails = _gaussian.gap_tail(self._variance(max_rows_per_unit), leads.astype(np.int64))
+            return np.asarray(np.minimum(1.0, tails.sum(axis=1) * _UP))
+        kept = np.exp(-float(exact_share(self.epsilon, 2 * max_rows_per_unit)) * leads)
+        if self.chosen(max_rows_per_unit) == "exponential":
+            others = kept.sum(axis=1)
+            return np.asarray(np.minimum(1.0, others / (1 + others) * _UP))
+        return np.asarray(np.minimum(1.0, _flip_failure(kept) * _UP + 2.0**-44))
+
+    def release(self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1) -> NDArray[np.int64]:
+        """Draw a class code for each of some groups: (g,) int64, from (g, K) raw counts and words of g K rows."""
+        self._check(counts, words)
+        mechanism, coins = self.chosen(max_rows_per_unit), Coins(words)
+        if mechanism == "gaussian":
+            noisy = counts + discrete_gaussian(coins, self._variance(max_rows_per_unit)).reshape(counts.shape)
+            return _first(noisy == noisy.max(axis=1, keepdims=True), coins)
+        a, gaps = exact_share(self.epsilon, 2 * max_rows_per_unit), counts.max(axis=1, keepdims=True) - counts
+        if mechanism == "exponential":
+            return _exponential(coins, a, gaps)
+        return _first(exp_coin(coins, np.arange(gaps.size), a, gaps.reshape(-1)).reshape(gaps.shape), coins)
+
+
+@lru_cache(maxsize=256)
+def _chosen(n_classes: int, epsilon: float, delta: float, max_rows_per_unit: int) -> str:
+    """Choose permute-and-flip, unless Gaussian noise fails more rarely at the lead (over all alike) at which that fails rarely enough."""
+    if not delta > 0:
+        return "permute-and-flip"
+    flip = Vote(n_classes, epsilon, 1, "permute-and-flip")
+    low, high = 0, 1
+    while flip.failure(_alike(n_classes, high), max_rows_per_unit)[0] > _WANTED:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = flip.failure(_alike(n_classes, middle), max_rows_per_unit)[0] <= _WANTED
+        low, high = (low, middle) if enough else (middle, high)
+    lead = _alike(n_classes, high)
+    noisy = Vote(n_classes, epsilon, 1, "gaussian", delta)
+    return "gaussian" if noisy.failure(lead, max_rows_per_unit)[0] < flip.failure(lead, max_rows_per_unit)[0] else "permute-and-flip"
+
+
+def _alike(n_classes: int, lead: int) -> NDArray[np.int64]:
+    return np.full((1, n_classes - 1), lead, np.int64)
+
+
+def _flip_failure(kept: NDArray[np.float64]) -> NDArray[np.float64]:
+    """1 - the integral over t in [0, 1] of the product of (1 - t kept): the best class comes at time t, every other one earlier with
+    chance t, and is then taken with chance `kept`: (g,) from (g, K - 1)."""
+    others = kept.shape[1]
+    if (kept == kept[:, :1]).all():
+        kept, times = kept[:, :1], others
+    else:
+        times = 1
+    nodes, weights = _rule(others)
+    loss = [-np.expm1(times * np.log1p(-np.minimum(t * kept, 1 - 2.0**-53)).sum(axis=1)) for t in nodes]
+    return np.asarray(np.tensordot(weights, np.array(loss), axes=1))
+
+
+@lru_cache(maxsize=64)
+def _rule(others: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Make nodes and weights on [0, 1] for products of so many factors: right to 2^-60, with at most 24 log2(K) nodes.
+
+    Gauss and Legendre's rule of n = 24 points on each of [0, c], [c, 2c], ..., [1/2, 1], where c is a power of 1/2 at which c (K - 1) <= n.
+    With m = 2 n and S = sum of kept, the m-th derivative of f is at most m! times the sum, over all choices of m factors, of the products
+    of their `kept` and of the other factors at the panel's lower end b, so at most S^m e^(m b - b S). The rule's error on a panel of width
+    h is h^(m + 1) (n!)^4 / ((m + 1) (m!)^3) times that: on the first panel, where h S <= n, below 10^-23; on the others, where h = b and
+    (b S)^m e^(-b S) <= m^m e^-m, below b e^(m b) 10^-29, which add up to less than 2^-60.
+    """
+    panels = max(0, math.ceil(math.log2(others / _POINTS)))
+    edges = np.append(0.0, 0.5 ** np.arange(panels, -1, -1))
+    points, weights = np.polynomial.legendre.leggauss(_POINTS)
+    width = np.diff(edges)[:, None]
+    return (edges[:-1, None] + width * (points + 1) / 2).reshape(-1), (width * weights / 2).reshape(-1)
+
+
+def _exponential(coins: Coins, a: Fraction, gaps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Try classes at random, each taken with probability e^(-a gap), until one is taken: (g,) int64."""
+    out, pending = np.empty(len(gaps), np.int64), np.arange(len(gaps))
+    while len(pending):
+        rows = pending * gaps.shape[1]
+        tried = coins.below(rows, gaps.shape[1])
+        taken = exp_coin(coins, rows, a, gaps[pending, tried])
+        out[pending[taken]] = tried[taken]
+        pending = pending[~taken]
+    return out
+
+
+def _first(wanted: NDArray[np.bool_], coins: Coins) -> NDArray[np.int64]:
+    """Find the first wanted class of each group in a random order: (g,) int64."""
+    return np.asarray(np.argmin(np.where(wanted, _order(coins, wanted.shape), wanted.shape[1]), axis=1))
+
+
+def _order(coins: Coins, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Draw a uniform order of the classes in every group, exactly: (g, K) places; equal words are told apart by further ones."""
+    words = coins.take(np.arange(len(coins))).reshape(shape)
+    places = words.argsort(axis=1).argsort(axis=1)
+    ordered = np.sort(words, axis=1)
+    for group in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)):
+        keys, rows = [int(word) for word in words[group]], group * shape[1] + np.arange(shape[1])
+        while len(set(keys)) < len(keys):
+            keys = [key << 64 | int(word) for key, word in zip(keys, coins.take(rows), strict=True)]
+        places[group] = [sorted(keys).index(key) for key in keys]
+    return places

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`labeldp aggregate`: a table in, a private histogram or vote of each of its groups out, in bounded memory."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from labeldp import _validate
+from labeldp._files import private_file
+from labeldp.aggregates import Aggregate, Histogram, Query, Vote
+from labeldp.custody._aggregation import aggregate_batches
+from labeldp.custody._encode import infers
+from labeldp.errors import InvalidInput, LabelDPWarning, ReleaseError
+from labeldp.ledger._events import AggregateDraw
+from labeldp.ledger._ledger import Ledger, ledger_of
+from labeldp.tables._evidence import check_raw
+from labeldp.tables._spec import declared_or_infer
+from labeldp.tables.engines._local import Progress, declared_codec, silent
+from labeldp.tables.formats._labels import LabelCodec, check_type, is_text, value_type
+from labeldp.tables.formats._open import check_ending, check_layout, is_parquet, open_table, row_name, table_name, table_writer
+from labeldp.tables.formats._table import Rows, Source, check_columns
+from labeldp.tables.output._place import Place
+from labeldp.tables.output._staging import workplace
+
+QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vote)}
+
+
+@dataclass(frozen=True)
+class AggregateSpec:
+    """What to ask of which columns, and at what cost.
+
+    Parameters
+    ----------
+    label : str
+        The private column.
+    group : str
+        The public column that says which group a row is in: text, whole numbers or booleans, never missing.
+    classes : sequence of K values, or "infer"
+        The declared classes; "infer" as in `ReleaseSpec`.
+    epsilon : float
+        Total of one row.
+    query : {"histogram", "vote"}
+    mechanism : str, optional
+        As in `Histogram` and `Vote`; their default if None.
+    delta : float
+        0 for pure mechanisms.
+    dataset : str, optional
+        Name in the ledger; the file's name without its ending if None.
+    """
+
+    label: str
+    group: str
+    classes: Sequence[object]
+    epsilon: float
+    query: str = "histogram"
+    mechanism: str | None = None
+    delta: float = 0.0
+    dataset: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", declared_or_infer(self.classes))
+        if self.group == self.label:
+            raise InvalidInput(f"Expected a public column of groups, got the label column {self.label!r}. Name another one.")
+        self.asked(1, 2 if infers(self.classes) else len(self.classes))  # whatever is wrong is said before anything is read
+
+    def asked(self, n_groups: int, n_classes: int) -> Query:
+        """The query over so many groups and classes."""
+        kind = QUERIES[_validate.one_of(tuple(QUERIES), query=self.query)]
+        chosen = {} if self.mechanism is None else {"mechanism": self.mechanism}
+        return kind(n_classes=n_classes, epsilon=self.epsilon, n_groups=n_groups, delta=self.delta, **chosen)
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """Where the answer is, what it says, and whether it had been given before: then nothing was drawn and nothing was charged."""
+
+    path: Path
+    answer: Aggregate
+    repeated: bool
+
+
+def aggregate(
+    source: Any, out: str | Path, spec: AggregateSpec, ledger: Ledger | None = None, *, redraw: bool = False, progress: Progress = silent
+) -> Aggregated:
+    """Ask for the labels of each group of a table's rows.
+
+    Parameters
+    ----------
+    source : str, Path or Place
+        A Parquet or CSV file, or a folder or pattern of Parquet files, read twice.
+    out : str or Path
+        New file. Parquet is read back by `Aggregate.load`; CSV has the same columns without the receipt. A row a group, in the order of the
+        groups' values: group, n_rows, and a noisy count for each class (count_CLASS), or the voted label.
+    spec : AggregateSpec
+    ledger : Ledger, or its path, optional
+        The user's own by default, never none.
+    redraw : bool
+        Draw again, charged again, though the same answer was given before.
+    progress : function of (phase, done, total)
+
+    Returns
+    -------
+    Aggregated, when the file is on disk.
+    """
+    table, record, target = open_table(source), ledger_of(ledger), Path(out)
+    dataset = spec.dataset or table_name(table)
+    _check(table, spec, record)
+    check_ending(target)
+    runs = record.runs(dataset, spec.label)
+    if target.exists() and not any(run.event.get("event") == AggregateDraw.kind for run in runs):
+        _taken(target)  # before long tables are read
+    codec = declared_codec(table, spec.label, spec.classes)
+    with workplace(target) as folder:
+        names = _distinct_groups(table, spec.group, progress)
+        _warn_of_a_copy(spec, names, codec.classes)
+        new: list[bool] = []
+
+        def before_charge() -> None:
+            if target.exists():
+                _taken(target)
+            new.append(True)
+
+        answer = aggregate_batches(
+            _numbered(table, spec, codec, names, progress),
+            spec.asked(len(names), len(codec.classes)),
+            label=spec.label,
+            group=spec.group,
+            classes=codec.classes,
+            inferred=infers(spec.classes),
+            dataset=dataset,
+            ledger=record,
+            redraw=redraw,
+            before_charge=before_charge,
+        )
+        named = replace(answer, group_names=tuple(names.to_pylist()))
+        _publish(named, private_file(folder / target.name), target)
+    return Aggregated(target, named, not new)
+
+
+def _check(table: Source, spec: AggregateSpec, ledger: Ledger) -> None:
+    check_layout(table, (), spec.label, (), public=True)
+    check_columns(table, [spec.label, spec.group])
+    check_raw(table, spec.label, ledger if table.text else None)
+    check_type(spec.label, table.type_of(spec.label))
+    kind = value_type(table.type_of(spec.group))
+    if not (pa.types.is_integer(kind) or pa.types.is_boolean(kind) or is_text(kind)):
+        raise InvalidInput(f"Expected a group column of text, whole numbers or booleans, got {spec.group!r} of type {kind}. Cast it.")
+
+
+def _taken(target: Path) -> NoReturn:
+    raise ReleaseError(
+        f"Expected a new name for the answer, got {target}, which exists and is something else. Remove it, or choose another name."
+    )
+
+
+def _distinct_groups(table: Source, group: str, progress: Progress) -> pa.Array:
+    """The values of the group column, sorted; a missing one is refused."""
+    seen: set[object] = set()
+    start = done = 0
+    for batch in table.batches([group]):
+        column = _plain(batch, group)
+        missing = pc.fill_null(pc.equal(column, ""), True) if table.text else pc.is_null(column)
+        if pc.any(missing).as_py():
+            row = start + int(np.flatnonzero(missing.to_numpy(zero_copy_only=False))[0])
+            raise InvalidInput(
+                f"Expected a group in every row of column {group!r}, got none in {row_name(table, row)}. Give such rows a group of "
+                "their own, or drop them."
+            )
+        seen.update(pc.unique(column).to_pylist())
+        start, done = start + len(batch), done + batch.extent
+        progress("groups", done, table.extent)
+    if not seen:
+        raise InvalidInput(f"Expected at least one row, got none in {table.path.name}.")
+    kind = value_type(table.type_of(group))
+    return pa.array(sorted(seen), pa.large_string() if is_text(kind) else kind)  # type: ignore[type-var]
+
+
+def _warn_of_a_copy(spec: AggregateSpec, names: pa.Array, classes: Sequence[object]) -> None:
+    """By names, which are public: to compare rows with labels would itself tell of them. Numbers are often alike, and mean nothing."""
+    if is_text(names.type) and set(names.to_pylist()) <= set(classes):
+        warnings.warn(
+            f"Every group in column {spec.group!r} is called like a class of {spec.label!r}. If the column was made from the labels, the "
+            "exact numbers of rows of the groups give them away: name a column that was not.",
+            LabelDPWarning,
+            stacklevel=3,
+        )
+
+
+def _plain(batch: Rows, name: str) -> pa.Array:
+    """A column without a dictionary, and text of one type."""
+    column = batch.column(name)
+    column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    return column.cast(pa.large_string()) if is_text(column.type) else column
+
+
+def _numbered(table: Source, spec: AggregateSpec, codec: LabelCodec, names: pa.Array, progress: Progress) -> Iterator[pa.RecordBatch]:
+    """The labels of all rows, each as its number in the list of classes, with the numbers of their groups."""
+    rows = done = 0
+    for batch in table.batches([spec.label, spec.group]):
+        numbers = pc.index_in(_plain(batch, spec.group), value_set=names)
+        if numbers.null_count:
+            raise ReleaseError(f"Expected {table.path.name} to stay as it is while it is read, got another group. Nothing was charged.")
+        yield pa.record_batch({spec.label: codec.listed(batch.column(spec.label), rows), spec.group: numbers})
+        rows += len(batch)
+        done += batch.extent
+        progress("count", done, table.extent)
+
+
+def _publish(answer: Aggregate, made: Path, target: Path) -> None:
+    """The file under its final name; where it is there already, it must be this very answer."""
+    table = replace(
+        answer, receipt=replace(answer.receipt, repeated=False)
+    ).to_table()  # the file says what was drawn, not how often it was asked for
+    if not is_parquet(target):
+        table = table.drop_columns([name for name in table.column_names if name == "code"])
+    with table_writer(made, table.schema) as writer:
+        writer.write_table(table)
+    if not target.exists():
+        Place.of(made).move(Place.of(target))
+    elif made.read_bytes() != target.read_bytes():
+        _taken(target)

@@ -1,0 +1,458 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `labeldp train` can train, and the scikit-learn transformers before it: boosting, a linear model, clusters, and nets by name."""
+
+import math
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
+
+from labeldp import _validate
+from labeldp.deep import _named as named
+from labeldp.errors import InvalidInput, RareCategoriesWarning
+from labeldp.inputs import Inputs
+from labeldp.inputs._arrays import ArrayInputs
+from labeldp.inputs._columns import ColumnInputs
+from labeldp.learn._features import MAX_CATEGORIES
+from labeldp.tables.engines._local import Progress
+
+AUTO, BOOSTING, LINEAR = "auto", "boosting", "linear"
+NOISE_CLUSTER, PROPORTIONS = "noise-cluster", "proportions"
+CLUSTER_MODELS = (NOISE_CLUSTER, PROPORTIONS)
+MODELS = (AUTO, BOOSTING, LINEAR, *CLUSTER_MODELS, *named.NETS)
+IMAGES_BY_DEFAULT = "small-convnet"
+MANY_CATEGORIES = 300
+"""Categories of all columns together from which "auto" is a linear model: trees choose among all ways to part them, and find the noise."""
+MOST_CATEGORIES = 10_000
+"""Of a column, for the linear model; those beyond the first 254 occur twice at least."""
+
+
+# What is asked for ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NetOptions:
+    """How a net is trained; None is its own default.
+
+    Parameters
+    ----------
+    epochs, batch_size : int, optional
+    rate : float, optional
+        The learning rate's peak.
+    device : str
+        "auto": the GPU if there is one.
+    folder : Path, optional
+        Where the training keeps its state, so that the same call goes on after it was killed.
+    """
+
+    epochs: int | None = None
+    batch_size: int | None = None
+    rate: float | None = None
+    device: str = AUTO
+    folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None:
+            _validate.integer(epochs=self.epochs, low=1)
+        if self.batch_size is not None:
+            _validate.integer(batch_size=self.batch_size, low=1)
+        if self.rate is not None:
+            _validate.positive(rate=self.rate)
+
+    @property
+    def given(self) -> list[str]:
+        """Options that say something, as the command line calls them."""
+        values = {
+            "--epochs": self.epochs,
+            "--batch-size": self.batch_size,
+            "--rate": self.rate,
+            "--device": None if self.device == AUTO else self.device,
+            "--folder": self.folder,
+        }
+        return [name for name, value in values.items() if value is not None]
+
+
+@dataclass(frozen=True)
+class ClustersSpec:
+    """A prior of clusters of the inputs.
+
+    Parameters
+    ----------
+    n_clusters : int, optional
+        As many as the budget can tell the labels of, if None.
+    epsilon : float, optional
+        What their histograms cost, out of the total; a share by rule if None.
+    """
+
+    n_clusters: int | None = None
+    epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.n_clusters is not None:
+            _validate.integer(n_clusters=self.n_clusters, low=1)
+        if self.epsilon is not None:
+            _validate.epsilon(self.epsilon)
+
+    def require_less_than(self, epsilon: float | None) -> None:
+        """Refuse what no training can pay for."""
+        if epsilon is None:
+            raise InvalidInput("Expected no prior of clusters with a released table: its labels are drawn and paid for. Leave it out.")
+        if self.epsilon is not None and not self.epsilon < epsilon:
+            raise InvalidInput(f"Expected clusters to cost less than the total epsilon={epsilon!r}, got eps={self.epsilon!r}. Lower it.")
+
+
+def clusters_of(text: str | None) -> ClustersSpec | None:
+    """The prior that an option says: clusters, clusters:NUMBER, clusters:NUMBER,eps=E or clusters,eps=E; None for none."""
+    if text is None:
+        return None
+    name, *settings = text.replace("clusters:", "clusters,", 1).split(",")
+    if name.strip() != "clusters":
+        raise InvalidInput(f"Expected clusters[:NUMBER][,eps=E] as a prior, got {text!r}. For example clusters:100,eps=0.05.")
+    numbers = [each.strip() for each in settings if "=" not in each]
+    options = dict(each.strip().split("=", 1) for each in settings if "=" in each)
+    if len(numbers) > 1 or set(options) - {"eps"} or len(numbers) + len(options) < len(settings):
+        raise InvalidInput(f"Expected clusters[:NUMBER][,eps=E], got {text!r}. For example clusters:100,eps=0.05.")
+    try:
+        return ClustersSpec(int(numbers[0]) if numbers else None, float(options["eps"]) if options else None)
+    except ValueError as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(f"Expected whole NUMBER and a number E in clusters[:NUMBER][,eps=E], got {text!r}.") from None
+
+
+def _prior_for(spec: ClustersSpec | None, embedder: Any) -> Any:
+    """The ClusterPrior that a command asks for, or None."""
+    from labeldp.learn import ClusterPrior
+
+    return None if spec is None else ClusterPrior(embedder, spec.n_clusters, spec.epsilon)
+
+
+# From inputs to numbers -------------------------------------------------------------------------------------------------------------
+
+
+def fit_ordinal(inputs: ColumnInputs, table: pa.Table, most: int) -> tuple[ColumnTransformer, dict[str, int]]:
+    """What makes a matrix of a table: codes of each category, any other as NaN, then numbers as they are.
+
+    Parameters
+    ----------
+    inputs : ColumnInputs
+    table : Table
+        All rows, as `inputs` reads them; public.
+    most : int
+        Categories of a column that have a code: the most frequent 254, and those after them that occur twice.
+
+    Returns
+    -------
+    transformer : ColumnTransformer
+        Fitted.
+    rarer : dict of str to int
+        How many categories of a column have no code, where there are some.
+    """
+    kept, rarer = [], {}
+    for name in inputs.categories:
+        found = [(each["values"], each["counts"]) for each in _counts(table[name]).to_pylist()]
+        ordered = sorted(found, key=lambda each: (-each[1], each[0]))
+        kept.append(np.array([value for i, (value, count) in enumerate(ordered[:most]) if i < MAX_CATEGORIES or count > 1]))
+        if len(ordered) > len(kept[-1]):
+            rarer[name] = len(ordered) - len(kept[-1])
+    codes = OrdinalEncoder(categories=kept, handle_unknown="use_encoded_value", unknown_value=np.nan)
+    unchanged = StandardScaler(with_mean=False, with_std=False)  # "passthrough" does not take Arrow's tables
+    made = ColumnTransformer([("categories", codes, inputs.categories), ("numbers", unchanged, inputs.numbers)]).fit(table)
+    if kept:
+        # of the same texts scikit-learn makes objects, which skops writes one by one, in 400 bytes each
+        made.named_transformers_["categories"].categories_ = kept
+    return made, rarer
+
+
+def _counts(column: pa.ChunkedArray) -> pa.StructArray:
+    return pc.value_counts(column.cast(pa.large_string()))
+
+
+def count_categories(inputs: ColumnInputs, table: pa.Table) -> int:
+    """How many categories the linear model would have weights for."""
+    counts = [_counts(table[name]).field("counts").to_numpy() for name in inputs.categories]
+    return sum(max(min(len(each), MAX_CATEGORIES), min(int(np.sum(each > 1)), MOST_CATEGORIES)) for each in counts)
+
+
+def one_hot(n_codes: int, width: int) -> ColumnTransformer:
+    """What makes the matrix of `fit_ordinal` one of numbers without gaps: a column for each category, then standardised numbers.
+
+    A number that is missing becomes the mean, and one more column says so. The matrix is sparse where there are categories.
+
+    Parameters
+    ----------
+    n_codes, width : int
+        Columns of codes, which come first, and of all.
+    """
+    numbers = make_pipeline(
+        StandardScaler(), SimpleImputer(strategy="constant", fill_value=0.0, add_indicator=True, keep_empty_features=True)
+    )
+    categories = OneHotEncoder(handle_unknown="ignore", dtype=np.float32)
+    parts = [("categories", categories, list(range(n_codes))), ("numbers", numbers, list(range(n_codes, width)))]
+    return ColumnTransformer(parts, sparse_threshold=1.0)
+
+
+class Encoding:
+    """The steps of scikit-learn from inputs to the matrix that a model takes, fitted to all rows; these are public.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    """
+
+    def __init__(self, inputs: Inputs):
+        self.steps: list[tuple[str, Any]] = []
+        self._inputs = inputs
+
+    @property
+    def n_codes(self) -> int:
+        """Columns of codes."""
+        return len(self._inputs.categories) if isinstance(self._inputs, ColumnInputs) else 0
+
+    def ordinal(self, X: Any, most: int = MAX_CATEGORIES) -> NDArray[np.floating[Any]]:
+        """Numbers and codes, with gaps; categories that a model cannot tell apart are warned of where it takes the usual number."""
+        if not isinstance(self._inputs, ColumnInputs):
+            return np.asarray(X)
+        transformer, rarer = fit_ordinal(self._inputs, X, most)
+        if rarer and most == MAX_CATEGORIES:
+            told = ", ".join(f"{count:,} of {name!r}" for name, count in rarer.items())
+            warnings.warn(
+                RareCategoriesWarning(
+                    f"This model takes {most} categories of a column and counts rarer ones as one: {told}. --model linear has a weight for "
+                    "each that occurs twice; --exclude leaves columns out."
+                ),
+                stacklevel=3,
+            )
+        self.steps.append(("columns", transformer))
+        return np.asarray(transformer.transform(X))
+
+    def one_hot(self, X: Any, most: int = MAX_CATEGORIES) -> Any:
+        """Numbers alone, without gaps; sparse where there are categories."""
+        matrix = self.ordinal(X, most)
+        transformer = one_hot(self.n_codes, matrix.shape[1])
+        self.steps.append(("numbers", transformer))
+        with np.errstate(invalid="ignore"):  # of a column without any value, whose mean is not used
+            return transformer.fit_transform(matrix)
+
+    def pipeline(self, estimator: Any) -> Any:
+        """A pipeline that reads inputs and ends in the estimator, or the estimator itself."""
+        last = list(estimator.steps) if isinstance(estimator, Pipeline) else [("model", estimator)]
+        return Pipeline([*self.steps, *last]) if self.steps else estimator
+
+    @property
+    def transformer(self) -> Pipeline | None:
+        """The steps without a model; None if there are none."""
+        return Pipeline(self.steps) if self.steps else None
+
+
+# Models -----------------------------------------------------------------------------------------------------------------------------
+
+
+class Learner(Protocol):
+    """One way to train."""
+
+    def prepared(self, X: Any) -> Any:
+        """What was read of all rows, as the classifier takes it."""
+        ...
+
+    def classifier(self, seed: int, progress: Progress, **settings: Any) -> Any:
+        """The classifier to fit, with the settings that all have in common."""
+        ...
+
+    def result(self, model: Any) -> tuple[Any, dict[str, object]]:
+        """What is stored of the fitted classifier, and the facts to read it by."""
+        ...
+
+
+def learner_for(model: str, inputs: Inputs, n_classes: int, options: NetOptions) -> Learner:
+    """The learner of a name that `MODELS` has, for these inputs."""
+    if model in named.NETS or (model == AUTO and inputs.image is not None):
+        return NetLearner(IMAGES_BY_DEFAULT if model == AUTO else model, inputs, n_classes, options)
+    if model in (BOOSTING, LINEAR) and inputs.image is not None:
+        raise InvalidInput(f"Expected rows of numbers or categories with --model {model}, got images. Choose a net, as small-convnet.")
+    if options.given:
+        name = "no net" if model == AUTO else model
+        raise InvalidInput(f"Expected a net with {', '.join(options.given)}, got {name}. Choose one: --model mlp.")
+    return ClusterLearner(model, inputs) if model in CLUSTER_MODELS else TabularLearner(model, inputs)
+
+
+def needs_torch(model: str, *, images: bool) -> bool:
+    """Whether the model will be a net."""
+    return model in named.NETS or (model == AUTO and images)
+
+
+class TabularLearner:
+    """Gradient boosting, or logistic regression on the exact likelihood, which has a weight for each category.
+
+    Parameters
+    ----------
+    model : {"auto", "boosting", "linear"}
+        "auto" is linear where the columns of a table have many categories.
+    inputs : Inputs
+    """
+
+    def __init__(self, model: str, inputs: Inputs):
+        self._model, self._inputs, self._encoding = model, inputs, Encoding(inputs)
+        self._width = 0
+
+    def prepared(self, X: Any) -> Any:
+        """Codes and numbers with gaps, as trees take them; or a sparse matrix."""
+        if self._model == AUTO:
+            many = isinstance(self._inputs, ColumnInputs) and count_categories(self._inputs, X) >= MANY_CATEGORIES
+            self._model = LINEAR if many else BOOSTING
+        made = self._encoding.one_hot(X, MOST_CATEGORIES) if self._model == LINEAR else self._encoding.ordinal(X)
+        self._width = made.shape[1]
+        return made
+
+    def classifier(self, seed: int, progress: Progress, prior: ClustersSpec | None = None, **settings: Any) -> Any:
+        """LabelDPClassifier."""
+        from labeldp.learn import LabelDPClassifier
+
+        codes, estimator, embedder = self._encoding.n_codes, make_pipeline(LogisticRegression(max_iter=200)), None
+        if self._model == BOOSTING:
+            shape = {"max_leaf_nodes": 15, "l2_regularization": 1.0, "early_stopping": False}
+            estimator = HistGradientBoostingClassifier(categorical_features=list(range(codes)) or None, random_state=seed, **shape)
+            embedder = one_hot(codes, self._width)
+        return LabelDPClassifier(estimator, random_state=seed, prior=_prior_for(prior, embedder), **settings)
+
+    def result(self, model: Any) -> tuple[Any, dict[str, object]]:
+        """A pipeline of scikit-learn's own types, and how to read its probabilities."""
+        made, found = model._model, model.estimator_
+        drawn = None if made.frequencies is None else {"share": made.share, "frequencies": [float(f) for f in made.frequencies]}
+        if isinstance(found, Pipeline) and hasattr(found.steps[-1][1], "C_"):
+            found = as_logistic(found)
+        return self._encoding.pipeline(found), {"channel": made.channel, "drawn": drawn}
+
+
+class ClusterLearner:
+    """NoiseCluster on rows of numbers, kept as the nearest of labelled centres, or ProportionClassifier, kept as a logistic regression.
+
+    Parameters
+    ----------
+    model : {"noise-cluster", "proportions"}
+    inputs : Inputs
+    """
+
+    def __init__(self, model: str, inputs: Inputs):
+        if inputs.image is not None:
+            raise InvalidInput(
+                f"Expected rows of numbers with --model {model}, got images, whose pixels cluster badly. Save features of them as an array "
+                "(.npz), or use labeldp.learn with an embedder."
+            )
+        self._model, self._encoding = model, Encoding(inputs)
+
+    def prepared(self, X: Any) -> Any:
+        """Rows of numbers standardised."""
+        made = named.as_floats(self._encoding.one_hot(X))
+        self._encoding.steps[-1][1].sparse_output_ = False  # what is stored predicts dense rows, a batch at a time
+        return made
+
+    def classifier(self, seed: int, progress: Progress, **settings: Any) -> Any:
+        """The classifier, which has no stages and no law of rows."""
+        from labeldp.learn import NoiseCluster, ProportionClassifier
+
+        if settings.pop("law") != "auto":
+            raise InvalidInput(f"Expected no --law with --model {self._model}, which asks clusters. Leave it out.")
+        if settings.pop("prior", None) is not None:
+            raise InvalidInput(f"Expected no --prior with --model {self._model}, which asks clusters alone. Leave it out.")
+        settings.pop("n_stages")
+        return (NoiseCluster if self._model == NOISE_CLUSTER else ProportionClassifier)(random_state=seed, **settings)
+
+    def result(self, model: Any) -> tuple[Any, dict[str, object]]:
+        """What scikit-learn has for it: the nearest centre with the class codes that were voted, or a logistic regression."""
+        answer = model.aggregate_
+        sizes, query = answer.n_rows, answer.query
+        if self._model == PROPORTIONS:
+            deviation = query.standard_deviation(answer.receipt.max_rows_per_unit)
+            facts = {"number": len(sizes), "mechanism": query.mechanism, "deviation": deviation}
+            return self._encoding.pipeline(as_logistic(model.estimator_)), {"clusters": facts}
+        nearest = KNeighborsClassifier(1, algorithm="brute").fit(model.clusters_.centres, answer.codes())
+        failure = float(model.failure_ @ sizes / sizes.sum())
+        return self._encoding.pipeline(nearest), {"clusters": {"number": len(sizes), "mechanism": query.chosen(), "failure": failure}}
+
+
+def as_logistic(fitted: Pipeline) -> Pipeline:
+    """A pipeline that ends in a SoftmaxRegression, with scikit-learn's own type at its end, so that whoever reads it knows all of it."""
+    *before, (name, last) = fitted.steps
+    two = len(last.classes_) == 2
+    logistic = LogisticRegression(C=last.C_)
+    logistic.classes_, logistic.n_features_in_, logistic.n_iter_ = last.classes_, last.n_features_in_, np.array([last.n_iter_], np.int32)
+    logistic.coef_ = last.coef_[1:] - last.coef_[:1] if two else last.coef_
+    logistic.intercept_ = last.intercept_[1:] - last.intercept_[:1] if two else last.intercept_
+    return Pipeline([*before, (name, logistic)])
+
+
+class NetLearner:
+    """A net of `labeldp.deep._named`.
+
+    Parameters
+    ----------
+    name : str
+    inputs : Inputs
+    n_classes : int
+    options : NetOptions
+    """
+
+    def __init__(self, name: str, inputs: Inputs, n_classes: int, options: NetOptions):
+        self.name, self._inputs, self._encoding, self._n_classes, self._options = name, inputs, Encoding(inputs), n_classes, options
+        self._recipe = named.recipe_for(name, n_classes, options.epochs, options.batch_size, options.rate)
+        self._device = named.device_of(options.device)
+        width = math.prod(inputs.shape) if isinstance(inputs, ArrayInputs) else len(inputs.names)
+        self._parameters = named.parameters_for(name, n_classes, inputs.image, width)  # faults are told before all rows are read
+
+    def prepared(self, X: Any) -> Any:
+        """Images as they are; rows of numbers standardised."""
+        if self._inputs.image is not None:
+            return X
+        made = named.as_floats(self._encoding.one_hot(X))
+        self._parameters = named.parameters_for(self.name, self._n_classes, None, made.shape[1])
+        return made
+
+    def classifier(self, seed: int, progress: Progress, prior: ClustersSpec | None = None, **settings: Any) -> Any:
+        """TorchClassifier around the net."""
+        from labeldp.deep import TorchClassifier
+
+        options, parameters = self._options, self._parameters
+        return TorchClassifier(
+            lambda n_classes: named.build(self.name, parameters | {"n_classes": n_classes}),
+            recipe=self._recipe,
+            validation_fraction=0.1,
+            random_state=seed,
+            device=self._device,
+            folder=options.folder,
+            progress=_Epochs(progress),
+            prior=_prior_for(prior, "pca"),
+            **settings,
+        )
+
+    def result(self, model: Any) -> tuple[Any, dict[str, object]]:
+        """The net with the steps before it, and what makes it again."""
+        recipe = self._recipe
+        return (model.module_, self._encoding.transformer), {
+            "net": {"name": self.name, "parameters": self._parameters},
+            "recipe": {"epochs": recipe.epochs, "batch_size": recipe.batch_size, "rate": recipe.rate, "stages": len(model.history_)},
+        }
+
+
+class _Epochs:
+    """Epochs of one stage after another as progress."""
+
+    def __init__(self, progress: Progress):
+        self._progress, self._stage = progress, 0
+
+    def __call__(self, epoch: Any) -> None:
+        """After each epoch."""
+        self._stage += epoch.number == 1
+        self._progress(f"stage {self._stage}", epoch.number, epoch.epochs)

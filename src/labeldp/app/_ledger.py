@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`labeldp ledger`: which ledger, what its accounts stand at, and its history for people."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from labeldp._files import sync
+from labeldp.custody._stream import RELEASE
+from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
+from labeldp.ledger._ledger import Ledger, default_ledger
+from labeldp.ledger._repair import orphans
+from labeldp.ledger._repair import repair as remove_orphans
+from labeldp.receipt import Receipt
+from labeldp.tables._evidence import check_drawn
+from labeldp.tables.formats._open import open_table
+from labeldp.tables.output._manifest import charged_law, guarantee
+from labeldp.tables.output._output import Output
+from labeldp.tables.output._place import Place
+from labeldp.tables.output._staging import manifest_name, release_digest
+from labeldp.tables.output._staging import remove as remove_folder
+
+
+def ledger_at(path: str | Path | None, budget: float | None = None, key: str | None = None) -> Ledger:
+    """The ledger in this file or database, or the user's own; its release secret is where `key` says, else where LABELDP_KEY says."""
+    return Ledger(default_ledger().location if path is None else path, budget, key or os.environ.get("LABELDP_KEY") or None)
+
+
+_NAMES = 20
+"""Of data sets that a message lists."""
+
+
+def abandon(ledger: Ledger, run_id: str, reason: str) -> None:
+    """Give up a run that was charged: it can never be finished, and its half of the secret is destroyed at once."""
+    ledger.abandon(run_id, reason)
+
+
+def adopted_text(found: Sequence[Mapping[str, object]]) -> str:
+    """What was counted again."""
+    if not found:
+        return "Nothing to adopt: the ledger knows every run that has results beside it."
+    told = [dict(each) | {"rows": "every row" if each["rows"] is None else each["rows"]} for each in found]
+    table = table_text(("run_id", "dataset", "column", "unit", "epsilon", "state", "rows"), told)
+    return f"{table}\nThese are counted again. Look at the budgets: labeldp ledger spent."
+
+
+def accounts(ledger: Ledger, dataset: str | None = None, column: str | None = None) -> list[dict[str, object]]:
+    """What each (dataset, column) has spent, may spend, and has left of epsilon, and the delta it has spent."""
+    pairs = sorted({(run.dataset, run.column, run.unit) for run in ledger.runs(dataset, column)})
+    return [
+        {
+            "dataset": name,
+            "column": label,
+            "unit": unit,
+            "spent": ledger.spent(name, label),
+            "budget": ledger.budget_of(name, label),
+            "remaining": ledger.remaining(name, label),
+            "delta": ledger.spent_delta(name, label),
+        }
+        for name, label, unit in pairs
+    ]
+
+
+def accounts_text(found: Sequence[Mapping[str, object]], ledger: Ledger, dataset: str | None, column: str | None) -> str:
+    """The accounts as a table; without any, what was charged under other names."""
+    if found:
+        return table_text(("dataset", "column", "unit", "spent", "budget", "remaining", "delta"), found)
+    return f"Nothing was spent{other_names(ledger, dataset, column)}."
+
+
+def other_names(ledger: Ledger, dataset: str | None, column: str | None) -> str:
+    """What a ledger knows where nothing is charged to this name: a part of a sentence; "" where no name was given."""
+    named = [f"{what} {name!r}" for what, name in (("dataset", dataset), ("column", column)) if name is not None]
+    if not named:
+        return ""
+    known = sorted({f"{run.dataset!r}, column {run.column!r}" for run in ledger.runs()})
+    listed = "; ".join([*known[:_NAMES], *(["..."] if len(known) > _NAMES else [])])
+    return f" on {', '.join(named)}. The ledger {ledger.location} knows {f'dataset {listed}' if known else 'no charge'}"
+
+
+def history_text(entries: Iterable[Mapping[str, object]]) -> str:
+    """One line an entry."""
+    lines = []
+    for entry in entries:
+        names = ("dataset", "column", "unit", "epsilon", "budget", "run_id", "artefact", "reason")
+        said = " ".join(f"{name}={entry[name]}" for name in names if entry.get(name) is not None)
+        lines.append(f"{entry.get('at', '')}  {entry.get('kind', '')!s:8} {said}".rstrip())
+    return "\n".join(lines) or "No entries."
+
+
+def verify(ledger: Ledger, manifests: Iterable[Path] = (), anchors: Iterable[Path] = ()) -> list[str]:
+    """What does not add up in a ledger, or does not agree with manifests and anchor files; empty if nothing."""
+    read = [_manifest(path) for path in manifests]
+    receipts = [each.receipt for each in read]
+    outputs = {each.receipt.run_id: each.output for each in read if each.output and each.stage == RELEASE}
+    heads = [head for path in anchors for head in anchored(path)]
+    found = ledger.verify(receipts, anchors=heads, outputs=outputs)
+    found += [problem for each in read if each.stage != RELEASE for problem in _stage_problem(ledger, each)]
+    return found + [problem for each in read for problem in (*_statement_problems(ledger, each), *_table_problem(ledger, each))]
+
+
+def verified_text(manifests: Iterable[Path]) -> str:
+    """What was checked and found as it was released, one line for each manifest."""
+    lines = []
+    for each in map(_manifest, manifests):
+        table = (
+            f"{each.path.name.removesuffix(manifest_name(''))} is what was released, and agrees"
+            if each.output
+            else "No table was read; what is said agrees"
+        )
+        lines.append(f"{table} with {each.path.name} and the ledger: column {each.receipt.column!r} is {each.receipt.guarantee}.")
+    return "\n".join(["The history is whole.", *lines])
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """What a manifest says: its receipt, the digest of its output, its stage, and all of it."""
+
+    path: Path
+    receipt: Receipt
+    output: str
+    stage: str
+    in_parts: bool
+    facts: Mapping[str, Any]
+
+
+def _statement_problems(ledger: Ledger, said: _Manifest) -> list[str]:
+    """What a manifest promises must follow from what was charged: guarantee, law, and the digest of what was drawn."""
+    found, facts, receipt = [], said.facts, said.receipt
+    run = ledger.run(receipt.run_id)
+    law = charged_law(receipt if run is None else run.receipt, said.stage)
+    if "law" in facts and law is not None and facts["law"] != json.loads(json.dumps(law.to_dict())):
+        found.append(f"The law in {said.path.name} is not the one that was charged.")
+    if law is not None and ("guarantee" in facts or facts.get("kind") == "release"):
+        promised = facts.get("guarantee") or {}
+        due = guarantee(receipt if run is None else run.receipt, law) if receipt.secure else {}
+        wrong = sorted(name for name in {*due, *promised} if due.get(name) != promised.get(name))
+        found += [f"The guarantee in {said.path.name} is not what was charged: {', '.join(wrong)} differ."] if wrong else []
+    if "kind" in facts:
+        charged = receipt if run is None else run.receipt
+        due = {"dataset": charged.dataset, "label": charged.column, "insecure": not receipt.secure}
+        due |= {"classes_inferred": bool(charged.except_for)}
+        wrong = sorted(name for name in due if facts.get(name) != due[name])
+        found += [f"What {said.path.name} says is not what was charged: {', '.join(wrong)} differ."] if wrong else []
+    drawn = facts.get("digests", {}).get("drawn")
+    if run is not None and run.drawn and run.drawn.get(said.stage) != drawn:
+        found.append(f"What was drawn in run {receipt.run_id} is not what {said.path.name} names: its manifest was changed.")
+    return found
+
+
+def _table_problem(ledger: Ledger, said: _Manifest) -> list[str]:
+    """The table beside the manifest, byte for byte; and all that the manifest says of how to read it."""
+    name, whole = said.path.name.removesuffix(manifest_name("")), {"kind", "label", "classes"} & said.facts.keys()
+    if not said.output or name == said.path.name:
+        lacks = "the digest of its table" if not said.output else f"a name that ends in {manifest_name('')}, by which its table is found"
+        return [f"The manifest {said.path.name} lacks {lacks}: no table was read."] if whole else []
+    place = Place.of(said.path).beside(name)
+    if not place.exists():
+        return [f"The table {name} that {said.path.name} is about is not beside it."]
+    if not Output(place, said.in_parts).holds(place, said.output, said.facts):
+        return [f"The table {name} is not the one that was released: it was changed or replaced."]
+    try:
+        check_drawn(open_table(place), said.path, ledger) if whole else None
+    except (LabelDPError, KeyError, TypeError, ValueError) as error:
+        why = str(error) if isinstance(error, LabelDPError) else "facts are missing, or of another kind."
+        return [f"What {said.path.name} says of its table does not hold: {why}"]
+    return []
+
+
+def _stage_problem(ledger: Ledger, said: _Manifest) -> list[str]:
+    """A stage's output against the files that were announced for it: the run settles only after its last stage."""
+    run_id = said.receipt.run_id
+    files = [part.sha256 for part in ledger.parts(run_id) if part.name.startswith(f"{said.stage}/")]
+    if files and f"sha256:{release_digest(files, single=not said.in_parts)}" == said.output:
+        return []
+    return [f"The output of {said.stage} of run {run_id} is not the one that was announced: its manifest names another digest."]
+
+
+def _manifest(path: Path) -> _Manifest:
+    """What a manifest says."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        output = str(facts.get("digests", {}).get("output", ""))
+        return _Manifest(path, Receipt.from_dict(facts["receipt"]), output, str(facts.get("stage", RELEASE)), "parts" in facts, facts)
+    except OSError as error:
+        raise ReleaseError(f"Expected a manifest that can be read, got {path} ({error.strerror}).") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InvalidInput(f"Expected a manifest with a receipt, got something else in {path}.") from None
+
+
+def anchor(ledger: Ledger, path: Path) -> dict[str, object]:
+    """Write the ledger's head behind the others in an anchor file; on disk when this returns. Keep the file away from the ledger."""
+    seq, head = ledger.head()
+    facts: dict[str, object] = {"seq": seq, "hash": head, "at": datetime.now(UTC).isoformat(timespec="seconds")}
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(facts) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    sync(path.absolute().parent)
+    return facts
+
+
+def anchored(path: Path) -> list[tuple[int, str]]:
+    """The heads in an anchor file."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [(int(facts["seq"]), str(facts["hash"])) for facts in map(json.loads, filter(str.strip, lines))]
+    except OSError as error:
+        raise ReleaseError(f"Expected an anchor file that can be read, got {path} ({error.strerror}).") from None
+    except (ValueError, KeyError, TypeError):
+        raise InvalidInput(f"Expected the lines that `labeldp ledger anchor` writes, got something else in {path}.") from None
+
+
+def repair(ledger: Ledger, minutes: float = 60, remove: bool = False) -> list[dict[str, object]]:
+    """What killed processes left behind; with `remove` it is removed where possible. Charged runs keep all they need."""
+    found = orphans(ledger, minutes=minutes)
+    gone = remove_orphans(ledger, found, lambda place: _remove(Place.of(place))) if remove else []
+    return [asdict(orphan) | {"removed": orphan in gone} for orphan in found]
+
+
+def _remove(place: Place) -> None:
+    remove_folder(place) if place.is_folder() else place.delete()
+
+
+def repair_text(found: Sequence[Mapping[str, object]]) -> str:
+    """One line for each, and what to do."""
+    if not found:
+        return "Nothing to repair."
+    lines = [f"{'removed' if each['removed'] else 'left':8} {each['kind']!s:8} {each['place']}  ({each['why']})" for each in found]
+    return "\n".join(lines if any(each["removed"] for each in found) else [*lines, "Nothing was removed; --yes removes these."])
+
+
+def table_text(names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows as aligned text."""
+    cells = [list(names)] + [[_cell(row.get(name)) for name in names] for row in rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
+    return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in cells)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+    return "-" if value is None else str(value)

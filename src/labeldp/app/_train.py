@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`labeldp train`: rows in, a model's folder out; the labels are charged once, or were released before and cost nothing."""
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from labeldp import _validate
+from labeldp.app._learners import AUTO, CLUSTER_MODELS, MODELS, ClustersSpec, Learner, NetLearner, NetOptions, learner_for, needs_torch
+from labeldp.app._model_store import check_free, save_model
+from labeldp.app._training_data import Columns, EvidenceSpec, InputsSpec, TrainingData, TrainingRows
+from labeldp.custody._draw import law_per_row
+from labeldp.custody._encode import INFER, infers
+from labeldp.deep._named import require_torch
+from labeldp.errors import DomainLeakWarning, InvalidInput
+from labeldp.evidence import NoisyLabels
+from labeldp.evidence._noisy import derived, label_law
+from labeldp.inputs._arrays import ArrayTable
+from labeldp.laws import parse_law
+from labeldp.learn._model import heard_by
+from labeldp.ledger._ledger import Ledger, ledger_of
+from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
+from labeldp.tables._evidence import Proven, check_raw
+from labeldp.tables._spec import ReleaseSpec, declared_or_infer, law_of
+from labeldp.tables.engines._local import Progress, declared_codec, silent
+from labeldp.tables.formats._labels import LabelCodec, check_type, parse_classes
+from labeldp.tables.formats._open import open_table
+from labeldp.tables.output._manifest import manifest_path
+
+_FEW_ROWS = 20_000
+
+
+@dataclass(frozen=True)
+class TrainSpec:
+    """What to train on, and at what cost.
+
+    Parameters
+    ----------
+    label : str
+        The label column: raw, or as `labeldp release` wrote it.
+    epsilon : float or None
+        Total budget of one row or unit. None for a released table, whose labels are paid for.
+    classes, id, unit, max_rows_per_unit, dataset, strict
+        As in `ReleaseSpec`; for raw labels, which need `classes`.
+    law : str
+        A law's name, as in `ReleaseSpec`.
+    n_stages : int
+        As in `LabelDPClassifier`.
+    random_state : int
+        Of the training; the noise never depends on it.
+    model : str
+        One of `MODELS`: a net by name; "proportions", private label counts of clusters of rows of numbers, or "noise-cluster", one vote
+        for each; "boosting", gradient boosting; "linear", a logistic regression with a weight for each category; or "auto": linear where
+        columns of a table have many categories, else boosting for rows of numbers, and a small convnet for images.
+    net : NetOptions
+    inputs : InputsSpec
+        What to learn from.
+    prior : ClustersSpec, optional
+        Ask clusters of the inputs first, at a part of epsilon.
+    evidence : EvidenceSpec
+        What proves a released table; or that labels were drawn by something else than labeldp, by `law` at `epsilon`: nothing is charged
+        then, and nothing is proven.
+    """
+
+    label: str
+    epsilon: float | None = None
+    classes: Sequence[object] | None = None
+    id: str | Sequence[str] | None = None
+    unit: str | None = None
+    max_rows_per_unit: int = 1
+    law: str = "auto"
+    n_stages: int = 1
+    dataset: str | None = None
+    strict: bool = False
+    random_state: int = 0
+    model: str = AUTO
+    net: NetOptions = field(default_factory=NetOptions)
+    inputs: InputsSpec = field(default_factory=InputsSpec)
+    prior: ClustersSpec | None = None
+    evidence: EvidenceSpec = field(default_factory=EvidenceSpec)
+
+    def __post_init__(self) -> None:
+        if self.evidence.declared and (self.epsilon is None or self.classes is None or infers(self.classes) or self.law == "auto"):
+            raise InvalidInput("Expected law, epsilon and classes of noisy labels, got less: --law rr --epsilon E --classes A,B.")
+        if self.epsilon is not None:
+            _validate.epsilon(self.epsilon)
+        _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1)
+        _validate.integer(n_stages=self.n_stages, low=1)
+        _validate.integer(random_state=self.random_state, low=0)
+        _validate.one_of(MODELS, model=self.model)
+        if self.prior is not None:
+            self.prior.require_less_than(self.epsilon)
+        if self.model in CLUSTER_MODELS and (self.prior is not None or self.law != "auto"):
+            raise InvalidInput(f"Expected no prior and no law with model={self.model!r}, which asks clusters alone. Leave them out.")
+        if self.max_rows_per_unit > 1 and self.unit is None:
+            raise InvalidInput("Expected unit= with max_rows_per_unit > 1, got none. Name the column that says whose row it is.")
+        if self.classes is not None:
+            object.__setattr__(self, "classes", declared_or_infer(self.classes, strict=self.strict))
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The id columns."""
+        return () if self.id is None else (self.id,) if isinstance(self.id, str) else tuple(self.id)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training left behind: the folder, and the facts in its model.json."""
+
+    path: Path
+    facts: Mapping[str, Any]
+
+    @property
+    def guarantee(self) -> str:
+        """What is promised, in words."""
+        known = self.facts["guarantee"] or {"epsilon": math.inf, "delta": 1.0, "unit": "row"}
+        return guarantee_text(known["epsilon"], known["delta"], known["unit"], known.get("except_for", ""))
+
+
+def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger | None = None, progress: Progress = silent) -> Trained:
+    """Train a classifier on rows whose labels are private.
+
+    Parameters
+    ----------
+    source : str or Path
+        Parquet or CSV: numbers and categories, with gaps, or a column of images. Or .npz or .npy: an array of numbers or of images. Ids and
+        units are no inputs.
+    out : str or Path
+        A new folder: model.json, and model.skops or, of a net, weights.pt.
+    spec : TrainSpec
+    ledger : Ledger, or its path, optional
+        The user's own by default.
+
+    Guarantee
+    ---------
+    Raw labels: the model is epsilon-label-DP for one row or unit. Released table: post-processing, no cost.
+    """
+    path, target, known = Path(source), Path(out), ledger_of(ledger)
+    _check_apart(target, spec.net.folder)
+    data = TrainingData(path, spec.inputs, Columns(spec.label, spec.ids, spec.unit), spec.evidence, known)
+    if needs_torch(spec.model, images=spec.inputs.image is not None):
+        require_torch()
+    kind = _Released if data.released is not None else _Declared if spec.evidence.declared else _Raw
+    labels: _Raw = kind(data, spec, path, known)
+    inputs = data.learn_inputs()
+    learner = learner_for(spec.model, inputs, len(labels.codec.classes), spec.net)
+    rows = data.read(inputs, labels.codec, progress)
+    X, n_rows = learner.prepared(rows.X), len(rows.X)
+    model = learner.classifier(spec.random_state, progress, **labels.settings())
+    with threads_for(learner, n_rows), warnings.catch_warnings(), heard_by(_Fits(progress)):
+        warnings.simplefilter("ignore", DomainLeakWarning)  # it was said when the codec read them
+        labels.fit(model, X, rows)
+    stored, more = learner.result(model)
+    facts = labels.facts(model, n_rows) | {"features": inputs.to_dict(), "receipts": [each.to_dict() for each in model.receipts_]} | more
+    save_model(target, stored, facts)
+    return Trained(target, facts)
+
+
+def _check_apart(out: Path, folder: Path | None) -> None:
+    """The model's folder is free, and will be when the training ends."""
+    check_free(out)
+    if folder is not None and out.absolute() in (folder.absolute(), *folder.absolute().parents):
+        raise InvalidInput(f"Expected the training's state apart from the model, got {folder} for {out}. Name another folder (--folder).")
+
+
+def threads_for(learner: Learner, n_rows: int) -> AbstractContextManager[object]:
+    """One thread for small tables, where more gain nothing, and wait for each other most of the time if the machine has other work."""
+    small = n_rows < _FEW_ROWS and not isinstance(learner, NetLearner)
+    return threadpool_limits(1, user_api="openmp") if small else nullcontext()
+
+
+# Labels -----------------------------------------------------------------------------------------------------------------------------
+
+
+class _Raw:
+    """Raw labels, which the classifier draws, once they are charged."""
+
+    trained_on = "raw labels"
+
+    def __init__(self, data: TrainingData, spec: TrainSpec, path: Path, ledger: Ledger):
+        self._data, self._spec, self._path, self._ledger = data, spec, path, ledger
+        self._check()
+
+    def _check(self) -> None:
+        """Nothing says that they were released, and an epsilon pays for them."""
+        manifest = ""
+        if not isinstance(self._data.table, ArrayTable):
+            check_raw(open_table(self._path), self._spec.label, self._ledger)
+            manifest = f"If it was released, put its manifest ({manifest_path(self._path).name}) beside it again, or name it (--manifest). "
+        if self._spec.epsilon is None:
+            raise InvalidInput(
+                f"Expected a released table, or epsilon for raw labels, got neither: nothing says that {self._path.name} was released. "
+                f"{manifest}If its labels are raw, pass the total budget (--epsilon)."
+            )
+
+    @cached_property
+    def codec(self) -> LabelCodec:
+        """The classes: declared, or read off where that is asked for."""
+        check_type(self._spec.label, self._data.label_type)
+        return declared_codec(self._data.table, self._spec.label, self._spec.classes)
+
+    def settings(self) -> dict[str, Any]:
+        """What every classifier is told, over class codes."""
+        spec = self._spec
+        return {
+            "epsilon": spec.epsilon,
+            "law": spec.law,
+            "n_stages": spec.n_stages,
+            "classes": INFER if infers(spec.classes) else list(range(len(self.codec.classes))),  # all codes occur that were read off
+            "max_rows_per_unit": spec.max_rows_per_unit,
+            "prior": spec.prior,
+            "dataset": spec.dataset or self._path.stem,
+            "column": spec.label,
+            "ledger": self._ledger,
+        }
+
+    def fit(self, model: Any, X: Any, rows: TrainingRows) -> None:
+        """Fit the classifier, which charges."""
+        spec = self._spec
+        model.fit(X, rows.codes, ids=rows.ids, unit=rows.units, id_name=spec.ids or None, unit_name=spec.unit)
+
+    def facts(self, model: Any, n_rows: int) -> dict[str, object]:
+        """What model.json says of the labels, of what is promised of them, and of what was learned."""
+        spent = model.privacy_
+        guarantee = {"unit": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
+        guarantee |= {"except_for": spent.except_for} if spent.except_for else {}
+        return {
+            "guarantee": guarantee if spent.secure else None,
+            "insecure": not spent.secure,
+            "label": self._spec.label,
+            "label_type": str(self._data.label_type),
+            "classes": list(self.codec.classes),
+            "classes_inferred": WHICH_CLASSES in spent.except_for,
+            "trained_on": self.trained_on,
+            "evidence": spent.evidence,
+            "rows": n_rows - (spent.rows_over_the_cap if self._data.released is None else 0),  # a released table has no rows over the cap
+            "rows_over_the_cap": spent.rows_over_the_cap,
+            **{name: _estimate(getattr(model, f"{name}_", None)) for name in ESTIMATES},
+            "ids": list(self._spec.ids),
+        }
+
+
+class _Noisy(_Raw, ABC):
+    """Labels that are noisy already, which cost nothing."""
+
+    def _check(self) -> None:
+        if self._spec.model in CLUSTER_MODELS or self._spec.prior is not None:
+            raise InvalidInput(
+                f"Expected raw labels with model={self._spec.model!r} or a prior of clusters, got noisy ones, whose clusters cannot be "
+                "asked. Choose another model."
+            )
+
+    def settings(self) -> dict[str, Any]:
+        """What every classifier is told; nothing of a charge."""
+        told = super().settings()
+        return {name: told[name] for name in ("n_stages", "classes", "max_rows_per_unit", "prior")} | {
+            "epsilon": 1.0,
+            "law": "auto",
+        }  # nothing is drawn
+
+    @abstractmethod
+    def noisy(self, rows: TrainingRows) -> NoisyLabels:
+        """The labels with their law."""
+
+    def fit(self, model: Any, X: Any, rows: TrainingRows) -> None:
+        """Fit the classifier, which draws nothing."""
+        noisy = self.noisy(rows)
+        model.fit(X, derived(noisy, classes=tuple(range(noisy.n_classes)), order="labels"))  # X was read from the same rows
+
+
+class _Declared(_Noisy):
+    """Labels of another mechanism, by a law that the user states."""
+
+    trained_on = "declared labels"
+
+    def _check(self) -> None:
+        super()._check()
+        spec = self._spec
+        if spec.n_stages > 1:
+            raise InvalidInput("Expected no stages of labels that were drawn already, got more than one. Leave them out (--stages).")
+        n_classes, cap = len(spec.classes or ()), spec.max_rows_per_unit
+        made = ReleaseSpec(spec.label, range(n_classes), float(spec.epsilon or 0), spec.law, unit=spec.unit, max_rows_per_unit=cap)
+        self._law = label_law(law_per_row(law_of(made, n_classes), cap))
+
+    def noisy(self, rows: TrainingRows) -> NoisyLabels:
+        """What the column holds, as drawn by this law."""
+        assert rows.codes is not None
+        cap = self._spec.max_rows_per_unit
+        return NoisyLabels.from_labels(rows.codes, self._law, ids=rows.ids, unit=self._spec.unit or "row", max_rows_per_unit=cap)
+
+
+class _Released(_Noisy):
+    """Labels of a released table, proven to be what was drawn."""
+
+    trained_on = "released table"
+
+    @property
+    def _proven(self) -> Proven:
+        assert self._data.released is not None
+        return self._data.released
+
+    @cached_property
+    def codec(self) -> LabelCodec:
+        """The classes of the release."""
+        return self._proven.codec
+
+    def noisy(self, rows: TrainingRows) -> NoisyLabels:
+        """As they were released."""
+        return self._proven.noisy
+
+    def _check(self) -> None:
+        """What is said of a released table must be what its release says: it decides, and nothing is passed over in silence."""
+        super()._check()
+        spec, facts, receipt = self._spec, self._proven.facts, Receipt.from_dict(self._proven.facts["receipt"])
+        if spec.epsilon is not None:
+            raise InvalidInput(
+                f"Expected no epsilon for a released table, got {spec.epsilon!r}: its labels are proven and paid for. Leave it out "
+                "(--epsilon)."
+            )
+        ids, law = facts.get("id") or [], facts["law"]
+        checks = (
+            ("--stages", spec.n_stages > 1, "one draw, made by the release", f"{spec.n_stages} stages"),
+            ("--law", _other_law(spec.law, law), f"the law of the release, {law.get('law')}", spec.law),
+            ("--classes", self._other_classes(), "the classes of the release", "classes in another order, or others"),
+            ("--infer-classes", infers(spec.classes), "the classes of the release", "that they be read off"),
+            ("--id", bool(spec.ids) and [*spec.ids] != [*ids], f"ids as in the release, {', '.join(ids) or 'none'}", ", ".join(spec.ids)),
+            ("--unit", spec.unit not in (None, receipt.unit), f"unit {receipt.unit!r} of the release", repr(spec.unit)),
+            ("--max-rows-per-unit", spec.max_rows_per_unit not in (1, receipt.max_rows_per_unit), "the cap of the release", "another"),
+        )
+        for option, wrong, expected, got in checks:
+            if wrong:
+                out = " To keep a column out of the features, name it in --exclude." if option in ("--id", "--unit") else ""
+                raise InvalidInput(f"Expected {expected}, got {got}: a released table says this itself. Leave it out ({option}).{out}")
+
+    def _other_classes(self) -> bool:
+        spec, codec = self._spec, self.codec
+        if spec.classes is None or infers(spec.classes):
+            return False
+        text = all(isinstance(value, str) for value in codec.classes)
+        return parse_classes(spec.classes, spec.label, codec.column_type, text_table=text) != codec.classes
+
+
+def _other_law(name: str, released: Mapping[str, object]) -> bool:
+    """Whether a name that was said is not that of a release's law. "auto" says nothing."""
+    if name == "auto":
+        return False
+    cls, fields = parse_law(name)
+    return any(released.get(key) != value for key, value in ({"law": cls.name} | fields).items())
+
+
+# What is said of the model ----------------------------------------------------------------------------------------------------------
+
+
+class _Fits:
+    """Fits of an estimator, one after another, as progress: how many there will be is known at the end."""
+
+    def __init__(self, progress: Progress):
+        self._progress, self._done = progress, 0
+
+    def __call__(self) -> None:
+        """After each fit."""
+        self._done += 1
+        self._progress("train", self._done, max(self._done + 1, _EXPECTED_FITS))
+
+
+_EXPECTED_FITS = 7  # two halves and the whole, each with a linear round and a weighted one, and once more from all rows
+
+
+ESTIMATES = ("estimated_accuracy", "estimated_log_loss", "baseline_accuracy", "baseline_log_loss")
+"""What model.json says of held-out noisy rows: each an unbiased value with its interval, or null."""
+
+
+def _estimate(found: Any) -> dict[str, float | bool] | None:
+    return None if found is None else {"value": found.value, "low": found.low, "high": found.high, "tells": found.tells}

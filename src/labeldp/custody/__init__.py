@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one door: what reads raw labels, charges, draws, and keeps what came out.
+
+    privatize           labels in memory -> NoisyLabels
+    aggregate           private answers about groups of rows
+    aggregate_batches   the same for tables of any length, a batch at a time
+    aggregate_best      the best of several questions, at one charge
+
+Names are imported when they are first used, so that a machine that only trains needs no custody.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from labeldp.custody._aggregation import aggregate, aggregate_batches, aggregate_best
+    from labeldp.custody._door import privatize
+
+__all__ = ["aggregate", "aggregate_batches", "aggregate_best", "privatize"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("labeldp.custody._door" if name == "privatize" else "labeldp.custody._aggregation"), name)

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One charge drawn in several stages, each a keyed part of the rows: what a stage is, and where a run of stages stands.
+
+Between stages the run stays charged and its secret is kept. The run's folder holds, for each stage, the digest of the prior that it
+draws with, written once before anything is drawn, and the digest of what it published.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from labeldp import _validate
+from labeldp._hash import digest
+from labeldp.custody._batches import Share
+from labeldp.custody._charge import kept_secret
+from labeldp.errors import InvalidInput, LedgerError
+from labeldp.laws._base import Law
+from labeldp.ledger._entries import File
+from labeldp.ledger._ledger import Ledger, Part, RunRecord
+from labeldp.ledger._run_store import RunStore
+from labeldp.noise._secrets import SecretHalves
+from labeldp.noise._words import partition_edges
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a planned release: public.
+
+    Parameters
+    ----------
+    plan : str
+        Id of the plan, 32 hexadecimal digits: one plan is one charge.
+    number : int
+        From 1.
+    laws : sequence of Law
+        Of every stage, all at the unit's total epsilon: stages are disjoint.
+    fractions : sequence of float
+        Expected share of the rows in every stage: above 0, sum 1.
+    """
+
+    plan: str
+    number: int
+    laws: Sequence[Law]
+    fractions: Sequence[float]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "laws", tuple(self.laws))
+        object.__setattr__(self, "fractions", tuple(self.fractions))
+        partition_edges(self.fractions)  # checks them
+        if len(self.laws) != len(self.fractions):
+            raise InvalidInput(f"Expected one law for each of {len(self.fractions)} stages, got {len(self.laws)}.")
+        if len({(law.epsilon, law.n_classes) for law in self.laws}) > 1:
+            raise InvalidInput(
+                "Expected laws of one epsilon and one number of classes in all stages, got several. One charge covers them all."
+            )
+        _validate.integer(stage=self.number, low=1)
+        if self.number > len(self.laws):
+            raise InvalidInput(f"Expected a stage from 1 to {len(self.laws)}, got {self.number}. The plan has no more.")
+
+    @property
+    def name(self) -> str:
+        """Enters the draw key, the outputs and the names of what is kept."""
+        return stage_name(self.number)
+
+    @property
+    def law(self) -> Law:
+        """Of this stage."""
+        return self.laws[self.number - 1]
+
+    @property
+    def share(self) -> Share:
+        """Which rows are drawn."""
+        return Share(tuple(self.fractions), self.number - 1)
+
+    @property
+    def last(self) -> bool:
+        """Whether the run ends with it."""
+        return self.number == len(self.laws)
+
+    def facts(self) -> dict[str, object]:
+        """What is charged for: the same for all stages of a plan."""
+        laws = [{"law": law.to_dict(), "fraction": share} for law, share in zip(self.laws, self.fractions, strict=True)]
+        return {"plan": self.plan, "stages": laws}
+
+
+def stage_name(number: int) -> str:
+    """Name of the draw of a stage, from 1."""
+    return f"stage-{number}"
+
+
+class StagedRun:
+    """Where the run of a plan stands.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    dataset, column : str
+    plan : str
+        The plan's id.
+    """
+
+    def __init__(self, ledger: Ledger, dataset: str, column: str, plan: str) -> None:
+        self._ledger, self._names, self._plan = ledger, (dataset, column), plan
+
+    @property
+    def record(self) -> RunRecord | None:
+        """The plan's charge, the first one if two processes have begun the plan at once."""
+        return next((run for run in self._ledger.runs(*self._names) if _plan_of(run) == self._plan), None)
+
+    def done(self, number: int) -> str | None:
+        """Digest of what a stage published; None before it did."""
+        return self._read(number, "done")
+
+    def begun(self, number: int) -> bool:
+        """Whether a stage may have drawn."""
+        return self._read(number, "prior") is not None
+
+    def settle(self) -> str:
+        """End the run: rows that no stage has drawn never will be. The digest of all that was published; again: no effect."""
+        record = self._charged()
+        artefacts: list[str] = []
+        while (artefact := self.done(len(artefacts) + 1)) is not None:
+            artefacts.append(artefact)
+        if not artefacts:
+            raise LedgerError(
+                f"Expected at least one released stage, got none. To give the whole charge up: labeldp ledger abandon {record.run_id}."
+            )
+        whole = f"sha256:{digest({'format': 'stages/1', 'stages': artefacts})}"
+        self._ledger.settle(record.run_id, whole)
+        self._store(record).forget_secret()
+        return whole
+
+    def _charged(self) -> RunRecord:
+        record = self.record
+        if record is None:
+            raise LedgerError("Expected a charged run of this plan, got none. Release stage 1 first.")
+        return record
+
+    def _store(self, record: RunRecord) -> RunStore:
+        return RunStore(self._ledger.run_dir(record.run_id))
+
+    def _read(self, number: int, what: str) -> str | None:
+        record = self.record
+        found = None if record is None else self._store(record).read(f"{stage_name(number)}.{what}")
+        return None if found is None else found.decode()
+
+
+class StageTurn(StagedRun):
+    """The run of a plan while one of its stages is released."""
+
+    def __init__(self, ledger: Ledger, dataset: str, column: str, stage: Stage) -> None:
+        super().__init__(ledger, dataset, column, stage.plan)
+        self._stage = stage
+
+    @property
+    def is_done(self) -> bool:
+        """Whether this stage was published before."""
+        return self.done(self._stage.number) is not None
+
+    @property
+    def runs(self) -> list[RunRecord]:
+        """The charge that this stage belongs to, if there is one."""
+        return [] if self.record is None else [self.record]
+
+    def check(self, law: Law, *, redraw: bool) -> None:
+        """Refuse a stage whose turn it is not, before the table is read."""
+        stage, record, before = self._stage, self.record, self._stage.number - 1
+        if law != stage.law:
+            raise InvalidInput(f"Expected the law that the plan names for stage {stage.number}, {stage.law}, got {law}.")
+        if redraw:
+            raise InvalidInput("Expected a stage without redraw. To draw the same rows again, make a new plan, which is charged.")
+        if before and (record is None or self.done(before) is None):
+            raise InvalidInput(f"Expected stage {before} to be released before stage {stage.number}, but it is not. Release it first.")
+        if record is not None and record.state != "charged" and self.done(stage.number) is None:
+            raise LedgerError(
+                f"Expected a run that may still draw, but run {record.run_id} of this plan is {record.state}: the rows of stage "
+                f"{stage.number} were given up. Make a new plan, which is charged."
+            )
+
+    def check_same(self, identity: str, pin_of: Callable[[SecretHalves], str]) -> None:
+        """Refuse a table that is not the one that the plan's run was charged for; before anything is charged."""
+        record = self.record
+        if record is None:
+            return
+        if record.identity != identity:
+            raise InvalidInput(
+                f"Expected the table that run {record.run_id} of this plan was charged for, but its ids or units are others. Every stage "
+                "reads the same whole table. For other rows make a new plan, which is charged."
+            )
+        if record.state != "charged":
+            return
+        kept, pin = kept_secret(self._ledger, record.run_id), self._store(record).read("pin")
+        if kept is None or pin is None:
+            raise LedgerError(
+                f"Expected the secret of run {record.run_id} in its folder, but it is gone. Make a new plan, which is charged."
+            )
+        if pin_of(kept).encode() != pin:
+            raise InvalidInput(
+                f"Expected the labels that run {record.run_id} of this plan was charged for, but some have changed. Corrected labels are a "
+                "new release: make a new plan, which is charged."
+            )
+
+    def begin(self, run_id: str, prior: str, side: str) -> RunRecord | None:
+        """After the charge: the run with this stage's own artefact if the stage was published before, else None, and it may draw.
+
+        Parameters
+        ----------
+        run_id : str
+            What was charged, or picked up.
+        prior : str
+            What names the prior in the request.
+        side : str
+            Digest of what the prior decided of all rows, "" where the law uses none. The first prior and side that a stage comes with
+            stand; others are refused, since they would draw the same rows twice.
+        """
+        record = self._charged()
+        if record.run_id != run_id:
+            self._ledger.abandon(run_id, "another process has begun this plan at the same time")
+            RunStore(self._ledger.run_dir(run_id)).forget_secret()
+            raise LedgerError(f"Expected one process to begin a plan, but another one has charged run {record.run_id}. Run this again.")
+        stage = self._stage
+        if not self.begun(stage.number) and any(part.name.startswith(f"{stage.name}/") for part in self._ledger.parts(run_id)):
+            raise LedgerError(
+                f"Expected what stage {stage.number} began with in the folder of run {run_id}, since the ledger has its files, but it is "
+                "gone: the folder was set back. Restore it, or make a new plan, which is charged."
+            )
+        self._keep(record, "prior", prior)
+        artefact = self.done(stage.number)
+        if artefact is None:
+            self._keep(record, "side", side)
+            return None
+        if stage.last and record.state == "charged":
+            self.settle()  # where a process died right before
+        return replace(record, artefact=artefact)
+
+    def check_side(self, side: str) -> None:
+        """Refuse another side than this stage has begun with."""
+        if self._read(self._stage.number, "side") not in (None, side):
+            raise self._another_prior()
+
+    def _keep(self, record: RunRecord, what: str, digest_of_it: str) -> None:
+        if self._store(record).keep(f"{self._stage.name}.{what}", digest_of_it.encode()).decode() != digest_of_it:
+            raise self._another_prior()
+
+    def _another_prior(self) -> InvalidInput:
+        return InvalidInput(
+            f"Expected the prior that stage {self._stage.number} began with, got another one. Rows are drawn once: give the former one "
+            "again."
+        )
+
+    def announce(self, run_id: str, files: Sequence[File], drawn: Mapping[str, str]) -> None:
+        """Write the stage's files, and the digest of what was drawn, into the ledger, after those of the stages before it."""
+        earlier = [part for part in self._ledger.parts(run_id) if not part.name.startswith(f"{self._stage.name}/")]
+        mine = [Part(0, f"{self._stage.name}/{file.name}", file.rows, file.sha256) for file in files]
+        self._ledger.intend(run_id, [*earlier, *mine], drawn)
+
+    def finish(self, artefact: str) -> None:
+        """Note that a stage is published; after the last one the run settles, and its secret is destroyed."""
+        stage = self._stage
+        if self._store(self._charged()).keep(f"{stage.name}.done", artefact.encode()).decode() != artefact:
+            raise LedgerError(f"Expected one process to release stage {stage.number}, but another one has published it. Use what it wrote.")
+        if stage.last:
+            self.settle()
+
+
+def _plan_of(run: RunRecord) -> object:
+    """Id of the plan that a run was charged for; None where there is none."""
+    law = run.event.get("law")
+    return law.get("plan") if isinstance(law, Mapping) else None

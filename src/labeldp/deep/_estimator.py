@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TorchClassifier: any torch net, trained on private labels, with scikit-learn's interface."""
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import nn
+
+from labeldp.custody._row_ids import Name
+from labeldp.deep._checkpoint import Checkpoint, evidence_digest, facts_of_labels, facts_of_training, opened, seed_of, weights_given
+from labeldp.deep._dry_run import dry_run, fewest
+from labeldp.deep._inputs import Inputs, Resident, inputs_digest, inputs_name, inputs_of
+from labeldp.deep._labels import labels_here, require_own_order, together
+from labeldp.deep._loop import Epoch
+from labeldp.deep._losses import debiased_loss
+from labeldp.deep._named import device_of
+from labeldp.deep._placement import Precision, Result, from_first
+from labeldp.deep._recipe import Recipe, flag, function
+from labeldp.deep._stages import (
+    SharedRun,
+    Trained,
+    Trainer,
+    likelihood_table,
+    make_template,
+    plain,
+    recipes_for,
+    require_held_out,
+    require_losses,
+    softmax,
+    takes_labels,
+)
+from labeldp.errors import InvalidInput, LabelDPError
+from labeldp.evidence import NoisyLabels
+from labeldp.laws import Law
+from labeldp.protocol._estimator import StagedEstimator, not_fitted
+from labeldp.protocol._fitting import FitPlan, FitSettings, TopK, open_fit
+from labeldp.protocol._stages import Rows as Positions
+
+if TYPE_CHECKING:
+    from labeldp.ledger._ledger import Ledger
+    from labeldp.noise._words import SeededNoise
+    from labeldp.protocol._groups import GroupPrior
+
+Floats = NDArray[np.float64]
+
+
+class TorchClassifier(StagedEstimator[Trained]):
+    """Train any torch net under label differential privacy, in one stage or several.
+
+    Parameters
+    ----------
+    module : nn.Module, or function of the number of classes that makes one
+        Gives logits (m, K). Copied, never changed. No default.
+    recipe : Recipe or sequence of n_stages Recipes, default=None
+        How it is trained: one for all stages, or one for each, of which the first ones are used where there are fewer stages.
+        None: `Recipe()`, with five epochs where there are two classes, whose noise a net learns by heart sooner. Losses of hard labels
+        get the most likely label of each row, `debiased_loss` its weights, all others log-likelihoods (see `Recipe.loss` for losses of
+        your own).
+    epsilon : float > 0, default=1.0
+        Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
+    n_stages : int >= 1, default=1
+        With 2 or more the rows are drawn in parts, and the model of each stage is the prior with which the next part is privatized
+        (LP-MST), at the same epsilon; each stage has all epochs of its recipe. On some thousand rows one stage was mostly better. One
+        stage is used where a prior could not help.
+    stage_sizes : sequence of n_stages floats > 0, default=None
+        Share of the rows in each stage, at any scale. None: equal shares.
+    law : str or Law, default="auto"
+        A law's name, or a Law. "auto" draws each row with the most informative law. The paper's LP-2ST is
+        `n_stages=2, law="rr-with-prior", top_k_filter="mean"` with `Recipe(loss=cross_entropy, alpha=8.0)`.
+    prior : (n, K) array of floats >= 0, function of X, or labeldp.learn.ClusterPrior, default=None
+        Public class weights for the first stage; they must not depend on these labels. A ClusterPrior asks them privately, at a part of
+        epsilon, and the law gets the rest; of a Dataset it needs an embedder.
+    prior_temperature : float > 0, default=1.0
+        Of the model that becomes the next stage's prior: below 1 sharpens it, above 1 flattens it.
+    top_k_filter : int >= 1, "mean" or None, default=None
+        In later stages, leave out rows of earlier ones whose output misses the k classes that the model so far holds likeliest. "mean", as
+        in the paper: k is the mean number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
+    warm_start : bool, default=True
+        Later stages start from the weights, and the statistics of batch normalisation, of the stage before; else from the first ones.
+    classes : sequence of K values, or "infer", default=None
+        The public list of classes. Raw labels need one, unless they are integer codes and `law` is a Law, which knows K; noisy labels
+        bring theirs. "infer" reads it off raw labels, which tells everybody which classes occur: it warns, `privacy_.except_for` says so,
+        and floats, or more than sqrt(n) different values, are refused.
+    validation_fraction : float in [0, 1), default=0.0
+        Rows held out of training, to measure the model by their noisy labels. With `Recipe(patience=...)` every other one chooses the epoch
+        and the rest measure. None by default, where `LabelDPClassifier` has 0.1: it learns from these rows after they have measured, by a
+        second fit, and a net does not train twice, so they would be lost to it. Pass 0.1 for the estimates below.
+    dataset : str, default=None
+        The name of the data set in the ledger; a ledger needs one.
+    column : str, default="label"
+        The name of the label column in the ledger.
+    max_rows_per_unit : int >= 1, default=1
+        Rows of one unit that are used, where `fit` gets `unit`.
+    ledger : Ledger or its path, default=None
+        Durable record of the spend. A fit that is repeated on the same rows then gets the stored outputs at no further cost.
+    noise : SeededNoise, default=None
+        For tests and benchmarks on public data only.
+    random_state : int >= 0, RandomState or None, default=None
+        Drives training only, never the noise or who is in which stage.
+    device : str, torch.device, or lightning's Fabric, default="auto"
+        "auto": the GPU if there is one. A launched Fabric decides device, precision and distribution; every process then calls `fit` with
+        the same X, and the first one alone reads the raw labels, draws, and writes to the folder: pass y=None in the others.
+    folder : str or Path, default=None
+        Where `fit` keeps its state: one that is called again after it was killed goes on with the step that it was at, trains no finished
+        stage again and draws no label twice. Raw labels then need a ledger; give a function that makes the net, or a net that has the
+        same first weights each time.
+    progress : function of an Epoch, default=None
+        Called after each epoch of each stage; may raise to stop.
+
+    Attributes
+    ----------
+    classes_ : (K,) array
+    module_ : nn.Module
+        Trained, in evaluation mode; output k is classes_[k].
+    noisy_labels_ : NoisyLabels of all rows, in the order of X
+    privacy_ : PrivacySpent
+    prior_ : ClusterModel or None
+        The clusters and their noisy histograms, with a ClusterPrior.
+    receipts_ : tuple of Receipt
+        Of all charges: of a ClusterPrior, and of the rows.
+    stages_ : tuple of Stage
+    estimated_accuracy_ : Estimate or None
+        True-label accuracy on held-out noisy rows that chose no epoch. None without such rows: by default, as none are held out; where
+        they would be fewer than 20; and under a law without an unbiased estimator.
+    estimated_log_loss_ : Estimate or None
+        The log-loss of its probabilities, measured there too.
+    baseline_accuracy_, baseline_log_loss_ : Estimate or None
+        What the class frequencies by themselves get there.
+    history_ : list of lists of Epoch, one for each stage
+    n_features_in_ : int
+        Columns of X, where it is a table.
+
+    See Also
+    --------
+    labeldp.LabelDPClassifier : the same for any estimator of scikit-learn.
+    labeldp.deep.train : a training by itself, on evidence.
+
+    References
+    ----------
+    Ghazi, Golowich, Kumar, Manurangsi and Zhang (2021), "Deep Learning with Label Differential Privacy": RRWithPrior and LP-MST.
+
+    Notes
+    -----
+    Guarantee: epsilon-label-DP of everything the fit leaves behind: labels pass the door once, and all else is post-processing of what it
+    released. Features are not protected. scikit-learn is not needed; where it is installed, this is one of its estimators, can be cloned
+    and searched, and put into `LabelDPClassifier`, which then decides about stages and laws. Learning from noisy labels needs torch,
+    numpy and pyarrow alone.
+
+    Examples
+    --------
+    >>> import labeldp as ldp
+    >>> from labeldp.deep.models import Mlp
+    >>> y = np.arange(900) % 3
+    >>> X = np.eye(3, dtype=np.float32)[y] + np.random.default_rng(0).normal(0, 0.3, (900, 3)).astype(np.float32)
+    >>> net = TorchClassifier(lambda k: Mlp(3, k, (16,)), recipe=Recipe(epochs=4), epsilon=2.0, classes=[0, 1, 2], random_state=0)
+    >>> bool(net.set_params(noise=ldp.SeededNoise(0)).fit(X, y).score(X, y) > 0.8)
+    True
+    """
+
+    def __init__(
+        self,
+        module: nn.Module | Callable[[int], nn.Module],
+        *,
+        recipe: Recipe | Sequence[Recipe] | None = None,
+        epsilon: float = 1.0,
+        n_stages: int = 1,
+        stage_sizes: Sequence[float] | None = None,
+        law: str | Law = "auto",
+        prior: "ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | None" = None,
+        prior_temperature: float = 1.0,
+        top_k_filter: TopK | None = None,
+        warm_start: bool = True,
+        classes: Sequence[object] | None = None,
+        validation_fraction: float = 0.0,
+        dataset: str | None = None,
+        column: str = "label",
+        max_rows_per_unit: int = 1,
+        ledger: "Ledger | None" = None,
+        noise: "SeededNoise | None" = None,
+        random_state: Any = None,
+        device: Any = "auto",
+        folder: str | Path | None = None,
+        progress: Callable[[Epoch], object] | None = None,
+    ) -> None:
+        self.module = module
+        self.recipe = recipe
+        self.epsilon = epsilon
+        self.n_stages = n_stages
+        self.stage_sizes = stage_sizes
+        self.law = law
+        self.prior = prior
+        self.prior_temperature = prior_temperature
+        self.top_k_filter = top_k_filter
+        self.warm_start = warm_start
+        self.classes = classes
+        self.validation_fraction = validation_fraction
+        self.dataset = dataset
+        self.column = column
+        self.max_rows_per_unit = max_rows_per_unit
+        self.ledger = ledger
+        self.noise = noise
+        self.random_state = random_state
+        self.device = device
+        self.folder = folder
+        self.progress = progress
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+    # Fitting --------------------------------------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        ids: ArrayLike | None = None,
+        unit: ArrayLike | None = None,
+        id_of: Callable[[Any], object] | None = None,
+        id_name: Name | None = None,
+        unit_name: Name | None = None,
+    ) -> Self:
+        """Privatize the labels and learn from them, or learn from noisy labels.
+
+        Parameters
+        ----------
+        X : (n, ...) array or tensor, map-style Dataset, or DataLoader of one; public
+            Bytes (uint8) of three axes or more are images and reach the net as 0..1; other numbers stay as they are, so codes of bytes do.
+            Of a Dataset's items that are tuples, the first part is the input. Row i of y belongs to item i of the Dataset, whatever order
+            a DataLoader has; `with_evidence(dataset, noisy, ids=...)` matches items to noisy labels by id.
+        y : (n,) raw labels, which are charged once for all stages, or NoisyLabels, which cost nothing
+            Raw labels are read in the first process alone; the others may pass None.
+        ids : (n,) or (n, columns) array, optional
+            Public ids of the rows; their positions by default. With a ledger but without ids, a Dataset is read once before anything is
+            charged, so that a repeat is recognised; with a folder it is read once in any case. With NoisyLabels, each row of X gets the
+            label of its id, and rows without one are left out; by default row i of X gets noisy label i.
+        unit : (n,) array, optional
+            Who each row is about.
+        id_of : function of an item, optional
+            The id that an item of a Dataset carries, by which each one that is read is checked against `ids`, or against those of
+            NoisyLabels; without either it is the item's position.
+        id_name, unit_name : str, optional
+            What the columns of ids and units are called, as in `labeldp.privatize`; columns of data frames say it themselves.
+
+        Raises
+        ------
+        InvalidInput
+            Before anything is charged, for whatever is wrong with X, y, the net or the settings, for which a step is taken with a copy of
+            the net, and for a folder of another fit. During training: logits or losses that are not finite, or a Dataset whose order
+            changes; labels that were drawn stay with the run, and the same fit, or another recipe in another folder, goes on from them.
+        """
+        self._require_settings()
+        named = y.ids if ids is None and isinstance(y, NoisyLabels) else ids
+        inputs = inputs_of(X, id_of=id_of, ids=named if id_of is not None else None)
+        if not isinstance(y, NoisyLabels):
+            require_own_order(X, ids)
+        return self._fit(X, inputs, y, ids, unit, (id_name, unit_name))
+
+    def _inputs(self, X: Any, y: Any) -> Inputs:
+        self._require_settings()
+        return inputs_of(X)
+
+    def _matched(self, X: Any, inputs: Inputs | None, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Inputs, NoisyLabels]:
+        return together(X, inputs_of(X, watch=False) if inputs is None else inputs, noisy, ids)
+
+    def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
+        found = labels_here(settings, y, n_rows)
+        if self.folder is not None and self.ledger is None and self.noise is None:
+            raise InvalidInput(
+                "Expected a ledger with folder=: without one a killed fit could not draw the same labels again. Pass ledger=."
+            )
+        return found
+
+    def _state(self) -> AbstractContextManager[Checkpoint]:
+        return opened(self.folder)
+
+    def _once(self, make: Callable[[], Result]) -> Result:
+        return from_first(make)
+
+    def _open(self, plan: FitPlan, labels: NDArray[Any], training: Trainer, state: Checkpoint) -> SharedRun:
+        resumes, runs = state.run_id, []
+
+        def begin() -> None:
+            runs.append(open_fit(plan, labels, public_digest=training.public_digest, resumes=resumes))
+            state.charged(runs[0].receipt)
+
+        from_first(begin)
+        return SharedRun(runs[0] if runs else None, len(training.inputs), state)
+
+    def _training(self, inputs: Inputs, source: FitPlan | NoisyLabels, state: Checkpoint) -> Trainer:
+        if isinstance(source, NoisyLabels):
+            recipes = recipes_for(self.recipe, self.n_stages, 1, source.n_classes)
+            return self._trainer(inputs, source.n_classes, recipes, state, lambda: {"noisy_labels": evidence_digest(None, source)})
+        stages = source.stages
+        recipes = recipes_for(self.recipe, self.n_stages, stages.n_stages, len(source.classes))
+        require_losses(recipes, source)
+        require_held_out(recipes, round(stages.validation_fraction * len(inputs)))
+        return self._trainer(
+            inputs, len(source.classes), recipes, state, lambda: facts_of_labels(source), stages.fractions[-stages.n_stages]
+        )
+
+    def fit_likelihood(self, X: Any, log_likelihood: ArrayLike) -> Self:
+        """Learn in one stage from likelihoods; classes are the codes 0..K-1. What `LabelDPClassifier` calls; nothing is charged or kept.
+
+        Parameters
+        ----------
+        X : (n, ...) array or tensor, map-style Dataset, or DataLoader of one
+        log_likelihood : (n, K) array
+            ln P[what was released | y] up to a constant a row; -inf where a class is impossible.
+        """
+        self._require_settings()
+        inputs = inputs_of(X)
+        table = likelihood_table(log_likelihood, len(inputs))
+        recipes = recipes_for(self.recipe, self.n_stages, 1, table.values.shape[1])
+        loss = plain(recipes[0].loss)
+        if takes_labels(loss) or loss is debiased_loss:
+            raise InvalidInput(
+                f"Expected a loss of likelihoods, such as likelihood_loss, got {getattr(loss, '__name__', type(loss).__name__)}. Set it in "
+                "the recipe, or call fit with noisy labels."
+            )
+        require_held_out(recipes, 0)
+        trainer = self._trainer(inputs, table.values.shape[1], recipes, Checkpoint(None), dict)
+        model = trainer.learn(copy.deepcopy(trainer.template), None, np.arange(len(inputs)), table, None)
+        self.classes_ = np.arange(table.values.shape[1])
+        self.module_, self.history_ = model.module, [list(each) for each in model.history]
+        self._precision = recipes[-1].precision
+        for name in _OF_LABELS:  # of an earlier fit: these likelihoods may come from anywhere, and no guarantee goes with them
+            self.__dict__.pop(name, None)
+        self._learned, self._raw_rows = None, 0
+        note_features(self, self._row_shape)
+        return self
+
+    def _trainer(
+        self,
+        inputs: Inputs,
+        n_classes: int,
+        recipes: tuple[Recipe, ...],
+        checkpoint: Checkpoint,
+        facts: Callable[[], dict[str, object]],
+        share: float = 1.0,
+    ) -> Trainer:
+        """What the stages share; nothing is drawn before a step was tried, and the folder is found to be this fit's."""
+        seed, few = from_first(lambda: seed_of(self.random_state)), next(iter(inputs.batches([torch.arange(min(2, len(inputs)))])))
+        template = make_template(self.module, n_classes, seed, Resident(few))
+        fabric = self.device if hasattr(self.device, "launch") else None
+        device = torch.device(device_of(self.device) if fabric is None else fabric.device)
+        least = fewest(len(inputs), min(recipe.rows_of_batch(1) for recipe in recipes), share)
+        dry_run(template, few, n_classes, recipes, device, rows=least)
+        digest = functools.cache(lambda: inputs_digest(inputs))
+        if checkpoint.folder is not None:
+            known = from_first(lambda: facts_of_training(self, lambda: inputs_name(inputs, digest), recipes, template) | facts())
+            seed = checkpoint.begin(known, seed, template, weights_given=weights_given(self))
+        self._row_shape = tuple(few.shape[1:])
+        asked = (self.warm_start, self.prior_temperature, self.top_k_filter, self.progress)
+        return Trainer(inputs, template, recipes, seed, device, fabric, checkpoint, digest, *asked)
+
+    def _keep(self, training: Trainer, noisy: NoisyLabels, model: Trained, held_out: Positions) -> Positions:
+        self.module_, self.history_ = model.module, [list(each) for each in model.history]
+        self._precision = training.recipes[model.number - 1].precision
+        note_features(self, self._row_shape)
+        return held_out
+
+    def _require_settings(self) -> None:
+        super()._require_settings()
+        flag(warm_start=self.warm_start)
+        function(progress=self.progress, takes="an Epoch", none=True)
+        if not hasattr(self.device, "launch"):
+            device_of(self.device)
+
+    # Predicting -----------------------------------------------------------------------------------------------------------------------
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Probabilities of the true label: (n, K) float64, columns in the order of `classes_`.
+
+        Parameters
+        ----------
+        X : as in `fit`
+        """
+        if not hasattr(self, "module_"):
+            raise not_fitted(type(self).__name__)
+        fabric = self.device if hasattr(self.device, "launch") else None
+        row_shape = getattr(self, "_row_shape", None)
+        return probabilities_of(self.module_, inputs_of(X, watch=False), row_shape, precision=self._precision, fabric=fabric)
+
+
+_ESTIMATES = ("estimated_accuracy_", "estimated_log_loss_", "baseline_accuracy_", "baseline_log_loss_")
+_OF_LABELS = ("prior_", "noisy_labels_", "privacy_", "receipts_", "stages_", *_ESTIMATES)
+
+
+def note_features(model: Any, row_shape: tuple[int, ...]) -> None:
+    """Of tables, the number of columns by scikit-learn's name."""
+    if len(row_shape) == 1:
+        model.n_features_in_ = int(row_shape[0])
+    elif hasattr(model, "n_features_in_"):
+        del model.n_features_in_
+
+
+def probabilities_of(
+    module: nn.Module, inputs: Inputs, fitted_on: tuple[int, ...] | None, *, precision: Precision = "auto", fabric: Any = None
+) -> Floats:
+    """Probabilities of all rows; where a net cannot take them and they have another shape than in `fit`, that is what is said.
+
+    Parameters
+    ----------
+    module : nn.Module
+    inputs : Inputs
+    fitted_on : tuple of int, optional
+        Shape of a row in `fit`.
+    precision, fabric : as of `labeldp.deep._loop.predict`
+    """
+    try:
+        return softmax(module, inputs, np.arange(len(inputs)), precision=precision, fabric=fabric)
+    except LabelDPError:
+        raise
+    except Exception as error:
+        found = tuple(next(inputs.batches([torch.zeros(1, dtype=torch.int64)])).shape[1:])
+        if fitted_on is None or found == fitted_on:
+            raise
+        if len(found) == len(fitted_on) == 1:
+            raise InvalidInput(f"X has {found[0]} features, but TorchClassifier is expecting {fitted_on[0]} features as input.") from error
+        raise InvalidInput(
+            f"Expected rows of shape {fitted_on}, as in fit, got {found}. Give X an axis of rows first, also for one row: X[:1]."
+        ) from error

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NumPy's files, .npz and .npy, as rows with columns: inputs of any shape, and labels, ids and units of one value a row."""
+
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from labeldp import _validate
+from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.tables.output._place import Place
+
+ARRAYS = (".npz", ".npy")
+_ROWS = 1 << 12  # read together
+_CHANNELS = (1, 2, 3, 4)
+Array = NDArray[Any]
+
+
+def is_arrays(path: str | Path) -> bool:
+    """Its ending says so."""
+    return Path(path).suffix.lower() in ARRAYS
+
+
+class ArrayTable:
+    """Arrays of one length as a table that can be read: row i is item i of each.
+
+    Parameters
+    ----------
+    path : Path
+        An .npz file, or an .npy file, whose one array has the name `key`.
+    key : str
+        The inputs, which say how many rows there are.
+    beside : (Path, str), optional
+        Another such file, whose arrays stand in for those of the same name, but never for the inputs. The name is that of its one array
+        if it is an .npy file.
+    """
+
+    text = False
+
+    def __init__(self, path: Path, key: str, beside: tuple[Path, str] | None = None):
+        self.path, self.key = Place.of(path), key
+        more = {} if beside is None else _opened(*beside)
+        self._readers = _opened(path, key) | {name: read for name, read in more.items() if name != key}
+        self._arrays: dict[str, Array] = {}
+        self.names = tuple(self._readers)
+        if key not in self._readers:
+            raise InvalidInput(
+                f"Expected an array {key!r} of inputs in {path.name}, got none.{_validate.suggest(key, self.names)} Its arrays: "
+                f"{', '.join(self.names)}. Name it (--inputs)."
+            )
+        if not self.array(key).ndim:
+            raise InvalidInput(f"Expected an array with an axis of rows as {key!r} in {path.name}, got a single number.")
+        self.extent = len(self.array(key))
+
+    def array(self, name: str) -> Array:
+        """One array, whole."""
+        if name not in self._arrays:
+            self._arrays[name] = self._readers[name]()
+        return self._arrays[name]
+
+    def type_of(self, name: str) -> pa.DataType:
+        """The Arrow type of one value."""
+        return _arrow(self._column(name)[:1], name).type
+
+    def _column(self, name: str) -> Array:
+        found = self.array(name)
+        flat = found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
+        if flat.shape != (self.extent,):
+            raise InvalidInput(
+                f"Expected one value for each of {self.extent} rows in array {name!r}, got shape {found.shape}. Give one of as many rows "
+                f"as {self.key!r}."
+            )
+        return flat
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator["ArrayBatch"]:
+        """The rows in order."""
+        for start in range(0, self.extent, _ROWS):
+            yield ArrayBatch(self, slice(start, min(start + _ROWS, self.extent)))
+
+    def column(self, name: str, rows: slice) -> pa.Array:
+        """Some rows of an array of one value a row."""
+        return _arrow(self._column(name)[rows], name)
+
+
+@dataclass(frozen=True)
+class ArrayBatch:
+    """Consecutive rows of arrays."""
+
+    table: ArrayTable
+    rows: slice
+
+    def __len__(self) -> int:
+        return int(self.rows.stop - self.rows.start)
+
+    @property
+    def extent(self) -> int:
+        """Rows."""
+        return len(self)
+
+    def column(self, name: str) -> pa.Array:
+        """One value a row."""
+        return self.table.column(name, self.rows)
+
+    def array(self, name: str) -> Array:
+        """Of any shape."""
+        return self.table.array(name)[self.rows]
+
+
+def _arrow(values: Array, name: str) -> pa.Array:
+    try:
+        return pa.array(values)
+    except pa.ArrowException:
+        raise InvalidInput(f"Expected numbers or text in array {name!r}, got type {values.dtype}. Convert it.") from None
+
+
+def _opened(path: Path, key: str) -> dict[str, Callable[[], Array]]:
+    """The arrays of a file by name, each read when it is asked for; no object in it is ever built."""
+    if not path.is_file():
+        raise ReleaseError(f"Expected an existing file, got {path}. Check the path.")
+    if path.suffix.lower() == ".npy":
+        return {key: partial(_read, path, None)}
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            names = list(archive.files)
+    except (*_DAMAGED, AttributeError):
+        raise _not_numpy(path) from None
+    return {name: partial(_read, path, name) for name in names}
+
+
+_DAMAGED = (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+
+
+def _read(path: Path, name: str | None) -> Array:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if name is None:
+            found = np.asarray(loaded)
+        else:
+            with loaded:
+                found = loaded[name]
+    except _DAMAGED:
+        raise _not_numpy(path) from None
+    return found.astype(found.dtype.newbyteorder("="), copy=False)
+
+
+def _not_numpy(path: Path) -> InvalidInput:
+    return InvalidInput(
+        f"Expected arrays of numbers or text as numpy.savez or numpy.save writes them, got something else, or objects, in {path.name}. "
+        "Save plain arrays."
+    )
+
+
+@dataclass(frozen=True)
+class ArrayInputs:
+    """Inputs that are an array: a matrix, or images, which are read as (n, channels, height, width).
+
+    Attributes
+    ----------
+    key : str
+    shape : tuple of int
+        Of one row in the file.
+    dtype : {"uint8", "float32"}
+        Bytes stay bytes, of which nets make 0 to 1; a matrix is always of floats.
+    channels : {"", "none", "first", "last"}
+        Where the channels of an image are in the file; "" for a matrix.
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    dtype: str
+    channels: Literal["", "none", "first", "last"] = ""
+
+    @property
+    def names(self) -> list[str]:
+        """The array."""
+        return [self.key]
+
+    @property
+    def image(self) -> tuple[int, int, int] | None:
+        """Channels, height and width; None for a matrix."""
+        if not self.channels:
+            return None
+        if self.channels == "none":
+            return (1, *self.shape)  # type: ignore[return-value]
+        return self.shape if self.channels == "first" else (self.shape[2], *self.shape[:2])  # type: ignore[return-value]
+
+    def read(self, batch: Any, start: int | None = None) -> Array:
+        """(m, d), with NaN where a number is missing or infinite; or (m, channels, height, width)."""
+        if not isinstance(batch, ArrayBatch):
+            raise InvalidInput(f"Expected inputs as the array {self.key!r} of an .npz or .npy file, got a table. The model was trained so.")
+        found = batch.array(self.key)
+        if found.shape[1:] != self.shape or _kind(found, self.key, image=bool(self.channels)) != self.dtype:
+            raise InvalidInput(
+                f"Expected rows of shape {self.shape} and type {self.dtype} in array {self.key!r}, as in training; got {found.shape[1:]} "
+                f"and {found.dtype}. Convert them."
+            )
+        values = found.astype(self.dtype, copy=False)
+        if not self.channels:
+            return np.where(np.isfinite(values), values, np.float32(np.nan))
+        if self.channels == "none":
+            return values[:, None]
+        return values if self.channels == "first" else np.ascontiguousarray(values.transpose(0, 3, 1, 2))
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready data."""
+        return {"kind": "array", "key": self.key, "shape": list(self.shape), "dtype": self.dtype, "channels": self.channels}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "ArrayInputs":
+        """What `to_dict` wrote."""
+        return cls(str(data["key"]), tuple(map(int, data["shape"])), str(data["dtype"]), data["channels"])
+
+
+def learn_array(table: ArrayTable) -> ArrayInputs:
+    """What the array of inputs is: (n, d) a matrix; (n, h, w), (n, c, h, w) or (n, h, w, c) images of 1 to 4 channels."""
+    found = table.array(table.key)
+    if not len(found):
+        raise InvalidInput(f"Expected rows, got none in {table.path.name}.")
+    shape = found.shape[1:]
+    if len(shape) == 1 and shape[0]:
+        return ArrayInputs(table.key, shape, _kind(found, table.key, image=False))
+    places = {2: "none", 3: _place_of_channels(shape)}
+    channels: Any = places.get(len(shape), "")
+    if not channels:
+        raise InvalidInput(
+            f"Expected inputs of shape (n, d), or images (n, h, w), (n, c, h, w) or (n, h, w, c) of 1 to 4 channels, got {found.shape} "
+            f"as {table.key!r}. Reshape them."
+        )
+    return ArrayInputs(table.key, shape, _kind(found, table.key, image=True), channels)
+
+
+def _place_of_channels(shape: tuple[int, ...]) -> str:
+    if len(shape) != 3 or (shape[0] in _CHANNELS) == (shape[2] in _CHANNELS):
+        return ""
+    return "first" if shape[0] in _CHANNELS else "last"
+
+
+def _kind(values: Array, key: str, *, image: bool) -> str:
+    if image and values.dtype == np.uint8:
+        return "uint8"
+    if values.dtype.kind == "f" or (not image and values.dtype.kind in "iub"):
+        return "float32"
+    wanted = "bytes from 0 to 255 (uint8), or floats" if image else "numbers"
+    raise InvalidInput(f"Expected {wanted} in array {key!r}, got {values.dtype}. Convert it, for example with astype('uint8').")

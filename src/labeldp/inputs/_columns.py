@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns of a table as inputs: numbers, times and categories, as Arrow columns; the model itself holds what encodes them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from labeldp.errors import InvalidInput
+from labeldp.tables.formats._labels import is_text
+from labeldp.tables.formats._table import Readable, Rows
+
+NUMBER, TIME, CATEGORY = "number", "time", "category"
+MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
+_TEXT = pa.large_string()
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_WRITTEN_TIMES = (pa.timestamp("us"), pa.timestamp("us", "UTC"))  # ISO 8601 without and with an offset
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column is read: as "number", as "time" (seconds, of dates since 1970) or as "category"."""
+
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class ColumnInputs:
+    """Columns of a table.
+
+    Attributes
+    ----------
+    columns : tuple of Column
+    left_out : tuple of str
+        Columns that are neither numbers, times nor categories.
+    """
+
+    columns: tuple[Column, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that are read."""
+        return [column.name for column in self.columns]
+
+    @property
+    def categories(self) -> list[str]:
+        """Names of the categories."""
+        return [column.name for column in self.columns if column.kind == CATEGORY]
+
+    @property
+    def numbers(self) -> list[str]:
+        """Names of numbers and times."""
+        return [column.name for column in self.columns if column.kind != CATEGORY]
+
+    @property
+    def image(self) -> None:
+        """None."""
+
+    def read(self, batch: Rows, start: int | None = None) -> pa.Table:
+        """Numbers and times as float64, null where a value is missing or infinite; categories as text, "" where it is missing."""
+        return pa.table({each.name: _values(batch.column(each.name), each) for each in self.columns})
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "ColumnInputs":
+        """What `to_dict` wrote."""
+        columns = tuple(Column(str(each["name"]), str(each["kind"])) for each in data["columns"])
+        return cls(columns, tuple(map(str, data["left_out"])))
+
+
+def learn_columns(source: Readable, names: Sequence[str]) -> ColumnInputs:
+    """Decide how each column is read.
+
+    Arrow's types say it: numbers and booleans are numbers; dates, times and durations are times; text and dictionaries are categories.
+    A text table is read once: a column is numbers if all its values that are there are, else times if all are dates or timestamps of
+    ISO 8601, else categories.
+    """
+    kinds = _written_kinds(source, names) if source.text else {name: _kind(source.type_of(name)) for name in names}
+    found = tuple(Column(name, kind) for name, kind in kinds.items() if kind is not None)
+    if not found:
+        raise InvalidInput("Expected at least one column to learn from, got none of numbers or categories besides label, ids and unit.")
+    return ColumnInputs(found, tuple(sorted(name for name, kind in kinds.items() if kind is None)))
+
+
+def matrix_of(batch: Rows, names: Sequence[str]) -> NDArray[np.float64]:
+    """Columns of numbers: (n, d) float64, NaN where a value is missing."""
+    columns = [_numbers(batch.column(name), name).to_numpy(zero_copy_only=False) for name in names]
+    return np.column_stack(columns) if columns else np.empty((len(batch), 0))
+
+
+def _written_kinds(source: Readable, names: Sequence[str]) -> dict[str, str | None]:
+    kinds: dict[str, str | None] = dict.fromkeys(names, NUMBER)
+    for batch in source.batches(list(names)):
+        for name, kind in kinds.items():
+            while kind != CATEGORY and not _fits(batch.column(name), kind):
+                kind = TIME if kind == NUMBER else CATEGORY
+            kinds[name] = kind
+    return kinds
+
+
+def _kind(kind: pa.DataType) -> str | None:
+    types = pa.types
+    if _is_category(kind):
+        return CATEGORY
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind):
+        return NUMBER
+    return TIME if types.is_date(kind) or types.is_timestamp(kind) or types.is_time(kind) or types.is_duration(kind) else None
+
+
+def _is_category(kind: pa.DataType) -> bool:
+    return is_text(kind) or bool(pa.types.is_dictionary(kind))
+
+
+def _text(column: pa.Array) -> pa.Array:
+    """Without spaces around it, and null where a value is missing."""
+    plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    trimmed = pc.utf8_trim_whitespace(plain.cast(_TEXT))
+    return pc.if_else(pc.is_in(trimmed, value_set=pa.array(MISSING, _TEXT)), pa.scalar(None, _TEXT), trimmed)
+
+
+def _fits(text: pa.Array, kind: str | None) -> bool:
+    try:
+        _text(text).cast(pa.float64()) if kind == NUMBER else _written_times(_text(text))
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _written_times(text: pa.Array) -> pa.Array:
+    try:
+        return text.cast(_WRITTEN_TIMES[0])
+    except pa.ArrowInvalid:
+        return text.cast(_WRITTEN_TIMES[1])
+
+
+def _values(column: pa.Array, of: Column) -> pa.Array:
+    if of.kind == CATEGORY:
+        # a dictionary holds each text once; a missing one is a value of it, since NumPy takes a null of a dictionary for its first value
+        return _text(column).fill_null("").dictionary_encode()
+    found = _seconds(column, of.name) if of.kind == TIME else _numbers(column, of.name)
+    return pc.if_else(pc.is_finite(found), found, pa.scalar(None, pa.float64()))
+
+
+def _numbers(column: pa.Array, name: str) -> pa.Array:
+    kind = column.type
+    try:
+        if _is_category(kind):
+            return _text(column).cast(pa.float64())
+        if pa.types.is_boolean(kind):
+            column = column.cast(pa.uint8())
+        elif pa.types.is_temporal(kind):
+            column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+        return column.cast(pa.float64(), safe=False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise _other_kind(name, "numbers") from None
+
+
+def _seconds(column: pa.Array, name: str) -> pa.Array:
+    try:
+        times = _written_times(_text(column)) if _is_category(column.type) else column
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise _other_kind(name, "dates or times") from None
+    kind = times.type
+    if _kind(kind) != TIME:
+        raise _other_kind(name, "dates or times")
+    raw = _numbers(times, name)
+    if pa.types.is_date32(kind):
+        return pc.multiply(raw, 86_400.0)
+    return pc.divide(raw, float(_PER_SECOND["ms" if pa.types.is_date64(kind) else kind.unit]))
+
+
+def _other_kind(name: str, kind: str) -> InvalidInput:
+    return InvalidInput(f"Expected {kind} in column {name!r}, got something else. The model was trained with {kind} there.")

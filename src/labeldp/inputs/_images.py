@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images as inputs: the bytes of image files in a column, or names of files in a folder. Needs Pillow."""
+
+import io
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from labeldp.errors import InvalidInput, MissingExtra, ReleaseError
+from labeldp.tables.formats._labels import is_text
+from labeldp.tables.formats._table import Readable, Rows
+
+Pixels = NDArray[np.uint8]
+GREY, COLOUR = ("1", "L"), ("P", "RGB", "CMYK", "YCbCr", "HSV", "LAB")  # Pillow's modes that are read as 1 and as 3 channels
+
+
+@dataclass(frozen=True)
+class ImageInputs:
+    """Inputs that are images of one size.
+
+    Attributes
+    ----------
+    column : str
+        Bytes of image files, as plain values or as the field `bytes` of a struct; or names of files.
+    image : (int, int, int)
+        Channels (1 grey, 3 colour), height and width.
+    folder : Path or None
+        Where the files are that a column of names is about. Not part of what is kept of a model.
+    """
+
+    column: str
+    image: tuple[int, int, int]
+    folder: Path | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The column."""
+        return [self.column]
+
+    def read(self, batch: Rows, start: int | None = None) -> Pixels:
+        """(m, channels, height, width); `start` is the first row's number, for messages."""
+        files = _files(batch.column(self.column), self.column, self.folder)
+        found = [self._checked(pixels_of(data, name := _row(start, i)), name) for i, data in enumerate(files)]
+        return np.stack(found) if found else np.empty((0, *self.image), np.uint8)
+
+    def _checked(self, pixels: Pixels, name: str) -> Pixels:
+        if pixels.shape == self.image:
+            return pixels
+        (c, h, w), (channels, height, width) = pixels.shape, self.image
+        if c != channels:
+            kinds = {1: "grey", 3: "colour"}
+            raise InvalidInput(
+                f"Expected {kinds[channels]} images ({channels} channels), as the first one is, got a {kinds[c]} one ({c}) in {name}. "
+                "Convert all to one kind."
+            )
+        raise InvalidInput(f"Expected images of one size, {height} x {width} pixels, got {h} x {w} in {name}. Resize or crop them.")
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready data."""
+        return {"kind": "images", "column": self.column, "image": list(self.image)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "ImageInputs":
+        """What `to_dict` wrote."""
+        channels, height, width = map(int, data["image"])
+        return cls(str(data["column"]), (channels, height, width))
+
+
+def in_folder(inputs: ImageInputs, folder: Path | None) -> ImageInputs:
+    """The same, with the files in this folder."""
+    return replace(inputs, folder=folder)
+
+
+def learn_images(table: Readable, column: str, folder: Path) -> ImageInputs:
+    """Kind and size of the images, which are those of the first one."""
+    _pillow()
+    for batch in table.batches([column]):
+        files = _files(batch.column(column), column, folder)
+        first = next(iter(files), None)
+        if first is not None:
+            channels, height, width = pixels_of(first, _row(0, 0)).shape
+            return ImageInputs(column, (channels, height, width), folder)
+    raise InvalidInput(f"Expected rows, got none in {table.path.name}.")
+
+
+def pixels_of(data: bytes, name: str) -> Pixels:
+    """The pixels of an image file: (1 or 3, height, width)."""
+    image_module = _pillow()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # of a file that would fill the memory
+            with image_module.open(io.BytesIO(data)) as image:
+                image.load()
+    except Exception as error:  # Pillow raises what its parts for each format raise
+        raise InvalidInput(
+            f"Expected an image that can be read, got something else in {name} ({type(error).__name__}). Write it again."
+        ) from None
+    if image.mode in GREY:
+        return np.asarray(image.convert("L"))[None]
+    if image.mode in COLOUR:
+        return np.ascontiguousarray(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
+    raise InvalidInput(
+        f"Expected grey or colour images of 8 bits without transparency, got one of Pillow's mode {image.mode} in {name}. Convert it: "
+        "image.convert('RGB')."
+    )
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtra("Expected Pillow to read images, which is not installed. pip install 'labeldp[images]'") from None
+    return Image
+
+
+def _row(start: int | None, i: int) -> str:
+    return "some row" if start is None else f"row {start + i} (the first is row 0)"
+
+
+def _files(column: pa.Array, name: str, folder: Path | None) -> Iterable[bytes]:
+    """The bytes of each row's file."""
+    values = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    if pa.types.is_struct(values.type) and values.type.get_field_index("bytes") >= 0:
+        values = values.field("bytes")
+    types = pa.types
+    missing = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
+    if len(missing):
+        raise InvalidInput(f"Expected an image in every row of column {name!r}, got none in one. Drop such rows.")
+    if types.is_binary(values.type) or types.is_large_binary(values.type) or types.is_binary_view(values.type):
+        return (value.as_py() for value in values)
+    if is_text(values.type):
+        if folder is None:
+            raise InvalidInput(f"Expected the bytes of images in column {name!r}, got names of files. Say where they are (--images).")
+        return (_content(folder, value.as_py()) for value in values)
+    raise InvalidInput(f"Expected bytes of images, or names of files, in column {name!r}, got type {column.type}. Name another (--image).")
+
+
+def _names_in(column: pa.Array) -> pa.Array | None:
+    """The names of files in a column of images: its values, or the field `path` of a struct that has the bytes, too."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_struct(column.type) and column.type.get_field_index("path") >= 0:
+        column = column.field("path")
+    return column if is_text(column.type) else None
+
+
+def _content(folder: Path, name: str) -> bytes:
+    parts = _parts(name)
+    if not name or Path(name).is_absolute() or ".." in parts:
+        raise InvalidInput(f"Expected names of files below {folder}, got {name!r}. Name them from there, or another folder (--images).")
+    try:
+        return folder.joinpath(*parts).read_bytes()
+    except OSError as error:
+        raise ReleaseError(f"Expected the image {name!r} in {folder}, got {error.strerror}. Say where it is (--images).") from None
+
+
+def _parts(name: str) -> list[str]:
+    return name.replace("\\", "/").split("/")
+
+
+class NamesOfFiles:
+    """Refuses names of files that show the label: whoever sees the inputs would see it.
+
+    Parameters
+    ----------
+    column, label : str
+    classes : sequence
+        A class of letters may be no folder and no word of a name; a number no folder, and no number after the word class, label, or the
+        label's own name, since numbers count files too.
+    """
+
+    def __init__(self, column: str, label: str, classes: Sequence[object]):
+        self.column = column
+        texts = [text for text in (str(c).casefold() for c in classes if c is not None) if text]
+        self._folders = set(texts)
+        self._key = f"{label}=".casefold()
+        wordy = [_words(text) for text in texts if any(map(str.isalpha, text))]
+        heads = [("class",), ("label",), _words(label.casefold())]
+        self._phrases = {phrase for phrase in wordy if phrase}
+        self._phrases |= {(*head, *_words(text)) for head in heads for text in texts if _words(text)}
+        self._lengths = sorted({len(phrase) for phrase in self._phrases})
+
+    def check(self, column: pa.Array, start: int) -> None:
+        """The names in a column of images, if it has any; `start` is the first one's row."""
+        names = _names_in(column)
+        for i, name in enumerate(() if names is None else names.to_pylist()):
+            if name is not None and self._shows(name.casefold()):
+                raise InvalidInput(
+                    f"Expected names of files that say nothing about the labels in column {self.column!r}, got one with a folder or a "
+                    f"word named like a class in {_row(start, i)}. Rename the files, for example by their numbers."
+                )
+
+    def check_layout(self, layout: Iterable[Sequence[str]]) -> None:
+        """The paths of a table of many files, as their parts."""
+        if any(self._shows("/".join(parts).casefold()) for parts in layout):
+            raise InvalidInput(
+                "Expected a table whose paths say nothing about the labels, got one with a folder or file named like a class. Write it "
+                "without these folders."
+            )
+
+    def _shows(self, name: str) -> bool:
+        parts = _parts(name)
+        if any(part in self._folders or part.startswith(self._key) for part in parts[:-1]):
+            return True
+        for words in map(_words, parts):
+            for size in self._lengths:
+                if any(words[i : i + size] in self._phrases for i in range(len(words) - size + 1)):
+                    return True
+        return False
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"[^\W\d_]+|\d+", text))

@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a law is, and what follows from it.
+
+A law is a frozen value: the number of classes, epsilon, and the rule P[output | label, side]. It does no input or output and owns no
+randomness: it is handed uniform 64-bit words. Outputs and side are plain arrays with one entry a row:
+
+* label-valued laws release `outputs` of shape (n,), int32 class codes;
+* set-valued laws release `outputs` of shape (n, ceil(K/8)), uint8: the set as packed bits, class c in bit c % 8 of byte c // 8;
+* score-valued laws release `outputs` of shape (n, K), uint8: one level a class, higher where the class is likelier;
+* `side` is a dict of arrays, first axis n: what the law must know of each row's public prior to read its output.
+"""
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labeldp import _validate
+from labeldp.errors import InvalidInput, MergedClassesWarning
+from labeldp.laws import _exact as exact
+from labeldp.laws import _sets as sets
+
+Array = NDArray[Any]  # a side array's type is the law's to say: see layout
+Side = Mapping[str, Array]
+Floats = NDArray[np.float64]
+
+MAX_CELLS = 10**6  # of a matrix that is built whole
+
+
+class Words(Protocol):
+    """Uniform uint64 words for a chunk of rows: a counter stream for each row.
+
+    The same counter of the same row is the same word whenever it is asked for; different counters and rows are independent.
+    """
+
+    def __len__(self) -> int:
+        """Rows in the chunk."""
+        ...
+
+    def take(self, counter: int, rows: NDArray[np.intp] | None = None) -> NDArray[np.uint64]:
+        """Return word number `counter` of every row, or of the rows at these positions: (len(rows),) uint64."""
+        ...
+
+    def select(self, rows: NDArray[np.intp]) -> "Words":
+        """Return the streams of the rows at these positions, as a chunk of its own."""
+        ...
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A set of outputs that share one probability, seen from one kind of label.
+
+    Attributes
+    ----------
+    label : str
+        The kind of label, for example "candidate" or "outside".
+    output : str
+        The kind of output. Cells with equal `output` can occur at the same output for two labels, so their ratio bounds epsilon.
+    relation : str
+        How output and label relate, for example "kept", "other", "contains", "lacks".
+    probability : Fraction
+        Of each single output of this cell, given such a label. Over one kind of label, sum of probability x outputs is 1.
+    outputs : int
+        How many outputs the cell stands for.
+    """
+
+    label: str
+    output: str
+    relation: str
+    probability: Fraction
+    outputs: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """Every probability of a law for one row's side: what its matrix is made of.
+
+    Attributes
+    ----------
+    outputs : (n_outputs,) int32 labels, (n_outputs, K) bool sets, or (n_outputs, K) uint8 levels
+        The possible outputs, in the order of the matrix's columns.
+    values : tuple of Fraction
+        The distinct probabilities.
+    index : (K, n_outputs) uint8, or a wider type
+        index[y, j] says which of the values P[outputs[j] | y] is.
+    """
+
+    outputs: Array
+    values: tuple[Fraction, ...]
+    index: NDArray[np.unsignedinteger[Any]]
+
+
+@dataclass(frozen=True)
+class Law(ABC):
+    """A label-DP mechanism as a value.
+
+    Parameters
+    ----------
+    n_classes : int
+        K, at least 2.
+    epsilon : float
+        The claimed pure, local epsilon of one draw; finite and above 0. The running sampler never exceeds it, in exact arithmetic.
+
+    Notes
+    -----
+    A class says of itself: `name`, by which it is registered, stored and asked for; `kind` of its outputs; `uses_prior`, whether it reads a
+    prior; `draws_side`, whether it draws its rows' questions with public words; `parameter`, the field that a number after its name
+    sets, as in "rr-top-k:3", or "".
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[Literal["label", "set", "scores"]]
+    uses_prior: ClassVar[bool]
+    draws_side: ClassVar[bool] = False
+    parameter: ClassVar[str] = ""
+
+    n_classes: int
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n_classes", _validate.integer(n_classes=self.n_classes, low=2, fix="One class needs no privacy."))
+        object.__setattr__(self, "epsilon", _validate.epsilon(self.epsilon))
+
+    # What a mechanism writes ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
+        """Decide each row's side from its public prior.
+
+        Parameters
+        ----------
+        prior : (n, K) float
+            Non-negative weights, any scale; a zero-stride view is fine. Depends on public facts only, never on these raw labels.
+        words : Words of n rows, optional
+            Public, independent of labels and of the words of `sample`: what a law with `draws_side` draws its questions with. None: words
+            of the row numbers 0 .. n-1, for looking at a law without a run. Other laws ignore them.
+
+        Returns
+        -------
+        dict of arrays, first axis n. Empty for laws that use no prior. A function of prior and words, the same on every machine.
+        """
+
+    @abstractmethod
+    def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> Array:
+        """Draw one output a row. labels: (n,) codes in [0, K), already checked; words and side: n rows."""
+
+    @abstractmethod
+    def log_likelihood(self, outputs: Array, side: Side) -> NDArray[np.float64]:
+        """Compute ln P[output | y] up to a constant a row: (n, K), row maximum 0, from the sampler's integers."""
+
+    @abstractmethod
+    def inclusion(self, outputs: Array, side: Side) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Compute how often a class is in the output: (own, other), each (n,).
+
+        own[i] = P[y in output | label y], other[i] = P[y in output | label y'] for y' != y; both NaN where this depends on more than
+        that, so that the row has no unbiased estimator.
+        """
+
+    @abstractmethod
+    def profile(self, side_row: Side) -> tuple[Cell, ...]:
+        """List the distinct probabilities of the sampler that runs, exactly, for one row's side (arrays without the first axis)."""
+
+    @abstractmethod
+    def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+        """Say type and shape of one row's output (key "output") and of each side array: what a file stores."""
+
+    @abstractmethod
+    def table(self, side_row: Side) -> Table:
+        """List all outputs and their exact probabilities for one row's side; InvalidInput above 10^6 cells."""
+
+    # What follows from it ---------------------------------------------------------------------------------------------------------
+
+    def members(self, outputs: Array, side: Side) -> NDArray[np.bool_]:
+        """Read outputs as sets of classes: (n, K) bool, one-hot for label-valued laws, the likeliest classes for score-valued ones."""
+        if self.kind == "set":
+            return sets.unpack(outputs, self.n_classes)
+        if self.kind == "scores":
+            return sets.unpack(self.likeliest(outputs, side), self.n_classes)
+        return np.asarray(np.asarray(outputs)[:, None] == np.arange(self.n_classes, dtype=np.int32))
+
+    def likeliest(self, outputs: Array, side: Side) -> sets.Bits:
+        """Find the classes with the largest likelihood: packed sets, (n, ceil(K/8)) uint8."""
+        score = self.log_likelihood(outputs, side)
+        return sets.pack(score == score.max(axis=1, keepdims=True))
+
+    def weights(self, outputs: Array, side: Side) -> Floats:
+        """Compute unbiased weights: (n, K), E sum_c weights[i, c] losses[i, c] = losses[i, label of i]; rows sum to 1, or are NaN.
+
+        From `inclusion`, (1{c in output} - other) / (own - other): Ghazi et al. 2021, equation 7, for sets too; a law that is invertible in
+        another way says so here.
+        """
+        own, other = (part[:, None] for part in self.inclusion(outputs, side))
+        gap = np.where(own == other, np.nan, own - other)
+        return np.asarray((self.members(outputs, side) - other) / gap)
+
+    def told_apart(self, side: Side) -> sets.Bits | None:
+        """Find the classes that some row tells from every other class: packed, (ceil(K/8),); None where any row may, for any class.
+
+        Two classes that are not among them are told apart by no row: their outputs are equally likely, whatever the epsilon.
+        """
+        return None
+
+    def loss_range(self, losses: Floats, outputs: Array, side: Side) -> Floats:
+        """Bound how far apart a row's debiased losses, sum_c weights[i, c] losses[i, c], are over all outputs: (n,), NaN without weights.
+
+        Parameters
+        ----------
+        losses : (n, K) float64
+        outputs, side : of n rows
+            Of the outputs only the size of sets is used. A law with weights of its own says its range; by default theirs is bounded by what
+            the released output shows, (largest - least loss) x sum_c |weight|.
+        """
+        if type(self).weights is not Law.weights:
+            return np.asarray(np.ptp(losses, axis=1) * np.abs(self.weights(outputs, side)).sum(axis=1))
+        own, other = self.inclusion(outputs, side)
+        spread = np.ptp(losses, axis=1)
+        if self.kind == "set":
+            ordered = np.sort(losses, axis=1)
+            below = np.cumsum(ordered, axis=1)
+            size = sets.popcount(outputs).astype(np.int64)[:, None]
+            least = np.take_along_axis(below, np.maximum(size - 1, 0), axis=1)[:, 0]
+            rest = np.take_along_axis(below, np.maximum(self.n_classes - size - 1, 0), axis=1)[:, 0]
+            spread = below[:, -1] - np.where(size[:, 0] < self.n_classes, rest, 0.0) - least
+        return np.asarray(spread / np.where(own == other, np.nan, own - other))
+
+    def matrix(self, prior: ArrayLike | None = None, exact: bool = False) -> Array:
+        """Build the matrix for one row's prior: row y holds P[output | label y].
+
+        Parameters
+        ----------
+        prior : (K,) weights, optional
+            Uniform if None; only laws that use a prior look at it.
+        exact : bool
+            Fractions (an object array) instead of float64.
+
+        Returns
+        -------
+        (K, n_outputs), columns in the order of `outputs(prior)`. At most 10^6 cells, else InvalidInput.
+        """
+        table = self.table(self.side_row(prior))
+        values = np.empty(len(table.values), dtype=object)
+        values[:] = table.values
+        return np.asarray((values if exact else values.astype(np.float64))[table.index])
+
+    def outputs(self, prior: ArrayLike | None = None) -> Array:
+        """List the possible outputs: (n_outputs,) int32 labels, or (n_outputs, K) bool sets."""
+        return self.table(self.side_row(prior)).outputs
+
+    def side_row(self, prior: ArrayLike | None = None) -> dict[str, Array]:
+        """Decide the side of one row with this prior (K,), uniform if None: arrays without the first axis."""
+        row = np.ones(self.n_classes) if prior is None else np.asarray(prior)
+        if row.ndim != 1:
+            raise InvalidInput(f"Expected one prior row of shape ({self.n_classes},), got shape {row.shape}. Pass prior[i].")
+        return {name: value[0] for name, value in self.prepare(row[None]).items()}
+
+    def information(self, prior: ArrayLike | None = None) -> float | Floats:
+        """Compute the mutual information of label and output, in nats, when the label follows the prior.
+
+        Parameters
+        ----------
+        prior : (K,) or (n, K) weights, optional
+            Uniform if None.
+
+        Returns
+        -------
+        float for one prior, (n,) float64 for several. Closed forms where they exist; else from the matrix, so at most 10^6 cells.
+        """
+        rows = np.ones((1, self.n_classes)) if prior is None else np.atleast_2d(np.asarray(prior))
+        side = self.prepare(rows)
+        result = np.empty(len(rows))
+        step = max(1, MAX_CELLS // self.n_classes)
+        for start in range(0, len(rows), step):
+            part = slice(start, start + step)
+            weights = rows[part].astype(np.float64)
+            total = weights.sum(axis=1, keepdims=True)
+            weights = np.where(total > 0, weights, 1.0)
+            weights /= weights.sum(axis=1, keepdims=True)
+            result[part] = self._information(weights, {name: value[part] for name, value in side.items()})
+        return result if prior is not None and np.ndim(prior) == 2 else float(result[0])
+
+    def _information(self, prior: Floats, side: Side) -> Floats:
+        """Compute the information of each row, whose prior (n, K) sums to 1: from the matrix, unless a law knows better."""
+        result = np.empty(len(prior))
+        for i, row in enumerate(prior):
+            table = self.table({name: value[i] for name, value in side.items()})
+            values = np.array([float(v) for v in table.values])
+            channel = values[table.index]
+            out = row @ channel
+            terms = np.log(channel, out=np.zeros_like(channel), where=channel > 0) - np.log(out, out=np.zeros_like(out), where=out > 0)
+            result[i] = max(0.0, float(row @ (channel * terms).sum(axis=1)))
+        return result
+
+    def exact_epsilon(self, side_row: Side | None = None) -> float:
+        """Compute the epsilon of the sampler that runs, at any K, rounded up to the next double: never above the claim.
+
+        Parameters
+        ----------
+        side_row : mapping of arrays, optional
+            One row's side. Without it: the one value that holds for every row where the law has no side, else the claim.
+        """
+        if side_row is None:
+            if self.uses_prior:
+                return self.epsilon
+            side_row = self.side_row()
+        ratio = worst_ratio(self.profile(side_row))
+        return math.inf if ratio is None else self._certified(ratio)
+
+    def _certified(self, ratio: Fraction) -> float:
+        """Round up the ln of the running sampler's largest ratio; to the claim itself where the ratio is proven not to exceed it."""
+        bound = exact.log_ceil(ratio)
+        return min(bound, self.epsilon) if ratio <= exact.exp_floor(self.epsilon) else bound
+
+    def event(self) -> dict[str, object]:
+        """Describe a draw as JSON-ready data: the law's fields, and the exact epsilon of one draw."""
+        return self.to_dict() | {"epsilon_exact": self.exact_epsilon()}
+
+    def to_dict(self) -> dict[str, object]:
+        """Describe the law as JSON-ready data; `law_from_dict` reads it back."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"law": self.name} | {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    @classmethod
+    def from_fields(cls, data: Mapping[str, object]) -> Self:
+        """Make the law with these fields (lists become tuples)."""
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})  # type: ignore[arg-type]
+
+
+def check_told_apart(law: Law, told: sets.Bits | None, classes: Sequence[object], n_rows: int) -> None:
+    """Refuse, before the charge, a draw that would tell nothing; warn of one that tells some classes apart in no row.
+
+    Parameters
+    ----------
+    law : Law
+    told : (ceil(K/8),) uint8, or None
+        What `Law.told_apart` says of the n rows.
+    classes : sequence of K values
+        Public.
+    n_rows : int
+
+    Notes
+    -----
+    Not for rows that further ones are drawn beside, such as those of a later stage: together they may tell what they do not alone.
+    """
+    if told is None or not n_rows:
+        return
+    left = [value for value, known in zip(classes, sets.unpack(told[None], len(classes))[0], strict=True) if not known]
+    fix = "Use the law 'auto', 'subset' or 'rr', drop the prior, or draw a first stage without it."
+    if len(left) == len(classes):
+        raise InvalidInput(
+            f"Expected a law whose outputs depend on the labels, got {law.name}, which has one candidate in each of {n_rows} rows under "
+            f"this prior, so that every label gives the same outputs. Nothing was charged. {fix}"
+        )
+    if len(left) > 1:
+        named = ", ".join(map(repr, left[:5])) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+        warnings.warn(
+            f"The classes {named} are told apart by none of {n_rows} rows: {law.name} has other candidates in each of them under this "
+            f"prior, and nothing that is learned can tell these classes apart. {fix}",
+            MergedClassesWarning,
+            stacklevel=4,
+        )
+
+
+def worst_ratio(cells: Iterable[Cell]) -> Fraction | None:
+    """Find the largest ratio of two probabilities of one output; None (unbounded) where a zero meets a non-zero."""
+    extremes: dict[str, tuple[Fraction, Fraction]] = {}
+    for cell in cells:
+        low, high = extremes.get(cell.output, (cell.probability, cell.probability))
+        extremes[cell.output] = (min(low, cell.probability), max(high, cell.probability))
+    if any(low == 0 < high for low, high in extremes.values()):
+        return None
+    return max((high / low for low, high in extremes.values() if high), default=Fraction(1))
+
+
+def exact_epsilon(matrix: ArrayLike) -> float:
+    """Compute the epsilon of a mechanism from its matrix: the largest log-ratio over outputs and pairs of labels, rounded up.
+
+    Parameters
+    ----------
+    matrix : (K, n_outputs) float or Fraction
+        Row y = P[. | y], non-negative. Floats are taken at their exact binary value.
+
+    Returns
+    -------
+    float; inf where an output is possible for one label and not for another.
+
+    Examples
+    --------
+    >>> exact_epsilon([[0.75, 0.25], [0.25, 0.75]])
+    1.0986122886681098
+    """
+    values = np.asarray(matrix, dtype=object if _holds_fractions(matrix) else np.float64)
+    if values.ndim != 2 or not values.size or not all(0 <= v < math.inf for v in values.flat):
+        raise InvalidInput(f"Expected a matrix (K, n_outputs) of finite probabilities >= 0, got shape {values.shape}.")
+    low, high = values.min(axis=0), values.max(axis=0)
+    used = high > 0
+    if (low[used] == 0).any():
+        return math.inf
+    ratios = (Fraction(h) / Fraction(v) for h, v in zip(high[used], low[used], strict=True))
+    return exact.log_ceil(max(ratios, default=Fraction(1)))
+
+
+def _holds_fractions(matrix: ArrayLike) -> bool:
+    return any(isinstance(v, Fraction) for v in np.asarray(matrix, dtype=object).flat)

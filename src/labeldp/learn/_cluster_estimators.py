@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NoiseCluster and ProportionClassifier: clusters of public features are asked for their labels once, and single rows never."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import get_tags
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from labeldp import _validate
+from labeldp.aggregates import Histogram, Query, Vote
+from labeldp.custody._row_ids import RowIds
+from labeldp.errors import InvalidInput
+from labeldp.evidence import NoisyLabels
+from labeldp.learn._clusters import Clusters, clustering_request, clusters_for, embedded, find_clusters
+from labeldp.learn._dry_run import dry_run
+from labeldp.learn._features import check_features, takes_images
+from labeldp.learn._labels import len_of, read_labels, together
+from labeldp.learn._learners import require_plain_labels
+from labeldp.learn._likelihood import fit_last, softmax_of
+from labeldp.learn._model import Estimator, Floats, Model, fit_codes, require_classifier
+from labeldp.ledger._ledger import Ledger
+from labeldp.noise._words import SeededNoise
+from labeldp.protocol._estimator import LabelDPEstimator
+from labeldp.protocol._fitting import ask_groups
+from labeldp.protocol._groups import GroupPlan
+
+_PENALTY = 0.1  # C of ProportionClassifier's default, for columns of variance 1
+
+
+class ClusterEstimator(LabelDPEstimator):
+    """An estimator that finds clusters and asks them one question; what is learned from the answer is for a subclass to say.
+
+    Parameters
+    ----------
+    See `labeldp.learn.NoiseCluster`.
+    """
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        epsilon: float = 0.1,
+        n_clusters: int | None = None,
+        embedder: Any = None,
+        mechanism: str = "auto",
+        delta: float = 0.0,
+        algorithm: str = "auto",
+        classes: Sequence[object] | None = None,
+        dataset: str | None = None,
+        column: str = "label",
+        max_rows_per_unit: int = 1,
+        ledger: Ledger | None = None,
+        noise: SeededNoise | None = None,
+        random_state: int = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.epsilon = epsilon
+        self.n_clusters = n_clusters
+        self.embedder = embedder
+        self.mechanism = mechanism
+        self.delta = delta
+        self.algorithm = algorithm
+        self.classes = classes
+        self.dataset = dataset
+        self.column = column
+        self.max_rows_per_unit = max_rows_per_unit
+        self.ledger = ledger
+        self.noise = noise
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inner = None if self.estimator is None else get_tags(self.estimator).input_tags
+        tags.input_tags.sparse = inner is None or inner.sparse
+        tags.input_tags.three_d_array = inner is None or takes_images(self.estimator)
+        tags.input_tags.allow_nan = self.embedder is not None and not isinstance(self.embedder, str) and (inner is None or inner.allow_nan)
+        return tags
+
+    # What a subclass says ---------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _query(self, n_classes: int, n_clusters: int) -> Query:
+        """The question, with what it costs; what is wrong with it is refused."""
+
+    @abstractmethod
+    def _learn(self, X: Any, groups: NDArray[np.int64]) -> None:
+        """Learn from `aggregate_`, which is about these groups of the rows of X."""
+
+    def _dry_run(self, X: Any, n_classes: int) -> None:
+        """Refuse an estimator that will not be able to learn, before anything is charged."""
+        if self.estimator is not None:
+            dry_run(self.estimator, X, n_classes, len_of(X))
+
+    # Fitting ----------------------------------------------------------------------------------------------------------------------
+
+    def _inputs(self, X: Any, y: Any) -> Any:
+        if self.estimator is not None:
+            self._require_estimator()
+        if y is None:
+            raise InvalidInput(f"This {type(self).__name__} requires y to be passed, but the target y is None.")
+        if isinstance(y, NoisyLabels):
+            raise InvalidInput(
+                "Expected raw labels, got NoisyLabels, which are no counts of clusters. Learn from them with LabelDPClassifier."
+            )
+        return self._checked(X, reset=True)
+
+    def _matched(self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
+        return together(X, noisy, ids)
+
+    def _fit_noisy(self, inputs: Any, noisy: NoisyLabels) -> None:
+        raise AssertionError("refused by _inputs")
+
+    def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
+        asked_for = self._settings()
+        labels, (classes, inferred) = read_labels(asked_for, y, len_of(inputs))
+        count = self._count(len_of(inputs), len(classes))
+        settings: dict[str, Any] = {"algorithm": self.algorithm, "random_state": self.random_state}
+        clusters = find_clusters(inputs, count, embedder=self.embedder, **settings)
+        request = clustering_request(inputs, clusters, self.embedder, settings | {"n_clusters": count})
+        plan = GroupPlan(clusters.assign(inputs), self._query(len(classes), clusters.n_clusters), 0.0, found=clusters, request=request)
+        self._dry_run(inputs, len(classes))
+        asked = ask_groups(asked_for, plan, labels, classes, inferred=inferred, rows=rows)
+        self.classes_, self.aggregate_, self.privacy_ = np.asarray(classes), asked.answer, asked.answer.privacy
+        self.receipts_, self._learned = (asked.answer.receipt,), None
+        self.clusters_: Clusters = clusters.restored(asked.kept)
+        self._learn(inputs, asked.groups)
+
+    def _require_estimator(self) -> None:
+        require_classifier(self.estimator)
+        require_plain_labels(self.estimator)
+
+    def _count(self, n_rows: int, n_classes: int) -> int:
+        if self.n_clusters is not None:
+            return _validate.integer(n_clusters=self.n_clusters, low=1)
+        m = _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1)
+        return clusters_for(n_rows, n_classes, _validate.epsilon(self.epsilon) / m)
+
+    def _checked(self, X: Any, *, reset: bool) -> Any:
+        checked = check_features(X, self, type(self).__name__)
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        return checked
+
+
+class NoiseCluster(ClusterEstimator):
+    """Cluster public features, ask every cluster for its most frequent label once, and predict that.
+
+    Parameters
+    ----------
+    estimator : classifier or pipeline, default=None
+        None: a row is predicted as its nearest centre's cluster. Else it is cloned and trained on the training rows with their clusters'
+        labels, at no cost: it smooths over borders between clusters, and over votes that went wrong.
+    epsilon : float > 0, default=0.1
+        Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`): all votes together.
+    n_clusters : int in 1..n, default=None
+        None: as many as the budget can tell the labels of (`labeldp.learn._clusters.clusters_for`).
+    embedder : "pca", "standard", transformer, or function of X, default=None
+        What the rows are clustered by; see `labeldp.learn._clusters.find_clusters`. Good features are worth more than anything else here.
+    mechanism : {"auto", "permute-and-flip", "exponential", "gaussian"}, default="auto"
+        Of the votes; "auto" is pure unless delta is above 0.
+    delta : float in [0, 1), default=0.0
+        Above 0: Gaussian noise.
+    algorithm : {"auto", "k-means", "mini-batch", "faiss"}, default="auto"
+        Finds the clusters; "auto" works in mini-batches above 200,000 rows.
+    classes : sequence of K values, or "infer", default=None
+        The public list of classes; raw labels need one. "infer" reads it off them, which tells everybody which classes occur: it warns,
+        `privacy_.except_for` says so, and floats, or more than sqrt(n) different values, are refused.
+    dataset : str, default=None
+        The name of the data set in the ledger; a ledger needs one.
+    column : str, default="label"
+        The name of the label column in the ledger.
+    max_rows_per_unit : int >= 1, default=1
+        Rows of one unit that are counted, where `fit` gets `unit`.
+    ledger : Ledger or its path, default=None
+        Durable record of the spend. A fit that is repeated on the same rows then gets the stored votes at no further cost.
+    noise : SeededNoise, default=None
+        For tests and benchmarks on public data only.
+    random_state : int >= 0, default=0
+        Of the clustering; fixed, so that a repeat is recognised. Never drives the noise.
+
+    Attributes
+    ----------
+    classes_ : (K,) array
+    clusters_ : Clusters
+    aggregate_ : Aggregate
+        The votes, with the number of rows of each cluster.
+    cluster_classes_ : (n_clusters,) array
+        The class value that each cluster's vote gave.
+    failure_ : (n_clusters,) float64
+        Chance that noise overruled a cluster's most frequent label, supposing that it led by half of the cluster's rows: from the public
+        sizes alone. 1 - 1/K for an empty cluster. `failure(lead)` supposes another lead.
+    estimator_ : fitted estimator (of class codes), or None
+    privacy_ : PrivacySpent
+    receipts_ : tuple of Receipt
+        Of the one charge.
+    n_features_in_, feature_names_in_
+
+    See Also
+    --------
+    ProportionClassifier : learns from counts of the clusters, which also tell rows of a mixed cluster apart.
+    ClusterPrior : counts of clusters as the prior with which each row is drawn.
+
+    References
+    ----------
+    Tang et al. (2022), "Machine Learning with Differentially Private Labels", Algorithm 2; McKenna and Sheldon (2020),
+    "Permute-and-Flip", for the votes.
+
+    Notes
+    -----
+    Guarantee: epsilon-label-DP of everything the fit leaves behind; a trusted curator counts raw labels. A row is in one cluster, so all
+    votes cost what one does. Cost: k-means, one pass over the labels, and the estimator's own fit.
+
+    Examples
+    --------
+    >>> import labeldp as ldp
+    >>> from sklearn.datasets import make_blobs
+    >>> X, y = make_blobs(3000, centers=3, random_state=0, cluster_std=0.5)
+    >>> model = NoiseCluster(epsilon=0.02, n_clusters=3, classes=[0, 1, 2], noise=ldp.SeededNoise(0)).fit(X, y)
+    >>> bool(model.score(X, y) > 0.95)
+    True
+    """
+
+    def _query(self, n_classes: int, n_clusters: int) -> Vote:
+        return Vote(n_classes, self.epsilon, n_clusters, self.mechanism, self.delta)
+
+    def _learn(self, X: Any, groups: NDArray[np.int64]) -> None:
+        answer = self.aggregate_
+        self.cluster_classes_ = answer.labels()
+        self.failure_ = self.failure()
+        self.estimator_ = None
+        if self.estimator is not None:
+            self._model = Model(fit_codes(self.estimator, X, np.arange(len(groups)), answer.codes()[groups]), len(answer.classes))
+            self.estimator_ = self._model.estimator
+
+    def failure(self, lead: float = 0.5) -> Floats:
+        """Chance that noise overruled the most frequent label of each cluster, for a supposed lead: (n_clusters,) float64.
+
+        Parameters
+        ----------
+        lead : float in (0, 1]
+            By how large a share of the cluster's rows its most frequent label leads over each other one. The true leads are private.
+        """
+        check_is_fitted(self, "aggregate_")
+        share = _validate.fraction(lead=lead, one=True)
+        sizes, place = np.unique(self.aggregate_.n_rows, return_inverse=True)
+        query = self.aggregate_.query
+        assert isinstance(query, Vote)
+        gaps = np.repeat(np.floor(share * sizes).astype(np.int64)[:, None], query.n_classes - 1, axis=1)
+        found = np.where(sizes > 0, query.failure(gaps, self.max_rows_per_unit), 1 - 1 / query.n_classes)
+        return np.asarray(found[place.reshape(-1)])
+
+    # Predicting -------------------------------------------------------------------------------------------------------------------
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Probabilities of the classes: (n, K) float64, columns in the order of `classes_`.
+
+        Parameters
+        ----------
+        X : (n, ...) features, as in the fit
+
+        Returns
+        -------
+        Those of the estimator; without one, 1 - `failure_` for the class of the row's cluster, and the rest shared by the others.
+        """
+        check_is_fitted(self, "aggregate_")
+        checked = self._checked(X, reset=False)
+        if self.estimator_ is not None:
+            return self._model.predict_proba(checked)
+        groups = self.clusters_.assign(checked)
+        k = len(self.classes_)
+        doubt = np.minimum(self.failure_, 1 - 1 / k - 2.0**-20)[groups]  # the vote stays the likeliest class
+        table = np.repeat((doubt / (k - 1))[:, None], k, axis=1)
+        table[np.arange(len(groups)), self.aggregate_.codes()[groups]] = 1 - doubt
+        return table
+
+
+class ProportionClassifier(ClusterEstimator):
+    """Cluster public features, ask every cluster once how many rows have each label, and learn single rows' labels from these counts.
+
+    The counts of a cluster say what its rows' probabilities add up to, so a model is fitted to the likelihood of the noisy counts: learning
+    from label proportions. A vote says of a mixed cluster only which class leads; counts also teach what tells its rows apart.
+
+    Parameters
+    ----------
+    estimator : LogisticRegression, SoftmaxRegression, or pipeline that ends in one, default=None
+        It is cloned; so is any other whose last step has a method `fit_counts(X, groups, counts, variance=, counted=)` as
+        `labeldp.learn.SoftmaxRegression` has it. None: logistic regression on the embedding, whose scale, as for
+        the clusters, says what counts.
+    epsilon : float > 0, default=0.1
+        Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`): all counts together.
+    n_clusters : int in 1..n, default=None
+        None: as many as the budget can tell the labels of (`labeldp.learn._clusters.clusters_for`).
+    embedder : "pca", "standard", transformer, or function of X, default=None
+        What the rows are clustered by; see `labeldp.learn._clusters.find_clusters`.
+    mechanism : {"auto", "laplace", "gaussian"}, default="auto"
+        Of the noise on counts; "auto" is pure unless delta is above 0.
+    delta : float in [0, 1), default=0.0
+        Above 0: Gaussian noise.
+    algorithm : {"auto", "k-means", "mini-batch", "faiss"}, default="auto"
+        Finds the clusters; "auto" works in mini-batches above 200,000 rows.
+    classes : sequence of K values, or "infer", default=None
+        The public list of classes; raw labels need one. "infer" reads it off them, which tells everybody which classes occur: it warns,
+        `privacy_.except_for` says so, and floats, or more than sqrt(n) different values, are refused.
+    dataset : str, default=None
+        The name of the data set in the ledger; a ledger needs one.
+    column : str, default="label"
+        The name of the label column in the ledger.
+    max_rows_per_unit : int >= 1, default=1
+        Rows of one unit that are counted, where `fit` gets `unit`.
+    ledger : Ledger or its path, default=None
+        Durable record of the spend. A fit that is repeated on the same rows then gets the stored counts at no further cost, for another
+        estimator, too.
+    noise : SeededNoise, default=None
+        For tests and benchmarks on public data only.
+    random_state : int >= 0, default=0
+        Of the clustering; fixed, so that a repeat is recognised. Never drives the noise.
+
+    Attributes
+    ----------
+    classes_ : (K,) array
+    clusters_ : Clusters
+    aggregate_ : Aggregate
+        The noisy counts, with the number of rows of each cluster.
+    estimator_ : fitted estimator (of class codes)
+    privacy_ : PrivacySpent
+    receipts_ : tuple of Receipt
+        Of the one charge.
+    n_features_in_, feature_names_in_
+
+    See Also
+    --------
+    NoiseCluster : one vote of each cluster, for any classifier.
+    SoftmaxRegression : the model that is fitted to the counts.
+
+    References
+    ----------
+    Quadrianto et al. (2009), "Estimating Labels from Label Proportions"; Yu et al. (2014), "On Learning from Label Proportions";
+    Javanmard et al. (2024), label differential privacy in curated bags.
+
+    Notes
+    -----
+    Guarantee: epsilon-label-DP of everything the fit leaves behind; a trusted curator counts raw labels. A row is in one cluster, so all
+    counts cost what two of them do. Cost: k-means, one pass over the labels, and some tens of iterations of O(n K d). Where the
+    published methods correct counts, the noise is in the likelihood here.
+
+    Examples
+    --------
+    >>> import labeldp as ldp
+    >>> from sklearn.datasets import make_blobs
+    >>> X, y = make_blobs(3000, centers=3, random_state=0, cluster_std=1.0)
+    >>> model = ProportionClassifier(epsilon=0.1, classes=[0, 1, 2], noise=ldp.SeededNoise(0)).fit(X, y)
+    >>> bool(model.score(X, y) > 0.85)
+    True
+    """
+
+    def _query(self, n_classes: int, n_clusters: int) -> Histogram:
+        mechanism = ("gaussian" if self.delta else "laplace") if self.mechanism == "auto" else self.mechanism
+        return Histogram(n_classes, self.epsilon, n_clusters, mechanism, self.delta)
+
+    def _require_estimator(self) -> None:
+        super()._require_estimator()
+        learner_of_counts(self.estimator)
+
+    def _dry_run(self, X: Any, n_classes: int) -> None:
+        def fit(estimator: Estimator, few: Any, noisy: NoisyLabels) -> Model:
+            groups = np.arange(len(noisy)) % 4
+            counted = np.bincount(groups, minlength=4)
+            counts = np.repeat(counted[:, None] / n_classes, n_classes, axis=1)
+            told = {"variance": 1.0, "counted": counted}
+            learner = learner_of_counts(estimator)
+            return Model(fit_last(learner, few, lambda last, F: last.fit_counts(F, groups, counts, **told)), n_classes)
+
+        if self.estimator is not None:
+            dry_run(self.estimator, X, n_classes, len_of(X), fit)
+
+    def _learn(self, X: Any, groups: NDArray[np.int64]) -> None:
+        answer = self.aggregate_
+        query = answer.query
+        assert isinstance(query, Histogram)
+        told = {"variance": query.standard_deviation(answer.receipt.max_rows_per_unit) ** 2, "counted": answer.n_rows}
+        inputs = self._embedded(X)
+        learner = learner_of_counts(_default_for(inputs) if self.estimator is None else self.estimator)
+        fitted = fit_last(learner, inputs, lambda last, F: last.fit_counts(F, groups, answer.values, **told))
+        self._model = Model(fitted, len(answer.classes))
+        self.estimator_ = self._model.estimator
+
+    def _embedded(self, X: Any) -> Any:
+        """What the estimator sees: the embedding by default, else the features."""
+        if self.estimator is not None:
+            return X
+        found = embedded(self.clusters_.embedder, X)
+        return found.toarray() if hasattr(found, "toarray") else found
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Probabilities of the classes: (n, K) float64, columns in the order of `classes_`.
+
+        Parameters
+        ----------
+        X : (n, ...) features, as in the fit
+        """
+        check_is_fitted(self, "aggregate_")
+        return self._model.predict_proba(self._embedded(self._checked(X, reset=False)))
+
+
+def _default_for(X: NDArray[np.floating[Any]]) -> Pipeline:
+    """Logistic regression whose penalty is that of columns with variance 1 on average."""
+    spread = float(X.var(axis=0, dtype=np.float64).mean())
+    return make_pipeline(StandardScaler(with_std=False), LogisticRegression(C=_PENALTY / spread if spread > 0 else _PENALTY))
+
+
+def learner_of_counts(estimator: Estimator) -> Estimator:
+    """A clone, or its equal, whose last step has `fit_counts`; others are refused."""
+    if isinstance(estimator, Pipeline):
+        *before, (name, last) = estimator.steps
+        return Pipeline([*((each, clone(step, safe=False)) for each, step in before), (name, learner_of_counts(last))])
+    if hasattr(estimator, "fit_counts"):
+        return clone(estimator)
+    found = softmax_of(estimator)
+    if found is None:
+        raise InvalidInput(
+            f"Expected an estimator that learns from counts of clusters, got {type(estimator).__name__}: its last step needs a method "
+            "fit_counts, or to be a plain LogisticRegression. For any other classifier use NoiseCluster(estimator), or "
+            "LabelDPClassifier(estimator, prior=ClusterPrior())."
+        )
+    return found

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Feature tables as users have them: checks that come before a charge, a digest that names the rows, text columns as categories."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from numbers import Number
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.compose import ColumnTransformer
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
+from sklearn.utils import check_array, get_tags
+
+from labeldp._hash import array_digest
+from labeldp.errors import InvalidInput, RareCategoriesWarning
+from labeldp.learn._model import Estimator
+
+MAX_CATEGORIES = 254  # histogram gradient boosting takes 255; the last one stands for all rarer ones
+_NOTHING = ("<NA>", "NaT", "nan")
+_TABLES = ("shape", "iloc", "__array__", "__array_interface__", "__dataframe__", "__arrow_c_stream__")
+
+
+def check_features(X: Any, estimator: Estimator, name: str) -> Any:
+    """X as it goes to the estimator: data frames and object arrays pass as they are, numbers are checked for what it refuses.
+
+    Arrays of more than two dimensions pass where it `takes_images`; `name` is whom messages speak of.
+    """
+    if not isinstance(X, Sequence) and hasattr(X, "__len__") and not any(hasattr(X, name) for name in _TABLES):
+        raise InvalidInput(
+            f"Expected X as an array, a sparse matrix or a data frame, got {type(X).__name__}. Pass its rows as one array; "
+            "labeldp.deep.TorchClassifier by itself takes Datasets and DataLoaders."
+        )
+    if hasattr(X, "iloc") or (isinstance(X, np.ndarray) and X.dtype.kind in "OUS" and X.ndim == 2):
+        return X
+    tags = get_tags(estimator).input_tags
+    return check_array(
+        X,
+        accept_sparse=["csr", "csc"] if tags.sparse else False,
+        # a pipeline's tags do not say whether a step fills gaps; if none does, the dry run finds out before anything is charged
+        ensure_all_finite="allow-nan" if tags.allow_nan or isinstance(estimator, Pipeline) else True,
+        allow_nd=takes_images(estimator),
+        dtype=None if getattr(X, "dtype", np.dtype(object)).kind != "O" else "numeric",
+        estimator=name,
+        input_name="X",
+    )
+
+
+def takes_images(estimator: Any) -> bool:
+    """Whether it, or the first step of a pipeline, says by its tags that arrays may have three dimensions and more."""
+    if isinstance(estimator, Pipeline):
+        return takes_images(estimator.steps[0][1])
+    return hasattr(estimator, "__sklearn_tags__") and bool(get_tags(estimator).input_tags.three_d_array)
+
+
+def features_digest(X: Any) -> str:
+    """SHA-256 of the public columns, so that a repeat of a fit is recognised."""
+    if hasattr(X, "tocsr"):
+        rows = X.tocsr(copy=True)
+        rows.sort_indices()
+        return array_digest({"data": rows.data, "indices": rows.indices.astype(np.int64), "indptr": rows.indptr.astype(np.int64)})
+    columns = [X.iloc[:, j].to_numpy() for j in range(X.shape[1])] if hasattr(X, "iloc") else np.asarray(X).T
+    return array_digest({str(j): _plain(column) for j, column in enumerate(columns)})
+
+
+def _plain(values: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Objects as text, so that bytes stand for values and not for addresses."""
+    return values.astype(np.str_) if values.dtype.kind == "O" else values
+
+
+def encoder_of(X: Any) -> ColumnTransformer | None:
+    """What makes numbers of a table with columns of text or categories, these first, as histogram gradient boosting takes them.
+
+    The most frequent categories have codes, all rarer ones share one, which is warned of; one that is new later, and a missing value, is
+    NaN. None where no column needs it.
+    """
+    columns = text_columns(X)
+    if not columns:
+        return None
+    numbers = {name: count for name, count in _numbers_of_categories(X, columns) if count > MAX_CATEGORIES}
+    if numbers:
+        found = ", ".join(f"{name!r} has {count:,}" for name, count in numbers.items())
+        warnings.warn(
+            RareCategoriesWarning(
+                f"Gradient boosting takes {MAX_CATEGORIES} categories of a column, and the rarest others count as one: {found}. A pipeline "
+                "of OneHotEncoder(handle_unknown='ignore') and LogisticRegression has a weight for each."
+            ),
+            stacklevel=3,
+        )
+    codes = OrdinalEncoder(
+        handle_unknown="use_encoded_value", unknown_value=np.nan, encoded_missing_value=np.nan, max_categories=MAX_CATEGORIES
+    )
+    text = make_pipeline(FunctionTransformer(_as_text), codes)
+    return ColumnTransformer([("text", text, columns)], remainder=FunctionTransformer(_as_numbers))
+
+
+def _numbers_of_categories(X: Any, columns: Sequence[int]) -> Iterator[tuple[Any, int]]:
+    for j in columns:
+        if hasattr(X, "iloc"):  # pandas knows its own missing values, which cannot be compared
+            yield X.columns[j], int(X.iloc[:, j].nunique())
+        else:
+            yield j, len({str(value) for value in X[:, j] if value is not None and value == value})
+
+
+def text_columns(X: Any) -> list[int]:
+    """Positions of the columns that are categories, or text and no numbers."""
+    if getattr(X, "ndim", 0) != 2 or hasattr(X, "tocsr"):
+        return []
+    columns = [X.iloc[:, j] for j in range(X.shape[1])] if hasattr(X, "iloc") else [X[:, j] for j in range(X.shape[1])]
+    return [j for j, column in enumerate(columns) if column.dtype.kind in "OUS" and (hasattr(column, "cat") or _is_text(column))]
+
+
+def _is_text(column: Any) -> bool:
+    """Values that are text, or numbers beside some, and not all numbers."""
+    values = np.asarray(column, object)
+    if not all(value is None or isinstance(value, (str, Number)) or repr(value) in _NOTHING for value in values):
+        return False
+    try:
+        np.asarray(column, np.float64)
+    except (TypeError, ValueError):
+        return True
+    return False
+
+
+def _as_numbers(X: Any) -> NDArray[np.float64]:
+    for name, kind in X.dtypes.items() if hasattr(X, "iloc") else ():
+        if kind.kind not in "biufO":
+            raise InvalidInput(
+                f"Expected columns of numbers, text or categories, got {name!r} of {kind}. Make a number of it, such as days."
+            )
+    return np.asarray(X.to_numpy(np.float64, na_value=np.nan) if hasattr(X, "iloc") else X, np.float64)
+
+
+def _as_text(X: Any) -> NDArray[np.object_]:
+    """Values as text, what is missing as NaN: columns may hold values of several types."""
+    values = np.asarray(X, object)
+    missing = X.isna().to_numpy() if hasattr(X, "isna") else np.array([[v is None or v != v for v in row] for row in values], bool)
+    text = np.array([[str(v) for v in row] for row in values], object).reshape(values.shape)
+    text[missing.reshape(values.shape)] = np.nan
+    return text

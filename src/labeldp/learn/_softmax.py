@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multinomial logistic regression that learns from likelihoods: the exact loss, by L-BFGS."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import minimize
+from scipy.special import log_softmax, softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from labeldp import _validate
+from labeldp.errors import InvalidInput
+from labeldp.learn._evidence_loss import CountEvidence, Evidence, RowEvidence, objective
+
+Floats = NDArray[np.float64]
+
+_FOLDS = 3
+_MANY_ROWS = 10_000  # above, one held-out third is enough to choose by
+_ENOUGH_ROWS = 30_000  # to choose by
+_ON_THE_WAY = 40  # iterations at penalties that are only passed through
+
+
+class SoftmaxRegression(ClassifierMixin, BaseEstimator):
+    """Multinomial logistic regression whose loss is the likelihood of what was released, not of a guessed label.
+
+    Minimises  sum_i s_i * -log sum_y p(y | x_i) L[i, y]  +  penalty / (2 C),  with the penalty of scikit-learn's LogisticRegression, so
+    that one-hot likelihoods give the model that LogisticRegression gives (for K = 2 it counts |w_1 - w_0|^2, else the sum over classes).
+
+    Parameters
+    ----------
+    C : float > 0 or sequence of them, default=1.0
+        Inverse of the penalty's strength, as in LogisticRegression. Of several, their mean weighted by the likelihood of held-out rows,
+        with a mild preference for a tenth of the largest: noise leaves so little evidence in a row that a much stronger penalty than
+        usual is often best, and so little to choose it by. They are fitted from the smallest on, each from the solution before.
+    intercept_C : float > 0, default=inf
+        The same for the intercepts; inf leaves them free, as LogisticRegression does. Very noisy rows say little of a class, and a finite
+        value keeps it from vanishing: it holds the intercepts to the log of the frequencies that the outputs speak for, and in the end
+        sets them so that the mean probability of each class is its frequency (see `labeldp.protocol.metrics.likeliest_frequencies`).
+    fit_intercept : bool, default=True
+        Whether each class has a constant of its own.
+    max_iter : int >= 1, default=200
+        Iterations of L-BFGS.
+    tol : float > 0, default=1e-05
+        Stop when no component of the mean loss's gradient is larger.
+    warm_start : bool, default=False
+        Start from the coefficients of the previous fit.
+    random_state : int >= 0, RandomState or None, default=None
+        Which rows are held out to choose C.
+
+    Attributes
+    ----------
+    classes_ : (K,) array
+    coef_ : (K, n_features) float64
+    intercept_ : (K,) float64
+    C_ : float
+        The C that was used.
+    n_iter_ : int
+
+    Notes
+    -----
+    Source: the forward correction of Patrini et al. 2017 with a channel for each row. The loss is not convex where L is not one-hot;
+    from the start at zero, where all rows count alike, no bad optimum was seen. Cost: O(n K d) an iteration; X may be sparse.
+    """
+
+    def __init__(
+        self,
+        *,
+        C: float | Sequence[float] = 1.0,
+        intercept_C: float = np.inf,
+        fit_intercept: bool = True,
+        max_iter: int = 200,
+        tol: float = 1e-5,
+        warm_start: bool = False,
+        random_state: object = None,
+    ) -> None:
+        self.C = C
+        self.intercept_C = intercept_C
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> object:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit on known labels.
+
+        Parameters
+        ----------
+        X : (n, n_features) array or sparse matrix
+        y : (n,) labels, at least two different ones
+        sample_weight : (n,) array >= 0, optional
+        """
+        features, labels = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
+        check_classification_targets(labels)
+        classes, codes = np.unique(labels, return_inverse=True)
+        if len(classes) < 2:
+            raise InvalidInput(f"Expected at least 2 classes, got {len(classes)} class. SoftmaxRegression cannot learn from one class.")
+        known = np.full((len(codes), len(classes)), -np.inf)
+        known[np.arange(len(codes)), codes] = 0.0
+        return self._fit(features, self._rows(features, known, sample_weight), classes)
+
+    def fit_likelihood(self, X: ArrayLike, log_likelihood: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit on likelihoods; the classes are 0..K-1.
+
+        Parameters
+        ----------
+        X : (n, n_features) array or sparse matrix
+        log_likelihood : (n, K) float
+            ln P[released | label y] of each row, up to a constant a row; -inf where impossible.
+        sample_weight : (n,) array >= 0, optional
+        """
+        features: Floats = validate_data(self, X, accept_sparse="csr", dtype=np.float64)
+        table = np.asarray(log_likelihood, np.float64)
+        if table.ndim != 2 or table.shape[0] != features.shape[0] or np.isnan(table).any():
+            raise InvalidInput(f"Expected log_likelihood of shape ({features.shape[0]}, K) without NaN, got shape {table.shape}.")
+        return self._fit(features, self._rows(features, table, sample_weight), np.arange(table.shape[1]))
+
+    def fit_counts(self, X: ArrayLike, groups: ArrayLike, counts: ArrayLike, *, variance: float, counted: ArrayLike | None = None) -> Self:
+        """Fit on noisy label counts of groups of rows; the classes are 0..K-1.
+
+        Parameters
+        ----------
+        X : (n, n_features) array or sparse matrix
+        groups : (n,) integers in 0..g-1
+            Which group each row is in; groups may be empty.
+        counts : (g, K) numbers
+            How many rows of each group have each label, with unbiased noise.
+        variance : float
+            Of the noise on one count.
+        counted : (g,) integers, optional
+            How many rows of each group were counted, any of them alike; all by default.
+
+        Notes
+        -----
+        Learning from label proportions, with the noise in the likelihood: see `labeldp.learn._evidence_loss.CountEvidence`. Held-out parts
+        are groups. Cost: O(n K d) an iteration.
+        """
+        features: Floats = validate_data(self, X, accept_sparse="csr", dtype=np.float64)
+        evidence = _counted(np.asarray(groups), np.asarray(counts, np.float64), variance, counted, features.shape[0])
+        return self._fit(features, evidence, np.arange(evidence.counts.shape[1]))
+
+    def _rows(self, X: Floats, table: Floats, sample_weight: ArrayLike | None) -> RowEvidence:
+        weight = np.ones(X.shape[0]) if sample_weight is None else np.asarray(sample_weight, np.float64)
+        if weight.shape != (X.shape[0],) or not np.all((weight >= 0) & (weight < np.inf)):
+            raise InvalidInput(f"Expected sample_weight of shape ({X.shape[0]},), all >= 0 and finite; got shape {weight.shape}.")
+        if not weight.any():
+            raise InvalidInput("Expected some sample_weight above zero, got all of them zero.")
+        return RowEvidence(table, weight)
+
+    def _fit(self, X: Floats, evidence: Evidence, classes: NDArray[np.generic]) -> Self:
+        strengths = sorted(_validate.positive(C=c) for c in np.atleast_1d(np.asarray(self.C, np.float64)).tolist())
+        start = np.zeros((len(classes), X.shape[1] + 1))
+        if self.warm_start and getattr(self, "coef_", np.empty(0)).shape == (start.shape[0], start.shape[1] - 1):
+            start = np.column_stack([self.coef_, self.intercept_])
+        shares = evidence.frequencies() if self.fit_intercept and np.isfinite(self.intercept_C) else np.full(len(classes), 1 / len(classes))
+        self._centre: Floats = np.log(shares) - np.log(shares).mean()
+        self.C_ = strengths[-1] if len(strengths) == 1 else self._choose(X, evidence, start, strengths)
+        for strength in (c for c in strengths if c < self.C_):
+            start, _ = self._solve(X, evidence, start, strength, _ON_THE_WAY)
+        start, iterations = self._solve(X, evidence, start, self.C_, self.max_iter)
+        if self.fit_intercept and np.isfinite(self.intercept_C):
+            start[:, -1] += _towards(shares, X @ start[:, :-1].T + start[:, -1], evidence.rows)
+        self.classes_: NDArray[np.generic] = classes
+        self.coef_: Floats = start[:, :-1]
+        self.intercept_: Floats = start[:, -1]
+        self.n_iter_ = iterations
+        return self
+
+    def _choose(self, X: Floats, evidence: Evidence, start: Floats, strengths: list[float]) -> float:
+        """The mean of log C under weights from the likelihood of what is held out (three folds, or one where rows are many) and a normal
+        distribution around a tenth of the largest, half a decade wide. Two worse strengths in a row end the search.
+
+        C is the variance that coefficients have beforehand, which does not depend on the number of rows: a sample is enough to find it.
+        """
+        order = check_random_state(self.random_state).permutation(evidence.n_units)[:_ENOUGH_ROWS]
+        parts = [order[fold::_FOLDS] for fold in range(_FOLDS if len(order) <= _MANY_ROWS else 1)]
+        learned = [evidence.part(np.setdiff1d(order, part)) for part in parts]
+        held_out = [evidence.part(part) for part in parts]
+        solutions, scores = [start] * len(parts), list[float]()
+        for strength in strengths:
+            solutions = [
+                self._solve(X[rows], known, solution, strength, _ON_THE_WAY)[0]
+                for (rows, known), solution in zip(learned, solutions, strict=True)
+            ]
+            scores.append(-sum(_loss(X[rows], kept, w) for (rows, kept), w in zip(held_out, solutions, strict=True)))
+            if len(scores) > 2 and max(scores) > max(scores[-2:]):
+                break
+        decades = np.log10(strengths[: len(scores)]) - np.log10(strengths[-1] / 10)
+        belief = softmax(np.asarray(scores) - 2 * decades**2)
+        return float(strengths[-1] / 10 * 10 ** (belief @ decades))
+
+    def _solve(self, X: Floats, evidence: Evidence, start: Floats, strength: float, max_iter: int) -> tuple[Floats, int]:
+        """Coefficients and intercepts (K, n_features + 1) from this start, and the iterations taken."""
+        penalty = np.full(start.shape, (2.0 if len(start) == 2 else 1.0) / max(evidence.weight, np.finfo(np.float64).tiny))
+        penalty[:, :-1] /= strength
+        penalty[:, -1] /= self.intercept_C
+        result = minimize(
+            objective(X, evidence, penalty, self.fit_intercept, self._centre),
+            start.ravel(),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": max_iter, "gtol": self.tol, "ftol": 1e-9, "maxcor": 20},
+        )
+        return result.x.reshape(start.shape), max(1, int(result.nit))
+
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Scores before the softmax: (n, K), for K = 2 the difference (n,)."""
+        scores = self._scores(X)
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def _scores(self, X: ArrayLike) -> Floats:
+        check_is_fitted(self)
+        features: Floats = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        return np.asarray(features @ self.coef_.T + self.intercept_)
+
+    def predict_proba(self, X: ArrayLike) -> Floats:
+        """Probabilities of the true label: (n, K), rows sum to 1."""
+        return np.asarray(softmax(self._scores(X), axis=1))
+
+    def predict(self, X: ArrayLike) -> NDArray[np.generic]:
+        """The most likely class: (n,) class values."""
+        scores = self._scores(X)
+        return np.asarray(self.classes_[scores.argmax(axis=1)])
+
+
+def _towards(shares: Floats, scores: Floats, weights: Floats) -> Floats:
+    """What to add to the scores (n, K) of each class so that its mean probability is its share: (K,)."""
+    shift = np.zeros(len(shares))
+    for _ in range(100):
+        step = np.log(shares) - np.log(np.maximum(weights @ softmax(scores + shift, axis=1) / weights.sum(), 1e-300))
+        shift += step
+        if np.abs(step).max() < 1e-6:
+            break
+    return np.asarray(shift - shift.mean())
+
+
+def _loss(X: Floats, evidence: Evidence, solution: Floats) -> float:
+    return evidence.loss(log_softmax(X @ solution[:, :-1].T + solution[:, -1], axis=1))[0]
+
+
+def _counted(groups: NDArray[np.generic], counts: Floats, variance: float, counted: ArrayLike | None, n_rows: int) -> CountEvidence:
+    """Checked counts of the groups that have rows."""
+    if groups.shape != (n_rows,) or groups.dtype.kind not in "iu":
+        raise InvalidInput(f"Expected groups of {n_rows} rows as integers, got {groups.dtype} of shape {groups.shape}.")
+    if counts.ndim != 2 or counts.shape[1] < 2 or not np.isfinite(counts).all():
+        raise InvalidInput(f"Expected finite counts of shape (g, K) with K >= 2, got shape {counts.shape}.")
+    if n_rows == 0 or groups.min() < 0 or groups.max() >= len(counts):
+        raise InvalidInput(f"Expected groups in 0..{len(counts) - 1}, a row of counts for each, got others.")
+    noise = _validate.positive(zero=True, variance=variance)
+    sizes = np.bincount(groups, minlength=len(counts))
+    used = sizes if counted is None else np.asarray(counted, np.float64)
+    if used.shape != sizes.shape or not np.all((used >= 0) & (used <= sizes)):
+        raise InvalidInput(f"Expected counted of shape ({len(counts)},), each between 0 and the group's number of rows.")
+    kept = np.flatnonzero(sizes)
+    number = np.cumsum(sizes > 0) - 1
+    return CountEvidence(number[groups], counts[kept], noise, used[kept] / sizes[kept])

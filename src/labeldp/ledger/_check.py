@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a ledger's history adds up, and whether it is the one that receipts, manifests and anchors speak of."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from labeldp._rounding import exact
+from labeldp.errors import LedgerError
+from labeldp.evidence import Block
+from labeldp.evidence._block import pack, places_of
+from labeldp.laws._base import Array
+from labeldp.ledger._entries import GENESIS, Balance, History, Part, Row, RunRecord, apply, entry_hash, parts_digest
+from labeldp.ledger._events import per_row_epsilon
+from labeldp.ledger._rows import RowSets
+from labeldp.ledger._run_store import RunStore, unknown_runs
+from labeldp.ledger._spend import Spend
+from labeldp.receipt import Receipt
+
+
+@dataclass(frozen=True)
+class Witnesses:
+    """What was kept outside of the ledger, to compare it with.
+
+    Attributes
+    ----------
+    receipts : sequence of Receipt
+    outputs : mapping of run id to str
+        The digest of the output that a manifest names.
+    anchors : sequence of (seq, hash)
+        Heads that were written down.
+    """
+
+    receipts: Sequence[Receipt] = ()
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    anchors: Sequence[tuple[int, str]] = ()
+
+
+@dataclass
+class _Read:
+    """What the entries said so far."""
+
+    charges: dict[str, dict[str, Any]] = field(default_factory=dict)
+    heads: list[str] = field(default_factory=list)
+    accounts: dict[tuple[str, str], "_Account"] = field(default_factory=dict)
+
+
+class _Account:
+    """One (dataset, column) while its entries are read."""
+
+    def __init__(self, dataset: str, column: str, sets: RowSets) -> None:
+        self.said = History()
+        self.balance = Balance(dataset, column)
+        self._spend: Spend | None = None
+        self._sets = sets
+
+    def apply(self, row: Row) -> None:
+        apply(self.said, row)
+        self.balance.apply(row)
+
+    def exceeded(self, run: RunRecord) -> bool:
+        """Whether the run, read last, was more than the budget left; row sets are read only where the plain sum is too much."""
+        budget = self.said.budget
+        if budget is None:
+            return True
+        if self._spend is not None:
+            rows = self._sets.load(run)
+            covered = self._spend.covered(rows)
+            self._spend.add(run)
+            return covered + exact(run.epsilon) > budget
+        if self.balance.total <= budget:
+            return False
+        earlier = [each for each in self.said.runs.values() if each.run_id != run.run_id]
+        self._spend = Spend(self._sets.load, earlier)
+        return self.exceeded(run)
+
+
+def problems(
+    rows: Iterable[Row],
+    sets: RowSets,
+    parts: Sequence[tuple[str, Part]] = (),
+    balances: Sequence[Balance] = (),
+    kept: Witnesses | None = None,
+) -> list[str]:
+    """What does not add up, one sentence each; empty if nothing."""
+    found: list[str] = []
+    read, ends = _Read(), {(balance.dataset, balance.column): balance for balance in balances}
+    previous = GENESIS
+    for expected, row in enumerate(rows, start=1):
+        seq, before, body, head = row
+        if seq != expected or before != previous:
+            return [*found, f"The chain breaks at entry {expected}: an entry before or at it is missing or was rewritten."]
+        if entry_hash(before, body) != head:
+            return [*found, f"Entry {seq} was rewritten: its text does not have its hash."]
+        found += _misplaced(row, read, sets)
+        account = read.accounts.get(_names(_json(body)))
+        found += [] if account is None else _balance_problem(account.balance, ends)
+        previous = head
+        read.heads.append(head)
+        if (entry := _json(body)).get("kind") == "charge":
+            read.charges[head] = entry
+    if previous == GENESIS:
+        found.append("The ledger has no entries: its history was deleted.")
+    found += _harmed(read, sets) + _parts_problems(read, parts) + _forgotten(read, sets)
+    return found + _compared(read, kept or Witnesses())
+
+
+def _json(body: str) -> dict[str, Any]:
+    try:
+        data = json.loads(body)
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _names(body: Mapping[str, Any]) -> tuple[str, str]:
+    return str(body.get("dataset")), str(body.get("column"))
+
+
+def _misplaced(row: Row, read: _Read, sets: RowSets) -> list[str]:
+    """An entry that no labeldp would have written where it stands."""
+    seq, body = row[0], _json(row[2])
+    kind = body.get("kind")
+    if body.get("seq") != seq or (kind == "open") != (seq == 1):
+        return [f"Entry {seq} does not belong there: it says kind {kind!r} and number {body.get('seq')!r}."]
+    if kind == "open":
+        return []
+    names = _names(body)
+    account = read.accounts.setdefault(names, _Account(*names, sets))
+    runs = account.said.runs
+    try:
+        state = runs[body["run_id"]].state if body.get("run_id") in runs else None
+        if (kind == "charge" and state is not None) or (kind in ("parts", "settle", "abandon") and state != "charged"):
+            return [f"Entry {seq} does not follow from those before: {kind} of a run that is {state or 'unknown'}."]
+        account.apply(row)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return [f"Entry {seq} cannot be read: it lacks facts of its kind {kind!r}."]
+    if kind == "charge" and account.exceeded(runs[body["run_id"]]) and body.get("adopted") is not True:
+        return [f"Entry {seq} exceeds the budget of its dataset and column."]
+    return []
+
+
+def _harmed(read: _Read, sets: RowSets) -> list[str]:
+    runs = (run for account in read.accounts.values() for run in account.said.runs.values())
+    return [
+        f"The row set of run {run.run_id} is missing, damaged or of an older version: it counts for every row now."
+        for run in runs
+        if sets.harmed(run)
+    ]
+
+
+def _forgotten(read: _Read, sets: RowSets) -> list[str]:
+    """Runs that drew and that the history does not know: whoever set the ledger back left their folders."""
+    known = {run for account in read.accounts.values() for run in account.said.runs}
+    others = unknown_runs(sets.folder, lambda names: [name for name in names if name not in known])
+    return [f"Run {run_id} has results, but is not in this history: the ledger was cut, or set back." for run_id in others]
+
+
+def _parts_problems(read: _Read, parts: Sequence[tuple[str, Part]]) -> list[str]:
+    said = {run: facts for account in read.accounts.values() for run, facts in account.said.parts.items()}
+    listed: dict[str, list[Part]] = {}
+    for run, part in parts:
+        listed.setdefault(run, []).append(part)
+    wrong = [run for run in said | listed if said.get(run) != (len(listed.get(run, [])), parts_digest(listed.get(run, [])))]
+    return [f"The parts of run {run} are not the ones that were announced: the table was changed." for run in wrong]
+
+
+def _balance_problem(balance: Balance, kept: Mapping[tuple[str, str], Balance]) -> list[str]:
+    """What an account is kept to stand at must follow from its entries up to there; where it ends at no entry, nobody uses it."""
+    found = kept.get((balance.dataset, balance.column), balance)
+    if (found.seq, found.head) != (balance.seq, balance.head) or found == balance:
+        return []
+    return [f"What is kept of dataset {balance.dataset!r}, column {balance.column!r} is not what its entries add up to."]
+
+
+def _compared(read: _Read, kept: Witnesses) -> list[str]:
+    found = [problem for receipt in kept.receipts for problem in _receipt_problem(receipt, read.charges)]
+    runs = {name: run for account in read.accounts.values() for name, run in account.said.runs.items()}
+    for run_id, output in kept.outputs.items():
+        run = runs.get(run_id)
+        if run is not None and run.state != "settled":
+            found.append(f"The output of run {run_id} is not settled in this ledger: the run is {run.state}.")
+        elif run is not None and run.artefact != output:
+            found.append(f"The output of run {run_id} is not the one that was settled: its manifest names another digest.")
+    for seq, head in kept.anchors:
+        if not (1 <= seq <= len(read.heads) and read.heads[seq - 1] == head):
+            found.append(f"The anchored head of entry {seq} is not in this history: the ledger was cut, rewritten, or is another one.")
+    return found
+
+
+def _receipt_problem(receipt: Receipt, charges: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    charge = charges.get(receipt.ledger_head)
+    if charge is None:
+        return [f"The receipt of run {receipt.run_id} is not in this history: the ledger was cut, rewritten, or is another one."]
+    facts = {name: getattr(receipt, name) for name in ("run_id", "dataset", "column", "unit", "max_rows_per_unit")}
+    spend: dict[str, Any] = {"epsilon": repr(float(receipt.epsilon)), "delta": repr(float(receipt.delta))}
+    wrong = [name for name, value in (facts | spend).items() if charge.get(name) != value]
+    return [f"The receipt of run {receipt.run_id} does not say what was charged: {', '.join(wrong)} differ."] if wrong else []
+
+
+def check_drawn(run: RunRecord, store: RunStore, block: Block, ids: Array) -> None:
+    """Refuse draws that are not those of a run: see `Ledger.check_drawn`."""
+    if not _is_charged(run, block) or not _is_kept(run, store, block, ids):
+        raise LedgerError(
+            f"Expected what run {run.run_id} has drawn, got labels that were changed after the draw: their law, ids, outputs or side. Take "
+            "what privatize, fit or read_noisy gave; labels that something else has drawn are declared: NoisyLabels.from_labels."
+        )
+
+
+def _is_charged(run: RunRecord, block: Block) -> bool:
+    """Whether the law is of the classes and the epsilon that the run was charged for."""
+    drawn: Any = run.event.get("law", {})  # an aggregate has none: it releases no row
+    named = [each["law"] for each in drawn.get("stages", [drawn]) if "law" in each]
+    laws = {(law["n_classes"], float(law["epsilon"])) for law in named}
+    per_row = {(count, per_row_epsilon(epsilon, run.max_rows_per_unit)) for count, epsilon in laws}
+    return (block.law.n_classes, block.law.epsilon) in (laws if run.max_rows_per_unit == 1 else per_row)
+
+
+def _is_kept(run: RunRecord, store: RunStore, block: Block, ids: Array) -> bool:
+    """Whether the run's folder has the same draws, or has none to compare with."""
+    stages = store.stages()
+    if not stages:
+        return True
+    if run.state == "settled" and store.digest() != run.artefact:
+        raise LedgerError(
+            f"Expected the stored outputs of run {run.run_id} in {store.folder} as it settled with them, got others. Restore the folder."
+        )
+    kept = store.load_noisy(block.stage) if block.stage in stages else None
+    if kept is None:
+        return False
+    (drawn,) = kept.blocks
+    place = places_of(ids, kept.ids[drawn.rows])
+    if drawn.law != block.law or np.any(place < 0):
+        return False
+    return np.array_equal(pack(drawn.law, drawn.outputs, drawn.side)[place], pack(block.law, block.outputs, block.side))

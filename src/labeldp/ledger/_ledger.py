@@ -1,0 +1,430 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The durable record of what was spent: charge before anything is drawn, settle when the result is public.
+
+It holds public facts only: names, laws, epsilons, digests of public things. Never a label, a digest of one, or a secret.
+"""
+
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal
+
+import platformdirs
+
+from labeldp import _validate
+from labeldp._rounding import exact, float_down, float_up
+from labeldp.errors import InvalidInput, LedgerError
+from labeldp.evidence import Block
+from labeldp.laws._base import Array
+from labeldp.ledger import _adopt as ledger_adopt
+from labeldp.ledger import _charge as ledger_charge
+from labeldp.ledger._charge import Spending, name, now, opening, run_id_of
+from labeldp.ledger._check import Witnesses, check_drawn, problems
+from labeldp.ledger._entries import File, History, Part, RunRecord, history_of, parts_digest
+from labeldp.ledger._entries import text as entry_text
+from labeldp.ledger._place import LedgerUrl, location_of, runs_folder
+from labeldp.ledger._rows import RowSets
+from labeldp.ledger._rowset import RowSet, RowSetBuilder
+from labeldp.ledger._run_store import RunStore
+from labeldp.ledger._session import Session, Store
+from labeldp.ledger._spend import Spend, delta_of
+from labeldp.ledger._sqlite import SqliteStore
+from labeldp.noise._secrets import KeySource
+from labeldp.receipt import Receipt
+
+__all__ = ["Ledger", "LedgerUrl", "Part", "RunRecord", "Spending", "as_ledger", "default_ledger", "ledger_of"]
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A ledger, in a file or in PostgreSQL, as a value: it holds no connection, so it can be copied, pickled and used by several processes.
+
+    Parameters
+    ----------
+    location : str or Path
+        The file; it is made, readable by its owner only, at the first charge. It must lie on a local disk. Or, for a team, the URL of a
+        PostgreSQL database: "postgresql://USER@HOST/DATABASE" (`pip install labeldp[postgres]`); its password is never shown or
+        pickled.
+    budget : float, optional
+        Budget that a (dataset, column) gets at its first charge. Without it, the first charge sets the budget to its own epsilon, so
+        that anything further must be allowed by name with `set_budget`.
+    key : str, Path, KeySource or function, optional
+        Where the release secret is, which every run's secret then needs besides what lies in the run's folder: "file:PATH", "env:NAME",
+        "hook:package.module:function", or a function that can be imported by its name. The ledger never holds the secret itself.
+
+    Notes
+    -----
+    Guarantee: what `charge` returned is on disk, also after power loss; no two charges, of any processes, together exceed a budget.
+    Epsilons count as the decimal number they are written as: three charges of 0.1 fit into 0.3, exactly; there is no tolerance.
+    Cost: one synchronised write a call, about 4 ms on an ordinary disk, however long the history is.
+    """
+
+    location: str | Path | LedgerUrl
+    budget: float | None = None
+    key: KeySource | str | Path | Callable[[], bytes] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "location", location_of(self.location))
+        if self.budget is not None:
+            object.__setattr__(self, "budget", _validate.positive(budget=self.budget, fix="Pass the total epsilon to allow."))
+        if self.key is not None:
+            object.__setattr__(self, "key", KeySource.of(self.key))
+
+    @property
+    def key_source(self) -> KeySource | None:
+        """Where the release secret is; None where the runs' folders hold all of their secrets."""
+        return None if self.key is None else KeySource.of(self.key)
+
+    # Writing ----------------------------------------------------------------------------------------------------------------------
+
+    def charge(
+        self,
+        spending: Spending,
+        *,
+        rows: RowSet | None = None,
+        overlap: Literal["charge", "refuse"] = "charge",
+        total: float | None = None,
+        known: Collection[str] | None = None,
+    ) -> Receipt:
+        """Write down a spend before it happens.
+
+        Parameters
+        ----------
+        spending : Spending
+        rows : RowSet, optional
+            The rows, or units, of the run: it then adds to earlier runs only where they share rows. None: it adds to every run.
+        overlap : {"charge", "refuse"}
+            Whether rows of an earlier run may be charged again.
+        total : float, optional
+            Epsilon of this and of the charges that are to follow it: the budget where nobody has set one; else this charge's own.
+        known : collection of run ids, optional
+            The runs of this identity that the caller knows: where another has been charged meanwhile, nothing is (SameRequest).
+
+        Returns
+        -------
+        Receipt
+            On disk when this returns, and so is the row set. BudgetExceeded or LedgerError (RowsOverlap): nothing was written.
+        """
+        body = spending.body()
+        declared = None if self.budget is None else exact(self.budget)
+        budget = exact(spending.epsilon if total is None else total)
+        names = None if known is None else frozenset(known)
+        request = ledger_charge.ChargeRequest(spending, body, rows, overlap, declared, budget, names)
+        return ledger_charge.charge(self._store, self._sets, request, str(self.location))
+
+    def intend(self, run_id: str, parts: Iterable[File], drawn: Mapping[str, str] | None = None) -> None:
+        """Write down the files of a run's result, in order, before any of them gets its final name.
+
+        Again with the same: no effect. With others: they take the place of the earlier ones, unless the run is settled or abandoned.
+        `drawn`: for each stage of these files the digest of what was drawn, which a copy in another format or order has, too.
+        """
+        listed = [Part(number, part.name, part.rows, part.sha256) for number, part in enumerate(parts)]
+        facts: dict[str, object] = {"count": len(listed), "digest": parts_digest(listed)}
+        with self._store.writing(opening()) as session:
+            account, run = self._run(session, run_id, "announce parts of")
+            if account.parts.get(run_id) == (facts["count"], facts["digest"]):
+                return
+            if run.state != "charged":
+                raise LedgerError(
+                    f"Expected run {run_id} to be charged, got one that is {run.state} already; its parts stay what they are."
+                )
+            session.replace_parts(run_id, listed)
+            names = {"run_id": run_id, "dataset": run.dataset, "column": run.column}
+            session.append({"kind": "parts", **names, **facts, **({"drawn": dict(drawn)} if drawn else {}), "at": now()})
+
+    def settle(self, run_id: str, artefact: str) -> None:
+        """Write down that a run's result is complete; `artefact` is the digest of the public result. Again with the same: no effect."""
+        self._close(run_id, "settle", {"artefact": name(artefact=artefact)})
+
+    def abandon(self, run_id: str, reason: str) -> None:
+        """Write down that a run will not be finished, and destroy its half of the secret and its pin.
+
+        Its epsilon stays spent: words may have been drawn.
+        """
+        self._close(run_id, "abandon", {"reason": name(reason=reason)})
+        RunStore(self.run_dir(run_id)).forget_secret()
+
+    def adopt(self, *, dataset: str | None = None, column: str | None = None, epsilon: float | None = None) -> list[dict[str, object]]:
+        """Count runs again that have results beside the ledger and that it does not know, because it was set back or lost.
+
+        What a run's folder still says of it (its charge, its row set, its receipt) is written down again; a run whose row set is gone
+        counts for every row. Nothing that the ledger knows is changed, so nothing is ever counted less; budgets stay what they are.
+
+        Parameters
+        ----------
+        dataset, column, epsilon : optional, together
+            For runs whose folders say nothing: what each of them has spent.
+
+        Returns
+        -------
+        list of facts, one for each run: run_id, dataset, column, unit, epsilon, state, rows (None: every row).
+
+        Raises
+        ------
+        LedgerError
+            Some folder says nothing, and neither was it said; nothing was written.
+        """
+        said = ledger_adopt.stated(dataset, column, epsilon)
+        with self._store.writing(opening()) as session:
+            return ledger_adopt.adopt(session, self.runs_dir, said, str(self.location))
+
+    def set_budget(self, dataset: str, column: str, budget: float) -> None:
+        """Set the budget of a (dataset, column), higher or lower. The change is part of the history."""
+        facts = {"dataset": name(dataset=dataset), "column": name(column=column)}
+        amount = repr(_validate.positive(budget=budget, fix="Pass the total epsilon to allow."))
+        with self._store.writing(opening()) as session:
+            balance = session.balance(dataset, column)
+            if balance.budget != Fraction(amount):
+                balance.apply(session.append({"kind": "budget", **facts, "budget": amount, "why": "set", "at": now()}))
+                session.keep(balance)
+
+    def _close(self, run_id: str, kind: str, facts: dict[str, object]) -> None:
+        state = {"settle": "settled", "abandon": "abandoned"}[kind]
+        with self._store.writing(opening()) as session:
+            _, run = self._run(session, run_id, kind)
+            if run.state == state and facts.get("artefact", run.artefact) == run.artefact:
+                return
+            if run.state != "charged":
+                raise LedgerError(f"Expected run {run_id} to be charged, got one that is {run.state} already; it cannot be {state}.")
+            names = {"run_id": run_id, "dataset": run.dataset, "column": run.column}
+            session.append({"kind": kind, **names, **facts, "at": now()})
+
+    def _run(self, session: Session, run_id: str, what: str) -> tuple[History, RunRecord]:
+        account = history_of(session.run_rows(run_id_of(run_id)))
+        if run_id not in account.runs:
+            raise LedgerError(f"Expected a charged run to {what}, got run id {run_id}, which {self.location} does not know.")
+        return account, account.runs[run_id]
+
+    # Reading ----------------------------------------------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        """Whether anything was ever written; a place that cannot be looked into is an error."""
+        return self._store.exists()
+
+    def find(self, dataset: str, column: str, identity: str) -> RunRecord | None:
+        """The latest run of this request that is settled, or charged and can be picked up again."""
+        if not self._store.exists():
+            return None
+        with self._store.reading() as session:
+            for row in reversed(session.request_rows(dataset, column, identity)):
+                _, run = self._run(session, ledger_charge.run_of(row), "find")
+                if run.state == "settled" or (run.state == "charged" and run.repeatable):
+                    return run
+        return None
+
+    def runs(self, dataset: str | None = None, column: str | None = None) -> list[RunRecord]:
+        """The runs in the order of their charges."""
+        if not self._store.exists():
+            return []
+        with self._store.reading() as session:
+            return list(history_of(session.rows(dataset, column, after=1)).runs.values())
+
+    def run(self, run_id: str) -> RunRecord | None:
+        """One run; None where this ledger does not know it."""
+        if not self._store.exists():
+            return None
+        with self._store.reading() as session:
+            return history_of(session.run_rows(run_id_of(run_id))).runs.get(run_id)
+
+    def looked_up(self, receipt: Receipt) -> Receipt:
+        """The receipt, `recorded` if and only if its charge is in this ledger.
+
+        Raises
+        ------
+        LedgerError
+            The ledger knows the run, and charged something else for it.
+        """
+        run = self.run(receipt.run_id)
+        if run is None:
+            return replace(receipt, recorded=False)
+        if run.adopted:
+            receipt = replace(receipt, ledger_head=run.receipt.ledger_head, charged_at=run.receipt.charged_at)
+        same = entry_text(receipt.event) == entry_text(run.event)
+        if not same or replace(receipt, recorded=True, secure=run.receipt.secure) != run.receipt:
+            raise LedgerError(
+                f"Expected the receipt of run {receipt.run_id} as {self.location} has it, got another one, changed after the charge. "
+                "Restore the manifest or the table that it came from."
+            )
+        return receipt
+
+    def check_drawn(self, block: Block, ids: Array) -> None:
+        """Compare draws with what was charged for and what the run's folder, where it is beside this ledger, has kept of them.
+
+        Parameters
+        ----------
+        block : Block
+            Its receipt is known here.
+        ids : (m,) or (m, columns) array
+            Of its draws.
+
+        Raises
+        ------
+        LedgerError
+            The law is none that was charged, or ids, outputs or side are not what was drawn; or what was kept was changed.
+        """
+        run = self.run(block.receipt.run_id)
+        if run is not None:
+            check_drawn(run, RunStore(self.run_dir(run.run_id)), block, ids)
+
+    def spent(self, dataset: str, column: str) -> float:
+        """Epsilon spent on a (dataset, column) by the row, or unit, in the most runs; added exactly, rounded up.
+
+        0.0 where nothing was charged, and so for a misspelt name, too: `runs()` and `labeldp ledger spent` say which names there are.
+        Runs whose row sets show that they share no row do not add; all others do, whatever became of them.
+        """
+        return float_up(self._spend(self._read(dataset, column)).most)
+
+    def spent_delta(self, dataset: str, column: str) -> float:
+        """Delta spent on a (dataset, column), as `spent` adds epsilons; it has no budget. 0 where no noise needed one.
+
+        Keep it far below one over the number of rows: it is the probability with which epsilon may not hold.
+        """
+        runs = [run for run in self._read(dataset, column).runs.values() if run.delta]
+        return float_up(Spend(self._sets.load, runs, delta_of).most)
+
+    def spent_by_rows(self, dataset: str, column: str) -> list[tuple[float, int | None]]:
+        """(epsilon, number of rows, or units) for each amount that was spent on some, least first.
+
+        Where not all runs have ids of one kind and name, one bound for all rows, with None for their number.
+        """
+        return [(float_up(spent), rows) for spent, rows in self._spend(self._read(dataset, column)).by_rows()]
+
+    def remaining(self, dataset: str, column: str, rows: RowSet | None = None) -> float:
+        """Epsilon that is left, rounded down, at least 0; infinite where neither a charge nor `budget` has set a budget.
+
+        Parameters
+        ----------
+        dataset, column : str
+        rows : RowSet, optional
+            For which rows, or units; None: for every row.
+        """
+        account = self._read(dataset, column)
+        budget = account.budget if account.budget is not None else None if self.budget is None else exact(self.budget)
+        if budget is None:
+            return float("inf")
+        spent = self._spend(account).most if rows is None else self._spend(account).covered(rows)
+        return float_down(max(budget - spent, Fraction(0)))
+
+    def budget_of(self, dataset: str, column: str) -> float | None:
+        """The budget kept for a (dataset, column); None before its first charge. The first charge without one sets its own epsilon."""
+        budget = self._read(dataset, column).budget
+        return None if budget is None else float_down(budget)
+
+    def parts(self, run_id: str) -> list[Part]:
+        """The files that `intend` announced for a run, by number."""
+        if not self._store.exists():
+            return []
+        with self._store.reading() as session:
+            return [part for _, part in session.parts(run_id_of(run_id))]
+
+    def history(self) -> list[dict[str, object]]:
+        """Every entry from the first: its facts, and its hash under "hash"."""
+        if not self._store.exists():
+            return []
+        with self._store.reading() as session:
+            return [ledger_charge.entry_facts(row) for row in session.rows()]
+
+    def head(self) -> tuple[int, str]:
+        """Number and hash of the last entry, which stand for the whole history: an anchor, if they are kept elsewhere."""
+        self._check_exists()
+        with self._store.reading() as session:
+            last = session.rows()[-1:]
+        return (last[0][0], last[0][3]) if last else (0, "")
+
+    def verify(
+        self, receipts: Iterable[Receipt] = (), *, anchors: Iterable[tuple[int, str]] = (), outputs: Mapping[str, str] | None = None
+    ) -> list[str]:
+        """What does not add up, one sentence each; empty if the history is whole.
+
+        Parameters
+        ----------
+        receipts : iterable of Receipt
+            Receipts that were kept elsewhere. Without one, or an anchor, a history whose end was cut off looks whole.
+        anchors : iterable of (number, hash)
+            Heads that were kept elsewhere.
+        outputs : mapping of run id to str, optional
+            Digests of outputs, as their manifests name them: each must be what its run was settled with.
+        """
+        self._check_exists()
+        kept = Witnesses(list(receipts), dict(outputs or {}), list(anchors))
+        with self._store.reading() as session:
+            return problems(session.rows(), self._sets, session.parts(), session.balances(), kept)
+
+    # Rows and folders --------------------------------------------------------------------------------------------------------------
+
+    def row_set_builder(self, id_name: str = "id", unit_name: str = "unit", *, integers: bool = False) -> RowSetBuilder:
+        """An empty builder of a run's row set: picklable, so that workers fill copies.
+
+        Parameters
+        ----------
+        id_name, unit_name : str
+            What the columns are called: runs whose ids are named differently always add.
+        integers : bool
+            The ids will be columns of integers; for others the builder takes this ledger's key along.
+        """
+        return RowSetBuilder(id_name, unit_name, secret=None if integers else self._sets.secret)
+
+    @property
+    def runs_dir(self) -> Path:
+        """Private folder of all runs: beside a ledger file; for a database LABELDP_RUNS, else one in the user's data folder."""
+        return runs_folder(self._place)
+
+    def run_dir(self, run_id: str) -> Path:
+        """Private folder of a run; who charges makes it, before the charge."""
+        return self.runs_dir / run_id_of(run_id)
+
+    @property
+    def _place(self) -> Path | LedgerUrl:
+        return location_of(self.location)
+
+    @property
+    def _sets(self) -> RowSets:
+        return RowSets(self.runs_dir)
+
+    @property
+    def _store(self) -> Store:
+        if isinstance(self._place, Path):
+            return SqliteStore(self._place)
+        from labeldp.ledger._postgres import PostgresStore
+
+        return PostgresStore(self._place)
+
+    def _check_exists(self) -> None:
+        if not self._store.exists():
+            lack = "no such file" if isinstance(self.location, Path) else "a database with no ledger in it"
+            raise LedgerError(f"Expected a ledger at {self.location}, got {lack}. Check where it is.")
+
+    def _spend(self, account: History) -> Spend:
+        return Spend(self._sets.load, account.runs.values())
+
+    def _read(self, dataset: str, column: str) -> History:
+        names = name(dataset=dataset), name(column=column)
+        if not self._store.exists():
+            return History()
+        with self._store.reading() as session:
+            return history_of(session.rows(*names))
+
+
+def default_ledger() -> Ledger:
+    """The user's own ledger: the file or URL in the environment variable LABELDP_LEDGER, else a file in the user's data folder.
+
+    LABELDP_KEY says where its release secret is, if there is one.
+    """
+    location = os.environ.get("LABELDP_LEDGER") or platformdirs.user_data_path("labeldp") / "ledger.sqlite"
+    return Ledger(location, key=os.environ.get("LABELDP_KEY") or None)
+
+
+def as_ledger(given: object) -> Ledger | None:
+    """The ledger that an argument names: itself, or a path or URL of one; None for none."""
+    if given is None or isinstance(given, Ledger):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return Ledger(os.fspath(given))
+    raise InvalidInput(f"Expected a ledger, or its path, got {type(given).__name__}. Pass ledger=labeldp.Ledger('ledger.db').")
+
+
+def ledger_of(given: object) -> Ledger:
+    """`as_ledger`; for none the user's own."""
+    return as_ledger(given) or default_ledger()

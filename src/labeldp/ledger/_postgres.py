@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger in PostgreSQL, for teams: one database, any number of machines.
+
+Writers are let in one at a time by an advisory lock that ends with the transaction; a commit waits until it is on the server's disk.
+Driver: psycopg, through SQLAlchemy's core. A connection is made for each call, so that a ledger stays a value.
+"""
+
+import contextlib
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from labeldp.errors import InvalidInput, LedgerError, MissingExtra
+from labeldp.ledger._place import LedgerUrl
+from labeldp.ledger._session import DERIVED, VERSION, Session
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+
+_PREFIX: Final = "labeldp_"
+_LOCK: Final = 0x6C44502F_4C656467
+_WAIT_SECONDS: Final = 120
+
+_ENTRIES: Final = """
+CREATE TABLE {prefix}format (version BIGINT NOT NULL);
+INSERT INTO {prefix}format VALUES ({version});
+CREATE TABLE {prefix}entries (
+    seq BIGINT PRIMARY KEY,
+    previous TEXT NOT NULL,
+    body TEXT NOT NULL,
+    hash TEXT NOT NULL UNIQUE
+);
+CREATE INDEX {prefix}entries_account ON {prefix}entries ((CAST(body AS json) ->> 'dataset'), (CAST(body AS json) ->> 'column'));
+CREATE INDEX {prefix}entries_run ON {prefix}entries ((CAST(body AS json) ->> 'run_id'));
+"""
+
+
+class PostgresSession(Session):
+    """A transaction on a ledger's tables."""
+
+    prefix = _PREFIX
+    each = "json_array_elements_text(CAST(:texts AS json)) AS texts(value)"
+
+    def __init__(self, connection: "Connection") -> None:
+        self.connection = connection
+
+    def query(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
+        """Run a statement."""
+        from sqlalchemy import text
+
+        result = self.connection.execute(text(statement), values)
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+    def fact(self, name: str) -> str:
+        """A fact in an entry's text."""
+        return f"(CAST(body AS json) ->> '{name}')"
+
+    @property
+    def version(self) -> int | None:
+        """Of the ledger in this database, or None where there is none."""
+        if self.query("SELECT to_regclass(:name)", name=f"{_PREFIX}entries")[0][0] is None:
+            return None
+        return int(self.query(f"SELECT version FROM {_PREFIX}format")[0][0])
+
+
+@dataclass(frozen=True)
+class PostgresStore:
+    """The ledger in a database."""
+
+    url: LedgerUrl
+
+    def exists(self) -> bool:
+        """Whether the database has a ledger; one that cannot be reached is an error."""
+        with self._view() as session:
+            return self._checked(session) is not None
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Session]:
+        """One consistent view."""
+        with self._view() as session:
+            self._checked(session)
+            yield session
+
+    @contextlib.contextmanager
+    def writing(self, opening: Mapping[str, object]) -> Iterator[Session]:
+        """The only writer of all machines; what was appended is on the server's disk when the block ends."""
+        with _errors(self.url), _engine(self.url).connect() as connection:
+            session = PostgresSession(connection.execution_options(isolation_level="READ COMMITTED"))
+            with self._locked(session) as version:
+                if version is not None:
+                    yield session
+                    return
+                self._create(session, opening)
+            with self._locked(session):
+                yield session
+
+    @contextlib.contextmanager
+    def _locked(self, session: PostgresSession) -> Iterator[int | None]:
+        """A transaction that no other writer is in; the ledger's version."""
+        with session.connection.begin():
+            session.query(f"SET LOCAL lock_timeout = '{_WAIT_SECONDS}s'")
+            session.query("SET LOCAL synchronous_commit = on")
+            session.query("SELECT pg_advisory_xact_lock(:lock)", lock=_LOCK)
+            yield self._checked(session)
+
+    @contextlib.contextmanager
+    def _view(self) -> Iterator[PostgresSession]:
+        with _errors(self.url), _engine(self.url).connect() as connection:
+            connection = connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            with connection.begin():
+                yield PostgresSession(connection)
+
+    def _checked(self, session: PostgresSession) -> int | None:
+        version = session.version
+        if version not in (None, VERSION):
+            raise LedgerError(f"Expected ledger format {VERSION}, got format {version} in {self.url}. Use the labeldp that wrote it.")
+        if version is not None and session.query("SHOW fsync")[0][0] != "on":
+            raise LedgerError(f"Expected a server with fsync on, got one that may lose charges at {self.url}. Nothing was written.")
+        return version
+
+    def _create(self, session: PostgresSession, opening: Mapping[str, object]) -> None:
+        made = _ENTRIES.format(prefix=_PREFIX, version=VERSION) + DERIVED.format(prefix=_PREFIX)
+        for statement in filter(str.strip, made.split(";")):
+            session.query(statement)
+        session.append(opening)
+
+
+@functools.lru_cache(maxsize=8)
+def _engine(url: LedgerUrl) -> "Engine":
+    try:
+        import psycopg  # noqa: F401  (SQLAlchemy's own message would not say what to install)
+        from sqlalchemy import create_engine, make_url
+        from sqlalchemy.exc import ArgumentError
+        from sqlalchemy.pool import NullPool
+    except ImportError:
+        raise MissingExtra("A ledger in PostgreSQL needs SQLAlchemy and psycopg: pip install 'labeldp[postgres]'") from None
+    try:
+        made = make_url(url.url)
+    except (ArgumentError, ValueError):  # whose messages can quote a part of a password
+        raise InvalidInput(f"Expected the URL of a PostgreSQL database, got {url}. Write postgresql://USER@HOST/DATABASE.") from None
+    driver = "postgresql+psycopg" if made.drivername == "postgresql" else made.drivername
+    query = {"connect_timeout": "30", **made.query}
+    # without a pool: an engine outlives forks and restarts of the server
+    return create_engine(made.set(drivername=driver, query=query), poolclass=NullPool, hide_parameters=True)
+
+
+@contextlib.contextmanager
+def _errors(url: LedgerUrl) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith(("sqlalchemy", "psycopg")):
+            raise
+        raise LedgerError(f"Expected a ledger that can be read and written at {url}, got: {_said(error)}. {_fix(error)}") from None
+
+
+def _fix(error: Exception) -> str:
+    if "no password supplied" in str(error):
+        return "Set PGPASSWORD or ~/.pgpass: a ledger, or an estimator with one, that was pickled or sent to a process holds no password."
+    return "If the connection broke while it was written, `labeldp ledger history` shows whether it was."
+
+
+def _said(error: Exception) -> str:
+    """The first line of the server's message, without anything that could be a password."""
+    cause = getattr(error, "orig", None) or error
+    line = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
+    return re.sub(r"(password\s*=\s*)\S+|(://[^:/@\s]*):[^@\s]*@", r"\1\2***", line)[:200]

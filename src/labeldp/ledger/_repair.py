@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What killed processes leave behind beside a ledger, and its removal. Nothing that a charged run needs is ever touched."""
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from labeldp import _validate
+from labeldp.errors import LabelDPError, LedgerError
+from labeldp.ledger._ledger import Ledger
+from labeldp.ledger._run_store import RunStore
+
+Kind = Literal["folder", "part", "secret", "staging"]
+
+STAGING: Final = "staging"
+"""The file in a run's folder that says where its staging folder is: a path or a URI, as text."""
+
+ANSWERS: Final = "prior-answers"
+"""As `STAGING`, of what a model said as the prior (`labeldp.tables.engines._prior_answers`)."""
+
+_PART: Final = re.compile(r"\..+\.\d+\.[0-9a-f]{8}\.part(-wal|-shm|-journal)?")
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """Something that no run needs any more.
+
+    Attributes
+    ----------
+    kind : str
+        "folder" (of a run that was never charged), "part" (half a file), "secret" (of a run that has ended; also its pin) or "staging"
+        (files of a run that has ended, which were not published).
+    place : str
+        Path or URI.
+    run_id : str
+        "" for parts beside the ledger.
+    why : str
+        For people.
+    """
+
+    kind: Kind
+    place: str
+    run_id: str
+    why: str
+
+
+def orphans(ledger: Ledger, *, minutes: float = 60) -> list[Orphan]:
+    """What may be removed; a ledger that does not exist is an error, because then every folder would look unneeded.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    minutes : float
+        Folders without a charge, and half files, count only if nothing in them changed for so long: a living process may be about to
+        charge.
+    """
+    old = 60 * _validate.positive(minutes=minutes, fix="Pass the minutes that a living process may take between two writes.")
+    ledger.head()  # a ledger that is missing or cannot be read raises here
+    states = {run.run_id: run.state for run in ledger.runs()}
+    found = [Orphan("part", str(path), "", "half a file") for path in _halves(ledger) if _age(path) > old]
+    for folder in _run_folders(ledger):
+        found += _of_run(folder, states.get(folder.name), old)
+    return found
+
+
+def repair(ledger: Ledger, found: Sequence[Orphan], remove_staging: "Callable[[str], None] | None" = None) -> list[Orphan]:
+    """Remove what `orphans` found, each after another look at its run; those that are gone afterwards; what cannot be removed stays.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    found : sequence of Orphan
+    remove_staging : function of a path or URI, optional
+        Removes a staging folder; None: local folders only, others stay.
+    """
+    done: list[Orphan] = []
+    kept: set[str] = set()  # runs whose staging folder stays, and so the note of where it is
+    for orphan in found:
+        state = next((run.state for run in ledger.runs() if run.run_id == orphan.run_id), None)
+        needed = state == "charged" or (orphan.kind == "folder" and (state is not None or orphan.run_id in kept))
+        if needed and orphan.kind != "part":
+            continue
+        try:
+            removed = _remove(ledger, orphan, remove_staging or _remove_local)
+        except FileNotFoundError:
+            removed = True  # by another process
+        except (OSError, LabelDPError):
+            removed = False
+        done += [orphan] if removed else []
+        kept |= {orphan.run_id} if orphan.kind == "staging" and not removed else set()
+    return done
+
+
+def _remove(ledger: Ledger, orphan: Orphan, remove_staging: Callable[[str], None]) -> bool:
+    match orphan.kind:
+        case "folder":
+            RunStore(Path(orphan.place)).forget_secret()
+            shutil.rmtree(orphan.place)
+        case "part":
+            Path(orphan.place).unlink()
+        case "secret":
+            RunStore(Path(orphan.place)).forget_secret()
+        case "staging":
+            if not _is_staging(orphan.place, orphan.run_id):
+                return False
+            remove_staging(orphan.place)
+            for name in (STAGING, ANSWERS):
+                if _said(ledger.run_dir(orphan.run_id), name) == orphan.place:
+                    (ledger.run_dir(orphan.run_id) / name).unlink()
+    return True
+
+
+def _of_run(folder: Path, state: str | None, old: float) -> Iterator[Orphan]:
+    """What is unneeded in one run's folder; `state` is None where the run was never charged."""
+    run_id = folder.name
+    if state is None:
+        if _age(folder) > old and not RunStore(folder).has_results():  # of a ledger that was set back: what `verify` speaks of
+            yield from _staging(folder, "its run was never charged")
+            yield Orphan("folder", str(folder), run_id, "its run was never charged")
+        return
+    yield from (Orphan("part", str(path), run_id, "half a file") for path in _parts(folder) if _age(path) > old)
+    if state == "charged":
+        return
+    if any((folder / name).exists() for name in ("secret", "pin")):
+        yield Orphan("secret", str(folder), run_id, f"its run is {state}")
+    yield from _staging(folder, f"its run is {state}")
+
+
+def _staging(folder: Path, why: str) -> Iterator[Orphan]:
+    for place in filter(None, (_said(folder, name) for name in (STAGING, ANSWERS))):
+        yield Orphan("staging", place, folder.name, why)
+
+
+def _said(folder: Path, name: str) -> str:
+    """The place that a run's folder says; "" if it says none."""
+    said = RunStore(folder).read(name)
+    return "" if said is None else said.decode("utf-8", "replace").strip()
+
+
+def _is_staging(place: str, run_id: str) -> bool:
+    """A staging folder's own name says labeldp and the run; nothing else is ever removed, whatever the note says."""
+    name = place.rstrip("/").rsplit("/", 1)[-1]
+    return "labeldp" in name and run_id[:8] in name
+
+
+def _remove_local(place: str) -> None:
+    path = Path(place.removeprefix("file://"))
+    if "://" in str(path) or not path.is_absolute():
+        raise LedgerError(f"Expected a staging folder on this machine, got {place}. Remove it where it lies.")
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _run_folders(ledger: Ledger) -> Iterator[Path]:
+    folder = ledger.runs_dir
+    names = sorted(folder.iterdir()) if folder.is_dir() else []
+    return (path for path in names if path.is_dir() and not path.is_symlink() and re.fullmatch("[0-9a-f]{32}", path.name))
+
+
+def _halves(ledger: Ledger) -> Iterator[Path]:
+    """Half files beside the ledger, of its making, and of its folder of runs."""
+    if isinstance(ledger.location, Path):
+        yield from (path for path in _parts(ledger.location.parent) if path.name.startswith(f".{ledger.location.name}."))
+    yield from _parts(ledger.runs_dir)
+
+
+def _parts(folder: Path) -> Iterator[Path]:
+    names = sorted(folder.iterdir()) if folder.is_dir() else []
+    return (path for path in names if _PART.fullmatch(path.name) and path.is_file() and not path.is_symlink())
+
+
+def _age(path: Path) -> float:
+    """Seconds since anything in it changed; negative, which is never old, where the clock was set back."""
+    inside = path.iterdir() if path.is_dir() else iter(())
+    return time.time() - max(each.lstat().st_mtime for each in (path, *inside))

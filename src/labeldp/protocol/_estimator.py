@@ -1,0 +1,516 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The base of every estimator: fit raw labels or noisy ones, score, receipts.
+
+    LabelDPEstimator            one charge for raw labels, none for noisy ones; predictions, scores, receipts
+      StagedEstimator           a law for each row, one or more stages: LabelDPClassifier, TorchClassifier
+      learn.ClusterEstimator    one question about clusters of rows: NoiseCluster, ProportionClassifier
+
+A subclass says how it learns. Everything that is wrong with inputs and settings is refused, and a dry run is made, before the charge.
+"""
+
+import contextlib
+import inspect
+import random
+import sys
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labeldp import _validate
+from labeldp.custody._row_ids import Name, RowIds
+from labeldp.errors import InvalidInput, RawLabelsWarning, warn
+from labeldp.evidence import NoisyLabels
+from labeldp.protocol import metrics
+from labeldp.protocol._fitting import (
+    FitPlan,
+    FitSettings,
+    HeldOut,
+    TopK,
+    answer_for,
+    check_noisy,
+    check_top_k,
+    hold_out,
+    judged,
+    open_fit,
+    plan_fit,
+    require_mean,
+    with_prior_behind,
+)
+from labeldp.protocol._stages import Rows, Stage, StageRun, run_stages
+from labeldp.receipt import Receipt
+
+if TYPE_CHECKING:
+    from labeldp.ledger._ledger import Ledger
+    from labeldp.noise._words import SeededNoise
+
+Floats = NDArray[np.float64]
+Fitted = TypeVar("Fitted")
+Result = TypeVar("Result")
+
+
+class _Parameters:
+    """What scikit-learn's BaseEstimator gives, on a machine that only trains nets and does not have it."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def set_params(self, **params: Any) -> Self:
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.get_params().items())})"
+
+
+class _Nothing:
+    """In the place of scikit-learn's ClassifierMixin."""
+
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+except ImportError:
+    BaseEstimator, ClassifierMixin = _Parameters, _Nothing
+
+
+class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
+    """A classifier whose `fit` privatizes the labels that it is given.
+
+    Every estimator has these parameters, by these names, and sets these attributes: `classes_`, `privacy_`, `receipts_`.
+    """
+
+    takes_raw_labels: ClassVar[bool] = True
+    """`fit` privatizes what it is given, so no other estimator may call it with labels of its own making."""
+
+    epsilon: float
+    classes: Any
+    dataset: str | None
+    column: str
+    max_rows_per_unit: int
+    ledger: "Ledger | None"
+    noise: "SeededNoise | None"
+
+    receipts_: tuple[Receipt, ...]
+    _learned: NoisyLabels | None
+    _raw_rows: int
+
+    # What a subclass says -------------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _inputs(self, X: Any, y: Any) -> Any:
+        """X as it is learned from. Refuses settings, estimators and features that could not be used."""
+
+    @abstractmethod
+    def _matched(self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
+        """Inputs and noisy labels of the same rows, in the order of X; `inputs` is None where a fitted model is scored."""
+
+    @abstractmethod
+    def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
+        """Charge and privatize raw labels, and learn from what was released."""
+
+    @abstractmethod
+    def _fit_noisy(self, inputs: Any, noisy: NoisyLabels) -> None:
+        """Learn from labels that are noisy already."""
+
+    @abstractmethod
+    def predict_proba(self, X: Any) -> Floats:
+        """Probabilities of the true label: (n, K) float64, columns in the order of `classes_`."""
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by name; `name__part` sets a parameter of a parameter.
+
+        Parameters
+        ----------
+        **params
+            New values.
+        """
+        for name in params:  # checked here: scikit-learn's own message would show what every parameter holds
+            _validate.one_of(tuple(self.get_params(deep=False)), parameter=name.partition("__")[0])
+        super().set_params(**params)
+        return self
+
+    # Fitting --------------------------------------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        ids: ArrayLike | None = None,
+        unit: ArrayLike | None = None,
+        id_name: Name | None = None,
+        unit_name: Name | None = None,
+    ) -> Self:
+        """Privatize the labels and learn from them, or learn from noisy labels.
+
+        Parameters
+        ----------
+        X : (n, ...) features; public
+        y : (n,) raw labels, which are charged, or NoisyLabels, which cost nothing
+        ids : (n,) or (n, columns) array, optional
+            Public ids of the rows; their positions by default.
+        unit : (n,) array, optional
+            Who each row is about.
+        id_name, unit_name : str, optional
+            What the columns of ids and units are called, as in `labeldp.privatize`; columns of data frames say it themselves.
+        """
+        return self._fit(X, self._inputs(X, y), y, ids, unit, (id_name, unit_name))
+
+    def _fit(self, X: Any, inputs: Any, y: Any, ids: Any, unit: Any, names: tuple[Name | None, Name | None]) -> Self:
+        if isinstance(y, NoisyLabels):
+            check_noisy(y, self.classes, unit)
+            inputs, noisy = self._matched(X, inputs, self._looked_up(y), ids)
+            self._raw_rows = 0
+            self._fit_noisy(inputs, noisy)
+            return self
+        rows = RowIds.of(ids, unit, *names).beside(y)
+        require_own_labels(self._settings())
+        rows.require_public(self.column)
+        self._fit_raw(X, inputs, y, rows)
+        self._raw_rows = _length(inputs)
+        return self
+
+    def _settings(self) -> FitSettings:
+        """What was asked for, as one value."""
+        given = self.get_params(deep=False)
+        return FitSettings(**{field.name: given[field.name] for field in fields(FitSettings) if field.name in given})
+
+    def _looked_up(self, noisy: NoisyLabels) -> NoisyLabels:
+        """With receipts as the ledger has them; without one, nothing of custody is imported."""
+        if self.ledger is None:
+            return noisy
+        from labeldp.ledger._ledger import as_ledger
+
+        return noisy.looked_up(as_ledger(self.ledger))
+
+    # Predicting -----------------------------------------------------------------------------------------------------------------------
+
+    def predict(self, X: Any) -> NDArray[np.generic]:
+        """The most likely class of each row: (n,) class values.
+
+        Parameters
+        ----------
+        X : (n, ...) features, as in the fit
+        """
+        codes = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[codes])
+
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, ids: ArrayLike | None = None) -> float:
+        """Accuracy on true labels.
+
+        Parameters
+        ----------
+        X : (n, ...) features, as in the fit
+        y : NoisyLabels of n rows that the model did not learn from: unbiased through the law, with a SeenRowsWarning on others; or (n,)
+            public true labels: plain
+        sample_weight : (n,) array, optional
+            With public labels only.
+        ids : (n,) or (n, columns) array, optional
+            Of the rows, with NoisyLabels: as in `fit`.
+        """
+        if isinstance(y, NoisyLabels):
+            if sample_weight is not None:
+                raise InvalidInput("Expected no sample_weight with NoisyLabels.")
+            X, y = self._matched(X, None, y, ids)
+            if self._learned is not None:
+                metrics.warn_of_seen_rows(y, self._learned)
+            return metrics.accuracy(y, self.predict(X)).value
+        predicted = self.predict(X)
+        metrics.warn_of_raw_labels(len(predicted), self._raw_rows, self.noise)
+        truth = np.asarray(y)
+        if truth.shape == (len(predicted), 1):
+            truth = truth[:, 0]
+        if truth.shape != predicted.shape:
+            raise InvalidInput(f"Expected {predicted.shape} labels, one a row of X, got shape {truth.shape}.")
+        weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
+        return float(np.average(truth == predicted, weights=weights))
+
+
+class Training(Protocol[Fitted]):
+    """How a staged estimator learns, ready before the charge; rows are positions among its inputs."""
+
+    @property
+    def public_digest(self) -> Callable[[], str]:
+        """Gives the digest of the public columns, by which a repeat of a fit without ids is known."""
+        ...
+
+    @property
+    def permutation(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
+        """Puts positions into a random order, which chooses the held-out rows of noisy labels."""
+        ...
+
+    def fit(self, rows: Rows, noisy: NoisyLabels, model: Fitted | None, held_out: HeldOut | None) -> Fitted:
+        """The next stage's model, learned from all rows drawn so far."""
+        ...
+
+    def prior_of(self, model: Fitted, rows: Rows) -> Floats:
+        """Weights of the classes, (m, K), with which the next stage draws these rows."""
+        ...
+
+    def proba(self, model: Fitted, rows: Rows) -> Floats:
+        """Probabilities of the true label: (m, K)."""
+        ...
+
+    def judging(self, model: Fitted, held_out: Rows) -> Rows:
+        """Of the held-out rows those that have chosen nothing about the model."""
+        ...
+
+
+class ChargedRun(StageRun, Protocol):
+    """A run that is settled at the end of a `with` block without an error."""
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """The charge; None in other processes than the first one of a distributed training."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None: ...
+
+
+class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
+    """An estimator that draws each row by a law, in one or more stages, of which each model is the prior of the next.
+
+    Beside those of `LabelDPEstimator` it sets `noisy_labels_`, `stages_`, `prior_`, and estimates of accuracy and log-loss.
+    """
+
+    n_stages: int
+    stage_sizes: Any
+    law: Any
+    prior: Any
+    prior_temperature: float
+    top_k_filter: TopK | None
+    validation_fraction: float
+
+    @abstractmethod
+    def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
+        """Checked raw labels, the classes, and whether these were read off the labels."""
+
+    @abstractmethod
+    def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: Any) -> Training[Fitted]:
+        """How these inputs will be learned from; for raw labels (a plan), after a dry run."""
+
+    @abstractmethod
+    def _keep(self, training: Any, noisy: NoisyLabels, model: Fitted, held_out: Rows) -> Rows:
+        """Set what is fitted; gives the rows that it has still not learned from."""
+
+    def _state(self) -> contextlib.AbstractContextManager[Any]:
+        """Where the state of the fit is kept while it runs: nowhere."""
+        return contextlib.nullcontext()
+
+    def _once(self, make: Callable[[], Result]) -> Result:
+        """The result of what must happen once for all processes of a training."""
+        return make()
+
+    def _open(self, plan: FitPlan, labels: NDArray[Any], training: Any, state: Any) -> ChargedRun:
+        """Charge the run, or pick up the one that this fit repeats."""
+        return open_fit(plan, labels, public_digest=training.public_digest)
+
+    def _start(self, known: Any, n_classes: int) -> Fitted | None:
+        """The model that the first stage starts from, where a prior of groups was asked."""
+        return None
+
+    def _require_settings(self) -> None:
+        _validate.positive(prior_temperature=self.prior_temperature)
+        check_top_k(self.top_k_filter)
+
+    def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
+        settings, n_rows = self._settings(), _length(inputs)
+        labels, (classes, inferred) = self._read(settings, y, n_rows)
+        plan = plan_fit(settings, rows, classes, X, n_rows, inferred=inferred)
+        require_mean(self.top_k_filter, plan)
+        with self._state() as state:
+            training = self._training(inputs, plan, state)
+            plan = plan.with_answer(self._once(lambda: answer_for(plan, labels)))
+            start = None if plan.known is None else self._start(plan.known, len(classes))
+            with self._open(plan, labels, training, state) as run, paid(run, rows):
+                staged = run_stages(
+                    run,
+                    plan.stages,
+                    fit=lambda at, noisy, model, held_out: training.fit(at, noisy, start if model is None else model, held_out),
+                    prior_of=training.prior_of,
+                    first_prior=plan.prior_of_rows,
+                    held_out=plan.held_out,
+                )
+        noisy = with_prior_behind(plan, staged.noisy)
+        self._finish(training, noisy, staged.model, staged.validation, staged.stages)
+        self.prior_ = plan.known
+
+    def _fit_noisy(self, inputs: Any, noisy: NoisyLabels) -> None:
+        with self._state() as state:
+            training = self._training(inputs, noisy, state)
+            held_out = hold_out(noisy, self.validation_fraction, training.permutation)
+            rows = np.setdiff1d(np.flatnonzero(noisy.evidenced), held_out)
+            model = training.fit(rows, noisy[rows], None, (held_out, noisy[held_out]) if len(held_out) else None)
+        self._finish(training, noisy, model, held_out, ())
+        self.prior_ = None
+
+    def _finish(self, training: Training[Fitted], noisy: NoisyLabels, model: Fitted, held_out: Rows, stages: tuple[Stage, ...]) -> None:
+        held_out = held_out[noisy.evidenced[held_out]]
+        found = judged(noisy, training.judging(model, held_out), lambda rows: training.proba(model, rows))
+        self.classes_ = np.asarray(noisy.classes)
+        self.estimated_accuracy_: metrics.Estimate | None = found.accuracy if found else None
+        self.estimated_log_loss_: metrics.Estimate | None = found.log_loss if found else None
+        self.baseline_accuracy_: metrics.Estimate | None = found.baseline_accuracy if found else None
+        self.baseline_log_loss_: metrics.Estimate | None = found.baseline_log_loss if found else None
+        unseen = self._keep(training, noisy, model, held_out)
+        self._learned = noisy[np.setdiff1d(np.arange(len(noisy)), unseen)] if len(unseen) else noisy
+        self.noisy_labels_, self.privacy_, self.stages_ = noisy, noisy.privacy, stages
+        self.receipts_ = (*noisy.behind, *noisy.receipts)
+
+
+def _length(inputs: Any) -> int:
+    return int(inputs.shape[0]) if hasattr(inputs, "shape") else len(inputs)
+
+
+@contextlib.contextmanager
+def paid(run: ChargedRun, rows: RowIds) -> Iterator[None]:
+    """Tell whoever gets an error of the training that the labels are drawn, paid for and kept.
+
+    Parameters
+    ----------
+    run : ChargedRun
+    rows : RowIds
+        Ids and units, as `fit` got them.
+    """
+    try:
+        yield
+    except Exception as error:
+        if run.receipt is not None and run.receipt.recorded:
+            same = "the same ids" if rows.ids is not None else "the same labels in the same order"
+            error.add_note(
+                f"Run {run.receipt.run_id} is charged, and its labels are kept. Fit again at no further cost, with {same}; X and the "
+                "estimator may be others, but not a prior of your own."
+            )
+        raise
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """A block for dry runs: numpy's and Python's global random states are put back after it, and no warning is shown.
+
+    The real training gives its own warnings.
+    """
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)
+
+
+def not_fitted(name: str) -> Exception:
+    """InvalidInput; where scikit-learn is installed also its NotFittedError.
+
+    Parameters
+    ----------
+    name : str
+        Of the estimator's class.
+    """
+    message = f"Expected a fitted {name}. Call fit first."
+    try:
+        from sklearn.exceptions import NotFittedError
+    except ImportError:
+        return InvalidInput(message)
+    kind = type("NotFitted", (InvalidInput, NotFittedError), {"__module__": __name__, "__reduce__": lambda self: (not_fitted, (name,))})
+    made: Exception = kind(message)
+    return made
+
+
+# Whose labels these are -----------------------------------------------------------------------------------------------------------------
+
+_HAND_ON = {"base", "compose", "externals", "frozen", "pipeline", "utils"}  # of scikit-learn: what passes labels on as they are
+_SUPERVISED = ("sklearn.feature_selection.", "sklearn.cross_decomposition.")  # their transformers need labels, whatever their tags say
+_told: set[str] = set()  # callers that this process has warned of
+
+
+def require_own_labels(settings: FitSettings) -> None:
+    """Refuse, or warn of, raw labels that come through another estimator or a search, which chooses rows or makes labels of its own.
+
+    With a ledger a repeat is known by its rows: of several targets that another estimator makes, all but the first would get the first
+    one's labels. Without one, each of its fits is a spend of its own. Pipelines hand labels on as they are; a step of theirs that learns
+    from labels, such as a selection of features, would publish what it learned from raw ones.
+
+    Parameters
+    ----------
+    settings : FitSettings
+        Of the estimator that is fitted.
+
+    Raises
+    ------
+    InvalidInput
+        With a durable ledger, or where a step of a pipeline has read the labels; nothing is charged.
+    """
+    if settings.noise is not None:
+        return
+    caller, step = _made_by(), _step_that_learned()
+    if step:
+        raise InvalidInput(
+            f"Expected raw labels that nothing has read before, got some through a pipeline whose step {step} learns from labels: what it "
+            "learned of these is protected by no epsilon. Nothing was charged. Leave the step out, or put it behind the noise, into the "
+            "estimator that this one is given: LabelDPClassifier(make_pipeline(step, estimator), ...)."
+        )
+    if not caller:
+        return
+    once = (
+        "Privatize the labels once, noisy = labeldp.privatize(y, law, ...), and pass noisy for y, in a search or cross-validation with a "
+        "splitter that does not look at labels, such as cv=KFold(5); or fit this estimator by itself, which takes any number of classes."
+    )
+    if settings.ledger is not None:
+        raise InvalidInput(
+            f"Expected raw labels from whoever holds them, got some through scikit-learn's {caller}, which chooses rows or makes targets "
+            f"of its own: a ledger would take those for a repeat, or charge for each. Nothing was charged. {once}"
+        )
+    if caller not in _told:
+        _told.add(caller)
+        warn(
+            RawLabelsWarning(
+                f"Raw labels come through scikit-learn's {caller}: each of its fits spends epsilon anew, the spends add up, and its scores "
+                f"come from raw labels. {once} (Said once.)"
+            )
+        )
+
+
+def _made_by() -> str:
+    """What of scikit-learn has called for this fit with labels or rows of its own choice: the outermost class or function; "" for none."""
+    found, frame = "", sys._getframe(2).f_back
+    while frame is not None:
+        package, _, part = str(frame.f_globals.get("__name__")).partition(".")
+        part = part.split(".")[0]
+        if package == "sklearn" and part not in _HAND_ON and not part.startswith("_"):
+            owner = frame.f_locals.get("self")
+            found = frame.f_code.co_name if owner is None else type(owner).__name__
+        frame = frame.f_back
+    return found
+
+
+def _step_that_learned() -> str:
+    """The class of a step that learns from labels, of a pipeline that has called for this fit; "" for none."""
+    frame = sys._getframe(2).f_back
+    while frame is not None:
+        owner = frame.f_locals.get("self") if str(frame.f_globals.get("__name__")).partition(".")[2] == "pipeline" else None
+        for named in list(getattr(owner, "steps", None) or ())[:-1]:
+            if found := _learns_from_labels(named[1]):
+                return found
+        frame = frame.f_back
+    return ""
+
+
+def _learns_from_labels(step: Any) -> str:
+    """The class of a transformer, or of one that it holds, that needs labels, as scikit-learn's tags and modules say; "" for none."""
+    held = [getattr(step, name, None) or () for name in ("steps", "transformer_list", "transformers")]
+    if any(held):
+        held.append([("remainder", getattr(step, "remainder", None))])
+        return next((found for each in held for named in each if (found := _learns_from_labels(named[1]))), "")
+    kind = type(step)
+    required = hasattr(kind, "__sklearn_tags__") and step.__sklearn_tags__().target_tags.required
+    chosen = kind.__module__.startswith(_SUPERVISED) and kind.__name__ != "VarianceThreshold" and not getattr(step, "prefit", False)
+    return kind.__name__ if required or chosen or hasattr(step, "fit_resample") else ""

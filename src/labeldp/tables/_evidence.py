@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading a released table back as noisy labels: what training on it needs, free of charge, once it is proven to be what was drawn."""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from labeldp.errors import InvalidInput
+from labeldp.evidence import Block, NoisyLabels, concat
+from labeldp.evidence._block import from_arrow, record_type, unpack
+from labeldp.evidence._noisy import as_drawn, derived
+from labeldp.evidence._table import FORMAT
+from labeldp.laws import Law, law_from_dict
+from labeldp.ledger._ledger import Ledger, as_ledger
+from labeldp.receipt import Receipt
+from labeldp.tables.engines._batch import row_id_array, row_ids
+from labeldp.tables.formats._dataset import DatasetSource
+from labeldp.tables.formats._digest import DrawnDigest, draw_salt, drawn_in_all, drawn_words, id_words
+from labeldp.tables.formats._labels import LabelCodec, is_text, parse_classes, value_type
+from labeldp.tables.formats._open import open_table
+from labeldp.tables.formats._parquet import ParquetSource, read_facts
+from labeldp.tables.formats._table import EVIDENCE, Batch, Source, check_columns
+from labeldp.tables.output._manifest import charged_law, manifest_place, read_manifest
+from labeldp.tables.output._output import Output
+from labeldp.tables.output._place import Place
+from labeldp.tables.output._staging import unfinished
+
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Proven:
+    """Noisy labels that were read and proven, what their release says of itself, and the classes as values of the label column."""
+
+    noisy: NoisyLabels
+    facts: Facts
+    codec: LabelCodec
+
+
+def released_facts(source: Source, manifest: Any = None) -> Facts | None:
+    """What a table says of itself, in a manifest (`manifest`, or the one beside it) or its Parquet metadata; None: it claims nothing.
+
+    That it is what these facts speak of is for `proven` to find out.
+    """
+    if manifest is not None:
+        place = Place.of(manifest)
+        found = read_manifest(place, named=True)
+        if found is None:
+            raise InvalidInput(f"Expected a manifest, got none at {place}. Check the path.")
+        return found
+    found = read_manifest(source.path)
+    if found is None and isinstance(source, DatasetSource) and unfinished(source.path):
+        raise InvalidInput(
+            f"Expected a whole release, got {source.path.name}, whose files are being published, or were when that was interrupted: its "
+            "manifest is not there yet. The same labeldp release command finishes it, free of charge."
+        )
+    return found or _embedded(source)
+
+
+def check_raw(table: Source, label: str, ledger: Ledger | None = None, but: str | None = None) -> None:
+    """Refuse a table whose labels are noisy already, as its manifest or metadata says, or as a ledger knows the very file.
+
+    The ledger is asked where it is given; the file is then read once to take its SHA-256, if the ledger has releases of this column.
+    Those of the data set `but` are left out: what a repeat reads can be, where rows are few, what it has written, to the byte.
+    """
+    facts = {} if label + EVIDENCE in table.names else released_facts(table) or {}
+    if label + EVIDENCE in table.names or facts.get("label") == label:
+        raise InvalidInput(f"Expected a table with raw labels, got one whose column {label!r} was released already. Name its original.")
+    if ledger is None:
+        return
+    runs = {part.sha256: run.run_id for run in ledger.runs(column=label) if run.dataset != but for part in ledger.parts(run.run_id)}
+    found = next((runs[sha256] for sha256 in _file_digests(table.path) if sha256 in runs), None) if runs else None
+    if found is not None:
+        raise InvalidInput(
+            f"Expected a table with raw labels, got {table.path.name}, which run {found} released and whose manifest is gone. To train on "
+            f"it, put {manifest_place(table.path).name} beside it again, or name it (manifest=, --manifest); the same labeldp release "
+            "command writes both again, free of charge. Elsewhere name its original."
+        )
+
+
+def _embedded(source: Source) -> dict[str, object] | None:
+    file = source.first if isinstance(source, DatasetSource) else source
+    raw = read_facts(file.path) if isinstance(file, ParquetSource) else None
+    facts = None if raw is None else json.loads(raw)
+    return facts if isinstance(facts, dict) and facts.get("kind") == "release" and facts.get("format") == FORMAT else None
+
+
+def read_noisy(
+    path: Any,
+    label: str | None = None,
+    *,
+    manifest: Any = None,
+    released: Any = None,
+    ledger: Ledger | None = None,
+    law: Law | None = None,
+    classes: Sequence[object] | None = None,
+    id: str | Sequence[str] | None = None,
+) -> NoisyLabels:
+    """The noisy labels of a table, proven to be what was drawn, or declared by their law.
+
+    Parameters
+    ----------
+    path : str, Path, Place or (file system, path)
+        A Parquet or CSV file, or a folder of Parquet files, that `labeldp release` wrote, with its manifest beside it (Parquet carries
+        the facts itself); or a copy of one in another format, order or with other columns.
+    label : str, optional
+        The released column; that of the manifest if None.
+    manifest : str, Path, Place or (file system, path), optional
+        The release's manifest, where it is not beside the table.
+    released : str, Path, Place or (file system, path), optional
+        The released table, if `path` holds some of its rows: evidence is read there and matched by id. The label column of `path`
+        is not read.
+    ledger : Ledger, or its path, optional
+        The receipt, and what was drawn, are looked up there. What it contradicts is refused; what it does not know is "not recorded".
+    law : Law, optional
+        Of labels that something else than labeldp drew, and that are therefore declared, not proven. With `label`.
+    classes : sequence of K values, optional
+        Of declared labels; 0..K-1 if None.
+    id : str or sequence of str, optional
+        Columns that name the rows of declared labels.
+
+    Returns
+    -------
+    NoisyLabels of n rows, in the file's order.
+
+    Raises
+    ------
+    InvalidInput
+        The table is not a release, is one of another column, or is not what was drawn: a label, id or evidence differs, or a row is
+        missing, new or repeated.
+
+    Guarantee
+    ---------
+    A digest finds accidents. Whoever means to deceive can write another one: against that, name the ledger.
+    """
+    source = open_table(path)
+    if law is not None:
+        if manifest is not None or released is not None or (label is not None and (released_facts(source) or {}).get("label") == label):
+            raise InvalidInput(
+                f"Expected labels of another mechanism with law=, got a release in {source.path.name}, or what proves one. Leave law= out: "
+                "a draw that was released is proven, and never declared beside itself as another one."
+            )
+        return _declared(source, label, law, classes, id)
+    original = source if released is None else open_table(released)
+    found = proven(original, label, manifest, as_ledger(ledger))
+    if found is None:
+        raise unknown(original)
+    return found.noisy if released is None else matched(source, found)
+
+
+def unknown(source: Source) -> InvalidInput:
+    """What is said of a table that is to be a release and says nothing of one."""
+    return InvalidInput(
+        f"Expected a released table, got {source.path.name} without manifest or metadata of labeldp. Name its manifest (manifest=, "
+        "--manifest), or, for some of its rows, the released table (released=, --released). Labels that another mechanism drew are "
+        "declared by its law (law= and classes=; --noisy, --law, --epsilon and --classes)."
+    )
+
+
+def proven(source: Source, label: str | None = None, manifest: Any = None, ledger: Ledger | None = None) -> Proven | None:
+    """The noisy labels of a released table if they are what was drawn; None if it claims no release of this column.
+
+    Raises
+    ------
+    InvalidInput
+        It claims one and is not what was drawn, or nothing can prove it; or the ledger contradicts it.
+    """
+    facts = released_facts(source, manifest)
+    if facts is None:
+        if label is None or label + EVIDENCE not in source.names:
+            return None
+        raise InvalidInput(
+            f"Expected the manifest of a released table, got none: {manifest_place(source.path).name}. Put it beside "
+            f"{source.path.name} again, or name it (manifest=, --manifest)."
+        )
+    if label is not None and facts["label"] != label:
+        if manifest is None:
+            return None
+        raise InvalidInput(f"Expected the released column {facts['label']!r}, got {label!r}. The other columns are public.")
+    _check_facts(source, facts)
+    pieces, drawn = _read(source, facts, in_files="digests" not in facts)
+    receipt = replace(_on_record(ledger, source, facts, drawn), rows_over_the_cap=int(facts.get("rows_over_the_cap") or 0))
+    parts = [_noisy(piece, facts, receipt) for piece in pieces if piece.outputs]
+    if not parts:
+        raise InvalidInput("Expected rows in the released table, got none.")
+    return Proven(concat(parts), facts, _codec_of(facts, source))
+
+
+def matched(source: Source, found: Proven) -> NoisyLabels:
+    """The noisy labels of some of a release's rows, in the order of another table that has their ids.
+
+    Raises
+    ------
+    InvalidInput
+        The release has no ids, or an id is not in it, or is there twice in the other table.
+    """
+    names = tuple(_names(found.facts.get("id")))
+    if not names:
+        raise InvalidInput("Expected a release with ids to find its rows by, got one without. Release with an id column (id=, --id).")
+    check_columns(source, names)
+    words = np.concatenate([id_words(row_ids(batch, names)) for batch in source.batches(list(names))])
+    known = id_words(found.noisy.ids if found.noisy.ids.ndim == 1 else list(found.noisy.ids.T))
+    order = np.argsort(known, kind="stable")
+    place = order[np.minimum(np.searchsorted(known[order], words), len(known) - 1)]
+    missing = np.flatnonzero(known[place] != words)
+    if len(missing):
+        raise InvalidInput(f"Expected only rows of the release, got another id in row {missing[0]} of {source.path.name}. Drop such rows.")
+    if len(np.unique(place)) < len(place):
+        raise InvalidInput(f"Expected each row of the release once, got an id twice in {source.path.name}. Drop repeated rows.")
+    return derived(found.noisy[place], order="file")
+
+
+def _declared(source: Source, label: str | None, law: Law, classes: Sequence[object] | None, id: str | Sequence[str] | None) -> NoisyLabels:
+    names = () if id is None else (id,) if isinstance(id, str) else tuple(id)
+    if label is None:
+        raise InvalidInput("Expected the column of declared labels by name, got none. Pass label=.")
+    check_columns(source, [label, *names])
+    values = tuple(range(law.n_classes)) if classes is None else tuple(classes)
+    codec = LabelCodec(parse_classes(values, label, source.type_of(label), text_table=source.text), label, source.type_of(label))
+    codes: list[NDArray[np.generic]] = []
+    ids, start = [], 0
+    for batch in source.batches([label, *names]):
+        codes.append(codec.encode(batch.column(label), start))
+        ids.append(row_id_array(batch, names))
+        start += len(batch)
+    if not codes:
+        raise InvalidInput(f"Expected rows, got none in {source.path.name}.")
+    noisy = NoisyLabels.from_labels(np.concatenate(codes), law, ids=np.concatenate(ids) if names else None)  # type: ignore[arg-type]
+    return derived(noisy, classes=values, order="file")
+
+
+def check_drawn(source: Source, manifest: Any, ledger: Ledger) -> None:
+    """Nothing, if a table is what its manifest says and what the ledger has drawn; no row is kept.
+
+    Raises
+    ------
+    InvalidInput, LedgerError
+        It is not, or the manifest names other classes, ids, law or stage than it was drawn with.
+    """
+    facts = read_manifest(Place.of(manifest), named=True) or {}
+    _check_facts(source, facts)
+    _, drawn = _read(source, facts, in_files=False, keep=False)
+    _on_record(ledger, source, facts, drawn)
+
+
+# Proof ------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Piece:
+    """Rows that were read from one table, or one file of it."""
+
+    first: int
+    outputs: list[NDArray[np.generic]]
+    sides: list[dict[str, NDArray[np.generic]]]
+    ids: list[NDArray[np.generic]]
+
+
+def _check_facts(source: Source, facts: Facts) -> None:
+    """The columns are there, and the law is the one that the receipt names for this stage."""
+    evidence = [str(facts["evidence"])] if facts.get("evidence") else []
+    check_columns(source, [str(facts["label"]), *evidence, *_names(facts.get("id"))])
+    receipt = Receipt.from_dict(facts["receipt"])
+    law = charged_law(receipt, str(facts["stage"]))
+    if law != law_from_dict(facts["law"]):
+        raise InvalidInput(
+            f"Expected the law and stage that the receipt of run {receipt.run_id} names, got others. The manifest or metadata was changed; "
+            "restore it."
+        )
+
+
+def _read(source: Source, facts: Facts, *, in_files: bool, keep: bool = True) -> tuple[list[_Piece], str]:
+    """All rows and the digest of what they hold, compared with what the facts say; `in_files`: each file says it of itself."""
+    if not in_files or not isinstance(source, DatasetSource):
+        piece, drawn = _piece(source, facts, keep)
+        claimed = facts["digests"].get("drawn") if not in_files else facts.get("drawn")
+        _compare(source, facts, drawn, claimed)
+        return [piece], drawn
+    said = [_embedded(file) or {} for file in source.files]
+    own = ("drawn", "first_row")
+    if any({k: v for k, v in each.items() if k not in own} != {k: v for k, v in facts.items() if k not in own} for each in said):
+        raise InvalidInput(f"Expected files of one release in {source.path.name}, got others among them. Name the files of one.")
+    found = [_piece(file, each) for file, each in zip(source.files, said, strict=True)]
+    for file, each, (_, drawn) in zip(source.files, said, found, strict=True):
+        _compare(file, facts, drawn, each.get("drawn"))
+    return [piece for piece, _ in found], drawn_in_all(drawn for _, drawn in found)
+
+
+def _piece(source: Source, facts: Facts, keep: bool = True) -> tuple[_Piece, str]:
+    column, evidence, names = str(facts["label"]), facts.get("evidence"), _names(facts.get("id"))
+    law, salt = law_from_dict(facts["law"]), draw_salt(facts)
+    first = int(facts.get("first_row", 0))
+    digest, piece = DrawnDigest(ordered=not names, first=first), _Piece(first, [], [], [])
+    try:
+        codec = _codec_of(facts, source)
+        for batch in source.batches([column, *([str(evidence)] if evidence else []), *names]):
+            codes = codec.encode(_as_labels(batch.column(column), codec, source), None)
+            raw = _evidence(batch.column(str(evidence)), law) if evidence else None
+            ids = row_ids(batch, tuple(names))
+            digest.update(drawn_words(salt, ids, codes, raw))
+            if not keep:
+                continue
+            outputs, side = (codes, {}) if raw is None else unpack(law, raw)
+            start = first + digest.rows - len(batch)
+            piece.outputs.append(outputs)
+            piece.sides.append(side)
+            piece.ids.append(_names_of(batch, names, start))
+    except InvalidInput as error:
+        raise changed(source, facts, str(error)) from None
+    return piece, digest.hexdigest()
+
+
+def _compare(source: Source, facts: Facts, drawn: str, claimed: object) -> None:
+    """What was read is what the facts speak of; where they name no digest of it, the whole file must be the one that was written."""
+    if claimed is not None:
+        if drawn != claimed:
+            raise changed(source, facts)
+        return
+    digests = facts.get("digests")
+    if digests is None:
+        raise InvalidInput(
+            f"Expected a table that can be proven, got {source.path.name}, whose metadata names no digest of its labels. Put its manifest "
+            "beside it, or name it (manifest=, --manifest)."
+        )
+    if not Output(source.path, "parts" in facts).holds(source.path, digests.get("output"), facts):
+        raise changed(source, facts)
+
+
+def changed(source: Source, facts: Facts, why: str = "") -> InvalidInput:
+    """What is said of a table that claims to be a release and is not what was drawn."""
+    run_id = Receipt.from_dict(facts["receipt"]).run_id
+    ids = "or" if facts.get("id") else "or their order (the release has no ids)"
+    return InvalidInput(
+        f"Expected what run {run_id} has drawn, got something else in {source.path.name}: labels, evidence, ids {ids} rows differ."
+        f"{f' ({why})' if why else ''} Restore the released table; for some of its rows, name it (released=, --released). Raw labels "
+        "belong under another name, without this manifest or metadata."
+    )
+
+
+def _on_record(ledger: Ledger | None, source: Source, facts: Facts, drawn: str) -> Receipt:
+    """The receipt as the ledger has it. What was drawn must be what the ledger names, by content or as whole files."""
+    receipt = Receipt.from_dict(facts["receipt"])
+    if ledger is None:
+        return receipt
+    looked_up = ledger.looked_up(receipt)
+    run = ledger.run(receipt.run_id) if looked_up.recorded else None
+    if run is None or run.drawn.get(str(facts["stage"])) == drawn:
+        return looked_up
+    # A file's SHA-256 covers what it says of itself, and nothing that a manifest says of it.
+    if "digests" not in facts or not run.drawn:
+        if Output(source.path, "parts" in facts).holds(source.path, run.artefact, facts):
+            return looked_up
+        if run.adopted and not run.drawn:
+            return replace(looked_up, recorded=False)  # a copy: what was drawn is not in the ledger any more
+        announced, files = {part.sha256 for part in ledger.parts(run.run_id)}, _file_digests(source.path)
+        if announced and set(files) <= announced and len(set(files)) == len(files):
+            return looked_up
+    raise InvalidInput(
+        f"Expected what run {receipt.run_id} has drawn, as the ledger names it, got something else in {source.path.name}. Its manifest "
+        "or metadata was made for other labels, or changed; restore the released table."
+    )
+
+
+def _file_digests(place: Place) -> list[str]:
+    files = [file for file in place.files() if file.name[:1] not in "._"] if place.is_folder() else [place]
+    return [file.digest() for file in files if file.is_file()]
+
+
+# Columns ----------------------------------------------------------------------------------------------------------------------------
+
+
+def _codec_of(facts: Facts, source: Source) -> LabelCodec:
+    """The classes as values of the column as it is now: a copy may hold them as numbers, text or truth values."""
+    column, kind = str(facts["label"]), source.type_of(str(facts["label"]))
+    classes = tuple(facts["classes"])
+    if source.text or "" not in classes or None in classes or is_text(value_type(kind)):
+        return LabelCodec(parse_classes(classes, column, kind, text_table=source.text), column, kind)
+    return LabelCodec(parse_classes([None if c == "" else c for c in classes], column, kind, text_table=False), column, kind)
+
+
+def _as_labels(labels: pa.Array, codec: LabelCodec, source: Source) -> pa.Array:
+    """Null where a text class is empty: what other tools make of an empty field."""
+    if source.text or not labels.null_count or "" not in codec.classes or None in codec.classes:
+        return labels
+    plain = labels.dictionary_decode() if pa.types.is_dictionary(labels.type) else labels
+    return pc.fill_null(plain, "")
+
+
+def _names(value: object) -> list[str]:
+    return [str(name) for name in value] if isinstance(value, Sequence) and not isinstance(value, str) else []
+
+
+def _names_of(batch: Batch, ids: list[str], start: int) -> NDArray[np.generic]:
+    found = row_id_array(batch, tuple(ids))
+    return np.arange(start, start + len(batch)) if found is None else found
+
+
+def _evidence(column: pa.Array, law: Law) -> NDArray[np.uint8]:
+    """(n, width) uint8, of bytes or of base64url."""
+    plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    column = _from_base64(plain) if is_text(plain.type) else plain
+    raw, present = from_arrow(column, record_type(law).itemsize)
+    if not present.all():
+        raise InvalidInput("Expected evidence in every row of a released table, got none in some. The file is damaged.")
+    return raw
+
+
+def _from_base64(texts: pa.Array) -> pa.Array:
+    try:
+        return pa.array([base64.b64decode(t + "=" * (-len(t) % 4), altchars=b"-_", validate=True) for t in texts.to_pylist()], pa.binary())
+    except (ValueError, TypeError):
+        raise InvalidInput("Expected evidence in base64url, got something else. The column was changed after the release.") from None
+
+
+def _noisy(piece: _Piece, facts: Facts, receipt: Receipt) -> NoisyLabels:
+    law, outputs = law_from_dict(facts["law"]), np.concatenate(piece.outputs)
+    side = {name: np.concatenate([each[name] for each in piece.sides]) for name in piece.sides[0]}
+    block = Block(law, outputs, side, np.arange(len(outputs)), receipt, str(facts["stage"]))
+    order = "file" if str(facts.get("order")).startswith("kept") else "drawn"
+    ids = np.concatenate(piece.ids)
+    return as_drawn(NoisyLabels(len(outputs), tuple(facts["classes"]), (block,), ids, bool(facts.get("id")), order=order))

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A release of a table, the same steps on every engine: this process, Spark or Ray.
+
+Check, first pass (pin), charge, second pass (draw) into a private folder, publish the files and then the manifest, settle. What an engine
+does is to bring rows and workers together: it reads the table, asks a prior of its rows, and writes what is drawn.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from labeldp.custody._row_ids import joined
+from labeldp.custody._stream import StreamRun
+from labeldp.ledger._ledger import Ledger
+from labeldp.receipt import Receipt
+from labeldp.tables._priors import OpenPrior, opened, prior_identity
+from labeldp.tables._spec import ReleaseSpec, law_of
+from labeldp.tables.engines._prior_answers import Answers, AnswersFolder, AskedOnce
+from labeldp.tables.formats._labels import LabelCodec
+from labeldp.tables.output._manifest import Released, Written, manifest
+from labeldp.tables.output._output import Output, Publication
+from labeldp.tables.output._place import Place
+from labeldp.tables.output._staging import Staging, scratch
+
+
+class Passes(Protocol):
+    """What an engine does with the rows of one release."""
+
+    def pin(self) -> str:
+        """First pass: check every row and pin it. The digest of the public columns where nothing else names the rows, else ""."""
+        ...
+
+    def ask(self, folder: AnswersFolder, prior: OpenPrior) -> Answers:
+        """Between the passes, for a prior that is asked once: ask it, and write what it says. No label is read."""
+        ...
+
+    def draw(self, made: Released, staging: Staging, scratch: Path, answers: Sequence[Place]) -> Written:
+        """Second pass: draw every row, with the answers if there are any, and write it; refuse another input than was pinned."""
+        ...
+
+
+class Engine(Protocol):
+    """Where the rows of a table are worked on.
+
+    Attributes
+    ----------
+    names : sequence of str
+        Columns of the table; after `codec`.
+    many : bool
+        The output is a folder.
+    source : Place or None
+        The input, if it is in files that the output could overwrite.
+    """
+
+    names: Sequence[str]
+    many: bool
+    source: Place | None
+
+    def dataset(self, spec: ReleaseSpec, out: Place) -> str:
+        """The data set's name in the ledger; what this engine cannot release is refused."""
+        ...
+
+    def codec(self, spec: ReleaseSpec, ledger: Ledger) -> LabelCodec:
+        """The classes as values of the label column; a table that lacks a column, or was released already, is refused."""
+        ...
+
+    def passes(self, spec: ReleaseSpec, codec: LabelCodec, run: StreamRun, prior: OpenPrior | None) -> Passes:
+        """The passes of one run; a prior that is asked once is not theirs to ask."""
+        ...
+
+
+@dataclass(frozen=True)
+class TableRelease:
+    """What a release left behind.
+
+    Attributes
+    ----------
+    place : Place
+        The file, or the folder of files.
+    receipt : Receipt
+    repeated : bool
+        True if this very release had settled before: nothing was drawn and nothing was charged.
+    manifest : dict
+    """
+
+    place: Place
+    receipt: Receipt
+    repeated: bool
+    manifest: dict[str, object]
+
+
+def release_table(engine: Engine, out: Place, spec: ReleaseSpec, ledger: Ledger, *, redraw: bool) -> TableRelease:
+    """Release an engine's table; see `labeldp.release` and `labeldp.tables.spark.release`."""
+    task = _Release(engine, out, spec, ledger, redraw=redraw)
+    with scratch(out) as folder:  # one release at a time works on a name
+        return task.run(folder)
+
+
+class _Release:
+    """One release."""
+
+    def __init__(self, engine: Engine, out: Place, spec: ReleaseSpec, ledger: Ledger, *, redraw: bool):
+        self._engine, self._spec, self._ledger, self._redraw = engine, spec, ledger, redraw
+        self._dataset = engine.dataset(spec, out)
+        output = Output(out, engine.many, engine.source, spec.stage_name)
+        self._out = Publication(output, ledger, self._dataset, spec.label, redraw=redraw)
+        self._out.check_free()
+        self._codec = engine.codec(spec, ledger)
+        self._law = law_of(spec, len(self._codec.classes))
+        self._prior = opened(spec.prior, self._codec.classes, spec.label, engine.names)
+
+    def run(self, folder: Path) -> TableRelease:
+        """Both passes, then publish and settle."""
+        prior, run = self._prior, self._begin()
+        once = prior if prior is not None and not prior.exact else None
+        passes = self._engine.passes(self._spec, self._codec, run, prior if once is None else None)
+        rows = passes.pin()
+        self._out.check_owner(run.lookup(rows))
+        answers = AskedOnce(run, self._ledger, self._out.out.place)
+        receipt = run.charge(rows) if once is None else answers.charge(partial(passes.ask, prior=once), rows)
+        if run.settled is not None:
+            return self._done(receipt, self._out.repeat(receipt, run.settled.artefact), repeated=True)
+        made = Released(self._spec, self._dataset, self._codec.classes, run.law, receipt, None if prior is None else prior.facts)
+        with self._out.staging(receipt.run_id) as staging:
+            written = passes.draw(made, staging, folder, answers.files)
+            facts = manifest(made, written, many=self._engine.many)
+            self._out.publish(run, facts, written.parts, written.digest(many=self._engine.many))
+        answers.forget()
+        return self._done(receipt, facts, repeated=False)
+
+    def _begin(self) -> StreamRun:
+        """The run that the spec asks for, before anything is read: the same on every engine, so that they find each other's charges."""
+        spec = self._spec
+        return StreamRun(
+            self._law,
+            classes=tuple("(null)" if value is None else value for value in self._codec.classes),
+            dataset=self._dataset,
+            column=spec.label,
+            ledger=self._ledger,
+            unit_name=spec.unit_name,
+            max_rows_per_unit=spec.max_rows_per_unit,
+            redraw=self._redraw,
+            id_name=joined(spec.ids),
+            overlap="refuse" if spec.overlap == "refuse" else "charge",
+            stage=spec.stage,
+            prior=None if self._prior is None else prior_identity(self._prior),
+            facts={"classes_inferred": True} if spec.infers_classes else None,
+        )
+
+    def _done(self, receipt: Receipt, facts: dict[str, object], *, repeated: bool) -> TableRelease:
+        return TableRelease(self._out.out.place, receipt, repeated, facts)

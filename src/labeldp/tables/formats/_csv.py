@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CSV and TSV by way of Arrow: every column is text, whose values pass unchanged; quotes are written where they are needed.
+
+The dialect is RFC 4180: a field that starts with a quote ends with one, and a quote inside it is doubled. Records end in a line feed or
+in carriage return + line feed, mixed at will. A quote or a bare carriage return in an unquoted field is refused: readers disagree on it.
+"""
+
+import base64
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+from numpy.typing import NDArray
+
+from labeldp.errors import InvalidInput
+from labeldp.tables.formats._table import Batch, HashedFile, Source
+from labeldp.tables.output._place import Place, reading
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+HEADER_LIMIT = 1 << 24
+CHUNK = 1 << 22
+LONGEST_RECORD = 1 << 26
+QUOTE, LINE_FEED, RETURN = b'"\n\r'
+TEXT = pa.large_binary()
+
+
+class CsvSource(Source):
+    """A text table with a header.
+
+    Parameters
+    ----------
+    path : Path
+        `.tsv` is split at tabs, anything else at commas.
+    """
+
+    text = True
+
+    def __init__(self, path: Path | Place):
+        self.path = Place.of(path)
+        self.delimiter = "\t" if self.path.suffix.lower() == ".tsv" else ","
+        with reading(self.path):
+            self._header = _read_header(self.path)
+        self._mark = BYTE_ORDER_MARK if self._header.startswith(BYTE_ORDER_MARK) else b""
+        self._line_end = b"\r\n" if self._header.endswith(b"\r\n") else b"\n"
+        names = _names(self._header.removeprefix(self._mark), self.delimiter, self.path.name)
+        # Bytes, not text: only columns that are asked for must be in UTF-8.
+        self.schema = pa.schema([(name, pa.binary()) for name in names])
+        self.extent = self.path.size - len(self._header)
+
+    def type_of(self, name: str) -> pa.DataType:
+        """Text, always."""
+        return pa.string()
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator["CsvBatch"]:
+        """The rows in order, in chunks of about 4 MiB."""
+        row = 0
+        with reading(self.path), self.path.open_input() as stream:
+            stream.seek(len(self._header))
+            for text in whole_records(stream):
+                check_dialect(text, self.delimiter, row)
+                for rows in self._parsed(text, row, columns):
+                    yield CsvBatch(self, rows, row, len(text))
+                    row += len(rows)
+
+    def _parsed(self, text: bytes, row: int, columns: Sequence[str] | None) -> list[pa.RecordBatch]:
+        """Whole records as one batch, or none of blank lines. Null is an empty field without quotes, which is written so again."""
+        ragged: list[pa_csv.InvalidRow] = []
+
+        def note(found: pa_csv.InvalidRow) -> str:
+            ragged.append(found)
+            return "skip"  # an error of Arrow would quote the row
+
+        # Arrow drops a byte order mark wherever it begins to read.
+        text = BYTE_ORDER_MARK + text if text.startswith(BYTE_ORDER_MARK) else text
+        blank_lines = {"ignore_empty_lines": len(self.names) > 1}  # of one column they are rows
+        nulls = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
+        found = pa_csv.read_csv(
+            pa.py_buffer(text),
+            pa_csv.ReadOptions(use_threads=False, column_names=self.names, block_size=len(text) + 1),
+            pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=note, **blank_lines),
+            pa_csv.ConvertOptions(column_types=self.schema, include_columns=columns, **nulls),
+        )
+        if ragged:
+            raise InvalidInput(
+                f"Expected {len(self.names)} fields in every record, as the header has, got {ragged[0].actual_columns} in row "
+                f"{row + ragged[0].number - 1} (the first is row 0). Mend the row; a field that holds the delimiter must be quoted."
+            )
+        batches: list[pa.RecordBatch] = found.to_batches()
+        return batches
+
+    def line_of(self, row: int) -> int:
+        """The line of the file, the first being 1, on which a record begins: read again, for messages."""
+        line, quoted = self._header.count(b"\n") + 1, False
+        with reading(self.path), self.path.open_input() as stream:
+            stream.seek(len(self._header))
+            for text in io.BufferedReader(stream):
+                if not quoted and (len(self.names) == 1 or text.strip(b"\r\n")):
+                    if not row:
+                        return line
+                    row -= 1
+                quoted ^= text.count(b'"') % 2 == 1
+                line += 1
+        return line
+
+    def rewrite(self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
+        """As of any table, evidence in base64url: one column of lines, which are moved as a whole."""
+        rows = self.shape.rewrite(rows, codes, None if evidence is None else _base64(evidence))
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+        label = columns[self.shape.codec.column]
+        columns[self.shape.codec.column] = pc.if_else(pc.equal(label, ""), None, label)  # the null class is an empty field
+        return pa.record_batch({"line": _lines(list(columns.values()), self.delimiter)})
+
+    def sink(self, path: Path | Place, facts: str) -> "CsvSink":
+        """A new text table with this header; the shared facts go to the manifest, since CSV has no place for them."""
+        names = [pa.array([name]) for name in self.shape.released().names]
+        return CsvSink(path, self._mark + _lines(names, self.delimiter)[0].as_py(), self._line_end)
+
+
+class CsvBatch(Batch):
+    """Consecutive rows of a text table; its extent is in bytes."""
+
+    def __init__(self, source: CsvSource, rows: pa.RecordBatch, start: int, extent: int):
+        super().__init__(source, rows, extent)
+        self._start = start
+
+    def column(self, name: str) -> pa.Array:
+        """One column's fields, in UTF-8."""
+        try:
+            return self.raw(name).cast(pa.string())
+        except pa.ArrowInvalid:
+            raise InvalidInput(
+                f"Expected text in UTF-8 in column {name!r}, got other bytes after row {self._start}. Save the file as UTF-8."
+            ) from None
+
+    def raw(self, name: str) -> pa.Array:
+        """One column's fields as bytes in any encoding."""
+        return self.rows.column(name).fill_null(b"")
+
+
+class CsvSink:
+    """A text table being written."""
+
+    def __init__(self, path: Path | Place, header: bytes, line_end: bytes):
+        self._file, self._line_end = HashedFile(path), line_end
+        self._file.write(header + line_end)
+        self.rows = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return self._file.size
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Append lines."""
+        self.rows += len(rows)
+        if len(rows):
+            lines = pa.ListArray.from_arrays([0, len(rows)], rows.column(0))
+            self._file.write(pc.binary_join(lines, pa.scalar(self._line_end, TEXT))[0].as_py())
+            self._file.write(self._line_end)
+
+    def close(self, more: Mapping[str, object] | None = None) -> str:
+        """Finish the file; SHA-256 of its bytes. It has no place for facts."""
+        return self._file.finish()
+
+    def abort(self) -> None:
+        """Let go of an unfinished file."""
+        self._file.abandon()
+
+
+def _lines(columns: Sequence[pa.Array], delimiter: str) -> pa.Array:
+    """(n,) large_binary: records without their line ends; null is written as nothing."""
+    fields = [_quoted(column.cast(TEXT), delimiter.encode()) for column in columns]
+    return pc.binary_join_element_wise(*fields, pa.scalar(delimiter.encode(), TEXT), null_handling="replace")
+
+
+def _quoted(fields: pa.Array, delimiter: bytes) -> pa.Array:
+    """Fields with quotes around those that need them; empty text is one, since null is written without any."""
+    needed, text = pc.equal(fields, b""), bytes(fields.buffers()[2] or b"")
+    for mark in (b'"', delimiter, b"\n", b"\r"):
+        if mark in text:
+            needed = pc.or_(needed, pc.match_substring(fields, mark))
+    if not pc.any(needed).as_py():
+        return fields
+    quote = pa.scalar(b'"', TEXT)
+    quoted = pc.binary_join_element_wise(quote, pc.replace_substring(fields, '"', '""'), quote, pa.scalar(b"", TEXT))
+    return pc.if_else(needed, quoted, fields)
+
+
+def _base64(evidence: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(n, m) uint8: base64url without padding, all rows in one call (every row has the same width)."""
+    n, width = evidence.shape
+    padded = np.zeros((n, -(-width // 3) * 3), np.uint8)
+    padded[:, :width] = evidence
+    return np.frombuffer(base64.urlsafe_b64encode(padded.tobytes()), np.uint8).reshape(n, -1)[:, : -(-width * 8 // 6)]
+
+
+def _read_header(path: Place) -> bytes:
+    """The first record, with the byte order mark and the line end."""
+    with io.BufferedReader(path.open_input()) as stream:
+        header = b""
+        while line := stream.readline(HEADER_LIMIT):
+            header += line
+            if header.count(b'"') % 2 == 0 and header.strip(b"\r\n" + BYTE_ORDER_MARK):
+                break
+            if len(header) > HEADER_LIMIT:
+                raise InvalidInput(
+                    f"Expected a header line, got more than {HEADER_LIMIT >> 20} MiB without one in {path.name}. Is a quote left open?"
+                )
+    if not header.strip():
+        raise InvalidInput(f"Expected a header line and rows, got an empty file: {path.name}.")
+    return header if header.endswith(b"\n") else header + b"\n"
+
+
+def _names(header: bytes, delimiter: str, file: str) -> tuple[str, ...]:
+    """The columns' names."""
+    if b"\0" in header:
+        raise InvalidInput(f"Expected text in UTF-8, got NUL bytes in {file}. Save it as UTF-8.")
+    raw = header.lstrip(b"\r\n")
+    try:
+        check_dialect(raw, delimiter, 0)
+        (names,) = csv.reader(io.StringIO(raw.decode(), newline=""), delimiter=delimiter, strict=True)
+    except (ValueError, csv.Error):
+        raise InvalidInput(f"Expected a header line of column names in UTF-8, got something else in {file}.") from None
+    if len(set(names)) < len(names):
+        raise InvalidInput(f"Expected distinct column names, got one twice in the header of {file}. Rename it.")
+    return tuple(names)
+
+
+def whole_records(stream: BinaryIO) -> Iterator[bytes]:
+    """The text in pieces of about 4 MiB that end where a record does; the last record need not have a line end."""
+    rest, done = b"", 0
+    while fresh := stream.read(CHUNK):
+        text = rest + fresh
+        end = _end_of_records(text)
+        if end:
+            yield text[:end]
+        rest, done = text[end:], done + end
+        if len(rest) > LONGEST_RECORD:
+            raise InvalidInput(
+                f"Expected records below {LONGEST_RECORD >> 20} MiB, got a longer one {done} bytes after the header. Is a quote left open?"
+            )
+    if rest:
+        yield rest
+
+
+def _end_of_records(text: bytes) -> int:
+    """Where the last record that is whole ends: after a line feed that has an even number of quotes before it."""
+    end = text.rfind(b"\n") + 1
+    odd = text.count(b'"', 0, end) % 2
+    while end and odd:
+        start = text.rfind(b"\n", 0, end - 1) + 1
+        odd ^= text.count(b'"', start, end) % 2
+        end = start
+    return end
+
+
+def check_dialect(text: bytes, delimiter: str, row: int) -> None:
+    """Refuse, in whole records from this row on, what Arrow reads in its own way and other readers in theirs."""
+    if b'"' not in text and b"\r" not in text:
+        return
+    data = np.frombuffer(text + b"\n", np.uint8)
+    quotes, returns = np.flatnonzero(data == QUOTE), np.flatnonzero(data == RETURN)
+    bare = returns[data[returns + 1] != LINE_FEED]
+    if (np.searchsorted(quotes, bare) % 2 == 0).any():
+        raise InvalidInput(
+            f"Expected carriage returns only before line feeds or in quotes, got a bare one after row {row}. Quote the field."
+        )
+    opening, closing = quotes[0::2], quotes[1::2]
+    around = np.zeros(256, bool)
+    around[[ord(delimiter), LINE_FEED, QUOTE]] = True
+    after = data[closing + 1]
+    if not (around[data[opening[opening > 0] - 1]].all() and (around[after] | (after == RETURN)).all()):
+        raise InvalidInput(
+            f"Expected quotes only around whole fields, got one inside a field after row {row}. "
+            'Quote such fields and double the quotes in them ("a ""b"" c").'
+        )
+    if len(opening) > len(closing):
+        raise InvalidInput(f"Expected every quoted field to end, got one left open after row {row}. The file may be cut short.")
