@@ -78,7 +78,7 @@ class AggregateSpec:
 
 
 @dataclass(frozen=True)
-class Aggregated:
+class AggregateFile:
     """Where the answer is, what it says, and whether it had been given before: then nothing was drawn and nothing was charged."""
 
     path: Path
@@ -88,7 +88,7 @@ class Aggregated:
 
 def aggregate(
     source: Any, out: str | Path, spec: AggregateSpec, ledger: Ledger | None = None, *, redraw: bool = False, progress: Progress = silent
-) -> Aggregated:
+) -> AggregateFile:
     """Ask for the labels of each group of a table's rows.
 
     Parameters
@@ -107,7 +107,7 @@ def aggregate(
 
     Returns
     -------
-    Aggregated, when the file is on disk.
+    AggregateFile, when the file is on disk.
     """
     table, record, target = open_table(source), ledger_of(ledger), Path(out)
     dataset = spec.dataset or table_name(table)
@@ -141,7 +141,7 @@ def aggregate(
         )
         named = replace(answer, group_names=tuple(names.to_pylist()))
         _publish(named, private_file(folder / target.name), target)
-    return Aggregated(target, named, not new)
+    return AggregateFile(target, named, not new)
 
 
 def _check(table: Source, spec: AggregateSpec, ledger: Ledger) -> None:

@@ -24,7 +24,7 @@ PREDICTION, PROBABILITY = "prediction", "probability_"
 
 
 @dataclass(frozen=True)
-class Predicted:
+class Predictions:
     """Where the predictions are, and of how many rows."""
 
     path: Path
@@ -40,7 +40,7 @@ def predict(
     *,
     images: Path | None = None,
     device: str = "auto",
-) -> Predicted:
+) -> Predictions:
     """Predict every row.
 
     Parameters
@@ -71,7 +71,7 @@ def predict(
         kinds = _kinds_of_ids(table, stored.facts.get("ids", []), target)
         rows = _write(_predictions(stored, table, kinds, progress), private_file(folder / target.name), table)
         Place.of(folder / target.name).move(Place.of(target))
-    return Predicted(target, rows)
+    return Predictions(target, rows)
 
 
 def _predictions(stored: StoredModel, table: Readable, kinds: Mapping[str, pa.DataType], progress: Progress) -> Iterator[pa.RecordBatch]:

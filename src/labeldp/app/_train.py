@@ -28,7 +28,7 @@ from labeldp.laws import parse_law
 from labeldp.learn._model import heard_by
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
-from labeldp.tables._evidence import Proven, check_raw
+from labeldp.tables._evidence import ProvenLabels, check_raw
 from labeldp.tables._spec import ReleaseSpec, declared_or_infer, law_of
 from labeldp.tables.engines._local import Progress, declared_codec, silent
 from labeldp.tables.formats._labels import LabelCodec, check_type, parse_classes
@@ -112,7 +112,7 @@ class TrainSpec:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedModel:
     """What a training left behind: the folder, and the facts in its model.json."""
 
     path: Path
@@ -125,7 +125,7 @@ class Trained:
         return guarantee_text(known["epsilon"], known["delta"], known["unit"], known.get("except_for", ""))
 
 
-def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger | None = None, progress: Progress = silent) -> Trained:
+def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger | None = None, progress: Progress = silent) -> TrainedModel:
     """Train a classifier on rows whose labels are private.
 
     Parameters
@@ -161,7 +161,7 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
     stored, more = learner.result(model)
     facts = labels.facts(model, n_rows) | {"features": inputs.to_dict(), "receipts": [each.to_dict() for each in model.receipts_]} | more
     save_model(target, stored, facts)
-    return Trained(target, facts)
+    return TrainedModel(target, facts)
 
 
 def _check_apart(out: Path, folder: Path | None) -> None:
@@ -303,7 +303,7 @@ class _Released(_Noisy):
     trained_on = "released table"
 
     @property
-    def _proven(self) -> Proven:
+    def _proven(self) -> ProvenLabels:
         assert self._data.released is not None
         return self._data.released
 

@@ -16,7 +16,7 @@ from labeldp.inputs._arrays import ArrayTable, is_arrays, learn_array
 from labeldp.inputs._columns import learn_columns
 from labeldp.inputs._images import NamesOfFiles, learn_images
 from labeldp.ledger._ledger import Ledger
-from labeldp.tables._evidence import Proven, matched, proven, unknown
+from labeldp.tables._evidence import ProvenLabels, matched, proven, unknown
 from labeldp.tables.engines._batch import id_array, row_id_array
 from labeldp.tables.engines._local import Progress
 from labeldp.tables.formats._dataset import DatasetSource
@@ -96,7 +96,7 @@ class EvidenceSpec:
         if self.declared and (self.manifest or self.released):
             raise InvalidInput("Expected declared labels without a manifest or released table, got both. What is released is not declared.")
 
-    def read(self, source: Source, label: str, ledger: Ledger) -> Proven | None:
+    def read(self, source: Source, label: str, ledger: Ledger) -> ProvenLabels | None:
         """The proven noisy labels of a table's rows, compared with the ledger's; None where they are raw or declared."""
         original = source if self.released is None else open_table(self.released)
         found = proven(original, label, self.manifest, ledger)
@@ -152,7 +152,7 @@ class TrainingData:
     Attributes
     ----------
     table : Source or ArrayTable
-    released : Proven or None
+    released : ProvenLabels or None
         The noisy labels of a released table, proven; None: its labels are raw, or declared.
     """
 

@@ -132,13 +132,13 @@ class Draw:
         return as_drawn(NoisyLabels(len(ids), self._values, (block,), ids, explicit_ids))
 
 
-Lent = Sequence[tuple[str, bytes, KeySource | None]]
+SecretParts = Sequence[tuple[str, bytes, KeySource | None]]
 """Of each run: its id, what its folder stores of the secret, and where the other half is."""
 
 
-def borrowed(lent: Lent, facts: RunFacts) -> list[RunSecret]:
-    """The secrets that a driver lent to a worker."""
-    return [RunSecret(run_id, run_secret(stored, key, run_id), facts) for run_id, stored, key in lent]
+def run_secrets_of(parts: SecretParts, facts: RunFacts) -> list[RunSecret]:
+    """The secrets that a driver sent to a worker."""
+    return [RunSecret(run_id, run_secret(stored, key, run_id), facts) for run_id, stored, key in parts]
 
 
 @dataclass
@@ -225,7 +225,7 @@ class FirstPass:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class BatchDraw:
     """A batch after its draw.
 
     Attributes
@@ -275,7 +275,7 @@ class SecondPass:
         kept: NDArray[np.bool_] | None = None,
         check_rows: bool = False,
         units: Ids | None = None,
-    ) -> Drawn:
+    ) -> BatchDraw:
         """Draw (n,) codes, each with its own id or row number; only rows that are `kept`, and of the run's part, get an output.
 
         `units` must be those of the first pass. `check_rows` asks for what each row adds to the sums, for engines that know only later
@@ -290,7 +290,7 @@ class SecondPass:
             codes, blocks, names = codes[kept], blocks[kept], filtered(names, kept)
             side = {name: values[kept] for name, values in side.items()}
         noisy = self._draw.release(codes, blocks, side, _names(names, self.facts.law, len(codes)), explicit_ids=ids is not None)
-        return Drawn(noisy, blocks, check, kept)
+        return BatchDraw(noisy, blocks, check, kept)
 
     def _chosen(self, blocks: Blocks, within_cap: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
         """(n,) bool: rows that get an output."""

@@ -253,8 +253,8 @@ class StreamRun:
         self._halves = {} if self._second is None else {charge.run_id: self._halves[charge.run_id]}
         return charge.receipt
 
-    def lend(self) -> list[tuple[str, bytes, KeySource | None]]:
-        """What workers need to have the secrets of this pass (`labeldp.custody._batches.borrowed`); send it to them privately."""
+    def for_workers(self) -> list[tuple[str, bytes, KeySource | None]]:
+        """What workers need to have the secrets of this pass (`labeldp.custody._batches.run_secrets_of`); send it to them privately."""
         return [(run_id, *halves.for_worker()) for run_id, halves in self._halves.items()]
 
     # Second pass ---------------------------------------------------------------------------------------------------------------------

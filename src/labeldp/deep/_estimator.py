@@ -25,7 +25,7 @@ from labeldp.deep._placement import Precision, Result, from_first
 from labeldp.deep._recipe import Recipe, flag, function
 from labeldp.deep._stages import (
     SharedRun,
-    Trained,
+    TrainedNet,
     Trainer,
     likelihood_table,
     make_template,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 
-class TorchClassifier(StagedEstimator[Trained]):
+class TorchClassifier(StagedEstimator[TrainedNet]):
     """Train any torch net under label differential privacy, in one stage or several.
 
     Parameters
@@ -363,7 +363,7 @@ class TorchClassifier(StagedEstimator[Trained]):
         asked = (self.warm_start, self.prior_temperature, self.top_k_filter, self.progress)
         return Trainer(inputs, template, recipes, seed, device, fabric, checkpoint, digest, *asked)
 
-    def _keep(self, training: Trainer, noisy: NoisyLabels, model: Trained, held_out: Positions) -> Positions:
+    def _keep(self, training: Trainer, noisy: NoisyLabels, model: TrainedNet, held_out: Positions) -> Positions:
         self.module_, self.history_ = model.module, [list(each) for each in model.history]
         self._precision = training.recipes[model.number - 1].precision
         note_features(self, self._row_shape)

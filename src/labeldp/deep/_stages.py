@@ -41,7 +41,7 @@ _LOOKED_AT, _LOOKED_AT_CELLS = 10_000, 1 << 23
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedNet:
     """The model of a stage.
 
     Attributes
@@ -96,7 +96,7 @@ class Trainer:
     top_k_filter: TopK | None = None
     progress: Callable[[Epoch], object] | None = None
 
-    def fit(self, rows: Positions, noisy: NoisyLabels, model: Trained | None, held_out: HeldOut | None) -> Trained:
+    def fit(self, rows: Positions, noisy: NoisyLabels, model: TrainedNet | None, held_out: HeldOut | None) -> TrainedNet:
         """The next stage's model, learned from all rows drawn so far; the kept one where an earlier attempt has finished it."""
         number = 1 if model is None else model.number + 1
         require_held_out(self.recipes[number - 1 : number], 0 if held_out is None else len(held_out[0]))
@@ -106,7 +106,7 @@ class Trainer:
         kept = self.checkpoint.restored(number, module, digest)
         if kept is not None:
             history = () if model is None else model.history
-            return Trained(module.to(self.device).eval(), number, (*history, tuple(Epoch(**epoch) for epoch in kept)))
+            return TrainedNet(module.to(self.device).eval(), number, (*history, tuple(Epoch(**epoch) for epoch in kept)))
         learned, targets = rows, noisy
         if model is not None:
             if self.warm_start:
@@ -130,13 +130,13 @@ class Trainer:
         """Chooses the held-out rows of noisy labels; follows from the seed."""
         return np.random.default_rng(self.seed).permutation
 
-    def judging(self, model: Trained, held_out: Positions) -> Positions:
+    def judging(self, model: TrainedNet, held_out: Positions) -> Positions:
         """Of the held-out rows with evidence, those that chose nothing."""
         return held_out if all(recipe.patience is None for recipe in self.recipes) else held_out[1::2]
 
     def learn(
-        self, module: nn.Module, model: Trained | None, rows: Positions, target: Any, held_out: tuple[Positions, Any] | None
-    ) -> Trained:
+        self, module: nn.Module, model: TrainedNet | None, rows: Positions, target: Any, held_out: tuple[Positions, Any] | None
+    ) -> TrainedNet:
         """Train a module, as the stage after `model`, on what its loss is given of these rows."""
         number, before = (1, ()) if model is None else (model.number + 1, model.history)
         history: list[Epoch] = []
@@ -160,9 +160,9 @@ class Trainer:
             )
         for weight, first in zip(done.parameters(), self.template.parameters(), strict=True):
             weight.requires_grad_(first.requires_grad)  # an averaged net has none
-        return Trained(done, number, (*before, tuple(history)))
+        return TrainedNet(done, number, (*before, tuple(history)))
 
-    def _tell_of_lost_classes(self, trained: Trained, rows: Positions, noisy: NoisyLabels) -> None:
+    def _tell_of_lost_classes(self, trained: TrainedNet, rows: Positions, noisy: NoisyLabels) -> None:
         """Warn, in the first process, by some thousand rows; fewer where there are very many classes."""
         if not is_first():
             return
@@ -178,11 +178,11 @@ class Trainer:
                 stacklevel=2,
             )
 
-    def prior_of(self, model: Trained, rows: Positions) -> Floats:
+    def prior_of(self, model: TrainedNet, rows: Positions) -> Floats:
         """What the model holds likely for these rows, made sharper or flatter by the temperature: (m, K)."""
         return self.proba(model, rows, self.temperature)
 
-    def proba(self, model: Trained, rows: Positions, temperature: float = 1.0) -> Floats:
+    def proba(self, model: TrainedNet, rows: Positions, temperature: float = 1.0) -> Floats:
         """Probabilities of the classes: (m, K)."""
         return softmax(model.module, self.inputs, rows, temperature, self.recipes[model.number - 1].precision, self.fabric)
 

@@ -16,7 +16,7 @@ from labeldp.ledger._entries import RunRecord
 from labeldp.ledger._rowset import RowSet
 from labeldp.ledger._run_store import RunStore, private_folder
 from labeldp.noise._keys import new_secret
-from labeldp.noise._secrets import LentSecret
+from labeldp.noise._secrets import SentSecret
 
 FILE: Final = "rows.bin"
 _SECRET: Final = ".ids-key"
@@ -73,7 +73,7 @@ class RowSets:
             with contextlib.suppress(FileExistsError):  # another process was first: its bytes stand
                 os.link(part, path)
             part.unlink()
-        secret = LentSecret(path.read_bytes())
+        secret = SentSecret(path.read_bytes())
         if len(secret) != 32:
             raise LedgerError(f"Expected 32 bytes in {path}, got {len(secret)}. Restore it; without it names cannot be compared.")
         return secret

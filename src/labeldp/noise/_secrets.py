@@ -54,11 +54,11 @@ class Secret(_Hidden, bytes):
         raise TypeError("A secret is never pickled or copied. Send the run's stored bytes and the key source, and derive it there.")
 
 
-class LentSecret(Secret):
+class SentSecret(Secret):
     """What is sent to a worker: hidden as a secret is, and pickled, since another process needs it."""
 
     def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
-        return LentSecret, (bytes(self),)
+        return SentSecret, (bytes(self),)
 
 
 class _SecretText(_Hidden, str):
@@ -158,7 +158,7 @@ class SecretHalves:
 
     def for_worker(self) -> tuple[bytes, KeySource | None]:
         """What another process needs for `run_secret`. Without a key source the bytes are the secret itself: send them privately."""
-        return LentSecret(self.stored), self.key
+        return SentSecret(self.stored), self.key
 
 
 def run_secret(stored: bytes, key: KeySource | None, run_id: str) -> Secret:

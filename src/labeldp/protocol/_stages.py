@@ -131,7 +131,7 @@ class Stage:
 
 
 @dataclass(frozen=True, eq=False)
-class Staged(Generic[Model]):
+class StagedFit(Generic[Model]):
     """What the loop leaves behind.
 
     Attributes
@@ -157,7 +157,7 @@ def run_stages(
     prior_of: Callable[[Model, Rows], ArrayLike],
     first_prior: PriorOfRows | None = None,
     held_out: NDArray[np.bool_] | None = None,
-) -> Staged[Model]:
+) -> StagedFit[Model]:
     """Draw and learn, stage by stage.
 
     Parameters
@@ -176,7 +176,7 @@ def run_stages(
 
     Returns
     -------
-    Staged
+    StagedFit
     """
     parts = _parts(run, plan, held_out)
     validation = np.flatnonzero(parts == 0)
@@ -196,7 +196,7 @@ def run_stages(
         model = fit(everything, concat([noisy for _, noisy in drawn]), model, scored)
     if model is None:
         raise InvalidInput(f"Expected rows to learn from, but all {run.n_rows} are held out. Give more rows, or validation_fraction=0.")
-    return Staged(model, _in_table_order(drawn, scored), everything, validation, tuple(done))
+    return StagedFit(model, _in_table_order(drawn, scored), everything, validation, tuple(done))
 
 
 def _parts(run: StageRun, plan: StagePlan, held_out: NDArray[np.bool_] | None) -> NDArray[np.int16]:

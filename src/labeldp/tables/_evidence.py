@@ -36,7 +36,7 @@ Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Proven:
+class ProvenLabels:
     """Noisy labels that were read and proven, what their release says of itself, and the classes as values of the label column."""
 
     noisy: NoisyLabels
@@ -164,7 +164,7 @@ def unknown(source: Source) -> InvalidInput:
     )
 
 
-def proven(source: Source, label: str | None = None, manifest: Any = None, ledger: Ledger | None = None) -> Proven | None:
+def proven(source: Source, label: str | None = None, manifest: Any = None, ledger: Ledger | None = None) -> ProvenLabels | None:
     """The noisy labels of a released table if they are what was drawn; None if it claims no release of this column.
 
     Raises
@@ -190,10 +190,10 @@ def proven(source: Source, label: str | None = None, manifest: Any = None, ledge
     parts = [_noisy(piece, facts, receipt) for piece in pieces if piece.outputs]
     if not parts:
         raise InvalidInput("Expected rows in the released table, got none.")
-    return Proven(concat(parts), facts, _codec_of(facts, source))
+    return ProvenLabels(concat(parts), facts, _codec_of(facts, source))
 
 
-def matched(source: Source, found: Proven) -> NoisyLabels:
+def matched(source: Source, found: ProvenLabels) -> NoisyLabels:
     """The noisy labels of some of a release's rows, in the order of another table that has their ids.
 
     Raises

@@ -19,7 +19,7 @@ from labeldp.tables._priors import OpenPrior, opened, prior_identity
 from labeldp.tables._spec import ReleaseSpec, law_of
 from labeldp.tables.engines._prior_answers import Answers, AnswersFolder, AskedOnce
 from labeldp.tables.formats._labels import LabelCodec
-from labeldp.tables.output._manifest import Released, Written, manifest
+from labeldp.tables.output._manifest import OutputFacts, ReleaseFacts, manifest
 from labeldp.tables.output._output import Output, Publication
 from labeldp.tables.output._place import Place
 from labeldp.tables.output._staging import Staging, scratch
@@ -36,7 +36,7 @@ class Passes(Protocol):
         """Between the passes, for a prior that is asked once: ask it, and write what it says. No label is read."""
         ...
 
-    def draw(self, made: Released, staging: Staging, scratch: Path, answers: Sequence[Place]) -> Written:
+    def draw(self, made: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
         """Second pass: draw every row, with the answers if there are any, and write it; refuse another input than was pinned."""
         ...
 
@@ -122,7 +122,7 @@ class _Release:
         receipt = run.charge(rows) if once is None else answers.charge(partial(passes.ask, prior=once), rows)
         if run.settled is not None:
             return self._done(receipt, self._out.repeat(receipt, run.settled.artefact), repeated=True)
-        made = Released(self._spec, self._dataset, self._codec.classes, run.law, receipt, None if prior is None else prior.facts)
+        made = ReleaseFacts(self._spec, self._dataset, self._codec.classes, run.law, receipt, None if prior is None else prior.facts)
         with self._out.staging(receipt.run_id) as staging:
             written = passes.draw(made, staging, folder, answers.files)
             facts = manifest(made, written, many=self._engine.many)

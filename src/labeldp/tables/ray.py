@@ -20,14 +20,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labeldp._hash import public_hash
-from labeldp.custody._batches import Lent
+from labeldp.custody._batches import SecretParts
 from labeldp.errors import InvalidInput, LabelDPError, MissingExtra, ReleaseError
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.tables._release import TableRelease, release_table
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._cluster import ClusterEngine
-from labeldp.tables.engines._jobs import Handle, Job, Loan, told_by_workers
+from labeldp.tables.engines._jobs import Handle, Job, Shipment, told_by_workers
 from labeldp.tables.engines._local import Progress, silent
 from labeldp.tables.output._place import Place
 
@@ -114,22 +114,22 @@ def read(source: Place) -> "Dataset":
 
 
 class _Keeper:
-    """Holds a loan in the memory of a process of its own.
+    """Holds a shipment in the memory of a process of its own.
 
     Secrets travel alone: what is as small never reaches Ray's object store, which may write to disk; a set of rows may be large.
     """
 
     def __init__(self) -> None:
-        self._secrets: Lent = ()
+        self._secrets: SecretParts = ()
         self._rows: RowSetBuilder | None = None
 
-    def take_secrets(self, secrets: Lent) -> None:
+    def take_secrets(self, secrets: SecretParts) -> None:
         self._secrets = secrets
 
     def take_rows(self, rows: RowSetBuilder | None) -> None:
         self._rows = rows
 
-    def secrets(self) -> Lent:
+    def secrets(self) -> SecretParts:
         return self._secrets
 
     def rows(self) -> RowSetBuilder | None:
@@ -138,14 +138,14 @@ class _Keeper:
 
 @dataclass(frozen=True)
 class _Actor:
-    """The handle that workers fetch a loan with."""
+    """The handle that workers fetch a shipment with."""
 
     keeper: Any
 
-    def fetch(self) -> Loan:
+    def fetch(self) -> Shipment:
         import ray
 
-        return Loan(*ray.get([self.keeper.secrets.remote(), self.keeper.rows.remote()]))
+        return Shipment(*ray.get([self.keeper.secrets.remote(), self.keeper.rows.remote()]))
 
 
 class _Ray:
@@ -190,13 +190,13 @@ class _Ray:
         return _by_bucket(both[0].union(both[1]), on, 2 * rows, _Joined(tuple(on), more))
 
     @contextmanager
-    def lend(self, loan: Loan) -> Iterator[Handle]:
+    def ship(self, shipment: Shipment) -> Iterator[Handle]:
         """By an actor of the driver's job, which forgets it at the end."""
         import ray
 
         if self._keeper is None:
             self._keeper = ray.remote(num_cpus=0)(_Keeper).remote()
-        ray.get([self._keeper.take_secrets.remote(loan.secrets), self._keeper.take_rows.remote(loan.rows)])
+        ray.get([self._keeper.take_secrets.remote(shipment.secrets), self._keeper.take_rows.remote(shipment.rows)])
         try:
             yield _Actor(self._keeper)
         finally:

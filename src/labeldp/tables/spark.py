@@ -25,7 +25,7 @@ from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.tables._release import TableRelease, release_table
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._cluster import ClusterEngine
-from labeldp.tables.engines._jobs import SUMMARY, Handle, Job, Loan, told_by_workers
+from labeldp.tables.engines._jobs import SUMMARY, Handle, Job, Shipment, told_by_workers
 from labeldp.tables.engines._local import Progress, silent
 from labeldp.tables.output._place import Place
 
@@ -125,13 +125,13 @@ def read(session: "SparkSession", source: Place) -> "DataFrame":
 
 @dataclass(frozen=True)
 class _Broadcast:
-    """The handle that workers fetch a loan with."""
+    """The handle that workers fetch a shipment with."""
 
     variable: Any
 
-    def fetch(self) -> Loan:
-        loan: Loan = pickle.loads(self.variable.value)
-        return loan
+    def fetch(self) -> Shipment:
+        shipment: Shipment = pickle.loads(self.variable.value)
+        return shipment
 
 
 class _Spark:
@@ -176,7 +176,7 @@ class _Spark:
         return left.join(right, same).select(*left.columns, more).toDF(*table.columns, more)
 
     @contextmanager
-    def lend(self, loan: Loan) -> Iterator[Handle]:
+    def ship(self, shipment: Shipment) -> Iterator[Handle]:
         """A broadcast variable, destroyed at the end."""
         try:
             context = self._session.sparkContext
@@ -185,7 +185,7 @@ class _Spark:
                 "Expected a classic Spark session, got a Spark Connect one, which cannot send the run's secret to its workers privately. "
                 "Run the release where the driver is, for example with spark-submit."
             ) from None
-        variable = context.broadcast(pickle.dumps(loan))  # bytes: Spark fails to encrypt the arrays of what it pickles itself
+        variable = context.broadcast(pickle.dumps(shipment))  # bytes: Spark fails to encrypt the arrays of what it pickles itself
         try:
             yield _Broadcast(variable)
         finally:

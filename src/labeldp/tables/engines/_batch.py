@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labeldp.custody._batches import Drawn, Ids, SecondPass, filtered
+from labeldp.custody._batches import BatchDraw, Ids, SecondPass, filtered
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._block import pack, record_type
@@ -99,7 +99,7 @@ def release_batch(
     salt: str,
     check_rows: bool = False,
     facts: Facts | None = None,
-) -> tuple[pa.RecordBatch, Drawn]:
+) -> tuple[pa.RecordBatch, BatchDraw]:
     """A batch with raw labels in, the same rows as they are published out, and a column `DRAWN`; each row needs an id.
 
     Parameters

@@ -34,10 +34,10 @@ from labeldp.tables.engines._jobs import (
     FirstSummary,
     Handle,
     Job,
-    Loan,
     NameJob,
     PinJob,
     SecondSummary,
+    Shipment,
     Work,
     WriteJob,
     read_summaries,
@@ -48,7 +48,7 @@ from labeldp.tables.formats._digest import draw_salt
 from labeldp.tables.formats._labels import LabelCodec, check_type, parse_classes
 from labeldp.tables.formats._parquet import WriterSettings
 from labeldp.tables.formats._table import EVIDENCE, WEIGHTS, Shape, check_own
-from labeldp.tables.output._manifest import Released, Written, shared_facts, to_json
+from labeldp.tables.output._manifest import OutputFacts, ReleaseFacts, shared_facts, to_json
 from labeldp.tables.output._place import Place
 from labeldp.tables.output._staging import Staging
 
@@ -82,7 +82,7 @@ class Cluster(Protocol):
         """The columns of one table, and column `more` of another one whose rows have the same values in the columns `on`."""
         ...
 
-    def lend(self, loan: Loan) -> AbstractContextManager[Handle]:
+    def ship(self, shipment: Shipment) -> AbstractContextManager[Handle]:
         """Get this to every worker privately; it is taken back at the end."""
         ...
 
@@ -162,7 +162,7 @@ class ClusterPasses:
         """First pass: check every row and pin it."""
         narrow = self._cluster.select(self._table, Reader(self._spec, self._shape.codec, self._prior).columns)
         rows = self._row_set(narrow)
-        with self._cluster.lend(Loan(self._run.lend(), rows)) as handle:
+        with self._cluster.ship(Shipment(self._run.for_workers(), rows)) as handle:
             work = self._work(handle, narrow)
             found: list[FirstSummary] = read_summaries(self._cluster.summaries(narrow, PinJob(work)))
             for part in found:
@@ -192,7 +192,7 @@ class ClusterPasses:
     def ask(self, folder: AnswersFolder, prior: OpenPrior) -> Answers:
         """Ask a prior that is asked once, and write what it says. No label is read."""
         narrow = self._cluster.select(self._table, list(dict.fromkeys([*self._spec.ids, *prior.columns])))
-        with self._cluster.lend(Loan([])) as handle:  # who asks needs no secret
+        with self._cluster.ship(Shipment([])) as handle:  # who asks needs no secret
             work = replace(self._work(handle, narrow), prior=prior)
             found: list[Answers] = read_summaries(self._cluster.summaries(narrow, AskJob(work, folder)))
         self._progress("prior", 1, 1)
@@ -200,9 +200,9 @@ class ClusterPasses:
 
     # Second pass ------------------------------------------------------------------------------------------------------------------
 
-    def draw(self, made: Released, staging: Staging, scratch: Path, answers: Sequence[Place]) -> Written:
+    def draw(self, made: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
         """Second pass: workers draw and write; the driver takes what the attempts that count have written."""
-        with self._cluster.lend(Loan(self._run.lend())) as handle:
+        with self._cluster.ship(Shipment(self._run.for_workers())) as handle:
             table = self._table
             if answers:
                 table = self._cluster.joined(table, self._cluster.read(answers), self._spec.ids, WEIGHTS, self._run.sums.rows)
@@ -216,7 +216,7 @@ class ClusterPasses:
                 raise changed_input() from None  # the first pass has seen nothing wrong with it
         self._check_sums(found)
         self._progress("draw", 1, 1)
-        return Written(tuple(part for each in found for part in each.parts), sum(each.dropped for each in found))
+        return OutputFacts(tuple(part for each in found for part in each.parts), sum(each.dropped for each in found))
 
     def _second(self, table: Table, work: Work, drawing: Drawing) -> list[SecondSummary]:
         if self._spec.unit is not None:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labeldp import errors
-from labeldp.custody._batches import FirstPass, Lent, PassSums, RunFacts, RunSecret, SecondPass, borrowed
+from labeldp.custody._batches import FirstPass, PassSums, RunFacts, RunSecret, SecondPass, SecretParts, run_secrets_of
 from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
 from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.noise._words import id_blocks, one_word
@@ -59,26 +59,26 @@ class Job(Protocol):
 
 
 @dataclass(frozen=True, repr=False)
-class Loan:
-    """What a driver lends to its workers and what no plan or closure may hold: it reaches them as the engine's private data.
+class Shipment:
+    """What a driver sends to its workers privately, and what no plan or closure may hold: it reaches them as the engine's private data.
 
     Attributes
     ----------
     secrets : sequence
-        As `StreamRun.lend` gives them.
+        As `StreamRun.for_workers` gives them.
     rows : RowSetBuilder or None
         An empty one, with the ledger's key for names.
     """
 
-    secrets: Lent
+    secrets: SecretParts
     rows: RowSetBuilder | None = None
 
     def __repr__(self) -> str:
-        return f"Loan({len(self.secrets)} runs)"
+        return f"Shipment({len(self.secrets)} runs)"
 
     def run_secrets(self, facts: RunFacts) -> list[RunSecret]:
         """The secrets, on a worker."""
-        return borrowed(self.secrets, facts)
+        return run_secrets_of(self.secrets, facts)
 
     def own_rows(self) -> RowSetBuilder | None:
         """An empty builder of the caller's own: what engines hand out may be shared."""
@@ -88,8 +88,8 @@ class Loan:
 class Handle(Protocol):
     """Pickles without what it stands for, and fetches it on a worker."""
 
-    def fetch(self) -> Loan:
-        """What was lent."""
+    def fetch(self) -> Shipment:
+        """What was sent."""
         ...
 
 
@@ -139,7 +139,7 @@ class SecondSummary:
 def summarised(job: Callable[[Batches], Iterable[object]], batches: Batches) -> Batches:
     """Run a job whose results are summaries; what is wrong with the table comes back as one, so that no engine tries again."""
     try:
-        with discreet():
+        with scrubbed_errors():
             found: list[object] = list(job(batches))
     except InvalidInput as error:
         found = [error]
@@ -147,7 +147,7 @@ def summarised(job: Callable[[Batches], Iterable[object]], batches: Batches) -> 
 
 
 @contextmanager
-def discreet() -> Iterator[None]:
+def scrubbed_errors() -> Iterator[None]:
     """The text of an unforeseen error may quote data, and engines log it: only its kind goes on."""
     try:
         yield
@@ -157,12 +157,12 @@ def discreet() -> Iterator[None]:
         raise ReleaseError(f"Expected a partition that can be worked on, got {type(error).__name__}. The engine may try again.") from None
 
 
-def discreetly(job: Method) -> Method:
-    """A job whose unforeseen errors are `discreet`."""
+def scrubs_errors(job: Method) -> Method:
+    """A job whose unforeseen errors go through `scrubbed_errors`."""
 
     @wraps(job)
     def run(self: object, batches: Batches) -> Batches:
-        with discreet():
+        with scrubbed_errors():
             yield from job(self, batches)
 
     return cast(Method, run)
@@ -200,8 +200,8 @@ class PinJob:
         return summarised(self._run, batches)
 
     def _run(self, batches: Batches) -> Iterator[FirstSummary]:
-        work, loan = self.work, self.work.handle.fetch()
-        first, rows = FirstPass(work.facts, loan.run_secrets(work.facts)), loan.own_rows()
+        work, shipment = self.work, self.work.handle.fetch()
+        first, rows = FirstPass(work.facts, shipment.run_secrets(work.facts)), shipment.own_rows()
         for batch in regrouped(batches):
             facts = work.reader(batch, None)
             first.add(facts.codes, facts.ids, units=facts.units, prior=facts.prior)
@@ -248,7 +248,7 @@ class NameJob:
 
     work: Work
 
-    @discreetly
+    @scrubs_errors
     def __call__(self, batches: Batches) -> Batches:
         key = self.work.handle.fetch().run_secrets(self.work.facts)[0].key("ids")
         for batch in regrouped(batches):
@@ -267,7 +267,7 @@ class CapJob:
         """The input's columns and the word."""
         return self.work.shape.schema.append(pa.field(WORD, pa.int64()))
 
-    @discreetly
+    @scrubs_errors
     def __call__(self, batches: Batches) -> Batches:
         (secret,) = self.work.handle.fetch().run_secrets(self.work.facts)
         ids, cap = secret.key("ids"), secret.key("unit-cap")
@@ -342,7 +342,7 @@ class DrawJob:
         more = [*(pa.field(name, pa.int64()) for name in (DRAWN, WORD, *CHECK, ROW_COUNT)), pa.field(KEPT, pa.bool_())]
         return pa.schema([*self.work.shape.released(), *more])
 
-    @discreetly
+    @scrubs_errors
     def __call__(self, batches: Batches) -> Batches:
         second, read = self.drawing.second(self.work), self.work.reader
         for batch in regrouped(batches):

@@ -26,7 +26,7 @@ from labeldp.tables.formats._digest import draw_salt
 from labeldp.tables.formats._labels import LabelCodec, check_type, distinct_labels, parse_classes
 from labeldp.tables.formats._open import check_layout, check_same_format, row_name, table_name
 from labeldp.tables.formats._table import Batch, Readable, Source, check_columns
-from labeldp.tables.output._manifest import Released, Written, shared_facts, to_json
+from labeldp.tables.output._manifest import OutputFacts, ReleaseFacts, shared_facts, to_json
 from labeldp.tables.output._place import Place
 from labeldp.tables.output._staging import PartsSink, Staging
 
@@ -136,7 +136,7 @@ class LocalPasses:
             yield batch, weights_of(prior, batch, rows, self._run.law.n_classes)
             rows += len(batch)
 
-    def draw(self, made: Released, staging: Staging, scratch: Path, answers: Sequence[Place]) -> Written:
+    def draw(self, made: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
         """Second pass: draw every row and write it; by way of a shuffle unless the order is public."""
         spec, shared = self._spec, shared_facts(made)
         self._source.plan(self._reader.codec, evidence_bytes(made.law))
@@ -149,7 +149,7 @@ class LocalPasses:
             sink.close()
         finally:
             sink.abort()
-        return Written(tuple(sink.parts), self._pinned - rows, self._digest.hexdigest())
+        return OutputFacts(tuple(sink.parts), self._pinned - rows, self._digest.hexdigest())
 
     def _write(self, drawn: Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]], sink: PartsSink, shuffle: Shuffle | None) -> int:
         rows = 0

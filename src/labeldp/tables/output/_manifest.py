@@ -32,7 +32,7 @@ def manifest_place(out: Place) -> Place:
 
 
 @dataclass(frozen=True)
-class Released:
+class ReleaseFacts:
     """What a release is made of, for its manifest."""
 
     spec: ReleaseSpec
@@ -43,7 +43,7 @@ class Released:
     prior: Mapping[str, object] | None = None
 
 
-def shared_facts(made: Released) -> dict[str, object]:
+def shared_facts(made: ReleaseFacts) -> dict[str, object]:
     """What all rows share and a reader of the table needs."""
     return {
         "format": FORMAT,
@@ -70,7 +70,7 @@ def guarantee(receipt: Receipt, law: Law) -> dict[str, object]:
 
 
 @dataclass(frozen=True)
-class Written:
+class OutputFacts:
     """What the second pass wrote.
 
     Attributes
@@ -92,7 +92,7 @@ class Written:
         return release_digest([part.sha256 for part in self.parts], single=not many)
 
 
-def manifest(made: Released, written: Written, *, many: bool) -> dict[str, object]:
+def manifest(made: ReleaseFacts, written: OutputFacts, *, many: bool) -> dict[str, object]:
     """The manifest as JSON-ready data, the unit first. `many`: files in a folder, even if there is one."""
     spec, receipt = made.spec, made.receipt
     facts = shared_facts(made) | {
@@ -117,7 +117,7 @@ def manifest(made: Released, written: Written, *, many: bool) -> dict[str, objec
     return {"guarantee": guarantee(receipt, made.law), "insecure": False} | facts
 
 
-def _left_out(spec: ReleaseSpec, written: Written) -> dict[str, object]:
+def _left_out(spec: ReleaseSpec, written: OutputFacts) -> dict[str, object]:
     """Rows that are not in the table, and why."""
     if spec.stage is None:
         return {"rows_over_the_cap": written.dropped}
