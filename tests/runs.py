@@ -8,6 +8,8 @@ from labeldp.custody import _door as door
 from labeldp.custody._request import Account
 from labeldp.custody._row_ids import RowIds
 from labeldp.custody._run import Run
+from labeldp.custody._stream import StreamRun
+from labeldp.laws import Law
 from labeldp.ledger._ledger import Ledger, Spending
 from labeldp.receipt import Receipt
 
@@ -24,3 +26,9 @@ def charge(ledger: Ledger, **facts: Any) -> Receipt:
     """`Ledger.charge`; what is not its own is the spending's."""
     own = {name: facts.pop(name) for name in ("rows", "overlap", "total", "known") if name in facts}
     return ledger.charge(Spending(**facts), **own)
+
+
+def stream_run(law: Law, *, classes: Sequence[object], **facts: Any) -> StreamRun:
+    """`StreamRun`; what is not its own is the account's."""
+    own = {name: facts.pop(name) for name in ("unit_name", "id_name", "stage", "prior", "facts") if name in facts}
+    return StreamRun(law, classes, Account(**facts), **own)

@@ -21,7 +21,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from tests.cli.commands import SENTINEL, run
-from tests.runs import open_run
+from tests.runs import open_run, stream_run
 
 import labeldp as ldp
 from labeldp.custody._answers import GroupQuestion, answer_groups
@@ -195,7 +195,7 @@ def test_no_variable_of_any_frame_shows_a_key(
         ldp.privatize(LABELS, law, classes=CLASSES, dataset="d", ids=ids, unit=IDS // 2, max_rows_per_unit=1, ledger=record)
         ldp.aggregate(LABELS, ldp.aggregates.Vote(3, 1.0, 2), IDS % 2, classes=CLASSES, dataset="e", ids=ids, ledger=record)
     assert {"draw", "pin", "aggregate", "secret"} <= watch.kinds and len(shown) > 500
-    assert {"cmac.encryptor.key", "keys.__init__.material", "charge._charge.secret"} <= shown.keys()
+    assert {"_cmac.encryptor.key", "_keys.__init__.material", "_charge._charge.secret"} <= shown.keys()
     assert shown_keys(watch, shown) == []
 
 
@@ -209,7 +209,7 @@ def test_no_variable_shows_a_key_where_a_table_is_released(watch: Watch, ledger:
     spec = ldp.ReleaseSpec(label="y", classes=CLASSES, epsilon=1.0, id="id", dataset="d")
     with every_variable() as shown:
         ldp.release(tmp_path / "raw.parquet", tmp_path / "out.parquet", spec, ledger)
-    assert {"draw", "pin", "secret"} <= watch.kinds and "stream.charge.charge" in shown
+    assert {"draw", "pin", "secret"} <= watch.kinds and "_stream.charge.charge" in shown
     assert shown_keys(watch, shown) == []
 
 
@@ -225,7 +225,7 @@ def test_the_search_of_variables_finds_a_plain_key(watch: Watch, monkeypatch: py
     monkeypatch.setattr(Secret, "__repr__", bytes.__repr__)
     with every_variable() as shown:
         ldp.privatize(LABELS, LAW, classes=CLASSES)
-    assert "cmac.encryptor.key" in shown_keys(watch, shown)
+    assert "_cmac.encryptor.key" in shown_keys(watch, shown)
 
 
 @pytest.mark.parametrize("ids", [IDS, None], ids=["ids", "no ids"])
@@ -339,7 +339,7 @@ def test_a_raw_label_that_is_not_declared_shows_nowhere(watch: Watch, ledger: ld
 def test_values_that_hold_a_secret_neither_show_nor_pickle_it(watch: Watch, ledger: ldp.Ledger) -> None:
     halves = fresh_secret(ledger)
     unfinished = open_run(LABELS, classes=CLASSES, epsilon=1.0, laws={}, dataset="d", rows=RowIds.of(IDS), ledger=ledger)
-    streamed = StreamRun(LAW, classes=CLASSES, dataset="e", column="y", ledger=ledger)
+    streamed = stream_run(LAW, classes=CLASSES, dataset="e", column="y", ledger=ledger)
     held = [halves, halves.secret, halves.stored, KeySource.of(ledger.key).fetch(), unfinished, unfinished._charge, streamed]
     for value in held:
         print(variables(value), f"{value}", f"{value!r}")
@@ -364,7 +364,7 @@ def test_errors_show_no_secret_even_with_the_variables_of_every_frame(watch: Wat
         open_run(LABELS, **unfinished, ledger=ldp.Ledger(ledger.location, key=other))
 
     def streamed() -> None:
-        run = StreamRun(ldp.RandomizedResponse(3, 50.0), classes=CLASSES, dataset="d", column="label", ledger=poor)
+        run = stream_run(ldp.RandomizedResponse(3, 50.0), classes=CLASSES, dataset="d", column="label", ledger=poor)
         run.pin(np.zeros(3, np.int32), ids=np.arange(3))
         run.charge()
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.cli.commands import run
+from tests.runs import stream_run
 
 import labeldp as ldp
 from labeldp.custody._stream import StreamRun
@@ -49,7 +50,7 @@ def kept_ids(table: Path) -> list[str | None]:
 def crashed(table: Path, key: Path) -> str:
     """Id of a run that was charged and never finished."""
     ledger = ldp.Ledger(table.with_name("ledger.sqlite"), key=key)
-    unfinished = StreamRun(ldp.RandomizedResponse(2, 1.0), classes=["a", "b"], dataset="other", column="y", ledger=ledger)
+    unfinished = stream_run(ldp.RandomizedResponse(2, 1.0), classes=["a", "b"], dataset="other", column="y", ledger=ledger)
     unfinished.pin(np.zeros(10, np.int32), ids=np.arange(10))
     return unfinished.charge().run_id
 

@@ -15,12 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.runs import open_run
+from tests.runs import open_run, stream_run
 
 import labeldp as ldp
 from labeldp.custody._charge import kept_secret
 from labeldp.custody._row_ids import RowIds
-from labeldp.custody._stream import StreamRun
 from labeldp.ledger._run_store import RunStore
 from labeldp.noise import _secrets as secrets
 from labeldp.noise._secrets import KeySource, Secret, create_key_file, destroy_key_file, key_id, run_secret
@@ -338,7 +337,7 @@ def place(tmp_path):
 
 def streamed(ledger, **options):
     """A charged run, with what it draws."""
-    run = StreamRun(LAW, classes=range(5), dataset="d", column="y", ledger=ledger, **options)
+    run = stream_run(LAW, classes=range(5), dataset="d", column="y", ledger=ledger, **options)
     run.pin(LABELS.astype(np.int32), ids=IDS)
     run.charge()
     return run, None if run.settled else run.draw(LABELS.astype(np.int32), ids=IDS)[0].log_likelihood()

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
+from tests.runs import stream_run
 
 import labeldp as ldp
 from labeldp._hash import public_hash
 from labeldp.custody import _stream as stream
 from labeldp.custody._batches import SecondPass
-from labeldp.custody._stream import StreamRun
 from labeldp.ledger import _rowset as rowset
 from labeldp.noise._blocks import Blocks, integers_or_names
 
@@ -28,7 +28,7 @@ def ledger(tmp_path):
 
 
 def start(ledger, law, batches, labels=LABELS, ids=None, units=None, prior=None, public="", **options):
-    run = StreamRun(law, classes=range(6), dataset="d", column="y", ledger=ledger, **options)
+    run = stream_run(law, classes=range(6), dataset="d", column="y", ledger=ledger, **options)
     for rows in np.array_split(np.arange(5000), batches):
         given = {"ids": ids, "units": units, "prior": prior}
         run.pin(labels[rows], **{name: None if array is None else array[rows] for name, array in given.items()})
@@ -155,7 +155,7 @@ def test_capped_rows_in_another_order_in_the_second_pass_are_not_drawn(ledger):
 
 
 def test_nothing_is_drawn_before_the_charge(ledger):
-    run = StreamRun(ldp.RandomizedResponse(6, 1.0), classes=range(6), dataset="d", column="y", ledger=ledger)
+    run = stream_run(ldp.RandomizedResponse(6, 1.0), classes=range(6), dataset="d", column="y", ledger=ledger)
     run.pin(LABELS)
     with pytest.raises(ldp.LedgerError, match="charge"):
         run.draw(LABELS)
@@ -163,7 +163,7 @@ def test_nothing_is_drawn_before_the_charge(ledger):
 
 
 def test_lookup_charges_nothing(ledger):
-    run = StreamRun(ldp.RandomizedResponse(6, 1.0), classes=range(6), dataset="d", column="y", ledger=ledger)
+    run = stream_run(ldp.RandomizedResponse(6, 1.0), classes=range(6), dataset="d", column="y", ledger=ledger)
     run.pin(LABELS, ids=IDS)
     assert run.lookup() is None and ledger.runs() == []
 

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.engines.cluster_contract import Contract, files_below, watch
 from tests.engines.test_engines_agree import read, spec_of, table, write
+from tests.runs import stream_run
 
 from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger
@@ -85,14 +86,13 @@ def test_a_column_that_spark_keeps_to_itself_is_named(spark: Any, tmp_path: Path
 
 
 def test_a_plan_shows_the_job_and_nothing_of_it(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    from labeldp.custody._stream import StreamRun
     from labeldp.tables._spec import law_of
     from labeldp.tables.engines._jobs import Shipment, Work
     from labeldp.tables.formats._labels import LabelCodec
     from labeldp.tables.formats._table import Shape
 
     spec, schema = spec_of(), pa.schema([("id", pa.int64()), ("label", pa.int32())])
-    run = StreamRun(law_of(spec, 10), classes=spec.classes, dataset="d", column="label", ledger=Ledger(Path("/nowhere/ledger.db")))
+    run = stream_run(law_of(spec, 10), classes=spec.classes, dataset="d", column="label", ledger=Ledger(Path("/nowhere/ledger.db")))
     engine = on_spark._Spark(spark)
     with on_spark._quiet(), engine.ship(Shipment(run.for_workers())) as handle:
         job = PinJob(Work(run.facts, spec, Shape(schema, LabelCodec(spec.classes, "label", pa.int32()), 0), handle))

@@ -30,7 +30,7 @@ from labeldp.custody._answers import (
     warn_of_delta,
 )
 from labeldp.custody._batches import RunSecret
-from labeldp.custody._charge import Charge, Coverage, begin_once
+from labeldp.custody._charge import Charge, begin_once
 from labeldp.custody._encode import classes_for, encode
 from labeldp.custody._request import Account, Request
 from labeldp.custody._row_ids import Name, RowIds
@@ -188,7 +188,7 @@ def aggregate_batches(
     warn_of_delta(query.spent_delta(), reader.rows)
     request = query_request(query, private, rows=rows.hexdigest(), noted={"classes_inferred": True} if inferred else None)
     account.check()
-    charge = begin_once(request, account, coverage=Coverage(), before_charge=before_charge)
+    charge = begin_once(request, account, before_charge=before_charge)
     return answered(charge, lambda secret: drawn_answer(request, query, counts, charge, secret))
 
 

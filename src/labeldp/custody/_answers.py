@@ -27,6 +27,7 @@ from labeldp.custody._request import Account, PrivateColumn, Request
 from labeldp.custody._row_ids import RowIds
 from labeldp.custody._table_rows import TableRows, set_digest
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPWarning, LedgerError, warn
+from labeldp.ledger._rowset import RowSet
 from labeldp.noise._words import CHUNK, Key, RowWords, partition, row_blocks
 
 _OUTPUT = "aggregate.parquet"
@@ -211,12 +212,12 @@ def _origin_digest(question: GroupQuestion, rows: TableRows) -> str:
     return digest({"request": question.origin(rows.by_id() if rows.explicit else None), "ids": rows.digest})
 
 
-def _require_room(account: Account, coverage: object, total: float | None) -> None:
+def _require_room(account: Account, coverage: RowSet | None, total: float | None) -> None:
     """Refuse a first charge where the others of a total could not follow it on the same rows."""
     ledger = account.ledger
     if ledger is None or total is None:
         return
-    left = ledger.remaining(str(account.dataset), account.column, getattr(coverage, "rows", None))
+    left = ledger.remaining(str(account.dataset), account.column, coverage)
     if left < float("inf") and exact(left) < exact(total):
         raise BudgetExceeded(
             f"Expected epsilon <= {left!r}, which remains for these rows of dataset {account.dataset!r}, column {account.column!r} in "

@@ -12,10 +12,10 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NoReturn
+from typing import NoReturn
 
 from labeldp.custody._batches import RunSecret
-from labeldp.custody._request import Account, Request
+from labeldp.custody._request import Account, Overlap, Request
 from labeldp.errors import InvalidInput, LabelDPError, LargeEpsilonWarning, LedgerError, RepeatWarning, warn
 from labeldp.ledger._charge import SameRequest
 from labeldp.ledger._events import AggregateDraw
@@ -36,23 +36,6 @@ _told: set[str] = set()  # runs that this process has spoken of
 
 PinOf = Callable[[RunSecret], str]
 """Gives the keyed digest of the labelled input under a run's secret."""
-
-Overlap = Literal["charge", "refuse"]
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """Which rows, or units, a charge is about, and what to do where earlier runs have some of them.
-
-    Attributes
-    ----------
-    rows : RowSet or None
-        None: not known, so the charge adds to every run of the column.
-    overlap : {"charge", "refuse"}
-    """
-
-    rows: RowSet | None = None
-    overlap: Overlap = "charge"
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +94,7 @@ def begin(
     *,
     pin_of: PinOf,
     fresh: SecretHalves | None = None,
-    coverage: Coverage | None = None,
+    coverage: RowSet | None = None,
     by_labels: bool = False,
 ) -> Charge:
     """Charge a run, pick up a crashed one, or find the settled one that this request repeats.
@@ -124,7 +107,7 @@ def begin(
     pin_of : function of RunSecret
     fresh : SecretHalves, optional
         For a new charge, where the caller had to choose run id and secret beforehand, with `fresh_secret`.
-    coverage : Coverage, optional
+    coverage : RowSet, optional
         Which rows a new charge is about; None: it adds to every run of the column.
     by_labels : bool
         A run that failed is picked up, too, where the public columns are others and the labels, in their order, are the same.
@@ -156,7 +139,7 @@ def begin(
         store.write("pin", pin_of(secret).encode(), last=False)  # the charge's own file is the last one
 
     try:
-        return _charge(request, ledger, secret, prepare, coverage, known=_known(request, account, runs))
+        return _charge(request, ledger, secret, prepare, coverage, overlap=account.overlap, known=_known(request, account, runs))
     except SameRequest:
         if fresh is not None:
             raise
@@ -167,7 +150,7 @@ def begin_once(
     request: Request,
     account: Account,
     *,
-    coverage: Coverage | None = None,
+    coverage: RowSet | None = None,
     before_charge: Callable[[], None] | None = None,
     total: float | None = None,
 ) -> Charge:
@@ -205,9 +188,13 @@ def begin_once(
     if before_charge is not None:
         before_charge()
     secret, locks = RunSecret(new_run_id(), new_secret(), request.column), list[object]()
+
+    def hold(store: RunStore) -> None:
+        locks.append(store.hold())
+
     try:
         known = _known(request, account, runs)
-        charge = _charge(request, ledger, secret, lambda store: locks.append(store.hold()), coverage, known=known, total=total)
+        charge = _charge(request, ledger, secret, hold, coverage, overlap=account.overlap, known=known, total=total)
     except SameRequest as other:
         return _awaited(other, ledger)
     return replace(charge, lock=locks)
@@ -401,17 +388,18 @@ def _charge(
     ledger: Ledger,
     secret: RunSecret,
     prepare: Callable[[RunStore], None],
-    coverage: Coverage | None,
+    coverage: RowSet | None,
     *,
+    overlap: Overlap,
     known: frozenset[str] | None,
     total: float | None = None,
 ) -> Charge:
     """The charge of a run whose folder is prepared before it; where either fails, neither is left."""
-    store, covered = RunStore(ledger.run_dir(secret.run_id)), coverage or Coverage()
+    store = RunStore(ledger.run_dir(secret.run_id))
     try:
         prepare(store)
         spending = request.spending(secret.run_id)
-        receipt = ledger.charge(spending, rows=covered.rows, overlap=covered.overlap, total=total, known=known)
+        receipt = ledger.charge(spending, rows=coverage, overlap=overlap, total=total, known=known)
     except OSError as error:
         shutil.rmtree(store.folder, ignore_errors=True)
         raise LedgerError(

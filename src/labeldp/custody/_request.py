@@ -4,6 +4,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 from labeldp import _validate
 from labeldp._hash import digest
@@ -13,6 +14,8 @@ from labeldp.errors import InvalidInput, SeededNoiseWarning, UnrecordedWarning, 
 from labeldp.ledger._events import AggregateDraw, LabelDraw
 from labeldp.ledger._ledger import Ledger, Spending, as_ledger
 from labeldp.noise._words import SeededNoise
+
+Overlap = Literal["charge", "refuse"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ class Account:
         For tests and benchmarks on public data only.
     redraw : bool
         Draw again, and charge again, what has settled.
+    overlap : {"charge", "refuse"}
+        Whether rows of an earlier run may be charged again.
     resumes : str
         Id of the run that must be picked up, or "" for any: then nothing is ever charged.
     """
@@ -72,6 +77,7 @@ class Account:
     ledger: Ledger | None = None
     noise: SeededNoise | None = None
     redraw: bool = False
+    overlap: Overlap = "charge"
     resumes: str = ""
 
     def __post_init__(self) -> None:

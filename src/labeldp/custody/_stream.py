@@ -13,10 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labeldp import _validate
 from labeldp._hash import SetDigest, public_hash
 from labeldp.custody._batches import FirstPass, Ids, PassSums, RunFacts, RunSecret, SecondPass
-from labeldp.custody._charge import Coverage, Overlap, begin, fresh_secret, kept_secret, warn_of_repeat
+from labeldp.custody._charge import begin, fresh_secret, kept_secret, warn_of_repeat
 from labeldp.custody._draw import check_contract, law_per_row
 from labeldp.custody._encode import declare
 from labeldp.custody._request import Account, Request
@@ -26,7 +25,7 @@ from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.evidence import NoisyLabels
 from labeldp.laws._base import Array, Law, check_told_apart
 from labeldp.ledger._entries import File
-from labeldp.ledger._ledger import Ledger, RunRecord
+from labeldp.ledger._ledger import RunRecord
 from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.ledger._run_store import RunStore
 from labeldp.noise._blocks import ROW
@@ -53,44 +52,35 @@ class StreamRun:
     law : Law
         Its epsilon is the unit's total.
     classes : sequence of K values
-    dataset, column : str
+    account : Account
+        With a ledger.
     unit_name : str
         "row", or the name of the unit's column.
-    max_rows_per_unit : int
-    ledger : Ledger
-    redraw : bool
-    facts : mapping
-        Further public facts that make requests different.
-    stage : Stage, optional
-        One stage of a planned release: only the rows of its part are drawn, and the first one is charged for all.
     id_name : str
         What the ids are called (`labeldp.custody._row_ids.joined`). The ledger tells rows of different runs apart where it is the same.
-    overlap : {"charge", "refuse"}
-        Whether rows of an earlier run may be charged again.
+    stage : Stage, optional
+        One stage of a planned release: only the rows of its part are drawn, and the first one is charged for all.
     prior : str, optional
         Names the prior in the request, where asking it again could give something else. None: what it decides of each row does.
+    facts : mapping
+        Further public facts that make requests different.
     """
 
     def __init__(
         self,
         law: Law,
-        *,
         classes: Sequence[object],
-        dataset: str,
-        column: str,
-        ledger: Ledger,
+        account: Account,
+        *,
         unit_name: str = "row",
-        max_rows_per_unit: int = 1,
-        redraw: bool = False,
-        facts: Mapping[str, object] | None = None,
-        stage: Stage | None = None,
         id_name: str = "id",
-        overlap: Overlap = "charge",
+        stage: Stage | None = None,
         prior: str | None = None,
+        facts: Mapping[str, object] | None = None,
     ) -> None:
-        if not dataset:
-            raise InvalidInput("Expected a dataset name: the public name under which this data set's budget is kept.")
-        cap = _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
+        ledger, dataset, column, cap = account.ledger, str(account.dataset), account.column, account.max_rows_per_unit
+        if not dataset or ledger is None:
+            raise InvalidInput("Expected a ledger and a dataset name: the public name under which this data set's budget is kept.")
         self.law = law_per_row(law, cap)
         for each in (law,) if stage is None else stage.laws:  # the first stage is charged for all
             check_contract(law_per_row(each, cap))
@@ -98,10 +88,10 @@ class StreamRun:
         self.facts = RunFacts(dataset, column, unit_name, cap, declare(classes, law.n_classes), self.law, share)
         self.settled: RunRecord | None = None
         self._total, self._stage = law, stage
-        self._ledger, self._account = ledger, Account(dataset, column, cap, ledger, redraw=redraw)
+        self._ledger, self._account = ledger, account
         self._turn = None if stage is None else StageTurn(ledger, dataset, column, stage)
         if self._turn is not None:
-            self._turn.check(law, redraw=redraw)
+            self._turn.check(law, redraw=account.redraw)
         self._more = dict(facts or {})
         self._halves: dict[str, SecretHalves] = {}
         crashed = self._crashed()
@@ -111,7 +101,7 @@ class StreamRun:
         self._units = _Units()
         self._row_set: RowSetBuilder | None = None
         self._distinct = False
-        self._id_name, self._overlap = id_name, overlap
+        self._id_name = id_name
         self._prior = prior
         self._rows = 0
         self._second: SecondPass | None = None
@@ -231,7 +221,7 @@ class StreamRun:
         plan = self._plan(public_digest)
         if self._stage is None or self._stage.number == 1:
             check_told_apart(self.law, self.sums.told, self.facts.values, self.sums.rows)
-        coverage = Coverage(None if self._row_set is None else self._row_set.finish(), self._overlap)
+        coverage = None if self._row_set is None else self._row_set.finish()
         charge = begin(plan, self._account, pin_of=self._pin_of, fresh=self._fresh, coverage=coverage)
         self._fresh = self._row_set = None
         self._receipt, self.settled = charge.receipt, charge.settled

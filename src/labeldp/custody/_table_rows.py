@@ -9,13 +9,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp._hash import SetDigest
 from labeldp.custody._batches import RunSecret
-from labeldp.custody._charge import Coverage
 from labeldp.custody._draw import Questions
 from labeldp.custody._request import PrivateColumn
 from labeldp.custody._row_ids import RowIds
 from labeldp.errors import InvalidInput, LeftOutWarning, warn
 from labeldp.laws._base import Law
 from labeldp.ledger._ledger import Ledger
+from labeldp.ledger._rowset import RowSet
 from labeldp.noise._keys import new_secret
 from labeldp.noise._words import Blocks, Key, RowWords, id_blocks, one_word, row_blocks
 
@@ -73,7 +73,7 @@ class TableRows:
             return ""
         return set_digest(np.arange(len(self)) if self.given.ids is None else self.given.ids, self.given.unit)
 
-    def coverage(self, ledger: Ledger | None) -> Coverage | None:
+    def coverage(self, ledger: Ledger | None) -> RowSet | None:
         """Which rows and units a charge is about, where ids name them; an id that comes twice is refused."""
         given = self.given
         if ledger is None or (given.ids is None and given.unit is None):
@@ -82,7 +82,7 @@ class TableRows:
         found.add(given.ids, given.unit)
         if found.repeated is not False:
             self.check_distinct()
-        return Coverage(found.finish())
+        return found.finish()
 
     # What a run's keys make of them -------------------------------------------------------------------------------------------------
 

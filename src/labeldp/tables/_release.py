@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from labeldp.custody._request import Account, Overlap
 from labeldp.custody._row_ids import joined
 from labeldp.custody._stream import StreamRun
 from labeldp.ledger._ledger import Ledger
@@ -133,17 +134,13 @@ class _Release:
     def _begin(self) -> StreamRun:
         """The run that the spec asks for, before anything is read: the same on every engine, so that they find each other's charges."""
         spec = self._spec
+        overlap: Overlap = "refuse" if spec.overlap == "refuse" else "charge"
         return StreamRun(
             self._law,
-            classes=tuple("(null)" if value is None else value for value in self._codec.classes),
-            dataset=self._dataset,
-            column=spec.label,
-            ledger=self._ledger,
+            tuple("(null)" if value is None else value for value in self._codec.classes),
+            Account(self._dataset, spec.label, spec.max_rows_per_unit, self._ledger, redraw=self._redraw, overlap=overlap),
             unit_name=spec.unit_name,
-            max_rows_per_unit=spec.max_rows_per_unit,
-            redraw=self._redraw,
             id_name=joined(spec.ids),
-            overlap="refuse" if spec.overlap == "refuse" else "charge",
             stage=spec.stage,
             prior=None if self._prior is None else prior_identity(self._prior),
             facts={"classes_inferred": True} if spec.infers_classes else None,

@@ -271,7 +271,7 @@ def _suffix(name: str) -> str:
 
 
 def unfinished(out: Place) -> bool:
-    """Whether a folder may lack files of a release that was killed, or goes on, while they get their final names; seen by anybody."""
+    """Whether a release of this name was killed, or goes on, while files and manifest get their final names; seen by anybody."""
     if out.renames:
         return any(re.fullmatch(rf"\.{re.escape(out.name)}\.labeldp-[0-9a-f]{{8}}", found) for found in out.parent.names())
     return any(re.fullmatch(rf"{STAGING_PREFIX}[0-9a-f]{{32}}", found) for found in out.names())
