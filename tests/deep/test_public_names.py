@@ -40,7 +40,7 @@ def test_names_are_documented(name):
 
 
 @pytest.mark.parametrize(
-    "module", ["deep.losses", "deep.data", "deep.evidence", "deep.logs", "deep.schedules", "deep.augment", "research.embed"]
+    "module", ["deep._losses", "deep._data", "deep._evidence", "deep.logs", "deep.schedules", "deep.augment", "research.embed"]
 )
 def test_examples_run(module):
     found = importlib.import_module(f"labeldp.{module}")
