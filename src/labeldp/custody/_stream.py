@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from labeldp._hash import SetDigest, public_hash
 from labeldp.custody._batches import FirstPass, Ids, PassSums, RunFacts, RunSecret, SecondPass
-from labeldp.custody._charge import begin, fresh_secret, kept_secret, warn_of_repeat
+from labeldp.custody._charge import Charge, begin, fresh_secret, kept_secret, warn_of_repeat
 from labeldp.custody._draw import check_contract, law_per_row
 from labeldp.custody._encode import declare
 from labeldp.custody._request import Account, Request
@@ -105,7 +105,7 @@ class StreamRun:
         self._prior = prior
         self._rows = 0
         self._second: SecondPass | None = None
-        self._receipt: Receipt | None = None
+        self._charge: Charge | None = None
         self._kept: NDArray[np.bool_] | None = None
 
     def __reduce__(self) -> NoReturn:
@@ -114,9 +114,9 @@ class StreamRun:
     @property
     def receipt(self) -> Receipt:
         """The charge; only after `charge`."""
-        if self._receipt is None:
+        if self._charge is None:
             raise LedgerError("Expected charge() before this: nothing is drawn without a receipt.")
-        return self._receipt
+        return self._charge.receipt
 
     # First pass ---------------------------------------------------------------------------------------------------------------------
 
@@ -224,12 +224,11 @@ class StreamRun:
         coverage = None if self._row_set is None else self._row_set.finish()
         charge = begin(plan, self._account, pin_of=self._pin_of, fresh=self._fresh, coverage=coverage)
         self._fresh = self._row_set = None
-        self._receipt, self.settled = charge.receipt, charge.settled
+        self._charge, self.settled = charge, charge.settled
         if self._turn is not None:
             self.settled = self._turn.begin(charge.run_id, self._named_prior, self.prior_digest)
-        elif (
-            self._prior is not None and charge.store is not None and charge.settled is None
-        ):  # what could be asked twice is drawn with once
+        elif self._prior is not None and charge.store is not None and charge.settled is None:
+            # a prior that could be asked twice is drawn with once
             charge.store.keep(f"{RELEASE}.side", self.prior_digest.encode())
             self.check_side(charge.run_id, self.prior_digest)
         if self.settled is not None:
@@ -305,8 +304,8 @@ class StreamRun:
         if self._turn is not None:
             self._turn.finish(artefact)
             return
-        self._ledger.settle(self.receipt.run_id, artefact)
-        RunStore(self._ledger.run_dir(self.receipt.run_id)).forget_secret()
+        if self._charge is not None:
+            self._charge.settle(artefact)
 
     # Details --------------------------------------------------------------------------------------------------------------------------
 

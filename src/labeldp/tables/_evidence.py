@@ -56,13 +56,14 @@ def released_facts(source: Source, manifest: Any = None) -> Facts | None:
             raise InvalidInput(f"Expected a manifest, got none at {place}. Check the path.")
         return found
     found = read_manifest(source.path)
-    whole = found or (None if isinstance(source, DatasetSource) else _embedded(source))  # one file of Parquet is whole once it has its name
-    if whole is None and unfinished(source.path):
+    embedded = None if found is not None else _embedded(source)
+    # one file of Parquet is whole once it has its name; a folder may still lack files
+    if found is None and (embedded is None or isinstance(source, DatasetSource)) and unfinished(source.path):
         raise InvalidInput(
             f"Expected a whole release, got {source.path.name}, whose files are being published, or were when that was interrupted: its "
             "manifest is not there yet. The same labeldp release command finishes it, free of charge."
         )
-    return found or _embedded(source)
+    return found or embedded
 
 
 def check_raw(table: Source, label: str, ledger: Ledger | None = None, but: str | None = None) -> None:

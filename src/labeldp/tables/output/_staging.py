@@ -271,7 +271,10 @@ def _suffix(name: str) -> str:
 
 
 def unfinished(out: Place) -> bool:
-    """Whether a release of this name was killed, or goes on, while files and manifest get their final names; seen by anybody."""
+    """Whether a release of this name was killed, or goes on, while files and manifest get their final names; seen by anybody.
+
+    Of one object in a store it is not seen: the store would have to be listed.
+    """
     if out.renames:
         return any(re.fullmatch(rf"\.{re.escape(out.name)}\.labeldp-[0-9a-f]{{8}}", found) for found in out.parent.names())
     return any(re.fullmatch(rf"{STAGING_PREFIX}[0-9a-f]{{32}}", found) for found in out.names())
