@@ -7,7 +7,7 @@ import torch
 
 import labeldp as ldp
 from labeldp.deep import Candidates, Dense, PackedSets, Sum, debias_weights, debiased_loss, evidence_of, likelihood_loss
-from labeldp.deep import _evidence as evidence
+from labeldp.deep import _losses as evidence
 
 LAWS = {
     "rr": (ldp.RandomizedResponse, Candidates),

@@ -11,7 +11,7 @@ from rich.console import Console
 
 import labeldp as ldp
 from labeldp.deep import Epoch, Recipe, logs, train
-from labeldp.deep._forms import Dense
+from labeldp.deep._losses import Dense
 
 EPOCHS = [Epoch(1, 1.5, -0.9, 2), Epoch(2, 1.25, None, 2)]
 

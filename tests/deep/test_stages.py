@@ -15,7 +15,7 @@ from torch import nn
 import labeldp as ldp
 from labeldp.deep import Recipe, TorchClassifier, cross_entropy, debiased_loss, posterior_loss
 from labeldp.deep import _stages as stages
-from labeldp.deep._forms import Form
+from labeldp.deep._losses import Form
 from labeldp.deep.models import Mlp
 
 K, N = 4, 900

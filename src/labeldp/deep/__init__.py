@@ -20,13 +20,18 @@ if TYPE_CHECKING:
     from labeldp.deep import augment, logs, models, schedules
     from labeldp.deep._data import WithEvidence, with_evidence
     from labeldp.deep._estimator import TorchClassifier
-    from labeldp.deep._evidence import debias_weights, evidence_of
-    from labeldp.deep._forms import Candidates, Dense, Form, PackedSets, Sum
     from labeldp.deep._inputs import Inputs, Resident, Streamed, as_inputs
     from labeldp.deep._loop import Epoch, predict, train
     from labeldp.deep._losses import (
+        Candidates,
+        Dense,
+        Form,
+        PackedSets,
+        Sum,
         cross_entropy,
+        debias_weights,
         debiased_loss,
+        evidence_of,
         generalised_cross_entropy,
         likelihood_loss,
         mixup_loss,
@@ -36,17 +41,16 @@ if TYPE_CHECKING:
     from labeldp.deep.schedules import weight_average
 
 _HOME = {
-    **dict.fromkeys(("WithEvidence", "with_evidence"), "_data"),
-    "weight_average": "schedules",
-    "TorchClassifier": "_estimator",
-    **dict.fromkeys(("debias_weights", "evidence_of"), "_evidence"),
-    **dict.fromkeys(("Candidates", "Dense", "Form", "PackedSets", "Sum"), "_forms"),
-    **dict.fromkeys(("Inputs", "Resident", "Streamed", "as_inputs"), "_inputs"),
-    **dict.fromkeys(("Epoch", "predict", "train"), "_loop"),
-    "Recipe": "_recipe",
-    **dict.fromkeys(
-        ("cross_entropy", "debiased_loss", "generalised_cross_entropy", "likelihood_loss", "mixup_loss", "posterior_loss"), "_losses"
+    "_losses": (
+        *("Candidates", "Dense", "Form", "PackedSets", "Sum", "debias_weights", "evidence_of"),
+        *("cross_entropy", "debiased_loss", "generalised_cross_entropy", "likelihood_loss", "mixup_loss", "posterior_loss"),
     ),
+    "_data": ("WithEvidence", "with_evidence"),
+    "_inputs": ("Inputs", "Resident", "Streamed", "as_inputs"),
+    "_loop": ("Epoch", "predict", "train"),
+    "_recipe": ("Recipe",),
+    "_estimator": ("TorchClassifier",),
+    "schedules": ("weight_average",),
 }
 _MODULES = ("augment", "logs", "models", "schedules")
 
@@ -86,8 +90,9 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name in _MODULES:
         return _imported(name)
-    if name in _HOME:
-        return getattr(_imported(_HOME[name]), name)
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(_imported(module), name)
     from labeldp._validate import suggest
 
     raise AttributeError(f"module 'labeldp.deep' has no attribute {name!r}.{suggest(name, __all__)}")

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset, IterableDataset
 
-from labeldp.deep._evidence import Shape, evidence_of, require_noisy
+from labeldp.deep._losses import Shape, evidence_of, require_noisy
 from labeldp.errors import InvalidInput, LabelDPWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.protocol._matching import positions_of

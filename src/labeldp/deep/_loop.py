@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from labeldp.deep._forms import Form
 from labeldp.deep._inputs import Inputs, as_inputs
-from labeldp.deep._losses import likelihood_loss, mixup_loss, require_generator
+from labeldp.deep._losses import Form, likelihood_loss, mixup_loss
 from labeldp.deep._placement import FabricPlacement, Placement, Precision, share
 from labeldp.deep._recipe import Recipe
 from labeldp.deep.augment import mixup
@@ -325,6 +324,13 @@ def _ready(x: Tensor, device: torch.device, layout: torch.memory_format, dtype: 
 
 def _layout(inputs: Inputs, recipe: Recipe) -> torch.memory_format:
     return torch.channels_last if recipe.channels_last and inputs.ndim == 4 else torch.preserve_format
+
+
+def require_generator(generator: object) -> None:
+    """A torch.Generator."""
+    if not isinstance(generator, torch.Generator):
+        found = type(generator).__name__
+        raise InvalidInput(f"Expected a torch.Generator, got {found}. Pass generator=torch.Generator().manual_seed(0).")
 
 
 def _require_evidence(evidence: Any, held_out: tuple[Any, Any] | None, recipe: Recipe) -> None:

@@ -1,27 +1,444 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses on logits from noisy labels.
+"""Evidence as tensors, and the losses on it.
 
-With p = softmax(logits), every loss on a table has the gradient (sum of q) p - q, for a target q that the table and the model decide:
+Three parts, in this order:
+
+    Form               an (n, K) table in a few bytes a row: log-likelihoods, or the weights of the debiased loss
+    evidence_of        noisy labels as the smallest form that holds them
+    likelihood_loss    and the other losses: a logit and a form go in, a number and its gradient come out
+
+A loss expands a form a few rows at a time, so that n x K numbers never lie in memory beside the logits. With p = softmax(logits), every
+loss on a table has the gradient (sum of q) p - q, for a target q that the table and the model decide:
 
     likelihood   q = posterior of the row's label, p L / sum(p L)      value -ln sum(p L): exact maximum likelihood
     posterior    q = posterior under a prior, held fixed               value -sum(q ln p): cross-entropy, as in ALIBI
     debiased     q = unbiased weights, which may be negative           value -sum(q ln p): its expectation is the loss at the true label
 
-so one function computes value and gradient together, a few rows at a time, in float32 whatever the logits are.
+so one function computes value and gradient together, in float32 whatever the logits are.
 """
 
 import math
-from collections.abc import Callable
-from typing import Any, Literal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from labeldp import _validate
-from labeldp.deep._forms import Dense, Form, Sum
 from labeldp.errors import InvalidInput
+from labeldp.evidence import NoisyLabels
+from labeldp.evidence._block import CELLS
+from labeldp.laws import RandomizedResponse, RRTopK, RRWithPrior
+from labeldp.laws import _sets as sets
+
+# Forms: tables with few distinct numbers a row --------------------------------------------------------------------------------------
+
+_WIDE = 256  # bytes a row from which a table of the row's 256 bytes pays
+
+
+class Form(ABC):
+    """A table (n, K) that can be indexed by rows, moved to a device, and expanded."""
+
+    @property
+    @abstractmethod
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What is stored: the constructor's arguments, the first axis of each being the rows."""
+
+    def __len__(self) -> int:
+        """n."""
+        return len(self.tensors[0])
+
+    def __getitem__(self, rows: Tensor | slice) -> Self:
+        """The rows at these positions: a slice, or (m,) int64; in that order, repeats allowed."""
+        return type(self)(*(stored[rows] for stored in self.tensors))
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same table with its memory on this device."""
+        return type(self)(*(stored.to(device) for stored in self.tensors))
+
+    @abstractmethod
+    def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The table as (n, K) numbers. It may share memory with the form: do not write into it."""
+
+    def plus(self, logits: Tensor) -> Tensor:
+        """The table plus logits (n, K), of their type: a new tensor."""
+        return logits + self.expand(logits.shape[1], logits.dtype)
+
+    @abstractmethod
+    def fits(self, n_classes: int) -> bool:
+        """Whether the stored shapes are those of a table with K columns; looks at no values."""
+
+    def in_range(self, n_classes: int) -> bool:
+        """Whether every stored class is in [0, K). Reads values, so it waits for the device."""
+        return True
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of what is stored."""
+        return sum(t.numel() * t.element_size() for t in self.tensors)
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Form):
+    """The table itself.
+
+    Parameters
+    ----------
+    values : (n, K) float tensor
+    """
+
+    values: Tensor
+
+    def __post_init__(self) -> None:
+        _require(self.values, "values", "(n, K)", self.values.ndim == 2 and self.values.is_floating_point())
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.values,)
+
+    def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return self.values.to(dtype)
+
+    def fits(self, n_classes: int) -> bool:
+        return bool(self.values.shape[1] == n_classes)
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates(Form):
+    """A few classes of each row have values of their own; all others share one.
+
+    Parameters
+    ----------
+    indices : (n, k) integer tensor
+        Classes in [0, K). A class may occur twice with the same value, so rows are padded by repeating one.
+    values : (n, k) float tensor
+        At these classes.
+    rest : (n,) float tensor
+        At all other classes of the row.
+    """
+
+    indices: Tensor
+    values: Tensor
+    rest: Tensor
+
+    def __post_init__(self) -> None:
+        _require(self.indices, "indices", "(n, k), integers", self.indices.ndim == 2 and not self.indices.is_floating_point())
+        _require(self.values, "values", f"{tuple(self.indices.shape)}", self.values.shape == self.indices.shape)
+        _require(self.rest, "rest", f"({len(self.indices)},)", self.rest.shape == self.indices.shape[:1])
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.indices, self.values, self.rest)
+
+    def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        table = self.rest.to(dtype)[:, None].repeat(1, n_classes)
+        return table.scatter_(1, self.indices.long(), self.values.to(dtype))
+
+    def plus(self, logits: Tensor) -> Tensor:
+        at = self.indices.long()
+        shifted = logits.gather(1, at) + self.values.to(logits.dtype)
+        return (logits + self.rest.to(logits.dtype)[:, None]).scatter_(1, at, shifted)
+
+    def fits(self, n_classes: int) -> bool:
+        return True
+
+    def in_range(self, n_classes: int) -> bool:
+        return _all_in_range(self.indices, n_classes)
+
+
+@dataclass(frozen=True, eq=False)
+class PackedSets(Form):
+    """One value inside a set of classes, another outside, and possibly a third at one class.
+
+    Parameters
+    ----------
+    bits : (n, ceil(K/8)) uint8 tensor
+        Class c is bit c % 8 of byte c // 8, as the laws release sets.
+    inside, outside : (n,) float tensors
+    label : (n,) integer tensor, optional
+        A class in [0, K) with a value of its own, inside the set or not.
+    at_label : (n,) float tensor, optional
+        That value; given if and only if `label` is.
+    """
+
+    bits: Tensor
+    inside: Tensor
+    outside: Tensor
+    label: Tensor | None = None
+    at_label: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.bits, "bits", "(n, ceil(K/8)), uint8", self.bits.ndim == 2 and self.bits.dtype == torch.uint8)
+        if (self.label is None) != (self.at_label is None):
+            raise InvalidInput("Expected label and at_label together, got one of them. Give both or neither.")
+        for name in ("inside", "outside", "label", "at_label"):
+            value = getattr(self, name)
+            if value is not None:
+                _require(value, name, f"({len(self.bits)},)", value.shape == self.bits.shape[:1])
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        own = () if self.label is None or self.at_label is None else (self.label, self.at_label)
+        return (self.bits, self.inside, self.outside, *own)
+
+    def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        table = self._by_row(dtype) if self.bits.shape[1] >= _WIDE else self._by_mask(dtype)
+        table = table[:, :n_classes]
+        if self.label is not None and self.at_label is not None:
+            table.scatter_(1, self.label.long()[:, None], self.at_label.to(dtype)[:, None])
+        return table
+
+    def _by_mask(self, dtype: torch.dtype) -> Tensor:
+        members = _unpacked(self.bits.device).index_select(0, self.bits.reshape(-1).int()).view(torch.bool)
+        mask = members.view(len(self.bits), 8 * self.bits.shape[1])
+        return torch.where(mask, self.inside.to(dtype)[:, None], self.outside.to(dtype)[:, None])
+
+    def _by_row(self, dtype: torch.dtype) -> Tensor:
+        """For many classes: each row's values of all 256 bytes, looked up; several times as quick as choosing class by class."""
+        n = len(self.bits)
+        every = _unpacked(self.bits.device).view(torch.bool).view(1, 256, 8)
+        values = torch.where(every, self.inside.to(dtype)[:, None, None], self.outside.to(dtype)[:, None, None])
+        place = self.bits.int() + 256 * torch.arange(n, dtype=torch.int32, device=self.bits.device)[:, None]
+        return functional.embedding(place, values.view(256 * n, 8)).view(n, 8 * self.bits.shape[1])
+
+    def fits(self, n_classes: int) -> bool:
+        return bool(self.bits.shape[1] == -(-n_classes // 8))
+
+    def in_range(self, n_classes: int) -> bool:
+        return self.label is None or _all_in_range(self.label, n_classes)
+
+
+@dataclass(frozen=True, eq=False)
+class Sum(Form):
+    """The sum of tables, less its maximum in each row: log-likelihoods of several independent draws of each row.
+
+    Parameters
+    ----------
+    parts : tuple of Form
+        At least one, all of n rows.
+    """
+
+    parts: tuple[Form, ...]
+
+    def __post_init__(self) -> None:
+        if not self.parts or len({len(part) for part in self.parts}) > 1:
+            raise InvalidInput(f"Expected parts of one length, got {[len(part) for part in self.parts]}. Give each the same rows.")
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    def __getitem__(self, rows: Tensor | slice) -> Self:
+        return type(self)(tuple(part[rows] for part in self.parts))
+
+    def to(self, device: torch.device | str) -> Self:
+        return type(self)(tuple(part.to(device) for part in self.parts))
+
+    def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        total = self.parts[0].expand(n_classes, dtype)
+        for part in self.parts[1:]:
+            total = total + part.expand(n_classes, dtype)
+        return total - total.amax(dim=-1, keepdim=True)  # as of `NoisyLabels.log_likelihood`
+
+    def fits(self, n_classes: int) -> bool:
+        return all(part.fits(n_classes) for part in self.parts)
+
+    def in_range(self, n_classes: int) -> bool:
+        return all(part.in_range(n_classes) for part in self.parts)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(t for part in self.parts for t in part.tensors)
+
+
+def _all_in_range(classes: Tensor, n_classes: int) -> bool:
+    return not classes.numel() or bool((classes.min() >= 0) & (classes.max() < n_classes))
+
+
+@lru_cache(maxsize=16)
+def _unpacked(device: torch.device) -> Tensor:
+    """For each byte, its eight bits as the eight bytes of one (256,) int64: one look-up a byte is much quicker than eight shifts."""
+    bits = (torch.arange(256)[:, None] >> torch.arange(8)) & 1
+    return bits.to(torch.uint8).view(torch.int64)[:, 0].to(device)
+
+
+def _require(value: Tensor, name: str, shape: str, good: bool) -> None:
+    if not good:
+        raise InvalidInput(f"Expected {name} of shape {shape}, got {tuple(value.shape)} of {value.dtype}. See the class's parameters.")
+
+
+# Evidence: noisy labels as a form ----------------------------------------------------------------------------------------------------
+
+Floats = NDArray[np.float32]
+Shape = Literal["auto", "dense", "compact"]
+
+_RESPONSES = (RandomizedResponse, RRTopK, RRWithPrior)
+_DENSE_BYTES = 1 << 28  # a table up to this size is kept whole: picking its rows is the quickest
+
+
+def evidence_of(noisy: NoisyLabels, *, device: torch.device | str = "cpu", form: Shape = "auto") -> Form:
+    """Log-likelihoods of all rows, ready for the losses: `likelihood_loss(logits, evidence[rows])`.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows
+    device : torch.device or str
+        Where the model is, so that no evidence crosses over in training.
+    form : {"auto", "dense", "compact"}
+        "dense": an (n, K) float32 table. "compact": about K/8 + 24 bytes a row, expanded batch by batch, for laws that release labels or
+        sets; tables where a law gives more than three distinct likelihoods a row. "auto": dense up to 256 MiB.
+
+    Returns
+    -------
+    Form of n rows, equal to `noisy.log_likelihood()`. Cost O(n K) time once, in batches; for a compact form of one draw of randomized
+    response a row, O(n) and what there is of candidate sets.
+    """
+    require_noisy(noisy)
+    return _form(noisy, lambda part: part.log_likelihood(), form).to(device)
+
+
+def debias_weights(noisy: NoisyLabels, *, device: torch.device | str = "cpu", form: Shape = "auto") -> Form:
+    """Weights of the classes whose loss, so weighted, is unbiased for the loss at the true label: for `debiased_loss`.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows
+    device : torch.device or str
+    form : {"auto", "dense", "compact"}
+        As in `evidence_of`.
+
+    Returns
+    -------
+    Form of n rows that sum to 1; sum_y weights[i, y] losses[i, y] is `noisy.debias(losses)[i]`. Cost O(n K) time once.
+
+    Raises
+    ------
+    InvalidInput
+        If some row has no unbiased estimator: its law is not invertible, or it has no draw.
+    """
+    require_noisy(noisy)
+    return _form(noisy, _weights, form).to(device)
+
+
+def require_noisy(noisy: NoisyLabels) -> None:
+    """Noisy labels of at least one row."""
+    if not isinstance(noisy, NoisyLabels) or not len(noisy):
+        found = "none of a row" if isinstance(noisy, NoisyLabels) else type(noisy).__name__
+        raise InvalidInput(f"Expected NoisyLabels of at least one row, got {found}. Make them with privatize, or NoisyLabels.load(path).")
+
+
+def _form(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats], form: Shape) -> Form:
+    name = _validate.one_of(("auto", "dense", "compact"), form=form)
+    if name == "dense" or (name == "auto" and 4 * len(noisy) * noisy.n_classes <= _DENSE_BYTES):
+        return _dense(noisy, table)
+    return _compact(noisy, table) or _by_draw(noisy, table)
+
+
+def _batches(noisy: NoisyLabels) -> Iterator[NoisyLabels]:
+    step = max(1, CELLS // noisy.n_classes)
+    return (noisy[start : start + step] for start in range(0, len(noisy), step))
+
+
+def _dense(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form:
+    whole = torch.empty(len(noisy), noisy.n_classes)
+    done = 0
+    for part in _batches(noisy):
+        whole[done : done + len(part)] = torch.from_numpy(table(part))
+        done += len(part)
+    return Dense(whole)
+
+
+def _by_draw(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form:
+    """Where several draws of a row give it more than three values, each draw alone may have fewer: likelihoods add, weights do not."""
+    if len(noisy.blocks) < 2 or table is _weights:
+        return _dense(noisy, table)
+    alone = [NoisyLabels(len(noisy), noisy.classes, (block,), noisy.ids, noisy.explicit_ids) for block in noisy.blocks]
+    return Sum(tuple(_compact(each, table) or _dense(each, table) for each in alone))
+
+
+def _compact(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form | None:
+    """The table as a set a row with two values and one class with its own; None where a row has more."""
+    if _one_response_each(noisy):
+        return _of_responses(noisy, table)
+    found = [_levels(table(part)) for part in _batches(noisy)]
+    known = [levels for levels in found if levels is not None]
+    if len(known) < len(found):
+        return None
+    bits, inside, outside, label, at_label = (torch.from_numpy(np.concatenate(column)) for column in zip(*known, strict=True))
+    if torch.equal(inside, outside):
+        return Candidates(label[:, None], at_label[:, None], outside)
+    return PackedSets(bits, inside, outside, label, at_label)
+
+
+def _one_response_each(noisy: NoisyLabels) -> bool:
+    drawn = np.sort(np.concatenate([block.rows for block in noisy.blocks]))
+    return all(type(block.law) in _RESPONSES for block in noisy.blocks) and np.array_equal(drawn, np.arange(len(noisy)))
+
+
+def _of_responses(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form:
+    """One draw of randomized response a row: rows of a law with as many candidates have the same values: one of them is read."""
+    n, wide = len(noisy), any(block.side for block in noisy.blocks)
+    bits = np.zeros((n, sets.n_bytes(noisy.n_classes) if wide else 0), np.uint8)
+    label, (inside, outside, at_label) = np.empty(n, np.int32), np.empty((3, n), np.float32)
+    for block in noisy.blocks:
+        size = block.side.get("size", np.zeros(len(block.rows), np.int32))
+        _, first, which = np.unique(size, return_index=True, return_inverse=True)
+        values = [_response_values(part, table(part)) for part in _batches(noisy[block.rows[first]])]
+        inside[block.rows], outside[block.rows], at_label[block.rows] = np.concatenate(values, axis=1)[:, which]
+        label[block.rows] = block.outputs
+        if block.side:
+            bits[block.rows] = block.side["candidates"]
+    found = [torch.from_numpy(each) for each in (bits, inside, outside, label, at_label)]
+    return PackedSets(*found) if wide else Candidates(found[3][:, None], found[4][:, None], found[2])
+
+
+def _response_values(noisy: NoisyLabels, table: Floats) -> Floats:
+    """Of each row: the value inside its candidates, outside, and at its label; (3, n)."""
+    (block,) = [each for each in noisy.blocks if len(each.rows)]
+    every, others = np.arange(len(table)), np.ones(table.shape, bool)
+    if block.side:
+        others[block.rows] = sets.unpack(block.side["candidates"], noisy.n_classes)
+    beyond = ~others
+    at_label = table[block.rows, block.outputs]
+    others[block.rows, block.outputs] = False
+    inside = np.where(others.any(axis=1), table[every, others.argmax(axis=1)], at_label)
+    return np.stack([inside, np.where(beyond.any(axis=1), table[every, beyond.argmax(axis=1)], inside), at_label])
+
+
+def _levels(table: Floats) -> tuple[NDArray[np.uint8], Floats, Floats, NDArray[np.int32], Floats] | None:
+    """(bits, inside, outside, label, value at the label) of each row: the label is its first largest class."""
+    every = np.arange(len(table))
+    label = table.argmax(axis=1)
+    at_label, low = table[every, label], table.min(axis=1)
+    others = table.copy()
+    others[every, label] = -np.inf
+    high = others.max(axis=1)
+    inside = others == high[:, None]
+    known = inside | (others == low[:, None])
+    known[every, label] = True
+    return (sets.pack(inside), high, low, label.astype(np.int32), at_label) if known.all() else None
+
+
+def _weights(noisy: NoisyLabels) -> Floats:
+    """The laws' unbiased weights, averaged over the draws of a row that have an unbiased estimator."""
+    total, draws = np.zeros((len(noisy), noisy.n_classes)), np.zeros(len(noisy))
+    for block in noisy.blocks:
+        weights = block.law.weights(block.outputs, block.side)
+        known = np.isfinite(weights).all(axis=1)
+        total[block.rows[known]] += weights[known]
+        draws[block.rows[known]] += 1
+    if not (draws > 0).all():
+        noisy.debias(np.zeros((len(noisy), noisy.n_classes)))  # raises, with its reasons
+    return (total / draws[:, None]).astype(np.float32)
+
+
+# Losses -----------------------------------------------------------------------------------------------------------------------------
 
 Reduction = Literal["mean", "sum", "none"]
 Part = tuple[Tensor, Tensor, Tensor | None]
@@ -98,8 +515,9 @@ def posterior_loss(
     Source: Malek et al., "Antipodes of label differential privacy" (2021), section 3.
     """
     if isinstance(prior, Tensor):
-        log_prior = _log_prior(prior, logits, check)
-        return _loss(_soft_labels, logits, as_form(log_likelihood, logits, log_prior), reduction, check)
+        evidence = _as_form(log_likelihood, logits)
+        log_prior = Dense(_log_prior(prior, logits, check))
+        return _loss(_soft_labels, logits, Sum((evidence, log_prior)), reduction, check)
     kind = {"model": _model_posterior, "uniform": _soft_labels}[_validate.one_of(("model", "uniform"), prior=prior)]
     return _loss(kind, logits, log_likelihood, reduction, check)
 
@@ -143,7 +561,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: Reduction = "mean",
     -------
     As `likelihood_loss`. Cost O(n K).
     """
-    look = require_labels(logits, labels, check)
+    look = _require_labels(logits, labels, check)
     rows = functional.cross_entropy(_wide(logits), labels, reduction="none")
     return _reduced(rows, reduction, logits, None, look)
 
@@ -171,7 +589,7 @@ def generalised_cross_entropy(
     Source: Zhang and Sabuncu, "Generalized cross entropy loss for training deep neural networks with noisy labels" (2018), equation 6.
     """
     power = _validate.fraction(q=q, one=True)
-    look = require_labels(logits, labels, check)
+    look = _require_labels(logits, labels, check)
     log_p = functional.log_softmax(_wide(logits), dim=1).gather(1, labels[:, None])[:, 0]
     return _reduced(-torch.expm1(power * log_p) / power, reduction, logits, None, look)
 
@@ -217,7 +635,7 @@ def mixup_loss(
 def _checked_lam(lam: Tensor, logits: Tensor) -> Tensor:
     if lam.ndim and lam.shape != logits.shape[:1]:
         raise InvalidInput(f"Expected lam of one number or of shape ({len(logits)},), got {tuple(lam.shape)}. Flatten it.")
-    if wants_check(None, lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
+    if _looks(None, lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
         raise InvalidInput("Expected lam from 0 to 1, got others. Draw it from a Beta distribution, as augment.mixup does.")
     return lam
 
@@ -232,22 +650,17 @@ def _likelihood(logits: Tensor, form: Form) -> Part:
 
 def _model_posterior(logits: Tensor, form: Form) -> Part:
     target = torch.softmax(form.plus(logits), dim=1)
-    return -_weighted_sum(target, logits), target, None
+    return -torch.linalg.vecdot(target, logits), target, None
 
 
 def _soft_labels(logits: Tensor, form: Form) -> Part:
     target = torch.softmax(form.expand(logits.shape[1], logits.dtype), dim=1)
-    return -_weighted_sum(target, logits), target, None
+    return -torch.linalg.vecdot(target, logits), target, None
 
 
 def _weighted(logits: Tensor, form: Form) -> Part:
     table = form.expand(logits.shape[1], logits.dtype)
-    return -_weighted_sum(table, logits), table, table.sum(dim=1)
-
-
-def _weighted_sum(weights: Tensor, logits: Tensor) -> Tensor:
-    total: Tensor = torch.linalg.vecdot(weights, logits)
-    return total
+    return -torch.linalg.vecdot(table, logits), table, table.sum(dim=1)
 
 
 def _softmax(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -274,7 +687,7 @@ class _Rows(torch.autograd.Function):
             rows = slice(start, start + step)
             part = logits[rows].to(wide)
             p, log_total = _softmax(part)
-            value, target, mass = kind(part, form[rows])
+            value, target, mass = kind(part, form if step >= n else form[rows])
             losses[rows] = value + (log_total if mass is None else mass * log_total)
             if gradient is not None:
                 gradient[rows] = (p if mass is None else p.mul_(mass[:, None])).sub_(target)
@@ -297,22 +710,27 @@ class _Rows(torch.autograd.Function):
 
 
 def _loss(kind: Kind, logits: Tensor, table: Tensor | Form, reduction: Reduction, check: bool | None) -> Tensor:
-    require_logits(logits)
-    form = as_form(table, logits)
-    look = wants_check(check, logits, form)
+    form = _as_form(table, logits)
+    look = _looks(check, logits)
+    if look and not form.in_range(logits.shape[1]):
+        raise InvalidInput(f"Expected classes from 0 to {logits.shape[1] - 1}, got others in the evidence. Give one output a class.")
     rows: Tensor = _Rows.apply(logits, form, kind, logits.requires_grad and torch.is_grad_enabled())
     return _reduced(rows, reduction, logits, form, look)
 
 
 def _reduced(rows: Tensor, reduction: Reduction, logits: Tensor, form: Form | None, look: bool) -> Tensor:
     if look and not bool(torch.isfinite(rows.detach()).all()):
-        raise why_not_finite(logits.detach(), form)
+        raise _why_not_finite(logits.detach(), form)
     return _reduce(rows, reduction)
 
 
 def _reduce(rows: Tensor, reduction: Reduction) -> Tensor:
-    name = _validate.one_of(("mean", "sum", "none"), reduction=reduction)
-    return rows.mean() if name == "mean" else rows.sum() if name == "sum" else rows
+    if reduction == "mean":
+        return rows.mean()
+    if reduction == "sum":
+        return rows.sum()
+    _validate.one_of(("mean", "sum", "none"), reduction=reduction)
+    return rows
 
 
 def _wide(logits: Tensor) -> Tensor:
@@ -320,29 +738,28 @@ def _wide(logits: Tensor) -> Tensor:
 
 
 def _log_prior(prior: Tensor, logits: Tensor, check: bool | None) -> Tensor:
-    require_logits(logits)
     if prior.shape not in (logits.shape, logits.shape[1:]):
         raise InvalidInput(
             f"Expected a prior of shape {tuple(logits.shape[1:])} or {tuple(logits.shape)}, got {tuple(prior.shape)}. Weigh each class."
         )
     weights = prior.detach().to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
-    if wants_check(check, logits) and not bool(((weights >= 0) & (weights < math.inf)).all() & (weights > 0).any(dim=-1).all()):
+    if _looks(check, logits) and not bool(((weights >= 0) & (weights < math.inf)).all() & (weights > 0).any(dim=-1).all()):
         raise InvalidInput(
             "Expected a prior of finite weights, none negative and some above 0 in each row, got others. Give probabilities of the classes."
         )
     return weights.log().expand(logits.shape)
 
 
-def require_logits(logits: Tensor) -> None:
+def _require_logits(logits: Tensor) -> None:
     """(n, K) floating, at least one row and two classes."""
     if not isinstance(logits, Tensor) or logits.ndim != 2 or not logits.is_floating_point() or not len(logits) or logits.shape[1] < 2:
         found = f"shape {tuple(logits.shape)} of {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
         raise InvalidInput(f"Expected logits as a float tensor (n, K) with n >= 1 and K >= 2, got {found}. Give one output a class.")
 
 
-def as_form(table: Tensor | Form, logits: Tensor, log_prior: Tensor | None = None) -> Form:
-    """The table as a form of the logits' shape, plus a prior's logarithms if given."""
-    require_logits(logits)
+def _as_form(table: Tensor | Form, logits: Tensor) -> Form:
+    """The table as a form of the logits' shape."""
+    _require_logits(logits)
     n, k = logits.shape
     if isinstance(table, Tensor):
         if table.shape != logits.shape:
@@ -361,51 +778,41 @@ def as_form(table: Tensor | Form, logits: Tensor, log_prior: Tensor | None = Non
         raise InvalidInput(f"Expected evidence over the model's {k} outputs, got another number of classes. Give the model K outputs.")
     if any(t.requires_grad for t in table.tensors):
         raise InvalidInput("Expected evidence without a gradient, got a tensor that requires one: it would get none. Detach it.")
-    return table if log_prior is None else Sum((table, Dense(log_prior)))
+    return table
 
 
-def wants_check(check: bool | None, logits: Tensor, form: Form | None = None) -> bool:
-    """Whether values are to be checked; refuses classes out of range if so."""
-    look = logits.device.type == "cpu" if check is None else check
-    if look and form is not None and not form.in_range(logits.shape[1]):
-        raise InvalidInput(f"Expected classes from 0 to {logits.shape[1] - 1}, got others in the evidence. Give one output a class.")
-    return look
+def _looks(check: bool | None, values: Tensor) -> bool:
+    """Whether values are looked at: by default not on a GPU, which would have to be waited for."""
+    return values.device.type == "cpu" if check is None else check
 
 
-def require_labels(logits: Tensor, labels: Tensor, check: bool | None) -> bool:
+def _require_labels(logits: Tensor, labels: Tensor, check: bool | None) -> bool:
     """Hard labels that fit the logits; whether values are to be checked."""
-    require_logits(logits)
+    _require_logits(logits)
     if not isinstance(labels, Tensor) or labels.shape != logits.shape[:1] or labels.dtype != torch.int64:
         found = f"shape {tuple(labels.shape)} of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
         raise InvalidInput(f"Expected labels as ({len(logits)},) int64 codes, got {found}. Pass torch.from_numpy(noisy.hard_codes()).")
-    look = wants_check(check, logits)
+    look = _looks(check, logits)
     if look and not bool(((labels >= 0) & (labels < logits.shape[1])).all()):
         raise InvalidInput(f"Expected label codes from 0 to {logits.shape[1] - 1}, got others. Give the model one output a class.")
     return look
 
 
-def require_generator(generator: object) -> None:
-    """A torch.Generator."""
-    if not isinstance(generator, torch.Generator):
-        found = type(generator).__name__
-        raise InvalidInput(f"Expected a torch.Generator, got {found}. Pass generator=torch.Generator().manual_seed(0).")
-
-
-def why_not_finite(logits: Tensor, form: Form | None) -> InvalidInput:
+def _why_not_finite(logits: Tensor, form: Form | None) -> InvalidInput:
     """The error for a loss that is not finite."""
     wide = logits.float()
     if bool((bad := wide.isnan().any(dim=1) | (wide == torch.inf).any(dim=1)).any()):
         return InvalidInput(
-            f"Expected finite logits, got NaN or inf in {_rows(bad)}. Training has diverged or the inputs hold NaN: lower the "
+            f"Expected finite logits, got NaN or inf in {_which(bad)}. Training has diverged or the inputs hold NaN: lower the "
             "learning rate, clip gradients, check the inputs."
         )
     if form is not None:
         table = form.expand(logits.shape[1])
         if bool((bad := (table.isnan() | (table == torch.inf)).any(dim=1)).any()):
-            return InvalidInput(f"Expected evidence of numbers, got NaN or +inf in {_rows(bad)}. Make it with evidence_of(noisy).")
+            return InvalidInput(f"Expected evidence of numbers, got NaN or +inf in {_which(bad)}. Make it with evidence_of(noisy).")
         if bool((bad := (table == -torch.inf).all(dim=1)).any()):
             return InvalidInput(
-                f"Expected a likelihood above 0 for some class of every row, got 0 for all in {_rows(bad)}. The evidence contradicts "
+                f"Expected a likelihood above 0 for some class of every row, got 0 for all in {_which(bad)}. The evidence contradicts "
                 "itself: were draws of different rows combined?"
             )
     return InvalidInput(
@@ -414,6 +821,6 @@ def why_not_finite(logits: Tensor, form: Form | None) -> InvalidInput:
     )
 
 
-def _rows(bad: Tensor) -> str:
+def _which(bad: Tensor) -> str:
     found = torch.nonzero(bad)[:, 0]
     return f"{len(found)} rows of the batch (first: row {int(found[0])})"

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from labeldp.deep._forms import Form
+from labeldp.deep._losses import Form
 from labeldp.errors import InvalidInput, LabelDPError
 
 Precision = Literal["auto", "float32", "bf16"]

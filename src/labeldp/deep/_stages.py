@@ -15,11 +15,17 @@ from numpy.typing import NDArray
 from torch import nn
 
 from labeldp.deep._checkpoint import Checkpoint, evidence_digest
-from labeldp.deep._evidence import debias_weights, evidence_of
-from labeldp.deep._forms import Dense, Form
 from labeldp.deep._inputs import Inputs
 from labeldp.deep._loop import Epoch, predict, train
-from labeldp.deep._losses import cross_entropy, debiased_loss, generalised_cross_entropy
+from labeldp.deep._losses import (
+    Dense,
+    Form,
+    cross_entropy,
+    debias_weights,
+    debiased_loss,
+    evidence_of,
+    generalised_cross_entropy,
+)
 from labeldp.deep._placement import Precision, from_first, is_first
 from labeldp.deep._recipe import Recipe, default_recipe
 from labeldp.errors import InvalidInput, LostClassWarning
