@@ -8,7 +8,7 @@ from labeldp.custody import _door as door
 from labeldp.custody._request import Account
 from labeldp.custody._row_ids import RowIds
 from labeldp.custody._run import Run
-from labeldp.custody._stream import StreamRun
+from labeldp.custody._stream import TablePin
 from labeldp.laws import Law
 from labeldp.ledger._ledger import Ledger, Spending
 from labeldp.receipt import Receipt
@@ -28,7 +28,7 @@ def charge(ledger: Ledger, **facts: Any) -> Receipt:
     return ledger.charge(Spending(**facts), **own)
 
 
-def stream_run(law: Law, *, classes: Sequence[object], **facts: Any) -> StreamRun:
-    """`StreamRun`; what is not its own is the account's."""
+def table_pin(law: Law, *, classes: Sequence[object], **facts: Any) -> TablePin:
+    """`TablePin`; what is not its own is the account's."""
     own = {name: facts.pop(name) for name in ("unit_name", "id_name", "stage", "prior", "facts") if name in facts}
-    return StreamRun(law, classes, Account(**facts), **own)
+    return TablePin(law, classes, Account(**facts), **own)

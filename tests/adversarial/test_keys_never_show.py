@@ -21,7 +21,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from tests.cli.commands import SENTINEL, run
-from tests.runs import open_run, stream_run
+from tests.runs import open_run, table_pin
 
 import labeldp as ldp
 from labeldp.custody._answers import GroupQuestion, answer_groups
@@ -29,7 +29,7 @@ from labeldp.custody._batches import RunSecret
 from labeldp.custody._charge import begin, fresh_secret
 from labeldp.custody._request import Account, Request
 from labeldp.custody._row_ids import RowIds
-from labeldp.custody._stream import StreamRun
+from labeldp.custody._stream import TableDraw
 from labeldp.noise._keys import Key
 from labeldp.noise._secrets import KeySource, Secret
 
@@ -293,7 +293,7 @@ def test_release(watch: Watch, key: str, tmp_path: Path, monkeypatch: pytest.Mon
         key = "env:RELEASE_KEY"
     monkeypatch.setenv("LABELDP_DEBUG", "1")
     if dies:
-        monkeypatch.setattr(StreamRun, "settle", lambda *_: 1 / 0)
+        monkeypatch.setattr(TableDraw, "settle", lambda *_: 1 / 0)
     for _ in range(2):
         code, said, error = release(table(tmp_path / "in.parquet"), place, key, "--json")
         assert (code == 0) is not dies
@@ -339,7 +339,7 @@ def test_a_raw_label_that_is_not_declared_shows_nowhere(watch: Watch, ledger: ld
 def test_values_that_hold_a_secret_neither_show_nor_pickle_it(watch: Watch, ledger: ldp.Ledger) -> None:
     halves = fresh_secret(ledger)
     unfinished = open_run(LABELS, classes=CLASSES, epsilon=1.0, laws={}, dataset="d", rows=RowIds.of(IDS), ledger=ledger)
-    streamed = stream_run(LAW, classes=CLASSES, dataset="e", column="y", ledger=ledger)
+    streamed = table_pin(LAW, classes=CLASSES, dataset="e", column="y", ledger=ledger)
     held = [halves, halves.secret, halves.stored, KeySource.of(ledger.key).fetch(), unfinished, unfinished._charge, streamed]
     for value in held:
         print(variables(value), f"{value}", f"{value!r}")
@@ -364,9 +364,9 @@ def test_errors_show_no_secret_even_with_the_variables_of_every_frame(watch: Wat
         open_run(LABELS, **unfinished, ledger=ldp.Ledger(ledger.location, key=other))
 
     def streamed() -> None:
-        run = stream_run(ldp.RandomizedResponse(3, 50.0), classes=CLASSES, dataset="d", column="label", ledger=poor)
-        run.pin(np.zeros(3, np.int32), ids=np.arange(3))
-        run.charge()
+        pin = table_pin(ldp.RandomizedResponse(3, 50.0), classes=CLASSES, dataset="d", column="label", ledger=poor)
+        pin.add(np.zeros(3, np.int32), ids=np.arange(3))
+        pin.charge()
 
     def repeated_ids() -> None:
         ldp.privatize(LABELS, LAW, classes=CLASSES, dataset="new", ids=IDS // 2, ledger=ledger)

@@ -12,7 +12,7 @@ import pytest
 
 import labeldp as ldp
 from labeldp.app import stage
-from labeldp.custody._stream import StreamRun
+from labeldp.custody._stream import TableDraw
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, ReleaseError
 from labeldp.ledger._ledger import Ledger
 from labeldp.tables._priors import PriorTable
@@ -52,7 +52,7 @@ def test_a_looked_up_prior_whose_keys_change_is_a_new_charge(tmp_path: Path, mon
     spec = ldp.ReleaseSpec("y", list(range(K)), 1.0, "rr-with-prior", id="id", prior=prior, dataset="d")
     pq.write_table(table(), source)
     with monkeypatch.context() as killing, pytest.raises(Killed):
-        dies(killing, StreamRun, dies_at)
+        dies(killing, TableDraw, dies_at)
         ldp.release(source, tmp_path / "out.parquet", spec, ledger)
     pq.write_table(table(segments=11), source)  # the same ids and labels, but the prior says something else of them
     with pytest.raises(BudgetExceeded):

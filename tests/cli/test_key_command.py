@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.cli.commands import run
-from tests.runs import stream_run
+from tests.runs import table_pin
 
 import labeldp as ldp
-from labeldp.custody._stream import StreamRun
+from labeldp.custody._stream import TableDraw
 from labeldp.ledger._ledger import default_ledger
 from labeldp.ledger._run_store import RunStore
 from labeldp.noise._secrets import KeySource, key_id
@@ -50,9 +50,9 @@ def kept_ids(table: Path) -> list[str | None]:
 def crashed(table: Path, key: Path) -> str:
     """Id of a run that was charged and never finished."""
     ledger = ldp.Ledger(table.with_name("ledger.sqlite"), key=key)
-    unfinished = stream_run(ldp.RandomizedResponse(2, 1.0), classes=["a", "b"], dataset="other", column="y", ledger=ledger)
-    unfinished.pin(np.zeros(10, np.int32), ids=np.arange(10))
-    return unfinished.charge().run_id
+    unfinished = table_pin(ldp.RandomizedResponse(2, 1.0), classes=["a", "b"], dataset="other", column="y", ledger=ledger)
+    unfinished.add(np.zeros(10, np.int32), ids=np.arange(10))
+    return unfinished.charge().receipt.run_id
 
 
 def test_create_says_where_and_never_what(tmp_path: Path) -> None:
@@ -157,11 +157,11 @@ def test_destroy_does_not_wait_for_others(table: Path, key: Path, tmp_path: Path
 
 def test_destroyed_by_force_the_run_can_never_be_finished(table: Path, key: Path) -> None:
     out = ("--out", table.with_name("out.parquet"), "--key", f"file:{key}")
-    real = StreamRun.settle
+    real = TableDraw.settle
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StreamRun, "settle", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(TableDraw, "settle", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert release(table, *out)[0] == 130
-    assert StreamRun.settle is real
+    assert TableDraw.settle is real
     (run_id,) = [each.run_id for each in ldp.Ledger(table.with_name("ledger.sqlite")).runs()]
     assert run("key", "destroy", key, "--force")[0] == 0
     code, _, error = release(table, *out)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.runs import open_run, stream_run
+from tests.runs import open_run, table_pin
 
 import labeldp as ldp
 from labeldp.custody._charge import kept_secret
@@ -337,10 +337,10 @@ def place(tmp_path):
 
 def streamed(ledger, **options):
     """A charged run, with what it draws."""
-    run = stream_run(LAW, classes=range(5), dataset="d", column="y", ledger=ledger, **options)
-    run.pin(LABELS.astype(np.int32), ids=IDS)
-    run.charge()
-    return run, None if run.settled else run.draw(LABELS.astype(np.int32), ids=IDS)[0].log_likelihood()
+    pin = table_pin(LAW, classes=range(5), dataset="d", column="y", ledger=ledger, **options)
+    pin.add(LABELS.astype(np.int32), ids=IDS)
+    run = pin.charge()
+    return run, run.draw(LABELS.astype(np.int32), ids=IDS)[0].log_likelihood()
 
 
 def opened(ledger):

@@ -8,13 +8,14 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
-from tests.runs import stream_run
+from tests.runs import table_pin
 
 import labeldp as ldp
 from labeldp._hash import public_hash
 from labeldp.custody import _stream as stream
 from labeldp.custody._batches import SecondPass
 from labeldp.ledger import _rowset as rowset
+from labeldp.ledger._ledger import RunRecord
 from labeldp.noise._blocks import Blocks, integers_or_names
 
 LABELS = np.random.default_rng(0).integers(6, size=5000).astype(np.int32)
@@ -28,12 +29,11 @@ def ledger(tmp_path):
 
 
 def start(ledger, law, batches, labels=LABELS, ids=None, units=None, prior=None, public="", **options):
-    run = stream_run(law, classes=range(6), dataset="d", column="y", ledger=ledger, **options)
+    pin = table_pin(law, classes=range(6), dataset="d", column="y", ledger=ledger, **options)
     for rows in np.array_split(np.arange(5000), batches):
         given = {"ids": ids, "units": units, "prior": prior}
-        run.pin(labels[rows], **{name: None if array is None else array[rows] for name, array in given.items()})
-    run.charge(public)
-    return run
+        pin.add(labels[rows], **{name: None if array is None else array[rows] for name, array in given.items()})
+    return pin.charge(public)
 
 
 def finish(run, batches, labels=LABELS, ids=None, units=None, prior=None):
@@ -64,9 +64,8 @@ def test_batches_do_not_matter_to_a_picked_up_run(ledger, law):
     np.testing.assert_array_equal(drawn(again), drawn(first))
     np.testing.assert_array_equal(np.concatenate([w for *_, w in again]), np.concatenate([w for *_, w in first]))
     settled = start(ledger, law, 2, ids=IDS, prior=prior)
-    assert settled.settled is not None and settled.settled.artefact == "sha256:0" and ledger.spent("d", "y") == 1.0
-    with pytest.raises(ldp.LedgerError, match="settled"):
-        settled.draw(LABELS[:5])
+    assert isinstance(settled, RunRecord) and settled.artefact == "sha256:0" and settled.receipt.repeated  # which draws nothing
+    assert ledger.spent("d", "y") == 1.0
 
 
 def test_row_numbers_serve_where_there_are_no_ids(ledger):
@@ -108,7 +107,7 @@ def test_units_are_capped_over_all_batches(ledger):
     kept = np.concatenate([rows for _, rows, _ in finish(run, 5, ids=IDS)])
     counts = np.bincount(units[kept], minlength=800)
     np.testing.assert_array_equal(counts, np.minimum(np.bincount(units, minlength=800), 2))
-    assert run.law.epsilon == 0.5 and run.receipt.epsilon == 1.0 and run.receipt.unit == "person"
+    assert run.facts.law.epsilon == 0.5 and run.receipt.epsilon == 1.0 and run.receipt.unit == "person"
 
 
 def test_units_that_change_between_the_passes_are_not_published(ledger):
@@ -155,17 +154,17 @@ def test_capped_rows_in_another_order_in_the_second_pass_are_not_drawn(ledger):
 
 
 def test_nothing_is_drawn_before_the_charge(ledger):
-    run = stream_run(ldp.RandomizedResponse(6, 1.0), classes=range(6), dataset="d", column="y", ledger=ledger)
-    run.pin(LABELS)
-    with pytest.raises(ldp.LedgerError, match="charge"):
-        run.draw(LABELS)
-    assert ledger.runs() == []
+    pin = table_pin(ldp.RandomizedResponse(6, 1.0), classes=range(6), dataset="d", column="y", ledger=ledger)
+    pin.add(LABELS)
+    assert ledger.runs() == [] and not hasattr(pin, "draw") and not hasattr(pin, "receipt")
+    run = pin.charge("columns")
+    assert run.draw(LABELS)[0].blocks[0].receipt == run.receipt == ledger.runs()[0].receipt
 
 
 def test_lookup_charges_nothing(ledger):
-    run = stream_run(ldp.RandomizedResponse(6, 1.0), classes=range(6), dataset="d", column="y", ledger=ledger)
-    run.pin(LABELS, ids=IDS)
-    assert run.lookup() is None and ledger.runs() == []
+    pin = table_pin(ldp.RandomizedResponse(6, 1.0), classes=range(6), dataset="d", column="y", ledger=ledger)
+    pin.add(LABELS, ids=IDS)
+    assert pin.lookup() is None and ledger.runs() == []
 
 
 @pytest.mark.parametrize(

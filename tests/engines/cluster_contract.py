@@ -16,7 +16,7 @@ from tests.engines.faults import ONCE, SENTINEL, injected
 from tests.engines.test_engines_agree import CLASSES, crashed, read, spec_of, table, write
 
 from labeldp.app._release import release
-from labeldp.custody._stream import StreamRun
+from labeldp.custody._stream import TablePin
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.laws import LAWS
 from labeldp.ledger._ledger import Ledger
@@ -108,16 +108,16 @@ class Contract:
     def test_a_table_that_changes_between_the_passes_is_not_published(
         self, cluster: Cluster, tmp_path: Path, source: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        charge = StreamRun.charge
+        charge = TablePin.charge
 
-        def then_changes(self: StreamRun, *given: Any, **named: Any) -> Any:
+        def then_changes(self: TablePin, *given: Any, **named: Any) -> Any:
             path = source / "00.parquet"
             rows = pq.read_table(path)
             labels = (rows["label"].to_numpy() + 1) % 10
             pq.write_table(rows.set_column(rows.schema.get_field_index("label"), "label", [labels.astype(np.int32)]), path)
             return charge(self, *given, **named)
 
-        monkeypatch.setattr(StreamRun, "charge", then_changes)
+        monkeypatch.setattr(TablePin, "charge", then_changes)
         with pytest.raises(ReleaseError, match=r"changed while it was read|to finish"):
             cluster.release(source, tmp_path / "out", spec_of(), ledger)
         assert [run.state for run in ledger.runs()] == ["charged"]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.engines.cluster_contract import Contract, files_below, watch
 from tests.engines.test_engines_agree import read, spec_of, table, write
-from tests.runs import stream_run
+from tests.runs import table_pin
 
 from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger
@@ -92,10 +92,10 @@ def test_a_plan_shows_the_job_and_nothing_of_it(spark: Any, capsys: pytest.Captu
     from labeldp.tables.formats._table import Shape
 
     spec, schema = spec_of(), pa.schema([("id", pa.int64()), ("label", pa.int32())])
-    run = stream_run(law_of(spec, 10), classes=spec.classes, dataset="d", column="label", ledger=Ledger(Path("/nowhere/ledger.db")))
+    pin = table_pin(law_of(spec, 10), classes=spec.classes, dataset="d", column="label", ledger=Ledger(Path("/nowhere/ledger.db")))
     engine = on_spark._Spark(spark)
-    with on_spark._quiet(), engine.ship(Shipment(run.for_workers())) as handle:
-        job = PinJob(Work(run.facts, spec, Shape(schema, LabelCodec(spec.classes, "label", pa.int32()), 0), handle))
+    with on_spark._quiet(), engine.ship(Shipment(pin.for_workers())) as handle:
+        job = PinJob(Work(pin.facts, spec, Shape(schema, LabelCodec(spec.classes, "label", pa.int32()), 0), handle))
         engine.flow(spark.range(3).selectExpr("id", "cast(id as int) label"), job, job.schema).explain(True)
     said = capsys.readouterr().out
     assert "PinJob" in said

@@ -6,7 +6,7 @@ Part of the door (`labeldp.custody._door`): raw labels enter as class codes, bat
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labeldp._hash import SetDigest, public_hash
-from labeldp.custody._batches import FirstPass, Ids, PassSums, RunFacts, RunSecret, SecondPass
+from labeldp.custody._batches import FirstPass, Ids, PassSums, RunFacts, RunSecret, SecondPass, SecretParts, blocks_of_rows
 from labeldp.custody._charge import Charge, begin, fresh_secret, kept_secret, warn_of_repeat
 from labeldp.custody._draw import check_contract, law_per_row
 from labeldp.custody._encode import declare
@@ -28,8 +28,7 @@ from labeldp.ledger._entries import File
 from labeldp.ledger._ledger import RunRecord
 from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.ledger._run_store import RunStore
-from labeldp.noise._blocks import ROW
-from labeldp.noise._secrets import KeySource, SecretHalves, UnknownReleaseSecret
+from labeldp.noise._secrets import SecretHalves, UnknownReleaseSecret
 from labeldp.noise._words import Blocks, id_blocks, one_word
 from labeldp.receipt import Receipt
 
@@ -38,11 +37,10 @@ RELEASE = "release"
 """Name of the draw of a release in one stage."""
 
 
-class StreamRun:
-    """One charge over a table that is read twice.
+class TablePin:
+    """The pass over a table before its charge: what it adds up tells later whether the same labelled input came back.
 
-    On one machine: call `pin` for every batch, then `charge`; if `settled` is None, `draw` every batch, `check_pin`, publish, and
-    `settle`. On a cluster the workers run `FirstPass` and `SecondPass`, and `absorb` takes their sums in.
+    On one machine: call `add` for every batch, then `charge`. On a cluster the workers run `FirstPass`, and `absorb` takes their sums in.
 
     Memory: what the row set takes (`RowSetBuilder`), 20 bytes a row where rows are capped per unit on one machine, nothing else that
     grows with n.
@@ -81,59 +79,60 @@ class StreamRun:
         ledger, dataset, column, cap = account.ledger, str(account.dataset), account.column, account.max_rows_per_unit
         if not dataset or ledger is None:
             raise InvalidInput("Expected a ledger and a dataset name: the public name under which this data set's budget is kept.")
-        self.law = law_per_row(law, cap)
+        row_law = law_per_row(law, cap)
         for each in (law,) if stage is None else stage.laws:  # the first stage is charged for all
             check_contract(law_per_row(each, cap))
         share = None if stage is None else stage.share
-        self.facts = RunFacts(dataset, column, unit_name, cap, declare(classes, law.n_classes), self.law, share)
-        self.settled: RunRecord | None = None
+        self.facts = RunFacts(dataset, column, unit_name, cap, declare(classes, law.n_classes), row_law, share)
         self._total, self._stage = law, stage
         self._ledger, self._account = ledger, account
         self._turn = None if stage is None else StageTurn(ledger, dataset, column, stage)
         if self._turn is not None:
             self._turn.check(law, redraw=account.redraw)
         self._more = dict(facts or {})
-        self._halves: dict[str, SecretHalves] = {}
-        crashed = self._crashed()
-        self._fresh: SecretHalves | None = fresh_secret(ledger)
-        self.candidates = (self._candidate(self._fresh), *crashed)
+        self._id_name, self._prior = id_name, prior
+        crashed, self._fresh = self._crashed(), fresh_secret(ledger)
+        self._halves = {each.run_id: each for each in (self._fresh, *crashed)}
+        self.candidates = tuple(RunSecret(each.run_id, each.secret, self.facts) for each in self._halves.values())
         self._first = FirstPass(self.facts, self.candidates)
         self._units = _Units()
         self._row_set: RowSetBuilder | None = None
         self._distinct = False
-        self._id_name = id_name
-        self._prior = prior
         self._rows = 0
-        self._second: SecondPass | None = None
-        self._charge: Charge | None = None
-        self._kept: NDArray[np.bool_] | None = None
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("A run holds a secret, so it is never pickled.")
+        raise TypeError("A pass over a table holds secrets, so it is never pickled.")
 
     @property
-    def receipt(self) -> Receipt:
-        """The charge; only after `charge`."""
-        if self._charge is None:
-            raise LedgerError("Expected charge() before this: nothing is drawn without a receipt.")
-        return self._charge.receipt
+    def sums(self) -> PassSums:
+        """What the pass has added up."""
+        return self._first.sums
 
-    # First pass ---------------------------------------------------------------------------------------------------------------------
+    @property
+    def stage_name(self) -> str:
+        """Name of the draw."""
+        return RELEASE if self._stage is None else self._stage.name
 
-    def pin(self, codes: NDArray[np.int32], *, ids: Ids | None = None, units: Ids | None = None, prior: Array | None = None) -> None:
-        """Take note of a batch: (n,) codes, (n,) ids, (n,) units, (n, K) prior, as `draw` will be given them."""
+    def for_workers(self) -> SecretParts:
+        """What workers need to have the secrets of this pass (`labeldp.custody._batches.run_secrets_of`); send it to them privately."""
+        return [(run_id, *halves.for_worker()) for run_id, halves in self._halves.items()]
+
+    # Rows ----------------------------------------------------------------------------------------------------------------------------
+
+    def add(self, codes: NDArray[np.int32], *, ids: Ids | None = None, units: Ids | None = None, prior: Array | None = None) -> None:
+        """Take note of a batch: (n,) codes, (n,) ids, (n,) units, (n, K) prior, as `TableDraw.draw` will be given them."""
         start, self._rows = self._rows, self._rows + len(codes)
         found = self._first.add(codes, ids, start, units, prior)
         if ids is not None or units is not None:
             self._row_set = self._row_set or self.row_set_builder()
             self._row_set.add(ids, units)
         if units is not None:
-            words = [one_word(secret.key("unit-cap"), blocks) for secret, blocks in zip(self.candidates, found, strict=True)]
+            words = {each.run_id: one_word(each.key("unit-cap"), blocks) for each, blocks in zip(self.candidates, found, strict=True)}
             self._units.add(id_blocks(units, self.candidates[0].key("ids")), words)
 
     def absorb(self, sums: PassSums, rows: RowSetBuilder | None = None) -> None:
         """Take in what a worker added up over its part of the table; the engine calls `require_distinct`."""
-        self._first.sums.merge(sums)
+        self.sums.merge(sums)
         if rows is not None:
             if self._row_set is None:
                 self._row_set = rows
@@ -145,7 +144,7 @@ class StreamRun:
         return self._ledger.row_set_builder(self._id_name, self.facts.unit, integers=integers)
 
     def require_distinct(self, look: Callable[[], bool]) -> None:
-        """Refuse ids that occur twice, after the first pass: by the number of different ones.
+        """Refuse ids that occur twice, after all rows: by the number of different ones.
 
         `look` tells where that cannot, since two hashes of text are equal, or no set is kept: whether some id occurs twice.
         """
@@ -154,27 +153,16 @@ class StreamRun:
             raise InvalidInput("Expected different ids, but some id occurs more than once. Each row needs an id of its own.")
         self._distinct = True
 
+    # The prior of all rows -----------------------------------------------------------------------------------------------------------
+
     @property
     def prior_digest(self) -> str:
         """Digest of the side of all rows, "" where the law uses no prior."""
         return self.sums.side.hexdigest() if self._total.uses_prior else ""
 
-    @property
-    def sums(self) -> PassSums:
-        """What the first pass has added up."""
-        return self._first.sums
-
-    def lookup(self, public_digest: str = "") -> RunRecord | None:
-        """The charged or settled run that this input would repeat, after the first pass; charges nothing.
-
-        `public_digest` names the public columns where there are no ids.
-        """
-        if self.sums.ids.count and not self._distinct:
-            self.require_distinct(lambda: True)
-        plan = self._plan(public_digest)
-        if self._turn is not None:
-            self._turn.check_same(plan.identity, lambda halves: self._pin_of(RunSecret(halves.run_id, halves.secret, self.facts)))
-        return self._ledger.find(plan.column.dataset, plan.column.column, plan.identity)
+    def take_side(self, side: SetDigest, told: NDArray[np.uint8] | None = None) -> None:
+        """Take in what the prior decides of all rows, where this pass has not asked it; `told` as in `PassSums`."""
+        self.sums.side, self.sums.told = side, self.sums.told if told is None else told
 
     def planned(self, public_digest: str = "") -> RunSecret | None:
         """The secret that `charge` is about to draw with, of a run to pick up or a new one; None where this very release was made before.
@@ -186,15 +174,11 @@ class StreamRun:
             return None if self._turn.is_done else self.candidates[-1]
         for secret in self.candidates[1:] if known is not None and known.state == "charged" else ():
             pin = RunStore(self._ledger.run_dir(secret.run_id)).read("pin")
-            if known is not None and secret.run_id == known.run_id and pin == self.sums.pins[secret.run_id].hexdigest().encode():
+            if known is not None and secret.run_id == known.run_id and pin == self._pin_of(secret).encode():
                 return secret
-        identity = self._plan(public_digest).identity
+        identity = self._request(public_digest).identity
         runs = [] if self._account.redraw else self._ledger.runs(self.facts.dataset, self.facts.column)
         return None if any(run.state == "settled" and run.identity == identity for run in runs) else self.candidates[0]
-
-    def take_side(self, side: SetDigest, told: NDArray[np.uint8] | None = None) -> None:
-        """Take in what the prior decides of all rows, before `charge`, where the first pass has not asked it; `told` as in `PassSums`."""
-        self.sums.side, self.sums.told = side, self.sums.told if told is None else told
 
     def check_may_ask(self, secret: RunSecret, noted: bool) -> None:
         """Refuse to ask a prior again of which it cannot be told whether something was drawn with former answers.
@@ -215,106 +199,48 @@ class StreamRun:
         elif RunStore(self._ledger.run_dir(run_id)).read(f"{RELEASE}.side") not in (None, side.encode()):
             raise lost_answers(run_id)
 
-    def charge(self, public_digest: str = "") -> Receipt:
-        """Charge the run, pick up the crashed one that this input belongs to, or find the settled one that it repeats (`settled`)."""
-        self.lookup(public_digest)
-        plan = self._plan(public_digest)
-        if self._stage is None or self._stage.number == 1:
-            check_told_apart(self.law, self.sums.told, self.facts.values, self.sums.rows)
-        coverage = None if self._row_set is None else self._row_set.finish()
-        charge = begin(plan, self._account, pin_of=self._pin_of, fresh=self._fresh, coverage=coverage)
-        self._fresh = self._row_set = None
-        self._charge, self.settled = charge, charge.settled
+    # The charge ----------------------------------------------------------------------------------------------------------------------
+
+    def lookup(self, public_digest: str = "") -> RunRecord | None:
+        """The charged or settled run that this input would repeat, after all rows; charges nothing.
+
+        `public_digest` names the public columns where there are no ids.
+        """
+        if self.sums.ids.count and not self._distinct:
+            self.require_distinct(lambda: True)
+        request = self._request(public_digest)
         if self._turn is not None:
-            self.settled = self._turn.begin(charge.run_id, self._named_prior, self.prior_digest)
-        elif self._prior is not None and charge.store is not None and charge.settled is None:
+            self._turn.check_same(request.identity, lambda halves: self._pin_of(RunSecret(halves.run_id, halves.secret, self.facts)))
+        return self._ledger.find(self.facts.dataset, self.facts.column, request.identity)
+
+    def charge(self, public_digest: str = "") -> "TableDraw | RunRecord":
+        """Charge the run, or pick up the crashed one that this input belongs to: it may draw. Else the settled run that it repeats."""
+        self.lookup(public_digest)
+        if self._stage is None or self._stage.number == 1:
+            check_told_apart(self.facts.law, self.sums.told, self.facts.values, self.sums.rows)
+        coverage = None if self._row_set is None else self._row_set.finish()
+        charge = begin(self._request(public_digest), self._account, pin_of=self._pin_of, fresh=self._fresh, coverage=coverage)
+        self._row_set = None
+        settled = self._settled(charge)
+        if settled is not None:
+            warn_of_repeat(charge.receipt, "the labels of the table given now are not in it")
+            return replace(settled, receipt=charge.receipt)
+        if charge.secret is None:
+            raise LedgerError(f"Expected a run that may still draw, but run {charge.run_id} has settled meanwhile. Run this again.")
+        kept = self._units.kept(charge.run_id, self.facts.max_rows_per_unit)
+        return TableDraw(charge, charge.secret, self, self._halves[charge.run_id], kept, self._turn)
+
+    def _settled(self, charge: Charge) -> RunRecord | None:
+        """The settled run that was found, or a stage's; None where something is to be drawn, with the prior that is on disk now."""
+        if self._turn is not None:
+            return self._turn.begin(charge.run_id, self._named_prior, self.prior_digest)
+        if self._prior is not None and charge.store is not None and charge.settled is None:
             # a prior that could be asked twice is drawn with once
             charge.store.keep(f"{RELEASE}.side", self.prior_digest.encode())
             self.check_side(charge.run_id, self.prior_digest)
-        if self.settled is not None:
-            warn_of_repeat(charge.receipt, "the labels of the table given now are not in it")
-        if charge.secret is not None and self.settled is None:
-            place, chosen = next((i, each) for i, each in enumerate(self.candidates) if each.run_id == charge.run_id)
-            self.secret, self._rows = chosen, 0
-            self._second = SecondPass(self.facts, chosen, charge.receipt, self.prior_digest, self.stage_name)
-            self._kept = self._units.kept(place, self.facts.max_rows_per_unit)
-        self._units.forget()
-        self._halves = {} if self._second is None else {charge.run_id: self._halves[charge.run_id]}
-        return charge.receipt
+        return charge.settled
 
-    def for_workers(self) -> list[tuple[str, bytes, KeySource | None]]:
-        """What workers need to have the secrets of this pass (`labeldp.custody._batches.run_secrets_of`); send it to them privately."""
-        return [(run_id, *halves.for_worker()) for run_id, halves in self._halves.items()]
-
-    # Second pass ---------------------------------------------------------------------------------------------------------------------
-
-    def draw(
-        self,
-        codes: NDArray[np.int32],
-        *,
-        ids: Ids | None = None,
-        units: Ids | None = None,
-        prior: Array | None = None,
-        ordered: bool = True,
-    ) -> tuple[NoisyLabels, NDArray[np.bool_], NDArray[np.uint64] | None]:
-        """Draw a batch.
-
-        Parameters
-        ----------
-        codes, ids, units, prior
-            As in `pin`.
-        ordered : bool
-            Whether words are wanted.
-
-        Returns
-        -------
-        noisy : NoisyLabels
-            Of the rows within their unit's cap, and of the stage's part.
-        kept : (n,) bool
-            Marks these rows.
-        words : uint64, one for each of these rows, or None
-            Secret and random, to order the output by: the same whatever order the rows come in.
-        """
-        second = self.second
-        start, self._rows = self._rows, self._rows + len(codes)
-        drawn = second.draw(codes, ids, start, prior, self._kept_of(start, codes, ids), units=units)
-        return drawn.noisy, drawn.kept, second.order_words(drawn.blocks) if ordered else None
-
-    @property
-    def second(self) -> SecondPass:
-        """The pass that draws."""
-        _ = self.receipt  # says what is missing
-        if self._second is None:
-            raise LedgerError("Expected a charged run that has not settled: call charge() first, and draw only if `settled` is None.")
-        return self._second
-
-    def check_pin(self, check: tuple[int, int, int] | None = None) -> None:
-        """Refuse to publish if the second pass did not read what the first one did; `check` is what workers came to."""
-        run_id = self.receipt.run_id
-        if (self.second.sums.check(run_id) if check is None else check) != self.sums.check(run_id):
-            raise changed_input()
-
-    def announce(self, files: Sequence[File], drawn: str) -> None:
-        """Write the output's files, and the digest of what was drawn, into the ledger, before the files get their final names."""
-        intend = self._ledger.intend if self._turn is None else self._turn.announce
-        intend(self.receipt.run_id, files, {self.stage_name: drawn})
-
-    def settle(self, artefact: str) -> None:
-        """Record the digest of the published output and destroy the secret; of stages, after the last one."""
-        if self._turn is not None:
-            self._turn.finish(artefact)
-            return
-        if self._charge is not None:
-            self._charge.settle(artefact)
-
-    # Details --------------------------------------------------------------------------------------------------------------------------
-
-    @property
-    def stage_name(self) -> str:
-        """Name of the draw."""
-        return RELEASE if self._stage is None else self._stage.name
-
-    def _plan(self, public_digest: str) -> Request:
+    def _request(self, public_digest: str) -> Request:
         sums = self.sums
         drawn = {"law": self._total.to_dict(), "stage": RELEASE} if self._stage is None else self._stage.facts()
         return Request(
@@ -334,56 +260,143 @@ class StreamRun:
     def _pin_of(self, secret: RunSecret) -> str:
         return self.sums.pins[secret.run_id].hexdigest() if any(map(secret.is_of, self.candidates)) else ""
 
-    def _candidate(self, halves: SecretHalves) -> RunSecret:
-        self._halves[halves.run_id] = halves
-        return RunSecret(halves.run_id, halves.secret, self.facts)
-
-    def _crashed(self) -> list[RunSecret]:
-        """Runs of this column that were charged and never settled, newest first."""
-        found: list[RunSecret] = []
+    def _crashed(self) -> list[SecretHalves]:
+        """Secrets of runs of this column that were charged and never settled, newest first."""
+        found: list[SecretHalves] = []
         runs = self._ledger.runs(self.facts.dataset, self.facts.column) if self._turn is None else self._turn.runs
         for record in reversed(runs):
             if record.state != "charged" or len(found) == _CRASHED_RUNS_TRIED:
                 continue
             with contextlib.suppress(UnknownReleaseSecret):  # `begin` says so, if this is the run to pick up
                 halves = kept_secret(self._ledger, record.run_id)
-                found += [] if halves is None else [self._candidate(halves)]
+                found += [] if halves is None else [halves]
         return found
 
-    def _kept_of(self, start: int, codes: NDArray[np.int32], ids: Ids | None) -> NDArray[np.bool_]:
+
+class TableDraw:
+    """The pass over a table after its charge: it draws the rows that were pinned, compares them with the pin, and settles.
+
+    On one machine: call `draw` for every batch, `check_pin`, publish, and `settle`. On a cluster the workers run `SecondPass`.
+    Made by `TablePin.charge` alone, so nothing is drawn before it is charged.
+
+    Attributes
+    ----------
+    receipt : Receipt
+    facts : RunFacts
+    secret : RunSecret
+    prior : str
+        Digest of the side of all rows, "" where the law uses no prior.
+    stage_name : str
+        Name of the draw.
+    n_rows : int
+        Rows of the table.
+    """
+
+    def __init__(
+        self, charge: Charge, secret: RunSecret, pin: TablePin, halves: SecretHalves, kept: "_KeptRows | None", turn: StageTurn | None
+    ) -> None:
+        assert charge.ledger is not None
+        self.receipt: Receipt = charge.receipt
+        self.facts, self.secret, self.prior, self.stage_name = pin.facts, secret, pin.prior_digest, pin.stage_name
+        self.n_rows = pin.sums.rows
+        self._charge, self._ledger, self._turn = charge, charge.ledger, turn
+        self._pinned, self._halves, self._kept = pin.sums.check(charge.run_id), halves, kept
+        self._second = SecondPass(self.facts, secret, self.receipt, self.prior, self.stage_name)
+        self._rows = 0
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A draw holds a secret, so it is never pickled.")
+
+    def for_workers(self) -> SecretParts:
+        """As `TablePin.for_workers`, for this pass."""
+        return [(self._halves.run_id, *self._halves.for_worker())]
+
+    def draw(
+        self,
+        codes: NDArray[np.int32],
+        *,
+        ids: Ids | None = None,
+        units: Ids | None = None,
+        prior: Array | None = None,
+        ordered: bool = True,
+    ) -> tuple[NoisyLabels, NDArray[np.bool_], NDArray[np.uint64] | None]:
+        """Draw a batch.
+
+        Parameters
+        ----------
+        codes, ids, units, prior
+            As in `TablePin.add`.
+        ordered : bool
+            Whether words are wanted.
+
+        Returns
+        -------
+        noisy : NoisyLabels
+            Of the rows within their unit's cap, and of the stage's part.
+        kept : (n,) bool
+            Marks these rows.
+        words : uint64, one for each of these rows, or None
+            Secret and random, to order the output by: the same whatever order the rows come in.
+        """
+        start, self._rows = self._rows, self._rows + len(codes)
+        drawn = self._second.draw(codes, ids, start, prior, self._within_cap(start, len(codes), ids), units=units)
+        return drawn.noisy, drawn.kept, self._second.order_words(drawn.blocks) if ordered else None
+
+    def _within_cap(self, start: int, n: int, ids: Ids | None) -> NDArray[np.bool_] | None:
         """(n,) bool: which of these rows are within their unit's cap; they must stand where they stood in the first pass."""
         if self._kept is None:
-            return np.ones(len(codes), bool)
-        rows = slice(start, start + len(codes))
-        blocks = Blocks(ROW, range(start, start + len(codes))) if ids is None else id_blocks(ids, self.secret.key("ids"))
-        if not np.array_equal(one_word(self.secret.key("unit-cap"), blocks), self._units.words[rows]):
+            return None
+        words = one_word(self.secret.key("unit-cap"), blocks_of_rows(n, start, ids, self.secret.key("ids")))
+        rows = slice(start, start + n)
+        if not np.array_equal(words, self._kept.words[rows]):
             raise changed_input()  # which the pin does not see: it knows no order
-        return self._kept[rows]
+        return self._kept.kept[rows]
+
+    def check_pin(self, check: tuple[int, int, int] | None = None) -> None:
+        """Refuse to publish if this pass did not read what the first one did; `check` is what workers came to."""
+        if (self._second.sums.check(self.receipt.run_id) if check is None else check) != self._pinned:
+            raise changed_input()
+
+    def announce(self, files: Sequence[File], drawn: str) -> None:
+        """Write the output's files, and the digest of what was drawn, into the ledger, before the files get their final names."""
+        intend = self._ledger.intend if self._turn is None else self._turn.announce
+        intend(self.receipt.run_id, files, {self.stage_name: drawn})
+
+    def settle(self, artefact: str) -> None:
+        """Record the digest of the published output and destroy the secret; of stages, after the last one."""
+        if self._turn is not None:
+            self._turn.finish(artefact)
+        else:
+            self._charge.settle(artefact)
+
+
+@dataclass(frozen=True, eq=False)
+class _KeptRows:
+    """Which rows of a table are within their unit's cap, and the words that decide it: (n,) bool and (n,) uint64."""
+
+    kept: NDArray[np.bool_]
+    words: NDArray[np.uint64]
 
 
 @dataclass
 class _Units:
-    """Who each row of a table on one machine is about, and the words that decide which rows of a unit are kept."""
+    """Who each row of a table on one machine is about, and the words that would decide which rows of a unit are kept, by run id."""
 
     codes: list[NDArray[np.uint64]] = field(default_factory=list)
-    per_candidate: list[list[NDArray[np.uint64]]] = field(default_factory=list)
-    words: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    words: dict[str, list[NDArray[np.uint64]]] = field(default_factory=dict)
 
-    def add(self, units: Blocks, words: Sequence[NDArray[np.uint64]]) -> None:
+    def add(self, units: Blocks, words: Mapping[str, NDArray[np.uint64]]) -> None:
         self.codes.append(units.halves()[0].copy())
-        self.per_candidate = self.per_candidate or [[] for _ in words]
-        for known, new in zip(self.per_candidate, words, strict=True):
-            known.append(new)
+        for run_id, new in words.items():
+            self.words.setdefault(run_id, []).append(new)
 
-    def kept(self, place: int, cap: int) -> NDArray[np.bool_] | None:
-        """(n,) bool: rows within the cap, by the words of this candidate; None where no units were given."""
+    def kept(self, run_id: str, cap: int) -> _KeptRows | None:
+        """Rows within the cap, by the words of this run; None where no units were given. What was noted is forgotten."""
         if not self.codes:
             return None
-        self.words = np.concatenate(self.per_candidate[place])
-        return keep_within_cap(np.concatenate(self.codes), self.words, cap)
-
-    def forget(self) -> None:
-        self.codes, self.per_candidate = [], []
+        words, codes = np.concatenate(self.words.pop(run_id)), np.concatenate(self.codes)
+        self.codes, self.words = [], {}
+        return _KeptRows(keep_within_cap(codes, words, cap), words)
 
 
 def ids_repeat(batches: Callable[[], Iterable[Ids]]) -> bool:

@@ -13,8 +13,8 @@ from typing import Protocol
 
 from labeldp.custody._request import Account, Overlap
 from labeldp.custody._row_ids import joined
-from labeldp.custody._stream import StreamRun
-from labeldp.ledger._ledger import Ledger
+from labeldp.custody._stream import TableDraw, TablePin
+from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.receipt import Receipt
 from labeldp.tables._priors import OpenPrior, opened, prior_identity
 from labeldp.tables._spec import ReleaseSpec, law_of
@@ -37,7 +37,7 @@ class Passes(Protocol):
         """Between the passes, for a prior that is asked once: ask it, and write what it says. No label is read."""
         ...
 
-    def draw(self, made: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
+    def draw(self, run: TableDraw, made: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
         """Second pass: draw every row, with the answers if there are any, and write it; refuse another input than was pinned."""
         ...
 
@@ -67,7 +67,7 @@ class Engine(Protocol):
         """The classes as values of the label column; a table that lacks a column, or was released already, is refused."""
         ...
 
-    def passes(self, spec: ReleaseSpec, codec: LabelCodec, run: StreamRun, prior: OpenPrior | None) -> Passes:
+    def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> Passes:
         """The passes of one run; a prior that is asked once is not theirs to ask."""
         ...
 
@@ -114,28 +114,30 @@ class _Release:
 
     def run(self, folder: Path) -> TableRelease:
         """Both passes, then publish and settle."""
-        prior, run = self._prior, self._begin()
+        prior, pin = self._prior, self._begin()
         once = prior if prior is not None and not prior.exact else None
-        passes = self._engine.passes(self._spec, self._codec, run, prior if once is None else None)
+        passes = self._engine.passes(self._spec, self._codec, pin, prior if once is None else None)
         rows = passes.pin()
-        self._out.check_owner(run.lookup(rows))
-        answers = AskedOnce(run, self._ledger, self._out.out.place)
-        receipt = run.charge(rows) if once is None else answers.charge(partial(passes.ask, prior=once), rows)
-        if run.settled is not None:
-            return self._done(receipt, self._out.repeat(receipt, run.settled.artefact), repeated=True)
-        made = ReleaseFacts(self._spec, self._dataset, self._codec.classes, run.law, receipt, None if prior is None else prior.facts)
-        with self._out.staging(receipt.run_id) as staging:
-            written = passes.draw(made, staging, folder, answers.files)
+        self._out.check_owner(pin.lookup(rows))
+        answers = AskedOnce(pin, self._ledger, self._out.out.place)
+        run = pin.charge(rows) if once is None else answers.charge(partial(passes.ask, prior=once), rows)
+        if isinstance(run, RunRecord):
+            return self._done(run.receipt, self._out.repeat(run.receipt, run.artefact), repeated=True)
+        made = ReleaseFacts(
+            self._spec, self._dataset, self._codec.classes, run.facts.law, run.receipt, None if prior is None else prior.facts
+        )
+        with self._out.staging(run.receipt.run_id) as staging:
+            written = passes.draw(run, made, staging, folder, answers.files)
             facts = manifest(made, written, many=self._engine.many)
             self._out.publish(run, facts, written.parts, written.digest(many=self._engine.many))
         answers.forget()
-        return self._done(receipt, facts, repeated=False)
+        return self._done(run.receipt, facts, repeated=False)
 
-    def _begin(self) -> StreamRun:
-        """The run that the spec asks for, before anything is read: the same on every engine, so that they find each other's charges."""
+    def _begin(self) -> TablePin:
+        """What the spec asks for, before anything is read: the same on every engine, so that they find each other's charges."""
         spec = self._spec
         overlap: Overlap = "refuse" if spec.overlap == "refuse" else "charge"
-        return StreamRun(
+        return TablePin(
             self._law,
             tuple("(null)" if value is None else value for value in self._codec.classes),
             Account(self._dataset, spec.label, spec.max_rows_per_unit, self._ledger, redraw=self._redraw, overlap=overlap),

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from labeldp import _validate
-from labeldp.custody._stream import StreamRun, changed_input
+from labeldp.custody._stream import TableDraw, TablePin, changed_input
 from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._rowset import RowSetBuilder
@@ -141,19 +141,19 @@ class ClusterEngine:
         check_type(spec.label, kind)
         return LabelCodec(parse_classes(spec.classes, spec.label, kind, text_table=False), spec.label, kind)
 
-    def passes(self, spec: ReleaseSpec, codec: LabelCodec, run: StreamRun, prior: OpenPrior | None) -> "ClusterPasses":
+    def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> "ClusterPasses":
         """Over partitions, on workers."""
-        shape = Shape(self._schema, codec, evidence_bytes(run.law))
-        return ClusterPasses(self._cluster, self._table, spec, shape, run, prior, self._progress)
+        shape = Shape(self._schema, codec, evidence_bytes(pin.facts.law))
+        return ClusterPasses(self._cluster, self._table, spec, shape, pin, prior, self._progress)
 
 
 class ClusterPasses:
     """A cluster's table read twice for one run."""
 
     def __init__(
-        self, cluster: Cluster, table: Table, spec: ReleaseSpec, shape: Shape, run: StreamRun, prior: OpenPrior | None, progress: Progress
+        self, cluster: Cluster, table: Table, spec: ReleaseSpec, shape: Shape, pin: TablePin, prior: OpenPrior | None, progress: Progress
     ):
-        self._cluster, self._table, self._spec, self._shape, self._run = cluster, table, spec, shape, run
+        self._cluster, self._table, self._spec, self._shape, self._pin = cluster, table, spec, shape, pin
         self._prior, self._progress = prior, progress
 
     # First pass -------------------------------------------------------------------------------------------------------------------
@@ -162,14 +162,14 @@ class ClusterPasses:
         """First pass: check every row and pin it."""
         narrow = self._cluster.select(self._table, Reader(self._spec, self._shape.codec, self._prior).columns)
         rows = self._row_set(narrow)
-        with self._cluster.ship(Shipment(self._run.for_workers(), rows)) as handle:
+        with self._cluster.ship(Shipment(self._pin.for_workers(), rows)) as handle:
             work = self._work(handle, narrow)
             found: list[FirstSummary] = read_summaries(self._cluster.summaries(narrow, PinJob(work)))
             for part in found:
-                self._run.absorb(part.sums, part.rows)
-            if not self._run.sums.rows:
+                self._pin.absorb(part.sums, part.rows)
+            if not self._pin.sums.rows:
                 raise InvalidInput("Expected rows, got none: the table is empty.")
-            self._run.require_distinct(lambda: self._ids_repeat(handle))
+            self._pin.require_distinct(lambda: self._ids_repeat(handle))
         self._progress("check", 1, 1)
         return ""
 
@@ -177,7 +177,7 @@ class ClusterPasses:
         """One shuffle of the ids, where their set does not tell."""
         names = self._cluster.select(self._table, self._spec.ids)
         job = NameJob(self._work(handle, names))
-        return self._cluster.repeats(self._cluster.flow(names, job, job.schema), NAME, self._run.sums.rows)
+        return self._cluster.repeats(self._cluster.flow(names, job, job.schema), NAME, self._pin.sums.rows)
 
     def _row_set(self, table: Table) -> RowSetBuilder | None:
         """What tells the rows of runs apart. Hashes of text pass through the driver: of too many, the run counts against every other."""
@@ -185,7 +185,7 @@ class ClusterPasses:
         if text and self._cluster.count(table) > MOST_NAMES:
             _log.warning("Above %d rows text ids are not told apart: this run counts against every run of the column.", MOST_NAMES)
             return None
-        return self._run.row_set_builder(integers=not text)
+        return self._pin.row_set_builder(integers=not text)
 
     # Between the passes, for a prior that is asked once -----------------------------------------------------------------------------
 
@@ -200,40 +200,35 @@ class ClusterPasses:
 
     # Second pass ------------------------------------------------------------------------------------------------------------------
 
-    def draw(self, made: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
+    def draw(self, run: TableDraw, made: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
         """Second pass: workers draw and write; the driver takes what the attempts that count have written."""
-        with self._cluster.ship(Shipment(self._run.for_workers())) as handle:
+        with self._cluster.ship(Shipment(run.for_workers())) as handle:
             table = self._table
             if answers:
-                table = self._cluster.joined(table, self._cluster.read(answers), self._spec.ids, WEIGHTS, self._run.sums.rows)
+                table = self._cluster.joined(table, self._cluster.read(answers), self._spec.ids, WEIGHTS, run.n_rows)
             work = replace(self._work(handle, table), answered=bool(answers))
             shared = shared_facts(made)
-            named = self._run.prior_digest, self._run.stage_name
-            drawing = Drawing(made.receipt, *named, staging, _settings(self._shape), to_json(shared, indent=None), draw_salt(shared))
+            named = run.prior, run.stage_name
+            drawing = Drawing(run.receipt, *named, staging, _settings(self._shape), to_json(shared, indent=None), draw_salt(shared))
             try:
-                found = self._second(table, work, drawing)
+                found = self._second(table, run.n_rows, work, drawing)
             except InvalidInput:
                 raise changed_input() from None  # the first pass has seen nothing wrong with it
-        self._check_sums(found)
+        run.check_pin(_check_of(found))
         self._progress("draw", 1, 1)
         return OutputFacts(tuple(part for each in found for part in each.parts), sum(each.dropped for each in found))
 
-    def _second(self, table: Table, work: Work, drawing: Drawing) -> list[SecondSummary]:
+    def _second(self, table: Table, n_rows: int, work: Work, drawing: Drawing) -> list[SecondSummary]:
         if self._spec.unit is not None:
             job = CapJob(work)
             words, cap = self._cluster.flow(table, job, job.schema), self._spec.max_rows_per_unit
-            table = self._cluster.capped(words, self._spec.unit, WORD, cap, KEPT, self._run.sums.rows)
+            table = self._cluster.capped(words, self._spec.unit, WORD, cap, KEPT, n_rows)
         if self._spec.order == "keep":
             return read_summaries(self._cluster.summaries(table, DrawAndWriteJob(work, drawing)))
         draw = DrawJob(work, drawing)
         rows, write = self._cluster.flow(table, draw, draw.schema), WriteJob(work, drawing)
-        found: list[SecondSummary] = read_summaries(self._cluster.ordered_summaries(rows, WORD, self._run.sums.rows, write))
+        found: list[SecondSummary] = read_summaries(self._cluster.ordered_summaries(rows, WORD, n_rows, write))
         return sorted(found, key=lambda part: part.first_word)
-
-    def _check_sums(self, found: Sequence[SecondSummary]) -> None:
-        columns = list(zip(*(part.check for part in found), strict=True))
-        rows, first, second = (sum(column) for column in columns)
-        self._run.check_pin((rows, first % 2**64, second % 2**64))
 
     # Details ----------------------------------------------------------------------------------------------------------------------
 
@@ -244,7 +239,13 @@ class ClusterPasses:
 
     def _work(self, handle: Handle, table: Table) -> Work:
         shape = replace(self._shape, schema=self._cluster.schema(table).remove_metadata())
-        return Work(self._run.facts, self._spec, shape, handle, self._prior)
+        return Work(self._pin.facts, self._spec, shape, handle, self._prior)
+
+
+def _check_of(found: Sequence[SecondSummary]) -> tuple[int, int, int]:
+    """What the second pass came to in all partitions, as `PassSums.check`."""
+    rows, first, second = (sum(column) for column in zip(*(part.check for part in found), strict=True))
+    return rows, first % 2**64, second % 2**64
 
 
 def check_spec(spec: ReleaseSpec, engine: str) -> str:

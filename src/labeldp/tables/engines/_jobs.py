@@ -65,7 +65,7 @@ class Shipment:
     Attributes
     ----------
     secrets : sequence
-        As `StreamRun.for_workers` gives them.
+        As `TablePin.for_workers` and `TableDraw.for_workers` give them.
     rows : RowSetBuilder or None
         An empty one, with the ledger's key for names.
     """

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from labeldp.custody._batches import Ids
 from labeldp.custody._encode import declare, infers
-from labeldp.custody._stream import StreamRun, ids_repeat
+from labeldp.custody._stream import TableDraw, TablePin, ids_repeat
 from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger
 from labeldp.tables._evidence import check_raw
@@ -74,9 +74,9 @@ class LocalEngine:
         check_layout(self._table, self._given, spec.label, codec.classes, public=spec.order == "keep")
         return codec
 
-    def passes(self, spec: ReleaseSpec, codec: LabelCodec, run: StreamRun, prior: OpenPrior | None) -> "LocalPasses":
+    def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> "LocalPasses":
         """Over batches, one after another."""
-        return LocalPasses(self._table, Reader(spec, codec, prior), run, self._progress)
+        return LocalPasses(self._table, Reader(spec, codec, prior), pin, self._progress)
 
 
 def declared_codec(table: Readable, label: str, classes: Sequence[object] | None) -> LabelCodec:
@@ -95,12 +95,12 @@ class LocalPasses:
     ----------
     source : Source
     reader : Reader
-    run : StreamRun
+    pin : TablePin
     progress : function
     """
 
-    def __init__(self, source: Source, reader: Reader, run: StreamRun, progress: Progress):
-        self._source, self._reader, self._run, self._progress = source, reader, run, progress
+    def __init__(self, source: Source, reader: Reader, pin: TablePin, progress: Progress):
+        self._source, self._reader, self._pin, self._progress = source, reader, pin, progress
         self._spec, self._pinned = reader.spec, 0
         self._digest = source.public_digest(self._spec.label)
 
@@ -109,7 +109,7 @@ class LocalPasses:
         by_columns = not self._spec.ids
         for batch in self._batches("check", ahead(self._source.batches(None if by_columns else self._reader.columns))):
             facts = self._reader(batch, self._pinned)
-            self._run.pin(facts.codes, ids=facts.ids, units=facts.units, prior=facts.prior)
+            self._pin.add(facts.codes, ids=facts.ids, units=facts.units, prior=facts.prior)
             if by_columns:
                 self._digest.update(batch)
             self._pinned += len(batch)
@@ -117,7 +117,7 @@ class LocalPasses:
             raise InvalidInput(f"Expected rows, got none in {self._source.path.name}: only a header or a schema.")
         if by_columns:
             return self._digest.hexdigest()
-        self._run.require_distinct(lambda: ids_repeat(self._ids))
+        self._pin.require_distinct(lambda: ids_repeat(self._ids))
         return ""
 
     def _ids(self) -> Iterator[Ids]:
@@ -128,15 +128,15 @@ class LocalPasses:
 
     def ask(self, folder: AnswersFolder, prior: OpenPrior) -> Answers:
         """Between the passes, for a prior that is asked once: ask it, and write what it says. No label is read."""
-        return write_answers(self._asked(prior), self._spec.ids, self._run.facts, folder)
+        return write_answers(self._asked(prior), self._spec.ids, self._pin.facts, folder)
 
     def _asked(self, prior: OpenPrior) -> Iterator[tuple[Columns, NDArray[np.float64]]]:
         rows, columns = 0, list(dict.fromkeys([*self._spec.ids, *prior.columns]))
         for batch in self._batches("prior", ahead(self._source.batches(columns))):
-            yield batch, weights_of(prior, batch, rows, self._run.law.n_classes)
+            yield batch, weights_of(prior, batch, rows, self._pin.facts.law.n_classes)
             rows += len(batch)
 
-    def draw(self, made: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
+    def draw(self, run: TableDraw, made: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
         """Second pass: draw every row and write it; by way of a shuffle unless the order is public."""
         spec, shared = self._spec, shared_facts(made)
         self._source.plan(self._reader.codec, evidence_bytes(made.law))
@@ -145,13 +145,15 @@ class LocalPasses:
         read = AnswersReader(self._reader, answers, spec.ids, made.law.n_classes) if answers else self._reader
         shuffle = Shuffle(scratch, self._pinned) if spec.order == "shuffle" else None
         try:
-            rows = self._write(self._drawn(read, draw_salt(shared)), sink, shuffle)
+            rows = self._write(run, self._drawn(run, read, draw_salt(shared)), sink, shuffle)
             sink.close()
         finally:
             sink.abort()
         return OutputFacts(tuple(sink.parts), self._pinned - rows, self._digest.hexdigest())
 
-    def _write(self, drawn: Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]], sink: PartsSink, shuffle: Shuffle | None) -> int:
+    def _write(
+        self, run: TableDraw, drawn: Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]], sink: PartsSink, shuffle: Shuffle | None
+    ) -> int:
         rows = 0
         for released, words in ahead(drawn, depth=GROUP_BATCHES):
             rows += released.num_rows
@@ -161,17 +163,17 @@ class LocalPasses:
                 sink.write(released)
             else:
                 shuffle.scatter(released, words)
-        self._run.check_pin()
+        run.check_pin()
         if shuffle is not None:
             self._gather(shuffle, sink, rows)
         return rows
 
-    def _drawn(self, read: Read, salt: str) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]]:
+    def _drawn(self, run: TableDraw, read: Read, salt: str) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]]:
         """Every batch as it is written, and the words to order its rows by, or to break ties by. `salt`: of what is drawn."""
         rows, ordered = 0, self._spec.order == "shuffle" or not self._spec.ids
         for batch in self._batches("draw", self._source.batches()):
             facts = read(batch, rows)
-            noisy, kept, words = self._run.draw(facts.codes, ids=facts.ids, units=facts.units, prior=facts.prior, ordered=ordered)
+            noisy, kept, words = run.draw(facts.codes, ids=facts.ids, units=facts.units, prior=facts.prior, ordered=ordered)
             if self._spec.ids:
                 self._digest.update(batch)
             prior = facts.prior if facts.prior is None else facts.prior[kept]

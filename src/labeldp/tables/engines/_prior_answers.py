@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 from labeldp._files import sync
 from labeldp._hash import SetDigest, public_hash
 from labeldp.custody._batches import FirstPass, PassSums, RunFacts
-from labeldp.custody._stream import StreamRun, changed_input
+from labeldp.custody._stream import TableDraw, TablePin, changed_input
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.laws._prior import quantise
-from labeldp.ledger._ledger import Ledger
+from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.ledger._repair import ANSWERS
 from labeldp.ledger._run_store import RunStore
-from labeldp.receipt import Receipt
 from labeldp.tables._priors import OpenTable
 from labeldp.tables.engines._batch import Columns, Facts, Read, id_column, kept_weights, row_ids
 from labeldp.tables.formats._parquet import ParquetSink, ParquetSource
@@ -100,25 +99,25 @@ class AskedOnce:
     """The answers of one charge: made before it, found again when it is picked up, deleted when the release is published.
 
     A note in the run's folder names the files and the digest of the sides that the law decides from them. Before anything is drawn,
-    the digest is also written down as what the draw begins with (`StreamRun.charge`), and no other one is ever drawn with. So lost files
+    the digest is also written down as what the draw begins with (`TablePin.charge`), and no other one is ever drawn with. So lost files
     are made anew, by asking again, as long as no draw has begun, or if the model says what leads to the same sides.
 
     Parameters
     ----------
-    run : StreamRun
-        After the first pass.
+    pin : TablePin
+        After all rows.
     ledger : Ledger
     out : Place
         The folder of the files is beside it.
     """
 
-    def __init__(self, run: StreamRun, ledger: Ledger, out: Place):
-        self._run, self._ledger, self._out = run, ledger, out
+    def __init__(self, pin: TablePin, ledger: Ledger, out: Place):
+        self._pin, self._ledger, self._out = pin, ledger, out
         self._run_id = ""
         self._folder: Place | None = None
         self.files: tuple[Place, ...] = ()
 
-    def charge(self, ask: Callable[[AnswersFolder], Answers], public_digest: str = "") -> Receipt:
+    def charge(self, ask: Callable[[AnswersFolder], Answers], public_digest: str = "") -> TableDraw | RunRecord:
         """Ask the prior, unless a charge that is picked up has its answers, and charge; afterwards `files` are the answers.
 
         Parameters
@@ -126,24 +125,24 @@ class AskedOnce:
         ask : function of a folder
             Reads the table's ids and the prior's columns, asks the prior, and writes the files into the folder.
         public_digest : str
-            As in `StreamRun.charge`.
+            As in `TablePin.charge`.
         """
-        secret = self._run.planned(public_digest)
+        secret = self._pin.planned(public_digest)
         if secret is None:
-            return self._run.charge(public_digest)
+            return self._pin.charge(public_digest)
         self._run_id = secret.run_id
         try:
             if not self._found():
-                self._run.check_may_ask(secret, noted=self._store.read(self._note) is not None)
+                self._pin.check_may_ask(secret, noted=self._store.read(self._note) is not None)
                 self._ask(ask)
-            receipt = self._run.charge(public_digest)
+            run = self._pin.charge(public_digest)
         except BaseException:
-            if all(run.run_id != secret.run_id for run in self._ledger.runs(self._run.facts.dataset, self._run.facts.column)):
+            if all(each.run_id != secret.run_id for each in self._ledger.runs(self._pin.facts.dataset, self._pin.facts.column)):
                 self._undo()
             raise
-        if receipt.run_id != secret.run_id:
+        if run.receipt.run_id != secret.run_id:
             raise ReleaseError("Expected one process to work on this release, but another one has finished it. Run the same command again.")
-        return receipt
+        return run
 
     def forget(self) -> None:
         """Delete the files; after the release is published."""
@@ -165,7 +164,7 @@ class AskedOnce:
 
     @property
     def _note(self) -> str:
-        return f"{self._run.stage_name}.{ANSWERS}"
+        return f"{self._pin.stage_name}.{ANSWERS}"
 
     def _found(self) -> bool:
         """Whether the noted files are there, whole; anything else in the folder is of attempts that do not count."""
@@ -178,7 +177,7 @@ class AskedOnce:
         self.files = tuple(self._folder.child(part.name) for part in parts)
         if any(file.size != part.size for file, part in zip(self.files, parts, strict=True)):
             return False
-        self._run.take_side(SetDigest.from_hexdigest(facts["side"]))
+        self._pin.take_side(SetDigest.from_hexdigest(facts["side"]))
         return True
 
     def _ask(self, ask: Callable[[AnswersFolder], Answers]) -> None:
@@ -187,14 +186,14 @@ class AskedOnce:
         self._store.write(ANSWERS, str(folder.folder).encode())  # for `labeldp ledger repair`
         folder.folder.make_folder(private=True)
         made = ask(folder)
-        if made.sums.rows != self._run.sums.rows or made.sums.ids.hexdigest() != self._run.sums.ids.hexdigest():
+        if made.sums.rows != self._pin.sums.rows or made.sums.ids.hexdigest() != self._pin.sums.ids.hexdigest():
             raise changed_input()
         side = made.sums.side.hexdigest()
-        self._run.check_side(self._run_id, side)  # before the note is replaced: the former files may be found again
+        self._pin.check_side(self._run_id, side)  # before the note is replaced: the former files may be found again
         if folder.folder.local is not None:
             sync(folder.folder.local)
         self._store.write(self._note, json.dumps({"side": side, "parts": [asdict(part) for part in made.parts]}).encode())
-        self._run.take_side(made.sums.side, made.sums.told)
+        self._pin.take_side(made.sums.side, made.sums.told)
         self.files = tuple(folder.folder.child(part.name) for part in made.parts)
 
 

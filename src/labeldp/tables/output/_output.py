@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from labeldp.custody._stream import RELEASE, StreamRun
+from labeldp.custody._stream import RELEASE, TableDraw
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.ledger._repair import STAGING
@@ -174,7 +174,7 @@ class Publication:
         with self._written(staging):
             yield staging
 
-    def publish(self, run: StreamRun, facts: dict[str, object], parts: Sequence[Part], artefact: str) -> None:
+    def publish(self, run: TableDraw, facts: dict[str, object], parts: Sequence[Part], artefact: str) -> None:
         """Announce the files in the ledger, give them their final names, and settle."""
         run_id, text = run.receipt.run_id, to_json(facts).encode()
         store, staging = self._store(run_id), self.out.staging(run_id)
