@@ -20,7 +20,6 @@ LAYERS = {
     "_files": 1,
     "_hash": 1,
     "_rounding": 1,
-    "_strings": 1,
     "receipt": 2,
     "laws": 2,
     "datasets": 2,
@@ -40,7 +39,7 @@ LAYERS = {
     "research": 12,
     "cli": 12,
 }
-HELPERS = {"_validate", "_files", "_hash", "_rounding", "_strings"}  # one group: small helpers that may use each other
+HELPERS = {"_validate", "_files", "_hash", "_rounding"}  # one group: small helpers that may use each other
 MINIMUM_TESTS = 1200
 
 

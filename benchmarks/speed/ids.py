@@ -22,8 +22,7 @@ from benchmarks.common import machine, parser, print_result
 from benchmarks.speed.noise import measure
 from labeldp._hash import SetDigest, public_hash
 from labeldp.ledger._rowset import RowSetBuilder
-from labeldp.noise._cmac import CHUNK, WORD, encrypt, encryptor, space_for
-from labeldp.noise._words import Key, SeededNoise, derive_key, id_blocks
+from labeldp.noise._words import CHUNK, WORD, Key, SeededNoise, derive_key, encrypt, encryptor, id_blocks, space_for
 
 BATCH = 1 << 17
 """Rows of a table's batch."""

@@ -19,7 +19,7 @@ from benchmarks.common import machine, parser, print_result
 from labeldp.custody._draw import draw
 from labeldp.laws import RandomizedResponse
 from labeldp.noise import _words as noise
-from labeldp.noise._cmac import CHUNK, encrypt, encryptor, space_for
+from labeldp.noise._words import CHUNK, encrypt, encryptor, space_for
 
 N_CLASSES, EPSILON = 1000, 2.0
 Labels = NDArray[np.int32]

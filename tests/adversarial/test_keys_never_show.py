@@ -30,8 +30,7 @@ from labeldp.custody._charge import begin, fresh_secret
 from labeldp.custody._request import Account, Request
 from labeldp.custody._row_ids import RowIds
 from labeldp.custody._stream import TableDraw
-from labeldp.noise._keys import Key
-from labeldp.noise._secrets import KeySource, Secret
+from labeldp.noise._secrets import Key, KeySource, Secret
 
 RELEASE = bytes.fromhex("f0e1d2c3b4a5968778695a4b3c2d1e0f00112233445566778899aabbccddeeff")
 LABELS = np.array(["ill", "well", "healed"])[np.random.default_rng(0).integers(3, size=300)]
@@ -195,7 +194,7 @@ def test_no_variable_of_any_frame_shows_a_key(
         ldp.privatize(LABELS, law, classes=CLASSES, dataset="d", ids=ids, unit=IDS // 2, max_rows_per_unit=1, ledger=record)
         ldp.aggregate(LABELS, ldp.aggregates.Vote(3, 1.0, 2), IDS % 2, classes=CLASSES, dataset="e", ids=ids, ledger=record)
     assert {"draw", "pin", "aggregate", "secret"} <= watch.kinds and len(shown) > 500
-    assert {"_cmac.encryptor.key", "_keys.__init__.material", "_charge._charge.secret"} <= shown.keys()
+    assert {"_words.encryptor.key", "_secrets.__init__.material", "_charge._charge.secret"} <= shown.keys()
     assert shown_keys(watch, shown) == []
 
 
@@ -225,7 +224,7 @@ def test_the_search_of_variables_finds_a_plain_key(watch: Watch, monkeypatch: py
     monkeypatch.setattr(Secret, "__repr__", bytes.__repr__)
     with every_variable() as shown:
         ldp.privatize(LABELS, LAW, classes=CLASSES)
-    assert "_cmac.encryptor.key" in shown_keys(watch, shown)
+    assert "_words.encryptor.key" in shown_keys(watch, shown)
 
 
 @pytest.mark.parametrize("ids", [IDS, None], ids=["ids", "no ids"])

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.cmac import CMAC
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labeldp._strings import CHUNK
+from labeldp._hash import CHUNK
 from labeldp.errors import InvalidInput
 from labeldp.noise._words import SeededNoise, derive_key, id_blocks
 

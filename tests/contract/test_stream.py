@@ -16,7 +16,7 @@ from labeldp.custody import _stream as stream
 from labeldp.custody._batches import SecondPass
 from labeldp.ledger import _rowset as rowset
 from labeldp.ledger._ledger import RunRecord
-from labeldp.noise._blocks import Blocks, integers_or_names
+from labeldp.noise._words import Blocks, integers_or_names
 
 LABELS = np.random.default_rng(0).integers(6, size=5000).astype(np.int32)
 IDS = np.random.default_rng(1).permutation(10**6)[:5000]

@@ -17,7 +17,7 @@ from labeldp.aggregates import Aggregate, Histogram, query_from_dict
 from labeldp.custody import _answers as answers
 from labeldp.custody._aggregation import aggregate_batches
 from labeldp.errors import InvalidInput
-from labeldp.noise import _keys as keys
+from labeldp.noise import _secrets as keys
 from labeldp.noise import _words as noise
 from labeldp.research.peer import Peer, PeerToPeer
 

@@ -22,8 +22,7 @@ from labeldp.ledger._events import AggregateDraw
 from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.ledger._rowset import RowSet
 from labeldp.ledger._run_store import RunStore
-from labeldp.noise._keys import new_run_id, new_secret
-from labeldp.noise._secrets import Secret, SecretHalves, UnknownReleaseSecret, run_secret_halves
+from labeldp.noise._secrets import Secret, SecretHalves, UnknownReleaseSecret, new_run_id, new_secret, run_secret_halves
 from labeldp.receipt import Receipt
 
 LARGE_EPSILON = 8.0

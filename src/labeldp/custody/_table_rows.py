@@ -16,7 +16,7 @@ from labeldp.errors import InvalidInput, LeftOutWarning, warn
 from labeldp.laws._base import Law
 from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._rowset import RowSet
-from labeldp.noise._keys import new_secret
+from labeldp.noise._secrets import new_secret
 from labeldp.noise._words import Blocks, Key, RowWords, id_blocks, one_word, row_blocks
 
 

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from labeldp._hash import array_digest, digest, public_hash
+from labeldp._hash import array_digest, digest, public_hash, sortable
 from labeldp._rounding import sum_up
-from labeldp._strings import sortable
 from labeldp.errors import InvalidInput
 from labeldp.evidence._block import CELLS, Block, merge, read_only
 from labeldp.laws import _sets as sets

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labeldp._hash import digest, public_hash
-from labeldp._strings import sortable
+from labeldp._hash import digest, public_hash, sortable
 from labeldp.errors import InvalidInput
 from labeldp.evidence._block import Block, from_arrow, pack, record_type, to_arrow, unpack
 from labeldp.laws import Law, law_from_dict

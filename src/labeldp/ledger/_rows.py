@@ -15,8 +15,7 @@ from labeldp.errors import LedgerError
 from labeldp.ledger._entries import RunRecord
 from labeldp.ledger._rowset import RowSet
 from labeldp.ledger._run_store import RunStore, private_folder
-from labeldp.noise._keys import new_secret
-from labeldp.noise._secrets import SentSecret
+from labeldp.noise._secrets import SentSecret, new_secret
 
 FILE: Final = "rows.bin"
 _SECRET: Final = ".ids-key"

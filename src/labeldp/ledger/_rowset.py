@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.ledger._integers import IntegerPile, NumberSet
-from labeldp.noise._blocks import Blocks, integers_or_names
-from labeldp.noise._keys import derive_key
+from labeldp.noise._secrets import derive_key
+from labeldp.noise._words import Blocks, integers_or_names
 
 Kind = Literal["integers", "names"]
 Role = Literal["row", "unit"]

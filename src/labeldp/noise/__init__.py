@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where noise comes from: secrets, keys derived from them, and AES over blocks that name rows."""
 
-from labeldp.noise._keys import SeededNoise
-from labeldp.noise._secrets import KeySource, create_key_file
+from labeldp.noise._secrets import KeySource, SeededNoise, create_key_file
 
 __all__ = ["KeySource", "SeededNoise", "create_key_file"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The release secret: where it is kept, how a run's secret is made from it, and how it is created and destroyed.
+"""Secrets and the keys derived from them: one key for each draw, from every fact that makes it a different draw.
 
 A run's secret takes two halves: 32 random bytes in the run's private folder, and, where the ledger names a key source, the release
 secret. Without either half the run's noise can never be computed. Nothing here keeps a secret between two calls.
@@ -7,23 +7,39 @@ secret. Without either half the run's noise can never be computed. Nothing here 
 
 import binascii
 import contextlib
+import hashlib
 import hmac
 import importlib
+import json
+import math
+import numbers
 import os
 import re
 import stat
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NoReturn
 
+import numpy as np
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from labeldp import _validate
 from labeldp._files import sync
 from labeldp.errors import InvalidInput, LedgerError
 
+FORMAT: Final = 1
+"""Version of the format in docs/noise.md; it enters every key, so formats never share words."""
+
+DRAW_FACTS: Final = ("run_id", "dataset", "column", "unit", "max_rows_per_unit", "law", "classes", "prior", "stage")
+"""What makes two draws different draws; a key of purpose "draw" cannot be derived without each of them."""
+
 SECRET_BYTES: Final = 32
+KEY_BYTES: Final = 16
+_OWN_USE: Final = MappingProxyType({"ids": "id_blocks", "partition": "partition", "pin": "Pin"})
 _FORMS: Final = "'file:PATH', 'env:NAME', 'hook:package.module:function', or a function that can be imported by its name"
 _LARGEST_FILE: Final = 4096
 _FEWEST_VALUES: Final = 8  # different bytes among 32; random ones have fewer with probability below 1e-40
@@ -61,26 +77,133 @@ class SentSecret(Secret):
         return SentSecret, (bytes(self),)
 
 
-class _SecretText(_Hidden, str):
-    """The text that spells a secret out."""
-
-    __slots__ = ()
-
-    def __getitem__(self, index: Any) -> Any:
-        return _SecretText(super().__getitem__(index))
+def new_secret() -> Secret:
+    """32 bytes of the operating system's entropy: the secret of one run or ledger. They are never shown, pickled or copied."""
+    return Secret(os.urandom(SECRET_BYTES))
 
 
-class _Answer:
-    """What a hook returned, in no variable of its own."""
+def new_run_id() -> str:
+    """128 random bits in hexadecimal, the public name of one charge."""
+    return os.urandom(16).hex()
 
-    __slots__ = ("value",)
 
-    def __init__(self, hook: Callable[[], object]) -> None:
-        self.value = hook()
+@dataclass(frozen=True)
+class SeededNoise:
+    """Noise from a seed, for tests and for benchmarks on public data: it protects nothing, and what is made with it says so.
 
-    def secret(self) -> "Secret | str":
-        """The bytes, hidden; the name of the type of anything else."""
-        return Secret(self.value) if isinstance(self.value, bytes) else type(self.value).__name__
+    Parameters
+    ----------
+    seed : int
+        At least 0. The same seed and the same calls give the same noise; nothing of the operating system's entropy enters.
+    """
+
+    seed: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", _validate.integer(seed=self.seed, low=0))
+
+    def secret(self) -> bytes:
+        """The 32 bytes that stand in for `new_secret()`."""
+        return hashlib.sha256(b"labeldp seeded secret %d" % self.seed).digest()
+
+    def run_id(self, facts: Mapping[str, object], counter: int = 0) -> str:
+        """The id that stands in for `new_run_id()`: a hash of the seed, what the run is (JSON-like facts) and how many such there were."""
+        info = _canonical({"counter": counter, "facts": dict(facts)})
+        return hmac.new(self.secret(), b"labeldp seeded run id " + info, hashlib.sha256).hexdigest()[:32]
+
+
+class Key:
+    """A key that only `derive_key` makes: it shows its purpose, never its bytes, and refuses to be pickled or copied."""
+
+    __slots__ = ("__bytes", "purpose")
+
+    def __init__(self, purpose: str, material: bytes) -> None:
+        self.purpose = purpose
+        self.__bytes = Secret(material)
+
+    def __repr__(self) -> str:
+        return f"Key(purpose={self.purpose!r})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(f"A labeldp key is never pickled or copied (purpose {self.purpose!r}). Derive it again where it is needed.")
+
+    def material(self, used_by: str) -> Secret:
+        """The key's 16 bytes, hidden, for a use that its purpose allows: a key that served two uses would give them the same words."""
+        if _OWN_USE.get(self.purpose, "RowWords") != used_by:
+            wanted = [purpose for purpose, use in _OWN_USE.items() if use == used_by] or ["draw"]
+            raise InvalidInput(f"Expected a key of purpose {wanted[0]!r} for {used_by}, got {self.purpose!r}. Derive one for this use.")
+        return self.__bytes
+
+
+def derive_key(secret: bytes, *, purpose: str, facts: Mapping[str, object]) -> Key:
+    """The key for one use of a run's secret.
+
+    Parameters
+    ----------
+    secret : bytes
+        32 bytes, from `new_secret()` or `SeededNoise.secret()`.
+    purpose : str
+        "draw" for the words of a law, "ids" for `id_blocks`, "partition", "pin"; any other name for a further stream of words.
+    facts : mapping
+        Everything that makes this use a different one: JSON-like (str, int, float, bool, None, lists, mappings with ASCII keys).
+        A draw needs all of `DRAW_FACTS`.
+
+    Returns
+    -------
+    Key
+        HKDF-SHA256 (RFC 5869, no salt) of the secret, 16 bytes; its info is the canonical JSON of the facts, purpose and format.
+
+    Notes
+    -----
+    Guarantee: keys whose facts differ in anything are independent, so two draws never share a word. If they did, two outputs of one
+    row could reveal its label with certainty.
+    """
+    if not (isinstance(secret, bytes) and len(secret) == SECRET_BYTES):
+        raise InvalidInput(f"Expected a secret of {SECRET_BYTES} bytes, got another value. Make one with new_secret().")
+    missing = [name for name in DRAW_FACTS if name not in facts] if purpose == "draw" else []
+    if missing:
+        wanted = f"Expected the facts {', '.join(DRAW_FACTS)} for a draw"
+        raise InvalidInput(f"{wanted}, got nothing for {', '.join(missing)}. Pass None where there is none.")
+    clash = sorted({"format", "purpose"} & set(facts))
+    if clash:
+        raise InvalidInput(f"Expected facts other than format and purpose, got {', '.join(clash)}. Give it another name.")
+    info = _canonical({"format": FORMAT, "purpose": purpose, **facts})
+    return Key(purpose, _hkdf(secret, info, length=KEY_BYTES))
+
+
+def _canonical(facts: Mapping[str, object]) -> bytes:
+    """RFC 8785 JSON in UTF-8: keys sorted, no spaces; a float as {"float64": its 8 bytes, big-endian, in hexadecimal}."""
+    tree = _plain(facts, "facts")
+    try:
+        return json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:
+        raise InvalidInput("Expected text in facts to be valid Unicode, got a lone surrogate. Repair the name.") from None
+
+
+def _plain(value: object, name: str) -> object:
+    if value is None or isinstance(value, (bool, str)):
+        return str(value) if isinstance(value, str) else value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, (float, np.floating)) and math.isfinite(value):
+        return {"float64": struct.pack(">d", float(value)).hex()}
+    if isinstance(value, Mapping):
+        bad = [key for key in value if not (isinstance(key, str) and key.isascii() and key != "float64")]
+        if bad:
+            raise InvalidInput(f"Expected ASCII keys other than 'float64' in {name}, got {bad[0]!r}. Rename it.")
+        return {str(key): _plain(item, f"{name}.{key}") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, f"{name}[{i}]") for i, item in enumerate(value)]
+    raise InvalidInput(f"Expected JSON-like data with finite numbers, got {name} of type {type(value).__name__}. Convert it first.")
+
+
+def _hkdf(secret: bytes, info: bytes, *, salt: bytes | None = None, length: int = SECRET_BYTES) -> Secret:
+    # bytes of their own only within the call: nothing plain stays in a frame that a traceback may show
+    key = HKDF(algorithm=hashes.SHA256(), length=length, salt=None if salt is None else bytes(salt), info=info)
+    return Secret(key.derive(bytes(secret)))
+
+
+# The release secret ------------------------------------------------------------------------------------------------------------------
 
 
 class UnknownReleaseSecret(LedgerError):
@@ -243,6 +366,28 @@ def destroy_key_file(path: Path) -> str:
 # Sources ----------------------------------------------------------------------------------------------------------------------------
 
 
+class _SecretText(_Hidden, str):
+    """The text that spells a secret out."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index: Any) -> Any:
+        return _SecretText(super().__getitem__(index))
+
+
+class _Answer:
+    """What a hook returned, in no variable of its own."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, hook: Callable[[], object]) -> None:
+        self.value = hook()
+
+    def secret(self) -> "Secret | str":
+        """The bytes, hidden; the name of the type of anything else."""
+        return Secret(self.value) if isinstance(self.value, bytes) else type(self.value).__name__
+
+
 def _checked(text: object) -> str:
     """The text in its full form. A refused one is not shown: it may be the secret itself, given in the wrong place."""
     kind, _, place = text.partition(":") if isinstance(text, str) else ("", "", "")
@@ -361,9 +506,3 @@ def _decoded(text: str) -> Secret | None:
         return Secret(binascii.a2b_base64(text.replace("-", "+").replace("_", "/"), strict_mode=True))
     except binascii.Error:
         return None
-
-
-def _hkdf(secret: bytes, info: bytes, *, salt: bytes | None = None, length: int = SECRET_BYTES) -> Secret:
-    # bytes of their own only within the call: nothing plain stays in a frame that a traceback may show
-    key = HKDF(algorithm=hashes.SHA256(), length=length, salt=None if salt is None else bytes(salt), info=info)
-    return Secret(key.derive(bytes(secret)))
