@@ -24,8 +24,7 @@ from torch import Tensor, nn
 import labeldp as ldp
 from benchmarks.common import RESULTS, Array, Run, load_runs, machine, parser, save_runs
 from labeldp.deep import TorchClassifier, cross_entropy, evidence_of, likelihood_loss, models, predict, schedules
-from labeldp.deep._placement import autocast
-from labeldp.deep._recipe import default_recipe
+from labeldp.deep._loop import Placement, default_recipe
 from labeldp.deep.models import PreActivationBlock
 
 RESULT = RESULTS / "deep_defaults.json"
@@ -190,7 +189,7 @@ def by_hand(make: Callable[[int], nn.Module], X: Tensor, noisy: ldp.NoisyLabels,
     for _ in range(8):
         net.train()
         for rows in torch.randperm(len(X)).split(128):
-            with autocast(X.device, "auto"):
+            with Placement(X.device, "auto").autocast():
                 logits = net(X[rows])
             optimizer.zero_grad()
             likelihood_loss(logits, evidence[rows]).backward()

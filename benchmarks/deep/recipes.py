@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from labeldp.deep import augment, cross_entropy, debiased_loss, likelihood_loss, posterior_loss, schedules
-from labeldp.deep._recipe import Recipe
+from labeldp.deep._loop import Recipe
 
 METHODS = ("paper-1st", "paper-2st", "paper-3st", "tuned-1st", "tuned-2st", "alibi", "ours-1", "ours-2", "ours-3", "dp-sgd", "non-private")
 SIZES = ("cpu", "gpu")

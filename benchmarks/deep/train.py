@@ -22,8 +22,7 @@ from labeldp.custody._draw import Prior
 from labeldp.custody._request import Account
 from labeldp.custody._run import Run
 from labeldp.deep import Form, debias_weights, evidence_of
-from labeldp.deep._loop import Epoch, predict, train
-from labeldp.deep._placement import autocast
+from labeldp.deep._loop import Epoch, Placement, predict, train
 from labeldp.errors import SeededNoiseWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import LAWS, Law, PriorSplit, RRWithPrior
@@ -190,7 +189,7 @@ def precision_used(method: Method, device: str) -> str:
     """What "auto" comes to on this machine, in the order of stages: "bf16", "float32"; DP-SGD has a loop of its own, without autocast."""
     found = {}
     for training in method.stages if method.law != "dp-sgd" else ():
-        with autocast(torch.device(device), training.precision):
+        with Placement(device, training.precision).autocast():
             found["bf16" if torch.is_autocast_enabled(device) else "float32"] = True
     return ", ".join(found) or "float32"
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 import labeldp as ldp
 from labeldp.deep import Recipe, TorchClassifier
-from labeldp.deep._placement import from_first
+from labeldp.deep._loop import from_first
 from labeldp.deep.models import Mlp
 
 K, N = 3, 200

@@ -13,7 +13,7 @@ from tests.deep import fabric_processes
 
 import labeldp as ldp
 from labeldp.deep import Recipe, predict, train
-from labeldp.deep._placement import FabricPlacement, share
+from labeldp.deep._loop import FabricPlacement, share
 
 if find_spec("lightning_fabric") is None:
     pytest.skip("needs lightning-fabric: pip install 'labeldp[fabric]'", allow_module_level=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from labeldp.deep._data import WithEvidence, with_evidence
     from labeldp.deep._estimator import TorchClassifier
     from labeldp.deep._inputs import Inputs, Resident, Streamed, as_inputs
-    from labeldp.deep._loop import Epoch, predict, train
+    from labeldp.deep._loop import Epoch, Recipe, predict, train
     from labeldp.deep._losses import (
         Candidates,
         Dense,
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
         mixup_loss,
         posterior_loss,
     )
-    from labeldp.deep._recipe import Recipe
     from labeldp.deep.schedules import weight_average
 
 _HOME = {
@@ -47,8 +46,7 @@ _HOME = {
     ),
     "_data": ("WithEvidence", "with_evidence"),
     "_inputs": ("Inputs", "Resident", "Streamed", "as_inputs"),
-    "_loop": ("Epoch", "predict", "train"),
-    "_recipe": ("Recipe",),
+    "_loop": ("Epoch", "Recipe", "predict", "train"),
     "_estimator": ("TorchClassifier",),
     "schedules": ("weight_average",),
 }

@@ -31,8 +31,7 @@ from torch.nn.parameter import is_lazy
 from labeldp import _validate
 from labeldp._hash import array_digest, digest
 from labeldp.deep._describe import architecture, described, differences
-from labeldp.deep._placement import from_first, is_first
-from labeldp.deep._recipe import Recipe
+from labeldp.deep._loop import Recipe, from_first, is_first
 from labeldp.errors import InvalidInput, LabelDPWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.ledger._run_store import RunStore

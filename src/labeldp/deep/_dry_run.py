@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from labeldp.deep._inputs import Resident
-from labeldp.deep._loop import train
+from labeldp.deep._loop import Recipe, train
 from labeldp.deep._losses import Dense, debiased_loss
-from labeldp.deep._recipe import Recipe
 from labeldp.deep._stages import plain, seeded, takes_labels
 from labeldp.errors import InvalidInput
 from labeldp.protocol._estimator import undisturbed

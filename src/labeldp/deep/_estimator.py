@@ -18,11 +18,9 @@ from labeldp.deep._checkpoint import Checkpoint, evidence_digest, facts_of_label
 from labeldp.deep._dry_run import dry_run, fewest
 from labeldp.deep._inputs import Inputs, Resident, inputs_digest, inputs_name, inputs_of
 from labeldp.deep._labels import labels_here, require_own_order, together
-from labeldp.deep._loop import Epoch
+from labeldp.deep._loop import Epoch, Precision, Recipe, Result, flag, from_first, function
 from labeldp.deep._losses import debiased_loss
 from labeldp.deep._named import device_of
-from labeldp.deep._placement import Precision, Result, from_first
-from labeldp.deep._recipe import Recipe, flag, function
 from labeldp.deep._stages import (
     SharedRun,
     TrainedNet,

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Subset
 from labeldp.custody._encode import as_array
 from labeldp.deep._data import WithEvidence
 from labeldp.deep._inputs import Inputs, Streamed
-from labeldp.deep._placement import from_first, is_first
+from labeldp.deep._loop import from_first, is_first
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.protocol._fitting import FitSettings, check_count, settled_classes

@@ -1,23 +1,190 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training loop on noisy labels, on one device or many. It sees evidence only: no true label can reach it."""
+"""A training on noisy labels: what it may be asked for, its loop, and where it runs. It sees evidence only: no true label can reach it.
 
+    Recipe             settings, each checked where it is given, long before a label is drawn for it
+    train, predict     the loop, one epoch after another; logits of all rows
+    Placement          one device with plain torch, or where lightning's Fabric says, in one process or in many
+    from_first         what only the first of many processes may do, such as reading raw labels
+
+In many processes each takes its share of every batch, so that the batches are those of one process; gradients, losses and scores are
+those of whole batches, and the same everywhere. Fabric is handed in: nothing here imports lightning.
+"""
+
+import hashlib
 import math
+import numbers
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Literal, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
+from torch.optim import Optimizer
 
+from labeldp import _validate
 from labeldp.deep._inputs import Inputs, as_inputs
 from labeldp.deep._losses import Form, likelihood_loss, mixup_loss
-from labeldp.deep._placement import FabricPlacement, Placement, Precision, share
-from labeldp.deep._recipe import Recipe
-from labeldp.deep.augment import mixup
-from labeldp.deep.schedules import set_rate, weight_average
-from labeldp.errors import InvalidInput, UntrainedWarning
+from labeldp.deep.augment import Augmentation, mixup
+from labeldp.deep.schedules import Schedule, one_cycle, weight_average
+from labeldp.errors import HighRateWarning, InvalidInput, LabelDPError, UntrainedWarning
+
+Precision = Literal["auto", "float32", "bf16"]
+
+_HIGH_FOR_ADAMW = 0.03  # ten times the default
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a net is trained: public, and the same for every row.
+
+    Attributes
+    ----------
+    epochs : int >= 1, default=10
+    batch_size : int >= 1 or None, default=None
+        None: a 64th of the rows, as a power of two from 32 to 256, so that few rows still make some hundred steps.
+    rate : float > 0, default=0.003
+        The schedule's peak.
+    momentum : float in [0, 1), default=0.9
+        AdamW's first beta.
+    weight_decay : float >= 0, default=0.0005
+    schedule : function of progress in [0, 1], `one_cycle(0.1)` if not given
+        Asked at both ends when the recipe is made. By default a tenth of the training is a ramp: large first steps lose
+        classes.
+    alpha : float >= 0, default=0.0
+        Of mixup; 0 for none.
+    augment : function (images, generator) -> images, default=None
+    loss : function (logits, evidence, reduction=...), `likelihood_loss` if not given
+        Evidence is what `train` is given of these rows. From noisy labels, `TorchClassifier` gives `cross_entropy` and
+        `generalised_cross_entropy` the most likely labels, (n,) int64, and so any function with an attribute `takes_labels = True`;
+        `debiased_loss` its weights; all others log-likelihoods as a Form, whose table is `evidence.expand(K)`.
+    clip : float > 0, default=1.0
+        Largest norm of the gradient; inf for none. Where one wild step leaves a class no probability, its likelihood has no gradient any
+        more.
+    average : float in [0, 1) or None, default=None
+        Decay of an exponential moving average of the weights, which is then the model that is scored and returned.
+    precision : {"auto", "float32", "bf16"}, default="auto"
+        "auto": bf16 autocast where the processor multiplies it natively. Under Fabric its own precision counts instead.
+    channels_last : bool, default=True
+        Memory format of images and nets.
+    patience : int >= 1 or None, default=None
+        With held-out rows: training ends after this many epochs without a larger held-out score, and the net of the epoch with the largest
+        one is what comes of it. As many as `epochs` only chooses. None: all epochs, and the last net. Cost: predictions for the held-out
+        rows each epoch, and one more copy of the net. The score of the chosen epoch is too good by the choice: judge by other rows.
+    optimizer : {"adamw", "sgd"}, default="adamw"
+        "sgd" has Nesterov momentum, and needs a rate of its own: 0.03 to 0.1 for nets with batch normalisation.
+
+    Warns
+    -----
+    HighRateWarning
+        AdamW at a rate above 0.03, which is one for SGD.
+
+    Raises
+    ------
+    InvalidInput
+        For a field that no training could use.
+    """
+
+    epochs: int = 10
+    batch_size: int | None = None
+    rate: float = 0.003
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    schedule: Schedule = field(default_factory=partial(one_cycle, 0.1))
+    alpha: float = 0.0
+    augment: Augmentation | None = None
+    loss: Callable[..., Tensor] = likelihood_loss
+    clip: float = 1.0
+    average: float | None = None
+    precision: Precision = "auto"
+    channels_last: bool = True
+    patience: int | None = None
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+
+    def __post_init__(self) -> None:
+        _validate.integer(epochs=self.epochs, low=1)
+        if self.batch_size is not None:
+            _validate.integer(batch_size=self.batch_size, low=1, fix="None chooses by the number of rows.")
+        _validate.positive(rate=self.rate)
+        _validate.fraction(momentum=self.momentum, zero=True, fix="0 is plain SGD.")
+        _validate.positive(zero=True, weight_decay=self.weight_decay)
+        _validate.positive(zero=True, alpha=self.alpha, fix="0 mixes nothing.")
+        _validate.one_of(("auto", "float32", "bf16"), precision=self.precision)
+        _validate.one_of(("adamw", "sgd"), optimizer=self.optimizer)
+        if self.optimizer == "adamw" and self.rate > _HIGH_FOR_ADAMW:
+            warnings.warn(
+                f"Expected a rate up to {_HIGH_FOR_ADAMW:g} with AdamW, got {self.rate:g}: its steps do not shrink with the gradient. "
+                'Leave rate out, or pass optimizer="sgd".',
+                HighRateWarning,
+                stacklevel=3,
+            )
+        if self.average is not None:
+            _validate.fraction(average=self.average, zero=True, fix="None for no average.")
+        clip: Any = self.clip
+        if isinstance(clip, bool) or not isinstance(clip, numbers.Real) or not float(clip) > 0:
+            raise InvalidInput(f"Expected clip > 0, got {_validate.shown(clip)}. Pass math.inf for no clipping.")
+        if self.patience is not None:
+            _validate.integer(patience=self.patience, low=1, fix="None trains for all epochs.")
+        flag(channels_last=self.channels_last)
+        function(augment=self.augment, takes="(images, generator)", none=True)
+        function(loss=self.loss, takes="(logits, evidence, reduction=...)")
+        function(schedule=self.schedule, takes="progress in [0, 1]")
+        for progress in (0.0, 1.0):
+            _require_factor(self.schedule, progress)
+
+    def rows_of_batch(self, n: int) -> int:
+        """Batch size for a training on n rows."""
+        return self.batch_size or min(256, max(32, 2 ** round(math.log2(max(n, 1) / 64))))
+
+
+def default_recipe(n_classes: int) -> Recipe:
+    """The recipe where none is given: `Recipe()`; with two classes five epochs, since their noise is learned by heart sooner."""
+    return Recipe(epochs=5) if n_classes == 2 else Recipe()
+
+
+def flag(**named: object) -> bool:
+    """True or False, and nothing that merely counts as such."""
+    ((name, value),) = named.items()
+    if not isinstance(value, bool):
+        raise InvalidInput(f"Expected {name} as True or False, got {_validate.shown(value)}.")
+    return value
+
+
+def function(*, takes: str, none: bool = False, **named: object) -> None:
+    """Something that can be called; None only if asked for.
+
+    Parameters
+    ----------
+    takes : str
+        What it is given, for the message.
+    none : bool
+    **named
+        One name and its value.
+    """
+    ((name, value),) = named.items()
+    if not callable(value) and not (none and value is None):
+        raise InvalidInput(f"Expected {name} as a function of {takes}{' or None' if none else ''}, got {_validate.shown(value)}.")
+
+
+def _require_factor(schedule: Any, progress: float) -> None:
+    try:
+        found = schedule(progress)
+        factor = math.nan if isinstance(found, bool | str | bytes) else float(found)
+    except Exception as error:
+        raise InvalidInput(
+            f"Expected a schedule that gives a number for progress from 0 to 1, got {type(error).__name__} at {progress}: {error}. "
+            "See deep.schedules."
+        ) from error
+    if not 0 <= factor < math.inf:
+        raise InvalidInput(
+            f"Expected a schedule that gives a factor of the rate, 0 to 1, got {_validate.shown(found)} at {progress}. See deep.schedules."
+        )
+
+
+# The loop -----------------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -96,32 +263,26 @@ def train(
         If inputs and evidence differ in length, evidence differs between processes, a loss is not finite, or patience has no held-out rows.
     """
     require_generator(generator)
-    _require_evidence(evidence, held_out, recipe)
+    if recipe.patience is not None and held_out is None:
+        raise InvalidInput(f"Expected held-out rows with patience={recipe.patience}, got none. Pass held_out=, or leave out patience.")
+    inputs = _paired(inputs, evidence)
     place = Placement(device, recipe.precision) if fabric is None else FabricPlacement(fabric)
-    inputs = as_inputs(inputs)
-    _require_pairs(inputs, evidence)
     place.require_same(evidence)
-    layout = _layout(inputs, recipe)
-    into: dict[str, Any] = {"device": place.device, "memory_format": layout}  # torch's own annotations lack the second
-    module.to(**into)
     _tell_of_no_step(len(inputs), recipe)
-    optimizer = _optimizer(module, recipe)
-    net, steps = place.setup(module, optimizer)
-    average = None if recipe.average is None else weight_average(module, recipe.average)
-    order, draws = place.generators(generator)
-    run = _Run(net, inputs.on(place.device, layout), evidence.to(place.device), recipe, place, optimizer, steps, draws, layout)
+    training = _Training(module, inputs, evidence, recipe, place, generator)
     if held_out is not None:
-        _require_pairs(scored := as_inputs(held_out[0]), held_out[1])
-        held_out = (scored.on(place.device, layout), held_out[1].to(place.device))
+        held_out = (training.placed(_paired(*held_out)), held_out[1].to(place.device))
     best = None if recipe.patience is None else _Best(recipe.patience)
-    for number in range(recipe.epochs):
-        module.train()
-        loss = run.epoch(number, order, average, module)
-        model = module if average is None else average.module
+    for number in range(1, recipe.epochs + 1):
+        loss = training.epoch(number)
+        model = training.model
         place.unite(model)
         if watch is not None:
-            watch(number + 1, model)
-        score = _report(number + 1, loss, model, held_out, recipe, place, progress)
+            watch(number, model)
+        wanted = progress is not None or best is not None  # a score costs predictions
+        score = _score(model, *held_out, place) if wanted and held_out is not None else None
+        if progress is not None:
+            progress(Epoch(number, loss, score, recipe.epochs))
         if best is not None and best.is_enough(score, model):
             break
     if best is not None:
@@ -155,94 +316,86 @@ def predict(module: nn.Module, inputs: Any, *, batch_size: int = 1024, precision
     return torch.cat(list(_logits(module, inputs, every, place)))
 
 
-def _optimizer(module: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+class _Training:
+    """A net, its optimizer and the rows that it learns from, on their device.
+
+    Attributes
+    ----------
+    model : nn.Module
+        What comes of it: the averaged net where the recipe asks for one, else the net that was given.
+    """
+
+    def __init__(
+        self, module: nn.Module, inputs: Inputs, evidence: Form | Tensor, recipe: Recipe, place: "Placement", generator: torch.Generator
+    ) -> None:
+        self._layout = torch.channels_last if recipe.channels_last and inputs.ndim == 4 else torch.preserve_format
+        into: dict[str, Any] = {"device": place.device, "memory_format": self._layout}  # torch's own annotations lack the second
+        module.to(**into)
+        self._module, self._recipe, self._place = module, recipe, place
+        self._optimizer = _optimizer(module, recipe)
+        self._net, self._steps = place.setup(module, self._optimizer)
+        self._dtype = next(module.parameters()).dtype  # which Fabric may have changed
+        self._average = None if recipe.average is None else weight_average(module, recipe.average)
+        self.model: nn.Module = module if self._average is None else self._average.module
+        self._order, self._draws = place.generators(generator)
+        self._inputs, self._evidence = self.placed(inputs), evidence.to(place.device)
+
+    def placed(self, inputs: Inputs) -> Inputs:
+        """On the device if they fit, in the net's memory format."""
+        return inputs.on(self._place.device, self._layout)
+
+    def epoch(self, number: int) -> float:
+        """One pass over all rows; the mean loss. The first epoch is 1."""
+        recipe, place, n = self._recipe, self._place, len(self._inputs)
+        self._module.train()
+        batches = _batches(n, recipe.rows_of_batch(n), self._order)
+        shares = [share(rows, place.rank, place.world) for rows in batches]
+        factors = [recipe.schedule((number - 1 + step / len(batches)) / recipe.epochs) for step in range(len(batches))]
+        total = torch.zeros((), device=place.device)  # added up on the device: to read each loss would wait for it
+        read = self._inputs.batches([rows for rows, _ in shares])
+        for batch, (rows, weight), factor, x in zip(batches, shares, factors, read, strict=True):
+            for group in self._optimizer.param_groups:
+                group["lr"] = recipe.rate * factor
+            loss = self._loss(rows, x)
+            if weight != 1.0:
+                loss = loss * weight
+            self._optimizer.zero_grad(set_to_none=True)
+            place.backward(loss)
+            if recipe.clip < math.inf:
+                place.clip(self._net, self._steps, recipe.clip)
+            self._steps.step()
+            if self._average is not None:
+                self._average.update_parameters(self._module)
+            total += loss.detach() * (len(batch) / n)
+        mean = float(place.total(total)) / place.world
+        if not math.isfinite(mean):  # on a GPU the losses themselves are not looked at, so that nothing waits for it
+            raise InvalidInput(
+                f"Expected a finite loss, got {mean} in epoch {number}. Lower the rate, clip gradients, or check the inputs."
+            )
+        return mean
+
+    def _loss(self, rows: Tensor, x: Tensor) -> Tensor:
+        """Mean loss of some rows."""
+        if len(x) != len(rows):
+            raise InvalidInput(f"Expected the {len(rows)} inputs that were asked for, got {len(x)}. Correct Inputs.batches.")
+        recipe, target = self._recipe, self._evidence[rows.to(self._place.device)]
+        x = _ready(x, self._place.device, self._layout, self._dtype)
+        if recipe.augment is not None:
+            x = recipe.augment(x, self._draws)
+        mixed = mixup(x, self._draws, alpha=recipe.alpha) if recipe.alpha else None
+        with self._place.autocast():
+            logits = self._net(x if mixed is None else mixed.inputs)
+        if mixed is None:
+            return recipe.loss(logits, target)
+        return mixup_loss(recipe.loss, logits, target, target[mixed.partner], mixed.lam)
+
+
+def _optimizer(module: nn.Module, recipe: Recipe) -> Optimizer:
     if recipe.optimizer == "adamw":
         return torch.optim.AdamW(module.parameters(), recipe.rate, (recipe.momentum, 0.999), weight_decay=recipe.weight_decay)
     return torch.optim.SGD(
         module.parameters(), recipe.rate, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.momentum > 0
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """What stays the same from epoch to epoch."""
-
-    net: nn.Module
-    inputs: Inputs
-    evidence: Form | Tensor
-    recipe: Recipe
-    place: Placement
-    optimizer: torch.optim.Optimizer
-    steps: Any
-    draws: torch.Generator
-    layout: torch.memory_format
-
-    def epoch(self, number: int, order: torch.Generator, average: AveragedModel | None, module: nn.Module) -> float:
-        """One pass over all rows; the mean loss."""
-        batches = list(_batches(len(self.inputs), self.recipe.rows_of_batch(len(self.inputs)), order))
-        shares = [share(rows, self.place.rank, self.place.world) for rows in batches]
-        total = torch.zeros((), device=self.place.device)
-        found = zip(batches, shares, self.inputs.batches([rows for rows, _ in shares]), strict=True)
-        for step, (batch, (rows, weight), x) in enumerate(found):
-            set_rate(self.optimizer, self.recipe.schedule, (number + step / len(batches)) / self.recipe.epochs)
-            loss = self.loss(rows, x)
-            if weight != 1.0:
-                loss = loss * weight
-            self.step(loss)
-            if average is not None:
-                average.update_parameters(module)
-            total += loss.detach() * (len(batch) / len(self.inputs))
-        return float(self.place.total(total)) / self.place.world
-
-    def loss(self, rows: Tensor, x: Tensor) -> Tensor:
-        """Mean loss of some rows."""
-        if len(x) != len(rows):
-            raise InvalidInput(f"Expected the {len(rows)} inputs that were asked for, got {len(x)}. Correct Inputs.batches.")
-        recipe, target = self.recipe, self.evidence[rows.to(self.place.device)]
-        x = _ready(x, self.place.device, self.layout, self.dtype)
-        if recipe.augment is not None:
-            x = recipe.augment(x, self.draws)
-        if not recipe.alpha:
-            with self.place.autocast():
-                logits = self.net(x)
-            return recipe.loss(logits, target)
-        mixed = mixup(x, self.draws, alpha=recipe.alpha)
-        with self.place.autocast():
-            logits = self.net(mixed.inputs)
-        return mixup_loss(recipe.loss, logits, target, target[mixed.partner], mixed.lam)
-
-    def step(self, loss: Tensor) -> None:
-        """Gradients, and one step along them."""
-        self.optimizer.zero_grad(set_to_none=True)
-        self.place.backward(loss)
-        if self.recipe.clip < math.inf:
-            self.place.clip(self.net, self.steps, self.recipe.clip)
-        self.steps.step()
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the weights."""
-        found: torch.dtype = self.optimizer.param_groups[0]["params"][0].dtype
-        return found
-
-
-def _report(
-    number: int,
-    loss: float,
-    model: nn.Module,
-    held_out: tuple[Inputs, Form] | None,
-    recipe: Recipe,
-    place: Placement,
-    progress: Progress | None,
-) -> float | None:
-    """Tell of an epoch; its held-out score, where somebody asks for it."""
-    if not math.isfinite(loss):  # on a GPU the losses themselves are not looked at, so that nothing waits for it
-        raise InvalidInput(f"Expected a finite loss, got {loss} in epoch {number}. Lower the rate, clip gradients, or check the inputs.")
-    asked = progress is not None or recipe.patience is not None
-    score = _score(model, *held_out, place) if asked and held_out is not None else None
-    if progress is not None:
-        progress(Epoch(number, loss, score, recipe.epochs))
-    return score
 
 
 @dataclass
@@ -265,7 +418,7 @@ class _Best:
 
 
 @torch.no_grad()
-def _score(model: nn.Module, inputs: Inputs, evidence: Form, place: Placement) -> float:
+def _score(model: nn.Module, inputs: Inputs, evidence: Form, place: "Placement") -> float:
     """Mean log-evidence; each process reads its part of the rows."""
     total = torch.zeros((), device=place.device)
     mine = torch.arange(len(inputs)).tensor_split(place.world)[place.rank].split(1024)
@@ -274,7 +427,7 @@ def _score(model: nn.Module, inputs: Inputs, evidence: Form, place: Placement) -
     return float(place.total(total)) / len(inputs)
 
 
-def _logits(module: nn.Module, inputs: Inputs, batches: Sequence[Tensor], place: Placement) -> Iterator[Tensor]:
+def _logits(module: nn.Module, inputs: Inputs, batches: Sequence[Tensor], place: "Placement") -> Iterator[Tensor]:
     """Batch by batch, in evaluation mode."""
     was_training, dtype = module.training, next(module.parameters()).dtype
     module.eval()
@@ -292,9 +445,10 @@ def _logits(module: nn.Module, inputs: Inputs, batches: Sequence[Tensor], place:
         module.train(was_training)
 
 
-def _batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+def _batches(n: int, size: int, generator: torch.Generator) -> Sequence[Tensor]:
     """All rows once in a random order; a last single row, of which batch normalisation knows no variance, joins the batch before it."""
-    yield from torch.randperm(n, generator=generator).tensor_split(_ends(n, size))
+    found: Sequence[Tensor] = torch.randperm(n, generator=generator).tensor_split(_ends(n, size))
+    return found
 
 
 def _ends(n: int, size: int) -> list[int]:
@@ -322,10 +476,6 @@ def _ready(x: Tensor, device: torch.device, layout: torch.memory_format, dtype: 
     return x.to(dtype) if x.is_floating_point() else x
 
 
-def _layout(inputs: Inputs, recipe: Recipe) -> torch.memory_format:
-    return torch.channels_last if recipe.channels_last and inputs.ndim == 4 else torch.preserve_format
-
-
 def require_generator(generator: object) -> None:
     """A torch.Generator."""
     if not isinstance(generator, torch.Generator):
@@ -333,14 +483,201 @@ def require_generator(generator: object) -> None:
         raise InvalidInput(f"Expected a torch.Generator, got {found}. Pass generator=torch.Generator().manual_seed(0).")
 
 
-def _require_evidence(evidence: Any, held_out: tuple[Any, Any] | None, recipe: Recipe) -> None:
-    for given in (evidence,) if held_out is None else (evidence, held_out[1]):
-        if not isinstance(given, Form | Tensor):
-            raise InvalidInput(f"Expected evidence as a form or a tensor, got {type(given).__name__}. Pass evidence_of(noisy).")
-    if recipe.patience is not None and held_out is None:
-        raise InvalidInput(f"Expected held-out rows with patience={recipe.patience}, got none. Pass held_out=, or leave out patience.")
+def _paired(inputs: Any, evidence: Any) -> Inputs:
+    """The inputs, one for each row of evidence."""
+    if not isinstance(evidence, Form | Tensor):
+        raise InvalidInput(f"Expected evidence as a form or a tensor, got {type(evidence).__name__}. Pass evidence_of(noisy).")
+    found = as_inputs(inputs)
+    if len(found) != len(evidence) or not len(found):
+        raise InvalidInput(f"Expected evidence of every input and at least one, got {len(evidence)} for {len(found)}. Index both alike.")
+    return found
 
 
-def _require_pairs(inputs: Inputs, evidence: Form | Tensor) -> None:
-    if len(inputs) != len(evidence) or not len(inputs):
-        raise InvalidInput(f"Expected evidence of every input and at least one, got {len(evidence)} for {len(inputs)}. Index both alike.")
+# Where it runs ------------------------------------------------------------------------------------------------------------------------
+
+
+class Placement:
+    """One process, one device, plain torch.
+
+    Parameters
+    ----------
+    device : torch.device or str
+    precision : {"auto", "float32", "bf16"}
+        "auto": bf16 where the processor multiplies it natively.
+
+    Attributes
+    ----------
+    device : torch.device
+    rank, world : int
+        This process among how many.
+    """
+
+    rank, world = 0, 1
+
+    def __init__(self, device: torch.device | str, precision: Precision) -> None:
+        self.device = torch.device(device)
+        self._bf16 = precision == "bf16" or (precision == "auto" and _has_bf16(self.device.type))
+
+    def setup(self, module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
+        """What is called for logits, and what makes steps."""
+        return module, optimizer
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context in which the net is called."""
+        return torch.autocast(self.device.type, torch.bfloat16) if self._bf16 else nullcontext()
+
+    def generators(self, generator: torch.Generator) -> tuple[torch.Generator, torch.Generator]:
+        """Of the order of rows, equal in all processes, and of augmentation, different in each."""
+        return generator, generator
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients of a process's share of a loss."""
+        loss.backward()
+
+    def clip(self, module: nn.Module, optimizer: Any, norm: float) -> None:
+        """Limit the norm of the whole batch's gradient."""
+        nn.utils.clip_grad_norm_(module.parameters(), norm)
+
+    def total(self, value: Tensor) -> Tensor:
+        """The sum over all processes, to the bit the same in each."""
+        return value
+
+    def unite(self, module: nn.Module) -> None:
+        """Make what each process has counted by itself, such as batch statistics, the mean of all."""
+
+    def require_same(self, evidence: Form | Tensor) -> None:
+        """Refuse processes that learn from different outputs, or from the same ones in another order."""
+
+
+class FabricPlacement(Placement):
+    """Device, precision and distribution of a `lightning.fabric.Fabric` that was launched.
+
+    Parameters
+    ----------
+    fabric : lightning.fabric.Fabric
+        One whose every process holds the whole net: one device, or data-parallel ("ddp").
+    """
+
+    def __init__(self, fabric: Any) -> None:
+        strategy = type(fabric.strategy).__name__
+        if fabric.world_size > 1 and strategy != "DDPStrategy":
+            raise InvalidInput(f"Expected processes that each hold the whole net, got {strategy}. Make it Fabric(strategy='ddp', ...).")
+        self._fabric, self.device = fabric, fabric.device
+        self.rank, self.world = int(fabric.global_rank), int(fabric.world_size)
+
+    def setup(self, module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
+        net, steps = self._fabric.setup(module, optimizer)
+        return net, steps
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        found: AbstractContextManager[Any] = self._fabric.autocast()
+        return found
+
+    def generators(self, generator: torch.Generator) -> tuple[torch.Generator, torch.Generator]:
+        if self.world == 1:
+            return generator, generator
+        generator.set_state(self._fabric.broadcast(generator.get_state(), src=0))  # whatever seeds the processes gave
+        own = torch.Generator()
+        seed = int(torch.randint(0, 2**62, (1,), generator=own.set_state(generator.get_state())))
+        return generator, own.manual_seed(seed + self.rank)
+
+    def backward(self, loss: Tensor) -> None:
+        self._fabric.backward(loss)
+
+    def clip(self, module: nn.Module, optimizer: Any, norm: float) -> None:
+        self._fabric.clip_gradients(module, optimizer, max_norm=norm, error_if_nonfinite=False)
+
+    def total(self, value: Tensor) -> Tensor:
+        return value if self.world == 1 else self._fabric.all_reduce(value, reduce_op="sum")
+
+    def unite(self, module: nn.Module) -> None:
+        for buffer in module.buffers() if self.world > 1 else ():
+            if buffer.is_floating_point():
+                buffer.copy_(self.total(buffer.clone()) / self.world)
+
+    def require_same(self, evidence: Form | Tensor) -> None:
+        if self.world == 1:
+            return
+        mine = torch.frombuffer(bytearray(_digest(evidence)), dtype=torch.uint8).to(self.device)
+        every = self._fabric.all_gather(mine).reshape(self.world, -1)
+        if not bool((every == mine).all()):  # then it is so in every process, and all of them stop
+            raise InvalidInput(
+                "Expected the same evidence in every process, got different ones. Draw labels once, in one process, and give all the same "
+                "saved NoisyLabels: two draws of a label would also cost twice."
+            )
+
+
+def share(rows: Tensor, rank: int, world: int) -> tuple[Tensor, float]:
+    """A process's part of a batch, and the weight of its mean loss, so that the mean over processes is the mean over the batch.
+
+    Parameters
+    ----------
+    rows : (m,) tensor
+    rank, world : int
+
+    Returns
+    -------
+    Rows, at least two wherever the batch has two, since batch normalisation knows no variance of one; and their number x world / m.
+    Processes for which a small batch has none left take rows of others, at weight 0: they must take part in every step.
+    """
+    if world == 1:
+        return rows, 1.0
+    parts = rows.tensor_split(max(1, min(world, len(rows) // 2)))
+    return (parts[rank], len(parts[rank]) * world / len(rows)) if rank < len(parts) else (parts[0], 0.0)
+
+
+def _has_bf16(kind: str) -> bool:
+    if kind == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return kind == "cpu" and bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def _digest(evidence: Form | Tensor) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in evidence.tensors if isinstance(evidence, Form) else (evidence,):
+        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.digest()
+
+
+# The first of many processes ------------------------------------------------------------------------------------------------------------
+
+Result = TypeVar("Result")
+
+
+def is_first() -> bool:
+    """True in the process that opens runs and writes files; there is no other where nothing is distributed."""
+    return not distributed() or dist.get_rank() == 0
+
+
+def from_first(make: Callable[[], Result]) -> Result:
+    """What `make` gives in the first process, in every process; an error there is raised in all, so that none waits in vain.
+
+    Of an error that is not labeldp's the others get the type alone: its text might show what only the first process may read.
+
+    Parameters
+    ----------
+    make : function without arguments
+        Called in the first process only. What it gives is pickled, so it must hold nothing secret.
+    """
+    if not distributed():
+        return make()
+    box: list[object] = [None, None]
+    if is_first():
+        try:
+            box[0] = make()
+        except LabelDPError as error:
+            box[1] = error
+        except Exception as error:
+            box[1] = LabelDPError(f"Expected the first process to go on, but it has stopped with {type(error).__name__}. See what it says.")
+            dist.broadcast_object_list(box, src=0)
+            raise
+    dist.broadcast_object_list(box, src=0)
+    if isinstance(box[1], LabelDPError):
+        raise box[1]
+    return cast(Result, box[0])
+
+
+def distributed() -> bool:
+    """Whether there are other processes."""
+    return bool(dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)

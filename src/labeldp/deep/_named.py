@@ -18,7 +18,7 @@ from labeldp.errors import InvalidInput, LabelDPError, MissingExtra
 if TYPE_CHECKING:
     from torch import nn
 
-    from labeldp.deep._recipe import Recipe
+    from labeldp.deep._loop import Recipe
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def recipe_for(name: str, n_classes: int, epochs: int | None, batch_size: int | 
     from functools import partial
 
     from labeldp.deep import augment
-    from labeldp.deep._recipe import default_recipe
+    from labeldp.deep._loop import default_recipe
 
     usual = default_recipe(n_classes)
     return replace(

@@ -16,7 +16,7 @@ from torch import nn
 
 from labeldp.deep._checkpoint import Checkpoint, evidence_digest
 from labeldp.deep._inputs import Inputs
-from labeldp.deep._loop import Epoch, predict, train
+from labeldp.deep._loop import Epoch, Precision, Recipe, default_recipe, from_first, is_first, predict, train
 from labeldp.deep._losses import (
     Dense,
     Form,
@@ -26,8 +26,6 @@ from labeldp.deep._losses import (
     evidence_of,
     generalised_cross_entropy,
 )
-from labeldp.deep._placement import Precision, from_first, is_first
-from labeldp.deep._recipe import Recipe, default_recipe
 from labeldp.errors import InvalidInput, LostClassWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law

@@ -11,8 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from labeldp.deep._loop import Epoch, Progress
-from labeldp.deep._placement import is_first
+from labeldp.deep._loop import Epoch, Progress, is_first
 from labeldp.errors import InvalidInput, MissingExtra
 
 _COLUMNS = ("number", "loss", "held_out")

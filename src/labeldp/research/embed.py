@@ -16,8 +16,7 @@ from torch.nn import functional
 
 from labeldp import _validate
 from labeldp.deep._inputs import as_inputs
-from labeldp.deep._loop import predict
-from labeldp.deep._placement import Precision
+from labeldp.deep._loop import Precision, predict
 from labeldp.errors import InvalidInput
 
 Layout = Literal["auto", "first", "last"]

@@ -20,9 +20,8 @@ from torch.optim.swa_utils import AveragedModel
 
 from labeldp import _validate
 from labeldp.deep._inputs import Inputs, Resident, as_inputs
-from labeldp.deep._loop import Progress, predict, require_generator, train
+from labeldp.deep._loop import Progress, Recipe, predict, require_generator, train
 from labeldp.deep._losses import likelihood_loss
-from labeldp.deep._recipe import Recipe
 from labeldp.deep.augment import Augmentation, chain, colour_jitter, flip, resized_crop
 from labeldp.deep.schedules import cosine, weight_average
 from labeldp.errors import InvalidInput
