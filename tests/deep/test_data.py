@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import labeldp as ldp
 from labeldp.deep import evidence_of, with_evidence
-from labeldp.deep._data import WATCHED, fingerprint
+from labeldp.deep._inputs import WATCHED, fingerprint
 
 N, K = 200, 7
 
@@ -114,7 +114,7 @@ def test_a_few_swapped_items_are_seen():
     items.names = moved
     with pytest.raises(ldp.InvalidInput, match="order"):
         read_again(data)
-    assert len(data._marks) == WATCHED
+    assert len(data._watch.marks) == WATCHED
 
 
 def test_an_unchanged_dataset_is_never_stopped():

@@ -39,7 +39,7 @@ def test_names_are_documented(name):
             assert value.__doc__ or inherited, f"{name}.{member}"
 
 
-@pytest.mark.parametrize("module", ["deep._losses", "deep._data", "deep.logs", "deep.schedules", "deep.augment", "research.embed"])
+@pytest.mark.parametrize("module", ["deep._losses", "deep._inputs", "deep.logs", "deep.schedules", "deep.augment", "research.embed"])
 def test_examples_run(module):
     found = importlib.import_module(f"labeldp.{module}")
     assert doctest.testmod(found, extraglobs={"torch": torch}).failed == 0

@@ -18,9 +18,8 @@ from labeldp.errors import MissingExtra
 
 if TYPE_CHECKING:
     from labeldp.deep import augment, logs, models, schedules
-    from labeldp.deep._data import WithEvidence, with_evidence
     from labeldp.deep._estimator import TorchClassifier
-    from labeldp.deep._inputs import Inputs, Resident, Streamed, as_inputs
+    from labeldp.deep._inputs import Inputs, Resident, Streamed, WithEvidence, as_inputs, with_evidence
     from labeldp.deep._loop import Epoch, Recipe, predict, train
     from labeldp.deep._losses import (
         Candidates,
@@ -44,8 +43,7 @@ _HOME = {
         *("Candidates", "Dense", "Form", "PackedSets", "Sum", "debias_weights", "evidence_of"),
         *("cross_entropy", "debiased_loss", "generalised_cross_entropy", "likelihood_loss", "mixup_loss", "posterior_loss"),
     ),
-    "_data": ("WithEvidence", "with_evidence"),
-    "_inputs": ("Inputs", "Resident", "Streamed", "as_inputs"),
+    "_inputs": ("Inputs", "Resident", "Streamed", "WithEvidence", "as_inputs", "with_evidence"),
     "_loop": ("Epoch", "Recipe", "predict", "train"),
     "_estimator": ("TorchClassifier",),
     "schedules": ("weight_average",),

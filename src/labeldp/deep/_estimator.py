@@ -13,12 +13,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
+from labeldp.custody._encode import as_array
 from labeldp.custody._row_ids import Name
 from labeldp.deep._checkpoint import Checkpoint, evidence_digest, facts_of_labels, facts_of_training, opened, seed_of, weights_given
 from labeldp.deep._dry_run import dry_run, fewest
-from labeldp.deep._inputs import Inputs, Resident, inputs_digest, inputs_name, inputs_of
-from labeldp.deep._labels import labels_here, require_own_order, together
-from labeldp.deep._loop import Epoch, Precision, Recipe, Result, flag, from_first, function
+from labeldp.deep._inputs import Inputs, Resident, inputs_digest, inputs_name, inputs_of, require_own_order, together
+from labeldp.deep._loop import Epoch, Precision, Recipe, Result, flag, from_first, function, is_first
 from labeldp.deep._losses import debiased_loss
 from labeldp.deep._named import device_of
 from labeldp.deep._stages import (
@@ -38,7 +38,7 @@ from labeldp.errors import InvalidInput, LabelDPError
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
 from labeldp.protocol._estimator import StagedEstimator, not_fitted
-from labeldp.protocol._fitting import FitPlan, FitSettings, TopK, open_fit
+from labeldp.protocol._fitting import FitPlan, FitSettings, TopK, check_count, open_fit, settled_classes
 from labeldp.protocol._stages import Rows as Positions
 
 if TYPE_CHECKING:
@@ -271,12 +271,24 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
         return together(X, inputs_of(X, watch=False) if inputs is None else inputs, noisy, ids)
 
     def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
-        found = labels_here(settings, y, n_rows)
+        read: list[NDArray[Any]] = []
+
+        def settle() -> tuple[tuple[object, ...], bool]:
+            if y is None:
+                raise InvalidInput(
+                    "Expected y: raw labels, or NoisyLabels; got None. Labels in a Dataset or DataLoader are not looked at: pass them as "
+                    "y; of a dataset of with_evidence pass dataset.noisy."
+                )
+            read.append(as_array(y))
+            check_count(len(read[0]), n_rows)
+            return settled_classes(settings, read[0])
+
+        settled = from_first(settle)  # the other processes look at no label, and learn what the classes are
         if self.folder is not None and self.ledger is None and self.noise is None:
             raise InvalidInput(
                 "Expected a ledger with folder=: without one a killed fit could not draw the same labels again. Pass ledger=."
             )
-        return found
+        return (read[0] if is_first() else np.empty(0)), settled
 
     def _state(self) -> AbstractContextManager[Checkpoint]:
         return opened(self.folder)

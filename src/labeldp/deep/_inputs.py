@@ -1,30 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs of a training: whole on the device, or read from a Dataset as they are needed; in the order that the loop asks for.
+"""Inputs of a training, and which noisy label belongs to which of them.
+
+    Inputs             n inputs that are read by position: whole on the device (Resident), or from a Dataset as they are needed (Streamed)
+    with_evidence      a Dataset whose items carry the evidence of their own row, matched by id
+    together           inputs and noisy labels of the same rows, as an estimator is given them
 
 Who reads says which rows, as positions, and evidence is taken from the same positions: no order of a Dataset, a DataLoader or its workers
-can bring an input together with another row's label.
+can bring an input together with another row's label. A Dataset whose order changes between two readings is found out: by the ids that
+its items carry, or by the content of some of them.
 """
 
 import hashlib
+import pickle
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler, Subset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, Subset, TensorDataset
 from torch.utils.data.dataloader import default_collate
 from torch.utils.data.distributed import DistributedSampler
 
 from labeldp import _validate
-from labeldp.deep._data import MapDataset, first_look, first_part, require_id, require_positions, still_there, warn_unwatched
-from labeldp.errors import InvalidInput
+from labeldp.deep._losses import Shape, evidence_of, require_noisy
+from labeldp.errors import InvalidInput, LabelDPWarning
+from labeldp.evidence import NoisyLabels
+from labeldp.protocol._matching import matched_by_id, positions_of, require_same_rows, warn_of_order
 
 Features = Callable[[Any], Any]
 
 _SHARE = 0.5  # of a device's free memory for inputs: the rest is for the net and its activations
+_CHECKED = 1 << 24  # numbers looked at together
+_ROWS = 1024  # read together
+
+
+class MapDataset(Protocol):
+    """A Dataset with positions: what torch calls map-style."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
 
 
 class Inputs(ABC):
@@ -158,11 +178,11 @@ class Streamed(Inputs):
         chosen = features or first_part
         looks = watch and len(dataset) > 0
         self.names = None if id_of is None else _names(ids, len(dataset))
-        self.dataset, self.marks = dataset, first_look(lambda i: chosen(dataset[i]), len(dataset)) if looks else {}
+        self.dataset, self.marks = dataset, _first_look(lambda i: chosen(dataset[i]), len(dataset)) if looks else {}
         if looks and id_of is None and not self.marks and not _watches_itself(dataset):
-            warn_unwatched()
-        watched = self.marks if id_of is None else {}
-        self._items, self._collate = _Items(dataset, chosen, watched, id_of, self.names), _Collate(chosen, collate)
+            _warn_unwatched()
+        self._items = _Items(dataset, _Watch(dataset, chosen, id_of, self.names, self.marks))
+        self._collate = _Collate(chosen, collate)
         self.workers, self._passes = _validate.integer(workers=workers, low=0), 0
         self.options = {"pin_memory": True, **options}
         self.options["pin_memory"] &= torch.accelerator.is_available()  # torch warns where there is nothing to pin for
@@ -274,7 +294,7 @@ def _watches_itself(dataset: Any) -> bool:
     return _watches_itself(dataset.dataset) if isinstance(dataset, Subset) else hasattr(dataset, "watched_by")
 
 
-def _names(ids: Any, n: int) -> "np.ndarray[Any, Any]":
+def _names(ids: Any, n: int) -> NDArray[Any]:
     names = np.arange(n) if ids is None else np.asarray(ids)
     if len(names) != n:
         raise InvalidInput(f"Expected one id an item, got {len(names)} ids for {n} items. Pass ids in the order of the dataset.")
@@ -284,15 +304,8 @@ def _names(ids: Any, n: int) -> "np.ndarray[Any, Any]":
 class _Items(Dataset[tuple[int, Any]]):
     """(position, item) of a dataset, so that what comes back from a worker says what it is."""
 
-    def __init__(
-        self,
-        dataset: MapDataset,
-        features: Features,
-        marks: Mapping[int, bytes],
-        id_of: Callable[[Any], object] | None,
-        names: "np.ndarray[Any, Any] | None",
-    ) -> None:
-        self._dataset, self._features, self._marks, self._id_of, self._names = dataset, features, marks, id_of, names
+    def __init__(self, dataset: MapDataset, watch: "_Watch") -> None:
+        self._dataset, self._watch = dataset, watch
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -305,18 +318,11 @@ class _Items(Dataset[tuple[int, Any]]):
         items = several(rows) if several is not None else [self._dataset[i] for i in rows]
         found = list(zip(rows, items, strict=True))
         for i, item in found:
-            self._require_same(i, item)
+            self._watch.require_same(i, item, i)
         return found
 
-    def _require_same(self, i: int, item: Any) -> None:
-        if self._id_of is not None and self._names is not None:
-            require_id(self._names[i], self._id_of(item), i)
-        if i in self._marks and not still_there(self._marks[i], self._features(item), lambda: self._features(self._dataset[i])):
-            raise InvalidInput(
-                f"Expected the item that stood at position {i} when the inputs were made, got another one: the dataset's order or "
-                "content has changed, so that items would be trained with other rows' labels. Fix the dataset's order, or pass id_of= so "
-                "that each item names itself."
-            )
+
+_MAKE_TENSORS = "Give the dataset a transform to tensors of one shape, pass features=, or a DataLoader with a collate_fn."
 
 
 class _Collate:
@@ -334,9 +340,6 @@ class _Collate:
         if not isinstance(x, Tensor) or len(x) != len(rows):
             raise InvalidInput(f"Expected a batch as one tensor of {len(rows)} rows, got {type(x).__name__}. {_MAKE_TENSORS}")
         return rows, x
-
-
-_MAKE_TENSORS = "Give the dataset a transform to tensors of one shape, pass features=, or a DataLoader with a collate_fn."
 
 
 def _of_loader(loader: "DataLoader[Any]", features: Features | None, watch: bool, named: Mapping[str, Any]) -> Inputs:
@@ -357,7 +360,7 @@ def _of_loader(loader: "DataLoader[Any]", features: Features | None, watch: bool
     return Streamed(dataset, features=features, workers=loader.num_workers, collate=collate, watch=watch, **named, **options)
 
 
-def _from_array(array: "np.ndarray[Any, Any]") -> Tensor:
+def _from_array(array: NDArray[Any]) -> Tensor:
     if array.dtype.kind not in "biuf":
         raise InvalidInput(f"Expected an array of numbers, got dtype {array.dtype}. Encode the columns as numbers first.")
     with warnings.catch_warnings():
@@ -368,10 +371,6 @@ def _from_array(array: "np.ndarray[Any, Any]") -> Tensor:
 def _room(device: torch.device) -> int | None:
     """Free bytes of a GPU; None where inputs are in the same memory anyway, or nobody knows."""
     return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else None
-
-
-_CHECKED = 1 << 24  # numbers looked at together
-_ROWS = 1024  # read together
 
 
 def inputs_of(X: Any, *, watch: bool = True, id_of: Callable[[Any], object] | None = None, ids: Any = None) -> Inputs:
@@ -447,3 +446,318 @@ def _require_finite(values: Tensor) -> None:
     for start in range(0, len(flat), _CHECKED):
         if not bool(torch.isfinite(flat[start : start + _CHECKED]).all()):
             raise InvalidInput("Expected finite inputs, got NaN or infinity in X. Fill or drop them.")
+
+
+# A Dataset with evidence --------------------------------------------------------------------------------------------------------------
+
+
+class WithEvidence(Dataset[tuple[Any, ...]]):
+    """Items (x, i, log-likelihood row); made by `with_evidence`.
+
+    Attributes
+    ----------
+    noisy : NoisyLabels of n rows
+    evidence : Form of n rows
+        What rows are taken from; `evidence.to(device)[i]` is the same on a device.
+    positions : (n,) int64 array
+        Where in the dataset each noisy row's item is.
+    watched_by : {"id", "content", "nothing"}
+        How a change of order is seen: by each item's own id, by the content of some items, or not at all, since reading an item several
+        times gave different content (a random transform); then a warning says so.
+    """
+
+    def __init__(
+        self,
+        dataset: MapDataset,
+        noisy: NoisyLabels,
+        positions: NDArray[np.int64],
+        *,
+        features: Callable[[Any], Any],
+        id_of: Callable[[Any], object] | None,
+        rows: bool,
+        form: Shape,
+    ) -> None:
+        self.dataset, self.noisy, self.positions, self.rows = dataset, noisy, positions, rows
+        self.evidence = evidence_of(noisy, form=form)
+        marks = {} if id_of is not None else _first_look(lambda i: features(dataset[int(positions[i])]), len(positions))
+        self._watch = _Watch(dataset, features, id_of, noisy.ids, marks)
+        self.watched_by = "id" if id_of is not None else "content" if marks else "nothing"
+        if self.watched_by == "nothing":
+            _warn_unwatched()
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, i: int) -> tuple[Any, ...]:
+        """(x, i, (K,) float32), or (x, i) with `rows=False`; i is the row in `noisy`."""
+        return self.__getitems__([i])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, ...]]:
+        """Several items; DataLoaders ask for a batch at once."""
+        wanted = [self._row(i) for i in indices]
+        found = [(self._read(i), i) for i in wanted]
+        if not self.rows:
+            return found
+        table = self.evidence[torch.tensor(wanted, dtype=torch.int64)].expand(self.noisy.n_classes)
+        return [(x, i, table[j]) for j, (x, i) in enumerate(found)]
+
+    def _row(self, i: int) -> int:
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"Expected a row of {len(self)}, got {i}.")
+        return int(i) % len(self)
+
+    def _read(self, i: int) -> Any:
+        position = int(self.positions[i])
+        item = self.dataset[position]
+        self._watch.require_same(i, item, position)
+        return self._watch.features(item)
+
+
+def with_evidence(
+    dataset: MapDataset,
+    noisy: NoisyLabels,
+    *,
+    ids: ArrayLike | None = None,
+    features: Callable[[Any], Any] | None = None,
+    id_of: Callable[[Any], object] | None = None,
+    rows: bool = True,
+    form: Shape = "auto",
+) -> WithEvidence:
+    """A Dataset of items (x, i, log-likelihood row), matched to noisy labels by id.
+
+    Parameters
+    ----------
+    dataset : map-style Dataset
+        Items that `noisy` does not know are left out.
+    noisy : NoisyLabels of n rows
+    ids : (len(dataset),) array, optional
+        Id of each item, all different, as they were given to `privatize`. By default an item's id is its position.
+    features : function of an item, optional
+        What of an item is x. By default the first part of a tuple or list, which leaves labels behind, or the item itself.
+    id_of : function of an item, optional
+        The id that an item carries; then every item that is read is checked against its row.
+    rows : bool
+        False leaves the log-likelihood row out, for loops that keep the evidence on the device: `evidence.to(device)[i]`.
+    form : {"auto", "dense", "compact"}
+        See `evidence_of`.
+
+    Returns
+    -------
+    WithEvidence of n items, in the order of `noisy`; works in a DataLoader with workers. Cost: 8 bytes a row, and the evidence.
+
+    Raises
+    ------
+    InvalidInput
+        Ids that repeat, do not match the dataset's length, or lack a noisy row; a dataset without positions; items that are mappings
+        without `features`. Later, when reading: an item that is not the one that was matched, so that a dataset whose order changes
+        between epochs stops the training.
+
+    Examples
+    --------
+    >>> loader = DataLoader(with_evidence(images, noisy), batch_size=256, shuffle=True)  # doctest: +SKIP
+    >>> for x, i, log_likelihood in loader:  # doctest: +SKIP
+    ...     loss = likelihood_loss(model(x), log_likelihood)
+    """
+    require_noisy(noisy)
+    require_positions(dataset)
+    positions = positions_of(np.arange(len(dataset)) if ids is None else np.asarray(ids), len(dataset), noisy, given=ids is not None)
+    return WithEvidence(dataset, noisy, positions, features=features or first_part, id_of=id_of, rows=rows, form=form)
+
+
+# Inputs and noisy labels of an estimator ----------------------------------------------------------------------------------------------
+
+
+def together(X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Inputs, NoisyLabels]:
+    """Inputs and noisy labels of the same rows, in the order of X.
+
+    Parameters
+    ----------
+    X : what `inputs` was made of
+    inputs : Inputs
+    noisy : NoisyLabels
+    ids : (len(inputs),) or (len(inputs), columns) array, optional
+        Of the inputs: they decide, and inputs without a noisy label are left out. Without them a dataset of `with_evidence` must have the
+        ids of `noisy`, and all else the rows of `noisy` in their order.
+
+    Raises
+    ------
+    InvalidInput
+        Other ids, or another number of rows.
+    """
+    known = _ids_known(X, inputs)
+    if ids is not None:
+        if known is not None and not np.array_equal(known, np.asarray(ids)):
+            raise InvalidInput("Expected the ids of the rows that X has, got others than the dataset was matched by. Leave ids= out.")
+        places, noisy = matched_by_id(ids, len(inputs), noisy)
+        same = np.array_equal(places, np.arange(len(inputs)))
+        return (inputs if same else inputs.take(torch.from_numpy(places))), noisy
+    require_same_rows(len(inputs), noisy)
+    if known is None:
+        warn_of_order(noisy, own=False)  # a Dataset has an order of its own
+    elif not np.array_equal(known, noisy.ids):
+        raise InvalidInput(
+            "Expected the noisy labels that the dataset was matched to, got those of other ids. Pass dataset.noisy, or ids=."
+        )
+    return inputs, noisy
+
+
+def require_own_order(X: Any, ids: ArrayLike | None) -> None:
+    """Refuse raw labels with a dataset whose items `with_evidence` has put into another order, unless ids say which is which.
+
+    Parameters
+    ----------
+    X : what `fit` was given
+    ids : array, optional
+        Of the rows.
+    """
+    found = _matched(X)
+    if found is None:
+        return
+    data, rows = found
+    named = ids is not None and np.array_equal(np.asarray(ids), data.noisy.ids[rows])
+    if not named and not np.array_equal(data.positions, np.arange(len(data.positions))):
+        raise InvalidInput(
+            "Expected noisy labels with a dataset of with_evidence, whose items are in the order of its noisy labels; got raw labels. Pass "
+            "dataset.noisy, or the dataset that it was made of."
+        )
+
+
+def _matched(X: Any) -> tuple[WithEvidence, NDArray[np.int64]] | None:
+    """The dataset of `with_evidence` that X is, or is made of, and which of its rows X has."""
+    if isinstance(X, DataLoader | Streamed):
+        return _matched(X.dataset)
+    if isinstance(X, Subset):
+        found = _matched(X.dataset)
+        return None if found is None else (found[0], found[1][np.asarray(X.indices, np.int64)])
+    return (X, np.arange(len(X))) if isinstance(X, WithEvidence) else None
+
+
+def _ids_known(X: Any, inputs: Inputs) -> NDArray[Any] | None:
+    """Ids by which inputs were matched, or name themselves."""
+    if isinstance(inputs, Streamed) and inputs.names is not None:
+        return inputs.names
+    found = _matched(X)
+    return None if found is None else found[0].noisy.ids[found[1]]
+
+
+# Items, and whether their order has changed -------------------------------------------------------------------------------------------
+
+
+def first_part(item: Any) -> Any:
+    """What of a dataset's item is x, unless the user says otherwise: the first part of a tuple or list, which leaves labels behind."""
+    if isinstance(item, Mapping):
+        raise InvalidInput(
+            f"Expected to know which part of an item is x, got a mapping with keys {', '.join(map(str, item))}. Say it to with_evidence or "
+            "as_inputs, for example as_inputs(X, features=lambda item: item['pixel_values']), and leave the label out."
+        )
+    return item[0] if isinstance(item, tuple | list) else item
+
+
+def require_positions(dataset: Any) -> None:
+    """A map-style Dataset."""
+    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise InvalidInput(
+            f"Expected a map-style Dataset with __len__ and __getitem__, got {type(dataset).__name__}: a stream has no positions to match "
+            "labels to. Put it into a map-style Dataset, or yield ids and use evidence_of(noisy) in your loop."
+        )
+
+
+WATCHED = 64  # items that stand for a whole dataset: their content is compared each time they are read
+_LOOKS = 4  # times that each of them is read again before it is trusted; more where there are fewer of them
+_AGAIN = 8  # times that an item which has changed is read again before it counts as another one
+
+
+def fingerprint(item: object) -> bytes:
+    """16 bytes that depend on the item's content: tensors, arrays, images, and tuples, lists and mappings of such things.
+
+    Parameters
+    ----------
+    item : object
+        Features only. Anything else is pickled.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    _feed(digest, item)
+    return digest.digest()
+
+
+def _feed(digest: "hashlib.blake2b", item: object) -> None:
+    if isinstance(item, torch.Tensor):
+        digest.update(f"t{item.dtype}{tuple(item.shape)}".encode())
+        digest.update(item.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    elif isinstance(item, Mapping):
+        for key in item:
+            _feed(digest, str(key))
+            _feed(digest, item[key])
+    elif isinstance(item, tuple | list):
+        digest.update(f"s{len(item)}".encode())
+        for part in item:
+            _feed(digest, part)
+    elif hasattr(item, "__array_interface__") and not np.asarray(item).dtype.hasobject:  # arrays, and PIL's images
+        array = np.asarray(item)
+        digest.update(f"a{array.dtype}{array.shape}".encode())
+        digest.update(array.tobytes())
+    else:
+        digest.update(pickle.dumps(item))
+
+
+def _first_look(read: Callable[[int], object], n: int) -> dict[int, bytes]:
+    """Fingerprints of some items, by position; none where an item differs from itself when it is read again, as with random transforms.
+
+    A transform that rarely changes an item would be taken for none by a short look, so each of the items is read several times.
+
+    Parameters
+    ----------
+    read : function of a position in [0, n)
+        Gives the features of the item there.
+    n : int
+        At least 1.
+    """
+    chosen = np.unique(np.linspace(0, n - 1, min(WATCHED, n)).round().astype(np.int64)).tolist()
+    marks = {i: fingerprint(read(i)) for i in chosen}
+    passes = -(-_LOOKS * WATCHED // len(chosen))
+    steady = all(fingerprint(read(i)) == marks[i] for _ in range(passes) for i in chosen)
+    return marks if steady else {}
+
+
+@dataclass(frozen=True, eq=False)
+class _Watch:
+    """Finds out that an item is not the one that belongs to row i: by the id that it carries, or else by the content of some items."""
+
+    dataset: MapDataset
+    features: Features
+    id_of: Callable[[Any], object] | None
+    ids: NDArray[Any] | None
+    marks: Mapping[int, bytes]
+
+    def require_same(self, i: int, item: Any, position: int) -> None:
+        """Refuse an item that was read at this position of the dataset, and is another one than was there at first."""
+        if self.id_of is not None and self.ids is not None:
+            expected, found = np.asarray(self.ids[i]), np.asarray(self.id_of(item))
+            if not np.array_equal(found.reshape(-1), expected.reshape(-1)):
+                raise InvalidInput(
+                    f"Expected the item with id {expected.tolist()!r} at position {position}, got id {found.tolist()!r}: the dataset's "
+                    "order has changed. Match the evidence again, or fix the dataset's order."
+                )
+        elif i in self.marks and not self._still_there(self.marks[i], item, position):
+            raise InvalidInput(
+                f"Expected the item that stood at position {position} at first, got another one: the dataset's order or content has "
+                "changed, so that items would be trained with other rows' labels. Fix the dataset's order, or pass id_of= so that each "
+                "item names itself."
+            )
+
+    def _still_there(self, mark: bytes, item: Any, position: int) -> bool:
+        """An item that a rare random transform has changed is there still, since it comes back as it was when it is read again."""
+        return fingerprint(self.features(item)) == mark or any(
+            fingerprint(self.features(self.dataset[position])) == mark for _ in range(_AGAIN)
+        )
+
+
+def _warn_unwatched() -> None:
+    """Say that nobody would see it if the order of a dataset changed."""
+    warnings.warn(
+        "Items of the dataset differ each time they are read, as with random transforms: if its order changed, items would be trained with "
+        "other rows' labels, and nobody would see it. Pass id_of=, by which each item names itself, or transform batches: "
+        "Recipe(augment=...).",
+        LabelDPWarning,
+        stacklevel=4,
+    )
