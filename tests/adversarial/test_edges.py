@@ -24,7 +24,7 @@ from labeldp.aggregates._gaussian import calibrated_variance, discrete_delta
 from labeldp.custody._aggregation import aggregate_batches
 from labeldp.errors import LabelDPWarning
 from labeldp.laws.cluster_budget import corollary_2, split_budget
-from labeldp.learn._learners import LearnOptions
+from labeldp.learn._corrections import LearnOptions
 from labeldp.research.peer import PeerToPeer
 
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning")

@@ -16,7 +16,7 @@ from labeldp.errors import InvalidInput
 from labeldp.inputs import inputs_from_dict
 from labeldp.inputs._columns import Column, ColumnInputs, learn_columns
 from labeldp.inputs._images import ImageInputs, NamesOfFiles, pixels_of
-from labeldp.learn._features import MAX_CATEGORIES
+from labeldp.learn._data import MAX_CATEGORIES
 
 
 def read_back(inputs: ColumnInputs) -> ColumnInputs:

@@ -16,10 +16,9 @@ from sklearn.tree import DecisionTreeClassifier
 
 import labeldp as ldp
 from labeldp.learn import SoftmaxRegression
-from labeldp.learn import _em as em
-from labeldp.learn import _likelihood as likelihood
-from labeldp.learn._learners import LearnOptions
-from labeldp.learn._model import Model, seeded, take, weight_keyword
+from labeldp.learn import _corrections as corrections
+from labeldp.learn._corrections import LearnOptions, Model, seeded, weight_keyword
+from labeldp.learn._data import take
 
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning")
 
@@ -68,10 +67,10 @@ def test_linear_round_undoes_the_law():
     X = np.zeros((len(y), 1))
     for law in (ldp.RandomizedResponse(4, 1.0), ldp.SubsetSelection(4, 1.0, size=2)):
         noisy = noisy_of(y, law)
-        model = em.linear_round(DummyClassifier(), X, noisy, 10**6, np.random.RandomState(0))
+        model = corrections.linear_round(DummyClassifier(), X, noisy, 10**6, np.random.RandomState(0))
         expected = ldp.metrics.class_frequencies(noisy).value  # the same inverse, reached the other way
         assert np.allclose(model.predict_proba(X[:1])[0], expected, atol=1e-6)
-    thinned = em.linear_round(DummyClassifier(), X, noisy, 40_000, np.random.RandomState(0))
+    thinned = corrections.linear_round(DummyClassifier(), X, noisy, 40_000, np.random.RandomState(0))
     assert np.allclose(thinned.predict_proba(X[:1])[0], expected, atol=0.05)
 
 
@@ -79,21 +78,21 @@ def test_linear_round_needs_one_invertible_law():
     y = np.arange(50) % 4
     split = noisy_of(y, ldp.PriorSplit(4, 1.0))
     mixed = ldp.concat([noisy_of(y, ldp.RandomizedResponse(4, 1.0)), noisy_of(y, ldp.RandomizedResponse(4, 2.0))])
-    assert em.common_channel(split) is None
-    assert em.common_channel(mixed) is None
+    assert corrections.common_channel(split) is None
+    assert corrections.common_channel(mixed) is None
 
 
 def test_posterior_and_heaviest_classes():
     belief = np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])
     like = np.array([[1.0, 0.5, 1.0], [0.0, 1.0, 1.0]])
-    assert np.allclose(em.posterior(belief, like), [[2 / 3, 1 / 3, 0], [0, 0.5, 0.5]])
-    kept = em._heaviest(np.array([[0.6, 0.395, 0.005], [0.4, 0.3, 0.3]]))
+    assert np.allclose(corrections.posterior(belief, like), [[2 / 3, 1 / 3, 0], [0, 0.5, 0.5]])
+    kept = corrections._heaviest(np.array([[0.6, 0.395, 0.005], [0.4, 0.3, 0.3]]))
     assert kept.tolist() == [[True, True, False], [True, True, True]]
 
 
 def test_sampled_classes_follow_the_posterior():
     weights = np.tile([0.55, 0.3, 0.15], (20_000, 1))
-    rows, codes = em._sampled(weights, 3, np.random.RandomState(0))
+    rows, codes = corrections._sampled(weights, 3, np.random.RandomState(0))
     assert len(rows) == 60_000
     assert np.allclose(np.bincount(codes) / len(codes), weights[0], atol=0.01)
 
@@ -118,16 +117,16 @@ def test_weights_reach_the_last_step_of_nested_pipelines():
 def test_em_learns_with_and_without_sample_weights(estimator):
     X, y = blobs(1500, k=4, spread=0.6)
     noisy = noisy_of(y, ldp.SubsetSelection(4, 1.0, size=1))
-    model = em.em_fit(estimator, X, noisy, start=None, held_out=None, rounds=1, row_budget=10**6, random_state=np.random.RandomState(0))
+    model = fitted_by_em(estimator, X, noisy, rounds=1)
     assert np.mean(model.predict_proba(X).argmax(axis=1) == y) > 0.9
-    capped = em.m_step(estimator, X, em.posterior(model.predict_proba(X), noisy.likelihood()), 1, 1500, np.random.RandomState(0))
+    capped = corrections.m_step(
+        estimator, X, corrections.posterior(model.predict_proba(X), noisy.likelihood()), 1, 1500, np.random.RandomState(0)
+    )
     assert np.mean(capped.predict_proba(X).argmax(axis=1) == y) > 0.9
 
 
 def fitted_by_em(estimator, X, noisy, held_out=None, rounds=2):
-    return em.em_fit(
-        estimator, X, noisy, start=None, held_out=held_out, rounds=rounds, row_budget=10**6, random_state=np.random.RandomState(0)
-    )
+    return corrections.EMLearner(estimator, LearnOptions(em_rounds=rounds), np.random.RandomState(0)).fit(X, noisy, None, held_out)
 
 
 def test_em_where_no_row_allows_a_linear_round_keeps_a_round_only_if_every_other_held_out_row_speaks_for_it():
@@ -137,8 +136,8 @@ def test_em_where_no_row_allows_a_linear_round_keeps_a_round_only_if_every_other
     even = np.arange(200) % 2 == 0
     for honest in (even, ~even):  # the other half says that every prediction is wrong
         told = noisy_of(np.where(honest, y[:200], (y[:200] + 1) % 3), ldp.RandomizedResponse(3, 6.0))
-        work = {"start": start, "held_out": (X[:200], told), "rounds": 3, "row_budget": 10**6, "random_state": np.random.RandomState(0)}
-        model = em.em_fit(GaussianNB(), X, noisy, **work, linear=False)
+        learner = corrections.EMLearner(GaussianNB(), LearnOptions(em_rounds=3), np.random.RandomState(0), linear=False)
+        model = learner.fit(X, noisy, start, (X[:200], told))
         assert (model.rounds > 0) == honest[0] and model.chose
 
 
@@ -214,12 +213,12 @@ def test_probabilities_of_a_rare_class_are_no_worse_than_its_frequency(estimator
 
 
 def test_logistic_regression_is_mapped_only_where_it_is_the_same_model():
-    mapped = likelihood.exact_learner(make_pipeline(StandardScaler(), LogisticRegression(C=2.0)))
+    mapped = corrections.exact_learner(make_pipeline(StandardScaler(), LogisticRegression(C=2.0)))
     assert isinstance(mapped[-1], SoftmaxRegression)
     assert max(mapped[-1].C) == 2.0
-    assert likelihood.exact_learner(LogisticRegression(class_weight="balanced")) is None
-    assert likelihood.exact_learner(LogisticRegression(l1_ratio=1.0, solver="saga")) is None
-    assert likelihood.exact_learner(GaussianNB()) is None
+    assert corrections.exact_learner(LogisticRegression(class_weight="balanced")) is None
+    assert corrections.exact_learner(LogisticRegression(l1_ratio=1.0, solver="saga")) is None
+    assert corrections.exact_learner(GaussianNB()) is None
 
 
 def test_models_without_probabilities_and_with_missing_classes():

@@ -18,7 +18,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import labeldp as ldp
 from labeldp.learn import NoiseCluster, ProportionClassifier, SoftmaxRegression
-from labeldp.learn._evidence_loss import CountEvidence, RowEvidence, objective
+from labeldp.learn._softmax import CountEvidence, RowEvidence, objective
 
 K = 3
 MISTAKE = 1e-6  # chance that a right implementation fails a statistical test
@@ -57,7 +57,7 @@ def test_parts_of_counts_are_their_groups():
     halves = [whole.part(units) for units in (np.array([4, 0, 2]), np.array([1, 3, 5]))]
     assert sorted(np.concatenate([rows for rows, _ in halves])) == list(range(40))
     assert whole.loss(log_p)[0] == pytest.approx(sum(part.loss(log_p[rows])[0] for rows, part in halves))
-    assert whole.weight == pytest.approx(sum(part.weight for _, part in halves))
+    assert whole.row_weights.sum() == pytest.approx(sum(part.row_weights.sum() for _, part in halves))
 
 
 @pytest.mark.parametrize(("epsilon", "share"), [(0.2, 1.0), (2.0, 1.0), (1.0, 0.5)])

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
 from labeldp.evidence import concat
-from labeldp.learn import _learners as learners
+from labeldp.learn import _corrections as corrections
 from labeldp.protocol._fitting import in_top_k
 
 N = 300
@@ -63,8 +63,8 @@ def blobs():
 
 def test_the_classifier_keeps_the_latest_rows(monkeypatch):
     seen = []
-    fit = learners.HardLearner.fit
-    monkeypatch.setattr(learners.HardLearner, "fit", lambda self, X, noisy, *rest: seen.append(noisy) or fit(self, X, noisy, *rest))
+    fit = corrections.HardLearner.fit
+    monkeypatch.setattr(corrections.HardLearner, "fit", lambda self, X, noisy, *rest: seen.append(noisy) or fit(self, X, noisy, *rest))
     settings = {"law": "rr-with-prior", "correction": "none", "validation_fraction": 0.0, "classes": range(4), "noise": ldp.SeededNoise(0)}
     model = ldp.LabelDPClassifier(LogisticRegression(), n_stages=2, top_k_filter="mean", **settings)
     model.fit(*blobs())
@@ -88,8 +88,8 @@ def test_laws_without_candidates_have_no_mean_and_nothing_is_charged(tmp_path):
 @pytest.mark.parametrize("law", ["auto", "rr", "subset", "rr-with-prior"])
 def test_in_one_stage_the_mean_leaves_no_row_out(law, monkeypatch):
     seen = []
-    fit = learners.HardLearner.fit
-    monkeypatch.setattr(learners.HardLearner, "fit", lambda self, X, noisy, *rest: seen.append(len(noisy)) or fit(self, X, noisy, *rest))
+    fit = corrections.HardLearner.fit
+    monkeypatch.setattr(corrections.HardLearner, "fit", lambda self, X, noisy, *rest: seen.append(len(noisy)) or fit(self, X, noisy, *rest))
     settings = {"law": law, "correction": "none", "classes": range(4), "noise": ldp.SeededNoise(0)}
     ldp.LabelDPClassifier(LogisticRegression(), top_k_filter="mean", **settings).fit(*blobs())
     assert 700 < seen[-2] < seen[-1] == 800  # and the held-out rows in the last fit

@@ -14,7 +14,7 @@ from sklearn.preprocessing import OneHotEncoder
 
 import labeldp as ldp
 from labeldp.errors import UnmeasuredWarning
-from labeldp.learn._learners import LearnOptions
+from labeldp.learn._corrections import LearnOptions
 from labeldp.protocol import metrics
 from labeldp.protocol._fitting import hold_out
 

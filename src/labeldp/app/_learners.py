@@ -25,7 +25,7 @@ from labeldp.errors import InvalidInput, RareCategoriesWarning
 from labeldp.inputs import Inputs
 from labeldp.inputs._arrays import ArrayInputs
 from labeldp.inputs._columns import ColumnInputs
-from labeldp.learn._features import MAX_CATEGORIES
+from labeldp.learn._data import MAX_CATEGORIES
 from labeldp.tables.engines._local import Progress
 
 AUTO, BOOSTING, LINEAR = "auto", "boosting", "linear"

@@ -22,7 +22,7 @@ from labeldp.app._model_check import check_archive, check_estimator, probabiliti
 from labeldp.deep import _named as named
 from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
 from labeldp.inputs import Inputs, inputs_from_dict
-from labeldp.learn._model import Model
+from labeldp.learn._corrections import Model
 from labeldp.tables.output._staging import workplace
 
 FORMAT = 2

@@ -25,7 +25,7 @@ from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived, label_law
 from labeldp.inputs._arrays import ArrayTable
 from labeldp.laws import parse_law
-from labeldp.learn._model import heard_by
+from labeldp.learn._corrections import heard_by
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
 from labeldp.tables._evidence import ProvenLabels, check_raw

@@ -3,9 +3,8 @@
 
 from labeldp.learn._classifier import LabelDPClassifier
 from labeldp.learn._cluster_estimators import NoiseCluster, ProportionClassifier
-from labeldp.learn._clusters import find_clusters
-from labeldp.learn._learners import LearnOptions
-from labeldp.learn._priors import ClusterPrior
+from labeldp.learn._clusters import ClusterPrior, find_clusters
+from labeldp.learn._corrections import LearnOptions
 from labeldp.learn._softmax import SoftmaxRegression
 
 __all__ = [

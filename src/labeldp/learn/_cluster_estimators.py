@@ -19,13 +19,11 @@ from labeldp.aggregates import Histogram, Query, Vote
 from labeldp.custody._row_ids import RowIds
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
+from labeldp.learn._classifier import dry_run
 from labeldp.learn._clusters import Clusters, clustering_request, clusters_for, embedded, find_clusters
-from labeldp.learn._dry_run import dry_run
-from labeldp.learn._features import check_features, takes_images
-from labeldp.learn._labels import len_of, read_labels, together
-from labeldp.learn._learners import require_plain_labels
-from labeldp.learn._likelihood import fit_last, softmax_of
-from labeldp.learn._model import Estimator, Floats, Model, fit_codes, require_classifier
+from labeldp.learn._corrections import Model, fit_codes, fit_last, require_classifier, require_plain_labels
+from labeldp.learn._data import Estimator, Floats, check_features, len_of, read_labels, takes_images, together
+from labeldp.learn._softmax import softmax_of
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import LabelDPEstimator

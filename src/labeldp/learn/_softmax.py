@@ -1,28 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multinomial logistic regression that learns from likelihoods: the exact loss, by L-BFGS."""
+"""Multinomial logistic regression that learns from what was released: the exact loss of noisy labels or noisy counts, by L-BFGS."""
 
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
-from scipy.special import log_softmax, softmax
+from scipy.sparse import csr_matrix
+from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.linear_model import LogisticRegression
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.learn._evidence_loss import CountEvidence, Evidence, RowEvidence, objective
+from labeldp.protocol.metrics import drawn_to_equal, likeliest_frequencies
 
 Floats = NDArray[np.float64]
+Order = NDArray[np.intp]
 
 _FOLDS = 3
 _MANY_ROWS = 10_000  # above, one held-out third is enough to choose by
 _ENOUGH_ROWS = 30_000  # to choose by
 _ON_THE_WAY = 40  # iterations at penalties that are only passed through
+_SMALLEST = -1e6  # log-likelihood of a row that a model rules out
+_GRAIN = 0.25  # variance below which no count is believed: labels are whole
 
 
 class SoftmaxRegression(ClassifierMixin, BaseEstimator):
@@ -142,23 +149,25 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
 
         Notes
         -----
-        Learning from label proportions, with the noise in the likelihood: see `labeldp.learn._evidence_loss.CountEvidence`. Held-out parts
+        Learning from label proportions, with the noise in the likelihood: see `CountEvidence`. Held-out parts
         are groups. Cost: O(n K d) an iteration.
         """
         features: Floats = validate_data(self, X, accept_sparse="csr", dtype=np.float64)
         evidence = _counted(np.asarray(groups), np.asarray(counts, np.float64), variance, counted, features.shape[0])
         return self._fit(features, evidence, np.arange(evidence.counts.shape[1]))
 
-    def _rows(self, X: Floats, table: Floats, sample_weight: ArrayLike | None) -> RowEvidence:
+    def _rows(self, X: Floats, table: Floats, sample_weight: ArrayLike | None) -> "RowEvidence":
         weight = np.ones(X.shape[0]) if sample_weight is None else np.asarray(sample_weight, np.float64)
         if weight.shape != (X.shape[0],) or not np.all((weight >= 0) & (weight < np.inf)):
             raise InvalidInput(f"Expected sample_weight of shape ({X.shape[0]},), all >= 0 and finite; got shape {weight.shape}.")
         if not weight.any():
             raise InvalidInput("Expected some sample_weight above zero, got all of them zero.")
-        return RowEvidence(table, weight)
+        return RowEvidence(np.asfortranarray(table), weight)
 
-    def _fit(self, X: Floats, evidence: Evidence, classes: NDArray[np.generic]) -> Self:
-        strengths = sorted(_validate.positive(C=c) for c in np.atleast_1d(np.asarray(self.C, np.float64)).tolist())
+    def _fit(self, X: Floats, evidence: "Evidence", classes: NDArray[np.generic]) -> Self:
+        strengths = np.sort(np.atleast_1d(np.asarray(self.C, np.float64))).tolist()
+        if not (strengths[0] > 0 and strengths[-1] < np.inf):  # NaN is sorted to the end
+            _validate.positive(C=strengths[0] if strengths[0] <= 0 else strengths[-1])
         start = np.zeros((len(classes), X.shape[1] + 1))
         if self.warm_start and getattr(self, "coef_", np.empty(0)).shape == (start.shape[0], start.shape[1] - 1):
             start = np.column_stack([self.coef_, self.intercept_])
@@ -169,14 +178,14 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
             start, _ = self._solve(X, evidence, start, strength, _ON_THE_WAY)
         start, iterations = self._solve(X, evidence, start, self.C_, self.max_iter)
         if self.fit_intercept and np.isfinite(self.intercept_C):
-            start[:, -1] += _towards(shares, X @ start[:, :-1].T + start[:, -1], evidence.rows)
+            start[:, -1] += _towards(shares, _logits(X, start), evidence.row_weights)
         self.classes_: NDArray[np.generic] = classes
         self.coef_: Floats = start[:, :-1]
         self.intercept_: Floats = start[:, -1]
         self.n_iter_ = iterations
         return self
 
-    def _choose(self, X: Floats, evidence: Evidence, start: Floats, strengths: list[float]) -> float:
+    def _choose(self, X: Floats, evidence: "Evidence", start: Floats, strengths: list[float]) -> float:
         """The mean of log C under weights from the likelihood of what is held out (three folds, or one where rows are many) and a normal
         distribution around a tenth of the largest, half a decade wide. Two worse strengths in a row end the search.
 
@@ -184,24 +193,26 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         """
         order = check_random_state(self.random_state).permutation(evidence.n_units)[:_ENOUGH_ROWS]
         parts = [order[fold::_FOLDS] for fold in range(_FOLDS if len(order) <= _MANY_ROWS else 1)]
-        learned = [evidence.part(np.setdiff1d(order, part)) for part in parts]
-        held_out = [evidence.part(part) for part in parts]
-        solutions, scores = [start] * len(parts), list[float]()
+        folds = []
+        for part in parts:
+            (rows, told), (others, kept) = evidence.part(np.setdiff1d(order, part)), evidence.part(part)
+            folds.append((X[rows], told, X[others], kept))
+        scores, solutions = list[float](), dict.fromkeys(range(len(parts)), start)
         for strength in strengths:
-            solutions = [
-                self._solve(X[rows], known, solution, strength, _ON_THE_WAY)[0]
-                for (rows, known), solution in zip(learned, solutions, strict=True)
-            ]
-            scores.append(-sum(_loss(X[rows], kept, w) for (rows, kept), w in zip(held_out, solutions, strict=True)))
+            score = 0.0
+            for number, (known, told, left, kept) in enumerate(folds):
+                solutions[number] = w = self._solve(known, told, solutions[number], strength, _ON_THE_WAY)[0]
+                score -= kept.loss(_logits(left, w))[0]
+            scores.append(score)
             if len(scores) > 2 and max(scores) > max(scores[-2:]):
                 break
         decades = np.log10(strengths[: len(scores)]) - np.log10(strengths[-1] / 10)
         belief = softmax(np.asarray(scores) - 2 * decades**2)
         return float(strengths[-1] / 10 * 10 ** (belief @ decades))
 
-    def _solve(self, X: Floats, evidence: Evidence, start: Floats, strength: float, max_iter: int) -> tuple[Floats, int]:
+    def _solve(self, X: Floats, evidence: "Evidence", start: Floats, strength: float, max_iter: int) -> tuple[Floats, int]:
         """Coefficients and intercepts (K, n_features + 1) from this start, and the iterations taken."""
-        penalty = np.full(start.shape, (2.0 if len(start) == 2 else 1.0) / max(evidence.weight, np.finfo(np.float64).tiny))
+        penalty = np.full(start.shape, 2.0 if len(start) == 2 else 1.0)
         penalty[:, :-1] /= strength
         penalty[:, -1] /= self.intercept_C
         result = minimize(
@@ -233,19 +244,164 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         return np.asarray(self.classes_[scores.argmax(axis=1)])
 
 
-def _towards(shares: Floats, scores: Floats, weights: Floats) -> Floats:
-    """What to add to the scores (n, K) of each class so that its mean probability is its share: (K,)."""
-    shift = np.zeros(len(shares))
-    for _ in range(100):
-        step = np.log(shares) - np.log(np.maximum(weights @ softmax(scores + shift, axis=1) / weights.sum(), 1e-300))
-        shift += step
-        if np.abs(step).max() < 1e-6:
-            break
-    return np.asarray(shift - shift.mean())
+def softmax_of(estimator: Any) -> SoftmaxRegression | None:
+    """The equal of a LogisticRegression with the plain L2 penalty, its intercepts held back a little; None of any other."""
+    if type(estimator) is not LogisticRegression or not _is_plain(estimator):
+        return None
+    return SoftmaxRegression(
+        C=estimator.C,
+        intercept_C=0.1,
+        fit_intercept=estimator.fit_intercept,
+        max_iter=max(20, estimator.max_iter),
+        warm_start=estimator.warm_start,
+        random_state=estimator.random_state,
+    )
 
 
-def _loss(X: Floats, evidence: Evidence, solution: Floats) -> float:
-    return evidence.loss(log_softmax(X @ solution[:, :-1].T + solution[:, -1], axis=1))[0]
+# Parameters of LogisticRegression that leave the model that it looks for as it is, or that SoftmaxRegression has too.
+_FREE = {"C", "fit_intercept", "max_iter", "warm_start", "random_state", "solver", "tol", "verbose", "n_jobs", "multi_class"}
+_FREE |= {"intercept_scaling", "dual"}
+_SAME = {("penalty", "l2"), ("l1_ratio", 0), ("l1_ratio", None)}
+
+
+def _is_plain(regression: LogisticRegression) -> bool:
+    """Nothing is set that SoftmaxRegression has no equal for."""
+    defaults = LogisticRegression().get_params()
+    given = {name: value for name, value in regression.get_params().items() if name not in _FREE}
+    return 0 < regression.C < np.inf and all(value is None or value == defaults[n] or (n, value) in _SAME for n, value in given.items())
+
+
+# What was released, and its loss ----------------------------------------------------------------------------------------------------------
+#
+# Both kinds of evidence have the same four facts: how much each row counts, how many units there are (what can be held out: rows, or
+# groups of rows), what they say of the class frequencies, and -log P[released | X] with its gradient in the logits.
+
+
+@dataclass(frozen=True, eq=False)
+class RowEvidence:
+    """An output for each row.
+
+    Attributes
+    ----------
+    table : (n, K) float64
+        ln P[released | label y], up to a constant a row.
+    row_weights : (n,) float64
+    """
+
+    table: Floats
+    row_weights: Floats
+
+    @property
+    def n_units(self) -> int:
+        """n."""
+        return len(self.table)
+
+    def part(self, units: Order) -> tuple[Order, "RowEvidence"]:
+        """These rows, and what was released of them."""
+        return units, RowEvidence(np.asfortranarray(self.table[units]), self.row_weights[units])
+
+    def frequencies(self) -> Floats:
+        """See `labeldp.protocol.metrics.likeliest_frequencies`."""
+        return likeliest_frequencies(np.exp(self.table), self.row_weights)
+
+    def loss(self, scores: Floats) -> tuple[float, Floats]:
+        """Sum of -log sum_y p_y L_y and its gradient, softmax - posterior: a number and (n, K), from logits (n, K). Cost O(n K)."""
+        residual, posterior = scores.copy(order="K"), scores + self.table
+        found = -_to_softmax(residual) + _to_softmax(posterior)
+        residual -= posterior
+        residual *= self.row_weights[:, None]
+        return -float(self.row_weights @ np.maximum(found, _SMALLEST)), residual
+
+
+def _logits(X: Floats, W: Floats) -> Floats:
+    """Scores of a linear model, (n, K), each class's in one piece of memory: sums over a few classes are then some times faster."""
+    return np.asarray((W[:, :-1] @ X.T).T + W[:, -1])
+
+
+def _to_softmax(scores: Floats) -> Floats:
+    """Put the softmax of each row in the place of its scores; gives ln of the sum of their exponentials: (n,).
+
+    In logarithms, since probabilities of classes that a model rules out underflow; in place, since fresh memory costs as much as exp.
+    """
+    top = scores.max(axis=1)
+    scores -= top[:, None]
+    np.exp(scores, out=scores)
+    total = scores.sum(axis=1)
+    scores /= total[:, None]
+    return np.asarray(np.log(total) + top)
+
+
+@dataclass(frozen=True, eq=False)
+class CountEvidence:
+    """Noisy label counts of groups of rows.
+
+    Attributes
+    ----------
+    groups : (n,) int
+        Which group each row is in; every group has a row.
+    counts : (g, K) float64
+    variance : float
+        Of the noise on one count.
+    share : (g,) float64 in [0, 1]
+        Which part of each group's rows was counted, nobody knows which.
+
+    Notes
+    -----
+    Given the features, labels are independent, so a group's count of a class has the mean and the variance that its rows' probabilities
+    add up to, and the noise's variance on top; its law is taken as normal, which groups of a few rows and noise of a few counts already are
+    well enough, and the K counts of a group as independent. Source: learning from label proportions (Quadrianto et al. 2009; Yu et al.
+    2014), with the noise in the likelihood.
+    """
+
+    groups: Order
+    counts: Floats
+    variance: float
+    share: Floats
+
+    @property
+    def n_units(self) -> int:
+        """Number of groups."""
+        return len(self.counts)
+
+    def part(self, units: Order) -> tuple[Order, "CountEvidence"]:
+        """The rows of these groups, and what was released of them."""
+        number = np.full(self.n_units, -1)
+        number[units] = np.arange(len(units))
+        rows = np.flatnonzero(number[self.groups] >= 0)
+        return rows, CountEvidence(number[self.groups[rows]], self.counts[units], self.variance, self.share[units])
+
+    @cached_property
+    def row_weights(self) -> Floats:
+        """Which part of each row's group was counted."""
+        return self.share[self.groups]
+
+    @cached_property
+    def _members(self) -> Any:
+        """(g, n) sparse: 1 where a row is in a group."""
+        return csr_matrix((np.ones(len(self.groups)), (self.groups, np.arange(len(self.groups)))), (self.n_units, len(self.groups)))
+
+    def frequencies(self) -> Floats:
+        """Of the sums over groups, at least half a standard deviation each, drawn to equal ones as those of rows are."""
+        n, k = float(self.row_weights.sum()), self.counts.shape[1]
+        noise = self.n_units * self.variance
+        sums = np.maximum(self.counts.sum(axis=0), 0.5 * np.sqrt(noise) + 0.5)
+        evidence = float(np.sum((self.counts.sum(axis=0) - n / k) ** 2) / (noise + n / k))
+        return drawn_to_equal(sums / sums.sum(), evidence)
+
+    def loss(self, scores: Floats) -> tuple[float, Floats]:
+        """Minus the normal log-density of the counts and its gradient: a number and (n, K), from logits (n, K). Cost O(n K)."""
+        p, share = scores.copy(order="K"), self.row_weights[:, None]
+        _to_softmax(p)
+        counted = p * share
+        variance = self._members @ (counted * (1 - counted)) + self.variance + _GRAIN
+        off = self._members @ counted - self.counts
+        pull = off / variance
+        doubt = 0.5 * (1 / variance - pull**2)
+        slope = share * (pull[self.groups] + doubt[self.groups] * (1 - 2 * counted))
+        return float(0.5 * (np.sum(off * pull) + np.log(variance).sum())), p * (slope - (p * slope).sum(axis=1, keepdims=True))
+
+
+Evidence = RowEvidence | CountEvidence
 
 
 def _counted(groups: NDArray[np.generic], counts: Floats, variance: float, counted: ArrayLike | None, n_rows: int) -> CountEvidence:
@@ -264,3 +420,45 @@ def _counted(groups: NDArray[np.generic], counts: Floats, variance: float, count
     kept = np.flatnonzero(sizes)
     number = np.cumsum(sizes > 0) - 1
     return CountEvidence(number[groups], counts[kept], noise, used[kept] / sizes[kept])
+
+
+def objective(X: Floats, evidence: Evidence, penalty: Floats, intercept: bool, centre: Floats) -> Callable[[Floats], tuple[float, Floats]]:
+    """Mean loss of a linear model with its penalty, and the gradient, of flat coefficients with the intercepts in the last column.
+
+    Parameters
+    ----------
+    X : (n, d) array or sparse matrix
+    evidence : Evidence of n rows
+    penalty : (K, d + 1) float64
+        Of the sum of the loss.
+    intercept : bool
+        False: the intercepts stay where they are.
+    centre : (K,) float64
+        Intercepts that have no penalty.
+    """
+    total = max(float(evidence.row_weights.sum()), np.finfo(np.float64).tiny)
+
+    def value_and_gradient(flat: Floats) -> tuple[float, Floats]:
+        W = flat.reshape(penalty.shape)
+        loss, residual = evidence.loss(_logits(X, W))
+        away = W.copy()
+        away[:, -1] -= centre
+        gradient = penalty * away
+        gradient[:, :-1] += (X.T @ residual).T
+        gradient[:, -1] = gradient[:, -1] + residual.sum(axis=0) if intercept else 0.0
+        return float(0.5 * np.sum(penalty * away**2) + loss) / total, gradient.ravel() / total
+
+    return value_and_gradient
+
+
+def _towards(shares: Floats, scores: Floats, weights: Floats) -> Floats:
+    """What to add to the scores (n, K) of each class so that its mean probability is its share: (K,)."""
+    shift = np.zeros(len(shares))
+    for _ in range(100):
+        p = scores + shift
+        _to_softmax(p)
+        step = np.log(shares) - np.log(np.maximum(weights @ p / weights.sum(), 1e-300))
+        shift += step
+        if np.abs(step).max() < 1e-6:
+            break
+    return np.asarray(shift - shift.mean())

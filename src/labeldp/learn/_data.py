@@ -1,25 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Feature tables as users have them: checks that come before a charge, a digest that names the rows, text columns as categories."""
+"""Features and labels as users have them: what is refused before a charge, which row a noisy label belongs to, categories as numbers.
 
+No message shows a label, and no warning depends on one.
+"""
+
+import contextlib
 import warnings
 from collections.abc import Iterator, Sequence
 from numbers import Number
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
-from sklearn.utils import check_array, get_tags
+from sklearn.utils import assert_all_finite, check_array, column_or_1d, get_tags
+from sklearn.utils.multiclass import check_classification_targets
 
 from labeldp._hash import array_digest
+from labeldp.custody._encode import infers, not_plain
 from labeldp.errors import InvalidInput, RareCategoriesWarning
-from labeldp.learn._model import Estimator
+from labeldp.evidence import NoisyLabels
+from labeldp.protocol._fitting import FitSettings, check_count, settled_classes
+from labeldp.protocol._matching import matched_by_id, require_same_rows, warn_of_order
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
+Estimator = Any  # scikit-learn has no types
 
 MAX_CATEGORIES = 254  # histogram gradient boosting takes 255; the last one stands for all rarer ones
 _NOTHING = ("<NA>", "NaT", "nan")
 _TABLES = ("shape", "iloc", "__array__", "__array_interface__", "__dataframe__", "__arrow_c_stream__")
+
+
+def len_of(X: Any) -> int:
+    """Rows of an array, sparse matrix or data frame."""
+    return int(X.shape[0])
+
+
+def take(X: object, rows: Codes) -> object:
+    """These rows of an array, a sparse matrix or a data frame."""
+    if hasattr(X, "iloc"):
+        return X.iloc[rows]
+    return X[rows] if hasattr(X, "__getitem__") and hasattr(X, "shape") else np.asarray(X)[rows]
 
 
 def check_features(X: Any, estimator: Estimator, name: str) -> Any:
@@ -139,3 +163,67 @@ def _as_text(X: Any) -> NDArray[np.object_]:
     text = np.array([[str(v) for v in row] for row in values], object).reshape(values.shape)
     text[missing.reshape(values.shape)] = np.nan
     return text
+
+
+# Labels, and which row each belongs to ----------------------------------------------------------------------------------------------------
+
+
+def read_labels(settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
+    """Raw labels, one a row and of a kind that can be classes; the classes; and whether these were read off the labels.
+
+    Parameters
+    ----------
+    settings : FitSettings
+    y : (n_rows,) raw labels
+    n_rows : int
+    """
+    labels = None
+    with contextlib.suppress(UnicodeError):  # left behind, not chained: it holds and quotes a label
+        labels = column_or_1d(y, warn=True)
+    if labels is None:
+        raise not_plain()
+    check_count(len(labels), n_rows)
+    if labels.dtype.kind == "f":
+        assert_all_finite(labels, input_name="y")
+    if infers(settings.classes):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # it warns by how many labels are different
+                check_classification_targets(labels)
+        except TypeError:
+            raise InvalidInput("Expected labels of one type, none missing, got several types. Convert them, or declare classes=.") from None
+    return labels, settled_classes(settings, labels)
+
+
+def together(X: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
+    """Rows of X and noisy labels of the same rows, in the order of X; rows without a noisy label are left out where ids are given.
+
+    Parameters
+    ----------
+    X : array, sparse matrix or data frame
+    noisy : NoisyLabels
+    ids : (len of X,) or (len of X, columns) array, optional
+        They decide. Without them the order does: a named index that has the ids of `noisy` vouches for it or speaks against it, and where
+        nothing does, a warning says so.
+
+    Raises
+    ------
+    InvalidInput
+        Other ids, another number of rows, or an index that shows another order.
+    """
+    n_rows = len_of(X)
+    if ids is not None:
+        places, noisy = matched_by_id(ids, n_rows, noisy)
+        return (X if np.array_equal(places, np.arange(n_rows)) else take(X, places)), noisy
+    require_same_rows(n_rows, noisy)
+    index = getattr(X, "index", None) if hasattr(X, "iloc") else None
+    known = None if getattr(index, "name", None) is None else np.asarray(index)  # one with a name was made of a column by somebody
+    same = known is not None and noisy.explicit_ids and known.shape == noisy.ids.shape
+    if known is None or not same or set(known.tolist()) != set(noisy.ids.tolist()):
+        warn_of_order(noisy, own=True)
+    elif not np.array_equal(known, noisy.ids):
+        raise InvalidInput(
+            "Expected the rows of X in the order of the noisy labels, got an index that has their ids in another order. Pass ids=X.index, "
+            "and they are matched."
+        )
+    return X, noisy

@@ -1,0 +1,646 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Corrections: four ways from noisy labels to a model of the true label, around any scikit-learn classifier.
+
+    make_learner --> Learner.fit(X, noisy, start, held_out) --> Model.predict_proba(X)
+
+"none" takes outputs for labels, "debias" undoes the law on predictions, "likelihood" fits the exact loss, and "em" fits the estimator to
+posterior weights. First stands what all of them give and share: a fitted estimator as a model, and fits on class codes.
+"""
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone, is_classifier
+from sklearn.dummy import DummyClassifier
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import has_fit_parameter
+
+from labeldp import _validate
+from labeldp.errors import InvalidInput
+from labeldp.evidence import NoisyLabels
+from labeldp.learn._data import Codes, Estimator, Floats, take
+from labeldp.learn._softmax import SoftmaxRegression, softmax_of
+from labeldp.protocol._fitting import TopK, in_top_k, members
+from labeldp.protocol.metrics import likeliest_frequencies, log_evidence
+
+HeldOut = tuple[object, NoisyLabels]
+
+CORRECTIONS = ("auto", "likelihood", "em", "debias", "none")
+PENALTIES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)  # the C to choose from, as shares of the user's
+MASS = 0.99  # of a row's posterior that is kept when it is spread over copies of the row
+MIN_ROWS = 40  # that one linear round can take; fewer say nothing of how far to trust a model
+DRAWS = 4  # sampled classes a row for estimators without sample weights
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A fitted estimator that was trained on class codes.
+
+    Attributes
+    ----------
+    estimator : fitted scikit-learn estimator
+    n_classes : int
+    channel : (own, other) or None
+        How often the own class, and another one, is in a row's output, where the estimator predicts members of outputs; None where it
+        predicts true labels.
+    rounds : int
+        Rounds of expectation-maximisation behind it.
+    frequencies : (K,) array or None
+        Of the classes, where they are known to the model.
+    share : float in [0, 1]
+        How much of the estimator's probabilities is taken; the rest is the frequencies.
+    chose : bool
+        Held-out rows, every other one, chose the rounds: those cannot measure it.
+    """
+
+    estimator: Estimator
+    n_classes: int
+    channel: tuple[float, float] | None = None
+    rounds: int = 0
+    frequencies: Floats | None = None
+    share: float = 1.0
+    chose: bool = False
+
+    def predict_proba(self, X: object) -> Floats:
+        """Probabilities of the true label: (n, K), rows sum to 1."""
+        p = self._aligned(X)
+        if self.channel is not None:
+            # The estimator gave P[class in output | x] / size = (other + (own - other) P[class | x]) / size: solve for P[class | x]. A
+            # finite number of noisy rows carries it below 0, so a floor keeps every class possible, below what a rare one really has.
+            own, other = self.channel
+            size = own + (self.n_classes - 1) * other  # of an output, on average
+            floor = 0.01 / self.n_classes if self.frequencies is None else np.minimum(0.01 / self.n_classes, 0.5 * self.frequencies)
+            p = np.maximum((p * size - other) / (own - other), floor)
+            p /= p.sum(axis=1, keepdims=True)
+        return p if self.frequencies is None else np.asarray(self.share * p + (1.0 - self.share) * self.frequencies)
+
+    def _aligned(self, X: object) -> Floats:
+        """The estimator's probabilities with a column for each of the K classes; certain predictions where it has none."""
+        if not hasattr(self.estimator, "predict_proba"):
+            return np.eye(self.n_classes)[np.asarray(self.estimator.predict(X), np.int64)]
+        found = np.asarray(self.estimator.predict_proba(X), np.float64)
+        table = np.zeros((len(found), self.n_classes))
+        table[:, np.asarray(self.estimator.classes_, np.int64)] = found  # a fit may have seen fewer classes than there are
+        return table
+
+
+_listener: ContextVar[Callable[[], object] | None] = ContextVar("listener", default=None)
+
+
+@contextlib.contextmanager
+def heard_by(listener: Callable[[], object] | None) -> Iterator[None]:
+    """Call a function after each fit of an estimator in this context; None: nobody hears."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def _tell_of_fit() -> None:
+    listener = _listener.get()
+    if listener is not None:
+        listener()
+
+
+def fit_codes(estimator: Estimator, X: object, rows: Codes, codes: Codes, weights: Floats | None = None) -> Estimator:
+    """Fit a clone on these rows of X, each with a class code and a weight; a constant model where only one class is left.
+
+    Parameters
+    ----------
+    estimator : scikit-learn classifier or pipeline, left as it is
+    X : array, sparse matrix or data frame of n rows
+    rows, codes : (m,) int
+    weights : (m,) float, optional
+        Only where `weight_keyword` finds that the estimator takes them.
+    """
+    keyword = weight_keyword(estimator) if weights is not None else None
+    one_class = len(codes) == 0 or codes.min() == codes.max()
+    fitted = DummyClassifier() if one_class else clone(estimator)
+    keyword = "sample_weight" if one_class and keyword else keyword
+    fitted = fitted.fit(take(X, rows), codes, **({keyword: weights} if keyword else {}))
+    _tell_of_fit()
+    return fitted
+
+
+def fit_last(learner: Estimator, X: object, fit: Callable[[Estimator, object], Estimator], codes: object = None) -> Estimator:
+    """Fit a pipeline whose last step learns from something other than labels.
+
+    Parameters
+    ----------
+    learner : estimator or pipeline
+    X : n rows of features
+    fit : function of the last step and the features that reach it -> the fitted last step
+    codes : (n,) int, optional
+        For the transformers before it, some of which need labels.
+    """
+    if not isinstance(learner, Pipeline):
+        fitted = fit(learner, X)
+        _tell_of_fit()
+        return fitted
+    *before, (name, last) = learner.steps
+    if not before:
+        return Pipeline([(name, fit_last(last, X, fit, codes))])
+    head = Pipeline(before)
+    return Pipeline([*head.steps, (name, fit_last(last, head.fit_transform(X, codes), fit, codes))])
+
+
+def weight_keyword(estimator: Estimator) -> str | None:
+    """The keyword under which `fit` takes sample weights, following pipelines to their last step; None if it takes none."""
+    if isinstance(estimator, Pipeline):
+        name, last = estimator.steps[-1]
+        inner = None if isinstance(last, str) else weight_keyword(last)
+        return None if inner is None else f"{name}__{inner}"
+    return "sample_weight" if has_fit_parameter(estimator, "sample_weight") else None
+
+
+def seeded(estimator: Estimator, random_state: np.random.RandomState | None) -> Estimator:
+    """A clone in which every random_state that is None has a number from this generator."""
+    copied = clone(estimator)
+    if random_state is None:
+        return copied
+    params = copied.get_params().items()
+    free = sorted(name for name, value in params if value is None and f"__{name}".endswith("__random_state"))
+    return copied.set_params(**{name: int(random_state.randint(np.iinfo(np.int32).max)) for name in free})
+
+
+# Which correction ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LearnOptions:
+    """What can be set about learning beyond the correction; the defaults suit most data.
+
+    Attributes
+    ----------
+    em_rounds : int >= 0, default=2
+        Most rounds of expectation-maximisation a stage; as many are taken as the noisy labels of rows that a model has not seen speak for.
+    row_budget : int >= 1, default=1_000_000
+        Most rows of one weighted fit; beyond it classes are sampled from each row's posterior.
+    consensus_rounds : int >= 0, default=0
+        Rounds of retraining on the rows whose noisy label agrees with the model's prediction (Das et al. 2025).
+    refit : bool, default=True
+        Learn from the held-out rows too once the model is chosen; `estimated_accuracy_` is measured before that.
+    """
+
+    em_rounds: int = 2
+    row_budget: int = 1_000_000
+    consensus_rounds: int = 0
+    refit: bool = True
+
+    def __post_init__(self) -> None:
+        _validate.integer(em_rounds=self.em_rounds, low=0)
+        _validate.integer(row_budget=self.row_budget, low=1)
+        _validate.integer(consensus_rounds=self.consensus_rounds, low=0)
+
+
+class Learner(Protocol):
+    """One correction with its estimator."""
+
+    def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
+        """Learn from n rows; `start` is the model of the stage before."""
+        ...
+
+    def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
+        """Learn again, now from all rows, the way that led to the chosen model."""
+        ...
+
+
+def make_learner(
+    estimator: Estimator,
+    correction: str,
+    options: LearnOptions,
+    random_state: np.random.RandomState,
+    *,
+    linear: bool = True,
+    top_k_filter: TopK | None = None,
+) -> Learner:
+    """The learner for this correction; "auto" is "likelihood" where the estimator can take it, else "em".
+
+    Parameters
+    ----------
+    estimator : scikit-learn classifier or pipeline
+    correction : str
+    options : LearnOptions
+    random_state : numpy RandomState
+    linear : bool
+        False: "em" starts from the model that it is given even where a linear round is possible.
+    top_k_filter : int, "mean" or None
+        Leave out rows of earlier stages whose output misses the model's k likeliest classes.
+    """
+    wanted = _validate.one_of(CORRECTIONS, correction=correction)
+    _require_known_labels(estimator, wanted, options)
+    exact = exact_learner(estimator) if wanted in ("auto", "likelihood") else None
+    inner: Learner
+    if exact is not None:
+        inner = ExactLearner(exact)
+    elif wanted == "likelihood":
+        raise InvalidInput(
+            f"Expected an estimator that can take likelihoods with correction='likelihood', got {type(estimator).__name__}: its last step "
+            "needs a method fit_likelihood(X, log_likelihood), or to be a plain LogisticRegression. Use correction='em' for any estimator."
+        )
+    elif wanted == "none":
+        inner = HardLearner(estimator)
+    elif wanted == "debias":
+        inner = DebiasLearner(estimator, options, random_state)
+    else:
+        inner = EMLearner(estimator, options, random_state, linear)
+    return FilteringLearner(inner, estimator, options, top_k_filter) if top_k_filter or options.consensus_rounds else inner
+
+
+def takes_raw_labels(estimator: Estimator) -> bool:
+    """Whether the `fit` of the estimator, or of one inside it, privatizes the labels that it is given."""
+    return _raw_inside(estimator) is not None
+
+
+def require_classifier(estimator: Estimator) -> None:
+    """Refuse regressors, clusterers and classes instead of instances, which would be charged for and then predict nonsense."""
+    try:
+        fits = not isinstance(estimator, type) and hasattr(estimator, "fit") and is_classifier(estimator)
+    except (AttributeError, TypeError):  # it has no tags
+        fits = False
+    if not fits:
+        name = estimator.__name__ + " itself" if isinstance(estimator, type) else type(estimator).__name__
+        raise InvalidInput(
+            f"Expected a scikit-learn classifier, or a pipeline that ends in one, got {name}. A class of your own: derive it from "
+            "ClassifierMixin and BaseEstimator, and pass an instance."
+        )
+
+
+def require_plain_labels(estimator: Estimator) -> None:
+    """Refuse an estimator that would add noise to labels which are noisy already."""
+    private = _raw_inside(estimator)
+    if private is not None:
+        raise InvalidInput(
+            f"Expected an estimator that takes labels as they are, got {type(private).__name__}, which privatizes the labels that its fit "
+            "is given. Pass the classifier that is in it."
+        )
+
+
+def _raw_inside(estimator: Estimator) -> object | None:
+    inside = estimator.get_params().values() if hasattr(estimator, "get_params") else ()
+    return next((each for each in (estimator, *inside) if getattr(each, "takes_raw_labels", False) is True), None)
+
+
+def _require_known_labels(estimator: Estimator, correction: str, options: LearnOptions) -> None:
+    """Refuse to give codes to the `fit` of an estimator that would take them for raw labels and add noise of its own."""
+    private = _raw_inside(estimator)
+    if private is None:
+        return
+    if exact_learner(estimator) is None:
+        require_plain_labels(estimator)
+    if correction not in ("auto", "likelihood") or options.consensus_rounds:
+        raise InvalidInput(
+            f"Expected correction='likelihood' and no consensus rounds with {type(private).__name__}, which privatizes the labels that its "
+            f"fit is given, got correction={correction!r} and consensus_rounds={options.consensus_rounds}."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class HardLearner:
+    """Correction "none": the most likely class of each output, taken as the truth."""
+
+    estimator: Estimator
+
+    def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
+        return Model(fit_codes(self.estimator, X, np.arange(len(noisy)), noisy.hard_codes()), noisy.n_classes)
+
+    def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
+        return self.fit(X, noisy, model, None)
+
+
+@dataclass(frozen=True, eq=False)
+class FilteringLearner:
+    """Another learner, with rows left out: the paper's top-k filter and consensus retraining."""
+
+    inner: Learner
+    estimator: Estimator
+    options: LearnOptions
+    top_k_filter: TopK | None = None
+
+    def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
+        kept = self._in_top_k(X, noisy, start)
+        model = self.inner.fit(take(X, kept), noisy[kept], start, held_out)
+        return self._agree(X, noisy, model)
+
+    def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
+        kept = self._in_top_k(X, noisy, model)
+        return self._agree(X, noisy, self.inner.refit(take(X, kept), noisy[kept], model))
+
+    def _in_top_k(self, X: object, noisy: NoisyLabels, start: Model | None) -> NDArray[np.int64]:
+        k = self.top_k_filter
+        return np.arange(len(noisy)) if k is None or start is None else in_top_k(noisy, start.predict_proba(X), k)
+
+    def _agree(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
+        for _ in range(self.options.consensus_rounds):
+            predicted = model.predict_proba(X).argmax(axis=1)
+            kept = np.flatnonzero(noisy.log_likelihood()[np.arange(len(noisy)), predicted] == 0)
+            if len(np.unique(predicted[kept])) > 1:  # else nothing is left to tell apart, and the model stays
+                model = Model(fit_codes(self.estimator, X, kept, predicted[kept]), noisy.n_classes)
+        return model
+
+
+# The exact likelihood -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ExactLearner:
+    """Correction "likelihood": the exact loss, for what `exact_learner` gave."""
+
+    estimator: Estimator
+
+    def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
+        return _exact_fit(self.estimator, X, noisy)
+
+    def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
+        """The model after more rows: transformers stay as they are, a SoftmaxRegression keeps its penalty and goes on from where it is."""
+        learner = copy.deepcopy(model.estimator)
+        last, features = learner, X
+        while isinstance(last, Pipeline):
+            features = last[:-1].transform(features) if len(last.steps) > 1 else features
+            last = last.steps[-1][1]
+        if not isinstance(last, SoftmaxRegression):
+            # a model of consensus rounds learned codes, and so may be of another type
+            return _exact_fit(learner if hasattr(last, "fit_likelihood") else self.estimator, X, noisy)
+        given = {name: getattr(last, name) for name in ("C", "warm_start")}
+        last.set_params(C=last.C_, warm_start=True).fit_likelihood(features, noisy.log_likelihood(dtype="float64")).set_params(**given)
+        return Model(learner, model.n_classes)
+
+
+def exact_learner(estimator: Estimator) -> Estimator | None:
+    """The estimator, or its equal, with a method `fit_likelihood(X, log_likelihood)` at its end; None if there is none.
+
+    An estimator or a pipeline's last step that has the method is used as it is. A LogisticRegression with the plain L2 penalty becomes a
+    `SoftmaxRegression`: the same model, which may choose a stronger penalty than C (up to 1000 times) by the likelihood of held-out rows.
+    """
+    if isinstance(estimator, Pipeline):
+        last = exact_learner(estimator.steps[-1][1])
+        return None if last is None else Pipeline([*estimator.steps[:-1], (estimator.steps[-1][0], last)])
+    if hasattr(estimator, "fit_likelihood"):
+        return clone(estimator)
+    found = softmax_of(estimator)
+    return None if found is None else found.set_params(C=tuple(share * estimator.C for share in PENALTIES))
+
+
+def _exact_fit(learner: Estimator, X: object, noisy: NoisyLabels) -> Model:
+    table = noisy.log_likelihood(dtype="float64")
+    return Model(fit_last(clone(learner), X, lambda last, F: last.fit_likelihood(F, table), noisy.hard_codes()), noisy.n_classes)
+
+
+# The law undone -----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class DebiasLearner:
+    """Correction "debias": the inverse of the law, applied to the predictions.
+
+    The debiased loss (Ghazi et al. 2021, equation 7) gives each class the weight (1{class in output} - other) / (own - other), which is
+    negative outside the output; hardly any estimator takes negative weights, and with them losses have no lower bound. The same inverse
+    is therefore taken where it is harmless: the estimator learns the members of the outputs, and its predictions are inverted.
+    """
+
+    estimator: Estimator
+    options: LearnOptions
+    random_state: np.random.RandomState
+
+    def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
+        model = linear_round(self.estimator, X, noisy, self.options.row_budget, self.random_state)
+        if model is None:
+            laws = sorted({str(block.law) for block in noisy.blocks})
+            raise InvalidInput(
+                f"Expected one invertible law for all rows with correction='debias', got {', '.join(laws)} with priors that differ by row. "
+                "Use law='rr' or 'subset', n_stages=1, or correction='em'."
+            )
+        return model
+
+    def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
+        return self.fit(X, noisy, model, None) if common_channel(noisy) else model
+
+
+def common_channel(noisy: NoisyLabels) -> tuple[float, float] | None:
+    """(own, other) if one invertible law covers all rows, each drawn once; else None."""
+    if not len(noisy) or sum(len(block.rows) for block in noisy.blocks) != len(noisy):
+        return None
+    own, other = noisy.inclusion()
+    if not (np.ptp(own) == 0 and np.ptp(other) == 0 and own[0] > other[0]):  # False for NaN
+        return None
+    return float(own[0]), float(other[0])
+
+
+def linear_round(estimator: Estimator, X: object, noisy: NoisyLabels, row_budget: int, random_state: np.random.RandomState) -> Model | None:
+    """One fit on outputs as they are; consistent, and the start of expectation-maximisation. None where no common channel exists.
+
+    Each row is repeated once for each class in its output (equal weights, since all outputs have one size). The estimator then models
+    P[class in output | x] / size, from which `Model.predict_proba` takes the law's affine map off.
+
+    Parameters
+    ----------
+    estimator : scikit-learn classifier or pipeline
+    X : n rows of features
+    noisy : NoisyLabels of n rows
+    row_budget : int
+        Where more rows would result, each output is thinned to the same number of random members.
+    random_state : numpy RandomState
+    """
+    channel = common_channel(noisy)
+    if channel is None:
+        return None
+    inside, most = members(noisy), max(1, row_budget // len(noisy))
+    if int(inside.sum(axis=1).max(initial=0)) > most:
+        order = np.argsort(np.where(inside, random_state.random_sample(inside.shape), 2.0), axis=1)[:, :most]
+        thinned = np.zeros_like(inside)
+        np.put_along_axis(thinned, order, True, axis=1)
+        inside = inside & thinned
+    rows, codes = np.nonzero(inside)
+    return Model(fit_codes(estimator, X, rows, codes), noisy.n_classes, channel)
+
+
+# Expectation-maximisation -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class EMLearner:
+    """Correction "em": a linear round, then rounds of expectation-maximisation, as many as rows that a model has not seen speak for.
+
+    Attributes
+    ----------
+    estimator : scikit-learn classifier or pipeline
+    options : LearnOptions
+    random_state : numpy RandomState
+    linear : bool
+        False: no linear round where there is a start, which knows more than these outputs say.
+
+    Notes
+    -----
+    A strong learner fits the noise of its own training rows: its probabilities are too far apart, and where a class is rare, several times
+    too large, since what the noise takes below 0 is cut off there. So the same rounds are fitted on each half of the rows, and the noisy
+    labels of the other half say how many rounds to take and how far to go from the frequencies of the classes to what the model says:
+    the posterior mean of a share whose square root is uniform beforehand, and of that, since twice the rows have half the noise,
+    2 share / (1 + share). Source: stacking (Wolpert 1992), by the likelihood of what was released.
+    Cost: at most 2 (1 + rounds) fits, each on up to min(row_budget, n x classes left in 99 % of the posterior) rows.
+    """
+
+    estimator: Estimator
+    options: LearnOptions
+    random_state: np.random.RandomState
+    linear: bool = True
+
+    def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
+        """Learn from n rows.
+
+        Parameters
+        ----------
+        X : n rows of features
+        noisy : NoisyLabels of n rows
+        start : Model, optional
+            Where to start if no common channel allows a linear round.
+        held_out : (X, NoisyLabels), optional
+            Used only where no row allows a linear round: every other one then chooses the rounds, and the model says so (`chose`).
+        """
+        likelihood = noisy.likelihood(dtype="float64")
+        frequencies = likeliest_frequencies(likelihood)
+        able = _able(noisy) if self.linear or start is None else np.empty(0, np.int64)
+        if len(able) < MIN_ROWS:
+            return replace(self._by_held_out(X, likelihood, start, held_out), frequencies=frequencies)
+        whole = len(able) == len(noisy)
+        least = 0 if whole or start is None else min(1, self.options.em_rounds)  # a start has learned nothing of these rows
+        found, share = self._cross_fitted(X, noisy, likelihood, frequencies, able, least)
+        model = self._begin(X, noisy, able, frequencies) if whole or start is None else start
+        model = self._rounds(X, likelihood, model, found)
+        return replace(model, frequencies=frequencies, share=share, chose=start is not None and start.chose)
+
+    def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
+        """The model again, now from all rows: the same rounds after a linear round where all rows allow one, else one more round."""
+        likelihood = noisy.likelihood(dtype="float64")
+        frequencies = likeliest_frequencies(likelihood)
+        if self.linear and common_channel(noisy):
+            begun = self._begin(X, noisy, np.arange(len(noisy)), frequencies)
+            found = self._rounds(X, likelihood, begun, model.rounds)
+        else:
+            found = self._round(X, likelihood, model, model.rounds + 1)
+        return replace(found, frequencies=frequencies, share=model.share)
+
+    def _begin(self, X: object, noisy: NoisyLabels, able: Codes, frequencies: Floats) -> Model:
+        """The linear round, of the rows that allow it."""
+        model = linear_round(self.estimator, take(X, able), noisy[able], self.options.row_budget, self.random_state)
+        assert model is not None
+        return replace(model, frequencies=frequencies)
+
+    def _round(self, X: object, likelihood: NDArray[np.floating], model: Model | None, number: int) -> Model:
+        """The round of this number: posterior weights under the model so far, and a fit to them."""
+        belief = np.ones(likelihood.shape) if model is None else model.predict_proba(X)
+        return m_step(self.estimator, X, posterior(belief, likelihood), number, self.options.row_budget, self.random_state)
+
+    def _rounds(self, X: object, likelihood: NDArray[np.floating], model: Model, count: int) -> Model:
+        for number in range(1, count + 1):
+            model = self._round(X, likelihood, model, number)
+        return model
+
+    def _cross_fitted(
+        self, X: object, noisy: NoisyLabels, likelihood: NDArray[np.floating], frequencies: Floats, able: Codes, least: int
+    ) -> tuple[int, float]:
+        """(rounds, share of the model beside the frequencies) by what each half of the rows says of models of the other half."""
+        most = self.options.em_rounds
+        half = self.random_state.permutation(len(noisy)) % 2
+        evidence = np.empty((most + 1, len(noisy)))
+        for side in (0, 1):
+            rows, others = np.flatnonzero(half != side), np.flatnonzero(half == side)
+            known, left, told = take(X, rows), take(X, others), likelihood[rows]
+            inside = np.flatnonzero(np.isin(rows, able))
+            model = self._begin(known, noisy[rows], inside, frequencies) if len(inside) else None
+            for number in range(most + 1):
+                model = model if number == 0 and model is not None else self._round(known, told, model, number)
+                evidence[number, others] = (model.predict_proba(left) * likelihood[others]).sum(axis=1)
+        shares = np.linspace(0.0, 1.0, 41) ** 2  # a prior that favours small ones: few noisy rows can hardly tell a share from 0
+        plain = likelihood @ frequencies
+        score = np.array([[np.log(np.maximum(w * each + (1 - w) * plain, 1e-300)).sum() for w in shares] for each in evidence[least:]])
+        belief = np.exp(score - score.max())
+        found = int(belief.sum(axis=1).argmax())
+        share = float(belief[found] @ shares / belief[found].sum())
+        return least + found, 2 * share / (1 + share)  # signal / (signal + noise) of half of the rows; of all of them half the noise
+
+    def _by_held_out(self, X: object, likelihood: NDArray[np.floating], start: Model | None, held_out: HeldOut | None) -> Model:
+        """Rounds from the start, each kept only if every other held-out row speaks for it; one round without such rows."""
+        model, rounds = start, self.options.em_rounds
+        choosing = None if held_out is None else (take(held_out[0], np.arange(0, len(held_out[1]), 2)), held_out[1][::2])
+        most = rounds if choosing is not None else min(1, rounds)
+        for number in range(1, max(most, 0 if model else 1) + 1):
+            candidate = self._round(X, likelihood, model, number)
+            if choosing is not None and model is not None and not _keeps(candidate, model, choosing, lenient=number == 1):
+                break
+            model = candidate
+        assert model is not None
+        return replace(model, chose=choosing is not None and most > 0)
+
+
+def _able(noisy: NoisyLabels) -> Codes:
+    """The rows that one linear round can take: those of the channel that most rows have, each drawn once."""
+    draws = np.bincount(np.concatenate([block.rows for block in noisy.blocks]), minlength=len(noisy)) if noisy.blocks else np.zeros(0)
+    own, other = noisy.inclusion()
+    able = np.flatnonzero((draws == 1) & (own > other))  # False for NaN
+    if not len(able):
+        return able
+    _, place, count = np.unique(np.column_stack([own[able], other[able]]), axis=0, return_inverse=True, return_counts=True)
+    return np.asarray(able[place.reshape(-1) == count.argmax()])
+
+
+def _keeps(candidate: Model, model: Model, choosing: HeldOut, *, lenient: bool) -> bool:
+    """The rows that choose became likelier; or, leniently, not less likely by more than two standard errors.
+
+    Few very noisy rows can hardly tell models apart: the doubt is in favour of the first round, which alone knows the rows' outputs; more
+    must show that they help.
+    """
+    X, noisy = choosing
+    gain = log_evidence(noisy, candidate.predict_proba(X)) - log_evidence(noisy, model.predict_proba(X))
+    slack = 2 * float(gain.std()) / np.sqrt(len(gain)) if lenient else 0.0
+    return bool(gain.mean() > -slack)
+
+
+def posterior(belief: Floats, likelihood: NDArray[np.floating]) -> Floats:
+    """P[label | features, outputs]: (n, K), rows sum to 1; the likelihood alone where the model rules out all that is possible."""
+    joint = belief * likelihood
+    total = joint.sum(axis=1, keepdims=True)
+    joint = np.where(total > 0, joint, likelihood)
+    return np.asarray(joint / joint.sum(axis=1, keepdims=True))
+
+
+def m_step(estimator: Estimator, X: object, weights: Floats, number: int, row_budget: int, random_state: np.random.RandomState) -> Model:
+    """Fit a clone to posterior weights (n, K): copies of each row for the heaviest classes, or sampled classes where those are too many."""
+    n, k = weights.shape
+    mass: Floats | None = None
+    if weight_keyword(estimator) is None:
+        rows, codes = _sampled(weights, max(1, min(DRAWS, row_budget // n)), random_state)
+    elif (kept := _heaviest(weights)).sum() > row_budget:
+        rows, codes = _sampled(weights, max(1, row_budget // n), random_state)
+        mass = np.full(len(rows), n / len(rows))  # so that a penalty weighs against n rows, as without sampling
+    else:
+        rows, codes = np.nonzero(kept)
+        mass = weights[rows, codes] / np.where(kept, weights, 0.0).sum(axis=1)[rows]
+    return Model(fit_codes(estimator, X, rows, codes, mass), k, rounds=number)
+
+
+def _heaviest(weights: Floats) -> NDArray[np.bool_]:
+    """The fewest classes of each row that hold MASS of it."""
+    order = np.argsort(-weights, axis=1, kind="stable")
+    ordered = np.take_along_axis(weights, order, axis=1)
+    needed = np.cumsum(ordered, axis=1) - ordered < MASS
+    kept = np.empty(weights.shape, bool)
+    np.put_along_axis(kept, order, needed, axis=1)
+    return kept
+
+
+def _sampled(weights: Floats, draws: int, random_state: np.random.RandomState) -> tuple[Codes, Codes]:
+    """Classes drawn from each row's posterior, with evenly spread quantiles so that several draws of a row differ."""
+    n = len(weights)
+    points = (np.arange(draws) + random_state.random_sample((n, 1))) / draws
+    edges = np.cumsum(weights, axis=1)
+    codes = np.empty((n, draws), np.int64)
+    for j in range(draws):  # one draw at a time: (n, draws, K) at once would be draws times the memory
+        codes[:, j] = np.minimum((edges < points[:, j : j + 1]).sum(axis=1), weights.shape[1] - 1)  # rounding may end below 1
+    return np.repeat(np.arange(n), draws), codes.ravel()
