@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from labeldp import aggregates, datasets, deep
-    from labeldp.app._priors import PriorModel
+    from labeldp.app._model import PriorModel
     from labeldp.app._release import release
     from labeldp.custody._aggregation import aggregate
     from labeldp.custody._door import privatize
@@ -89,7 +89,7 @@ _HOME = {
     ),
     "LabelDPClassifier": "labeldp.learn",
     "Ledger": "labeldp.ledger._ledger",
-    "PriorModel": "labeldp.app._priors",
+    "PriorModel": "labeldp.app._model",
     "PriorTable": "labeldp.tables._priors",
     "PrivacySpent": "labeldp.receipt",
     "Receipt": "labeldp.receipt",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from labeldp.app._model_store import load_model
+from labeldp.app._model import load_model
 from labeldp.errors import LabelDPError
 
 warnings.simplefilter("ignore")

@@ -25,7 +25,7 @@ from skops import io as skops_io
 from tests.app.fuzz_models import archive_of, entries_of, without_digests
 
 from labeldp.app._learners import Encoding
-from labeldp.app._model_store import load_model, save_model
+from labeldp.app._model import load_model, save_model
 from labeldp.deep._named import as_floats
 from labeldp.errors import InvalidInput, LabelDPError
 from labeldp.inputs._columns import Column, ColumnInputs

@@ -23,11 +23,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import labeldp as ldp
 from labeldp.app._learners import NetLearner, TabularLearner, as_logistic
-from labeldp.app._model_store import load_model, save_model
-from labeldp.app._predict import predict
-from labeldp.app._train import TrainSpec, threads_for
+from labeldp.app._model import load_model, save_model
+from labeldp.app._train import InputsSpec, TrainSpec, predict, threads_for
 from labeldp.app._train import train as run_train
-from labeldp.app._training_data import InputsSpec
 from labeldp.cli.tables import clusters_text, quality_text
 from labeldp.errors import InvalidInput, RareCategoriesWarning
 from labeldp.learn import SoftmaxRegression

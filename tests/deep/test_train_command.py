@@ -17,7 +17,7 @@ import torch
 from tests.app.fuzz_models import without_digests
 from tests.cli.commands import SENTINEL, run
 
-from labeldp.app._model_store import load_model
+from labeldp.app._model import load_model
 from labeldp.deep import _named as named
 from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import default_ledger

@@ -13,7 +13,7 @@ import pytest
 from skops import io as skops_io
 from tests.prior_models import JITTERY, Jittery, asked
 
-from labeldp.app._priors import PriorModel
+from labeldp.app._model import PriorModel
 from labeldp.app._release import Release, release
 from labeldp.custody import _charge as charge
 from labeldp.errors import InvalidInput, ReleaseError

@@ -19,10 +19,9 @@ from skops import io as skops_io
 from tests.prior_models import JITTERY, Jittery, asked
 from typer.testing import CliRunner
 
-from labeldp.app._priors import PriorModel
+from labeldp.app._model import PriorModel
 from labeldp.app._release import release
-from labeldp.app._train import TrainSpec, train
-from labeldp.app._training_data import InputsSpec
+from labeldp.app._train import InputsSpec, TrainSpec, train
 from labeldp.cli import app
 from labeldp.custody import _batches as worker
 from labeldp.custody import _charge as charge

@@ -3,24 +3,26 @@
 
 Order of events: check everything, first pass (pin), charge, second pass (draw) into a private folder beside the output, publish the
 table's files, then the manifest, settle. A process killed anywhere leaves nothing with a manifest that is not whole, and the same command
-run again picks up the charge and writes the same table.
-"""
+run again picks up the charge and writes the same table."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from labeldp import _validate
-from labeldp.app._cluster import release_on_cluster
 from labeldp.custody._table_rows import warn_of_cap
 from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.receipt import Receipt
+from labeldp.tables._evidence import check_raw
 from labeldp.tables._release import TableRelease, release_table
 from labeldp.tables._spec import ReleaseSpec
+from labeldp.tables.engines._cluster import check_spec
 from labeldp.tables.engines._local import LocalEngine, Progress, silent
-from labeldp.tables.formats._open import given_parts, open_table
+from labeldp.tables.formats._dataset import DatasetSource, check_apart
+from labeldp.tables.formats._open import check_layout, given_parts, open_table, table_name
+from labeldp.tables.formats._table import check_columns
 from labeldp.tables.output._manifest import manifest_path, manifest_place
 from labeldp.tables.output._place import URI, Place
 
@@ -96,7 +98,7 @@ def release(
     _validate.one_of(("local", "spark", "ray"), engine=engine)
     record, told = ledger_of(ledger), progress or silent
     if engine != "local":
-        return _shown(out, release_on_cluster(source, out, spec, record, engine, master, redraw=redraw, progress=told))
+        return _shown(out, _release_on_cluster(source, out, spec, record, engine, master, redraw=redraw, progress=told))
     if master is not None:
         raise InvalidInput("Expected engine='spark' or 'ray' (--engine) with a master, got the local engine. Name one, or leave it out.")
     given = given_parts(source)
@@ -111,3 +113,51 @@ def _shown(given: Any, done: TableRelease) -> Release:
     if isinstance(given, Place | tuple) or URI.match(str(given)):
         return Release(place, manifest_place(place), receipt, done.repeated, facts)
     return Release(Path(given), manifest_path(Path(given)), receipt, done.repeated, facts)
+
+
+_NAMES = {"spark": "Spark", "ray": "Ray"}
+
+
+def _release_on_cluster(
+    source: Any, out: Any, spec: ReleaseSpec, ledger: Ledger, engine: str, master: str | None, *, redraw: bool, progress: Progress
+) -> TableRelease:
+    """Check what can be checked here, start or join the engine, and release.
+
+    Parameters
+    ----------
+    source : str, Path or Place
+        A Parquet file, a folder of them, or, with Spark, a pattern; the workers must be able to read it.
+    out : str, Path or Place
+        A folder.
+    spec : ReleaseSpec
+        With `id` and `classes`.
+    ledger : Ledger
+    engine : {"spark", "ray"}
+    master : str or None
+        Spark's master or Ray's address; None: this machine.
+    redraw : bool
+    progress : function
+    """
+    if isinstance(source, list):
+        raise InvalidInput(f"Expected one file or folder for engine={str(engine)!r}, got a list. Name the folder.")
+    table = open_table(source)
+    if table.text:
+        raise InvalidInput(f"Expected Parquet for engine={str(engine)!r}, got {table.path.name}. Convert it, or take the local engine.")
+    named = replace(spec, dataset=spec.dataset or table_name(table))
+    check_spec(named, _NAMES[engine])
+    check_columns(table, spec.columns)
+    check_raw(table, spec.label)
+    check_apart(table.path, Place.of(out))
+    check_layout(table, given_parts(source), spec.label, spec.classes, public=spec.order == "keep")
+    place = Place.of(source)
+    if engine == "spark":
+        from labeldp.tables import spark
+
+        df = spark.read(spark.start(master), place)
+        return spark.release_frame(df, out, named, ledger, redraw=redraw, progress=progress)
+    from labeldp.tables import ray
+
+    if isinstance(table, DatasetSource) and not place.exists():
+        raise InvalidInput(f"Expected a file or a folder for engine='ray', got the pattern {place}. Name the folder.")
+    ray.start(master)
+    return ray.release_dataset(ray.read(place), out, named, ledger, redraw=redraw, progress=progress)

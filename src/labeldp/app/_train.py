@@ -1,41 +1,142 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp train`: rows in, a model's folder out; the labels are charged once, or were released before and cost nothing."""
+"""`labeldp train` and `labeldp predict`: rows in, a model's folder out; a model's folder and rows in, a class for each row out.
+
+Raw labels are charged once, when the classifier draws them; labels that were released before, or are declared to be noisy, cost nothing."""
 
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from labeldp import _validate
+from labeldp._files import private_file
 from labeldp.app._learners import AUTO, CLUSTER_MODELS, MODELS, ClustersSpec, Learner, NetLearner, NetOptions, learner_for, needs_torch
-from labeldp.app._model_store import check_free, save_model
-from labeldp.app._training_data import Columns, EvidenceSpec, InputsSpec, TrainingData, TrainingRows
+from labeldp.app._model import StoredModel, check_free, load_model, save_model
 from labeldp.custody._draw import law_per_row
 from labeldp.custody._encode import INFER, infers
 from labeldp.deep._named import require_torch
-from labeldp.errors import DomainLeakWarning, InvalidInput
+from labeldp.errors import DomainLeakWarning, InvalidInput, ReleaseError
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived, label_law
-from labeldp.inputs._arrays import ArrayTable
+from labeldp.inputs import Inputs
+from labeldp.inputs._arrays import ArrayTable, is_arrays, learn_array
+from labeldp.inputs._columns import learn_columns
+from labeldp.inputs._images import ImageInputs, NamesOfFiles, in_folder, learn_images
 from labeldp.laws import parse_law
 from labeldp.learn._corrections import heard_by
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
-from labeldp.tables._evidence import ProvenLabels, check_raw
+from labeldp.tables._evidence import ProvenLabels, check_raw, matched, proven, unknown
 from labeldp.tables._spec import ReleaseSpec, declared_or_infer, law_of
+from labeldp.tables.engines._batch import id_array, row_id_array
 from labeldp.tables.engines._local import Progress, declared_codec, silent
+from labeldp.tables.formats._dataset import DatasetSource
 from labeldp.tables.formats._labels import LabelCodec, check_type, parse_classes
-from labeldp.tables.formats._open import open_table
+from labeldp.tables.formats._open import check_ending, is_parquet, open_table, table_writer
+from labeldp.tables.formats._table import EVIDENCE, Readable, Source, check_columns
 from labeldp.tables.output._manifest import manifest_path
+from labeldp.tables.output._place import Place
+from labeldp.tables.output._staging import workplace
 
 _FEW_ROWS = 20_000
+_EXPECTED_FITS = 7  # two halves and the whole, each with a linear round and a weighted one, and once more from all rows
+DEFAULT_INPUTS = "X"
+PREDICTION, PROBABILITY = "prediction", "probability_"
+ESTIMATES = ("estimated_accuracy", "estimated_log_loss", "baseline_accuracy", "baseline_log_loss")
+"""What model.json says of held-out noisy rows: each an unbiased value with its interval, or null."""
+
+
+@dataclass(frozen=True)
+class InputsSpec:
+    """Where the inputs are: by default all columns of a table but label, ids and unit.
+
+    Parameters
+    ----------
+    features, exclude : sequence of str
+        Columns of a table to learn from; and columns to leave out.
+    image : str, optional
+        Column of images: bytes of image files, or names of files.
+    images : Path, optional
+        Folder of these files; by default that of the table.
+    array : str, optional
+        Name of the array of inputs in an .npz file; "X" by default.
+    labels : Path, optional
+        Another .npz or .npy file with the labels, ids and units of an array.
+    """
+
+    features: Sequence[str] | None = None
+    exclude: Sequence[str] = ()
+    image: str | None = None
+    images: Path | None = None
+    array: str | None = None
+    labels: Path | None = None
+
+    def open(self, path: Path, label: str) -> Source | ArrayTable:
+        """The table, or the arrays with those of the other file."""
+        if is_arrays(path):
+            self._refuse("a table", "arrays", image=self.image, images=self.images, features=self.features, exclude=self.exclude or None)
+            if self.labels is not None and not is_arrays(self.labels):
+                raise InvalidInput(
+                    f"Expected labels in an .npz or .npy file, got {self.labels.name}. Save them with numpy.save or numpy.savez."
+                )
+            return ArrayTable(path, self.array or DEFAULT_INPUTS, None if self.labels is None else (self.labels, label))
+        self._refuse("an .npz or .npy file", path.name, inputs=self.array, labels=self.labels)
+        if self.image is None and self.images is not None:
+            raise InvalidInput("Expected the column of images with their folder, got none. Name it (--image).")
+        if self.image is not None:
+            self._refuse("the columns of a table", "images", features=self.features, exclude=self.exclude or None)
+        return open_inputs(path)
+
+    @staticmethod
+    def _refuse(what: str, got: str, **options: object) -> None:
+        if given := [f"--{name}" for name, value in options.items() if value is not None]:
+            raise InvalidInput(f"Expected {' and '.join(given)} with {what}, got {got}. Leave {'it' if len(given) == 1 else 'them'} out.")
+
+
+@dataclass(frozen=True)
+class EvidenceSpec:
+    """What proves noisy labels, where it is not the table's own manifest or metadata.
+
+    Parameters
+    ----------
+    manifest : Path, optional
+        The release's manifest.
+    released : Path, optional
+        The released table that the rows are some of: evidence is read there, by their ids.
+    declared : bool
+        The label column is noisy by a law that the user states.
+    """
+
+    manifest: Path | None = None
+    released: Path | None = None
+    declared: bool = False
+
+    def __post_init__(self) -> None:
+        if self.declared and (self.manifest or self.released):
+            raise InvalidInput("Expected declared labels without a manifest or released table, got both. What is released is not declared.")
+
+    def read(self, source: Source, label: str, ledger: Ledger) -> ProvenLabels | None:
+        """The proven noisy labels of a table's rows, compared with the ledger's; None where they are raw or declared."""
+        original = source if self.released is None else open_table(self.released)
+        found = proven(original, label, self.manifest, ledger)
+        if found is None and self.released is not None:
+            raise unknown(original)
+        if found is not None and self.declared:
+            raise InvalidInput(f"Expected declared labels of another mechanism, got proven ones in {label!r}. Leave it out (--noisy).")
+        if found is not None and self.released is not None:
+            return replace(found, noisy=matched(source, found))
+        return found
 
 
 @dataclass(frozen=True)
@@ -177,7 +278,150 @@ def threads_for(learner: Learner, n_rows: int) -> AbstractContextManager[object]
     return threadpool_limits(1, user_api="openmp") if small else nullcontext()
 
 
-# Labels -----------------------------------------------------------------------------------------------------------------------------
+# Rows ------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns that are no inputs: label, ids and unit."""
+
+    label: str
+    ids: tuple[str, ...]
+    unit: str | None
+
+    def __post_init__(self) -> None:
+        for role, names in {"id": self.ids, "unit": (self.unit,)}.items():
+            if self.label in names:
+                raise InvalidInput(f"Expected {role} to name public columns, got the label column {self.label!r}. Leave it out.")
+
+    @property
+    def names(self) -> list[str]:
+        """All of them."""
+        return [self.label, *self.ids, *([self.unit] if self.unit else [])]
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """All n rows: inputs, and raw labels as class codes, ids and units, where these are read."""
+
+    X: Any
+    codes: NDArray[np.generic] | None
+    ids: NDArray[np.generic] | None
+    units: NDArray[np.generic] | None
+
+
+class TrainingData:
+    """A source that was opened and found to have what is asked for.
+
+    Parameters
+    ----------
+    path : Path
+    where : InputsSpec
+    columns : Columns
+    evidence : EvidenceSpec
+    ledger : Ledger
+
+    Attributes
+    ----------
+    table : Source or ArrayTable
+    released : ProvenLabels or None
+        The noisy labels of a released table, proven; None: its labels are raw, or declared.
+    """
+
+    def __init__(self, path: Path, where: InputsSpec, columns: Columns, evidence: EvidenceSpec, ledger: Ledger):
+        self._path, self._where, self._columns = path, where, columns
+        self.table = where.open(path, columns.label)
+        if isinstance(self.table, ArrayTable):
+            self.released = None
+            if evidence.manifest is not None or evidence.released is not None:
+                raise InvalidInput("Expected --manifest and --released with a table, got arrays. Give the released table.")
+        else:
+            self.released = evidence.read(self.table, columns.label, ledger)
+        check_columns(self.table, columns.names if self.released is None else columns.names[1:])
+        if where.image is not None:
+            check_columns(self.table, [where.image])
+            if where.image in (columns.label, columns.unit):
+                raise InvalidInput(f"Expected a column of images, got {where.image!r}, which is the label or the unit. Name another.")
+
+    def learn_inputs(self) -> Inputs:
+        """How the inputs are read, from public columns alone."""
+        if isinstance(self.table, ArrayTable):
+            if self.table.key in self._columns.names:
+                raise InvalidInput(f"Expected inputs besides label, ids and unit, got {self.table.key!r} as both. Name them (--inputs).")
+            return learn_array(self.table)
+        if self._where.image is None:
+            return learn_columns(self.table, self._feature_names())
+        return learn_images(self.table, self._where.image, self._where.images or self._path.parent)
+
+    def _feature_names(self) -> list[str]:
+        """All columns or the chosen ones; never label, ids, unit, nor what the release says of them."""
+        known: Mapping[str, Any] = {} if self.released is None else self.released.facts
+        ids, receipt = known.get("id"), known.get("receipt")
+        out = {*self._columns.names, self._columns.label + EVIDENCE, *(ids if isinstance(ids, (list, tuple)) else ())}
+        if isinstance(receipt, Mapping):
+            out.add(receipt["unit"])
+        chosen, exclude = self._where.features, self._where.exclude
+        check_columns(self.table, [*(chosen or ()), *exclude])
+        if found := sorted(out & set(chosen or ())):
+            raise InvalidInput(
+                f"Expected features besides label, ids and unit, got {', '.join(found)} among them. Leave it out (--features)."
+            )
+        return [name for name in (self.table.names if chosen is None else chosen) if name not in out and name not in exclude]
+
+    def read(self, inputs: Inputs, codec: LabelCodec, progress: Progress) -> TrainingRows:
+        """All rows. Labels of a released table are not read here."""
+        X: list[Any] = []
+        beside: list[tuple[NDArray[np.generic] | None, ...]] = []  # codes, ids and units
+        label, raw = self._columns.label, self.released is None
+        names = self._names_of_files(codec)
+        rows = done = 0
+        for batch in self.table.batches(list(dict.fromkeys([*inputs.names, *(self._columns.names if raw else ())]))):
+            if names is not None:
+                names.check(batch.column(names.column), rows)
+            X.append(inputs.read(batch, rows))
+            if raw:
+                units = id_array(batch, self._columns.unit) if self._columns.unit else None
+                beside.append((codec.encode(batch.column(label), rows), row_id_array(batch, self._columns.ids), units))
+            rows, done = rows + len(batch), done + batch.extent
+            progress("read", done, self.table.extent)
+        if not rows:
+            raise InvalidInput(f"Expected rows, got none in {self._path.name}.")
+        codes, ids, units = map(_joined, zip(*beside, strict=True)) if raw else (None, None, None)
+        return TrainingRows(_joined(X), codes, ids, units)
+
+    def _names_of_files(self, codec: LabelCodec) -> NamesOfFiles | None:
+        """What refuses names of image files that show the label."""
+        if self._where.image is None:
+            return None
+        names = NamesOfFiles(self._where.image, self._columns.label, codec.classes)
+        if isinstance(self.table, DatasetSource):
+            names.check_layout(self.table.layout)
+        return names
+
+    @property
+    def label_type(self) -> pa.DataType:
+        """Of the label column."""
+        return self.table.type_of(self._columns.label) if self.released is None else self.released.codec.column_type
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """The rows of all batches; None where there is nothing of them."""
+    if parts[0] is None:
+        return None
+    return pa.concat_tables(parts) if isinstance(parts[0], pa.Table) else np.concatenate(parts)
+
+
+def open_inputs(path: Path) -> Source:
+    """A table; a folder of images without a table is told what it lacks."""
+    if path.is_dir() and not any(path.rglob("*.parquet")) and not any(path.rglob("*.pq")):
+        raise InvalidInput(
+            f"Expected a table, got the folder {path}. For images, write a CSV with a column of names of files and a column of labels, and "
+            f"give that file with --image COLUMN --images {path}. No folder may be named like a class: it would show the label."
+        )
+    return open_table(path)
+
+
+# Labels ----------------------------------------------------------------------------------------------------------------------------
 
 
 class _Raw:
@@ -356,7 +600,7 @@ def _other_law(name: str, released: Mapping[str, object]) -> bool:
     return any(released.get(key) != value for key, value in ({"law": cls.name} | fields).items())
 
 
-# What is said of the model ----------------------------------------------------------------------------------------------------------
+# Facts about the model -------------------------------------------------------------------------------------------------------------
 
 
 class _Fits:
@@ -371,12 +615,104 @@ class _Fits:
         self._progress("train", self._done, max(self._done + 1, _EXPECTED_FITS))
 
 
-_EXPECTED_FITS = 7  # two halves and the whole, each with a linear round and a weighted one, and once more from all rows
-
-
-ESTIMATES = ("estimated_accuracy", "estimated_log_loss", "baseline_accuracy", "baseline_log_loss")
-"""What model.json says of held-out noisy rows: each an unbiased value with its interval, or null."""
-
-
 def _estimate(found: Any) -> dict[str, float | bool] | None:
     return None if found is None else {"value": found.value, "low": found.low, "high": found.high, "tells": found.tells}
+
+
+# Predict ---------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Where the predictions are, and of how many rows."""
+
+    path: Path
+    rows: int
+
+
+def predict(
+    model: str | Path,
+    source: str | Path,
+    out: str | Path,
+    trust: Collection[str] = (),
+    progress: Progress = silent,
+    *,
+    images: Path | None = None,
+    device: str = "auto",
+) -> Predictions:
+    """Predict every row.
+
+    Parameters
+    ----------
+    model : str or Path
+        A folder that `train` wrote.
+    source : str or Path
+        Of the kind that the model was trained on: Parquet or CSV, either; or .npz or .npy.
+    out : str or Path
+        Parquet or CSV. It has a row for each row of `source`, in its order: the id columns of the training, as far as they are there,
+        `prediction`, and `probability_CLASS` for each class. Ids keep their type; those of CSV that are whole numbers are so in Parquet.
+    trust : collection of str
+        Types in the model's file to build although labeldp does not know them.
+    images : Path, optional
+        Folder of the images that a column names; by default that of the table.
+    device : str
+        For a net; "auto" is the GPU if there is one.
+    """
+    stored, path, target = load_model(Path(model), trust, device), Path(source), Path(out)
+    table: Readable = ArrayTable(path, stored.inputs.names[0]) if is_arrays(path) else open_inputs(path)
+    check_columns(table, stored.inputs.names)
+    if isinstance(stored.inputs, ImageInputs):
+        stored = replace(stored, inputs=in_folder(stored.inputs, images or path.parent))
+    check_ending(target)
+    if target.exists():
+        raise ReleaseError(f"Expected a new name for the output, got {target}, which exists. Remove it, or choose another name.")
+    with workplace(target) as folder:
+        kinds = _kinds_of_ids(table, stored.facts.get("ids", []), target)
+        rows = _write(_predictions(stored, table, kinds, progress), private_file(folder / target.name), table)
+        Place.of(folder / target.name).move(Place.of(target))
+    return Predictions(target, rows)
+
+
+def _predictions(stored: StoredModel, table: Readable, kinds: Mapping[str, pa.DataType], progress: Progress) -> Iterator[pa.RecordBatch]:
+    classes = pa.array(list(stored.classes))
+    start = done = 0
+    for batch in table.batches(list(dict.fromkeys([*stored.inputs.names, *kinds]))):
+        chances = stored.predict_proba(stored.inputs.read(batch, start))
+        columns = {name: batch.column(name).cast(kind) for name, kind in kinds.items()}
+        columns[PREDICTION] = classes.take(pa.array(chances.argmax(axis=1)))
+        for code, value in enumerate(stored.classes):
+            columns[f"{PROBABILITY}{'' if value is None else value}"] = pa.array(chances[:, code])
+        yield pa.record_batch(columns)
+        start, done = start + len(batch), done + batch.extent
+        progress("predict", done, table.extent)
+
+
+def _kinds_of_ids(table: Readable, names: Sequence[str], target: Path) -> dict[str, pa.DataType]:
+    """The types of ids as they are written: those of the table; whole numbers, where all texts of a column are such."""
+    kinds = {name: table.type_of(name) for name in names if name in table.names}
+    if not table.text or not is_parquet(target):
+        return kinds
+    whole = set(kinds)
+    for batch in table.batches(list(kinds)) if kinds else ():
+        whole -= {name for name in whole if not _are_whole(batch.column(name))}
+    return kinds | dict.fromkeys(whole, pa.int64())
+
+
+def _are_whole(text: pa.Array) -> bool:
+    try:
+        return bool(text.cast(pa.int64()).cast(text.type).equals(text))
+    except pa.ArrowInvalid:
+        return False
+
+
+def _write(batches: Iterator[pa.RecordBatch], path: Path, table: Readable) -> int:
+    first = next(batches, None)
+    if first is None:
+        raise InvalidInput(f"Expected rows to predict, got none in {table.path.name}.")
+    with table_writer(path, first.schema) as writer:
+        writer.write_batch(first)
+        rows = int(first.num_rows)
+        for batch in batches:
+            writer.write_batch(batch)
+            rows += int(batch.num_rows)
+    return rows

@@ -17,9 +17,9 @@ def key_create(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="New file, readable by you only.")], as_json: Json = False
 ) -> None:
     """Write a new release secret into a file."""
-    from labeldp.app._key import create
+    from labeldp.app._ledger import create_key
 
-    facts = create(path)
+    facts = create_key(path)
     answer(as_json, facts, f"{facts['path']}: a new release secret, id {facts['key_id']}. Use it with --key {facts['source']}")
 
 
@@ -31,8 +31,7 @@ def key_destroy(
     as_json: Json = False,
 ) -> None:
     """Overwrite and remove a release secret, unless a charged run still needs it."""
-    from labeldp.app._key import destroy
-    from labeldp.app._ledger import ledger_at
+    from labeldp.app._ledger import destroy_key, ledger_at
 
-    facts = destroy(path, lambda: usage(lambda: ledger_at(ledger)), force)
+    facts = destroy_key(path, lambda: usage(lambda: ledger_at(ledger)), force)
     answer(as_json, facts, f"{facts['path']}: destroyed. Copies that were made of it elsewhere are not.")

@@ -191,7 +191,7 @@ class PriorOptions:
 
     def value(self) -> Any:
         """The prior, or None."""
-        from labeldp.app._priors import prior_of
+        from labeldp.app._model import prior_of
 
         columns, key, features = split(self.prior), split(self.prior_key), split(self.prior_features)
         return usage(lambda: prior_of(columns, self.prior_table, key, self.prior_model, features, self.prior_factory, self.trust or ()))

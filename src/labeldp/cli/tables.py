@@ -129,7 +129,7 @@ class InputOptions:
 
     def value(self) -> Any:
         """The InputsSpec."""
-        from labeldp.app._training_data import InputsSpec
+        from labeldp.app._train import InputsSpec
 
         return InputsSpec(split(self.features), split(self.exclude) or (), self.image, self.images, self.inputs, self.labels)
 
@@ -146,7 +146,7 @@ class EvidenceOptions:
 
     def value(self) -> Any:
         """The EvidenceSpec."""
-        from labeldp.app._training_data import EvidenceSpec
+        from labeldp.app._train import EvidenceSpec
 
         return EvidenceSpec(self.manifest, self.released, self.noisy)
 
@@ -314,7 +314,7 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Predict with a trained model."""
-    from labeldp.app._predict import predict as run
+    from labeldp.app._train import predict as run
 
     with progress_bars(as_json) as progress:
         done = run(model, source, out, trust or (), progress, images=images, device=device)

@@ -40,7 +40,7 @@ class ReleaseSpec:
         Rows of one unit that are released; others are dropped. Each row's law runs at epsilon divided by this, rounded down.
     prior : sequence of str, PriorTable, PriorModel or None
         K numeric columns, in the order of `classes`: public weights of each class, never computed from these labels. Or a public table
-        to look them up in (`labeldp.tables._priors.PriorTable`), or a model to ask (`labeldp.app._priors.PriorModel`).
+        to look them up in (`labeldp.tables._priors.PriorTable`), or a model to ask (`labeldp.app._model.PriorModel`).
     dataset : str or None
         Name in the ledger. None: the file's name without its ending. Rows released before under another name must be released
         under that name again, or their spend is not seen.

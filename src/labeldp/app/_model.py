@@ -1,0 +1,709 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trained model as files: its folder, reading it without running code from it, and a model as the prior of a release.
+
+A folder holds model.json (the facts) and what was learned, in formats that run no code: model.skops is a scikit-learn pipeline from inputs to
+probabilities; weights.pt is the state_dict of a net, whose name and parameters model.json holds; steps.skops, where there is one, is the
+preprocessing before the net.
+
+The compiled code of scikit-learn trusts its arrays: a crafted file could make it read beyond their ends. So every array of a file is checked
+before use, and only the types listed below are allowed, unless the user names another one as trusted.
+"""
+
+import copy
+import hashlib
+import io
+import json
+import os
+import tempfile
+import types
+import warnings
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import pyarrow as pa
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.ensemble._hist_gradient_boosting.common import PREDICTOR_RECORD_DTYPE
+from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
+from sklearn.preprocessing import OneHotEncoder
+
+from labeldp._files import give_usual_rights, own_folder, sync, write_new
+from labeldp._hash import digest
+from labeldp.deep import _named as named
+from labeldp.deep._prior import load_module
+from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
+from labeldp.inputs import Inputs, inputs_from_dict
+from labeldp.inputs._columns import matrix_of
+from labeldp.learn._corrections import Model
+from labeldp.tables._priors import PriorTable, as_text, ordered_by_value
+from labeldp.tables.output._staging import workplace
+
+FORMAT = 2
+MODEL, WEIGHTS, STEPS, FACTS = "model.skops", "weights.pt", "steps.skops", "model.json"
+_DIGESTED = {FACTS: "facts", MODEL: "model", WEIGHTS: "model", STEPS: "steps"}
+SAFE = frozenset(
+    {
+        # what scikit-learn's histogram gradient boosting and imputer are made of, beyond what skops trusts; `model_check` looks into it
+        "functools.partial",
+        "numpy.dtype",
+        "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
+        "sklearn.utils.validation.check_array",
+    }
+)
+
+
+class Predicts(Protocol):
+    """Gives the probabilities of class codes."""
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """(n, K)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class NetModel:
+    """A net as a model of the true label, after the steps that make its numbers, if there are any."""
+
+    module: Any
+    steps: Any = None
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Probabilities of the true label: (n, K)."""
+        return named.probabilities(self.module, X if self.steps is None else named.as_floats(self.steps.transform(X)))
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model that was read back.
+
+    Attributes
+    ----------
+    model : Predicts
+    inputs : Inputs
+        How it reads a row.
+    classes : tuple
+        Class values by code.
+    facts : mapping
+        model.json.
+    """
+
+    model: Predicts
+    inputs: Inputs
+    classes: tuple[object, ...]
+    facts: Mapping[str, Any]
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Probabilities of the true label for n rows: (n, K); a file that was changed is an error in words."""
+        return probabilities(self.model, X, len(self.classes))
+
+
+def check_free(out: Path) -> None:
+    """The folder is not there yet, or is empty; a link, wherever it leads, cannot be replaced in one step."""
+    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
+        raise ReleaseError(f"Expected a new or empty folder for the model, got {out}. Remove it, or choose another name.")
+
+
+def save_model(out: Path, model: Any, facts: Mapping[str, object]) -> None:
+    """Write the folder, whole or not at all: an estimator; or the net that the facts name, and the steps before it or None."""
+    check_free(out)
+    files = _bytes_of(model, facts)
+    said = {"format": FORMAT, "kind": "model"} | dict(facts)
+    text = json.dumps(said | {"digests": _digests(said, files)}, indent=2, ensure_ascii=False, allow_nan=False)
+    with workplace(out, "model", MODEL, WEIGHTS, STEPS, FACTS) as folder:
+        made = folder / "model"
+        own_folder(made)
+        for name, data in (*files.items(), (FACTS, text.encode())):
+            write_new(made / name, data)
+            give_usual_rights(made / name)
+        give_usual_rights(made)
+        sync(made)
+        os.replace(made, out)
+        sync(out.parent)
+
+
+def _bytes_of(model: Any, facts: Mapping[str, object]) -> dict[str, bytes]:
+    from skops import io
+
+    if "net" not in facts:
+        return {MODEL: bytes(io.dumps(model))}
+    net, steps = model if isinstance(model, tuple) else (model, None)
+    return {WEIGHTS: named.weights_of(net)} | ({} if steps is None else {STEPS: bytes(io.dumps(steps))})
+
+
+def _digests(facts: Mapping[str, object], files: Mapping[str, bytes]) -> dict[str, str]:
+    """What finds accidents: of the facts, and of each file."""
+    found = {_DIGESTED[name]: hashlib.sha256(raw).hexdigest() for name, raw in files.items()}
+    return {name: f"sha256:{each}" for name, each in ({"facts": digest(facts)} | found).items()}
+
+
+def files_of_model(folder: Path) -> list[Path]:
+    """The files of a model's folder."""
+    if "net" not in _facts(folder):
+        return [folder / FACTS, folder / MODEL]
+    return [folder / FACTS, folder / WEIGHTS, *([folder / STEPS] if (folder / STEPS).exists() else [])]
+
+
+def load_model(folder: Path, trust: Collection[str] = (), device: str = "cpu") -> StoredModel:
+    """Read a folder that `save_model` wrote.
+
+    Parameters
+    ----------
+    trust : collection of str
+        Types that the file may build although neither skops nor labeldp knows them.
+    device : str
+        Where a net is put; "auto" is the GPU if there is one.
+
+    Raises
+    ------
+    InvalidInput
+        It is no model's folder, one of its files was changed, or its file wants to build types that are not trusted: they are listed,
+        nothing is built.
+    """
+    facts = _facts(folder)
+    try:
+        files = {path.name: path.read_bytes() for path in files_of_model(folder)[1:]}
+    except OSError as error:
+        raise ReleaseError(f"Expected a model's file, got {error.filename} ({error.strerror}).") from None
+    _check_digests(facts, files, folder)
+    try:
+        inputs, classes = inputs_from_dict(facts["features"]), tuple(facts["classes"])
+        made = _net(facts, files, folder, trust, device) if "net" in facts else _estimator(facts, files[MODEL], folder / MODEL, trust)
+        return StoredModel(made, inputs, classes, facts)
+    except LabelDPError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
+        raise InvalidInput(f"Expected the facts of a model in {folder / FACTS}, got others. The file is damaged or was changed.") from None
+
+
+def _check_digests(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path) -> None:
+    """Refuse facts or files that are not those that were written together."""
+    if "digests" not in facts:
+        return
+    said = facts["digests"] if isinstance(facts["digests"], Mapping) else {}
+    found = _digests({name: fact for name, fact in facts.items() if name != "digests"}, files)
+    for file, name in _DIGESTED.items():
+        if said.get(name) != found.get(name) and (file in files or file not in (MODEL, WEIGHTS)):
+            raise InvalidInput(
+                f"Expected {folder / file} as it was written with the model, got one that was changed: classes, columns or numbers may "
+                "stand for others. Restore the folder or train again; give predictions other names in their table."
+            )
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ReleaseError(f"Expected the folder of a model, got {folder} ({error.strerror}: {FACTS}).") from None
+    except ValueError:
+        facts = None
+    if not isinstance(facts, dict) or facts.get("kind") != "model" or facts.get("format") not in (1, FORMAT):
+        raise InvalidInput(f"Expected a model of format {FORMAT}, got something else in {folder / FACTS}.")
+    if facts["format"] != FORMAT:
+        raise InvalidInput(
+            f"Expected a model of format {FORMAT}, got one of an earlier version in {folder}. Train again: with ids, the same rows cost "
+            "nothing."
+        )
+    return facts
+
+
+def _net(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path, trust: Collection[str], device: str) -> NetModel:
+    steps = read_estimator(files[STEPS], str(folder / STEPS), trust) if STEPS in files else None
+    net = named.restored(facts["net"]["name"], facts["net"]["parameters"], files[WEIGHTS], str(folder / WEIGHTS))
+    return NetModel(net.to(named.device_of(device)), steps)
+
+
+def _estimator(facts: Mapping[str, Any], raw: bytes, path: Path, trust: Collection[str]) -> Model:
+    channel, n_classes = facts.get("channel"), len(facts["classes"])
+    known = None if channel is None else (float(channel[0]), float(channel[1]))
+    made = Model(read_estimator(raw, str(path), trust), n_classes, known)
+    if drawn := facts.get("drawn"):  # towards the class frequencies
+        made = replace(made, share=float(_shares([drawn["share"]], 1)[0]), frequencies=_shares(drawn["frequencies"], n_classes))
+    return made
+
+
+def _shares(values: Any, count: int) -> NDArray[np.float64]:
+    found = np.asarray(values, np.float64)
+    if found.shape != (count,) or not np.all((found >= 0) & (found <= 1)):
+        raise ValueError("shares")
+    return found
+
+
+def read_estimator(raw: bytes, name: str, trust: Collection[str] = ()) -> Any:
+    """The estimator in a file of skops; `name` is the file's, for messages. See `load_model`."""
+    from skops import io
+
+    try:
+        check_archive(raw)
+        unknown = sorted(set(io.get_untrusted_types(data=raw)) - SAFE - set(trust))
+        made = None if unknown else io.loads(raw, trusted=sorted({*SAFE, *trust}))
+    except Exception:
+        raise InvalidInput(f"Expected a model in the format of skops, got something else in {name}.") from None
+    if unknown:
+        raise untrusted(unknown)
+    return check_estimator(made, name, trust)
+
+
+# Checks before use -----------------------------------------------------------------------------------------------------------------
+
+
+_PLAIN = (type(None), bool, int, float, str, bytes, slice, type, np.generic, np.dtype, np.ufunc, np.random.Generator, np.random.RandomState)
+_CONTAINERS = (dict, list, tuple, set)
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+_LOSSES = ("sklearn._loss.", "sklearn.linear_model._sgd_fast")  # numbers only
+# fmt: off
+_CHECKED = frozenset(
+    {
+        # predict with numpy, which checks what it indexes
+        "Pipeline", "ColumnTransformer", "FunctionTransformer", "StandardScaler", "MinMaxScaler", "MaxAbsScaler", "RobustScaler",
+        "Normalizer", "PCA", "SimpleImputer", "MissingIndicator", "OrdinalEncoder", "LabelEncoder", "LabelBinarizer", "LogisticRegression",
+        "LogisticRegressionCV", "RidgeClassifier", "RidgeClassifierCV", "SGDClassifier", "Perceptron", "GaussianNB", "MultinomialNB",
+        "ComplementNB", "BernoulliNB", "LinearDiscriminantAnalysis", "QuadraticDiscriminantAnalysis", "MLPClassifier", "DummyClassifier",
+        # are checked below
+        "HistGradientBoostingClassifier", "_BinMapper", "TreePredictor", "KNeighborsClassifier", "OneHotEncoder",
+        # hold what no file can have without the user's word: sklearn.tree._tree.Tree
+        "DecisionTreeClassifier", "DecisionTreeRegressor", "ExtraTreeClassifier", "RandomForestClassifier", "ExtraTreesClassifier",
+        "GradientBoostingClassifier",
+    }
+)
+# fmt: on
+_BITSET_WORDS = 8
+_METRICS = ("euclidean", "manhattan", "chebyshev", "minkowski", "cosine")  # without arrays of their own
+_LARGEST_RATIO = 200  # of what is packed in a file to the file
+
+
+class CheckedPredictor(TreePredictor):
+    """A tree that looks at what it is asked with, before compiled code walks it; its own nodes were checked when it was read."""
+
+    def predict(self, X: Any, known_cat_bitsets: Any, f_idx_map: Any, n_threads: Any) -> NDArray[np.float64]:
+        """As of `TreePredictor`: (n,) float64."""
+        inner = self.nodes[self.nodes["is_leaf"] == 0]
+        by_category = inner["feature_idx"][inner["is_categorical"] != 0]
+        fits = X.ndim == 2 and np.all(inner["feature_idx"] < X.shape[1]) and np.all(by_category < len(f_idx_map))
+        if not (fits and np.all(np.asarray(f_idx_map)[by_category] < len(known_cat_bitsets))):
+            raise InvalidInput("Expected trees that ask for features of the table, got others. The model's file is damaged or was changed.")
+        return np.asarray(super().predict(X, known_cat_bitsets, f_idx_map, n_threads))
+
+
+class CheckedOneHotEncoder(OneHotEncoder):
+    """An encoder whose sparse matrices are looked at, before compiled code reads what they point to."""
+
+    def transform(self, X: Any) -> Any:
+        """As of `OneHotEncoder`: (n, categories), sparse or dense."""
+        inner = copy.copy(self)
+        inner.sparse_output = True
+        found = OneHotEncoder.transform(inner, X)
+        if not _sparse_fits(found):
+            raise InvalidInput("Expected categories that have a column each, got others. The model's file is damaged or was changed.")
+        return found if self.sparse_output else found.toarray()
+
+
+def check_archive(raw: bytes) -> None:
+    """Refuse an archive that unpacks to far more than it is."""
+    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+        if sum(each.file_size for each in archive.infolist()) > _LARGEST_RATIO * len(raw):
+            raise ValueError("too large")
+
+
+def check_estimator(estimator: Any, name: str, trust: Collection[str] = ()) -> Any:
+    """The estimator, when nothing in it can lead compiled code out of its arrays.
+
+    Parameters
+    ----------
+    estimator : what skops has built
+    name : str
+        Of its file.
+    trust : collection of str
+        Types that the user vouches for.
+
+    Raises
+    ------
+    InvalidInput
+        Something does not fit together, or is of a type that is not known to check what it indexes.
+    """
+    unknown: set[str] = set()
+    for each in _everything(estimator):
+        kind = type(each)
+        if kind is TreePredictor:
+            _require(_tree_fits(each), name, "a tree")
+            each.__class__ = CheckedPredictor
+        elif kind is OneHotEncoder:
+            each.__class__ = CheckedOneHotEncoder
+        elif sp.issparse(each):
+            _require(_sparse_fits(each), name, "a sparse matrix")
+        elif kind.__name__ == "HistGradientBoostingClassifier":
+            _require(_boosting_fits(each), name, kind.__name__)
+        elif kind.__name__ == "_BinMapper":
+            _require(_bins_fit(each), name, "the bins of its columns")
+        elif kind.__name__ == "KNeighborsClassifier":
+            _require(_neighbours_fit(each), name, kind.__name__)
+        if not _is_known(each, trust):
+            unknown.add(f"{kind.__module__}.{kind.__qualname__}")
+    if unknown:
+        raise untrusted(sorted(unknown))
+    return estimator
+
+
+def untrusted(names: list[str]) -> InvalidInput:
+    """What is said of types that the user has to vouch for."""
+    asked = " ".join(f"--trust {each}" for each in names)
+    return InvalidInput(f"Expected a model of known types, got also {', '.join(names)}. If you trust who made the file, add {asked}.")
+
+
+def probabilities(model: Any, X: Any, n_classes: int) -> NDArray[np.float64]:
+    """What a model that was read says of n rows: (n, K), whatever is wrong with it told in words."""
+    try:
+        found = np.asarray(model.predict_proba(X), np.float64)
+    except LabelDPError:
+        raise
+    except Exception as error:
+        raise InvalidInput(
+            f"Expected a model that can predict these rows, got {type(error).__name__} from it. Its file is damaged or was changed, or "
+            "the rows are of another kind than it was trained on."
+        ) from None
+    if found.shape != (X.shape[0], n_classes):
+        raise InvalidInput(f"Expected {n_classes} probabilities a row from the model, one a class, got shape {found.shape}.")
+    return found
+
+
+def _require(fits: bool, name: str, what: str) -> None:
+    if not fits:
+        raise InvalidInput(f"Expected a model whose parts fit together in {name}, got {what} that does not. The file was changed.")
+
+
+def _everything(root: Any) -> Iterator[Any]:
+    """Each object that an estimator holds, once."""
+    seen: dict[int, Any] = {}
+    waiting = [root]
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen or isinstance(each, _PLAIN):
+            continue
+        seen[id(each)] = each
+        yield each
+        if isinstance(each, dict):
+            waiting += [*each.keys(), *each.values()]
+        elif isinstance(each, _CONTAINERS):
+            waiting += list(each)
+        elif isinstance(each, np.ndarray):
+            waiting += each.ravel().tolist() if each.dtype == object else []
+        elif isinstance(each, types.MethodType):
+            waiting.append(each.__self__)
+        elif not isinstance(each, _FUNCTIONS):
+            waiting += list(getattr(each, "__dict__", {}).values())
+            waiting += [each.func, each.args, each.keywords] if hasattr(each, "keywords") and hasattr(each, "func") else []
+
+
+def _is_known(each: Any, trust: Collection[str]) -> bool:
+    kind = type(each)
+    if (
+        kind in _CONTAINERS
+        or kind is np.ndarray
+        or sp.issparse(each)
+        or kind in (CheckedPredictor, CheckedOneHotEncoder)
+        or isinstance(each, _FUNCTIONS)
+    ):
+        return True  # of functions skops builds none but those that it or the user knows by name
+    module, name = kind.__module__, kind.__qualname__
+    own = f"{getattr(each, '__module__', '')}.{getattr(each, '__qualname__', '')}"
+    known = f"{module}.{name}" in ("functools.partial", *trust) or own in trust
+    return known or module.startswith(_LOSSES) or _is_checked(module, name)
+
+
+def _is_checked(module: str, name: str) -> bool:
+    return module.startswith("sklearn.") and name in _CHECKED
+
+
+def _tree_fits(tree: Any) -> bool:
+    """Children come after their parents, so that every walk ends; all that a node names is there."""
+    nodes: Any = getattr(tree, "nodes", None)
+    bitsets: list[Any] = [getattr(tree, f"{kind}_left_cat_bitsets", None) for kind in ("raw", "binned")]
+    if type(nodes) is not np.ndarray or nodes.dtype != PREDICTOR_RECORD_DTYPE or nodes.ndim != 1 or not len(nodes):
+        return False
+    if any(not _is_array(each, np.uint32, 2) or each.shape[1] != _BITSET_WORDS or not each.flags.c_contiguous for each in bitsets):
+        return False
+    places = np.flatnonzero(nodes["is_leaf"] == 0)
+    inner = nodes[places]
+    by_category = inner["bitset_idx"][inner["is_categorical"] != 0]
+    after = all(np.all((inner[side] > places) & (inner[side] < len(nodes))) for side in ("left", "right"))
+    return bool(after and np.all(inner["feature_idx"] >= 0) and all(np.all(by_category < len(each)) for each in bitsets))
+
+
+def _boosting_fits(model: Any) -> bool:
+    facts = vars(model)
+    classes, trees, rounds = facts.get("classes_"), facts.get("n_trees_per_iteration_"), facts.get("_predictors")
+    if not (isinstance(classes, np.ndarray) and classes.ndim == 1 and len(classes) >= 2 and isinstance(rounds, list)):
+        return False
+    return trees == (1 if len(classes) == 2 else len(classes)) and all(
+        isinstance(made, list) and len(made) == trees and all(isinstance(each, TreePredictor) for each in made) for made in rounds
+    )
+
+
+def _bins_fit(bins: Any) -> bool:
+    """What says which categories are known; numbers of a category are below 256."""
+    facts = vars(bins)
+    flags, known = facts.get("is_categorical_"), facts.get("bin_thresholds_")
+    if not (_is_array(flags, np.uint8, 1) and isinstance(known, list) and len(known) == len(flags)):
+        return False
+    categories = [known[i] for i in np.flatnonzero(flags)]
+    return all(_is_array(each, np.floating, 1) and bool(np.all((each >= 0) & (each < 256))) for each in categories)
+
+
+def _neighbours_fit(model: Any) -> bool:
+    """The nearest rows are searched for one by one; a tree of them is another type, which the user vouches for."""
+    facts = vars(model)
+    rows, codes, classes, n = (facts.get(name) for name in ("_fit_X", "_y", "classes_", "n_neighbors"))
+    if not (_is_array(rows, np.number, 2) and _is_array(codes, np.integer, 1) and isinstance(classes, np.ndarray) and classes.ndim == 1):
+        return False
+    inside = len(codes) == len(rows) and bool(np.all((codes >= 0) & (codes < len(classes))))
+    plain = facts.get("outputs_2d_") is False and facts.get("n_features_in_") == rows.shape[1] and facts.get("n_samples_fit_") == len(rows)
+    metric = facts.get("effective_metric_") in _METRICS and set(facts.get("effective_metric_params_", ())) <= {"p"}
+    return inside and plain and metric and type(n) is int and 1 <= n <= len(rows)
+
+
+def _sparse_fits(matrix: Any) -> bool:
+    if matrix.format not in ("csr", "csc"):
+        return False
+    try:
+        matrix.check_format(full_check=True)
+    except (ValueError, IndexError, TypeError):
+        return False
+    return True
+
+
+def _is_array(each: Any, kind: Any, ndim: int) -> bool:
+    return type(each) is np.ndarray and np.issubdtype(each.dtype, kind) and each.ndim == ndim
+
+
+# A model as the prior of a release -------------------------------------------------------------------------------------------------
+
+
+Floats = NDArray[np.float64]
+Predict = Callable[[pa.RecordBatch], Floats]
+FOLDER, SKOPS, EXPORTED, STATE = "labeldp", "skops", "torch program", "torch state_dict"
+
+
+@dataclass(frozen=True)
+class PriorModel:
+    """A model whose probabilities are the prior of each row.
+
+    It is asked once for each charge: what it said is kept until the release is published, and is used again if the release is picked up
+    after a crash. It must not have seen these labels, but through a release of them.
+
+    Parameters
+    ----------
+    path : str or Path
+        A folder of `labeldp train`; a scikit-learn classifier in the format of skops (.skops); a program of `torch.export.save` (.pt2),
+        with a first dimension of any size; or, with `factory`, a state_dict of `torch.save`.
+    features : sequence of str, optional
+        Numeric columns in the order in which the model takes them. A folder, and an estimator that learnt names, know them.
+    factory : str, optional
+        "package.module:function", which makes the `torch.nn.Module` that the state_dict is of. It is run: name only what you trust.
+    probabilities : bool
+        A torch model gives probabilities; else logits.
+    trust : sequence of str
+        Types in a file of skops to build although neither skops nor labeldp knows them.
+    """
+
+    path: str | Path
+    features: Sequence[str] | None = None
+    factory: str | None = None
+    probabilities: bool = False
+    trust: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "path", str(self.path))
+        put(self, "features", None if self.features is None else _names(self.features))
+        put(self, "trust", tuple(self.trust))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The features, if they are given."""
+        return tuple(self.features or ())
+
+    @property
+    def kind(self) -> str:
+        """What the path is of."""
+        path = Path(self.path)
+        if path.is_dir():
+            return FOLDER
+        if self.factory is not None:
+            return STATE
+        kinds = {".skops": SKOPS, ".pt2": EXPORTED}
+        if path.suffix.lower() not in kinds:
+            raise InvalidInput(
+                f"Expected a model's folder, a .skops or .pt2 file, or a state_dict with factory=, got {path.name}. Say which function "
+                "makes the module: factory='package.module:function' (--prior-factory)."
+            )
+        return kinds[path.suffix.lower()]
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready data."""
+        return {
+            "model": self.path,
+            "features": None if self.features is None else list(self.features),
+            "factory": self.factory,
+            "probabilities": self.probabilities,
+            "trust": list(self.trust),
+        }
+
+    def open(self, classes: Sequence[object]) -> "OpenModel":
+        """Read the files, and load them once to see that they fit."""
+        kind, path = self.kind, Path(self.path)
+        paths = files_of_model(path) if kind == FOLDER else [path]
+        files = tuple((each.name, _bytes(each)) for each in paths)
+        given = OpenModel(kind, files, (), tuple(classes), self.factory, self.probabilities, tuple(self.trust))
+        columns = self.features or given.own_columns()
+        if not columns:
+            raise InvalidInput(
+                f"Expected the columns that {path.name} takes, got none. Name them in its order: features=[...] (--prior-features)."
+            )
+        made = OpenModel(kind, files, tuple(columns), tuple(classes), self.factory, self.probabilities, tuple(self.trust))
+        made.predictor()
+        return made
+
+
+def prior_of(
+    columns: Sequence[str] | None = None,
+    table: str | None = None,
+    key: Sequence[str] | None = None,
+    model: str | None = None,
+    features: Sequence[str] | None = None,
+    factory: str | None = None,
+    trust: Sequence[str] = (),
+) -> Sequence[str] | PriorTable | PriorModel | None:
+    """The prior that the options of a command ask for: columns, a table with a key, a model, or none.
+
+    Raises
+    ------
+    InvalidInput
+        They ask for more than one, or for half of one.
+    """
+    asked = [name for name, value in (("--prior", columns), ("--prior-table", table), ("--prior-model", model)) if value]
+    if len(asked) > 1:
+        raise InvalidInput(f"Expected one prior, got {' and '.join(asked)}. Leave all but one out.")
+    if bool(table) != bool(key):
+        raise InvalidInput("Expected --prior-table and --prior-key together, got one of them. Say which columns both tables have.")
+    if model is None and (features or factory or trust):
+        raise InvalidInput("Expected --prior-features, --prior-factory and --trust beside --prior-model only, got none. Name the model.")
+    if table is not None and key is not None:
+        return PriorTable(table, key)
+    return columns if model is None else PriorModel(model, features, factory, trust=trust)
+
+
+@dataclass(frozen=True, repr=False)
+class OpenModel:
+    """A `PriorModel` in memory, as the bytes of its files: so workers need no access to them."""
+
+    kind: str
+    files: tuple[tuple[str, bytes], ...]
+    columns: tuple[str, ...]
+    classes: tuple[object, ...]
+    factory: str | None
+    probabilities: bool
+    trust: tuple[str, ...]
+
+    exact: ClassVar[bool] = False
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """What it is, with the SHA-256 of its files."""
+        torch = {"factory": self.factory, "probabilities": self.probabilities} if self.kind in (EXPORTED, STATE) else {}
+        sha256 = {name: hashlib.sha256(raw).hexdigest() for name, raw in self.files}
+        return {"model": self.kind, "features": list(self.columns), "sha256": sha256} | torch
+
+    def weights(self, rows: pa.RecordBatch, start: int | None) -> Floats:
+        """The probabilities of each row's classes."""
+        return self.predictor()(rows)
+
+    def predictor(self) -> Predict:
+        """The loaded model; a process loads it once."""
+        name = repr((sorted(self.facts.items()), self.classes))
+        if name not in _LOADED:
+            made = self._load()
+            _LOADED.clear()
+            _LOADED[name] = made
+        return _LOADED[name]
+
+    def own_columns(self) -> tuple[str, ...]:
+        """The columns that the model itself says it takes; empty if it says nothing."""
+        if self.kind == FOLDER:
+            return tuple(self._folder().inputs.names)
+        if self.kind == SKOPS:
+            return tuple(map(str, getattr(self._estimator(), "feature_names_in_", ())))
+        return ()
+
+    def _load(self) -> Predict:
+        if self.kind == FOLDER:
+            stored = self._folder()
+            order = _order(stored.classes, self.classes, values_only=True)
+            if list(self.columns) != stored.inputs.names:
+                raise InvalidInput(
+                    f"Expected a model's folder to name its own features, got features={list(self.columns)}. Leave them out."
+                )
+            return lambda rows: np.asarray(stored.predict_proba(stored.inputs.read(rows, None)))[:, order]
+        if self.kind == SKOPS:
+            return _of_estimator(self._estimator(), self.columns, self.classes)
+        ((name, raw),) = self.files
+        module = load_module(raw, name, self.factory, probabilities=self.probabilities)
+        return lambda rows: module(matrix_of(rows, self.columns))
+
+    def _estimator(self) -> Any:
+        ((name, raw),) = self.files
+        return read_estimator(raw, name, self.trust)
+
+    def _folder(self) -> Any:
+        with tempfile.TemporaryDirectory(prefix="labeldp-") as folder:
+            for name, raw in self.files:
+                (Path(folder) / name).write_bytes(raw)
+            return load_model(Path(folder), self.trust)
+
+
+_LOADED: dict[str, Predict] = {}
+
+
+def _of_estimator(estimator: Any, columns: Sequence[str], classes: Sequence[object]) -> Predict:
+    known = getattr(estimator, "classes_", None)
+    if not hasattr(estimator, "predict_proba") or known is None:
+        raise InvalidInput(f"Expected a fitted classifier with predict_proba, got {type(estimator).__name__}.")
+    order = _order(list(known), classes, values_only=False)
+
+    def predict(rows: pa.RecordBatch) -> Floats:
+        matrix = matrix_of(rows, columns)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*does not have valid feature names", category=UserWarning)
+            found = probabilities(estimator, matrix, len(order))
+        return found[:, order]
+
+    return predict
+
+
+def _order(known: Sequence[object], classes: Sequence[object], *, values_only: bool) -> list[int]:
+    """Where each declared class stands among the model's; a model of codes 0 to K - 1 has them in the order of the declaration."""
+    if len(known) != len(classes):
+        raise InvalidInput(f"Expected a model of the {len(classes)} declared classes, got one of {len(known)}. Train it on all of them.")
+    order = ordered_by_value(known, classes)
+    if order is not None:
+        return order
+    codes = [as_text(value) for value in known] == [str(code) for code in range(len(classes))]
+    if values_only or not codes:
+        raise InvalidInput("Expected a model of the declared classes, got one of other values. Declare the classes that it was trained on.")
+    return list(range(len(classes)))
+
+
+def _names(features: Sequence[str]) -> tuple[str, ...]:
+    names = (features,) if isinstance(features, str) else tuple(features)
+    if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
+        raise InvalidInput(f"Expected different columns' names as features, got {list(names)!r}.")
+    return names
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ReleaseError(f"Expected a model's file, got {path} ({error.strerror}). Check the path.") from None
