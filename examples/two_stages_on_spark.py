@@ -54,16 +54,8 @@ def main(folder: Path) -> None:
     """Plan, release, train, release, train."""
     X_test, y_test = make_table(folder / "private")
     ledger = ldp.Ledger(folder / "ledger" / "ledger.db")
-    plan = stage.plan(
-        folder / "plan",
-        label="label",
-        classes=range(CLASSES),
-        epsilon=EPSILON,
-        id="id",
-        dataset="two-stages",
-        parts=(0.5, 0.5),
-        ledger=ledger,
-    )
+    spec = ldp.ReleaseSpec("label", range(CLASSES), EPSILON, "auto", "id", dataset="two-stages")
+    plan = stage.plan(folder / "plan", spec, parts=(0.5, 0.5), ledger=ledger)
     session = spark.start()
     session.conf.set("spark.sql.shuffle.partitions", 4)  # the table is small
     rows = spark.read(session, Place.of(folder / "private"))
@@ -83,7 +75,7 @@ def main(folder: Path) -> None:
     both = learn(folder / "stage-1", folder / "stage-2")
     print(f"  accuracy {both.score(X_test, y_test):.3f}")
 
-    print(stage.status_text(stage.status(folder / "plan", ledger)))
+    print(stage.status_text(stage.status(plan)))
     print(f"spent: epsilon {ledger.spent('two-stages', 'label'):g}")
     session.stop()
 

@@ -65,14 +65,13 @@ def test_a_looked_up_prior_whose_keys_change_is_a_new_charge(tmp_path: Path, mon
 def test_a_stage_whose_folder_was_set_back_is_not_drawn_under_another_prior(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger, source, where = Ledger(tmp_path / "l.db"), tmp_path / "in.parquet", tmp_path / "plan"
     pq.write_table(table(), source)
-    facts: dict[str, Any] = {"label": "y", "classes": range(K), "epsilon": 1.0, "id": "id", "dataset": "d", "parts": (0.3, 0.3, 0.4)}
-    stage.plan(where, law="rr-with-prior", ledger=ledger, **facts)
-    stage.release(where, source, 1, tmp_path / "one.parquet", ledger=ledger)
+    stage.plan(where, ldp.ReleaseSpec("y", range(K), 1.0, "rr-with-prior", "id", dataset="d"), (0.3, 0.3, 0.4), ledger=ledger)
+    stage.release(stage.load(where, ledger), source, 1, tmp_path / "one.parquet")
     shutil.copytree(ledger.runs_dir, tmp_path / "backup")
     names = [f"p{c}" for c in range(K)]
-    stage.release(where, source, 2, tmp_path / "two.parquet", prior=names, ledger=ledger)
+    stage.release(stage.load(where, ledger), source, 2, tmp_path / "two.parquet", prior=names)
     shutil.rmtree(ledger.runs_dir)
     shutil.copytree(tmp_path / "backup", ledger.runs_dir)
     with pytest.raises((LedgerError, InvalidInput, ReleaseError)):
-        stage.release(where, source, 2, tmp_path / "again.parquet", prior=names[::-1], ledger=ledger)
+        stage.release(stage.load(where, ledger), source, 2, tmp_path / "again.parquet", prior=names[::-1])
     assert not (tmp_path / "again.parquet").exists()

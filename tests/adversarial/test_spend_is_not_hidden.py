@@ -48,10 +48,10 @@ def test_another_table_in_an_outputs_place_proves_nothing(tmp_path: Path) -> Non
 
 def test_another_table_in_a_stages_place_proves_nothing(tmp_path: Path) -> None:
     ledger, source = ldp.Ledger(tmp_path / "l.db", budget=1.0), write(tmp_path / "a.parquet", row=names(0, N))
-    facts = {"label": "bought", "classes": [0, 1], "epsilon": 1.0, "id": "row", "dataset": "visits", "parts": (0.5, 0.5)}
-    stage.plan(tmp_path / "plan", law="rr", ledger=ledger, **facts)  # type: ignore[arg-type]
+    spec = ldp.ReleaseSpec("bought", [0, 1], 1.0, "rr", "row", dataset="visits")
+    stage.plan(tmp_path / "plan", spec, (0.5, 0.5), ledger=ledger)
     for number in (1, 2):
-        stage.release(tmp_path / "plan", source, number, tmp_path / f"{number}.parquet", ledger=ledger)
+        stage.release(stage.load(tmp_path / "plan", ledger), source, number, tmp_path / f"{number}.parquet")
     mine = pq.read_table(tmp_path / "2.parquet").column("row").to_pylist()[:10]
     write(tmp_path / "2.parquet", row=names(5 * N, 6 * N))
     with pytest.raises(ldp.BudgetExceeded):

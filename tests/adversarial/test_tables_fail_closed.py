@@ -44,10 +44,10 @@ def test_stages_of_different_cost_are_no_plan() -> None:
 
 def test_a_stage_without_rows_is_an_empty_table(tmp_path: Path) -> None:
     source, ledger = write(tmp_path / "in.parquet", n=3), ldp.Ledger(tmp_path / "l.db")
-    facts = {"label": "y", "classes": [0, 1, 2], "epsilon": 1.0, "id": "id", "dataset": "d", "parts": (1 - 1e-12, 1e-12)}
-    stage.plan(tmp_path / "plan", law="rr", ledger=ledger, **facts)  # type: ignore[arg-type]
+    spec = ldp.ReleaseSpec("y", [0, 1, 2], 1.0, "rr", "id", dataset="d")
+    stage.plan(tmp_path / "plan", spec, (1 - 1e-12, 1e-12), ledger=ledger)
     for number, rows in ((1, 3), (2, 0)):
-        done = stage.release(tmp_path / "plan", source, number, tmp_path / f"{number}.parquet", ledger=ledger)
+        done = stage.release(stage.load(tmp_path / "plan", ledger), source, number, tmp_path / f"{number}.parquet")
         assert done.manifest["rows"] == pq.read_table(done.path).num_rows == rows
     assert len(read_noisy(tmp_path / "1.parquet")) == 3
     assert ledger.runs()[0].state == "settled"

@@ -26,7 +26,7 @@ from labeldp.app._learners import NetLearner, TabularLearner, as_logistic
 from labeldp.app._model import load_model, save_model
 from labeldp.app._train import InputsSpec, TrainSpec, predict, threads_for
 from labeldp.app._train import train as run_train
-from labeldp.cli.tables import clusters_text, quality_text
+from labeldp.cli._train import clusters_text, quality_text
 from labeldp.errors import InvalidInput, RareCategoriesWarning
 from labeldp.learn import SoftmaxRegression
 from labeldp.ledger._ledger import Ledger, default_ledger

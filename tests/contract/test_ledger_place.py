@@ -154,11 +154,10 @@ FITTED = {"epsilon": 1.0, "random_state": 0} | NAMED
 
 
 def staged(folder: Path, ledger: Any) -> None:
-    shared = {"label": "y", "classes": [0, 1], "epsilon": 1.0, "id": "id", "dataset": "d", "parts": (0.5, 0.5)}
-    assert stage.plan(folder / "plan", **shared, ledger=ledger).ledger == stage.load(folder / "plan", ledger).ledger
-    stage.release(folder / "plan", folder / "t.parquet", 1, folder / "one.parquet", ledger=ledger)
-    assert stage.status(folder / "plan", ledger)["next"] == 2
-    stage.close(folder / "plan", ledger)
+    assert stage.plan(folder / "plan", SPEC, (0.5, 0.5), ledger=ledger).ledger == stage.load(folder / "plan", ledger).ledger
+    stage.release(stage.load(folder / "plan", ledger), folder / "t.parquet", 1, folder / "one.parquet")
+    assert stage.status(stage.load(folder / "plan", ledger))["next"] == 2
+    stage.close(stage.load(folder / "plan", ledger))
 
 
 def read(folder: Path, ledger: Any) -> None:

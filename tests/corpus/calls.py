@@ -467,8 +467,9 @@ call(partial(released, ending="", engine="ray", unit="person", max_rows_per_unit
 
 def planned(folder: Path, **facts: Any) -> ldp.Ledger:
     ledger = opened(folder)
-    settled = {"label": "status", "classes": NAMES.tolist(), "epsilon": 1.0, "id": "visit", "dataset": "d", "parts": (0.6, 0.4)}
-    stage.plan(folder / "plan", ledger=ledger, **settled | facts)
+    parts, first = facts.pop("parts", (0.6, 0.4)), facts.pop("first_law", None)
+    settled = {"label": "status", "classes": NAMES.tolist(), "epsilon": 1.0, "id": "visit", "dataset": "d"}
+    stage.plan(folder / "plan", ldp.ReleaseSpec(**settled | facts), parts, first_law=first, ledger=ledger)
     return ledger
 
 
@@ -477,8 +478,8 @@ def staged(folder: Path, ending: str = "parquet", engine: str = "local", **facts
     for number in (1, 2):
         out = folder / (f"{number}.{ending}" if ending else f"{number}")
         prior = list(WEIGHTS) if number == 2 else None
-        found.append(table(stage.release(folder / "plan", source, number, out, prior=prior, ledger=ledger, engine=engine)))
-    return {"stages": found, "status": stage.status(folder / "plan", ledger), "spent": ledger.spent("d", "status")}
+        found.append(table(stage.release(stage.load(folder / "plan", ledger), source, number, out, prior=prior, engine=engine)))
+    return {"stages": found, "status": stage.status(stage.load(folder / "plan", ledger)), "spent": ledger.spent("d", "status")}
 
 
 also("stages_auto", staged)
@@ -789,8 +790,8 @@ def dying_stages(folder: Path) -> Callable[[], Any]:
 
     def release() -> Any:
         for number, prior in ((1, None), (2, list(WEIGHTS))):
-            stage.release(folder / "plan", source, number, folder / f"{number}.parquet", prior=prior, ledger=ledger)
-        return [stage.status(folder / "plan", ledger), ledger.spent("d", "status")]
+            stage.release(stage.load(folder / "plan", ledger), source, number, folder / f"{number}.parquet", prior=prior)
+        return [stage.status(stage.load(folder / "plan", ledger)), ledger.spent("d", "status")]
 
     return release
 

@@ -48,8 +48,9 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 def plan(folder: Path, **changes: Any) -> Path:
-    facts: dict[str, Any] = {"label": "y", "classes": range(K), "epsilon": 1.0, "id": "id", "dataset": "d", "parts": (0.7, 0.3)}
-    stage.plan(folder / "plan", **facts | {"ledger": Ledger(folder / "l.db")} | changes)
+    parts = changes.pop("parts", (0.7, 0.3))
+    facts: dict[str, Any] = {"label": "y", "classes": range(K), "epsilon": 1.0, "id": "id", "dataset": "d"} | changes
+    stage.plan(folder / "plan", ldp.ReleaseSpec(**facts), parts, ledger=Ledger(folder / "l.db"))
     return folder / "plan"
 
 
@@ -67,15 +68,15 @@ def test_a_stage_that_died_on_one_engine_is_finished_alike_by_another(
         out = tmp_path / f"dead-{number}"
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr(StageTurn, "finish", _kill)  # it is published, and on no record
-            stage.release(where, source, number, out, prior=prior, ledger=Ledger(tmp_path / "l.db"))
+            stage.release(stage.load(where, Ledger(tmp_path / "l.db")), source, number, out, prior=prior)
         done = stage.release(
-            where, source, number, tmp_path / f"out-{number}", prior=prior, engine=engine, ledger=Ledger(tmp_path / "l.db")
+            stage.load(where, Ledger(tmp_path / "l.db")), source, number, tmp_path / f"out-{number}", prior=prior, engine=engine
         )
         tables.append(released(done.path))
         assert not done.repeated and tables[-1].equals(released(out))
         assert done.manifest["rows_of_other_stages_or_over_the_cap"] == N - len(tables[-1])
         again = stage.release(
-            where, source, number, tmp_path / f"out-{number}", prior=prior, engine=engine, ledger=Ledger(tmp_path / "l.db")
+            stage.load(where, Ledger(tmp_path / "l.db")), source, number, tmp_path / f"out-{number}", prior=prior, engine=engine
         )
         assert again.repeated and again.manifest["rows"] == len(tables[-1])
     assert sorted(pa.concat_tables(tables)["id"].to_pylist()) == sorted(pq.read_table(source)["id"].to_pylist())
@@ -91,8 +92,8 @@ def _kill(*_: Any, **__: Any) -> Any:
 def test_units_are_capped_before_the_parts(tmp_path: Path, source: Path, engine: str) -> None:
     where = plan(tmp_path, unit="who", max_rows_per_unit=2, law="rr", parts=(0.5, 0.5))
     tables = [
-        released(stage.release(where, source, 1, tmp_path / "one", engine=engine, ledger=Ledger(tmp_path / "l.db")).path),
-        released(stage.release(where, source, 2, tmp_path / "two", ledger=Ledger(tmp_path / "l.db")).path),
+        released(stage.release(stage.load(where, Ledger(tmp_path / "l.db")), source, 1, tmp_path / "one", engine=engine).path),
+        released(stage.release(stage.load(where, Ledger(tmp_path / "l.db")), source, 2, tmp_path / "two").path),
     ]
     both = pa.concat_tables(tables)
     assert len(set(both["id"].to_pylist())) == len(both)
@@ -102,10 +103,10 @@ def test_units_are_capped_before_the_parts(tmp_path: Path, source: Path, engine:
 
 def test_changed_labels_are_refused(tmp_path: Path, source: Path, engine: str) -> None:
     where = plan(tmp_path)
-    stage.release(where, source, 1, tmp_path / "one", engine=engine, ledger=Ledger(tmp_path / "l.db"))
+    stage.release(stage.load(where, Ledger(tmp_path / "l.db")), source, 1, tmp_path / "one", engine=engine)
     table = pq.read_table(source / "file-0.parquet")
     labels = table["y"].to_numpy().copy()
     labels[0] = (labels[0] + 1) % K
     pq.write_table(table.set_column(2, "y", pa.array(labels)), source / "file-0.parquet")
     with pytest.raises(InvalidInput, match="some have changed"):
-        stage.release(where, source, 2, tmp_path / "two", prior=PRIOR, engine=engine, ledger=Ledger(tmp_path / "l.db"))
+        stage.release(stage.load(where, Ledger(tmp_path / "l.db")), source, 2, tmp_path / "two", prior=PRIOR, engine=engine)

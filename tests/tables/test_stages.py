@@ -55,14 +55,17 @@ class Job:
 
     def plan(self, name: str = "plan", **changes: Any) -> ReleasePlan:
         self.where = self.folder / name
-        facts: dict[str, Any] = {"label": "y", "classes": range(K), "epsilon": 1.0, "id": "id", "dataset": "d", "parts": (0.6, 0.4)}
-        made = stage.plan(self.where, **facts | {"ledger": self.ledger} | changes)
+        more = {name: changes.pop(name) for name in ("first_law",) if name in changes}
+        parts, ledger = changes.pop("parts", (0.6, 0.4)), changes.pop("ledger", self.ledger)
+        facts: dict[str, Any] = {"label": "y", "classes": range(K), "epsilon": 1.0, "id": "id", "dataset": "d"} | changes
+        made = stage.plan(self.where, ldp.ReleaseSpec(**facts), parts, ledger=ledger, **more)
         self.ledger = made.ledger
         return made
 
     def release(self, number: int, out: str | None = None, source: Path | None = None, **options: Any) -> Release:
-        given = {"prior": PRIOR if number > 1 else None, "ledger": self.ledger} | options
-        return stage.release(self.where, source or self.source, number, self.folder / (out or f"out-{number}.parquet"), **given)
+        given = {"prior": PRIOR if number > 1 else None} | options
+        plan = stage.load(self.where, given.pop("ledger", self.ledger))
+        return stage.release(plan, source or self.source, number, self.folder / (out or f"out-{number}.parquet"), **given)
 
     @property
     def runs(self) -> list[Any]:
@@ -229,7 +232,7 @@ def test_one_stage_does_not_overwrite_another(job: Job) -> None:
     job.release(1)
     with pytest.raises(ReleaseError, match="holds something else"):
         job.release(2, "out-1.parquet")
-    assert stage.status(job.where, job.ledger)["next"] == 2
+    assert stage.status(stage.load(job.where, job.ledger))["next"] == 2
 
 
 def test_stages_come_in_order(job: Job) -> None:
@@ -302,15 +305,15 @@ def test_rows_over_the_units_cap_belong_to_no_part(tmp_path: Path, cap: int) -> 
 
 def test_closing_gives_the_rest_up_and_destroys_the_secret(job: Job) -> None:
     with pytest.raises(LedgerError, match="Release stage 1"):
-        stage.close(job.where, job.ledger)
+        stage.close(stage.load(job.where, job.ledger))
     first = job.release(1)
-    assert stage.close(job.where, job.ledger) == stage.close(job.where, job.ledger)
+    assert stage.close(stage.load(job.where, job.ledger)) == stage.close(stage.load(job.where, job.ledger))
     assert [run.state for run in job.runs] == ["settled"]
     assert not (job.ledger.run_dir(first.receipt.run_id) / "secret").exists()
     with pytest.raises(LedgerError, match="given up"):
         job.release(2)
     assert job.release(1).repeated
-    assert [facts["state"] for facts in stage.status(job.where, job.ledger)["stages"]] == ["released", "given up"]  # type: ignore[attr-defined]
+    assert [facts["state"] for facts in stage.status(stage.load(job.where, job.ledger))["stages"]] == ["released", "given up"]  # type: ignore[attr-defined]
 
 
 def test_a_charge_that_published_nothing_is_abandoned_instead(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +321,7 @@ def test_a_charge_that_published_nothing_is_abandoned_instead(job: Job, monkeypa
         patch.setattr(StageTurn, "announce", _kill)
         job.release(1)
     with pytest.raises(LedgerError, match="ledger abandon"):
-        stage.close(job.where, job.ledger)
+        stage.close(stage.load(job.where, job.ledger))
     job.ledger.abandon(job.runs[0].run_id, "over")
     with pytest.raises(LedgerError, match="abandoned"):
         job.release(1)
@@ -342,17 +345,17 @@ def test_of_two_processes_that_begin_a_plan_one_goes_on(job: Job, monkeypatch: p
 
 def test_status_tells_what_is_next(job: Job) -> None:
     def states() -> list[Any]:
-        facts = stage.status(job.where, job.ledger)
+        facts = stage.status(stage.load(job.where, job.ledger))
         return [facts["next"], facts["state"], *(each["state"] for each in facts["stages"])]  # type: ignore[attr-defined]
 
     assert states() == [1, "planned", "next", "waiting"]
     done = job.release(1)
     assert states() == [2, "charged", "released", "next"]
-    (first, _) = stage.status(job.where, job.ledger)["stages"]  # type: ignore[misc]
+    (first, _) = stage.status(stage.load(job.where, job.ledger))["stages"]  # type: ignore[misc]
     assert first["rows"] == len(ids(done)) and first["path"] == str(done.path) and first["law"] == "auto"
     job.release(2)
     assert states() == [None, "settled", "released", "released"]
-    assert "All rows are released." in stage.status_text(stage.status(job.where, job.ledger))
+    assert "All rows are released." in stage.status_text(stage.status(stage.load(job.where, job.ledger)))
 
 
 def test_the_plan_holds_public_facts_and_comes_back_as_it_was(job: Job) -> None:
@@ -509,7 +512,7 @@ def test_rows_that_no_stage_has_published_count_as_drawn(tmp_path: Path, end: st
     pq.write_table(named, job.source)
     job.release(1)
     if end == "closed":
-        stage.close(job.where, job.ledger)
+        stage.close(stage.load(job.where, job.ledger))
     published = pq.read_table(job.folder / "out-1.parquet", columns=["id"])["id"]
     left = named.filter(pc.invert(pc.is_in(named["id"], value_set=published.combine_chunks())))
     others = named.set_column(0, "id", pa.array([f"other-{i}" for i in range(20_000)]))

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trained model as files: its folder, reading it without running code from it, and a model as the prior of a release.
 
-A folder holds model.json (the facts) and what was learned, in formats that run no code: model.skops is a scikit-learn pipeline from inputs to
-probabilities; weights.pt is the state_dict of a net, whose name and parameters model.json holds; steps.skops, where there is one, is the
-preprocessing before the net.
+A folder holds model.json (the facts) and what was learned, in formats that run no code: model.skops is a scikit-learn pipeline from inputs
+to probabilities; weights.pt is the state_dict of a net, whose name and parameters model.json holds; steps.skops, where there is one, is
+the preprocessing before the net.
 
-The compiled code of scikit-learn trusts its arrays: a crafted file could make it read beyond their ends. So every array of a file is checked
-before use, and only the types listed below are allowed, unless the user names another one as trusted.
+The compiled code of scikit-learn trusts its arrays: a crafted file could make it read beyond their ends. So every array of a file is
+checked before use, and only the types listed below are allowed, unless the user names another one as trusted.
 """
 
 import copy

@@ -16,6 +16,7 @@ from labeldp.custody._staged import stage_name
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.ledger._run_store import RunStore
+from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables._stages import ReleasePlan, make_plan
 from labeldp.tables.engines._local import Progress, silent
 from labeldp.tables.output._output import OUTPUT, kept_name
@@ -24,57 +25,35 @@ PLAN = "plan.json"
 
 
 def plan(
-    folder: str | Path,
-    *,
-    label: str,
-    classes: Sequence[object],
-    epsilon: float,
-    id: str | Sequence[str],
-    dataset: str,
-    parts: Sequence[float],
-    law: str = "auto",
-    first_law: str | None = None,
-    unit: str | None = None,
-    max_rows_per_unit: int = 1,
-    order: str = "shuffle",
-    ledger: Ledger | None = None,
+    folder: str | Path, spec: ReleaseSpec, parts: Sequence[float], *, first_law: str | None = None, ledger: Ledger | None = None
 ) -> ReleasePlan:
-    """Plan a release in stages; nothing is read and nothing is charged.
+    """Plan a release in stages and write the plan; nothing is read and nothing is charged.
 
     Parameters
     ----------
     folder : str or Path
         New or empty; the plan is written there.
-    label, classes, epsilon, id, dataset, unit, max_rows_per_unit, order : as in ReleaseSpec
-        epsilon is the total over all stages, whose rows are disjoint.
+    spec : ReleaseSpec
+        What all stages share; `id`, `dataset` and declared classes are required. Its epsilon is the total over all stages, whose rows are
+        disjoint. Its law is the name of each stage's law; None stands for "auto". It has no prior: each later stage has its own.
     parts : sequence of float
         Share of the rows in each stage: above 0, sum 1. A secret key decides which rows those are.
-    law : str
-        Of every stage, as in ReleaseSpec.
     first_law : str, optional
-        Of the first stage, which has no model before it. By default `law`; "subset" for "split" and "rr" for "rr-top-k".
+        The law of the first stage, which has no model before it. By default that of `spec`; "subset" for "split" and "rr" for "rr-top-k".
     ledger : Ledger, or its path, optional
-        For all stages; your own by default.
+        The ledger of all stages; the user's own by default.
 
     Returns
     -------
     ReleasePlan
+        `load` reads it back, for example in another process.
+
+    See Also
+    --------
+    labeldp.release : Releases a table in one stage.
     """
     where = Path(folder)
-    made = make_plan(
-        parts,
-        law,
-        first_law,
-        label=label,
-        classes=tuple(classes),
-        epsilon=epsilon,
-        id_columns=(id,) if isinstance(id, str) else tuple(id),
-        dataset=dataset,
-        ledger=ledger_of(ledger),
-        unit=unit,
-        max_rows_per_unit=max_rows_per_unit,
-        order=order,
-    )
+    made = make_plan(spec, parts, first_law, ledger_of(ledger))
     text = made.to_json()
     if where.exists() and (not where.is_dir() or any(where.iterdir())):
         raise ReleaseError(f"Expected a new folder for the plan, got {where}, which holds something else. Choose another name.")
@@ -87,7 +66,16 @@ def plan(
 
 
 def load(folder: str | Path, ledger: Ledger | None = None) -> ReleasePlan:
-    """The plan in a folder, for the ledger that is given; your own by default. A plan that was made for another ledger is refused."""
+    """Read a plan.
+
+    Parameters
+    ----------
+    folder : str or Path
+        The folder that `plan` wrote.
+    ledger : Ledger, or its path, optional
+        The one that the plan was made with; the user's own by default. The plan is public, so it never chooses the ledger: a plan that
+        was made for another one is refused.
+    """
     path = Path(folder) / PLAN
     try:
         return ReleasePlan.from_json(path.read_text(encoding="utf-8"), ledger_of(ledger))
@@ -96,13 +84,12 @@ def load(folder: str | Path, ledger: Ledger | None = None) -> ReleasePlan:
 
 
 def release(
-    folder: str | Path,
+    plan: ReleasePlan,
     source: Any,
     stage: int,
     out: Any,
     *,
     prior: Any = None,
-    ledger: Ledger | None = None,
     engine: str = "local",
     master: str | None = None,
     progress: Progress = silent,
@@ -111,8 +98,7 @@ def release(
 
     Parameters
     ----------
-    folder : str or Path
-        With the plan.
+    plan : ReleasePlan
     source : str, Path or Place
         The whole table, the same rows and labels in every stage; columns of a prior may come and go.
     stage : int
@@ -121,9 +107,7 @@ def release(
         As in `labeldp.release`.
     prior : as in ReleaseSpec, optional
         Public weights of the classes for every row of the table. Required after the first stage where the law uses one.
-    ledger : Ledger, or its path, optional
-        The one that the plan was made with; your own by default. The plan, which is public, never chooses it.
-    engine : {"local", "spark", "ray"}
+    engine : {"local", "spark", "ray"}, default="local"
     master : str, optional
         As in `labeldp.release`.
     progress : function of (phase, done, total)
@@ -136,30 +120,32 @@ def release(
     ---------
     All stages together are epsilon-label-DP: their rows are disjoint, and each row is drawn once. The first stage is charged, for all.
     A stage that was killed is finished by the same call, with the same labels; a released one is not drawn again.
+
+    References
+    ----------
+    Ghazi, Golowich, Kumar, Manurangsi and Zhang, "Deep Learning with Label Differential Privacy", NeurIPS 2021 (LP-MST).
     """
-    made = load(folder, ledger)
-    return release_table(source, out, made.spec(stage, prior), made.ledger, engine, master=master, progress=progress)
+    return release_table(source, out, plan.spec(stage, prior), plan.ledger, engine, master=master, progress=progress)
 
 
-def close(folder: str | Path, ledger: Ledger | None = None) -> str:
-    """End a plan before its last stage: the rows of later stages are given up and the secret is destroyed. The digest of what stands."""
-    return load(folder, ledger).run().settle()
+def close(plan: ReleasePlan) -> str:
+    """End a plan before its last stage: later stages are given up and the secret is destroyed. Returns the digest of what was released."""
+    return plan.run().settle()
 
 
-def status(folder: str | Path, ledger: Ledger | None = None) -> dict[str, object]:
-    """What is released, and what is next: JSON-ready facts."""
-    made = load(folder, ledger)
-    record = made.run().record
+def status(plan: ReleasePlan) -> dict[str, object]:
+    """Report which stages are released and which one is next, as JSON-ready facts."""
+    record = plan.run().record
     state = "planned" if record is None else record.state
-    stages = [_stage_facts(made, number, state) for number in range(1, made.n_stages + 1)]
+    stages = [_stage_facts(plan, number, state) for number in range(1, plan.n_stages + 1)]
     following = next((facts["stage"] for facts in stages if facts["state"] in ("next", "begun")), None)
     return {
-        "plan": made.id,
-        "dataset": made.dataset,
-        "label": made.label,
-        "unit": made.unit or "row",
-        "epsilon": made.epsilon,
-        "ledger": str(made.ledger.location),
+        "plan": plan.id,
+        "dataset": plan.dataset,
+        "label": plan.label,
+        "unit": plan.unit or "row",
+        "epsilon": plan.epsilon,
+        "ledger": str(plan.ledger.location),
         "run_id": None if record is None else record.run_id,
         "state": state,
         "next": following,
@@ -167,14 +153,14 @@ def status(folder: str | Path, ledger: Ledger | None = None) -> dict[str, object
     }
 
 
-def _stage_facts(made: ReleasePlan, number: int, state: str) -> dict[str, object]:
-    run = made.run()
+def _stage_facts(plan: ReleasePlan, number: int, state: str) -> dict[str, object]:
+    run = plan.run()
     record, artefact = run.record, run.done(number)
     facts: dict[str, object] = {
         "stage": number,
-        "law": made.laws[number - 1],
-        "fraction": made.fractions[number - 1],
-        "epsilon": made.epsilon,
+        "law": plan.laws[number - 1],
+        "fraction": plan.fractions[number - 1],
+        "epsilon": plan.epsilon,
         "state": "released",
         "rows": None,
         "artefact": artefact,
@@ -184,13 +170,13 @@ def _stage_facts(made: ReleasePlan, number: int, state: str) -> dict[str, object
         turn = number == 1 or run.done(number - 1) is not None
         open_ = state in ("planned", "charged")
         return facts | {"state": "given up" if not open_ else "waiting" if not turn else "begun" if run.begun(number) else "next"}
-    parts = [part for part in made.ledger.parts(record.run_id) if part.name.startswith(f"{stage_name(number)}/")]
-    path = RunStore(made.ledger.run_dir(record.run_id)).read(kept_name(OUTPUT, stage_name(number)))
+    parts = [part for part in plan.ledger.parts(record.run_id) if part.name.startswith(f"{stage_name(number)}/")]
+    path = RunStore(plan.ledger.run_dir(record.run_id)).read(kept_name(OUTPUT, stage_name(number)))
     return facts | {"rows": sum(part.rows for part in parts), "path": None if path is None else path.decode()}
 
 
 def status_text(facts: dict[str, Any]) -> str:
-    """The status for people."""
+    """Write the status as text for people."""
     charged = "nothing is charged yet" if facts["run_id"] is None else f"run {facts['run_id']} is {facts['state']}"
     head = f"{facts['dataset']}, column {facts['label']}: epsilon {facts['epsilon']:g} for each {facts['unit']} over all stages; {charged}."
     table = table_text(("stage", "state", "law", "fraction", "rows", "path"), facts["stages"])

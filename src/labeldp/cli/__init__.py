@@ -6,8 +6,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from labeldp import __version__
-from labeldp.cli import aggregate, key, ledger, stage, tables
-from labeldp.cli.frame import Commands
+from labeldp.cli import _ledger, _release, _train
+from labeldp.cli._common import Commands
 
 app = typer.Typer(
     cls=Commands,
@@ -15,10 +15,10 @@ app = typer.Typer(
     add_completion=False,
     help="Label differential privacy: release tables, train models, know the cost.",
 )
-app.registered_commands += tables.app.registered_commands + aggregate.app.registered_commands
-app.add_typer(ledger.app, name="ledger")
-app.add_typer(key.app, name="key")
-app.add_typer(stage.app, name="stage")
+app.registered_commands += _release.app.registered_commands + _train.app.registered_commands
+app.add_typer(_ledger.app, name="ledger")
+app.add_typer(_ledger.keys, name="key")
+app.add_typer(_release.stages, name="stage")
 
 
 def _version(value: bool) -> None:

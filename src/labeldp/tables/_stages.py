@@ -130,11 +130,32 @@ class ReleasePlan:
         )
 
 
-def make_plan(fractions: Sequence[float], law: str, first_law: str | None, **facts: object) -> ReleasePlan:
-    """A new plan: `law` in every stage, but for the first one `first_law`, or what serves without a prior."""
+def make_plan(spec: ReleaseSpec, fractions: Sequence[float], first_law: str | None, ledger: Ledger) -> ReleasePlan:
+    """Make a new plan from what all stages share. The first stage has `first_law`, or a law that serves without a prior."""
+    if spec.prior is not None or spec.stage is not None or spec.overlap != "charge":
+        raise InvalidInput(
+            "Expected a spec without prior, stage and overlap= for a plan, got one. Give the prior when a stage is released."
+        )
+    if spec.infers_classes:
+        raise InvalidInput("Expected declared classes in a plan, got 'infer': all stages share them. Pass classes=['no', 'yes'].")
+    law = spec.law or "auto"
+    if isinstance(law, Law):
+        raise InvalidInput(f"Expected the name of a law in a plan, which is a file, got {law}. Name your own law after register_law.")
     first = first_law or FIRST.get(parse_law(law)[0].name, law)
-    laws = (first, *[law] * (len(fractions) - 1))
-    return ReleasePlan(id=new_run_id(), laws=laws, fractions=tuple(fractions), **facts)  # type: ignore[arg-type]
+    return ReleasePlan(
+        new_run_id(),
+        spec.label,
+        tuple(spec.classes),
+        spec.epsilon,
+        spec.ids,
+        spec.dataset or "",
+        (first, *[law] * (len(fractions) - 1)),
+        tuple(fractions),
+        ledger,
+        spec.unit,
+        spec.max_rows_per_unit,
+        spec.order,
+    )
 
 
 def _check_same_ledger(said: Mapping[str, object], plan: ReleasePlan) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp release`, `train`, `predict`, `plan` and `demo`."""
+"""`labeldp train`, `predict`, `plan` and `demo`."""
 
 import math
 from collections.abc import Mapping
@@ -10,103 +10,31 @@ from typing import Annotated, Any
 import typer
 
 from labeldp import _validate
-from labeldp.cli.frame import Commands, answer, grouped, print_json, progress_bars, usage
-from labeldp.cli.options import (
+from labeldp.cli._common import (
     LAW_NAMES,
     ColumnOptions,
+    Commands,
     Dataset,
     Device,
-    EngineOptions,
     ImagesFolder,
     InferClasses,
     Json,
-    Order,
-    Overlap,
-    PriorOptions,
-    Redraw,
-    RowOrder,
     SecretOptions,
     Strict,
-    Table,
     Trust,
+    answer,
+    grouped,
     law_of_text,
     laws_of_texts,
     numbers_of,
+    print_json,
+    progress_bars,
+    spec_of,
     split,
+    usage,
 )
 
 app = typer.Typer(cls=Commands)
-
-
-# Release ----------------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReleaseOptions(ColumnOptions):
-    """What to release, at what cost, by which law."""
-
-    epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit.")]
-    infer_classes: InferClasses = False
-    law: Annotated[
-        str | None,
-        typer.Option("--law", help=f"{LAW_NAMES}. Default: rr, or rr-with-prior with a prior.", callback=law_of_text),
-    ] = None
-    order: RowOrder = Order.shuffle
-    dataset: Dataset = None
-    overlap: Annotated[Overlap, typer.Option(help="refuse: no row of an earlier release of this column again.")] = Overlap.charge
-    strict: Strict = False
-
-    def spec(self, prior: PriorOptions) -> Any:
-        """The ReleaseSpec."""
-        from labeldp.tables._spec import ReleaseSpec
-
-        listed, weights = self.required(null_class=self.null_class, infer=self.infer_classes), prior.value()
-        return usage(
-            lambda: ReleaseSpec(
-                self.label,
-                listed,
-                self.epsilon,
-                self.law,
-                self.id or None,
-                self.unit,
-                self.max_rows_per_unit,
-                weights,
-                self.dataset,
-                self.order,
-                self.strict,
-                overlap=self.overlap,
-            )
-        )
-
-
-@app.command()
-@grouped
-def release(
-    source: Table,
-    out: Annotated[str, typer.Option(help="Output, of the same format (of many files a folder); a manifest is written beside it.")],
-    asked: ReleaseOptions,
-    prior: PriorOptions,
-    engine: EngineOptions,
-    ledger: SecretOptions,
-    redraw: Redraw = False,
-    as_json: Json = False,
-) -> None:
-    """Release a table whose label column is private; every other column passes unchanged."""
-    from labeldp.app._release import release as run
-
-    spec, record = asked.spec(prior), ledger.open()
-    with progress_bars(as_json) as progress:
-        done = run(source, out, spec, record, engine.engine, master=engine.master, redraw=redraw, progress=progress)
-    if as_json:
-        print_json(
-            {"path": str(done.path), "manifest": str(done.manifest_path), "repeated": done.repeated, "receipt": done.receipt.to_dict()}
-        )
-        return
-    what = "Already released; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {done.receipt.epsilon:g}."
-    over = done.manifest.get("rows_over_the_cap")
-    left_out = f" {over:,} rows over the cap were left out." if over else ""
-    typer.echo(f"{done.path}: {done.manifest['rows']:,} rows; column {spec.label!r} is {done.receipt.guarantee}.{left_out}")
-    typer.echo(f"{what} Dataset {done.receipt.dataset!r} in {record.location}. Manifest: {done.manifest_path}")
 
 
 # Train and predict ------------------------------------------------------------------------------------------------------------------
@@ -167,7 +95,7 @@ class NetSettings:
         """The NetOptions."""
         from labeldp.app._learners import NetOptions
 
-        return usage(lambda: NetOptions(self.epochs, self.batch_size, self.rate, self.device, self.folder))
+        return spec_of(NetOptions, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,28 +132,9 @@ class TrainOptions(ColumnOptions):
         from labeldp.app._learners import clusters_of
         from labeldp.app._train import TrainSpec
 
+        more = {"net": net.value(), "inputs": inputs.value(), "evidence": evidence.value(), "prior": usage(lambda: clusters_of(self.prior))}
         listed = self.listed(null_class=self.null_class, infer=self.infer_classes)
-        how = (net.value(), inputs.value())
-        proof = evidence.value()
-        return usage(
-            lambda: TrainSpec(
-                self.label,
-                self.epsilon,
-                listed,
-                self.id or None,
-                self.unit,
-                self.max_rows_per_unit,
-                self.law,
-                self.stages,
-                self.dataset,
-                self.strict,
-                self.seed,
-                self.model,
-                *how,
-                clusters_of(self.prior),
-                proof,
-            )
-        )
+        return spec_of(TrainSpec, self, classes=listed, id=self.id or None, n_stages=self.stages, random_state=self.seed, **more)
 
 
 @app.command()

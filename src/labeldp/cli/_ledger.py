@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp ledger`."""
+"""`labeldp ledger` and `labeldp key`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from labeldp.cli.frame import CHECK_FAILED, Commands, answer, usage
-from labeldp.cli.options import DatasetName, Json, Label, LedgerPath
+from labeldp.cli._common import CHECK_FAILED, Commands, DatasetName, Json, Label, LedgerPath, answer, usage
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, help="What was spent: history, budgets, and whether the record is whole.")
 
@@ -156,3 +155,33 @@ def ledger_repair(
 
     found = usage(lambda: repair(ledger_at(ledger), older_than, yes))
     answer(as_json, {"orphans": found}, repair_text(found))
+
+
+# Key -------------------------------------------------------------------------------------------------------------------------------
+
+keys = typer.Typer(cls=Commands, no_args_is_help=True, help="The release secret: create it in a file, destroy it. It is never shown.")
+
+
+@keys.command("create")
+def key_create(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="New file, readable by you only.")], as_json: Json = False
+) -> None:
+    """Write a new release secret into a file."""
+    from labeldp.app._ledger import create_key
+
+    facts = create_key(path)
+    answer(as_json, facts, f"{facts['path']}: a new release secret, id {facts['key_id']}. Use it with --key {facts['source']}")
+
+
+@keys.command("destroy")
+def key_destroy(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="File that labeldp key create wrote.")],
+    ledger: LedgerPath = None,
+    force: Annotated[bool, typer.Option("--force", help="Even if charged runs need it: they can never be finished.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Overwrite and remove a release secret, unless a charged run still needs it."""
+    from labeldp.app._ledger import destroy_key, ledger_at
+
+    facts = destroy_key(path, lambda: usage(lambda: ledger_at(ledger)), force)
+    answer(as_json, facts, f"{facts['path']}: destroyed. Copies that were made of it elsewhere are not.")

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`labeldp release`, `aggregate` and `stage`: private labels of a table in, noisy ones or answers about groups out."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from labeldp.cli._common import (
+    LAW_NAMES,
+    Budget,
+    ClassOptions,
+    ColumnOptions,
+    Commands,
+    Dataset,
+    DatasetName,
+    EngineOptions,
+    InferClasses,
+    Json,
+    Key,
+    Label,
+    LedgerOptions,
+    Order,
+    Overlap,
+    PriorOptions,
+    QueryName,
+    Redraw,
+    RowOrder,
+    SecretOptions,
+    Strict,
+    Table,
+    answer,
+    grouped,
+    law_of_text,
+    numbers_of,
+    print_json,
+    progress_bars,
+    spec_of,
+    usage,
+)
+
+app = typer.Typer(cls=Commands)
+
+
+# Release ----------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseOptions(ColumnOptions):
+    """What to release, at what cost, by which law."""
+
+    epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit.")]
+    infer_classes: InferClasses = False
+    law: Annotated[
+        str | None,
+        typer.Option("--law", help=f"{LAW_NAMES}. Default: rr, or rr-with-prior with a prior.", callback=law_of_text),
+    ] = None
+    order: RowOrder = Order.shuffle
+    dataset: Dataset = None
+    overlap: Annotated[Overlap, typer.Option(help="refuse: no row of an earlier release of this column again.")] = Overlap.charge
+    strict: Strict = False
+
+    def spec(self, prior: PriorOptions) -> Any:
+        """The ReleaseSpec."""
+        from labeldp.tables._spec import ReleaseSpec
+
+        listed = self.required(null_class=self.null_class, infer=self.infer_classes)
+        return spec_of(ReleaseSpec, self, classes=listed, id=self.id or None, prior=prior.value())
+
+
+@app.command()
+@grouped
+def release(
+    source: Table,
+    out: Annotated[str, typer.Option(help="Output, of the same format (of many files a folder); a manifest is written beside it.")],
+    asked: ReleaseOptions,
+    prior: PriorOptions,
+    engine: EngineOptions,
+    ledger: SecretOptions,
+    redraw: Redraw = False,
+    as_json: Json = False,
+) -> None:
+    """Release a table whose label column is private; every other column passes unchanged."""
+    from labeldp.app._release import release as run
+
+    spec, record = asked.spec(prior), ledger.open()
+    with progress_bars(as_json) as progress:
+        done = run(source, out, spec, record, engine.engine, master=engine.master, redraw=redraw, progress=progress)
+    if as_json:
+        print_json(
+            {"path": str(done.path), "manifest": str(done.manifest_path), "repeated": done.repeated, "receipt": done.receipt.to_dict()}
+        )
+        return
+    what = "Already released; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {done.receipt.epsilon:g}."
+    over = done.manifest.get("rows_over_the_cap")
+    left_out = f" {over:,} rows over the cap were left out." if over else ""
+    typer.echo(f"{done.path}: {done.manifest['rows']:,} rows; column {spec.label!r} is {done.receipt.guarantee}.{left_out}")
+    typer.echo(f"{what} Dataset {done.receipt.dataset!r} in {record.location}. Manifest: {done.manifest_path}")
+
+
+# Aggregate -------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregateOptions(ClassOptions):
+    """What to ask of which columns, and at what cost."""
+
+    label: Label
+    group: Annotated[str, typer.Option(help="Public column that says which group a row is in.")]
+    epsilon: Annotated[float, typer.Option(help="Total budget of one row.")]
+    infer_classes: InferClasses = False
+    query: Annotated[QueryName, typer.Option(help="Noisy counts of every class, or the most frequent class alone.")] = QueryName.histogram
+    mechanism: Annotated[
+        str | None,
+        typer.Option(help="laplace (default) or gaussian; of a vote auto (default), permute-and-flip, exponential or gaussian."),
+    ] = None
+    delta: Annotated[float, typer.Option(help="For gaussian noise; 0 is pure.")] = 0.0
+    dataset: Dataset = None
+
+    def spec(self) -> Any:
+        """The AggregateSpec."""
+        from labeldp.app._aggregate import AggregateSpec
+
+        return spec_of(AggregateSpec, self, classes=self.required(infer=self.infer_classes), query=self.query.value)
+
+
+@app.command()
+@grouped
+def aggregate(
+    source: Table,
+    out: Annotated[Path, typer.Option(help="New Parquet or CSV file, a row a group.")],
+    asked: AggregateOptions,
+    ledger: LedgerOptions,
+    redraw: Redraw = False,
+    as_json: Json = False,
+) -> None:
+    """Ask for the labels of groups of rows: a private histogram or vote of each group. Each row is protected by itself."""
+    from labeldp.app._aggregate import aggregate as run
+
+    spec, record = asked.spec(), ledger.open()
+    with progress_bars(as_json) as progress:
+        done = run(source, out, spec, record, redraw=redraw, progress=progress)
+    receipt, rows = done.answer.receipt, int(done.answer.n_rows.sum())
+    what = "Answered before; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {receipt.epsilon:g}."
+    text = (
+        f"{done.path}: a {spec.query} of {spec.label!r} in {done.answer.n_groups:,} groups of {rows:,} rows; {receipt.guarantee}.\n"
+        f"{what} Dataset {receipt.dataset!r} in {record.location}."
+    )
+    facts = {"path": str(done.path), "repeated": done.repeated, "groups": done.answer.n_groups, "rows": rows}
+    answer(as_json, facts | {"receipt": receipt.to_dict()}, text)
+
+
+# Stage -----------------------------------------------------------------------------------------------------------------------------
+
+stages = typer.Typer(cls=Commands, no_args_is_help=True, help="Release a table in stages under one charge, and train between them.")
+
+PlanFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the plan.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageOptions(ColumnOptions):
+    """What will be released in stages, and how."""
+
+    epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit, over all stages.")]
+    id: Annotated[list[str], typer.Option("--id", help="Column that names a row; repeat it for several.")]
+    dataset: DatasetName
+    parts: Annotated[str, typer.Option(help="Share of the rows in each stage: F,F[,F...], sum 1.")]
+    law: Annotated[str, typer.Option("--law", help=f"Of each stage: {LAW_NAMES}.", callback=law_of_text)] = "auto"
+    first_law: Annotated[
+        str | None,
+        typer.Option("--first-law", help="Of the first stage, for example subset or rr. Default: what fits --law.", callback=law_of_text),
+    ] = None
+    order: RowOrder = Order.shuffle
+
+    def spec(self) -> Any:
+        """The ReleaseSpec that all stages share."""
+        from labeldp.tables._spec import ReleaseSpec
+
+        listed = self.listed(null_class=self.null_class)
+        if listed is None:
+            raise typer.BadParameter("Expected the classes that a label can have, got none. A plan declares them: --classes no,yes.")
+        return spec_of(ReleaseSpec, self, classes=listed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """The ledger of the plan, and the release secret."""
+
+    law: Annotated[
+        str | None, typer.Option("--law", help="Where the plan names a law of your own: its package.module:Class.", callback=law_of_text)
+    ] = None
+    ledger: Annotated[
+        str | None, typer.Option("--ledger", help="The ledger that the plan was made with; the plan does not choose it. Default: your own.")
+    ] = None
+    key: Key = None
+
+    def open(self, budget: float | None = None) -> Any:
+        """The ledger."""
+        from labeldp.app._ledger import ledger_at
+
+        return ledger_at(self.ledger, budget, self.key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaidPlanOptions(PlanOptions):
+    """The ledger of the plan, its budget, and the release secret."""
+
+    budget: Budget = None
+
+
+@stages.command("plan")
+@grouped
+def stage_plan(folder: PlanFolder, asked: StageOptions, ledger: SecretOptions, as_json: Json = False) -> None:
+    """Write down what will be released and how; nothing is read, nothing is charged."""
+    from labeldp.app import stage
+
+    spec, shares = asked.spec(), usage(lambda: numbers_of(asked.parts))
+    made = usage(lambda: stage.plan(folder, spec, shares, first_law=asked.first_law, ledger=ledger.open()))
+    text = f"{folder}: {made.n_stages} stages, {' then '.join(made.laws)}. Nothing was charged. Next: stage 1."
+    answer(as_json, stage.status(made), text)
+
+
+@stages.command("release")
+@grouped
+def stage_release(
+    folder: PlanFolder,
+    source: Annotated[str, typer.Argument(metavar="IN", help="The whole table, as for labeldp release; the same in every stage.")],
+    stage: Annotated[int, typer.Option(help="Which one, from 1; in order.")],
+    out: Annotated[str, typer.Option(help="Output: the rows of this stage alone.")],
+    prior: PriorOptions,
+    engine: EngineOptions,
+    plan: PaidPlanOptions,
+    as_json: Json = False,
+) -> None:
+    """Release the rows of one stage; the first one is charged for all. A prior is for stages from the second on."""
+    from labeldp.app.stage import load
+    from labeldp.app.stage import release as run
+
+    weights, made = prior.value(), load(folder, plan.open(plan.budget))
+    with progress_bars(as_json) as progress:
+        done = run(made, source, stage, out, prior=weights, engine=engine.engine, master=engine.master, progress=progress)
+    facts = {"path": str(done.path), "manifest": str(done.manifest_path), "repeated": done.repeated, "receipt": done.receipt.to_dict()}
+    what = "Already released; nothing was drawn." if done.repeated else f"Manifest: {done.manifest_path}"
+    cost = f"all stages together are {done.receipt.guarantee}"
+    answer(as_json, facts, f"{done.path}: {done.manifest['rows']:,} rows of stage {stage}; {cost}. {what}")
+
+
+@stages.command("status")
+@grouped
+def stage_status(folder: PlanFolder, plan: PlanOptions, as_json: Json = False) -> None:
+    """What is released, and what is next."""
+    from labeldp.app.stage import load, status, status_text
+
+    facts = status(load(folder, plan.open()))
+    answer(as_json, facts, status_text(facts))
+
+
+@stages.command("close")
+@grouped
+def stage_close(folder: PlanFolder, plan: PlanOptions, as_json: Json = False) -> None:
+    """Give up the stages that are not released, and destroy the secret."""
+    from labeldp.app.stage import close, load, status, status_text
+
+    made = load(folder, plan.open())
+    close(made)
+    facts = status(made)
+    answer(as_json, facts, status_text(facts))
