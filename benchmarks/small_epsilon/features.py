@@ -168,7 +168,8 @@ def _scan(recipe: SCAN, below: Path, X: Array) -> tuple[Any, list[float]]:
         "generator": torch.Generator().manual_seed(recipe.seed),
         "progress": lambda epoch: losses.append(round(epoch.loss, 4)),
     }
-    return ssl.scan(net, _images(X), recipe.clusters, first, n_neighbours=recipe.neighbours, self_label=last, **more), losses
+    settings = ssl.ScanSettings(first, n_neighbours=recipe.neighbours, self_label=last)
+    return ssl.scan(net, _images(X), recipe.clusters, settings, **more), losses
 
 
 def _net(recipe: SimCLR) -> Any:

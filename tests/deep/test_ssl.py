@@ -178,7 +178,7 @@ def test_features_are_better_than_pixels_and_than_those_of_the_untrained_net(nam
 def test_scan_finds_clusters_and_gives_their_probabilities(precision):
     X, y = blobs()
     recipe = Recipe(epochs=20, batch_size=100, rate=0.05, augment=jitter_rows, precision=precision, optimizer="sgd")
-    found = ssl.scan(mlp(), X, 4, recipe, generator=generator(), n_neighbours=10, self_label=replace(recipe, epochs=3))
+    found = ssl.scan(mlp(), X, 4, ssl.ScanSettings(recipe, 10, self_label=replace(recipe, epochs=3)), generator=generator())
     p = predict(found, X, precision=precision)
     assert p.shape == (400, 4) and not found.training
     torch.testing.assert_close(p.sum(1), torch.ones(400))
@@ -255,8 +255,9 @@ def test_seeds_decide_and_the_global_generator_is_left_alone(name):
     for seed in (1, 1, 2):
         module = mlp()
         state = torch.get_rng_state()
-        run = partial(ssl.scan, n_clusters=3, n_neighbours=5, self_label=recipe) if name == "scan" else getattr(ssl, name)
-        made.append(predict(run(module, X, recipe=recipe, generator=generator(seed)), X))
+        settings = ssl.ScanSettings(recipe, n_neighbours=5, self_label=recipe)
+        run = partial(ssl.scan, n_clusters=3, settings=settings) if name == "scan" else partial(getattr(ssl, name), recipe=recipe)
+        made.append(predict(run(module, X, generator=generator(seed)), X))
         assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(made[0], made[1]) and not torch.equal(made[0], made[2])
 
@@ -295,13 +296,13 @@ BAD = {
     "loss": (lambda: ssl.simclr(FLAT, X, replace(QUICK, loss=nt_xent), generator=generator()), "without a loss"),
     "temperature": (lambda: ssl.simclr(FLAT, X, QUICK, generator=generator(), temperature=0.0), "0 < temperature"),
     "decay": (lambda: ssl.byol(FLAT, X, QUICK, generator=generator(), decay=1.0), "decay"),
-    "one cluster": (lambda: ssl.scan(FLAT, X, 1, QUICK, generator=generator()), "n_clusters >= 2"),
-    "too many clusters": (lambda: ssl.scan(FLAT, X, 9, QUICK, generator=generator()), "<= 8"),
-    "too many neighbours": (lambda: ssl.scan(FLAT, X, 2, QUICK, generator=generator(), n_neighbours=8), "n_neighbours"),
+    "one cluster": (lambda: ssl.scan(FLAT, X, 1, ssl.ScanSettings(QUICK), generator=generator()), "n_clusters >= 2"),
+    "too many clusters": (lambda: ssl.scan(FLAT, X, 9, ssl.ScanSettings(QUICK), generator=generator()), "<= 8"),
+    "too many neighbours": (lambda: ssl.scan(FLAT, X, 2, ssl.ScanSettings(QUICK, 8), generator=generator()), "n_neighbours"),
     "integers": (lambda: ssl.simclr(FLAT, (255 * X).long(), QUICK, generator=generator()), r"bytes \(uint8\).*got torch.int64"),
     "bytes as floats": (lambda: ssl.byol(FLAT, 255 * X, QUICK, generator=generator()), "images of 0..1"),
     "a seed": (lambda: ssl.simclr(FLAT, X, QUICK, generator=0), "torch.Generator, got int"),
-    "a seed for clusters": (lambda: ssl.scan(FLAT, X, 2, QUICK, generator=0), "torch.Generator, got int"),
+    "a seed for clusters": (lambda: ssl.scan(FLAT, X, 2, ssl.ScanSettings(QUICK), generator=0), "torch.Generator, got int"),
     "NaN": (lambda: ssl.simclr(FLAT, X * math.nan, QUICK, generator=generator()), "finite loss"),
 }
 

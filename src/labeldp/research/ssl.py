@@ -38,6 +38,31 @@ _HIDDEN, _PROJECTED = 512, 128  # widths of the perceptrons that are thrown away
 _HEADS = ("head", "fc", "classifier")  # what nets call their last layer
 
 
+@dataclass(frozen=True)
+class ScanSettings:
+    """How `scan` finds clusters.
+
+    Parameters
+    ----------
+    recipe : Recipe, default=SCAN
+        The training of the clusters; `augment` as in `simclr`.
+    n_neighbours : int, default=20
+        Number of nearest images, by cosine, from which each epoch takes one.
+    entropy_weight : float, default=5.0
+        Weight of the entropy in `scan_loss`, which keeps clusters from being empty.
+    self_label : Recipe or None, default=SELF_LABEL
+        The training of the last step, in which sure images teach; None leaves it out.
+    confidence : float in (0, 1), default=0.99
+        Probability from which an image is sure: see `self_label_loss`.
+    """
+
+    recipe: Recipe = SCAN
+    n_neighbours: int = 20
+    entropy_weight: float = 5.0
+    self_label: Recipe | None = SELF_LABEL
+    confidence: float = 0.99
+
+
 def simclr(
     module: nn.Module,
     inputs: Any,
@@ -81,7 +106,8 @@ def simclr(
     with _first_weights(generator):
         net = nn.Sequential(module, _perceptron(_width(module, found), _PROJECTED))
     views = _two_views(_view(recipe, found))
-    trained = _train(net, found, recipe, views, partial(nt_xent, temperature=temperature), generator, device, progress, fabric)
+    loss = partial(nt_xent, temperature=temperature)
+    trained = _train(net, found, recipe, views, loss, generator, _Host(device, progress, fabric))
     return _inside(trained, 0)
 
 
@@ -126,7 +152,8 @@ def byol(
     with _first_weights(generator):
         online = nn.Sequential(module, _perceptron(_width(module, found), _PROJECTED))
         net = _Byol(online, _perceptron(_PROJECTED, _PROJECTED), _validate.fraction(decay=decay, zero=True))
-    trained = _train(net, found, recipe, _two_views(_view(recipe, found)), _both, generator, device, progress, fabric)
+    views = _two_views(_view(recipe, found))
+    trained = _train(net, found, recipe, views, _both, generator, _Host(device, progress, fabric))
     return _inside(trained.online, 0)
 
 
@@ -134,13 +161,9 @@ def scan(
     module: nn.Module,
     inputs: Any,
     n_clusters: int,
-    recipe: Recipe = SCAN,
+    settings: ScanSettings | None = None,
     *,
     generator: torch.Generator,
-    n_neighbours: int = 20,
-    entropy_weight: float = 5.0,
-    self_label: Recipe | None = SELF_LABEL,
-    confidence: float = 0.99,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
     fabric: Any = None,
@@ -155,18 +178,10 @@ def scan(
         Those that the features were learned on.
     n_clusters : int
         At most n; most simply the number of classes, which is public.
-    recipe : Recipe
-        Of the clusters; `augment` as in `simclr`.
+    settings : ScanSettings, optional
+        The recipes of both steps, and how neighbours are used.
     generator : torch.Generator
         As in `simclr`.
-    n_neighbours : int
-        Nearest images, by cosine, of which each epoch takes one.
-    entropy_weight : float
-        Of `scan_loss`.
-    self_label : Recipe, optional
-        Of the last step; None leaves it out.
-    confidence : float
-        Of `self_label_loss`.
     device, progress, fabric
         As in `train`; epochs of both steps are reported.
 
@@ -181,18 +196,21 @@ def scan(
     by Tang et al. 2022 for NoiseCluster.
     """
     require_generator(generator)
-    found = _images(inputs)
+    settings, found = settings or ScanSettings(), _images(inputs)
     count = _validate.integer(n_clusters=n_clusters, low=2, high=len(found))
-    near = _validate.integer(n_neighbours=n_neighbours, low=1, high=len(found) - 1, fix="An image has at most all others as neighbours.")
+    near = _validate.integer(
+        n_neighbours=settings.n_neighbours, low=1, high=len(found) - 1, fix="An image has at most all others as neighbours."
+    )
     module.to(device if fabric is None else fabric.device)
     pairs = _Pairs(found, neighbours(predict(module, found), near), _seed(generator))
     with _first_weights(generator):
         net: nn.Module = nn.Sequential(module, nn.Linear(_width(module, found), count))
-    loss = partial(scan_loss, entropy_weight=entropy_weight)
-    net = _train(net, pairs, recipe, _view_of_each(_view(recipe, found)), loss, generator, device, progress, fabric)
-    if self_label is not None:
-        loss = partial(self_label_loss, confidence=_validate.fraction(confidence=confidence))
-        net = _train(net, found, self_label, _beside(_view(self_label, found)), loss, generator, device, progress, fabric)
+    host, recipe, last = _Host(device, progress, fabric), settings.recipe, settings.self_label
+    loss = partial(scan_loss, entropy_weight=settings.entropy_weight)
+    net = _train(net, pairs, recipe, _view_of_each(_view(recipe, found)), loss, generator, host)
+    if last is not None:
+        loss = partial(self_label_loss, confidence=_validate.fraction(confidence=settings.confidence))
+        net = _train(net, found, last, _beside(_view(last, found)), loss, generator, host)
     return nn.Sequential(net, _Probabilities()).eval()
 
 
@@ -279,6 +297,15 @@ class _Pairs(Inputs):
         return replace(self, inputs=self.inputs.on(device, layout))
 
 
+@dataclass(frozen=True)
+class _Host:
+    """Where a training runs, and what it reports to."""
+
+    device: torch.device | str
+    progress: Progress | None
+    fabric: Any
+
+
 def _train(
     net: nn.Module,
     inputs: Inputs,
@@ -286,11 +313,9 @@ def _train(
     pairs: Augmentation,
     loss: Callable[[Tensor], Tensor],
     generator: torch.Generator,
-    device: torch.device | str,
-    progress: Progress | None,
-    fabric: Any,
+    host: _Host,
 ) -> Any:
-    """The loop of `train`, whose evidence is the rows' numbers, which no loss looks at."""
+    """Train a net by the loop of `labeldp.deep.train`. Its evidence is row numbers, which no loss reads."""
     if recipe.alpha or recipe.loss is not likelihood_loss:
         raise InvalidInput("Expected a recipe without mixup and without a loss, since learning without labels has its own. Leave them out.")
 
@@ -299,7 +324,7 @@ def _train(
 
     own = replace(recipe, augment=pairs, loss=of_pairs)
     numbers = torch.arange(len(inputs))
-    return train(net, inputs, numbers, own, generator=generator, device=device, progress=progress, fabric=fabric)
+    return train(net, inputs, numbers, own, generator=generator, device=host.device, progress=host.progress, fabric=host.fabric)
 
 
 def _images(X: Any) -> Inputs:
