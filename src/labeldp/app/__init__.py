@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a command does, callable from Python."""
+"""The functions behind the commands, callable from Python."""

@@ -34,7 +34,7 @@ QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vo
 
 @dataclass(frozen=True)
 class AggregateSpec:
-    """What to ask of which columns, and at what cost.
+    """A query over the groups of a table, with its cost.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class AggregateSpec:
         self.asked(1, 2 if infers(self.classes) else len(self.classes))  # whatever is wrong is said before anything is read
 
     def asked(self, n_groups: int, n_classes: int) -> Query:
-        """The query over so many groups and classes."""
+        """Make the query over this many groups and classes."""
         kind = QUERIES[_validate.one_of(tuple(QUERIES), query=self.query)]
         chosen = {} if self.mechanism is None else {"mechanism": self.mechanism}
         return kind(n_classes=n_classes, epsilon=self.epsilon, n_groups=n_groups, delta=self.delta, **chosen)
@@ -79,7 +79,7 @@ class AggregateSpec:
 
 @dataclass(frozen=True)
 class AggregateFile:
-    """Where the answer is, what it says, and whether it had been given before: then nothing was drawn and nothing was charged."""
+    """The file of an answer. If the same answer had been given before (`repeated`), nothing was drawn and nothing was charged."""
 
     path: Path
     answer: Aggregate
@@ -89,7 +89,7 @@ class AggregateFile:
 def aggregate(
     source: Any, out: str | Path, spec: AggregateSpec, ledger: Ledger | None = None, *, redraw: bool = False, progress: Progress = silent
 ) -> AggregateFile:
-    """Ask for the labels of each group of a table's rows.
+    """Answer a query about the labels of each group of a table's rows, and write the answer.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def _taken(target: Path) -> NoReturn:
 
 
 def _distinct_groups(table: Source, group: str, progress: Progress) -> pa.Array:
-    """The values of the group column, sorted; a missing one is refused."""
+    """Read the distinct values of the group column, sorted; refuse a missing one."""
     seen: set[object] = set()
     start = done = 0
     for batch in table.batches([group]):
@@ -183,7 +183,9 @@ def _distinct_groups(table: Source, group: str, progress: Progress) -> pa.Array:
 
 
 def _warn_of_a_copy(spec: AggregateSpec, names: pa.Array, classes: Sequence[object]) -> None:
-    """By names, which are public: to compare rows with labels would itself tell of them. Numbers are often alike, and mean nothing."""
+    """Warn if every group has the name of a class, because the column may be a copy of the labels."""
+    # The names are public. To compare the rows of a group with their labels would itself tell of the labels; and numbers are often equal
+    # by chance, so they are no sign of a copy.
     if is_text(names.type) and set(names.to_pylist()) <= set(classes):
         warnings.warn(
             f"Every group in column {spec.group!r} is called like a class of {spec.label!r}. If the column was made from the labels, the "
@@ -194,14 +196,14 @@ def _warn_of_a_copy(spec: AggregateSpec, names: pa.Array, classes: Sequence[obje
 
 
 def _plain(batch: Rows, name: str) -> pa.Array:
-    """A column without a dictionary, and text of one type."""
+    """Return a column without dictionary encoding, and all kinds of text as one type."""
     column = batch.column(name)
     column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     return column.cast(pa.large_string()) if is_text(column.type) else column
 
 
 def _numbered(table: Source, spec: AggregateSpec, codec: LabelCodec, names: pa.Array, progress: Progress) -> Iterator[pa.RecordBatch]:
-    """The labels of all rows, each as its number in the list of classes, with the numbers of their groups."""
+    """Yield the labels of all rows as indices into the classes, with the indices of their groups."""
     rows = done = 0
     for batch in table.batches([spec.label, spec.group]):
         numbers = pc.index_in(_plain(batch, spec.group), value_set=names)
@@ -214,7 +216,7 @@ def _numbered(table: Source, spec: AggregateSpec, codec: LabelCodec, names: pa.A
 
 
 def _publish(answer: Aggregate, made: Path, target: Path) -> None:
-    """The file under its final name; where it is there already, it must be this very answer."""
+    """Write the answer's file and give it its final name. A file that has this name already must be the same answer, byte for byte."""
     table = replace(
         answer, receipt=replace(answer.receipt, repeated=False)
     ).to_table()  # the file says what was drawn, not how often it was asked for

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `labeldp train` can train, and the scikit-learn transformers before it: boosting, a linear model, clusters, and nets by name."""
+"""The models that `labeldp train` offers, with their scikit-learn preprocessing: boosting, a linear model, clusters, and nets by name."""
 
 import math
 import warnings
@@ -44,7 +44,7 @@ MOST_CATEGORIES = 10_000
 
 @dataclass(frozen=True)
 class NetOptions:
-    """How a net is trained; None is its own default.
+    """Training options of a net; None stands for the net's own default.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class NetOptions:
 
     @property
     def given(self) -> list[str]:
-        """Options that say something, as the command line calls them."""
+        """The options that were given, by their names on the command line."""
         values = {
             "--epochs": self.epochs,
             "--batch-size": self.batch_size,
@@ -106,7 +106,7 @@ class ClustersSpec:
             _validate.epsilon(self.epsilon)
 
     def require_less_than(self, epsilon: float | None) -> None:
-        """Refuse what no training can pay for."""
+        """Check that the prior leaves a part of the budget for the rows."""
         if epsilon is None:
             raise InvalidInput("Expected no prior of clusters with a released table: its labels are drawn and paid for. Leave it out.")
         if self.epsilon is not None and not self.epsilon < epsilon:
@@ -114,7 +114,7 @@ class ClustersSpec:
 
 
 def clusters_of(text: str | None) -> ClustersSpec | None:
-    """The prior that an option says: clusters, clusters:NUMBER, clusters:NUMBER,eps=E or clusters,eps=E; None for none."""
+    """Parse the option --prior: clusters, clusters:NUMBER, clusters:NUMBER,eps=E or clusters,eps=E. None gives None."""
     if text is None:
         return None
     name, *settings = text.replace("clusters:", "clusters,", 1).split(",")
@@ -133,7 +133,7 @@ def clusters_of(text: str | None) -> ClustersSpec | None:
 
 
 def _prior_for(spec: ClustersSpec | None, embedder: Any) -> Any:
-    """The ClusterPrior that a command asks for, or None."""
+    """Make the ClusterPrior of a specification; None gives None."""
     from labeldp.learn import ClusterPrior
 
     return None if spec is None else ClusterPrior(embedder, spec.n_clusters, spec.epsilon)
@@ -143,7 +143,7 @@ def _prior_for(spec: ClustersSpec | None, embedder: Any) -> Any:
 
 
 def fit_ordinal(inputs: ColumnInputs, table: pa.Table, most: int) -> tuple[ColumnTransformer, dict[str, int]]:
-    """What makes a matrix of a table: codes of each category, any other as NaN, then numbers as they are.
+    """Fit an encoder from a table to a matrix: category codes (unknown ones as NaN), then numbers unchanged.
 
     Parameters
     ----------
@@ -181,13 +181,13 @@ def _counts(column: pa.ChunkedArray) -> pa.StructArray:
 
 
 def count_categories(inputs: ColumnInputs, table: pa.Table) -> int:
-    """How many categories the linear model would have weights for."""
+    """Count the categories that would have a weight each in the linear model."""
     counts = [_counts(table[name]).field("counts").to_numpy() for name in inputs.categories]
     return sum(max(min(len(each), MAX_CATEGORIES), min(int(np.sum(each > 1)), MOST_CATEGORIES)) for each in counts)
 
 
 def one_hot(n_codes: int, width: int) -> ColumnTransformer:
-    """What makes the matrix of `fit_ordinal` one of numbers without gaps: a column for each category, then standardised numbers.
+    """Make an encoder from the matrix of `fit_ordinal` to one without gaps: a column for each category, then standardised numbers.
 
     A number that is missing becomes the mean, and one more column says so. The matrix is sparse where there are categories.
 
@@ -205,7 +205,7 @@ def one_hot(n_codes: int, width: int) -> ColumnTransformer:
 
 
 class Encoding:
-    """The steps of scikit-learn from inputs to the matrix that a model takes, fitted to all rows; these are public.
+    """The scikit-learn steps from inputs to a model's matrix, fitted on all rows: inputs are public.
 
     Parameters
     ----------
@@ -218,11 +218,11 @@ class Encoding:
 
     @property
     def n_codes(self) -> int:
-        """Columns of codes."""
+        """Number of columns that hold category codes."""
         return len(self._inputs.categories) if isinstance(self._inputs, ColumnInputs) else 0
 
     def ordinal(self, X: Any, most: int = MAX_CATEGORIES) -> NDArray[np.floating[Any]]:
-        """Numbers and codes, with gaps; categories that a model cannot tell apart are warned of where it takes the usual number."""
+        """Encode as numbers and codes, with gaps. Warn of rare categories that this model merges into one."""
         if not isinstance(self._inputs, ColumnInputs):
             return np.asarray(X)
         transformer, rarer = fit_ordinal(self._inputs, X, most)
@@ -247,7 +247,7 @@ class Encoding:
             return transformer.fit_transform(matrix)
 
     def pipeline(self, estimator: Any) -> Any:
-        """A pipeline that reads inputs and ends in the estimator, or the estimator itself."""
+        """Put the steps before an estimator; without steps, return the estimator itself."""
         last = list(estimator.steps) if isinstance(estimator, Pipeline) else [("model", estimator)]
         return Pipeline([*self.steps, *last]) if self.steps else estimator
 
@@ -261,23 +261,23 @@ class Encoding:
 
 
 class Learner(Protocol):
-    """One way to train."""
+    """The interface of a model that `labeldp train` offers."""
 
     def prepared(self, X: Any) -> Any:
-        """What was read of all rows, as the classifier takes it."""
+        """Convert the inputs of all rows to what the classifier takes."""
         ...
 
     def classifier(self, seed: int, progress: Progress, **settings: Any) -> Any:
-        """The classifier to fit, with the settings that all have in common."""
+        """Make the classifier to fit, with the settings that all learners share."""
         ...
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
-        """What is stored of the fitted classifier, and the facts to read it by."""
+        """Return the part of the fitted classifier to store, and the facts needed to read it back."""
         ...
 
 
 def learner_for(model: str, inputs: Inputs, n_classes: int, options: NetOptions) -> Learner:
-    """The learner of a name that `MODELS` has, for these inputs."""
+    """Choose the learner with this name in `MODELS`, for these inputs."""
     if model in named.NETS or (model == AUTO and inputs.image is not None):
         return NetLearner(IMAGES_BY_DEFAULT if model == AUTO else model, inputs, n_classes, options)
     if model in (BOOSTING, LINEAR) and inputs.image is not None:
@@ -289,12 +289,12 @@ def learner_for(model: str, inputs: Inputs, n_classes: int, options: NetOptions)
 
 
 def needs_torch(model: str, *, images: bool) -> bool:
-    """Whether the model will be a net."""
+    """Return whether the model will be a net."""
     return model in named.NETS or (model == AUTO and images)
 
 
 class TabularLearner:
-    """Gradient boosting, or logistic regression on the exact likelihood, which has a weight for each category.
+    """Gradient boosting, or a logistic regression on the exact likelihood with a weight for each category.
 
     Parameters
     ----------
@@ -308,7 +308,7 @@ class TabularLearner:
         self._width = 0
 
     def prepared(self, X: Any) -> Any:
-        """Codes and numbers with gaps, as trees take them; or a sparse matrix."""
+        """Encode codes and numbers with gaps, which trees accept, or a sparse matrix for the linear model."""
         if self._model == AUTO:
             many = isinstance(self._inputs, ColumnInputs) and count_categories(self._inputs, X) >= MANY_CATEGORIES
             self._model = LINEAR if many else BOOSTING
@@ -317,7 +317,7 @@ class TabularLearner:
         return made
 
     def classifier(self, seed: int, progress: Progress, prior: ClustersSpec | None = None, **settings: Any) -> Any:
-        """LabelDPClassifier."""
+        """Make a LabelDPClassifier."""
         from labeldp.learn import LabelDPClassifier
 
         codes, estimator, embedder = self._encoding.n_codes, make_pipeline(LogisticRegression(max_iter=200)), None
@@ -328,7 +328,7 @@ class TabularLearner:
         return LabelDPClassifier(estimator, random_state=seed, prior=_prior_for(prior, embedder), **settings)
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
-        """A pipeline of scikit-learn's own types, and how to read its probabilities."""
+        """Return a pipeline of scikit-learn's own types, and how to correct its probabilities."""
         made, found = model._model, model.estimator_
         drawn = None if made.frequencies is None else {"share": made.share, "frequencies": [float(f) for f in made.frequencies]}
         if isinstance(found, Pipeline) and hasattr(found.steps[-1][1], "C_"):
@@ -337,7 +337,7 @@ class TabularLearner:
 
 
 class ClusterLearner:
-    """NoiseCluster on rows of numbers, kept as the nearest of labelled centres, or ProportionClassifier, kept as a logistic regression.
+    """NoiseCluster on rows of numbers, stored as labelled centres, or ProportionClassifier, stored as a logistic regression.
 
     Parameters
     ----------
@@ -354,13 +354,13 @@ class ClusterLearner:
         self._model, self._encoding = model, Encoding(inputs)
 
     def prepared(self, X: Any) -> Any:
-        """Rows of numbers standardised."""
+        """Standardise rows of numbers."""
         made = named.as_floats(self._encoding.one_hot(X))
         self._encoding.steps[-1][1].sparse_output_ = False  # what is stored predicts dense rows, a batch at a time
         return made
 
     def classifier(self, seed: int, progress: Progress, **settings: Any) -> Any:
-        """The classifier, which has no stages and no law of rows."""
+        """Make the classifier of clusters, which has neither stages nor a law of rows."""
         from labeldp.learn import NoiseCluster, ProportionClassifier
 
         if settings.pop("law") != "auto":
@@ -371,7 +371,7 @@ class ClusterLearner:
         return (NoiseCluster if self._model == NOISE_CLUSTER else ProportionClassifier)(random_state=seed, **settings)
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
-        """What scikit-learn has for it: the nearest centre with the class codes that were voted, or a logistic regression."""
+        """Return an equal model of scikit-learn: the nearest labelled centre, or a logistic regression."""
         answer = model.aggregate_
         sizes, query = answer.n_rows, answer.query
         if self._model == PROPORTIONS:
@@ -384,7 +384,7 @@ class ClusterLearner:
 
 
 def as_logistic(fitted: Pipeline) -> Pipeline:
-    """A pipeline that ends in a SoftmaxRegression, with scikit-learn's own type at its end, so that whoever reads it knows all of it."""
+    """Replace the final SoftmaxRegression of a pipeline by the equal LogisticRegression, so that its file holds scikit-learn types only."""
     *before, (name, last) = fitted.steps
     two = len(last.classes_) == 2
     logistic = LogisticRegression(C=last.C_)
@@ -413,7 +413,7 @@ class NetLearner:
         self._parameters = named.parameters_for(name, n_classes, inputs.image, width)  # faults are told before all rows are read
 
     def prepared(self, X: Any) -> Any:
-        """Images as they are; rows of numbers standardised."""
+        """Return images unchanged, and rows of numbers standardised."""
         if self._inputs.image is not None:
             return X
         made = named.as_floats(self._encoding.one_hot(X))
@@ -421,7 +421,7 @@ class NetLearner:
         return made
 
     def classifier(self, seed: int, progress: Progress, prior: ClustersSpec | None = None, **settings: Any) -> Any:
-        """TorchClassifier around the net."""
+        """Make a TorchClassifier around the net."""
         from labeldp.deep import TorchClassifier
 
         options, parameters = self._options, self._parameters
@@ -438,7 +438,7 @@ class NetLearner:
         )
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
-        """The net with the steps before it, and what makes it again."""
+        """Return the net with its preprocessing, and the parameters that rebuild it."""
         recipe = self._recipe
         return (model.module_, self._encoding.transformer), {
             "net": {"name": self.name, "parameters": self._parameters},
@@ -447,7 +447,7 @@ class NetLearner:
 
 
 class _Epochs:
-    """Epochs of one stage after another as progress."""
+    """Reports the epochs of each stage as progress."""
 
     def __init__(self, progress: Progress):
         self._progress, self._stage = progress, 0

@@ -28,7 +28,7 @@ from labeldp.tables.output._staging import remove as remove_folder
 
 
 def ledger_at(path: str | Path | None, budget: float | None = None, key: str | None = None) -> Ledger:
-    """The ledger in this file or database, or the user's own; its release secret is where `key` says, else where LABELDP_KEY says."""
+    """Open the ledger in this file or database, or the user's own. Its release secret is at `key`, or else where LABELDP_KEY says."""
     return Ledger(default_ledger().location if path is None else path, budget, key or os.environ.get("LABELDP_KEY") or None)
 
 
@@ -37,12 +37,12 @@ _NAMES = 20
 
 
 def abandon(ledger: Ledger, run_id: str, reason: str) -> None:
-    """Give up a run that was charged: it can never be finished, and its half of the secret is destroyed at once."""
+    """Give up a charged run: it can never be finished, and its half of the secret is destroyed at once."""
     ledger.abandon(run_id, reason)
 
 
 def adopted_text(found: Sequence[Mapping[str, object]]) -> str:
-    """What was counted again."""
+    """Describe the runs that are counted again."""
     if not found:
         return "Nothing to adopt: the ledger knows every run that has results beside it."
     told = [dict(each) | {"rows": "every row" if each["rows"] is None else each["rows"]} for each in found]
@@ -51,7 +51,7 @@ def adopted_text(found: Sequence[Mapping[str, object]]) -> str:
 
 
 def accounts(ledger: Ledger, dataset: str | None = None, column: str | None = None) -> list[dict[str, object]]:
-    """What each (dataset, column) has spent, may spend, and has left of epsilon, and the delta it has spent."""
+    """Report the spent, allowed and remaining epsilon of each (dataset, column), and its spent delta."""
     pairs = sorted({(run.dataset, run.column, run.unit) for run in ledger.runs(dataset, column)})
     return [
         {
@@ -68,14 +68,14 @@ def accounts(ledger: Ledger, dataset: str | None = None, column: str | None = No
 
 
 def accounts_text(found: Sequence[Mapping[str, object]], ledger: Ledger, dataset: str | None, column: str | None) -> str:
-    """The accounts as a table; without any, what was charged under other names."""
+    """Format the accounts as a table; if there is none, name the accounts that exist."""
     if found:
         return table_text(("dataset", "column", "unit", "spent", "budget", "remaining", "delta"), found)
     return f"Nothing was spent{other_names(ledger, dataset, column)}."
 
 
 def other_names(ledger: Ledger, dataset: str | None, column: str | None) -> str:
-    """What a ledger knows where nothing is charged to this name: a part of a sentence; "" where no name was given."""
+    """Name the accounts of a ledger that has no charge under the given names: the end of a sentence, or "" if no name was given."""
     named = [f"{what} {name!r}" for what, name in (("dataset", dataset), ("column", column)) if name is not None]
     if not named:
         return ""
@@ -85,7 +85,7 @@ def other_names(ledger: Ledger, dataset: str | None, column: str | None) -> str:
 
 
 def history_text(entries: Iterable[Mapping[str, object]]) -> str:
-    """One line an entry."""
+    """Format the history, one line an entry."""
     lines = []
     for entry in entries:
         names = ("dataset", "column", "unit", "epsilon", "budget", "run_id", "artefact", "reason")
@@ -95,7 +95,7 @@ def history_text(entries: Iterable[Mapping[str, object]]) -> str:
 
 
 def verify(ledger: Ledger, manifests: Iterable[Path] = (), anchors: Iterable[Path] = ()) -> list[str]:
-    """What does not add up in a ledger, or does not agree with manifests and anchor files; empty if nothing."""
+    """List what is inconsistent in a ledger, or between it and manifests and anchor files; empty if nothing is."""
     read = [_manifest(path) for path in manifests]
     receipts = [each.receipt for each in read]
     outputs = {each.receipt.run_id: each.output for each in read if each.output and each.stage == RELEASE}
@@ -106,7 +106,7 @@ def verify(ledger: Ledger, manifests: Iterable[Path] = (), anchors: Iterable[Pat
 
 
 def verified_text(manifests: Iterable[Path]) -> str:
-    """What was checked and found as it was released, one line for each manifest."""
+    """Say what was verified, one line for each manifest."""
     lines = []
     for each in map(_manifest, manifests):
         table = (
@@ -120,7 +120,7 @@ def verified_text(manifests: Iterable[Path]) -> str:
 
 @dataclass(frozen=True)
 class _Manifest:
-    """What a manifest says: its receipt, the digest of its output, its stage, and all of it."""
+    """A manifest that was read: its receipt, the digest of its output, its stage, and all its facts."""
 
     path: Path
     receipt: Receipt
@@ -131,7 +131,7 @@ class _Manifest:
 
 
 def _statement_problems(ledger: Ledger, said: _Manifest) -> list[str]:
-    """What a manifest promises must follow from what was charged: guarantee, law, and the digest of what was drawn."""
+    """Compare a manifest's statements with the charge: guarantee, law, and the digest of the drawn labels."""
     found, facts, receipt = [], said.facts, said.receipt
     run = ledger.run(receipt.run_id)
     law = charged_law(receipt if run is None else run.receipt, said.stage)
@@ -155,7 +155,7 @@ def _statement_problems(ledger: Ledger, said: _Manifest) -> list[str]:
 
 
 def _table_problem(ledger: Ledger, said: _Manifest) -> list[str]:
-    """The table beside the manifest, byte for byte; and all that the manifest says of how to read it."""
+    """Compare the table beside a manifest with it, byte for byte, and check the facts that say how to read it."""
     name, whole = said.path.name.removesuffix(manifest_name("")), {"kind", "label", "classes"} & said.facts.keys()
     if not said.output or name == said.path.name:
         lacks = "the digest of its table" if not said.output else f"a name that ends in {manifest_name('')}, by which its table is found"
@@ -174,7 +174,7 @@ def _table_problem(ledger: Ledger, said: _Manifest) -> list[str]:
 
 
 def _stage_problem(ledger: Ledger, said: _Manifest) -> list[str]:
-    """A stage's output against the files that were announced for it: the run settles only after its last stage."""
+    """Compare a stage's output with the files that were announced for it, because its run settles only after the last stage."""
     run_id = said.receipt.run_id
     files = [part.sha256 for part in ledger.parts(run_id) if part.name.startswith(f"{said.stage}/")]
     if files and f"sha256:{release_digest(files, single=not said.in_parts)}" == said.output:
@@ -183,7 +183,7 @@ def _stage_problem(ledger: Ledger, said: _Manifest) -> list[str]:
 
 
 def _manifest(path: Path) -> _Manifest:
-    """What a manifest says."""
+    """Read a manifest."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         output = str(facts.get("digests", {}).get("output", ""))
@@ -195,7 +195,7 @@ def _manifest(path: Path) -> _Manifest:
 
 
 def anchor(ledger: Ledger, path: Path) -> dict[str, object]:
-    """Write the ledger's head behind the others in an anchor file; on disk when this returns. Keep the file away from the ledger."""
+    """Append the ledger's head to an anchor file, on disk when this returns. Keep the file away from the ledger."""
     seq, head = ledger.head()
     facts: dict[str, object] = {"seq": seq, "hash": head, "at": datetime.now(UTC).isoformat(timespec="seconds")}
     with path.open("a", encoding="utf-8") as file:
@@ -207,7 +207,7 @@ def anchor(ledger: Ledger, path: Path) -> dict[str, object]:
 
 
 def anchored(path: Path) -> list[tuple[int, str]]:
-    """The heads in an anchor file."""
+    """Read the heads in an anchor file."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         return [(int(facts["seq"]), str(facts["hash"])) for facts in map(json.loads, filter(str.strip, lines))]
@@ -218,7 +218,7 @@ def anchored(path: Path) -> list[tuple[int, str]]:
 
 
 def repair(ledger: Ledger, minutes: float = 60, remove: bool = False) -> list[dict[str, object]]:
-    """What killed processes left behind; with `remove` it is removed where possible. Charged runs keep all they need."""
+    """List what killed processes left behind, and with `remove` delete it where possible. Charged runs keep all they need."""
     found = orphans(ledger, minutes=minutes)
     gone = remove_orphans(ledger, found, lambda place: _remove(Place.of(place))) if remove else []
     return [asdict(orphan) | {"removed": orphan in gone} for orphan in found]
@@ -229,7 +229,7 @@ def _remove(place: Place) -> None:
 
 
 def repair_text(found: Sequence[Mapping[str, object]]) -> str:
-    """One line for each, and what to do."""
+    """Format the findings, one line each, and say what to do."""
     if not found:
         return "Nothing to repair."
     lines = [f"{'removed' if each['removed'] else 'left':8} {each['kind']!s:8} {each['place']}  ({each['why']})" for each in found]
@@ -237,7 +237,7 @@ def repair_text(found: Sequence[Mapping[str, object]]) -> str:
 
 
 def table_text(names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
-    """Rows as aligned text."""
+    """Format rows as aligned text."""
     cells = [list(names)] + [[_cell(row.get(name)) for name in names] for row in rows]
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
     return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in cells)
@@ -250,13 +250,13 @@ def _cell(value: object) -> str:
 
 
 def create_key(path: Path) -> dict[str, object]:
-    """Make a key file; what may be said of it."""
+    """Create a key file and return its public facts."""
     source = create_key_file(path)
     return {"path": source.text.removeprefix("file:"), "source": source.text, "key_id": source.key_id}
 
 
 def _runs_that_need(ledger: Ledger, key_id: str) -> list[str]:
-    """Ids of the runs that were charged under a release secret and have neither settled nor been given up."""
+    """List the runs that were charged under a release secret and have neither settled nor been abandoned."""
     charged = [run.run_id for run in ledger.runs() if run.state == "charged"]
     return [run_id for run_id in charged if RunStore(ledger.run_dir(run_id)).key_id() == key_id]
 

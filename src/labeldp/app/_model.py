@@ -57,28 +57,28 @@ SAFE = frozenset(
 
 
 class Predicts(Protocol):
-    """Gives the probabilities of class codes."""
+    """A model that predicts probabilities of class codes."""
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """(n, K)."""
+        """Predict probabilities of the class codes: (n, K)."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class NetModel:
-    """A net as a model of the true label, after the steps that make its numbers, if there are any."""
+    """A net as a model of the true label, with its preprocessing if there is any."""
 
     module: Any
     steps: Any = None
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Probabilities of the true label: (n, K)."""
+        """Predict probabilities of the true label: (n, K)."""
         return named.probabilities(self.module, X if self.steps is None else named.as_floats(self.steps.transform(X)))
 
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A model that was read back.
+    """A model that was read from its folder.
 
     Attributes
     ----------
@@ -97,18 +97,18 @@ class StoredModel:
     facts: Mapping[str, Any]
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Probabilities of the true label for n rows: (n, K); a file that was changed is an error in words."""
+        """Predict probabilities of the true label for n rows: (n, K). A damaged file raises InvalidInput."""
         return probabilities(self.model, X, len(self.classes))
 
 
 def check_free(out: Path) -> None:
-    """The folder is not there yet, or is empty; a link, wherever it leads, cannot be replaced in one step."""
+    """Refuse a folder that exists and is not empty, and a link, which cannot be replaced in one step."""
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise ReleaseError(f"Expected a new or empty folder for the model, got {out}. Remove it, or choose another name.")
 
 
 def save_model(out: Path, model: Any, facts: Mapping[str, object]) -> None:
-    """Write the folder, whole or not at all: an estimator; or the net that the facts name, and the steps before it or None."""
+    """Write a model's folder, whole or not at all: an estimator, or the net that the facts name with its preprocessing or None."""
     check_free(out)
     files = _bytes_of(model, facts)
     said = {"format": FORMAT, "kind": "model"} | dict(facts)
@@ -135,13 +135,13 @@ def _bytes_of(model: Any, facts: Mapping[str, object]) -> dict[str, bytes]:
 
 
 def _digests(facts: Mapping[str, object], files: Mapping[str, bytes]) -> dict[str, str]:
-    """What finds accidents: of the facts, and of each file."""
+    """Digest the facts and each file. The digests detect accidents."""
     found = {_DIGESTED[name]: hashlib.sha256(raw).hexdigest() for name, raw in files.items()}
     return {name: f"sha256:{each}" for name, each in ({"facts": digest(facts)} | found).items()}
 
 
 def files_of_model(folder: Path) -> list[Path]:
-    """The files of a model's folder."""
+    """List the files of a model's folder."""
     if "net" not in _facts(folder):
         return [folder / FACTS, folder / MODEL]
     return [folder / FACTS, folder / WEIGHTS, *([folder / STEPS] if (folder / STEPS).exists() else [])]
@@ -180,7 +180,7 @@ def load_model(folder: Path, trust: Collection[str] = (), device: str = "cpu") -
 
 
 def _check_digests(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path) -> None:
-    """Refuse facts or files that are not those that were written together."""
+    """Refuse facts or files that were not written together."""
     if "digests" not in facts:
         return
     said = facts["digests"] if isinstance(facts["digests"], Mapping) else {}
@@ -233,7 +233,7 @@ def _shares(values: Any, count: int) -> NDArray[np.float64]:
 
 
 def read_estimator(raw: bytes, name: str, trust: Collection[str] = ()) -> Any:
-    """The estimator in a file of skops; `name` is the file's, for messages. See `load_model`."""
+    """Read an estimator in the format of skops; `name` is the file's, for messages. See `load_model`."""
     from skops import io
 
     try:
@@ -276,10 +276,10 @@ _LARGEST_RATIO = 200  # of what is packed in a file to the file
 
 
 class CheckedPredictor(TreePredictor):
-    """A tree that looks at what it is asked with, before compiled code walks it; its own nodes were checked when it was read."""
+    """A tree that checks its inputs before compiled code walks it; its own nodes were checked when it was read."""
 
     def predict(self, X: Any, known_cat_bitsets: Any, f_idx_map: Any, n_threads: Any) -> NDArray[np.float64]:
-        """As of `TreePredictor`: (n,) float64."""
+        """Predict as `TreePredictor` does: (n,) float64."""
         inner = self.nodes[self.nodes["is_leaf"] == 0]
         by_category = inner["feature_idx"][inner["is_categorical"] != 0]
         fits = X.ndim == 2 and np.all(inner["feature_idx"] < X.shape[1]) and np.all(by_category < len(f_idx_map))
@@ -289,10 +289,10 @@ class CheckedPredictor(TreePredictor):
 
 
 class CheckedOneHotEncoder(OneHotEncoder):
-    """An encoder whose sparse matrices are looked at, before compiled code reads what they point to."""
+    """An encoder that checks its sparse output before compiled code reads what the indices point to."""
 
     def transform(self, X: Any) -> Any:
-        """As of `OneHotEncoder`: (n, categories), sparse or dense."""
+        """Encode as `OneHotEncoder` does: (n, categories), sparse or dense."""
         inner = copy.copy(self)
         inner.sparse_output = True
         found = OneHotEncoder.transform(inner, X)
@@ -302,14 +302,14 @@ class CheckedOneHotEncoder(OneHotEncoder):
 
 
 def check_archive(raw: bytes) -> None:
-    """Refuse an archive that unpacks to far more than it is."""
+    """Refuse an archive that unpacks to far more than its own size."""
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         if sum(each.file_size for each in archive.infolist()) > _LARGEST_RATIO * len(raw):
             raise ValueError("too large")
 
 
 def check_estimator(estimator: Any, name: str, trust: Collection[str] = ()) -> Any:
-    """The estimator, when nothing in it can lead compiled code out of its arrays.
+    """Check that nothing in an estimator can lead compiled code out of its arrays, and return it.
 
     Parameters
     ----------
@@ -348,13 +348,13 @@ def check_estimator(estimator: Any, name: str, trust: Collection[str] = ()) -> A
 
 
 def untrusted(names: list[str]) -> InvalidInput:
-    """What is said of types that the user has to vouch for."""
+    """Make the error that lists the types that the user has to trust."""
     asked = " ".join(f"--trust {each}" for each in names)
     return InvalidInput(f"Expected a model of known types, got also {', '.join(names)}. If you trust who made the file, add {asked}.")
 
 
 def probabilities(model: Any, X: Any, n_classes: int) -> NDArray[np.float64]:
-    """What a model that was read says of n rows: (n, K), whatever is wrong with it told in words."""
+    """Predict probabilities of n rows with a model from a file: (n, K). Whatever it raises becomes an InvalidInput."""
     try:
         found = np.asarray(model.predict_proba(X), np.float64)
     except LabelDPError:
@@ -375,7 +375,7 @@ def _require(fits: bool, name: str, what: str) -> None:
 
 
 def _everything(root: Any) -> Iterator[Any]:
-    """Each object that an estimator holds, once."""
+    """Yield each object inside an estimator, once."""
     seen: dict[int, Any] = {}
     waiting = [root]
     while waiting:
@@ -418,7 +418,7 @@ def _is_checked(module: str, name: str) -> bool:
 
 
 def _tree_fits(tree: Any) -> bool:
-    """Children come after their parents, so that every walk ends; all that a node names is there."""
+    """Return whether children come after their parents, so that every walk ends, and whether every index of a node exists."""
     nodes: Any = getattr(tree, "nodes", None)
     bitsets: list[Any] = [getattr(tree, f"{kind}_left_cat_bitsets", None) for kind in ("raw", "binned")]
     if type(nodes) is not np.ndarray or nodes.dtype != PREDICTOR_RECORD_DTYPE or nodes.ndim != 1 or not len(nodes):
@@ -443,7 +443,7 @@ def _boosting_fits(model: Any) -> bool:
 
 
 def _bins_fit(bins: Any) -> bool:
-    """What says which categories are known; numbers of a category are below 256."""
+    """Return whether the table of known categories is consistent, with category codes below 256."""
     facts = vars(bins)
     flags, known = facts.get("is_categorical_"), facts.get("bin_thresholds_")
     if not (_is_array(flags, np.uint8, 1) and isinstance(known, list) and len(known) == len(flags)):
@@ -453,7 +453,7 @@ def _bins_fit(bins: Any) -> bool:
 
 
 def _neighbours_fit(model: Any) -> bool:
-    """The nearest rows are searched for one by one; a tree of them is another type, which the user vouches for."""
+    """Return whether the stored rows fit together. Only brute-force search is known; a search tree is a type that the user must trust."""
     facts = vars(model)
     rows, codes, classes, n = (facts.get(name) for name in ("_fit_X", "_y", "classes_", "n_neighbors"))
     if not (_is_array(rows, np.number, 2) and _is_array(codes, np.integer, 1) and isinstance(classes, np.ndarray) and classes.ndim == 1):
@@ -488,7 +488,7 @@ FOLDER, SKOPS, EXPORTED, STATE = "labeldp", "skops", "torch program", "torch sta
 
 @dataclass(frozen=True)
 class PriorModel:
-    """A model whose probabilities are the prior of each row.
+    """A trained model whose predicted probabilities are the prior of each row.
 
     It is asked once for each charge: what it said is kept until the release is published, and is used again if the release is picked up
     after a crash. It must not have seen these labels, but through a release of them.
@@ -522,12 +522,12 @@ class PriorModel:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The features, if they are given."""
+        """The feature columns, if they are given."""
         return tuple(self.features or ())
 
     @property
     def kind(self) -> str:
-        """What the path is of."""
+        """The kind of file or folder at the path."""
         path = Path(self.path)
         if path.is_dir():
             return FOLDER
@@ -542,7 +542,7 @@ class PriorModel:
         return kinds[path.suffix.lower()]
 
     def to_dict(self) -> dict[str, object]:
-        """JSON-ready data."""
+        """Return the fields as JSON-ready data."""
         return {
             "model": self.path,
             "features": None if self.features is None else list(self.features),
@@ -552,7 +552,7 @@ class PriorModel:
         }
 
     def open(self, classes: Sequence[object]) -> "OpenModel":
-        """Read the files, and load them once to see that they fit."""
+        """Read the files, and load the model once to see that they fit."""
         kind, path = self.kind, Path(self.path)
         paths = files_of_model(path) if kind == FOLDER else [path]
         files = tuple((each.name, _bytes(each)) for each in paths)
@@ -576,7 +576,7 @@ def prior_of(
     factory: str | None = None,
     trust: Sequence[str] = (),
 ) -> Sequence[str] | PriorTable | PriorModel | None:
-    """The prior that the options of a command ask for: columns, a table with a key, a model, or none.
+    """Make the prior of a command's options: columns, a table with a key, a model, or none.
 
     Raises
     ------
@@ -597,7 +597,7 @@ def prior_of(
 
 @dataclass(frozen=True, repr=False)
 class OpenModel:
-    """A `PriorModel` in memory, as the bytes of its files: so workers need no access to them."""
+    """A `PriorModel` in memory, as the bytes of its files, so that workers need no access to them."""
 
     kind: str
     files: tuple[tuple[str, bytes], ...]
@@ -611,17 +611,17 @@ class OpenModel:
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """What it is, with the SHA-256 of its files."""
+        """The kind of model, with the SHA-256 of its files."""
         torch = {"factory": self.factory, "probabilities": self.probabilities} if self.kind in (EXPORTED, STATE) else {}
         sha256 = {name: hashlib.sha256(raw).hexdigest() for name, raw in self.files}
         return {"model": self.kind, "features": list(self.columns), "sha256": sha256} | torch
 
     def weights(self, rows: pa.RecordBatch, start: int | None) -> Floats:
-        """The probabilities of each row's classes."""
+        """Predict the probabilities of each row's classes."""
         return self.predictor()(rows)
 
     def predictor(self) -> Predict:
-        """The loaded model; a process loads it once."""
+        """Return the loaded model; a process loads it once."""
         name = repr((sorted(self.facts.items()), self.classes))
         if name not in _LOADED:
             made = self._load()
@@ -630,7 +630,7 @@ class OpenModel:
         return _LOADED[name]
 
     def own_columns(self) -> tuple[str, ...]:
-        """The columns that the model itself says it takes; empty if it says nothing."""
+        """Return the columns that the model's file says it takes; empty if it says nothing."""
         if self.kind == FOLDER:
             return tuple(self._folder().inputs.names)
         if self.kind == SKOPS:
@@ -683,7 +683,7 @@ def _of_estimator(estimator: Any, columns: Sequence[str], classes: Sequence[obje
 
 
 def _order(known: Sequence[object], classes: Sequence[object], *, values_only: bool) -> list[int]:
-    """Where each declared class stands among the model's; a model of codes 0 to K - 1 has them in the order of the declaration."""
+    """Find each declared class among the model's classes. A model of codes 0 to K - 1 has the order of the declaration."""
     if len(known) != len(classes):
         raise InvalidInput(f"Expected a model of the {len(classes)} declared classes, got one of {len(known)}. Train it on all of them.")
     order = ordered_by_value(known, classes)

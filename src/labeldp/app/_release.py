@@ -29,7 +29,7 @@ from labeldp.tables.output._place import URI, Place
 
 @dataclass(frozen=True)
 class Release:
-    """What a release left behind.
+    """The result of a release.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ def release(
 
 
 def _shown(given: Any, done: TableRelease) -> Release:
-    """A path where one was given; rows that were left out are told."""
+    """Make the result. It holds a path if a path was given; rows over the cap are warned of."""
     facts, receipt, place = done.manifest, done.receipt, done.place
     over = int(str(facts.get("rows_over_the_cap") or 0))
     warn_of_cap(over, over + int(str(facts["rows"])), receipt.max_rows_per_unit, receipt.unit)
@@ -121,7 +121,7 @@ _NAMES = {"spark": "Spark", "ray": "Ray"}
 def _release_on_cluster(
     source: Any, out: Any, spec: ReleaseSpec, ledger: Ledger, engine: str, master: str | None, *, redraw: bool, progress: Progress
 ) -> TableRelease:
-    """Check what can be checked here, start or join the engine, and release.
+    """Check what this process can check, start or join the engine, and release.
 
     Parameters
     ----------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp train` and `labeldp predict`: rows in, a model's folder out; a model's folder and rows in, a class for each row out.
+"""`labeldp train` and `labeldp predict`: learn a model's folder from rows; predict a class for each row with a model's folder.
 
 Raw labels are charged once, when the classifier draws them; labels that were released before, or are declared to be noisy, cost nothing."""
 
@@ -59,7 +59,7 @@ ESTIMATES = ("estimated_accuracy", "estimated_log_loss", "baseline_accuracy", "b
 
 @dataclass(frozen=True)
 class InputsSpec:
-    """Where the inputs are: by default all columns of a table but label, ids and unit.
+    """The inputs of a training; by default all columns of a table except label, ids and unit.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class InputsSpec:
     labels: Path | None = None
 
     def open(self, path: Path, label: str) -> Source | ArrayTable:
-        """The table, or the arrays with those of the other file."""
+        """Open the table, or the arrays with those of the labels' file."""
         if is_arrays(path):
             self._refuse("a table", "arrays", image=self.image, images=self.images, features=self.features, exclude=self.exclude or None)
             if self.labels is not None and not is_arrays(self.labels):
@@ -106,7 +106,7 @@ class InputsSpec:
 
 @dataclass(frozen=True)
 class EvidenceSpec:
-    """What proves noisy labels, where it is not the table's own manifest or metadata.
+    """The evidence that labels are noisy, if it is not the table's own manifest or metadata.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class EvidenceSpec:
             raise InvalidInput("Expected declared labels without a manifest or released table, got both. What is released is not declared.")
 
     def read(self, source: Source, label: str, ledger: Ledger) -> ProvenLabels | None:
-        """The proven noisy labels of a table's rows, compared with the ledger's; None where they are raw or declared."""
+        """Read the proven noisy labels of a table, compared with the ledger; None if they are raw or declared."""
         original = source if self.released is None else open_table(self.released)
         found = proven(original, label, self.manifest, ledger)
         if found is None and self.released is not None:
@@ -141,7 +141,7 @@ class EvidenceSpec:
 
 @dataclass(frozen=True)
 class TrainSpec:
-    """What to train on, and at what cost.
+    """A training, with its data and its cost.
 
     Parameters
     ----------
@@ -214,14 +214,14 @@ class TrainSpec:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What a training left behind: the folder, and the facts in its model.json."""
+    """The result of a training: its folder, and the facts in its model.json."""
 
     path: Path
     facts: Mapping[str, Any]
 
     @property
     def guarantee(self) -> str:
-        """What is promised, in words."""
+        """The guarantee in words."""
         known = self.facts["guarantee"] or {"epsilon": math.inf, "delta": 1.0, "unit": "row"}
         return guarantee_text(known["epsilon"], known["delta"], known["unit"], known.get("except_for", ""))
 
@@ -266,14 +266,14 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
 
 
 def _check_apart(out: Path, folder: Path | None) -> None:
-    """The model's folder is free, and will be when the training ends."""
+    """Check that the model's folder is free, and apart from the folder of the training's state."""
     check_free(out)
     if folder is not None and out.absolute() in (folder.absolute(), *folder.absolute().parents):
         raise InvalidInput(f"Expected the training's state apart from the model, got {folder} for {out}. Name another folder (--folder).")
 
 
 def threads_for(learner: Learner, n_rows: int) -> AbstractContextManager[object]:
-    """One thread for small tables, where more gain nothing, and wait for each other most of the time if the machine has other work."""
+    """Limit small tables to one thread. There, more threads gain nothing and mostly wait for each other on a busy machine."""
     small = n_rows < _FEW_ROWS and not isinstance(learner, NetLearner)
     return threadpool_limits(1, user_api="openmp") if small else nullcontext()
 
@@ -283,7 +283,7 @@ def threads_for(learner: Learner, n_rows: int) -> AbstractContextManager[object]
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns that are no inputs: label, ids and unit."""
+    """The columns that are not inputs: label, ids and unit."""
 
     label: str
     ids: tuple[str, ...]
@@ -296,13 +296,13 @@ class Columns:
 
     @property
     def names(self) -> list[str]:
-        """All of them."""
+        """All these columns."""
         return [self.label, *self.ids, *([self.unit] if self.unit else [])]
 
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """All n rows: inputs, and raw labels as class codes, ids and units, where these are read."""
+    """All n rows: inputs, and where they are read, class codes, ids and units."""
 
     X: Any
     codes: NDArray[np.generic] | None
@@ -311,7 +311,7 @@ class TrainingRows:
 
 
 class TrainingData:
-    """A source that was opened and found to have what is asked for.
+    """An open source of training rows, found to have the requested columns.
 
     Parameters
     ----------
@@ -344,7 +344,7 @@ class TrainingData:
                 raise InvalidInput(f"Expected a column of images, got {where.image!r}, which is the label or the unit. Name another.")
 
     def learn_inputs(self) -> Inputs:
-        """How the inputs are read, from public columns alone."""
+        """Learn from public columns alone how to read the inputs."""
         if isinstance(self.table, ArrayTable):
             if self.table.key in self._columns.names:
                 raise InvalidInput(f"Expected inputs besides label, ids and unit, got {self.table.key!r} as both. Name them (--inputs).")
@@ -354,7 +354,7 @@ class TrainingData:
         return learn_images(self.table, self._where.image, self._where.images or self._path.parent)
 
     def _feature_names(self) -> list[str]:
-        """All columns or the chosen ones; never label, ids, unit, nor what the release says of them."""
+        """Return the feature columns: all or the chosen ones, without label, ids, unit, and the release's own columns."""
         known: Mapping[str, Any] = {} if self.released is None else self.released.facts
         ids, receipt = known.get("id"), known.get("receipt")
         out = {*self._columns.names, self._columns.label + EVIDENCE, *(ids if isinstance(ids, (list, tuple)) else ())}
@@ -369,7 +369,7 @@ class TrainingData:
         return [name for name in (self.table.names if chosen is None else chosen) if name not in out and name not in exclude]
 
     def read(self, inputs: Inputs, codec: LabelCodec, progress: Progress) -> TrainingRows:
-        """All rows. Labels of a released table are not read here."""
+        """Read all rows. Labels of a released table are not read here."""
         X: list[Any] = []
         beside: list[tuple[NDArray[np.generic] | None, ...]] = []  # codes, ids and units
         label, raw = self._columns.label, self.released is None
@@ -390,7 +390,7 @@ class TrainingData:
         return TrainingRows(_joined(X), codes, ids, units)
 
     def _names_of_files(self, codec: LabelCodec) -> NamesOfFiles | None:
-        """What refuses names of image files that show the label."""
+        """Make the check that refuses image file names which show the label."""
         if self._where.image is None:
             return None
         names = NamesOfFiles(self._where.image, self._columns.label, codec.classes)
@@ -400,19 +400,19 @@ class TrainingData:
 
     @property
     def label_type(self) -> pa.DataType:
-        """Of the label column."""
+        """The type of the label column."""
         return self.table.type_of(self._columns.label) if self.released is None else self.released.codec.column_type
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """The rows of all batches; None where there is nothing of them."""
+    """Concatenate the batches of one column; None if it is absent."""
     if parts[0] is None:
         return None
     return pa.concat_tables(parts) if isinstance(parts[0], pa.Table) else np.concatenate(parts)
 
 
 def open_inputs(path: Path) -> Source:
-    """A table; a folder of images without a table is told what it lacks."""
+    """Open a table. The error for a folder of images says how to describe them in a table."""
     if path.is_dir() and not any(path.rglob("*.parquet")) and not any(path.rglob("*.pq")):
         raise InvalidInput(
             f"Expected a table, got the folder {path}. For images, write a CSV with a column of names of files and a column of labels, and "
@@ -425,7 +425,7 @@ def open_inputs(path: Path) -> Source:
 
 
 class _Raw:
-    """Raw labels, which the classifier draws, once they are charged."""
+    """Raw labels, which the classifier charges and draws."""
 
     trained_on = "raw labels"
 
@@ -434,7 +434,7 @@ class _Raw:
         self._check()
 
     def _check(self) -> None:
-        """Nothing says that they were released, and an epsilon pays for them."""
+        """Check that the labels are raw, as far as can be told, and that an epsilon pays for them."""
         manifest = ""
         if not isinstance(self._data.table, ArrayTable):
             check_raw(open_table(self._path), self._spec.label, self._ledger)
@@ -447,12 +447,12 @@ class _Raw:
 
     @cached_property
     def codec(self) -> LabelCodec:
-        """The classes: declared, or read off where that is asked for."""
+        """The classes: declared, or inferred if the specification says so."""
         check_type(self._spec.label, self._data.label_type)
         return declared_codec(self._data.table, self._spec.label, self._spec.classes)
 
     def settings(self) -> dict[str, Any]:
-        """What every classifier is told, over class codes."""
+        """Return the parameters that all classifiers share, over class codes."""
         spec = self._spec
         return {
             "epsilon": spec.epsilon,
@@ -472,7 +472,7 @@ class _Raw:
         model.fit(X, rows.codes, ids=rows.ids, unit=rows.units, id_name=spec.ids or None, unit_name=spec.unit)
 
     def facts(self, model: Any, n_rows: int) -> dict[str, object]:
-        """What model.json says of the labels, of what is promised of them, and of what was learned."""
+        """Return what model.json says about labels, guarantee and quality."""
         spent = model.privacy_
         guarantee = {"unit": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
         guarantee |= {"except_for": spent.except_for} if spent.except_for else {}
@@ -493,7 +493,7 @@ class _Raw:
 
 
 class _Noisy(_Raw, ABC):
-    """Labels that are noisy already, which cost nothing."""
+    """Labels that are noisy already; training on them costs nothing."""
 
     def _check(self) -> None:
         if self._spec.model in CLUSTER_MODELS or self._spec.prior is not None:
@@ -503,7 +503,7 @@ class _Noisy(_Raw, ABC):
             )
 
     def settings(self) -> dict[str, Any]:
-        """What every classifier is told; nothing of a charge."""
+        """Return the parameters that all classifiers share, without those of a charge."""
         told = super().settings()
         return {name: told[name] for name in ("n_stages", "classes", "max_rows_per_unit", "prior")} | {
             "epsilon": 1.0,
@@ -512,7 +512,7 @@ class _Noisy(_Raw, ABC):
 
     @abstractmethod
     def noisy(self, rows: TrainingRows) -> NoisyLabels:
-        """The labels with their law."""
+        """Return the labels with their law."""
 
     def fit(self, model: Any, X: Any, rows: TrainingRows) -> None:
         """Fit the classifier, which draws nothing."""
@@ -521,7 +521,7 @@ class _Noisy(_Raw, ABC):
 
 
 class _Declared(_Noisy):
-    """Labels of another mechanism, by a law that the user states."""
+    """Labels that another mechanism drew, by a law that the user states."""
 
     trained_on = "declared labels"
 
@@ -535,14 +535,14 @@ class _Declared(_Noisy):
         self._law = label_law(law_per_row(law_of(made, n_classes), cap))
 
     def noisy(self, rows: TrainingRows) -> NoisyLabels:
-        """What the column holds, as drawn by this law."""
+        """Return the column's labels with the declared law."""
         assert rows.codes is not None
         cap = self._spec.max_rows_per_unit
         return NoisyLabels.from_labels(rows.codes, self._law, ids=rows.ids, unit=self._spec.unit or "row", max_rows_per_unit=cap)
 
 
 class _Released(_Noisy):
-    """Labels of a released table, proven to be what was drawn."""
+    """Labels of a released table, proven to be those that were drawn."""
 
     trained_on = "released table"
 
@@ -557,11 +557,11 @@ class _Released(_Noisy):
         return self._proven.codec
 
     def noisy(self, rows: TrainingRows) -> NoisyLabels:
-        """As they were released."""
+        """Return the labels of the release."""
         return self._proven.noisy
 
     def _check(self) -> None:
-        """What is said of a released table must be what its release says: it decides, and nothing is passed over in silence."""
+        """Compare the specification with the release. The release decides, and a contradiction is an error instead of being ignored."""
         super()._check()
         spec, facts, receipt = self._spec, self._proven.facts, Receipt.from_dict(self._proven.facts["receipt"])
         if spec.epsilon is not None:
@@ -593,7 +593,7 @@ class _Released(_Noisy):
 
 
 def _other_law(name: str, released: Mapping[str, object]) -> bool:
-    """Whether a name that was said is not that of a release's law. "auto" says nothing."""
+    """Return whether a given law differs from that of the release. "auto" differs from none."""
     if name == "auto":
         return False
     cls, fields = parse_law(name)
@@ -604,7 +604,7 @@ def _other_law(name: str, released: Mapping[str, object]) -> bool:
 
 
 class _Fits:
-    """Fits of an estimator, one after another, as progress: how many there will be is known at the end."""
+    """Reports successive fits of an estimator as progress. Their number is known only at the end."""
 
     def __init__(self, progress: Progress):
         self._progress, self._done = progress, 0
@@ -624,7 +624,7 @@ def _estimate(found: Any) -> dict[str, float | bool] | None:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Where the predictions are, and of how many rows."""
+    """The file of predictions, and its number of rows."""
 
     path: Path
     rows: int
@@ -640,7 +640,7 @@ def predict(
     images: Path | None = None,
     device: str = "auto",
 ) -> Predictions:
-    """Predict every row.
+    """Predict every row of a table and write the predictions.
 
     Parameters
     ----------
@@ -688,7 +688,7 @@ def _predictions(stored: StoredModel, table: Readable, kinds: Mapping[str, pa.Da
 
 
 def _kinds_of_ids(table: Readable, names: Sequence[str], target: Path) -> dict[str, pa.DataType]:
-    """The types of ids as they are written: those of the table; whole numbers, where all texts of a column are such."""
+    """Choose the output types of the ids: those of the table, and int64 for a text column that holds whole numbers only."""
     kinds = {name: table.type_of(name) for name in names if name in table.names}
     if not table.text or not is_parquet(target):
         return kinds

@@ -47,7 +47,7 @@ TEST_SIZE = 0.3
 
 @dataclass(frozen=True)
 class Job:
-    """One fit: which data, which method, at which epsilon (infinite without privacy), with which seed."""
+    """One fit: its data, method, epsilon (infinite without privacy) and seed."""
 
     task: str
     method: str
@@ -57,7 +57,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Score:
-    """One job's accuracy on true test labels, and its time in seconds."""
+    """The accuracy of one job on true test labels, and its time in seconds."""
 
     job: Job
     accuracy: float
@@ -65,7 +65,7 @@ class Score:
 
 
 def jobs(seeds: int) -> list[Job]:
-    """Every fit of the demo; within a seed all methods share the train and test rows."""
+    """List every fit of the demo; within a seed all methods share the train and test rows."""
     listed = []
     for task in TASKS:
         for seed in range(seeds):
@@ -75,7 +75,7 @@ def jobs(seeds: int) -> list[Job]:
 
 
 def estimator(task: str) -> Any:
-    """The estimator of a task. It is regularised so that today's way does well; every method gets the same one."""
+    """Make the estimator of a task, the same for every method. It is regularised so that the method of today does well."""
     if task == "digits":
         from sklearn.linear_model import LogisticRegression
         from sklearn.pipeline import make_pipeline
@@ -103,7 +103,7 @@ def run_job(job: Job) -> Score:
 
 
 def fit(job: Job, X: Any, y: Any, n_classes: int) -> Any:
-    """The model of one job, from features X (n, d) and labels y (n,) in 0..K-1."""
+    """Fit the model of one job on features X (n, d) and labels y (n,) in 0..K-1."""
     from labeldp.custody._door import privatize
     from labeldp.laws import RandomizedResponse
     from labeldp.learn import LabelDPClassifier
@@ -155,7 +155,7 @@ def run_all(listed: Sequence[Job], workers: int, console: Console) -> list[Score
 
 
 def summarise(scores: Iterable[Score]) -> list[dict[str, Any]]:
-    """One row per task and epsilon: mean and standard deviation of each method's accuracy over the seeds, in percent."""
+    """Compute one row for each task and epsilon: mean and standard deviation of each method's accuracy over the seeds, in percent."""
     found: dict[tuple[str, str, float], list[float]] = {}
     for score in scores:
         found.setdefault((score.job.task, score.job.method, score.job.epsilon), []).append(100 * score.accuracy)
@@ -181,7 +181,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def findings(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What the table says, in sentences: at each budget, what the better of labeldp's two ways changes."""
+    """State the result of each row of the table in one sentence."""
     sentences = []
     for row in rows:
         way = max(("one stage", "two stages"), key=lambda method: row[method]["mean"])
@@ -194,7 +194,7 @@ def findings(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def markdown(result: Mapping[str, Any]) -> str:
-    """The one-page summary."""
+    """Write the one-page summary."""
     lines = ["# labeldp demo", "", f"Accuracy on true test labels in percent, mean ± standard deviation over {result['seeds']} seeds.", ""]
     heads = ["eps", *METHODS]
     for task, about in TASKS.items():
@@ -265,7 +265,7 @@ def _run_record(score: Score) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """The versions that the numbers depend on."""
+    """Return the versions on which the numbers depend."""
     from importlib.metadata import version
 
     return {"python": platform.python_version(), **{name: version(name) for name in ("labeldp", "numpy", "scikit-learn")}}
@@ -293,7 +293,7 @@ def show(result: Mapping[str, Any], console: Console) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line of the demo."""
+    """Run the demo's command line."""
     parser = argparse.ArgumentParser(prog="python -m labeldp.app.demo", description="Train on two real data sets at eps = 1, 2, 4.")
     parser.add_argument("--out", default="demo-out", help="folder for summary.md and summary.json")
     parser.add_argument("--seeds", type=int, default=8, help="how many seeds to average over")

@@ -24,7 +24,7 @@ COMPARED = ("rr", "subset", "split", "alibi")
 
 @dataclass(frozen=True)
 class LawAtBudget:
-    """What one law gives for one row under a uniform prior.
+    """The utility of one law for one row under a uniform prior.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class LawAtBudget:
 
 @dataclass(frozen=True)
 class Advantage:
-    """What an attacker can gain at a budget: above guessing the likeliest label, over all priors."""
+    """The largest gain of an attacker at a budget over guessing the likeliest label, over all priors."""
 
     epsilon: float
     attacker_advantage: float
@@ -64,7 +64,7 @@ class Advantage:
 
 @dataclass(frozen=True)
 class CapAtBudget:
-    """What one cap of rows per unit leaves: more rows of each unit, or more epsilon for each row.
+    """The utility of one cap on rows per unit: a higher cap keeps more rows, a lower one leaves more epsilon for each row.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class CapAtBudget:
 
 @dataclass(frozen=True)
 class Plan:
-    """The comparison, and why the recommended law is recommended; with rows per unit also of caps."""
+    """The comparison of laws with reasons for the recommended ones; with rows per unit, also the comparison of caps."""
 
     n_classes: int
     rows: int | None
@@ -103,11 +103,11 @@ class Plan:
     caps: tuple[CapAtBudget, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
-        """JSON-ready data."""
+        """Return the plan as JSON-ready data."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """For people."""
+        """Format the plan as text for people."""
         laws = [asdict(item) | {"": _mark(item.recommended)} for item in self.laws]
         worth = ("epsilon", "attacker_advantage", *(("rows_worth",) if self.rows else ()))
         parts = [table_text((*_LAW_COLUMNS, ""), laws), table_text(worth, [asdict(b) for b in self.budgets]), "\n".join(self.reasons)]
@@ -204,7 +204,7 @@ def plan(
 
 
 def _compared(n_classes: int, epsilon: float, cap: int, more: Sequence[str]) -> dict[str, Law]:
-    """The laws of one row, by the names that they were asked for by."""
+    """Make the laws to compare for one row, by the names under which they were requested."""
     per_row = per_row_epsilon(epsilon, cap)
     found = {name: law_named(name, n_classes, per_row) for name in (*COMPARED, *more)}
     for law in found.values():
@@ -230,7 +230,7 @@ def _caps(n_classes: int, epsilon: float, rows_per_unit: Mapping[int, int], more
 
 
 def parse_rows_per_unit(text: str) -> dict[int, int]:
-    """The histogram of ROWS:UNITS[,...]."""
+    """Parse the histogram ROWS:UNITS[,...]."""
     try:
         return {int(rows): int(units) for rows, units in (part.split(":") for part in text.split(","))}
     except ValueError:
@@ -238,7 +238,7 @@ def parse_rows_per_unit(text: str) -> dict[int, int]:
 
 
 def count_rows_per_unit(source: Any, unit: str) -> dict[int, int]:
-    """How many units of a table have so many rows; units are public, and no other column is read.
+    """Count how many units of a table have each number of rows. Units are public, and no other column is read.
 
     Parameters
     ----------
@@ -262,7 +262,7 @@ def count_rows_per_unit(source: Any, unit: str) -> dict[int, int]:
 
 
 def advantage(epsilon: float, n_classes: int) -> float:
-    """Largest gain of an attacker over guessing, for any prior over at most this many classes."""
+    """Compute the largest gain of an attacker over guessing, for any prior over at most this many classes."""
     shrink = math.exp(-epsilon)  # of E = e^epsilon, so that no epsilon overflows
     best = 1 + math.sqrt(math.exp(min(epsilon, 80.0)))
     candidates = {2, n_classes, *(min(max(int(best) + step, 2), n_classes) for step in (-1, 0, 1, 2))}
@@ -270,7 +270,8 @@ def advantage(epsilon: float, n_classes: int) -> float:
 
 
 def _best(laws: Mapping[str, Law]) -> str:
-    """The most informative; the first of those that are so up to a thousandth: of equal ones rounding would choose."""
+    """Name the most informative law. Of laws within a thousandth of the best it is the first, since rounding would decide between equal
+    ones."""
     scores = {name: _bits(law) for name, law in laws.items()}
     return next(name for name, score in scores.items() if score >= max(scores.values()) * (1 - 1e-3))
 
@@ -285,7 +286,7 @@ def _line(name: str, law: Law, epsilon: float, *, recommended: bool) -> LawAtBud
 
 
 def _chances(law: Law) -> tuple[float, float, float]:
-    """(output holds the label, mean size of the output, its likeliest member is the label), for a uniform label."""
+    """Compute for a uniform label: P(output holds the label), the output's mean size, P(its likeliest member is the label)."""
     n = law.n_classes
     if law.name == "split":
         # A side of a or b labels is the answer, and the label's own side with probability e^eps / (e^eps + 1).
@@ -303,7 +304,7 @@ def _chances(law: Law) -> tuple[float, float, float]:
 
 
 def _enumerated_chances(law: Law) -> tuple[float, float, float]:
-    """`_chances` of any law whose matrix can be built."""
+    """Compute `_chances` from the matrix of a law."""
     side, channel, outputs = law.side_row(), law.matrix(), law.outputs()
     rows = {name: np.broadcast_to(value, (len(outputs), *np.shape(value))) for name, value in side.items()}
     members = outputs if law.kind == "set" else law.members(outputs, rows)

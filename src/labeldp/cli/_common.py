@@ -43,7 +43,7 @@ Made = TypeVar("Made")
 
 
 class Commands(TyperGroup):
-    """Turns every error into one message and an exit code."""
+    """A group of commands that turns every error into one message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
@@ -115,7 +115,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def spec_of(kind: type[Made], options: Any, **more: object) -> Made:
-    """Make a specification from the options that are called as its fields, and from more values, which go before them.
+    """Make a specification from the options that have the names of its fields; `more` overrides them. Errors are usage errors.
 
     What is wrong with it is a usage error.
     """
@@ -124,7 +124,7 @@ def spec_of(kind: type[Made], options: Any, **more: object) -> Made:
 
 
 def usage(make: Callable[[], Made]) -> Made:
-    """A value made of options: what is wrong with it is a usage error."""
+    """Make a value of options; an InvalidInput becomes a usage error."""
     try:
         return make()
     except InvalidInput as error:
@@ -144,7 +144,7 @@ def print_json(facts: object) -> None:
 
 @contextlib.contextmanager
 def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar on stderr for people; nothing where stderr is no terminal."""
+    """Show progress bars on stderr; show nothing if stderr is no terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda phase, done, total: None
         return
@@ -205,7 +205,7 @@ LAW_NAMES = f"{', '.join(spellings())}; or your own: package.module:Class, which
 
 
 def law_of_text(text: str | None) -> str | None:
-    """A law's name; one of the user's own, as package.module:Class[:NUMBER], is imported and registered, and then has a name, too."""
+    """Return the name of a law. A user's own law, package.module:Class[:NUMBER], is imported and registered, which gives it a name."""
     found = None if text is None else _OWN_LAW.fullmatch(text)
     if text is None or found is None or text.partition(":")[0] in LAWS:
         return text
@@ -222,7 +222,7 @@ def law_of_text(text: str | None) -> str | None:
 
 
 def laws_of_texts(texts: list[str] | None) -> list[str]:
-    """The names of several laws."""
+    """Return the names of several laws."""
     return [name for name in map(law_of_text, texts or ()) if name is not None]
 
 
@@ -261,7 +261,7 @@ class LedgerOptions:
     budget: Budget = None
 
     def open(self, key: str | None = None) -> Any:
-        """The ledger."""
+        """Open the ledger."""
         from labeldp.app._ledger import ledger_at
 
         return usage(lambda: ledger_at(self.ledger, self.budget, key))
@@ -274,7 +274,7 @@ class SecretOptions(LedgerOptions):
     key: Key = None
 
     def open(self, key: str | None = None) -> Any:
-        """The ledger, which knows where the secret is."""
+        """Open the ledger with the place of its secret."""
         return super().open(self.key)
 
 
@@ -286,7 +286,7 @@ class ClassOptions:
     classes_file: Annotated[Path | None, typer.Option(help="The same in a file, one a line.")] = None
 
     def listed(self, *, null_class: bool = False, infer: bool = False) -> Sequence[object] | None:
-        """The declared classes, or "infer"; None where neither is given."""
+        """Return the declared classes, or "infer"; None if neither is given."""
         from labeldp.custody._encode import INFER
 
         options = {"--classes": self.classes, "--classes-file": self.classes_file, "--infer-classes": infer or None}
@@ -303,7 +303,7 @@ class ClassOptions:
         return [*(names or ()), *([None] if null_class else [])]
 
     def required(self, *, null_class: bool = False, infer: bool = False) -> Sequence[object]:
-        """The classes, where a command cannot go on without."""
+        """Return the classes; none is a usage error."""
         from labeldp.custody._encode import undeclared
 
         found = self.listed(null_class=null_class, infer=infer)
@@ -340,7 +340,7 @@ class PriorOptions:
     trust: Trust = None
 
     def value(self) -> Any:
-        """The prior, or None."""
+        """Make the prior; None if no option asks for one."""
         from labeldp.app._model import prior_of
 
         columns, key, features = split(self.prior), split(self.prior_key), split(self.prior_features)
@@ -356,7 +356,7 @@ class EngineOptions:
 
 
 def lines_of(file: Path) -> list[str]:
-    """The lines of a text file."""
+    """Read the lines of a text file."""
     try:
         return file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
@@ -364,12 +364,12 @@ def lines_of(file: Path) -> list[str]:
 
 
 def split(listed: str | None) -> list[str] | None:
-    """The parts of A,B,C."""
+    """Split A,B,C into its parts."""
     return None if listed is None else [name.strip() for name in listed.split(",")]
 
 
 def numbers_of(text: str) -> list[float]:
-    """The numbers of 0.5,1,2."""
+    """Parse 0.5,1,2."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:

@@ -135,7 +135,7 @@ def aggregate(
     redraw: Redraw = False,
     as_json: Json = False,
 ) -> None:
-    """Ask for the labels of groups of rows: a private histogram or vote of each group. Each row is protected by itself."""
+    """Ask for the labels of groups of rows: a private histogram or vote of each group. The unit of protection is one row."""
     from labeldp.app._aggregate import aggregate as run
 
     spec, record = asked.spec(), ledger.open()

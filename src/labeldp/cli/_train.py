@@ -165,14 +165,14 @@ def train(
 
 
 def left_out_text(facts: Mapping[str, Any]) -> str:
-    """How many rows were over their unit's cap, as a sentence; those of a release are in its table no more."""
+    """Say how many rows were over their unit's cap. Those of a release are no longer in its table."""
     over = facts["rows_over_the_cap"]
     where = " when the table was released" if facts["trained_on"] == "released table" else ""
     return f" {over:,} rows over the cap were left out{where}." if over else ""
 
 
 def charge_text(facts: Mapping[str, Any], ledger: str) -> str:
-    """What a training was charged, as sentences."""
+    """Say what the training was charged."""
     if facts["trained_on"] != "raw labels":
         return "Nothing was drawn, nothing was charged."
     paid = [each["epsilon"] for each in facts["receipts"] if not each.get("repeated")]
@@ -181,7 +181,7 @@ def charge_text(facts: Mapping[str, Any], ledger: str) -> str:
 
 
 def quality_text(facts: Mapping[str, Any]) -> str:
-    """What is known of the model's accuracy and log-loss, each beside a constant's, as sentences."""
+    """State the estimated accuracy and log-loss of the model, each beside that of a constant."""
     if facts["estimated_accuracy"] is None:
         return ""
     if not facts["estimated_accuracy"]["tells"]:
@@ -195,14 +195,14 @@ def quality_text(facts: Mapping[str, Any]) -> str:
 
 
 def _measured(found: Mapping[str, Any], interval: bool = True) -> str:
-    """A number, inside of its interval, where an unbiased estimate need not be."""
+    """Format an estimate, clipped to its interval: an unbiased estimate may lie outside of it."""
     low, high = found["low"], found["high"]
     value = f"{min(max(found['value'], low), high):.3f}"
     return f"{value} ({low:.3f} to {high:.3f})" if interval else value
 
 
 def clusters_text(asked: Mapping[str, Any] | None) -> str:
-    """How many clusters were asked, and how far their answers can be trusted, as a sentence."""
+    """State how many clusters were asked, and how reliable their answers are."""
     if asked is None:
         return ""
     if "deviation" in asked:
@@ -242,7 +242,7 @@ class UnitCounts:
     rows_per_unit: Annotated[str | None, typer.Option(help="The same in numbers: ROWS:UNITS[,...], as 1:5000,2:800.")] = None
 
     def value(self) -> dict[int, int] | None:
-        """How many units have each number of rows; None where nothing is said."""
+        """Count the units with each number of rows; None if no option says so."""
         from labeldp.app.plan import count_rows_per_unit, parse_rows_per_unit
 
         text = self.rows_per_unit
