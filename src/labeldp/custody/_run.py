@@ -17,8 +17,7 @@ from labeldp.custody._request import Account, Request
 from labeldp.custody._table_rows import TableRows
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.evidence import NoisyLabels
-from labeldp.evidence._block import places_of
-from labeldp.evidence._noisy import derived
+from labeldp.evidence._noisy import derived, places_of
 from labeldp.laws._base import Array, Law
 from labeldp.ledger._entries import Part
 from labeldp.ledger._run_store import ROWS, RunStore

@@ -34,7 +34,7 @@ from torch.nn import functional
 from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
-from labeldp.evidence._block import CELLS
+from labeldp.evidence._noisy import CELLS
 from labeldp.laws import RandomizedResponse, RRTopK, RRWithPrior
 from labeldp.laws import _sets as sets
 

@@ -4,10 +4,16 @@
 All that a learner can use of an output is the likelihood vector L[y] = P[output | y], known up to a factor a row. It needs no inverse,
 works where the law is not invertible, and mixes rows of different laws, stages and budgets: likelihoods of independent draws multiply.
 Nothing here can leak: everything is a function of what has already been released.
+
+In files a row's evidence is bytes: its output and then its side arrays by name, little-endian, without padding (`Law.layout` gives types
+and shapes). Noisy labels as an Arrow table have the facts that all rows share in the schema's metadata, a binary column a block, and a
+proof a row: a public hash of the shared facts, the row's ids and all of its evidence. Rows may be left out, sorted and joined with other
+columns, but one that was changed is found.
 """
 
+import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,16 +25,69 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from labeldp._hash import array_digest, digest, public_hash, sortable
 from labeldp._rounding import sum_up
 from labeldp.errors import InvalidInput
-from labeldp.evidence._block import CELLS, Block, merge, read_only
 from labeldp.laws import _sets as sets
+from labeldp.laws import law_from_dict
 from labeldp.laws._base import Array, Law
 from labeldp.receipt import DECLARED, PrivacySpent, Receipt, spent_in_sequence, spent_together
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
+CELLS = 1 << 22  # float64 cells in one batch of likelihoods: 32 MiB
 ORDERS = ("labels", "file", "drawn")
+METADATA_KEY = b"labeldp"
+PROOF = "proof"
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Draws of one law under one receipt.
+
+    Attributes
+    ----------
+    law : Law
+    outputs : (m,) int32 or (m, ceil(K/8)) uint8
+        As the law released them.
+    side : dict of arrays, first axis m
+        What the law must know of each row's prior.
+    rows : (m,) int64, all different
+        Position of each draw in the `NoisyLabels` that holds the block.
+    receipt : Receipt
+    stage : str
+        Name of the round that drew it.
+    """
+
+    law: Law
+    outputs: Array
+    side: Mapping[str, Array]
+    rows: NDArray[np.int64]
+    receipt: Receipt
+    stage: str = ""
+
+    def at(self, index: slice | NDArray[np.integer], rows: NDArray[np.int64]) -> "Block":
+        """Choose the draws at these places, and say at which rows they stand."""
+        return replace(self, outputs=self.outputs[index], side={k: v[index] for k, v in self.side.items()}, rows=rows)
+
+    def read_only(self) -> "Block":
+        """Copy the block to arrays that cannot be written to."""
+        side = {name: read_only(values) for name, values in self.side.items()}
+        return replace(self, outputs=read_only(self.outputs), side=side, rows=read_only(self.rows))
+
+    @property
+    def invertible(self) -> NDArray[np.bool_]:
+        """Mark draws with an unbiased estimator: (m,) bool. Cost O(m) where set membership says all of an output, else O(m K)."""
+        known = np.isfinite(self.law.inclusion(self.outputs, self.side)[0])
+        if type(self.law).weights is Law.weights or known.all():
+            return known
+        parts = [np.isfinite(part.law.weights(part.outputs, part.side)).all(axis=1) for part in self.batches()]
+        return np.asarray(known | np.concatenate(parts))
+
+    def batches(self) -> Iterator["Block"]:
+        """Cut the block so that (rows, K) float64 stays small."""
+        step = max(1, CELLS // self.law.n_classes)
+        for start in range(0, len(self.rows), step):
+            yield self.at(slice(start, start + step), self.rows[start : start + step])
 
 
 class Records(Protocol):
@@ -506,10 +565,27 @@ class NoisyLabels:
     # Files ------------------------------------------------------------------------------------------------------------------------
 
     def to_table(self) -> "pa.Table":
-        """Write an Arrow table that `from_table` reads: ids, an evidence column a block, a proof a row, shared facts in the metadata."""
-        from labeldp.evidence import _table as table
+        """Write an Arrow table that `from_table` reads: ids, an evidence column a block, a proof a row, shared facts in the metadata.
 
-        return table.write(self.ids, self.explicit_ids, self.classes, self.blocks, self.behind, by_hand=not self._drawn)
+        The columns are id (or id_0, id_1, ...), evidence_0, evidence_1, ... and proof; a row that a block lacks is null there.
+        """
+        import pyarrow as pa
+
+        ids = [("id", self.ids)] if self.ids.ndim == 1 else [(f"id_{j}", self.ids[:, j]) for j in range(self.ids.shape[1])]
+        columns = {name: pa.array(values) for name, values in ids}
+        found = [block_facts(block) for block in self.blocks]
+        facts: dict[str, object] = {"format": FORMAT, "classes": plain(self.classes), "explicit_ids": self.explicit_ids, "blocks": found}
+        facts |= {"behind": [receipt.to_dict() for receipt in self.behind]} if self.behind else {}
+        facts |= {} if self._drawn else {"by_hand": True}
+        facts |= {"ids": list(columns), "repeats": _repeats(self.ids)}
+        pieces = []
+        for i, (block, place) in enumerate(zip(self.blocks, self._places, strict=True)):
+            raw, present = np.zeros((self.n_rows, record_type(block.law).itemsize), np.uint8), place >= 0
+            raw[block.rows] = pack(block.law, block.outputs, block.side)
+            columns[f"evidence_{i}"] = to_arrow(raw, present)
+            pieces.append((raw, present))
+        columns[PROOF] = pa.array(_proof(facts, self.ids, pieces))
+        return pa.table(columns).replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
 
     @classmethod
     def from_table(cls, table: "pa.Table") -> Self:
@@ -520,11 +596,28 @@ class NoisyLabels:
         InvalidInput
             The metadata is gone, a row's id or evidence is not what was written, or a row occurs more often than it did.
         """
-        from labeldp.evidence import _table as stored
-
-        parts, by_hand = stored.read(table)
-        noisy = cls(*parts, order="file")
-        return noisy if by_hand else as_drawn(noisy)
+        facts = read_facts((table.schema.metadata or {}).get(METADATA_KEY))
+        names = [str(name) for name in facts.get("ids", ())]
+        wanted = [*names, *(f"evidence_{i}" for i in range(len(facts["blocks"]))), PROOF]
+        if not names or not set(wanted) <= set(table.column_names):
+            raise InvalidInput(f"Expected a table written by NoisyLabels.to_table, with the columns {', '.join(wanted)}. Write it again.")
+        columns = [_id_values(table[name]) for name in names]
+        ids = columns[0] if names == ["id"] else np.column_stack(columns)
+        laws = [law_from_dict(found["law"]) for found in facts["blocks"]]
+        pieces = [_whole(table[f"evidence_{i}"], record_type(law).itemsize) for i, law in enumerate(laws)]
+        good = _proof(facts, ids, pieces) == _numbers(table[PROOF])
+        if not good.all():
+            raise InvalidInput(
+                f"Expected the evidence that was written, got another in row {int(np.argmin(good))}: ids or evidence were changed. Read "
+                "the table that NoisyLabels.to_table or save wrote. Labels that another mechanism drew are declared: "
+                "NoisyLabels.from_labels."
+            )
+        if not facts["repeats"] and _repeats(ids):
+            raise InvalidInput("Expected each row once, as it was written, got one twice: evidence counts once. Drop repeated rows.")
+        blocks = tuple(_read_block(law, *piece, found) for law, piece, found in zip(laws, pieces, facts["blocks"], strict=True))
+        behind = tuple(Receipt.from_dict(receipt) for receipt in facts.get("behind", ()))
+        noisy = cls(table.num_rows, tuple(facts["classes"]), blocks, ids, bool(facts["explicit_ids"]), behind, "file")
+        return noisy if facts.get("by_hand") else as_drawn(noisy)
 
     def save(self, path: str | Path) -> None:
         """Write `to_table()` as a Parquet file."""
@@ -589,7 +682,7 @@ def concat(parts: Sequence[NoisyLabels]) -> NoisyLabels:
     behind = _distinct([receipt for part in parts for receipt in part.behind])
     order = max((part.order for part in parts), key=ORDERS.index)
     explicit = all(part.explicit_ids for part in parts)
-    whole = NoisyLabels(int(starts[-1]), first.classes, merge(blocks), ids, explicit, behind, order)
+    whole = NoisyLabels(int(starts[-1]), first.classes, _merged(blocks), ids, explicit, behind, order)
     return as_drawn(whole) if all(part._drawn for part in parts) else whole
 
 
@@ -632,3 +725,170 @@ def _as_prior(prior: ArrayLike, n_rows: int, n_classes: int) -> NDArray[np.float
     if array.shape not in {(n_rows, n_classes), (n_classes,)} or not np.all((array >= 0) & (array < np.inf)):
         raise InvalidInput(f"{wanted} shape {array.shape}.")
     return np.broadcast_to(array, (n_rows, n_classes))
+
+
+def places_of(ids: Array, known: Array) -> NDArray[np.int64]:
+    """Find where each of these ids stands among the known ones, whatever type either came in: (n,), -1 for those that do not."""
+    if ids.ndim == 2 and "O" in known.dtype.kind + ids.dtype.kind:
+        known, ids = known.astype(np.str_), ids.astype(np.str_)
+    if {known.dtype.kind, ids.dtype.kind} == set("iu"):  # the same numbers, so they fit both; together they would become floats
+        ids = ids.astype(known.dtype)
+    _, inverse = np.unique(np.concatenate([known, ids]), axis=0 if ids.ndim == 2 else None, return_inverse=True)
+    codes = inverse.reshape(-1)
+    place = np.full(codes.max(initial=-1) + 1, -1)
+    place[codes[: len(known)]] = np.arange(len(known))
+    return np.asarray(place[codes[len(known) :]])
+
+
+def _merged(blocks: Sequence[Block]) -> tuple[Block, ...]:
+    """Join blocks of the same law, receipt and stage."""
+    groups: dict[tuple[Law, str, str], list[Block]] = {}
+    for block in blocks:
+        groups.setdefault((block.law, block.receipt.run_id, block.stage), []).append(block)
+    return tuple(group[0] if len(group) == 1 else _join(group) for group in groups.values())
+
+
+def _join(group: Sequence[Block]) -> Block:
+    side = {name: np.concatenate([block.side[name] for block in group]) for name in group[0].side}
+    outputs = np.concatenate([block.outputs for block in group])
+    return replace(group[0], outputs=outputs, side=side, rows=np.concatenate([block.rows for block in group]))
+
+
+def read_only(array: Array) -> Array:
+    """Put an array into memory that no flag makes writable: copied once, O(n), and not again. Python objects keep a flag."""
+    if array.dtype.hasobject:
+        found = array.view()
+        found.flags.writeable = False
+        return found
+    return array if _fixed(array) else np.ndarray(array.shape, array.dtype, array.tobytes())
+
+
+def _fixed(array: Array) -> bool:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    memory: Any = array.base
+    if type(memory) is not bytes or array.flags.writeable:  # an array out of a pickle has bytes of its own, and writes to them
+        return False
+    try:
+        array.flags.writeable = True
+    except ValueError:
+        return True
+    array.flags.writeable = False
+    return False
+
+
+# Bytes -------------------------------------------------------------------------------------------------------------------------------
+
+
+def record_type(law: Law) -> np.dtype[np.void]:
+    """Make the type of the packed record of one row."""
+    layout = law.layout()
+    names = ["output", *sorted(name for name in layout if name != "output")]
+    return np.dtype([(name, np.dtype(layout[name][0]).newbyteorder("<"), layout[name][1]) for name in names])
+
+
+def pack(law: Law, outputs: Array, side: Mapping[str, Array]) -> NDArray[np.uint8]:
+    """Pack every row's output and side into bytes: (n, width) uint8."""
+    records = np.empty(len(outputs), record_type(law))
+    for name in records.dtype.names or ():
+        records[name] = outputs if name == "output" else side[name]
+    return records.view(np.uint8).reshape(len(outputs), records.dtype.itemsize)
+
+
+def unpack(law: Law, raw: NDArray[np.uint8]) -> tuple[Array, dict[str, Array]]:
+    """Unpack outputs and side from (n, width) uint8."""
+    kind = record_type(law)
+    if raw.ndim != 2 or raw.shape[1] != kind.itemsize:
+        raise InvalidInput(f"Expected {kind.itemsize} bytes of evidence a row for {law}, got {raw.shape[1:]}: the file is damaged.")
+    records = np.ascontiguousarray(raw).view(kind).reshape(len(raw))
+    native = {name: records[name].astype(records[name].dtype.newbyteorder("=")) for name in kind.names or ()}
+    return native.pop("output"), native
+
+
+def to_arrow(raw: NDArray[np.uint8], present: NDArray[np.bool_] | None = None) -> "pa.Array":
+    """Make an Arrow array of fixed-size binary of rows of bytes; `present` marks rows that are not null."""
+    import pyarrow as pa
+
+    validity = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little").tobytes())
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(raw.shape[1]), len(raw), [validity, pa.py_buffer(np.ascontiguousarray(raw))])
+
+
+def from_arrow(column: "pa.Array | pa.ChunkedArray", width: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """Read the (m, width) bytes of the rows that are not null, and (n,) bool that marks them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    present = np.asarray(pc.is_valid(column))
+    found = column.drop_null().cast(pa.binary())
+    chunks = found.chunks if isinstance(found, pa.ChunkedArray) else [found]
+    parts = [_chunk_bytes(chunk, width) for chunk in chunks if len(chunk)]
+    return (np.concatenate(parts) if parts else np.empty((0, width), np.uint8)), present
+
+
+def _chunk_bytes(chunk: "pa.Array", width: int) -> NDArray[np.uint8]:
+    offsets = np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset : chunk.offset + len(chunk) + 1]
+    if not np.array_equal(np.diff(offsets), np.full(len(chunk), width)):
+        raise InvalidInput(f"Expected {width} bytes of evidence in every row: the evidence column was cut or belongs to another law.")
+    return np.frombuffer(chunk.buffers()[2], np.uint8)[offsets[0] : offsets[-1]].reshape(len(chunk), width)
+
+
+# As an Arrow table -------------------------------------------------------------------------------------------------------------------
+
+
+def block_facts(block: Block) -> dict[str, object]:
+    """Describe what all rows of a block share, as JSON-ready data."""
+    return {"law": block.law.to_dict(), "receipt": block.receipt.to_dict(), "stage": block.stage}
+
+
+def read_facts(raw: bytes | str | None) -> dict[str, Any]:
+    """Read the shared facts, checked for a format that this version reads."""
+    try:
+        facts = json.loads(raw) if raw else {}
+    except ValueError:
+        facts = {}
+    if facts.get("format") != FORMAT:
+        raise InvalidInput(f"Expected labeldp evidence of format {FORMAT} in the table's metadata, got {facts.get('format', 'none')}.")
+    return dict(facts)
+
+
+def plain(values: tuple[object, ...]) -> list[object]:
+    """Turn class values into JSON-ready Python values."""
+    return [value.item() if isinstance(value, np.generic) else value for value in values]
+
+
+def _id_values(column: "pa.ChunkedArray") -> Array:
+    import pyarrow as pa
+
+    return np.asarray(column.to_pylist() if pa.types.is_string(column.type) else column.to_numpy())
+
+
+def _read_block(law: Law, raw: NDArray[np.uint8], present: NDArray[np.bool_], facts: dict[str, Any]) -> Block:
+    outputs, side = unpack(law, raw[present])
+    return Block(law, outputs, side, np.flatnonzero(present), Receipt.from_dict(facts["receipt"]), str(facts["stage"]))
+
+
+def _whole(column: "pa.ChunkedArray", width: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """Read the bytes of all rows, zero where there are none, and where there are some."""
+    found, present = from_arrow(column, width)
+    raw = np.zeros((len(present), width), np.uint8)
+    raw[present] = found
+    return raw, present
+
+
+def _proof(facts: dict[str, Any], ids: Array, pieces: Sequence[tuple[NDArray[np.uint8], NDArray[np.bool_]]]) -> NDArray[np.uint64]:
+    """Hash what all rows share, and each row's ids and evidence: (n,) uint64."""
+    shared = {name: facts[name] for name in ("classes", "explicit_ids", "blocks", *(["by_hand"] if "by_hand" in facts else []))}
+    salt = "proof/" + digest(shared | {"behind": facts.get("behind", [])})
+    return public_hash(salt, ids, *(part for raw, present in pieces for part in (present.astype(np.int64), raw)))
+
+
+def _numbers(column: "pa.ChunkedArray") -> NDArray[np.uint64]:
+    import pyarrow as pa
+
+    if not pa.types.is_uint64(column.type) or column.null_count:
+        raise InvalidInput(f"Expected a number of 64 bits in every row of column {PROOF!r}, got something else. Write the table again.")
+    return np.asarray(column.to_numpy())
+
+
+def _repeats(ids: Array) -> bool:
+    return len(np.unique(sortable(ids), axis=0)) < len(ids)

@@ -11,7 +11,7 @@ import numpy as np
 from labeldp._rounding import exact
 from labeldp.errors import LedgerError
 from labeldp.evidence import Block
-from labeldp.evidence._block import pack, places_of
+from labeldp.evidence._noisy import pack, places_of
 from labeldp.laws._base import Array
 from labeldp.ledger._entries import GENESIS, Balance, History, Part, Row, RunRecord, apply, entry_hash, parts_digest
 from labeldp.ledger._events import per_row_epsilon

@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
 from labeldp.evidence import Block, NoisyLabels, concat
-from labeldp.evidence._block import from_arrow, record_type, unpack
-from labeldp.evidence._noisy import as_drawn, derived
-from labeldp.evidence._table import FORMAT
+from labeldp.evidence._noisy import FORMAT, as_drawn, derived, from_arrow, record_type, unpack
 from labeldp.laws import Law, law_from_dict
 from labeldp.ledger._ledger import Ledger, as_ledger
 from labeldp.receipt import Receipt

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from labeldp.custody._batches import BatchDraw, Ids, SecondPass, filtered
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
-from labeldp.evidence._block import pack, record_type
+from labeldp.evidence._noisy import pack, record_type
 from labeldp.laws import Law
 from labeldp.tables._priors import OpenPrior, weights_of
 from labeldp.tables._spec import ReleaseSpec

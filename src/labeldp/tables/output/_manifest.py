@@ -10,7 +10,7 @@ from typing import Any
 from labeldp.custody._draw import law_per_row
 from labeldp.custody._staged import stage_name
 from labeldp.errors import InvalidInput
-from labeldp.evidence._table import FORMAT, plain
+from labeldp.evidence._noisy import FORMAT, plain
 from labeldp.laws import Law, law_from_dict
 from labeldp.receipt import Receipt
 from labeldp.tables._spec import ReleaseSpec
