@@ -65,7 +65,7 @@ def release(engine: str, table: Any, source: Path, place: Path) -> None:
 def release_when_told(source: Path, place: Path) -> None:
     """One attempt in this process; a line says when everything that it needs is imported."""
     import labeldp.app._release
-    import labeldp.custody._charge  # noqa: F401
+    import labeldp.custody._request  # noqa: F401
 
     print("ready", flush=True)
     release("local", None, source, place)

@@ -4,9 +4,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from labeldp.custody import _door as door
+from labeldp.custody import _run as door
+from labeldp.custody._encode import RowIds
 from labeldp.custody._request import Account
-from labeldp.custody._row_ids import RowIds
 from labeldp.custody._run import Run
 from labeldp.custody._stream import TablePin
 from labeldp.laws import Law
@@ -17,7 +17,7 @@ from labeldp.receipt import Receipt
 def open_run(
     labels: Any, *, classes: Sequence[object], epsilon: float, laws: dict[str, object], rows: RowIds | None = None, **facts: Any
 ) -> Run:
-    """`labeldp.custody._door.open_run`; further facts are the account's, or digests."""
+    """`labeldp.custody._run.open_run`; further facts are the account's, or digests."""
     digests = {name: facts.pop(name) for name in ("prior_digest", "public_digest") if name in facts}
     return door.open_run(labels, classes, Account(**facts), rows, epsilon=epsilon, laws=laws, **digests)
 

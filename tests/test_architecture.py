@@ -158,9 +158,9 @@ def test_secret_randomness_is_drawn_in_custody_only() -> None:
 
 ONE_DOOR = {
     r".*\.sample": ("laws", "testing.py", "custody/_draw.py"),
-    r"query\.release": ("custody/_answers.py",),
-    r"encode": ("custody/_door.py", "custody/_answers.py", "custody/_aggregation.py", "protocol/metrics.py", "datasets"),
-    r"derive_key": ("custody/_batches.py", "custody/_draw.py", "ledger/_rowset.py"),
+    r"query\.release": ("custody/_aggregation.py",),
+    r"encode": ("custody/_run.py", "custody/_aggregation.py", "protocol/metrics.py", "datasets"),
+    r"derive_key": ("custody/_request.py", "custody/_draw.py", "ledger/_rowset.py"),
 }
 """Who alone samples laws and queries, reads raw labels (metrics score by them, data sets are public), and makes keys."""
 

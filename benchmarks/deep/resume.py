@@ -26,8 +26,8 @@ import torch
 
 import labeldp
 from benchmarks.common import RESULTS, Run, load_json, machine, parser, save_json
-from labeldp.custody import _batches as worker
-from labeldp.custody import _charge as charge
+from labeldp.custody import _draw as worker
+from labeldp.custody import _request as charge
 from labeldp.custody import _run as run
 from labeldp.deep import TorchClassifier, models
 from labeldp.deep import _loop as loop

@@ -17,10 +17,9 @@ import labeldp as ldp
 from benchmarks.deep.data import Data
 from benchmarks.deep.nets import build
 from benchmarks.deep.recipes import Method, Training
-from labeldp.custody._door import open_run
 from labeldp.custody._draw import Prior
 from labeldp.custody._request import Account
-from labeldp.custody._run import Run
+from labeldp.custody._run import Run, open_run
 from labeldp.deep import Form, debias_weights, evidence_of
 from labeldp.deep._loop import Epoch, Placement, predict, train
 from labeldp.errors import SeededNoiseWarning

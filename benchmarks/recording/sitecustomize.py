@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-MODULE = "labeldp.custody._batches"
+MODULE = "labeldp.custody._draw"
 
 
 class _Watch(importlib.abc.MetaPathFinder):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from labeldp.app._model import PriorModel
     from labeldp.app._release import release
     from labeldp.custody._aggregation import aggregate
-    from labeldp.custody._door import privatize
+    from labeldp.custody._run import privatize
     from labeldp.errors import (
         BudgetExceeded,
         DomainLeakWarning,
@@ -96,7 +96,7 @@ _HOME = {
     "ReleaseSpec": "labeldp.tables._spec",
     "SeededNoise": "labeldp.noise._words",
     "aggregate": "labeldp.custody._aggregation",
-    "privatize": "labeldp.custody._door",
+    "privatize": "labeldp.custody._run",
     "read_noisy": "labeldp.tables._evidence",
     "release": "labeldp.app._release",
 }

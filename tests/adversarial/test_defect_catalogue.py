@@ -25,8 +25,8 @@ from sklearn.model_selection import GridSearchCV, KFold
 from tests.runs import open_run
 
 import labeldp as ldp
-from labeldp.custody import _batches as worker_module
-from labeldp.custody._row_ids import RowIds
+from labeldp.custody import _draw as worker_module
+from labeldp.custody._encode import RowIds
 from labeldp.laws import LAWS, register_law
 from labeldp.laws import _sets as sets
 from labeldp.laws import _words as words

@@ -19,7 +19,6 @@ from tests.cli.commands import run
 from tests.corpus.world import same_entropy
 
 import labeldp
-from labeldp.custody import _batches as worker
 from labeldp.custody import _draw as drawing
 
 N = 400
@@ -78,7 +77,8 @@ def left_behind(world: Path) -> dict[str, bytes]:
 
 
 def looks_at_no_label(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(worker, "draw", lambda law, codes, *rest: drawing.draw(law, np.zeros_like(codes), *rest))
+    draw = drawing.draw
+    patch.setattr(drawing, "draw", lambda law, codes, *rest: draw(law, np.zeros_like(codes), *rest))
 
 
 @pytest.mark.parametrize("command", [release, release_with_prior, stages, train], ids=lambda command: command.__name__)

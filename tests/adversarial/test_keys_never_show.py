@@ -24,11 +24,9 @@ from tests.cli.commands import SENTINEL, run
 from tests.runs import open_run, table_pin
 
 import labeldp as ldp
-from labeldp.custody._answers import GroupQuestion, answer_groups
-from labeldp.custody._batches import RunSecret
-from labeldp.custody._charge import begin, fresh_secret
-from labeldp.custody._request import Account, Request
-from labeldp.custody._row_ids import RowIds
+from labeldp.custody._aggregation import GroupQuestion, answer_groups
+from labeldp.custody._encode import RowIds
+from labeldp.custody._request import Account, Request, RunSecret, begin, fresh_secret
 from labeldp.custody._stream import TableDraw
 from labeldp.noise._secrets import Key, KeySource, Secret
 
@@ -194,7 +192,7 @@ def test_no_variable_of_any_frame_shows_a_key(
         ldp.privatize(LABELS, law, classes=CLASSES, dataset="d", ids=ids, unit=IDS // 2, max_rows_per_unit=1, ledger=record)
         ldp.aggregate(LABELS, ldp.aggregates.Vote(3, 1.0, 2), IDS % 2, classes=CLASSES, dataset="e", ids=ids, ledger=record)
     assert {"draw", "pin", "aggregate", "secret"} <= watch.kinds and len(shown) > 500
-    assert {"_words.encryptor.key", "_secrets.__init__.material", "_charge._charge.secret"} <= shown.keys()
+    assert {"_words.encryptor.key", "_secrets.__init__.material", "_request._charge.secret"} <= shown.keys()
     assert shown_keys(watch, shown) == []
 
 

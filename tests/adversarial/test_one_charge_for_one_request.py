@@ -16,7 +16,7 @@ from sklearn.naive_bayes import GaussianNB
 from tests.runs import open_run
 
 from labeldp import InvalidInput, LabelDPClassifier, Ledger, LedgerError, RandomizedResponse, RRWithPrior
-from labeldp.custody._row_ids import RowIds
+from labeldp.custody._encode import RowIds
 from labeldp.custody._run import Run
 
 N = 300
@@ -92,7 +92,7 @@ RACE = """
 import sys, time, numpy as np
 from labeldp import InvalidInput, Ledger, RandomizedResponse
 from tests.runs import open_run
-from labeldp.custody._row_ids import RowIds
+from labeldp.custody._encode import RowIds
 
 name, ledger = sys.argv[2], Ledger(sys.argv[1])
 run = open_run(

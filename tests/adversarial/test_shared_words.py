@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from labeldp.custody._row_ids import RowIds
+from labeldp.custody._encode import RowIds
 from labeldp.errors import InvalidInput
 from labeldp.laws import RandomizedResponse
 from labeldp.laws._exact import exp_floor

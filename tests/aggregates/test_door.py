@@ -21,8 +21,7 @@ from scipy import stats
 import labeldp as ldp
 from labeldp.aggregates import Aggregate, Histogram, Query, Vote
 from labeldp.app._ledger import accounts
-from labeldp.custody._aggregation import aggregate_batches
-from labeldp.custody._answers import GroupCounts
+from labeldp.custody._aggregation import GroupCounts, aggregate_batches
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, SeededNoiseWarning
 from labeldp.receipt import spent_together
 

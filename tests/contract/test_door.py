@@ -22,8 +22,8 @@ import pytest
 from tests.runs import open_run
 
 import labeldp as ldp
-from labeldp.custody._row_ids import RowIds
-from labeldp.custody._table_rows import keep_within_cap
+from labeldp.custody._encode import RowIds
+from labeldp.custody._run import keep_within_cap
 from labeldp.errors import LargeEpsilonWarning, LeftOutWarning
 from labeldp.evidence._noisy import as_drawn
 from labeldp.learn import ClusterPrior

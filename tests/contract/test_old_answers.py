@@ -30,7 +30,7 @@ from typer.testing import CliRunner
 
 import labeldp as ldp
 from labeldp.cli import app
-from labeldp.custody import _charge as charge
+from labeldp.custody import _request as charge
 from labeldp.errors import RawLabelsWarning, RepeatWarning
 from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier
 from labeldp.protocol import _estimator as estimator

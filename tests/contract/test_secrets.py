@@ -18,8 +18,8 @@ import pytest
 from tests.runs import open_run, table_pin
 
 import labeldp as ldp
-from labeldp.custody._charge import kept_secret
-from labeldp.custody._row_ids import RowIds
+from labeldp.custody._encode import RowIds
+from labeldp.custody._request import kept_secret
 from labeldp.ledger._run_store import RunStore
 from labeldp.noise import _secrets as secrets
 from labeldp.noise._secrets import KeySource, Secret, create_key_file, destroy_key_file, key_id, run_secret

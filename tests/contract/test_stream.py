@@ -13,7 +13,7 @@ from tests.runs import table_pin
 import labeldp as ldp
 from labeldp._hash import public_hash
 from labeldp.custody import _stream as stream
-from labeldp.custody._batches import SecondPass
+from labeldp.custody._draw import SecondPass
 from labeldp.ledger import _rowset as rowset
 from labeldp.ledger._ledger import RunRecord
 from labeldp.noise._words import Blocks, integers_or_names

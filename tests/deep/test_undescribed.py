@@ -13,7 +13,7 @@ from tests.naming import named
 from torch.utils.data import TensorDataset
 
 import labeldp as ldp
-from labeldp.custody import _batches as worker
+from labeldp.custody import _draw as worker
 from labeldp.deep import Recipe, TorchClassifier, augment, likelihood_loss, logs
 from labeldp.deep.models import Mlp
 

@@ -15,7 +15,7 @@ from tests.prior_models import JITTERY, Jittery, asked
 
 from labeldp.app._model import PriorModel
 from labeldp.app._release import Release, release
-from labeldp.custody import _charge as charge
+from labeldp.custody import _request as charge
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise

@@ -18,8 +18,8 @@ from tests.cli.commands import run
 
 import labeldp as ldp
 from labeldp.app.plan import plan
-from labeldp.custody._door import open_run
 from labeldp.custody._request import Account
+from labeldp.custody._run import open_run
 from labeldp.laws import LAWS, parse_law, spellings
 from labeldp.testing import check_law
 

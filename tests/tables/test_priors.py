@@ -23,8 +23,8 @@ from labeldp.app._model import PriorModel
 from labeldp.app._release import release
 from labeldp.app._train import InputsSpec, TrainSpec, train
 from labeldp.cli import app
-from labeldp.custody import _batches as worker
-from labeldp.custody import _charge as charge
+from labeldp.custody import _draw as worker
+from labeldp.custody import _request as charge
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPError, MissingExtra, ReleaseError
 from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._repair import orphans, repair

@@ -16,7 +16,7 @@ import pytest
 import labeldp as ldp
 from labeldp.app import stage
 from labeldp.app._release import Release, release
-from labeldp.custody import _batches as worker
+from labeldp.custody import _draw as worker
 from labeldp.custody import _stream as stream
 from labeldp.custody._staged import StageTurn
 from labeldp.errors import InvalidInput, LedgerError, ReleaseError

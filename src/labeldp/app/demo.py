@@ -104,7 +104,7 @@ def run_job(job: Job) -> Score:
 
 def fit(job: Job, X: Any, y: Any, n_classes: int) -> Any:
     """Fit the model of one job on features X (n, d) and labels y (n,) in 0..K-1."""
-    from labeldp.custody._door import privatize
+    from labeldp.custody._run import privatize
     from labeldp.laws import RandomizedResponse
     from labeldp.learn import LabelDPClassifier
     from labeldp.noise._words import SeededNoise

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from labeldp.custody._aggregation import aggregate, aggregate_batches, aggregate_best
-    from labeldp.custody._door import privatize
+    from labeldp.custody._run import privatize
 
 __all__ = ["aggregate", "aggregate_batches", "aggregate_best", "privatize"]
 
@@ -22,4 +22,4 @@ __all__ = ["aggregate", "aggregate_batches", "aggregate_best", "privatize"]
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("labeldp.custody._door" if name == "privatize" else "labeldp.custody._aggregation"), name)
+    return getattr(import_module("labeldp.custody._run" if name == "privatize" else "labeldp.custody._aggregation"), name)

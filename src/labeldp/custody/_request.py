@@ -1,21 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of private labels, as values: of which column, charged to which account, and what makes two requests the same."""
+"""What is asked of private labels, and its charge: charge it, pick a crashed run up again, or find the run that it repeats.
 
-from collections.abc import Mapping, Sequence
+A run's folder holds its stored half of the secret ("secret"; all of it where the ledger has no key source) and its pin (a keyed digest
+of the labelled input) until it settles; where the release secret is and its public id ("key"); and the public results of every step, so
+that a repeat reads them instead of drawing again. The folder exists before the charge; nothing is drawn before the charge.
+"""
+
+import logging
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NoReturn
 
 from labeldp import _validate
 from labeldp._hash import digest
-from labeldp.custody._encode import declare
-from labeldp.custody._row_ids import PLAIN, RowIds
-from labeldp.errors import InvalidInput, SeededNoiseWarning, UnrecordedWarning, warn
+from labeldp.custody._encode import PLAIN, RowIds, declare
+from labeldp.errors import (
+    InvalidInput,
+    LabelDPError,
+    LargeEpsilonWarning,
+    LedgerError,
+    RepeatWarning,
+    SeededNoiseWarning,
+    UnrecordedWarning,
+    warn,
+)
+from labeldp.ledger._charge import SameRequest
 from labeldp.ledger._events import AggregateDraw, LabelDraw
-from labeldp.ledger._ledger import Ledger, Spending, as_ledger
-from labeldp.noise._words import SeededNoise
+from labeldp.ledger._ledger import Ledger, RunRecord, Spending, as_ledger
+from labeldp.ledger._rowset import RowSet
+from labeldp.ledger._run_store import RunStore
+from labeldp.noise._secrets import Secret, SecretHalves, UnknownReleaseSecret, new_run_id, new_secret, run_secret_halves
+from labeldp.noise._words import Key, SeededNoise, derive_key
+from labeldp.receipt import Receipt
 
 Overlap = Literal["charge", "refuse"]
+
+
+LARGE_EPSILON = 8.0
+_QUESTION, _NAMES = "question", "identities"
+"""Files of a run whose rows have no ids: what was asked, whatever the public columns are, and as which requests it was picked up."""
+_WAIT_SECONDS = 60
+"""For the answer of another process that has charged the same request."""
+_log = logging.getLogger("labeldp")
+_told: set[str] = set()  # runs that this process has spoken of
 
 
 @dataclass(frozen=True)
@@ -47,6 +78,35 @@ class PrivateColumn:
     def public(self) -> dict[str, object]:
         """The facts of every key."""
         return {name: getattr(self, name) for name in ("dataset", "column", "unit", "max_rows_per_unit", "classes")}
+
+
+class RunSecret:
+    """A run's secret in the process that uses it, which gives all keys of the run: neither shown nor pickled."""
+
+    __slots__ = ("__secret", "column", "run_id")
+
+    def __init__(self, run_id: str, secret: bytes, column: PrivateColumn) -> None:
+        self.run_id = run_id
+        self.__secret = secret
+        self.column = column
+
+    def __repr__(self) -> str:
+        return f"RunSecret(run_id={self.run_id!r})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("A run's secret is never pickled or copied. Fetch it where it is needed.")
+
+    def key(self, purpose: str, **facts: object) -> Key:
+        """The key of one use."""
+        return derive_key(self.__secret, purpose=purpose, facts=self.column.public() | {"run_id": self.run_id} | facts)
+
+    def answer_key(self, purpose: str, identity: str, **facts: object) -> Key:
+        """The key of one use in the answer to a query about groups, by the request's identity."""
+        return derive_key(self.__secret, purpose=purpose, facts={"run_id": self.run_id, "plan": identity} | facts)
+
+    def is_of(self, secret: "RunSecret") -> bool:
+        """Whether it is the same run's, with the same bytes."""
+        return self.run_id == secret.run_id and self.__secret == secret.__secret
 
 
 @dataclass(frozen=True)
@@ -174,3 +234,382 @@ class Request:
             column.max_rows_per_unit,
             repeatable=not self.of_groups,
         )
+
+
+PinOf = Callable[[RunSecret], str]
+"""Gives the keyed digest of the labelled input under a run's secret."""
+
+# From charge to settling -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Charge:
+    """A run that may draw, or one that has settled. Not shown or stored: it holds the secret.
+
+    Attributes
+    ----------
+    receipt : Receipt
+    ledger : Ledger or None
+    secret : RunSecret or None
+        None: the run may draw no more.
+    store : RunStore or None
+        The run's folder; None where nothing is recorded.
+    settled : RunRecord or None
+        The run that this request repeats.
+    lock : object
+        Tells other processes that this one is at work, as long as it is not collected.
+    """
+
+    receipt: Receipt
+    ledger: Ledger | None = None
+    secret: RunSecret | None = None
+    store: RunStore | None = None
+    settled: RunRecord | None = None
+    lock: object = None
+
+    def __repr__(self) -> str:
+        return f"Charge({self.receipt!r})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("A charge holds a secret, so it is never pickled or copied.")
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self.receipt.run_id
+
+    def settle(self, artefact: str | None = None) -> None:
+        """Mark the run as finished and destroy its secret: its results stand, and cannot be computed again.
+
+        Parameters
+        ----------
+        artefact : str, optional
+            Digest of what was published; None: of what the run's folder keeps.
+        """
+        if self.ledger is None or self.store is None or self.settled is not None:
+            return
+        self.ledger.settle(self.run_id, self.store.digest() if artefact is None else artefact)
+        self.store.forget_secret()
+
+
+def begin(
+    request: Request,
+    account: Account,
+    *,
+    pin_of: PinOf,
+    fresh: SecretHalves | None = None,
+    coverage: RowSet | None = None,
+    by_labels: bool = False,
+) -> Charge:
+    """Charge a run, pick up a crashed one, or find the settled one that this request repeats.
+
+    Parameters
+    ----------
+    request : Request
+    account : Account
+        Without a ledger nothing is recorded.
+    pin_of : function of RunSecret
+    fresh : SecretHalves, optional
+        For a new charge, where the caller had to choose run id and secret beforehand, with `fresh_secret`.
+    coverage : RowSet, optional
+        Which rows a new charge is about; None: it adds to every run of the column.
+    by_labels : bool
+        A run that failed is picked up, too, where the public columns are others and the labels, in their order, are the same.
+
+    Raises
+    ------
+    SameRequest
+        Another process has charged this request meanwhile, and `fresh` binds the caller to a run of its own; nothing was charged.
+    """
+    ledger = account.ledger
+    _warn_of_epsilon(request, account)
+    runs = [] if ledger is None else _runs_of(request, account, ledger)
+    earlier = _unrecorded(request, account) if ledger is None else _Earlier(request, account, ledger, pin_of, by_labels).among(runs)
+    if account.resumes and (earlier is None or earlier.run_id != account.resumes):
+        raise InvalidInput(
+            f"Expected what run {account.resumes} was charged for, got other labels, rows, ids or another ledger. Nothing was charged or "
+            "drawn. Give what that run was begun with, or begin a new one."
+        )
+    if earlier is not None or ledger is None:
+        assert earlier is not None
+        return earlier
+    halves = fresh or fresh_secret(ledger)
+    secret = RunSecret(halves.run_id, halves.secret, request.column)
+
+    def prepare(store: RunStore) -> None:
+        store.keep_secret(halves)
+        if by_labels:
+            store.write(_QUESTION, request.question.encode(), last=False)
+        store.write("pin", pin_of(secret).encode(), last=False)  # the charge's own file is the last one
+
+    try:
+        return _charge(request, ledger, secret, prepare, coverage, overlap=account.overlap, known=_known(request, account, runs))
+    except SameRequest:
+        if fresh is not None:
+            raise
+    return begin(request, account, pin_of=pin_of, coverage=coverage, by_labels=by_labels)
+
+
+def begin_once(
+    request: Request,
+    account: Account,
+    *,
+    coverage: RowSet | None = None,
+    before_charge: Callable[[], None] | None = None,
+    total: float | None = None,
+) -> Charge:
+    """Charge a run that nobody can pick up, or find the one whose results are stored already.
+
+    Its secret is kept in this process alone: a crash before the results are stored leaves the charge spent, and a repeat is a new charge.
+
+    Parameters
+    ----------
+    request, account, coverage
+        As in `begin`; the request names its rows.
+    before_charge : function, optional
+        Called where nothing is stored, before the charge, which it may stop by raising.
+    total : float, optional
+        As in `Ledger.charge`.
+
+    Returns
+    -------
+    Charge
+        `secret` is None where the results are stored: `settled` is then their run, which may still have to be settled.
+    """
+    ledger = account.ledger
+    _warn_of_epsilon(request, account)
+    if ledger is None:
+        return _unrecorded(request, account)
+    runs = _runs_of(request, account, ledger)
+    for run in reversed([] if account.redraw else runs):
+        store = RunStore(ledger.run_dir(run.run_id))
+        if run.identity != request.identity or run.state == "abandoned":
+            continue
+        if run.state == "settled" or store.has_results():
+            return _again(run, ledger)
+        if store.is_held():
+            return _awaited(SameRequest(run.run_id), ledger)
+    if before_charge is not None:
+        before_charge()
+    secret, locks = RunSecret(new_run_id(), new_secret(), request.column), list[object]()
+
+    def hold(store: RunStore) -> None:
+        locks.append(store.hold())
+
+    try:
+        known = _known(request, account, runs)
+        charge = _charge(request, ledger, secret, hold, coverage, overlap=account.overlap, known=known, total=total)
+    except SameRequest as other:
+        return _awaited(other, ledger)
+    return replace(charge, lock=locks)
+
+
+def fresh_secret(ledger: Ledger) -> SecretHalves:
+    """The secret of a run that is still to be charged, under a new run id."""
+    return run_secret_halves(new_secret(), ledger.key_source, new_run_id())
+
+
+def kept_secret(ledger: Ledger, run_id: str) -> SecretHalves | None:
+    """The secret of a charged run; None if the half in its folder is gone.
+
+    Raises
+    ------
+    UnknownReleaseSecret
+        The ledger's key source holds another release secret than the run was charged under, or there is none.
+    LedgerError
+        The release secret cannot be read.
+    """
+    store = RunStore(ledger.run_dir(run_id))
+    stored, key_id = store.stored_half(), store.key_id()
+    if stored is None or key_id is None:
+        return None if stored is None else run_secret_halves(stored, None, run_id)
+    if ledger.key_source is None:
+        raise UnknownReleaseSecret(
+            f"Expected the release secret with id {key_id}, under which run {run_id} was charged, got a ledger without a key source. "
+            f"Say where it is with key= (--key). {_gone(run_id)}"
+        )
+    try:
+        return run_secret_halves(stored, ledger.key_source.expecting(key_id), run_id)
+    except UnknownReleaseSecret:
+        raise UnknownReleaseSecret(
+            f"Expected the release secret with id {key_id}, got another release secret than run {run_id} was charged under, from "
+            f"{ledger.key_source}. Name the source that holds the former. {_gone(run_id)}"
+        ) from None
+    except LedgerError as error:
+        raise LedgerError(f"{error} It is needed for run {run_id}.") from None
+
+
+def _gone(run_id: str) -> str:
+    return (
+        f"If the release secret is gone, this run can never be finished: abandon it with `labeldp ledger abandon {run_id}`; "
+        "its epsilon stays spent. Nothing was drawn or charged."
+    )
+
+
+def warn_of_repeat(receipt: Receipt, of_these: str = "the labels given now were not read") -> None:
+    """Say that the answer of a run comes back, and what became of the labels given: aloud once a run and process, in the log each time."""
+    said = (
+        f"Run {receipt.run_id} of {receipt.charged_at[:10]} has answered this request for dataset {receipt.dataset!r}, column "
+        f"{receipt.column!r}: its answer came back at no cost, and {of_these}. If they are of another target, "
+    )
+    message = (
+        f"{said}name its column (column=). If they were corrected, draw anew with redraw=True (of privatize, aggregate and release; "
+        "--redraw), which is charged."
+    )
+    cli = (
+        f"{said}rename its column. If they were corrected, draw anew with labeldp release --redraw (or aggregate --redraw), which is "
+        "charged; labeldp train learns from what was released."
+    )
+    _log.info(message)
+    if receipt.run_id not in _told:
+        _told.add(receipt.run_id)
+        warn(RepeatWarning(f"{message} (Said once.)", cli=cli))
+
+
+def _warn_of_epsilon(request: Request, account: Account) -> None:
+    """Say so where the budget protects next to nothing."""
+    if account.noise is None and request.epsilon > LARGE_EPSILON:
+        warn(
+            LargeEpsilonWarning(
+                f"An epsilon of {request.epsilon:g} protects next to nothing: with two classes a label comes out unchanged with "
+                f"probability {1 / (1 + math.exp(-request.epsilon)):.6f}. Prefer 2 or less."
+            )
+        )
+
+
+class _Earlier:
+    """The search for an earlier run of a request: to pick up, or to repeat."""
+
+    def __init__(self, request: Request, account: Account, ledger: Ledger, pin_of: PinOf, by_labels: bool) -> None:
+        self._request, self._account, self._ledger, self._pin_of, self._by_labels = request, account, ledger, pin_of, by_labels
+
+    def among(self, runs: Sequence[RunRecord]) -> Charge | None:
+        """The crashed run to pick up, or the settled one that the request repeats; None for a new charge."""
+        request, ledger, redraw = self._request, self._ledger, self._account.redraw
+        open_to_repeats = [run for run in runs if run.state == "settled" or (run.state == "charged" and run.repeatable)]
+        found = next((run for run in reversed(open_to_repeats) if run.identity == request.identity), None)
+        resumed = self._resume(found) if found is not None and found.state == "charged" else None
+        if resumed is not None:
+            return resumed
+        closed = [run for run in runs if run.state != "charged"]
+        for run in closed:
+            RunStore(ledger.run_dir(run.run_id)).forget_secret()  # where a process died right after settling, or the run was given up
+        settled = [run for run in closed if run.state == "settled" and run.event.get("event") != AggregateDraw.kind]  # those release no row
+        if not request.rows and settled and not redraw:
+            raise LedgerError(
+                f"Expected to know whether these rows are new: {request.column.dataset!r}, column {request.column.column!r} was released "
+                "before, and neither row ids nor public columns were given. Pass ids=, so that a repeat is recognised, or ask for a new, "
+                "charged draw with redraw=True."
+            )
+        repeated = [run for run in settled if request.identity in (run.identity, *(self._names(run) if self._by_labels else ()))]
+        if repeated and request.rows and not redraw:
+            return _again(repeated[-1], ledger)
+        return self._with_other_columns(runs) if self._by_labels and not redraw else None
+
+    def _resume(self, found: RunRecord) -> Charge | None:
+        """The crashed run, if its secret is still there and the labelled input is the one it was charged for."""
+        store = RunStore(self._ledger.run_dir(found.run_id))
+        kept, pin = kept_secret(self._ledger, found.run_id), store.read("pin")
+        if kept is None or pin is None:
+            return None
+        secret = RunSecret(found.run_id, kept.secret, self._request.column)
+        return Charge(found.receipt, self._ledger, secret, store) if self._pin_of(secret).encode() == pin else None
+
+    def _with_other_columns(self, runs: Sequence[RunRecord]) -> Charge | None:
+        """A run that failed and was asked the same of the same labels in the same order, but with other public columns.
+
+        Its labels are drawn, or will be, by their places: with whatever columns they are read, it is the same draw. The pin compares them.
+        """
+        for run in reversed(runs):
+            store = RunStore(self._ledger.run_dir(run.run_id))
+            if run.state != "charged" or not run.repeatable or store.read(_QUESTION) != self._request.question.encode():
+                continue
+            resumed = self._resume(run)
+            if resumed is not None:
+                names = [*self._names(run), self._request.identity]
+                store.write(_NAMES, "\n".join(names).encode())  # its repeats will be known by these, too
+                return resumed
+        return None
+
+    def _names(self, run: RunRecord) -> list[str]:
+        """Identities, besides its own, of requests that have picked a run up."""
+        return (RunStore(self._ledger.run_dir(run.run_id)).read(_NAMES) or b"").decode().split()
+
+
+def _again(run: RunRecord, ledger: Ledger) -> Charge:
+    """A run whose answer is given once more."""
+    return Charge(replace(run.receipt, repeated=True), ledger, None, RunStore(ledger.run_dir(run.run_id)), run)
+
+
+def _awaited(other: SameRequest, ledger: Ledger) -> Charge:
+    """The answer of another process that makes the same request now; the error where it does not come."""
+    store, end = RunStore(ledger.run_dir(other.run_id)), time.monotonic() + _WAIT_SECONDS
+    while time.monotonic() < end:
+        alive, run = store.is_held(), ledger.run(other.run_id)
+        if run is None or run.state == "abandoned" or not (alive or run.state == "settled" or store.has_results()):
+            break
+        if run.state == "settled" or store.has_results():
+            return _again(run, ledger)
+        time.sleep(0.02)
+    raise other
+
+
+def _unrecorded(request: Request, account: Account) -> Charge:
+    column, noise = request.column, account.noise
+    run_id = new_run_id() if noise is None else noise.run_id({"identity": request.identity})
+    secret = new_secret() if noise is None else Secret(noise.secret())
+    receipt = Receipt(
+        run_id,
+        column.dataset,
+        column.column,
+        column.unit,
+        column.max_rows_per_unit,
+        request.epsilon,
+        request.delta,
+        recorded=False,
+        secure=noise is None,
+        event=request.event,
+    )
+    return Charge(receipt, None, RunSecret(run_id, secret, column))
+
+
+def _runs_of(request: Request, account: Account, ledger: Ledger) -> list[RunRecord]:
+    """All runs of the column, read once; seeded noise is refused first."""
+    if account.noise is not None:
+        raise InvalidInput(
+            "Expected noise=None with a ledger: seeded noise protects nothing, so there is nothing to record. Drop one of the two."
+        )
+    return ledger.runs(request.column.dataset, request.column.column)
+
+
+def _known(request: Request, account: Account, runs: Sequence[RunRecord]) -> frozenset[str] | None:
+    """Ids of the runs of this request; None where a further one is wanted whatever there is."""
+    return None if account.redraw else frozenset(run.run_id for run in runs if run.identity == request.identity)
+
+
+def _charge(
+    request: Request,
+    ledger: Ledger,
+    secret: RunSecret,
+    prepare: Callable[[RunStore], None],
+    coverage: RowSet | None,
+    *,
+    overlap: Overlap,
+    known: frozenset[str] | None,
+    total: float | None = None,
+) -> Charge:
+    """The charge of a run whose folder is prepared before it; where either fails, neither is left."""
+    store = RunStore(ledger.run_dir(secret.run_id))
+    try:
+        prepare(store)
+        spending = request.spending(secret.run_id)
+        receipt = ledger.charge(spending, rows=coverage, overlap=overlap, total=total, known=known)
+    except OSError as error:
+        shutil.rmtree(store.folder, ignore_errors=True)
+        raise LedgerError(
+            f"Expected to write the run's private folder {store.folder}, got: {error.strerror}. Nothing was charged."
+        ) from None
+    except LabelDPError:
+        shutil.rmtree(store.folder, ignore_errors=True)
+        raise
+    return Charge(receipt, ledger, secret, store)

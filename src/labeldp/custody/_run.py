@@ -1,28 +1,198 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels in memory: one charge, and the draws of disjoint rows that it covers, each row at most once."""
+"""The one door for labels in memory: check everything, charge, and then draw, each row at most once.
 
-from collections.abc import Mapping, Sequence
+What comes out is `NoisyLabels`; answers about groups come out in `labeldp.custody._aggregation`, tables in `labeldp.custody._stream`.
+Neither can leak: whatever happens after it (training, tuning, choosing models) is post-processing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import NoReturn, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from labeldp._hash import array_digest, digest
-from labeldp.custody._batches import Draw, RunSecret
-from labeldp.custody._charge import Charge, begin, warn_of_repeat
-from labeldp.custody._draw import Prior, check_contract, law_per_row, prepare_side
-from labeldp.custody._request import Account, Request
-from labeldp.custody._table_rows import TableRows
-from labeldp.errors import InvalidInput, LedgerError
+from labeldp import _validate
+from labeldp._hash import SetDigest, array_digest, digest
+from labeldp.custody._draw import Draw, Prior, Questions, check_contract, law_per_row, prepare_side
+from labeldp.custody._encode import Name, RowIds, classes_for, encode
+from labeldp.custody._request import Account, Charge, PrivateColumn, Request, RunSecret, begin, warn_of_repeat
+from labeldp.errors import InvalidInput, LedgerError, LeftOutWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived, places_of
-from labeldp.laws._base import Array, Law
+from labeldp.laws._base import Array, Law, check_told_apart
 from labeldp.ledger._entries import Part
+from labeldp.ledger._ledger import Ledger
+from labeldp.ledger._rowset import RowSet
 from labeldp.ledger._run_store import ROWS, RunStore
-from labeldp.noise._words import Pin, partition
+from labeldp.noise._secrets import new_secret
+from labeldp.noise._words import Blocks, Key, Pin, RowWords, SeededNoise, id_blocks, one_word, partition, row_blocks
 from labeldp.receipt import Receipt
+
+
+def privatize(
+    labels: ArrayLike,
+    law: Law,
+    *,
+    classes: Sequence[object] | None = None,
+    dataset: str | None = None,
+    column: str = "label",
+    ids: ArrayLike | None = None,
+    unit: ArrayLike | None = None,
+    max_rows_per_unit: int = 1,
+    prior: Prior = None,
+    stage: str | None = None,
+    ledger: Ledger | None = None,
+    noise: SeededNoise | None = None,
+    redraw: bool = False,
+    id_name: Name | None = None,
+    unit_name: Name | None = None,
+) -> NoisyLabels:
+    """Release every label once through a law.
+
+    Parameters
+    ----------
+    labels : (n,) array of class values
+        Raw, private. Every value must be declared.
+    law : Law
+        Its epsilon is the total of one unit: with `max_rows_per_unit` = m each row's law runs at epsilon / m, rounded down.
+    classes : sequence of K values, or "infer", optional
+        The public list of class values. None: the codes 0..K-1, as the law has K classes, where the labels are integers; others must be
+        declared. "infer" reads them off the labels, which tells everybody which classes occur: it warns, `privacy.except_for` says so,
+        and floats, or more than sqrt(n) different values, are refused.
+    dataset : str, optional
+        Public name of the data set; a durable ledger requires it.
+    column : str
+        Name of the label column.
+    ids : (n,) or (n, columns) array, column or table, optional
+        Public, different ids of the rows. With them a repeat is recognised in any order, and disjoint rows do not add up.
+    unit : (n,) array or column, optional
+        Who each row is about; None protects each row by itself.
+    max_rows_per_unit : int
+        Rows of one unit that are used; further ones, chosen by a secret key, get no evidence.
+    prior : (n, K) array, function of row positions, or iterator of batches, optional
+        Public weights of the classes for each row; uniform if None. It must not depend on these raw labels.
+    stage : str, optional
+        Name of the round.
+    ledger : Ledger, or its path, optional
+        Durable record. None: nothing is recorded, which a warning says once.
+    noise : SeededNoise, optional
+        For tests and benchmarks on public data only: no guarantee at all.
+    redraw : bool
+        Draw again, and be charged again, though the same request has settled.
+    id_name, unit_name : str or sequence of str, optional
+        What the columns of `ids` and `unit` are called. None: as a column of pandas, polars or Arrow says; arrays and lists are the columns
+        "id" and "unit". Ids of one name must be one numbering: the ledger takes two of them for two rows, or two people. Ids of another
+        name are never taken for other rows, and units of another name are refused.
+
+    Returns
+    -------
+    NoisyLabels of n rows, in the order of `labels`.
+
+    Raises
+    ------
+    InvalidInput
+        Before anything is charged, for whatever is wrong with the arguments.
+    BudgetExceeded
+        If the ledger refuses; nothing is drawn.
+    LedgerError
+        If the ledger cannot be used, or cannot tell whether these rows were released before.
+
+    Notes
+    -----
+    Guarantee: epsilon-label-DP for each unit, pure, in exact arithmetic, of all but a list of classes that was inferred. With a durable
+    ledger the charge is on disk before the first random word, a crashed call that is repeated draws the same outputs, and a settled one
+    returns its stored outputs.
+    Cost: O(n) time and memory for laws without a prior, O(n K) time with one; chunks of 32,768 rows.
+
+    Examples
+    --------
+    >>> import labeldp as ldp
+    >>> noisy = ldp.privatize([0, 2, 1], ldp.SubsetSelection(n_classes=4, epsilon=1.0), noise=ldp.SeededNoise(0))
+    >>> noisy.likelihood().shape
+    (3, 4)
+    """
+    if not isinstance(law, Law):
+        raise InvalidInput(f"Expected a law, such as labeldp.RandomizedResponse(n_classes=2, epsilon=1.0), got {_validate.shown(law)}.")
+    given = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
+    declared, inferred = classes_for(labels, classes, law.n_classes)
+    codes = encode(labels, declared)
+    del labels  # what is shown of this frame, if something fails, shows none of them
+    check_prior_use(law, prior)
+    name = check_stage("release" if stage is None else stage)
+    account = Account(dataset, column, max_rows_per_unit, ledger, noise, redraw)
+    rows = TableRows(given, len(codes), account.private_column(declared, given))
+    used = law_per_row(law, account.max_rows_per_unit)
+    check_contract(used)
+    side = prepare_side(used, prior, len(codes), rows.words(used))
+    check_told_apart(used, used.told_apart(side), declared, len(codes))
+    order = rows.by_id() if rows.explicit and side else slice(None)  # a repeat in another order is the same request
+    request = Request(
+        rows.column,
+        law.epsilon,
+        {"law": law.to_dict(), "stage": name} | ({"classes_inferred": True} if inferred else {}),
+        prior=array_digest({what: values[order] for what, values in side.items()}) if side else "",
+        rows=rows.digest,
+        units=rows.units_digest,
+        id_name=given.id_name,
+    )
+    account.check()
+    with charged_run(request, account, codes, rows) as run:
+        return run.draw_with_side(np.arange(len(codes)), law, side, name)
+
+
+def open_run(
+    labels: ArrayLike,
+    classes: Sequence[object],
+    account: Account,
+    given: RowIds | None = None,
+    *,
+    epsilon: float,
+    laws: Mapping[str, object],
+    prior_digest: str = "",
+    public_digest: str = "",
+) -> "Run":
+    """Charge one run over all rows of a table, or pick up the run that this request repeats.
+
+    Parameters
+    ----------
+    labels : (n,) array of class values, raw
+    classes : sequence of K values
+    account : Account
+    given : RowIds, optional
+        Ids and units; None: neither.
+    epsilon : float
+        The unit's total for everything that the run draws.
+    laws : mapping
+        The laws and how rows are divided among them, as JSON-ready data: part of what makes a request the same request.
+    prior_digest : str
+        Digest of the public prior, "" for none.
+    public_digest : str
+        Digest of the public columns, where there are no ids: labels in their order may then name the rows as well.
+
+    Returns
+    -------
+    Run, charged (or settled before, if it is a repeat).
+    """
+    given = given or RowIds()
+    column = account.private_column(classes, given)
+    codes = encode(labels, column.values)
+    del labels
+    rows = TableRows(given, len(codes), column)
+    account.check()
+    public = "" if rows.explicit else public_digest
+    request = Request(
+        column,
+        _validate.epsilon(epsilon),
+        laws,
+        prior=prior_digest,
+        rows=rows.digest or public,
+        units=rows.units_digest,
+        id_name=given.id_name,
+    )
+    return charged_run(request, account, codes, rows, by_labels=bool(public))
+
 
 _DRAW = "/draw"
 """Ending of the parts by which a run announces its stages in the ledger."""
@@ -34,7 +204,7 @@ class Run:
     A context manager: leaving it settles the run, an exception leaves it charged, to be picked up by the same request.
     """
 
-    def __init__(self, charge: Charge, codes: NDArray[np.int32], rows: TableRows) -> None:
+    def __init__(self, charge: Charge, codes: NDArray[np.int32], rows: "TableRows") -> None:
         self._charge, self._codes, self._rows = charge, codes, rows
         self._stages: set[str] = set()
         self._drawn = self._drawn_before()
@@ -253,7 +423,7 @@ class Run:
         check_contract(law_per_row(law, self.receipt.max_rows_per_unit))
 
 
-def charged_run(request: Request, account: Account, codes: NDArray[np.int32], rows: TableRows, *, by_labels: bool = False) -> Run:
+def charged_run(request: Request, account: Account, codes: NDArray[np.int32], rows: "TableRows", *, by_labels: bool = False) -> Run:
     """Charge a run over the labels of these rows, or pick up the run that the request repeats.
 
     Parameters
@@ -306,3 +476,194 @@ def _reorder(noisy: NoisyLabels, ids: Array) -> NoisyLabels:
     if np.any(found < 0):
         raise LedgerError("Expected the same rows as in the settled run, but some ids have no stored output.")
     return noisy[found]
+
+
+# The rows of a table in memory -----------------------------------------------------------------------------------------------------------
+
+
+class TableRows:
+    """The rows of a table in memory, without their labels: all public.
+
+    Parameters
+    ----------
+    given : RowIds
+        Ids and units, as the caller gave them.
+    n_rows : int
+    column : PrivateColumn
+        Whose labels they have.
+
+    Attributes
+    ----------
+    ids : (n,) or (n, columns) array
+        The explicit ids, or the row numbers.
+
+    Raises
+    ------
+    InvalidInput
+        No rows; ids or units that are the labels' column, of another length, or no columns; a cap without units.
+    """
+
+    def __init__(self, given: RowIds, n_rows: int, column: PrivateColumn) -> None:
+        self.given, self.column = given, column
+        _check(given, n_rows, column)
+        names = np.arange(n_rows) if given.ids is None else np.asarray(given.ids)
+        self.ids = names[:, 0] if names.ndim == 2 and names.shape[1] == 1 else names
+        if self.explicit and self.ids.dtype.kind in "USO" and len(np.unique(self.ids.astype(np.str_), axis=0)) < n_rows:
+            raise InvalidInput("Expected ids that stay different as text of one type, without trailing NULs; rename some.")
+        self._known_blocks: tuple[str, Blocks] | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def explicit(self) -> bool:
+        """Whether the caller gave ids."""
+        return self.given.ids is not None
+
+    # What a request says of them --------------------------------------------------------------------------------------------------
+
+    @property
+    def digest(self) -> str:
+        """Digest of the set of explicit ids, in whatever order; "" without ids."""
+        return "" if self.given.ids is None else set_digest(self.given.ids)
+
+    @property
+    def units_digest(self) -> str:
+        """Digest of which row is about whom; "" where each row is its own unit."""
+        if self.given.unit is None:
+            return ""
+        return set_digest(np.arange(len(self)) if self.given.ids is None else self.given.ids, self.given.unit)
+
+    def coverage(self, ledger: Ledger | None) -> RowSet | None:
+        """Which rows and units a charge is about, where ids name them; an id that comes twice is refused."""
+        given = self.given
+        if ledger is None or (given.ids is None and given.unit is None):
+            return None
+        found = ledger.row_set_builder(given.id_name, given.unit_name)
+        found.add(given.ids, given.unit)
+        if found.repeated is not False:
+            self.check_distinct()
+        return found.finish()
+
+    # What a run's keys make of them -------------------------------------------------------------------------------------------------
+
+    def blocks(self, secret: RunSecret) -> Blocks:
+        """Each row's name as a block, under a run's secret; an id that comes twice is refused."""
+        if not self.explicit:
+            return row_blocks(len(self))
+        if self._known_blocks is None or self._known_blocks[0] != secret.run_id:  # hashing text takes longer than all else
+            blocks = id_blocks(self.given.ids, secret.key("ids"))  # of an array, 1 and "1" could become one id
+            repeat = blocks.first_repeat()
+            if repeat is not None:
+                raise InvalidInput(f"Expected different ids, but the id of row {repeat} occurred before. Each row needs an id of its own.")
+            self._known_blocks = secret.run_id, blocks
+        return self._known_blocks[1]
+
+    def check_distinct(self) -> None:
+        """Refuse an id that comes twice."""
+        if self.explicit:
+            self.blocks(RunSecret("check", new_secret(), self.column))
+
+    def words(self, law: Law, rows: NDArray[np.integer] | None = None) -> Callable[[slice], RowWords | None]:
+        """Public words of slices of these rows, None for all, for what the law asks each of them."""
+
+        def public_blocks(key: Key) -> Blocks:
+            blocks = id_blocks(self.given.ids, key) if self.explicit else row_blocks(len(self))
+            return blocks if rows is None else blocks[np.asarray(rows, np.intp)]
+
+        return Questions(law, self.column.dataset, self.column.column).words(public_blocks)
+
+    def within_cap(self, secret: RunSecret) -> NDArray[np.bool_]:
+        """(n,) bool: the rows within their unit's cap, chosen by the run's secret; all where each row is its own unit."""
+        if self._unit_codes is None:
+            return np.ones(len(self), bool)
+        return keep_within_cap(self._unit_codes, one_word(secret.key("unit-cap"), self.blocks(secret)), self.column.max_rows_per_unit)
+
+    @cached_property
+    def over_the_cap(self) -> int:
+        """Rows over their unit's cap, which nothing is drawn for; warns of them."""
+        if self._unit_codes is None:
+            return 0
+        cap = self.column.max_rows_per_unit
+        over = int(np.maximum(np.bincount(self._unit_codes) - cap, 0).sum())
+        warn_of_cap(over, len(self), cap, self.column.unit)
+        return over
+
+    @cached_property
+    def _unit_codes(self) -> NDArray[np.int64] | None:
+        """Number of each row's unit, in no order that matters: (n,); None where each row is its own unit."""
+        if self.given.unit is None:
+            return None
+        key = RunSecret("check", new_secret(), self.column).key("ids")  # any key tells units apart
+        return np.unique(id_blocks(self.given.unit, key).templates(), axis=0, return_inverse=True)[1].reshape(-1)
+
+    # Their order -------------------------------------------------------------------------------------------------------------------
+
+    def by_id(self, rows: NDArray[np.integer] | None = None) -> NDArray[np.intp]:
+        """Places among these rows, None for all, in the order of their ids: how a run keeps what it knows of each row."""
+        names = self.ids if rows is None else self.ids[rows]
+        if not self.explicit:
+            return np.arange(len(names))
+        names = names.astype(np.str_) if names.dtype.kind == "O" else names
+        return np.argsort(names, kind="stable") if names.ndim == 1 else np.lexsort(names.T)
+
+    def in_id_order(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
+        """An array with a value for each row of the table, as it is kept."""
+        return np.asarray(array[self.by_id()])
+
+    def in_table_order(self, kept: NDArray[np.generic]) -> NDArray[np.generic]:
+        """What `in_id_order` gave, in the table's present order."""
+        array = np.empty_like(kept)
+        array[self.by_id()] = kept
+        return array
+
+
+def set_digest(*columns: ArrayLike) -> str:
+    """Digest of a set of rows by their public columns, whatever their order."""
+    named = SetDigest()
+    named.update(*map(np.asarray, columns))
+    return named.hexdigest()
+
+
+def keep_within_cap(unit: NDArray[np.generic], words: NDArray[np.uint64], cap: int) -> NDArray[np.bool_]:
+    """(n,) bool: the `cap` rows of each unit with the smallest words."""
+    _, codes = np.unique(unit, return_inverse=True)
+    order = np.lexsort((words, codes))
+    first = np.r_[0, np.flatnonzero(np.diff(codes[order])) + 1] if len(codes) else np.empty(0, np.int64)
+    place = np.arange(len(codes)) - np.repeat(first, np.diff(np.r_[first, len(codes)]))
+    kept = np.empty(len(codes), bool)
+    kept[order] = place < cap
+    return kept
+
+
+def warn_of_cap(over: int, n_rows: int, cap: int, unit: str) -> None:
+    """Warn of rows over their unit's cap; how many there are is public, as the units are."""
+    if not over:
+        return
+    rows = f"{cap} row{'s' * (cap != 1)}"
+    said = f"{over:,} of {n_rows:,} rows are over the cap of {rows} for each {unit} and are left out: nothing is drawn for them."
+    warn(
+        LeftOutWarning(
+            f"{said} To compare caps: labeldp.app.plan.plan(K, [epsilon], rows_per_unit=...). To set one: max_rows_per_unit=.",
+            cli=f"{said} To compare caps: labeldp plan --table FILE --unit {unit}. To set one: --max-rows-per-unit.",
+        )
+    )
+
+
+def _check(given: RowIds, n_rows: int, column: PrivateColumn) -> None:
+    if not n_rows:
+        raise InvalidInput("Expected at least one label, got none.")
+    given.require_public(column.column)
+    for name, values in (("ids", given.ids), ("unit", given.unit)):
+        if values is None:
+            continue
+        if np.ndim(array := np.asarray(values)) == 0 or getattr(values, "nlevels", 1) > 1 or array.dtype.kind == "T":
+            fix = "Pass a list, an array of integers or text, or a table of several columns (of a MultiIndex: to_frame(index=False))."
+            raise InvalidInput(f"Expected {name} as a column of {n_rows} rows, got {type(values).__name__}. {fix}")
+        if len(array) != n_rows:
+            raise InvalidInput(f"Expected {name} of {n_rows} rows, got {len(array)}.")
+    if given.unit is None and column.max_rows_per_unit != 1:
+        raise InvalidInput(
+            f"Expected unit= with max_rows_per_unit={column.max_rows_per_unit!r}: who each row is about. Without it each row is protected "
+            "by itself."
+        )

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from labeldp import _validate
 from labeldp._hash import digest
-from labeldp.custody._batches import Share
-from labeldp.custody._charge import kept_secret
+from labeldp.custody._draw import Share
+from labeldp.custody._request import kept_secret
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.laws._base import Law
 from labeldp.ledger._entries import File

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The door for tables that do not fit in memory: one pass to pin the input and charge, a second one to draw.
 
-Part of the door (`labeldp.custody._door`): raw labels enter as class codes, batch by batch, and leave as `NoisyLabels`.
+Part of the door (`labeldp.custody._run`): raw labels enter as class codes, batch by batch, and leave as `NoisyLabels`.
 """
 
 import contextlib
@@ -14,13 +14,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labeldp._hash import SetDigest, public_hash
-from labeldp.custody._batches import FirstPass, Ids, PassSums, RunFacts, RunSecret, SecondPass, SecretParts, blocks_of_rows
-from labeldp.custody._charge import Charge, begin, fresh_secret, kept_secret, warn_of_repeat
-from labeldp.custody._draw import check_contract, law_per_row
+from labeldp.custody._draw import FirstPass, Ids, PassSums, RunFacts, SecondPass, SecretParts, blocks_of_rows, check_contract, law_per_row
 from labeldp.custody._encode import declare
-from labeldp.custody._request import Account, Request
+from labeldp.custody._request import Account, Charge, Request, RunSecret, begin, fresh_secret, kept_secret, warn_of_repeat
+from labeldp.custody._run import keep_within_cap
 from labeldp.custody._staged import Stage, StageTurn
-from labeldp.custody._table_rows import keep_within_cap
 from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.evidence import NoisyLabels
 from labeldp.laws._base import Array, Law, check_told_apart
@@ -55,7 +53,7 @@ class TablePin:
     unit_name : str
         "row", or the name of the unit's column.
     id_name : str
-        What the ids are called (`labeldp.custody._row_ids.joined`). The ledger tells rows of different runs apart where it is the same.
+        What the ids are called (`labeldp.custody._encode.joined`). The ledger tells rows of different runs apart where it is the same.
     stage : Stage, optional
         One stage of a planned release: only the rows of its part are drawn, and the first one is charged for all.
     prior : str, optional
@@ -114,7 +112,7 @@ class TablePin:
         return RELEASE if self._stage is None else self._stage.name
 
     def for_workers(self) -> SecretParts:
-        """What workers need to have the secrets of this pass (`labeldp.custody._batches.run_secrets_of`); send it to them privately."""
+        """What workers need to have the secrets of this pass (`labeldp.custody._draw.run_secrets_of`); send it to them privately."""
         return [(run_id, *halves.for_worker()) for run_id, halves in self._halves.items()]
 
     # Rows ----------------------------------------------------------------------------------------------------------------------------

@@ -13,8 +13,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from labeldp.custody._encode import as_array
-from labeldp.custody._row_ids import Name
+from labeldp.custody._encode import Name, as_array
 from labeldp.deep._checkpoint import Checkpoint, evidence_digest, facts_of_labels, facts_of_training, opened, seed_of, weights_given
 from labeldp.deep._dry_run import dry_run, fewest
 from labeldp.deep._inputs import Inputs, Resident, inputs_digest, inputs_name, inputs_of, require_own_order, together

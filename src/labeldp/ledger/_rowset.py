@@ -123,7 +123,7 @@ class RowSetBuilder:
     Parameters
     ----------
     id_name, unit_name : str
-        What the columns are called (`labeldp.custody._row_ids`).
+        What the columns are called (`labeldp.custody._encode`).
     secret : bytes, or function that gives them, optional
         The ledger's 32 bytes for hashing names; without it only integers can be added. A function is called for the first names, and
         before the builder is sent to another process.

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
-from labeldp.custody._row_ids import Name, RowIds
+from labeldp.custody._encode import Name, RowIds
 from labeldp.errors import InvalidInput, RawLabelsWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.protocol import metrics

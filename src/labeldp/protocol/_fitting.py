@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import array_digest
-from labeldp.custody._encode import classes_for, declare, infers
-from labeldp.custody._row_ids import RowIds
+from labeldp.custody._encode import RowIds, classes_for, declare, infers
 from labeldp.errors import InvalidInput, UnmeasuredWarning, warn
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import derived
@@ -27,7 +26,7 @@ from labeldp.protocol._stages import HELD_OUT, MIN_VALIDATION_ROWS, PriorOfRows,
 
 if TYPE_CHECKING:
     from labeldp.aggregates import Aggregate
-    from labeldp.custody._answers import GroupAnswer
+    from labeldp.custody._aggregation import GroupAnswer
     from labeldp.custody._request import Account
     from labeldp.custody._run import Run
     from labeldp.ledger._ledger import Ledger
@@ -254,7 +253,7 @@ def ask_groups(
     held_out : float in [0, 1)
         Share of the rows that are left out, to measure a model by that did not see their labels.
     """
-    from labeldp.custody._answers import GroupQuestion, answer_groups
+    from labeldp.custody._aggregation import GroupQuestion, answer_groups
 
     total = settings.epsilon if plan.epsilon else None
     kept = {} if plan.found is None else plan.found.kept
@@ -322,7 +321,7 @@ def open_fit(plan: FitPlan, labels: NDArray[Any], *, public_digest: Callable[[],
     resumes : str
         Run id of the run that must be picked up; "" for any, or a new one.
     """
-    from labeldp.custody._door import open_run
+    from labeldp.custody._run import open_run
 
     settings, rows = plan.settings, plan.rows
     known = settings.ledger is not None or settings.noise is not None

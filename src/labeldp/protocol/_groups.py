@@ -19,7 +19,7 @@ from labeldp.laws import Law
 
 if TYPE_CHECKING:  # a machine that only trains has none of what custody and aggregates need
     from labeldp.aggregates import Aggregate, Query
-    from labeldp.custody._answers import GroupAnswer
+    from labeldp.custody._aggregation import GroupAnswer
 
 
 @dataclass(frozen=True, eq=False)

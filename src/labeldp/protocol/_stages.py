@@ -26,7 +26,7 @@ PriorOfRows = Callable[[Rows], ArrayLike]
 
 
 class StageRun(Protocol):
-    """What the loop needs of a run (see `labeldp.custody._door.Run`)."""
+    """What the loop needs of a run (see `labeldp.custody._run.Run`)."""
 
     @property
     def n_rows(self) -> int: ...
@@ -162,7 +162,7 @@ def run_stages(
 
     Parameters
     ----------
-    run : labeldp.custody._door.Run
+    run : labeldp.custody._run.Run
         Charged; each row is drawn once.
     plan : StagePlan
     fit : function (rows, noisy labels of these rows, model of the stage before or None, held-out (rows, noisy) or None) -> model

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from labeldp.custody._encode import joined
 from labeldp.custody._request import Account, Overlap
-from labeldp.custody._row_ids import joined
 from labeldp.custody._stream import TableDraw, TablePin
 from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.receipt import Receipt

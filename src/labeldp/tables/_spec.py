@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from labeldp import _validate
-from labeldp.custody._encode import declare, infers, undeclared
-from labeldp.custody._row_ids import unit_of
+from labeldp.custody._encode import declare, infers, undeclared, unit_of
 from labeldp.custody._staged import Stage
 from labeldp.custody._stream import RELEASE
 from labeldp.errors import InvalidInput

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labeldp._hash import public_hash
-from labeldp.custody._batches import SecretParts
+from labeldp.custody._draw import SecretParts
 from labeldp.errors import InvalidInput, LabelDPError, MissingExtra, ReleaseError
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.ledger._rowset import RowSetBuilder
@@ -375,7 +375,7 @@ class _Marked:
     mark: str
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        from labeldp.custody._table_rows import keep_within_cap
+        from labeldp.custody._run import keep_within_cap
 
         units = pc.rank(table.column(self.unit), tiebreaker="dense").to_numpy()
         words = (table.column(self.by).to_numpy().view(np.uint64)) ^ np.uint64(1 << 63)

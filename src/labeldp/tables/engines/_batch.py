@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labeldp.custody._batches import BatchDraw, Ids, SecondPass, filtered
+from labeldp.custody._draw import BatchDraw, Ids, SecondPass, filtered
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import pack, record_type

@@ -20,7 +20,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labeldp import errors
-from labeldp.custody._batches import FirstPass, PassSums, RunFacts, RunSecret, SecondPass, SecretParts, run_secrets_of
+from labeldp.custody._draw import FirstPass, PassSums, RunFacts, SecondPass, SecretParts, run_secrets_of
+from labeldp.custody._request import RunSecret
 from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
 from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.noise._words import id_blocks, one_word

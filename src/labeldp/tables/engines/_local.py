@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labeldp.custody._batches import Ids
+from labeldp.custody._draw import Ids
 from labeldp.custody._encode import declare, infers
 from labeldp.custody._stream import TableDraw, TablePin, ids_repeat
 from labeldp.errors import InvalidInput

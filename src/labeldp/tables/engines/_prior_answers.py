@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from labeldp._files import sync
 from labeldp._hash import SetDigest, public_hash
-from labeldp.custody._batches import FirstPass, PassSums, RunFacts
+from labeldp.custody._draw import FirstPass, PassSums, RunFacts
 from labeldp.custody._stream import TableDraw, TablePin, changed_input
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.laws._prior import quantise

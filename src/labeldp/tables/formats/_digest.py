@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labeldp import _hash
-from labeldp.custody._batches import Ids
+from labeldp.custody._draw import Ids
 
 DRAWN = "__labeldp_drawn"
 """Column of `drawn_words` that goes with released rows until they are written."""
