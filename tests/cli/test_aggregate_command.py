@@ -112,7 +112,12 @@ def test_a_vote_says_labels(tmp_path: Path, mechanism: str | None, delta: float)
     assert default_ledger().spent("visits", "kind") == 300.0
 
 
-@pytest.mark.parametrize("kind", [pa.int8(), pa.bool_(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+VIEWS = pytest.param(
+    pa.string_view(), marks=pytest.mark.skipif(int(pa.__version__.split(".")[0]) < 21, reason="pyarrow 20 writes none to Parquet")
+)
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.bool_(), pa.large_string(), VIEWS, pa.dictionary(pa.int32(), pa.string())])
 def test_groups_and_labels_of_other_types(tmp_path: Path, kind: pa.DataType) -> None:
     values = [False, True] if kind == pa.bool_() else [10, 9] if kind == pa.int8() else ["b", "a"]
     column = pa.array([values[i % 2] for i in range(900)]).cast(kind)

@@ -61,7 +61,7 @@ def numbers(people):
         (LogisticRegression(), ["age", "income"], "NaN.*SimpleImputer"),
         (LogisticRegression(C=-1), ["age"], "C"),
         (RandomForestClassifier(n_estimators=-1), ["age"], "n_estimators"),
-        (make_pipeline(ColumnTransformer([("a", StandardScaler(), ["absent"])]), GaussianNB()), ["age"], "absent"),
+        (make_pipeline(ColumnTransformer([("a", StandardScaler(), ["absent"])]), GaussianNB()), ["age"], "absent|not a column"),
         (make_pipeline(OneHotEncoder(), LogisticRegression()), ["town"], "unknown categor.*handle_unknown='ignore'"),
         (HistGradientBoostingClassifier(categorical_features=["town"]), ["town", "age"], "town"),
     ],

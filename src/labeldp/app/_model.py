@@ -253,7 +253,7 @@ def read_estimator(raw: bytes, name: str, trust: Collection[str] = ()) -> Any:
 _PLAIN = (type(None), bool, int, float, str, bytes, slice, type, np.generic, np.dtype, np.ufunc, np.random.Generator, np.random.RandomState)
 _CONTAINERS = (dict, list, tuple, set)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-_LOSSES = ("sklearn._loss.", "sklearn.linear_model._sgd_fast")  # numbers only
+_LOSSES = ("sklearn._loss.", "_loss.", "sklearn.linear_model._sgd_fast")  # numbers only; scikit-learn 1.8 says "_loss." for the first
 # fmt: off
 _CHECKED = frozenset(
     {
@@ -409,8 +409,8 @@ def _is_known(each: Any, trust: Collection[str]) -> bool:
         return True  # of functions skops builds none but those that it or the user knows by name
     module, name = kind.__module__, kind.__qualname__
     own = f"{getattr(each, '__module__', '')}.{getattr(each, '__qualname__', '')}"
-    known = f"{module}.{name}" in ("functools.partial", *trust) or own in trust
-    return known or module.startswith(_LOSSES) or _is_checked(module, name)
+    full = f"{module}.{name}"
+    return full in ("functools.partial", *trust) or own in trust or full.startswith(_LOSSES) or _is_checked(module, name)
 
 
 def _is_checked(module: str, name: str) -> bool:
