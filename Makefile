@@ -27,7 +27,7 @@ READY_DEV := $(STAMPS)/dev-$(call checksum,$(PINS) $(DEV_PINS) pyproject.toml)
 DEEP_READY := $(DEEP_VENV)/.stamps/dev-$(call checksum,$(PINS) $(DEEP_PINS) pyproject.toml)
 LOCK := $(if $(shell command -v flock),flock $(VENV).lock)
 
-.PHONY: help demo test test-deep lint types format bench test-oldest test-engines engines coverage dist nightly clean
+.PHONY: help demo test test-deep lint types format bench test-oldest test-later test-engines engines coverage dist nightly clean
 
 help:
 	@echo 'make demo         train on two real data sets at eps = 1, 2, 4 and compare with what people do today (writes demo-out/)'
@@ -38,9 +38,10 @@ help:
 	@echo 'make bench        the speed and accuracy tables in benchmarks/'
 	@echo 'make test-engines the tests on Spark, Ray, PostgreSQL and an S3 server, in .venv-engines (about 10 minutes; Spark needs Java 17)'
 	@echo 'make test-oldest  the tests with the oldest dependencies that pyproject.toml allows, in .venv-oldest'
+	@echo 'make test-later   the tests with each later Python that this machine has (3.12, 3.13, 3.14)'
 	@echo 'make coverage     the branches that the tests of `make test` run through, as a figure (15 minutes)'
 	@echo 'make dist         build wheel and source archive, and try each in an empty environment'
-	@echo 'make nightly      what takes long: oldest dependencies, coverage, five other seeds, kills at many moments'
+	@echo 'make nightly      what takes long: oldest dependencies, later Pythons, coverage, five other seeds, kills at many moments'
 	@echo 'make clean        remove .venv, caches and demo-out/'
 
 # Nothing is touched before this has passed.
@@ -101,6 +102,15 @@ bench: $(READY)
 test-oldest:
 	@$(MAKE) test VENV=.venv-oldest PINS=constraints-oldest.txt DEV_PINS=/dev/null
 
+# Later Pythons: on the PATH, or where pyenv keeps them, whose commands on the PATH fail for versions that are not chosen.
+LATER ?= 3.12 3.13 3.14
+python_of = $(firstword $(shell python$(1) -c 'import sys; print(sys.executable)' 2>/dev/null) $(wildcard $(HOME)/.pyenv/versions/$(1).*/bin/python))
+
+test-later:
+	@$(foreach version,$(LATER),$(if $(call python_of,$(version)),\
+	  $(MAKE) test PYTHON=$(call python_of,$(version)) VENV=.venv-$(version);,\
+	  echo 'Python $(version) is not on this machine: nothing tested with it';))
+
 test-engines:
 	@$(MAKE) engines VENV=.venv-engines DEV_PINS=constraints-engines.txt
 
@@ -133,10 +143,11 @@ export FIRST_MINUTE
 
 nightly:
 	@$(MAKE) test-oldest
+	@$(MAKE) test-later
 	@$(MAKE) coverage
 	@for seed in 1 2 3 4 5; do $(MAKE) test TESTS="--hypothesis-seed=$$seed"; done
 	@$(PY) -m benchmarks faults --afresh
 
 clean:
-	@rm -rf .venv .venv-oldest .venv-engines .venv-deep .venv-dist dist .coverage* .venv*.lock demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	@rm -rf .venv .venv-3.* .venv-oldest .venv-engines .venv-deep .venv-dist dist .coverage* .venv*.lock demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
