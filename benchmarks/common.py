@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks share: conditions of a run, kept results, data sets as arrays, processes of their own, and plots."""
+"""Shared by the benchmarks: conditions of a run, kept results, data sets as arrays, subprocesses, and plots."""
 
 import argparse
 import json
@@ -110,13 +110,13 @@ def command(name: str, *arguments: str) -> list[str]:
 
 
 def environment(threads: int = 1) -> dict[str, str]:
-    """Of such a process: so many threads, and workers that it starts find this package."""
+    """Return a subprocess's environment: its number of threads, and the path by which its workers find this package."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     return os.environ | {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path}
 
 
 def measured_apart(name: str, *arguments: str) -> Run:
-    """What a benchmark prints last, as JSON, from a process that has done nothing else."""
+    """Run a benchmark in a fresh process and return the JSON object that it prints last."""
     done = subprocess.run(command(name, *arguments), cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 

@@ -153,7 +153,7 @@ TWO = "two stages"
 
 
 def _place(setting: str) -> tuple[bool, int]:
-    """In the order of SETTINGS; what varies two stages comes last."""
+    """Sort key: the order of SETTINGS, with settings that vary two stages last."""
     alone = setting.removeprefix(f"{TWO}, ")
     return alone != setting, list(SETTINGS).index(alone)
 

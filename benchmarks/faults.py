@@ -87,7 +87,7 @@ def undisturbed(source: Path, place: Path, run_id: str, secret: bytes) -> pa.Tab
 
 
 def problems(source: Path, place: Path, record: Path, rows: int) -> list[str]:
-    """What is not as it would be without the kill."""
+    """List the differences from a run without the kill."""
     import labeldp
     from labeldp.ledger._repair import orphans
 
@@ -117,7 +117,7 @@ def repair(ledger: Any) -> None:
 
 
 def environment(record: Path) -> dict[str, str]:
-    """Of the processes that are recorded: Python imports recording/sitecustomize.py at their start."""
+    """Return the environment of recorded processes, in which Python imports recording/sitecustomize.py at the start."""
     found = common.environment() | {"LABELDP_RECORD": str(record)}
     return found | {"PYTHONPATH": os.pathsep.join([str(ROOT / "benchmarks" / "recording"), str(ROOT / "src"), found["PYTHONPATH"]])}
 
@@ -170,7 +170,7 @@ def kill_a_worker(run: Callable[[], None], workers: Callable[[], list[int]], mom
 
 
 def processes(*marks: str) -> list[int]:
-    """Processes whose command line has one of these."""
+    """List the processes whose command line contains one of these words."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -199,7 +199,7 @@ class Local:
 
 
 class Cluster:
-    """Releases of one session whose workers are killed."""
+    """Releases in one session, whose workers are killed."""
 
     def __init__(self, engine: str, source: Path, record: Path) -> None:
         from labeldp.tables.output._place import Place
@@ -280,7 +280,7 @@ def take(engine: str, kills: int, folder: Path, keep: Callable[[dict[str, object
 
 
 def _seconds(subject: "Local | Cluster", place: Path, rng: random.Random) -> float:
-    """How long an undisturbed release takes; the second one, since the first one warms up."""
+    """Time an undisturbed release: the second one, since the first one warms up."""
     for _ in range(2):
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()

@@ -101,7 +101,7 @@ DATA = {"made": made, "tail": tail, "adult": adult}
 
 
 def wanted(seeds: int = SEEDS) -> Iterator[Run]:
-    """All runs, cheap ones first."""
+    """List all runs, cheap ones first."""
     for learner in LEARNERS:
         for seed in range(seeds):
             for epsilon in EPSILONS:
@@ -119,7 +119,7 @@ def wanted(seeds: int = SEEDS) -> Iterator[Run]:
 
 
 def key(run: Run) -> tuple[Any, ...]:
-    """What makes two runs the same."""
+    """Return a run's identity."""
     return run["data"], run["learner"], run["rate"], run["epsilon"], run["seed"]
 
 

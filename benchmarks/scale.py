@@ -159,7 +159,7 @@ PART_BYTES = 256 << 20  # of an output file, see labeldp.tables.output._staging
 
 
 def plan(kept: dict[str, Any]) -> str:
-    """What 10^11 rows take, from what was measured."""
+    """Extrapolate the measurements to 10^11 rows."""
     spark, local = kept["spark"]["randomized response, K = 1000"], kept["laws"]["randomized response, K = 1000"]
     per_core = spark["results"]["keep"]["million_rows_per_second"] / spark["machine"]["cores"]
     parts = math.ceil(PLANNED * local["bytes_a_row"] / PART_BYTES)

@@ -54,7 +54,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
 
 
 def needs_torch(name: str) -> bool:
-    """Whether a table is of nets."""
+    """Return whether a table is about nets."""
     return name.startswith("deep")
 
 

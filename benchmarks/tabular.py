@@ -73,7 +73,7 @@ PAPER_STAGES = {0.0: (0.8, 0.6), 2.0: (0.7, 0.5), 4.0: (0.6, 0.5)}
 
 
 def settings_of(method: str, epsilon: float) -> dict[str, Any]:
-    """What LabelDPClassifier is given."""
+    """Return the parameters of LabelDPClassifier."""
     if method != "LP-2ST":
         return METHODS[method]
     share, temperature = PAPER_STAGES[max(start for start in PAPER_STAGES if start <= epsilon)]
@@ -135,12 +135,12 @@ def measure(run: Run) -> Run:
 
 
 def key(run: Run) -> tuple[Any, ...]:
-    """What makes two runs the same."""
+    """Return a run's identity."""
     return run["data"], run["method"], run["epsilon"], run["seed"]
 
 
 def wanted(names: Iterable[str], epsilons: Sequence[float], seeds: int) -> Iterator[Run]:
-    """The runs that are asked for."""
+    """List the requested runs."""
     for name in names:
         for seed in range(seeds):
             for epsilon in epsilons:
@@ -155,7 +155,7 @@ def wanted(names: Iterable[str], epsilons: Sequence[float], seeds: int) -> Itera
 
 
 def settings(run: Run) -> Run:
-    """What a run says of itself before it starts."""
+    """Return the facts of a run that are known before it starts."""
     dataset = parts(run["data"]).dataset
     return {"estimator": str(ESTIMATORS[run["data"]](dataset)), "settings": described(run), "started": now(), "machine": machine()}
 

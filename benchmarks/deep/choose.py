@@ -55,7 +55,7 @@ def varied(recipe: Method, change: str) -> Method:
 
 
 def divided(data: Data, epsilon: float, seed: int) -> tuple[Data, torch.Tensor, NoisyLabels]:
-    """What is learned from, and the held-out inputs with their noisy labels."""
+    """Divide the training rows: the part to learn from, and the held-out inputs with their noisy labels."""
     order = np.random.default_rng(seed).permutation(len(data.y))
     held, rest = np.split(order, [int(len(order) * HELD_OUT)])
     law = ldp.SubsetSelection(data.n_classes, epsilon)
@@ -164,7 +164,7 @@ def save(record: Run) -> None:
 
 
 def line(record: Run) -> str:
-    """One comparison: evidence in thousandths of a nat a row, error in thousandths."""
+    """Format one comparison: evidence in thousandths of a nat a row, error in thousandths."""
     gain, error = f"{'':16}", ""
     if record["change"]:
         gain = f"{1000 * record['gain']:+7.2f} +- {1000 * record['standard_error']:4.2f}"

@@ -182,7 +182,7 @@ STAGES = {"two stages": 2, "three stages": 3}
 
 
 def by_hand(make: Callable[[int], nn.Module], X: Tensor, noisy: ldp.NoisyLabels, seed: int) -> Proba:
-    """What somebody would write: eight epochs of AdamW on likelihoods, in batches of 128, rate 0.002."""
+    """Train as a user would write it: eight epochs of AdamW on likelihoods, in batches of 128, rate 0.002."""
     torch.manual_seed(seed)
     net, evidence = make(noisy.n_classes), evidence_of(noisy)
     optimizer = torch.optim.AdamW(net.parameters(), 2e-3)

@@ -8,7 +8,7 @@ Cells = dict[float | None, float]
 
 @dataclass(frozen=True)
 class Published:
-    """What is printed about one data set.
+    """The published numbers of one data set.
 
     Attributes
     ----------

@@ -86,12 +86,12 @@ class Training:
     precision: Literal["auto", "float32", "bf16"] = "auto"
 
     def recipe(self) -> Recipe:
-        """As the training loop takes it."""
+        """Make the Recipe of the training loop."""
         named = {"schedule": SCHEDULES[self.schedule], "augment": AUGMENTATIONS[self.augment], "loss": LOSSES[self.loss]}
         return Recipe(**(asdict(self) | named | SGD | {"clip": math.inf if self.clip is None else self.clip}))
 
     def described(self) -> dict[str, object]:
-        """As JSON; a norm is mentioned where gradients are clipped."""
+        """Return JSON-ready data; a norm is included where gradients are clipped."""
         return {name: value for name, value in asdict(self).items() if name != "clip" or value is not None}
 
 
@@ -131,7 +131,7 @@ class Method:
     views: str = "one"
 
     def described(self) -> dict[str, object]:
-        """As JSON: part of what makes a run the same run."""
+        """Return JSON-ready data, which is part of a run's identity."""
         return asdict(self) | {"stages": [stage.described() for stage in self.stages], "sizes": list(self.sizes)}
 
     def shortened(self, epochs: int = 1) -> "Method":
@@ -164,7 +164,7 @@ def paper(n_stages: int, epsilon: float, net: str, training: Training, *, mixes:
 
 @dataclass(frozen=True)
 class Frozen:
-    """What is chosen for a data set and size.
+    """The chosen settings of a data set and size.
 
     Attributes
     ----------
@@ -221,12 +221,12 @@ class Frozen:
         return Method(self.net, self.ours[n - 1], law, self.sizes[n - 1], prior=prior, views=self.views)
 
     def _theirs(self, n_stages: int) -> Training:
-        """What the published recipes train with in each of so many stages."""
+        """Return the published recipes for each of so many stages."""
         return replace(self.paper, epochs=self.paper_epochs[n_stages - 1]) if self.paper_epochs else self.paper
 
 
 def image_law(n_stages: int, epsilon: float) -> tuple[str, str]:
-    """Sets without a prior; with one, whatever tells most about each row."""
+    """Choose the law of images: sets without a prior; with one, the most informative law of each row."""
     return ("subset" if n_stages == 1 else "auto"), "model"
 
 
@@ -235,7 +235,7 @@ RATING_LAW = {0: ("split", "threshold"), 2.5: ("auto", "model")}
 
 
 def rating_law(n_stages: int, epsilon: float) -> tuple[str, str]:
-    """By epsilon; see `RATING_LAW`."""
+    """Choose the law of ratings by epsilon; see `RATING_LAW`."""
     return RATING_LAW[max(start for start in RATING_LAW if start <= epsilon)]
 
 

@@ -171,7 +171,7 @@ def _note(file: Path, **facts: object) -> None:
 
 
 def notes_of(place: Path) -> Notes:
-    """What the attempts at a place have noted."""
+    """Read the notes that the attempts have left at a place."""
     return [json.loads(line) for line in (place / "notes").read_text().splitlines()]
 
 
@@ -179,7 +179,7 @@ def notes_of(place: Path) -> Notes:
 
 
 def problems(place: Path) -> list[str]:
-    """What is not as it would be without the kills."""
+    """List the differences from a run without kills."""
     found, notes, ledger = [], notes_of(place), labeldp.Ledger(place / "ledger.db")
     runs = ledger.runs()
     found += [] if [each.state for each in runs] == ["settled"] else [f"runs: {[each.state for each in runs]}"]
@@ -198,7 +198,7 @@ def problems(place: Path) -> list[str]:
 
 
 def _differences(place: Path, run_id: str) -> list[str]:
-    """From an undisturbed run under the same secret."""
+    """List the differences from an undisturbed run under the same secret."""
     (secret,) = {each["secret"] for each in notes_of(place) if each.get("run") == run_id}
     other = place / "undisturbed"
     if attempt(other, secret={"run": run_id, "secret": secret}):
@@ -220,7 +220,7 @@ def _left_behind(place: Path, ledger: labeldp.Ledger) -> list[str]:
 
 
 def in_a_process(function: Callable[..., Any], *args: Any) -> Any:
-    """What a function gives, computed in a forked process, so that this one stays fit to be forked."""
+    """Compute a function's result in a forked process, so that this one stays fit to be forked."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -249,7 +249,7 @@ def trial(place: Path, rng: random.Random, whole: int) -> dict[str, Any]:
 
 
 def moments(place: Path) -> int:
-    """How many moments an undisturbed fit has."""
+    """Count the moments of an undisturbed fit at which it can be killed."""
     if attempt(place):
         raise RuntimeError("The undisturbed fit failed; its error is above.")
     return sum("moment" in each for each in notes_of(place))

@@ -29,7 +29,7 @@ OF_THEN = ("splits", "mixups", "nets")  # grids of before precision was recorded
 
 
 def results_file(tiny: bool) -> Path:
-    """Where runs are recorded; those that only try the commands out are kept apart."""
+    """Return the file of the recorded runs; trial runs of the commands have a file of their own."""
     return Path(tempfile.gettempdir(), "labeldp-deep-tiny.json") if tiny else RESULTS / "deep.json"
 
 
@@ -91,7 +91,7 @@ def run_all(todo: list[Run], *, tiny: bool, threads: int, device: str, at_once: 
 
 
 def run_one(run: Run) -> Run:
-    """One run in a process of its own; what it measured, or how it failed."""
+    """Execute one run in a subprocess; return its measurements, or how it failed."""
     start = time.perf_counter()
     env = environment(run["threads"]) | {"MKL_NUM_THREADS": str(run["threads"])}
     done = subprocess.run(

@@ -50,7 +50,7 @@ def evidence(form: str, n: int, k: int, device: str) -> Dense | Candidates | Pac
 
 
 def seconds(step: Callable[[], object], device: str) -> float:
-    """Of one call, the device's work included."""
+    """Time one call, including the device's work."""
     start = time.perf_counter()
     step()
     if device != "cpu":
@@ -224,7 +224,7 @@ def peak_mb(device: str) -> int:
 
 
 def markdown(kept: Run) -> str:
-    """What was measured of one size, as benchmarks/README.md has it."""
+    """Format the measurements of one size as a table of benchmarks/README.md."""
     lines = ["| what | of it | milliseconds | against the first |", "|---|---|---|---|"]
     for case in kept["cases"]:
         for name, found in case["steps"].items():
@@ -237,7 +237,7 @@ def markdown(kept: Run) -> str:
 
 
 def tables(size: str) -> str:
-    """What was measured last of one size."""
+    """Return the latest measurements of one size."""
     return markdown(load_json(RESULT)[size])
 
 

@@ -38,7 +38,7 @@ WATCHED_ROWS = 2000
 
 @dataclass
 class Fitted:
-    """What a training leaves behind.
+    """The result of a training.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Watched:
         self.noisy: NoisyLabels | None = None
 
     def privatize(self, rows: Rows, law: Law, prior: Prior = None, stage: str = "release") -> NoisyLabels:
-        """As the run's."""
+        """Privatize as a run does."""
         self.rows, self.noisy = rows, self._run.privatize(rows, law, prior, stage)
         return self.noisy
 
@@ -111,17 +111,17 @@ class Stages:
         return train(net, inputs, target, recipe, generator=self.generator, device=self.device, progress=self._progress, watch=self._watch)
 
     def prior_of(self, model: nn.Module, rows: Rows) -> Floats:
-        """What the law is told of rows whose labels the model knows nothing of."""
+        """Return the law's prior for rows whose labels the model has not seen."""
         proba = probabilities(model, self.data.X[torch.from_numpy(rows)], self.method.views, self.method.temperature)
         self._proba.append(proba)
         return proba
 
     def _in_top_k(self, model: nn.Module, rows: Rows, noisy: NoisyLabels) -> Rows:
-        """Places of the latest rows, and of earlier ones whose noisy label is among the model's top k."""
+        """Return positions of the latest rows, and of earlier ones whose noisy label is among the model's top k."""
         return in_top_k(noisy, probabilities(model, self.data.X[torch.from_numpy(rows)], self.method.views), "mean")
 
     def _drawn(self) -> dict[str, object]:
-        """What this stage drew, and the mean bits that its outputs tell of labels that follow the model's probabilities."""
+        """Describe this stage's draw, with the mean information of its outputs if labels follow the model's probabilities."""
         assert self.run is not None
         assert self.run.noisy is not None
         (block,) = self.run.noisy.blocks
@@ -145,7 +145,7 @@ class Stages:
 
 
 def target_of(loss: str, noisy: NoisyLabels) -> Tensor | Form:
-    """What a loss is given."""
+    """Make the targets of a loss."""
     if loss == "cross-entropy":
         return torch.from_numpy(noisy.hard_codes())
     return debias_weights(noisy) if loss == "debiased" else evidence_of(noisy)
@@ -194,7 +194,7 @@ def precision_used(method: Method, device: str) -> str:
 
 
 def probabilities(net: nn.Module, inputs: Tensor, views: str = "one", temperature: float = 1.0) -> Floats:
-    """Of the classes: (n, K) float64, averaged over the views of an image."""
+    """Predict class probabilities: (n, K) float64, averaged over the views of an image."""
     seen = seen_as(inputs, views)
     zero = torch.zeros((), dtype=torch.float64)
     total = sum((torch.softmax(predict(net, x).double() / temperature, dim=1) for x in seen), zero)

@@ -86,7 +86,7 @@ ONLY_IMAGES = ("PCA", "self-supervised", "SCAN", SUMS, DP_SGD)
 
 
 def lacking(cell: Run) -> str:
-    """What is not installed of what a cell needs; empty if nothing is."""
+    """Name the packages that a cell needs and that are not installed; empty if none."""
     kind = cell.get("features") or kind_of(cell["data"], cell.get("method", ""))
     needs = {"opacus"} if cell.get("method") == DP_SGD else {"torch"} if kind in KINDS else set()
     return "".join(name for name in needs if find_spec(name) is None)

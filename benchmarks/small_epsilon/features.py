@@ -31,7 +31,7 @@ KINDS = ("self-supervised", "SCAN")
 
 @dataclass(frozen=True)
 class SimCLR:
-    """How the net is trained; every number is part of the cache's key."""
+    """The training of the net; every number is part of the cache's key."""
 
     widths: tuple[int, ...] = (16, 32, 64, 128)
     kernels: tuple[int, ...] = (5, 3, 3, 3)
@@ -48,7 +48,7 @@ class SimCLR:
 
 @dataclass(frozen=True)
 class SCAN:
-    """What follows for ten clusters."""
+    """The training of ten clusters on its features."""
 
     net: SimCLR
     clusters: int = 10
@@ -65,7 +65,7 @@ RECIPES = {"mnist": SimCLR(), "fashion_mnist": SimCLR(flip=True)}
 
 
 def recipe_of(name: str, kind: str) -> SimCLR | SCAN:
-    """How the features of a kind are learned from the images of a data set."""
+    """Return the recipe for learning features of a kind from the images of a data set."""
     return RECIPES[name] if kind == "self-supervised" else SCAN(RECIPES[name])
 
 
@@ -199,7 +199,7 @@ def _images(X: Array) -> Array:
 
 
 def _digest(recipe: SimCLR | SCAN, *arrays: Array) -> str:
-    """Of the recipe and the images."""
+    """Digest the recipe and the images."""
     found = hashlib.sha256(json.dumps([type(recipe).__name__, asdict(recipe)], sort_keys=True).encode())
     for part in arrays:
         found.update(str(part.shape).encode() + np.ascontiguousarray(part).tobytes())

@@ -75,12 +75,12 @@ def learned(name: str, kind: str, rows: int | None = None) -> tuple[Array, Array
 
 
 def facts_of(name: str, kind: str, rows: int | None = None) -> dict[str, Any]:
-    """What a cell says of its features: how long they took to learn, and how."""
+    """Return the facts of a cell's features: how they were learned, and how long that took."""
     return {"learned_features": learned(name, kind, rows)[2]} if kind in KINDS else {}
 
 
 def kind_of(name: str, method: str) -> str:
-    """Which features a method gets: gradients of images, but for the ones that are about others."""
+    """Return the kind of features that a method gets: gradients of images, unless the method is about another kind."""
     if named := [kind for kind in KINDS if kind in method]:
         return named[0]
     return "plain" if name not in IMAGES or "PCA" in method else "gradients"
@@ -98,7 +98,7 @@ def estimator_for(name: str, kind: str) -> Any:
 
 
 def embedder_for(name: str) -> Any:
-    """What rows are clustered by."""
+    """Return the embedding in which rows are clustered."""
     if name != "adult":
         return "pca"
     categories = list(parts(name).dataset.categorical)

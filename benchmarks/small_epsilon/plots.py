@@ -47,7 +47,7 @@ def level(axes: Any, runs: Runs, **style: Any) -> None:
 
 
 def values(runs: Runs, field: str) -> list[Any]:
-    """What a field is in these runs, in order of appearance."""
+    """List the values of a field in these runs, in order of appearance."""
     return list(dict.fromkeys(run[field] for run in runs if field in run))
 
 

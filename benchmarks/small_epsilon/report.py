@@ -17,7 +17,7 @@ FOUND = {("main", "clusters"), ("beta", "beta")}
 
 
 def key(run: Run) -> tuple[Any, ...]:
-    """What makes two cells the same."""
+    """Return a cell's identity."""
     return tuple(run.get(name) for name in IDENTITY if (run["table"], name) not in FOUND)
 
 
@@ -67,7 +67,7 @@ def table_of(runs: Sequence[Run], table: str, across: str, rows: int | None = No
 
 
 def beta_table(runs: Sequence[Run], rows: int | None = None) -> str:
-    """What another beta than lambda does to bias, spread and accuracy, a line for each."""
+    """Tabulate how another beta than lambda changes bias, spread and accuracy, one line each."""
     runs = [run for run in runs if run["table"] == "beta" and run.get("rows") == rows and "finished" in run]
     if not runs:
         return ""
@@ -112,7 +112,7 @@ ACROSS = {"figure": "method", "histogram": "epsilon", "clusters": "clusters"}
 
 
 def tables(rows: int | None = None) -> str:
-    """All tables of which something was run, as benchmarks/README.md has them."""
+    """Return all tables of which some cell was run, as in benchmarks/README.md."""
     runs = load_runs()
     smaller = {f"{table}: accuracy, %": table_of(runs, table, across, rows) for table, across in ACROSS.items()}
     smaller["beta: bias and spread of the estimated loss"] = beta_table(runs, rows)

@@ -55,7 +55,7 @@ def logistic(X: Array, weights: Array, penalty: float = 1e-3) -> Array:
 
 
 def accuracy(W: Array, X: Array, y: Array) -> float:
-    """Of the linear model with these coefficients."""
+    """Compute the accuracy of the linear model with these coefficients."""
     return float(np.mean((np.column_stack([X, np.ones(len(X))]) @ W.T).argmax(axis=1) == y))
 
 
@@ -65,7 +65,7 @@ FIGURE = ("UniformRR", "ClusterRR, as published, not private", "ClusterRR, corre
 
 
 def budget_of(method: str, epsilon: float, n_classes: int, sizes: Array) -> ClusterBudget:
-    """How a line of the figure divides its epsilon."""
+    """Divide epsilon between the two parts, as a line of the figure does."""
     if method == "UniformRR":
         return corollary_1(n_classes, epsilon)
     if method == "ClusterRR, divided by us":
@@ -116,7 +116,7 @@ BETAS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # of lambda
 
 
 def beta_sweep(run: Run) -> Run:
-    """What another beta than lambda does: to the estimated mean loss of a fixed model, and to the accuracy of a trained one."""
+    """Measure another beta than lambda by the estimated mean loss of a fixed model, and by the accuracy of a trained one."""
     rows = run.get("rows")
     _, y, _, y_test, dataset = parts(run["data"], rows)
     X, X_test = components(run["data"], rows)
@@ -141,7 +141,7 @@ def beta_sweep(run: Run) -> Run:
 
 @cache
 def reference(name: str, rows: int | None) -> Array:
-    """A model whose losses are estimated: of the first thousand labels, which are public here."""
+    """Train the model whose losses are estimated, on the first thousand labels, which are public here."""
     _, y, _, _, dataset = parts(name, rows)
     return logistic(components(name, rows)[0][:1000], np.eye(dataset.n_classes)[y[:1000]], penalty=0.1)
 
@@ -152,7 +152,7 @@ NUMBERS = (10, 30, 100, 300, 1000, 2000)
 
 
 def histogram_error(run: Run) -> Run:
-    """How far noisy cluster histograms are from the true ones, and how often they name a cluster's most frequent label."""
+    """Measure the error of noisy cluster histograms, and how often they name a cluster's most frequent label."""
     rows = run.get("rows")
     _, y, _, _, dataset = parts(run["data"], rows)
     groups = grouped(run["data"], "gradients", run["clusters"], rows)

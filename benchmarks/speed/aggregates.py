@@ -32,7 +32,7 @@ TARGET = 0.5
 
 
 def write(path: Path, rows: int, n_groups: int, n_classes: int) -> None:
-    """Rows whose label is half of the time that of their group."""
+    """Write rows whose label equals that of their group half of the time."""
     rng = np.random.default_rng(0)
     with pq.ParquetWriter(path, pa.schema([("group", pa.int32()), ("label", pa.int8())])) as file:
         for start in range(0, rows, BATCH):
@@ -53,7 +53,7 @@ def answered(source: Path | pa.Table, query: Query) -> Aggregate:
 
 
 def seconds(function: Callable[[], object]) -> float:
-    """Of one call."""
+    """Time one call."""
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
@@ -71,7 +71,7 @@ def compared(ours: Callable[[], object], theirs: Callable[[], object], repeats: 
 
 
 def measure(path: Path, rows: int, n_groups: int, n_classes: int, repeats: int) -> dict[str, object]:
-    """All cases on one file."""
+    """Measure all cases on one file."""
     write(path, rows, n_groups, n_classes)
     queries = {"histogram": Histogram(n_classes, 0.1, n_groups), "vote": Vote(n_classes, 0.1, n_groups)}
     before = peak_mb()

@@ -34,7 +34,7 @@ TINY = {
 
 
 def memory(rows: int, n_classes: int) -> dict[str, object]:
-    """Peak memory of drawing rows whose prior comes in batches, beyond what the labels and the outputs need; in this process."""
+    """Measure in this process the peak memory of a draw whose prior comes in batches, beyond labels and outputs."""
     from labeldp import AutoLaw, SeededNoise, privatize
 
     rng = np.random.default_rng(0)
@@ -57,7 +57,7 @@ def memory(rows: int, n_classes: int) -> dict[str, object]:
 
 
 def part(name: str, arguments: list[str]) -> Run:
-    """One part's JSON."""
+    """Run one part and return its JSON."""
     print(f"... {name} {' '.join(arguments)}", file=sys.stderr, flush=True)
     return measured_apart(name, *arguments)
 
@@ -86,7 +86,7 @@ def lines(result: Run) -> list[tuple[str, float, str]]:
 
 
 def markdown(result: Run) -> str:
-    """What was measured beside its targets, as benchmarks/README.md has it."""
+    """Format the measurements beside their targets as a table of benchmarks/README.md."""
     rows = [f"| {row['what']} | {row['measured']} | {row['target']} |" for row in result["targets"]]
     return "\n".join(["| what | measured | target |", "|---|---|---|", *rows])
 

@@ -84,7 +84,7 @@ def blocks(ids: Ids, key: Key) -> None:
 
 
 def hashed(ids: Ids) -> None:
-    """One public hash of every id."""
+    """Hash every id publicly."""
     for batch in batches(ids):
         public_hash("salt", *batch)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong, as a tree.
+"""The tree of errors and warnings.
 
 LabelDPError
 ├── InvalidInput      a value that was passed in is not allowed; also a ValueError
@@ -30,7 +30,7 @@ import warnings
 
 
 def warn(warning: "LabelDPWarning") -> None:
-    """Warn whoever called labeldp: the nearest code outside of the package."""
+    """Issue a warning at the caller's line: the nearest code outside of the package."""
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] == "labeldp":
         level, frame = level + 1, frame.f_back
@@ -66,7 +66,7 @@ class LedgerError(LabelDPError):
 
 
 class RowsOverlap(LedgerError):
-    """A charge was to be refused if an earlier run covers some of its rows, and one does: it states which, and how many rows."""
+    """A charge with overlap="refuse" covers rows that an earlier run has covered: the message names the run and the number of rows."""
 
 
 class MissingExtra(LabelDPError, ImportError):
@@ -86,19 +86,19 @@ class LabelDPWarning(UserWarning):
 
 
 class DomainLeakWarning(LabelDPWarning):
-    """The list of classes was read off the private labels, as was asked for: which classes occur is not protected."""
+    """The classes were inferred from the private labels, as requested: which classes occur is not protected."""
 
 
 class HighRateWarning(LabelDPWarning):
-    """A learning rate is far above what its optimizer bears: one that is meant for SGD, given to AdamW."""
+    """A learning rate is far too high for its optimizer, for example one meant for SGD given to AdamW."""
 
 
 class LargeEpsilonWarning(LabelDPWarning):
-    """A budget is so large that it protects next to nothing."""
+    """An epsilon is so large that it protects next to nothing."""
 
 
 class LeftOutWarning(LabelDPWarning):
-    """Rows are over the cap of their unit: nothing is drawn for them, and nothing is learned from them."""
+    """Rows above the cap of their unit are left out: they are neither drawn nor learned from."""
 
 
 class LostClassWarning(LabelDPWarning):
@@ -106,23 +106,24 @@ class LostClassWarning(LabelDPWarning):
 
 
 class MergedClassesWarning(LabelDPWarning):
-    """No row's output tells some classes from each other, so nothing that is learned can."""
+    """No row's output distinguishes some of the classes, so no model can."""
 
 
 class RareCategoriesWarning(LabelDPWarning):
-    """A column has more categories than its learner takes, and the rarer ones count as one."""
+    """A column has more categories than its learner takes; the rarer ones count as one."""
 
 
 class RawLabelsWarning(LabelDPWarning):
-    """Raw labels come through another estimator, each fit of which is a spend of its own, or measure the model that learned from them."""
+    """Raw labels reach a private estimator through another one, which charges for each of its fits, or they measure a model that learned
+    from them."""
 
 
 class RepeatWarning(LabelDPWarning):
-    """The answer of an earlier run came back at no cost, and the labels that were given now were not read."""
+    """The stored answer of an earlier run was returned at no cost; the labels of this call were not read."""
 
 
 class SeenRowsWarning(LabelDPWarning):
-    """A model is measured on noisy labels that it learned from, which says how well it fits their noise."""
+    """A model is measured on noisy labels that it learned from, which measures how well it fits their noise."""
 
 
 class SeededNoiseWarning(LabelDPWarning):
@@ -130,7 +131,7 @@ class SeededNoiseWarning(LabelDPWarning):
 
 
 class UnmeasuredWarning(LabelDPWarning):
-    """No draw of the noisy labels could measure a model without bias, so none is held out and nothing is estimated."""
+    """No row could be held out to measure the model without bias, so no quality is estimated."""
 
 
 class UntrainedWarning(LabelDPWarning):
@@ -138,4 +139,4 @@ class UntrainedWarning(LabelDPWarning):
 
 
 class UnrecordedWarning(LabelDPWarning):
-    """The spend is not written to a durable ledger, so nothing stops it from being spent again."""
+    """The charge is in no durable ledger, so nothing prevents the same budget from being spent again."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract that any law must pass, as one function: `check_law(law)`.
+"""The contract of every law as one test function: `check_law(law)`.
 
 Write a law, give it small n_classes, call `check_law` in a test. It compares what the law says of itself (profile, table, likelihood,
 inclusion) with the sampler that runs, in exact arithmetic where the sampler's words can be enumerated, statistically elsewhere.
@@ -30,7 +30,7 @@ _FEW_CLASSES = (5, 8)  # whose outputs are enumerated in a moment
 
 @dataclass
 class CounterWords:
-    """A counter stream of words from a public hash, for tests only: it protects nothing.
+    """A stream of words from a public hash, for tests only: it protects nothing.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class CounterWords:
         return len(self.rows)
 
     def take(self, counter: int, rows: NDArray[np.intp] | None = None) -> NDArray[np.uint64]:
-        """Word number `counter` of the rows at these positions."""
+        """Return word number `counter` of the rows at these positions."""
         which = self.rows if rows is None else self.rows[rows]
         self.asked.append((counter, tuple(which.tolist())))
         if counter in self.fixed:
@@ -61,13 +61,13 @@ class CounterWords:
         return hashed(which, counter, self.seed)
 
     def select(self, rows: NDArray[np.intp]) -> "CounterWords":
-        """The streams of the rows at these positions."""
+        """Return the streams of the rows at these positions."""
         fixed = {counter: value[rows] for counter, value in self.fixed.items()}
         return CounterWords(self.rows[rows], self.seed, fixed, self.asked)
 
 
 def check_law(law: Law, priors: Sequence[Sequence[float]] | None = None) -> None:
-    """Raise AssertionError, naming what is wrong, unless the law keeps the contract.
+    """Check that a law keeps the contract; an AssertionError names what is wrong.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def check_law(law: Law, priors: Sequence[Sequence[float]] | None = None) -> None
 
 
 def check_any_size(law: Law) -> None:
-    """Raise AssertionError unless the law keeps the contract over any number of classes, of which a copy over few stands for many.
+    """Check the contract of a law over any number of classes; a law over many is tested by a copy over few.
 
     Over its own classes the exact probabilities are compared with the epsilon that it claims; the sampler is, of many classes, that of the
     copy. InvalidInput where even the copy's matrix has more cells than can be enumerated.
@@ -116,7 +116,7 @@ def check_any_size(law: Law) -> None:
 
 
 def _require(kept: object, message: str) -> None:
-    """An assertion that Python's -O leaves in: charges rest on these."""
+    """Raise AssertionError unless a condition holds, also under Python's -O: charges rest on these checks."""
     if not kept:
         raise AssertionError(message)
 
@@ -136,7 +136,7 @@ def _check_value(law: Law) -> None:
 
 
 def _check_prepare(law: Law, prior: NDArray[np.float64], number: int) -> dict[str, Array]:
-    """The side of the row with this number; one row, many equal rows and a stride-0 view must agree."""
+    """Compute the side of the row with this number; one row, many equal rows and a stride-0 view must agree."""
     side = law.prepare(prior[None], CounterWords(np.array([number])))
     layout = {name: value for name, value in law.layout().items() if name != "output"}
     _require(side.keys() == layout.keys(), f"prepare gives {sorted(side)}, layout promises {sorted(layout)}")
@@ -180,7 +180,7 @@ def _check_table(law: Law, side: Side) -> None:
 
 
 def _column_of(law: Law, side: Side) -> Callable[[Array], NDArray[np.int64]]:
-    """A function from outputs to column numbers of the matrix; an output that is not a column fails."""
+    """Make a function from outputs to columns of the matrix; it fails for an output without a column."""
     keys = _outputs_in_columns(law, side)
     known = {key.tobytes(): j for j, key in enumerate(keys)}
 
@@ -202,7 +202,7 @@ def _draw(law: Law, side: Side, label: int, words: CounterWords) -> Array:
 
 
 def _check_word_measure(law: Law, side: Side) -> None:
-    """The measure of first words that lead to each output is exactly the claimed probability.
+    """Check that the number of first words that lead to each output is exactly the claimed probability.
 
     Where other words matter too, what is measured is whether the output holds the label; of scores, the level of each class by its word.
     """
@@ -227,7 +227,7 @@ def _check_word_measure(law: Law, side: Side) -> None:
 
 
 def _check_level_measure(law: Law, side: Side) -> None:
-    """The measure of the words number c that lead to each level of class c, whatever the others."""
+    """Check the number of words c that lead to each level of class c, whatever the other words are."""
     matrix, levels = _exact_matrix(law, side), law.table(side).outputs
     for label, c in itertools.product(range(law.n_classes), repeat=2):
 
@@ -250,7 +250,7 @@ def _uses_one_word(law: Law, side: Side) -> bool:
 
 
 def _edges(matrix: NDArray[np.object_], label: int) -> list[int]:
-    """Words near which one output may give way to another: where they would if the outputs' words were laid end to end, from either side.
+    """List words at which one output may give way to another, as if the outputs' words were laid end to end from either side.
 
     So that no interval is missed for being narrow. Which words have which output is what the sampler says.
     """
@@ -263,7 +263,7 @@ def _edges(matrix: NDArray[np.object_], label: int) -> list[int]:
 
 
 def _measure(code: Callable[[list[int]], list[int]], edges: list[int]) -> dict[int, int]:
-    """How many of the 2^64 first words have each code, given that each code's words are an interval or two, or lie near an edge."""
+    """Count the first words of each code, assuming that the words of a code form one or two intervals or lie near an edge."""
     known = {0, WORD - 1} | {i << 58 for i in range(64)} | {WORD - (1 << i) for i in range(64)}
     marks = sorted(known | {edge for edge in edges if 0 <= edge < WORD})
     spans = [(lo, hi, a, b) for (lo, a), (hi, b) in _pairs(marks, code(marks))]
@@ -288,7 +288,7 @@ def _pairs(marks: list[int], codes: list[int]) -> list[tuple[tuple[int, int], tu
 
 
 def _check_samples(law: Law, side: Side) -> None:
-    """Chi-square of samples against the matrix; rare outputs are pooled."""
+    """Test samples against the matrix by chi-square; rare outputs are pooled."""
     from scipy.stats import chi2
 
     find, matrix = _column_of(law, side), _exact_matrix(law, side).astype(np.float64)
@@ -332,7 +332,7 @@ def _check_likelihood(law: Law, side: Side) -> None:
 
 
 def _check_inclusion(law: Law, side: Side) -> None:
-    """(own, other) are the exact inclusion probabilities, so (1{y in output} - other) / (own - other) is exactly unbiased."""
+    """Check that (own, other) are the exact inclusion probabilities, so that (1{y in output} - other) / (own - other) is unbiased."""
     matrix, outputs = _exact_matrix(law, side), _outputs_in_columns(law, side)
     rows = {name: np.broadcast_to(value, (len(outputs), *np.shape(value))) for name, value in side.items()}
     own, other = law.inclusion(outputs, rows)
@@ -355,7 +355,7 @@ def _check_inclusion(law: Law, side: Side) -> None:
 
 
 def _check_weights(law: Law, side: Side) -> None:
-    """The weights give unbiased estimates of every class's loss, to rounding; NaN only where no inverse of the law exists."""
+    """Check that the weights give unbiased estimates of every class's loss, up to rounding; NaN only where the law has no inverse."""
     matrix, outputs = _exact_matrix(law, side).astype(np.float64), _outputs_in_columns(law, side)
     rows = {name: np.broadcast_to(value, (len(outputs), *np.shape(value))) for name, value in side.items()}
     weights = law.weights(outputs, rows)
@@ -368,7 +368,7 @@ def _check_weights(law: Law, side: Side) -> None:
 
 
 def _check_words(law: Law, side: Side) -> None:
-    """Whatever the labels, the same words are asked for in the same order, and equal words give equal outputs."""
+    """Check that the same words are read in the same order whatever the label, and that equal words give equal outputs."""
     asked = []
     for label in range(law.n_classes):
         words = CounterWords(np.arange(300, dtype=np.int64), seed=99)

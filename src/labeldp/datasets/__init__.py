@@ -65,7 +65,7 @@ class DataSet:
 
     @property
     def n_classes(self) -> int:
-        """K, the number of classes."""
+        """Number of classes, K."""
         return len(self.classes)
 
     @property
@@ -74,14 +74,14 @@ class DataSet:
         return tuple(i for i, column in enumerate(self.columns) if column in self.categories)
 
     def all_rows(self) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-        """All features (n, ...) and labels (n,), the train rows first.
+        """Return all features (n, ...) and labels (n,), the train rows first.
 
         Cost: one copy of both.
         """
         return np.concatenate([self.X_train, self.X_test]), np.concatenate([self.y_train, self.y_test])
 
     def to_table(self, part: str = "train", label: str = "label") -> "pa.Table":
-        """One part of a tabular set as an Arrow table of n rows, categorical columns as text, and the class values in the column `label`.
+        """Return one part of a tabular set as an Arrow table: categorical columns as text, and the class values in the column `label`.
 
         Parameters
         ----------
@@ -119,12 +119,12 @@ def _decode(codes: NDArray[np.int64], values: tuple[str, ...]) -> "pa.Array":
 
 
 def names() -> list[str]:
-    """The names that `load` takes, sorted."""
+    """Return the names that `load` takes, sorted."""
     return sorted([*_EMBEDDED, *ENTRIES])
 
 
 def where(name: str) -> list[Path] | None:
-    """The files that `load(name)` would read, checked; None if it would have to download them. An embedded set has no files: an empty list.
+    """Return the checked files that `load(name)` would read; None if it would download them, an empty list for an embedded data set.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def where(name: str) -> list[Path] | None:
 
 
 def load(name: str) -> DataSet:
-    """A data set by name, from this machine if it is here, else downloaded and kept.
+    """Load a data set by name, from this machine if it is here; otherwise download and keep it.
 
     Parameters
     ----------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data sets: what they are called, in which forms their files come, and what to know about them."""
+"""The catalogue of data sets: their names, the forms of their files, and facts about them."""
 
 from dataclasses import dataclass
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding a data set's files: in the folder LABELDP_DATA, then in the cache, then at their official address; never unchecked."""
+"""Find a data set's files: in the folder LABELDP_DATA, then in the cache, then at their official address; every file is checked."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ VARIABLE = "LABELDP_DATA"
 
 @dataclass(frozen=True)
 class File:
-    """One file: its name, every SHA-256 that is right for it (several if it was packed again, none if none is known), and its address."""
+    """A file: its name, its valid SHA-256 digests (several if it was repacked, none if unknown), and its address."""
 
     name: str
     sha256: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class File:
 
 @dataclass(frozen=True)
 class Form:
-    """One form in which a data set comes: all its files are needed. The best form stands first."""
+    """One form in which a data set is distributed; all its files are needed. The best form comes first."""
 
     files: tuple[File, ...]
     reader: str
@@ -36,18 +36,18 @@ class Form:
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept, per user."""
+    """Return the user's folder for downloads."""
     return Path(platformdirs.user_cache_dir("labeldp", appauthor=False)) / "data"
 
 
 def roots() -> list[Path]:
-    """The folders that are searched, in order."""
+    """Return the folders to search, in order."""
     given = os.environ.get(VARIABLE)
     return [*([Path(given).expanduser()] if given else []), cache_folder()]
 
 
 def find(folder: str, forms: tuple[Form, ...]) -> tuple[Form, list[Path]] | None:
-    """The first form that is there in full, with its files, each checked; None where there is none."""
+    """Find the first form whose files are all here, and check each; None if there is none."""
     for form in forms:
         for root in roots():
             paths = [root / folder / file.name for file in form.files]
@@ -69,7 +69,7 @@ def _check(file: File, path: Path) -> None:
 
 
 def download(name: str, folder: str, forms: tuple[Form, ...]) -> tuple[Form, list[Path]]:
-    """Fetch the first form that has addresses into the cache, checked; without a network, say which files to put where."""
+    """Download the first form that has addresses into the cache, and check it; without a network, say which files to put where."""
     form = next(form for form in forms if form.downloadable)
     try:
         return form, [_fetch(file, cache_folder() / folder) for file in form.files]
@@ -90,7 +90,7 @@ def _fetch(file: File, folder: Path) -> Path:
 
 
 class DownloadBar:
-    """Show one file's download on standard error, in the form that pooch asks for: it sets `total` and calls update, reset and close.
+    """A progress bar on standard error for one file, with the interface that pooch expects: `total`, update, reset and close.
 
     Parameters
     ----------
@@ -117,20 +117,20 @@ class DownloadBar:
         self._progress.start()
 
     def update(self, n: int) -> None:
-        """Another n bytes are here."""
+        """Add n bytes to the progress."""
         self._progress.advance(self._task, n)
 
     def reset(self) -> None:
-        """Back to zero: pooch does so at the end, before it fills the bar."""
+        """Go back to zero, as pooch does before it fills the bar at the end."""
         self._progress.update(self._task, completed=0)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._progress.stop()
 
 
 def missing_message(name: str, folder: str, forms: tuple[Form, ...], problem: Exception) -> str:
-    """What was looked for, why it could not be fetched, and what to put where."""
+    """Say which files are missing, why they could not be downloaded, and where to put them."""
     first, *others = [", ".join(file.name for file in form.files) for form in forms]
     addresses = [file.url for form in forms if form.downloadable for file in form.files]
     searched = " and ".join(f"{root / folder}" for root in roots())

@@ -20,7 +20,7 @@ _IDX_UBYTE = 8
 
 
 def read_idx(path: Path) -> Images:
-    """An idx file of unsigned bytes, gzipped or not: the array in the shape that its header gives."""
+    """Read an idx file of unsigned bytes, gzipped or not, in the shape that its header gives."""
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     dimensions = data[3] if len(data) > 3 else 0
     start = 4 + 4 * dimensions
@@ -33,13 +33,13 @@ def read_idx(path: Path) -> Images:
 
 
 def read_idx_set(paths: Sequence[Path]) -> Split:
-    """The four files of MNIST and its relatives: train images, train labels, test images, test labels."""
+    """Read the four files of MNIST and its relatives: train images, train labels, test images, test labels."""
     train, train_labels, test, test_labels = (read_idx(path) for path in paths)
     return train, train_labels.astype(np.int64), test, test_labels.astype(np.int64)
 
 
 def read_npz_set(paths: Sequence[Path]) -> Split:
-    """KMNIST's four .npz files, or its two test files alone: then the train part has no rows."""
+    """Read KMNIST's four .npz files, or its two test files alone; then the train part has no rows."""
     arrays = [_npz(path) for path in paths]
     if len(arrays) == 2:
         arrays = [arrays[0][:0], arrays[1][:0], *arrays]
@@ -53,12 +53,12 @@ def _npz(path: Path) -> Images:
 
 
 def _pixels(flat: NDArray[np.uint8]) -> Images:
-    """(n, 3072) planes of red, green, blue to (n, 32, 32, 3)."""
+    """Reorder (n, 3072) planes of red, green and blue to (n, 32, 32, 3)."""
     return np.ascontiguousarray(flat.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
 
 def read_cifar(archive: Path, *, label_bytes: int) -> Split:
-    """The official binary archive; of CIFAR-100's two label bytes the second, the fine label, is read."""
+    """Read the official binary archive. Of CIFAR-100's two label bytes, the second one, the fine label, is used."""
     parts: dict[str, list[tuple[str, NDArray[np.uint8]]]] = {"train": [], "test": []}
     with tarfile.open(archive, "r:gz") as tar:
         for member in tar:
@@ -88,7 +88,7 @@ def _member(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 def read_cifar_sheets(paths: Sequence[Path]) -> Split:
-    """CIFAR-10 as lossless WebP sheets of 100 x 100 images: five train sheets, one test sheet, and the labels as .npz."""
+    """Read CIFAR-10 from lossless WebP sheets of 100 x 100 images: five train sheets, one test sheet, and the labels as .npz."""
     *sheets, labels = paths
     pixels = [_sheet(path) for path in sheets]
     with np.load(labels, allow_pickle=False) as archive:

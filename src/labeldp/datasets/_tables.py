@@ -45,7 +45,7 @@ def _text(path: Path, encoding: str = "utf-8") -> str:
 
 
 def encode(rows: Rows, columns: Sequence[str], categorical: frozenset[str], missing: str = "?") -> tuple[Matrix, Categories]:
-    """Text fields to a float matrix (n, d): a categorical value as its position in the sorted list of those seen, a missing one as NaN."""
+    """Encode text fields as a float matrix (n, d): a categorical value as its index in the sorted list of values, a missing one as NaN."""
     matrix = np.empty((len(rows), len(columns)))
     categories: Categories = {}
     for j, column in enumerate(columns):
@@ -65,7 +65,7 @@ def _natural(value: str) -> tuple[int, str]:
 
 
 def read_adult(paths: Sequence[Path]) -> tuple[Matrix, Labels, Matrix, Labels, Categories]:
-    """The UCI files adult.data and adult.test, plain or xz; the test file's comment line and the labels' full stops are taken off."""
+    """Read the UCI files adult.data and adult.test, plain or xz, without the test file's comment line and full stops after labels."""
     train, test = (_adult_rows(path) for path in paths)
     matrix, categories = encode([row[:-1] for row in train + test], ADULT_COLUMNS, ADULT_CATEGORICAL)
     labels = np.array([ADULT_CLASSES.index(row[-1]) for row in train + test], np.int64)
@@ -81,7 +81,7 @@ def _adult_rows(path: Path) -> Rows:
 
 
 def read_credit(paths: Sequence[Path]) -> tuple[Matrix, Labels, Categories]:
-    """The credit-card data as CSV: an id, the 23 columns (by name, or X1..X23 as UCI serves them), and the label last."""
+    """Read the credit-card data from CSV: an id, the 23 columns (by name, or X1..X23 as UCI serves them), and the label last."""
     (path,) = paths
     header, *rows = csv.reader(io.StringIO(_text(path)))
     if len(header) != len(CREDIT_COLUMNS) + 2 or not rows:
@@ -91,7 +91,7 @@ def read_credit(paths: Sequence[Path]) -> tuple[Matrix, Labels, Categories]:
 
 
 def read_ratings_npz(paths: Sequence[Path]) -> tuple[Matrix, Labels, Categories]:
-    """MovieLens-1M as arrays of users, movies and ratings, with the official users.dat, gzipped."""
+    """Read MovieLens-1M from arrays of users, movies and ratings, with the official users.dat, gzipped."""
     ratings, users = paths
     with np.load(ratings, allow_pickle=False) as archive:
         triples = np.stack([archive["user"], archive["movie"], archive["rating"]], axis=1).astype(np.int64)
@@ -99,7 +99,7 @@ def read_ratings_npz(paths: Sequence[Path]) -> tuple[Matrix, Labels, Categories]
 
 
 def read_ratings_zip(paths: Sequence[Path]) -> tuple[Matrix, Labels, Categories]:
-    """MovieLens-1M as GroupLens serves it: ml-1m.zip with ratings.dat and users.dat, fields split by '::'."""
+    """Read MovieLens-1M as GroupLens serves it: ml-1m.zip with ratings.dat and users.dat, fields split by '::'."""
     (path,) = paths
     with zipfile.ZipFile(path) as archive:
         members = {Path(name).name: name for name in archive.namelist()}

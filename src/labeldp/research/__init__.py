@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Research: mechanisms and methods of published experiments that nobody deploys. No other part of the package imports this one.
+"""Research: methods of published experiments that are not meant for deployment. No other part of the package imports this one.
 
 labeldp.research.peer     the peer-to-peer mechanism; importing it makes its query, `Peer`, known to `labeldp.aggregate` and to files
 labeldp.research.ssl      learning from images alone: SimCLR, BYOL, SCAN (extra `torch`)

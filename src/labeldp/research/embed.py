@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embedders: nets that are trained already, or sentence encoders, as transformers of scikit-learn and as functions of rows.
+"""Embedders: pretrained nets and sentence encoders as scikit-learn transformers.
 
 Give one as `embedder=` to `ClusterPrior` or `NoiseCluster`. Nothing here sees a label.
 """
@@ -26,7 +26,7 @@ _SLACK = 1e-3  # of values that rounding has put outside 0..1
 
 
 def channels_first(images: Tensor, layout: Layout = "auto") -> Tensor:
-    """Images with their channels before height and width: (n, c, h, w).
+    """Reorder images to channels before height and width: (n, c, h, w).
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def channels_first(images: Tensor, layout: Layout = "auto") -> Tensor:
 
 
 def resized(images: Tensor, size: int | tuple[int, int]) -> Tensor:
-    """Images of another size, by antialiased bicubic interpolation; no value leaves the range that its image had.
+    """Resize images by antialiased bicubic interpolation; values stay within the range of their image.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def resized(images: Tensor, size: int | tuple[int, int]) -> Tensor:
 
 
 def require_unit_range(images: Tensor) -> None:
-    """Values of 0..1, up to rounding.
+    """Refuse values outside 0..1, up to rounding.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def require_unit_range(images: Tensor) -> None:
 
 
 def normalised(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """(x - mean) / std of each channel; grey images are repeated for a net that was given colours.
+    """Normalise each channel as (x - mean) / std. Grey images are repeated if mean and std have several channels.
 
     Parameters
     ----------
@@ -112,10 +112,10 @@ _TOKENS = "last_hidden_state"
 
 
 class _Fixed(TransformerMixin, BaseEstimator):
-    """A transformer that has nothing to learn: a clone of it is itself, so that no net is copied."""
+    """A transformer that learns nothing. Its clone is itself, so that no net is copied."""
 
     def fit(self, X: Any = None, y: Any = None) -> Self:
-        """Nothing: what it does was learned before.
+        """Do nothing: the net was trained before.
 
         Parameters
         ----------
@@ -135,7 +135,7 @@ class _Fixed(TransformerMixin, BaseEstimator):
 
 
 class Embedder(_Fixed):
-    """A trained torch net as a function from images, or rows of numbers, to features.
+    """A pretrained torch net as a transformer from images, or rows of numbers, to features.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ class Embedder(_Fixed):
         return tags
 
     def transform(self, X: Any) -> Features:
-        """Features: (n, d) float32.
+        """Compute features: (n, d) float32.
 
         Parameters
         ----------
@@ -232,7 +232,7 @@ class Embedder(_Fixed):
 
 
 class SentenceEmbedder(_Fixed):
-    """Any encoder of sentences as a function from texts to features.
+    """An encoder of sentences as a transformer from texts to features.
 
     Parameters
     ----------
@@ -258,7 +258,7 @@ class SentenceEmbedder(_Fixed):
         self.options = options
 
     def transform(self, X: Any) -> Features:
-        """Features: (n, d) float32.
+        """Compute features: (n, d) float32.
 
         Parameters
         ----------
@@ -290,7 +290,7 @@ class SentenceEmbedder(_Fixed):
 
 
 class _Prepared(nn.Module):
-    """From a batch to features: what comes before and after the net."""
+    """The net with the steps before and after it, from a batch to features."""
 
     def __init__(self, embedder: Embedder) -> None:
         super().__init__()
@@ -339,7 +339,7 @@ def _unflattened(x: Tensor, image: tuple[int, ...]) -> Tensor:
 
 
 def _pooled(output: Any, pool: Pool) -> Tensor:
-    """One vector a row of what a net gives."""
+    """Pool a net's output to one vector a row."""
     if callable(pool):
         return pool(output)
     found = _tensor_of(output, pool)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Neural collaborative filtering: who would rate what how."""
+"""Neural collaborative filtering: predicts a user's rating of an item."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,7 +11,7 @@ from labeldp.errors import InvalidInput
 
 
 class NeuralCollaborativeFiltering(nn.Module):
-    """Two branches with embeddings of their own, the product of user and item, and a perceptron on both, read by one linear layer.
+    """A net with two branches, each with its own embeddings: the product of user and item, and a perceptron. One linear layer reads both.
 
     Parameters
     ----------

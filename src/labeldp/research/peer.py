@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peer to peer: every user reports another user's noisy bit, and nobody collects the labels.
+"""The peer-to-peer mechanism: every user reports another user's noisy bit, and nobody collects the labels.
 
 Each of n users in a cluster flips their label once, with probability `flip`. Each then joins with probability `join`, asks a user of the
 cluster drawn uniformly (perhaps themselves) for that noisy bit, and hands it to the learner under their own name. The learner sees one
@@ -45,7 +45,7 @@ _FLIP, _JOIN, _ASK = 0, 1, 2  # numbers of a user's words; further attempts at a
 
 @dataclass(frozen=True)
 class PeerToPeer:
-    """The mechanism's public parameters, and what it guarantees.
+    """The public parameters of the peer-to-peer mechanism, and its guarantee.
 
     Parameters
     ----------
@@ -73,12 +73,12 @@ class PeerToPeer:
 
     @property
     def local_epsilon(self) -> float:
-        """ln((1 - flip) / flip), rounded up: what one bit can tell, and a bound of everything."""
+        """The local epsilon of one noisy bit, ln((1 - flip) / flip) rounded up; it bounds every other epsilon of the mechanism."""
         words = flip_words(self.flip)
         return log_ceil(Fraction(WORD - words, words))
 
     def delta(self, n_users: int, epsilon: float, *, search: Literal["auto", "ends", "all"] = "auto") -> float:
-        """The least delta at this epsilon in a cluster of n users, rounded up.
+        """Compute the least delta at this epsilon in a cluster of n users, rounded up.
 
         Parameters
         ----------
@@ -101,7 +101,7 @@ class PeerToPeer:
         return max(pair.delta(budget) for pair in self._pairs(n_users, search))
 
     def epsilon(self, n_users: int, delta: float, *, search: Literal["auto", "ends", "all"] = "auto") -> float:
-        """An epsilon at which `delta` suffices, at most 2^-20 above the least one that is certified; never above `local_epsilon`.
+        """Compute an epsilon at which `delta` suffices: at most 2^-20 above the least certified one, and never above `local_epsilon`.
 
         Parameters
         ----------
@@ -132,7 +132,7 @@ def _not_negative(epsilon: float) -> float:
 
 
 def flip_words(flip: float) -> int:
-    """How many of the 2^64 words flip a bit: rounded up, so that the sampler is at least as private as asked."""
+    """Return how many of the 2^64 words flip a bit, rounded up, so that the sampler is at least as private as requested."""
     return whole_above(exact(flip) * WORD)
 
 
@@ -141,26 +141,26 @@ def flip_words(flip: float) -> int:
 
 @dataclass(frozen=True)
 class Report:
-    """What the learner receives: whose features the bit goes with, and the bit."""
+    """What the learner receives: the sender, whose features are known, and the bit."""
 
     user: int
     bit: int
 
 
 class Learner:
-    """Sees reports and nothing else."""
+    """The learner, which sees reports and nothing else."""
 
     def __init__(self) -> None:
         self.reports: list[Report] = []
 
     def receive(self, report: Report) -> None:
-        """One report."""
+        """Store one report."""
         self.reports.append(report)
 
 
 @dataclass
 class User:
-    """Knows their own label, and the addresses of the users of their cluster; flips once and answers every request with the same bit.
+    """A user with a label and the addresses of the users of the cluster. The bit is flipped once, and every request gets the same answer.
 
     Attributes
     ----------
@@ -175,17 +175,17 @@ class User:
     asked: int = 0
 
     def answer(self) -> int:
-        """The noisy bit."""
+        """Answer a request with the noisy bit."""
         self.asked += 1
         return self._label ^ self._flip
 
     def take_part(self, peer: "User", learner: Learner) -> None:
-        """Ask one peer and report the answer under one's own name."""
+        """Ask one peer and report the answer under this user's name."""
         learner.receive(Report(self.name, peer.answer()))
 
 
 def run(mechanism: PeerToPeer, labels: Sequence[int] | NDArray[np.integer], groups: ArrayLike, words: Words) -> list[Report]:
-    """Let the users of all clusters take part, by messages between objects that each see what the protocol gives them.
+    """Run the protocol for the users of all clusters, by messages between objects that each see only what the protocol gives them.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ def run(mechanism: PeerToPeer, labels: Sequence[int] | NDArray[np.integer], grou
 
 
 def _asked(clusters: NDArray[np.integer], words: Words) -> NDArray[np.int64]:
-    """A uniform user of each user's own cluster: (n,)."""
+    """Draw for each user a uniform user of the same cluster: (n,)."""
     _, of, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
     members, first = np.argsort(of, kind="stable"), np.append(0, np.cumsum(sizes))
     peers = np.empty(len(clusters), dtype=np.int64)
@@ -231,14 +231,15 @@ def _asked(clusters: NDArray[np.integer], words: Words) -> NDArray[np.int64]:
 
 
 def reported(reports: Sequence[Report], groups: ArrayLike, n_groups: int) -> NDArray[np.int64]:
-    """How many zeros and ones the users of each cluster reported: (n_groups, 2)."""
+    """Count the zeros and ones that the users of each cluster reported: (n_groups, 2)."""
     users, bits = (np.array(column, np.int64) for column in ([r.user for r in reports], [r.bit for r in reports]))
     of = np.asarray(groups)[users].astype(np.int64)
     return np.bincount(2 * of + bits, minlength=2 * n_groups).reshape(n_groups, 2)
 
 
 def ones_shares(mechanism: PeerToPeer, counts: NDArray[np.int64]) -> Floats:
-    """Share of ones in each cluster, unbiased: (ones / reports - flip) / (1 - 2 flip). Post-processing: free.
+    """Estimate the share of ones in each cluster without bias: (ones / reports - flip) / (1 - 2 flip). Post-processing, so it costs
+    nothing.
 
     Parameters
     ----------
@@ -262,7 +263,7 @@ def ones_shares(mechanism: PeerToPeer, counts: NDArray[np.int64]) -> Floats:
 @register_query
 @dataclass(frozen=True)
 class Peer(Query):
-    """How many zeros and ones the users of each group report, if each hands on one noisy bit of a random one of them. Make it with `of`.
+    """A query: the numbers of zeros and ones that the users of each group report under the peer-to-peer protocol. Make it with `of`.
 
     Parameters
     ----------
@@ -310,7 +311,7 @@ class Peer(Query):
 
     @classmethod
     def of(cls, mechanism: PeerToPeer, sizes: ArrayLike, delta: float) -> Self:
-        """The query over groups of these sizes, at an epsilon that is proven for each of them.
+        """Make the query over groups of these sizes, at an epsilon that is proven for each of them.
 
         Parameters
         ----------
@@ -335,7 +336,7 @@ class Peer(Query):
 
     @property
     def protocol(self) -> PeerToPeer:
-        """What runs."""
+        """The parameters of the protocol."""
         return PeerToPeer(self.flip, self.join)
 
     def value_shape(self) -> tuple[int, ...]:
@@ -358,7 +359,7 @@ class Peer(Query):
         return n_rows
 
     def release(self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1) -> NDArray[np.int64]:
-        """Reported zeros and ones of some groups: (g, 2) int64, from (g, 2) raw counts and words of as many rows as there are users."""
+        """Draw the reported zeros and ones of some groups: (g, 2) int64, from (g, 2) raw counts and one stream of words a user."""
         if counts.ndim != 2 or counts.shape[1] != 2 or len(words) != counts.sum() or max_rows_per_unit != 1:
             raise InvalidInput(f"Expected counts of 2 classes and the words of each user, got {counts.shape} and {len(words)}.")
         if not len(words):
@@ -371,13 +372,13 @@ class Peer(Query):
         return reported(run(self.protocol, labels, groups, words), groups, len(counts))
 
     def shares(self, values: NDArray[np.int64], n_rows: NDArray[np.int64], max_rows_per_unit: int = 1) -> NDArray[np.float64]:
-        """The unbiased share of ones, clipped to [0, 1], and that of zeros; 1/2 where nobody reported: (g, 2)."""
+        """Estimate the shares of ones, clipped to [0, 1], and of zeros; 1/2 in groups without reports: (g, 2)."""
         ones = ones_shares(self.protocol, values)
         return np.stack([1 - ones, ones], axis=1)
 
 
 def _covers(mechanism: PeerToPeer, n_users: int, epsilon: float, delta: float) -> bool:
-    """Whether (epsilon, delta) is proven for a group of n users."""
+    """Return whether (epsilon, delta) is proven for a group of n users."""
     if epsilon >= mechanism.local_epsilon:
         return True
     if n_users > MOST_USERS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much the reports of a peer-to-peer cluster tell: the laws of their counts as floats, with bounds of the error, rounded up."""
+"""The privacy accountant of peer-to-peer clusters: laws of their report counts in floating point with error bounds, rounded up."""
 
 import math
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _SHARES = 32  # shares of noisy ones that are worked on at a time: a few hundred
 
 @lru_cache(maxsize=4)
 def _log_factorials(most: int) -> NDArray[np.int64]:
-    """ln k! for k up to `most` in whole numbers of 2^-45, each off by at most 1: from 30-digit logarithms."""
+    """Compute ln k! for k up to `most` in whole multiples of 2^-45, each off by at most 1: from 30-digit logarithms."""
     total, found = Decimal(0), [0]
     with localcontext() as context:
         context.prec = 30
@@ -32,7 +32,7 @@ def _log_factorials(most: int) -> NDArray[np.int64]:
 
 
 class Reports:
-    """The laws of (t, ones) for every m, on windows that leave out little."""
+    """The laws of (t, ones) for every m, on windows that omit little of their mass."""
 
     def __init__(self, n: int, flip: float, join: float) -> None:
         self.n, self.flip, self.join = n, flip, join
@@ -43,7 +43,7 @@ class Reports:
         self.time_chance = chance[keep] if join < 1 else chance
 
     def binomial(self, t: int, p: float | Floats, low: int = 0, high: int | None = None) -> Floats:
-        """Bin(t, p)(k) for k from low to high: (high - low + 1, number of p).
+        """Compute Bin(t, p)(k) for k from low to high: (high - low + 1, number of p).
 
         Relative error of a value above e^-100: the addends are below 0.7 t + 100 then, and rounded five times, p once, and three
         log-factorials are off by 2^-45: at most (t + 64) 2^-50 + 2^-43. All values below, (t + 1)^2 times e^-100 at most, are far below the
@@ -61,7 +61,7 @@ class Reports:
         return exponent
 
     def bits(self, m: int) -> Floats:
-        """Law of the number of noisy ones, but for 4 x _TAIL of it: (n + 1,)."""
+        """Compute the law of the number of noisy ones, except for 4 x _TAIL of its mass: (n + 1,)."""
         some, others = (_reach(t, p) for t, p in ((m, 1 - self.flip), (self.n - m, self.flip)))
         kept, flipped = self.binomial(m, 1 - self.flip, *some)[:, 0], self.binomial(self.n - m, self.flip, *others)[:, 0]
         law = np.zeros(self.n + 1)
@@ -70,7 +70,7 @@ class Reports:
         return law
 
     def pairs(self, count: int) -> "Iterator[Pair]":
-        """The laws of the reports at m and at m + 1 true ones, for every m below `count`.
+        """Yield the laws of the reports at m and at m + 1 true ones, for every m below `count`.
 
         Many m are worked on together, on a common window: each law is found once for both of its pairs, and Bin(t, b / n), which takes
         most of the time, once for all.
@@ -86,7 +86,7 @@ class Reports:
                 yield Pair(table[:, i : i + 2], error, missing[i : i + 2])
 
     def _table(self, true: range) -> Floats:
-        """The law of the reports for each of these numbers of true ones: (outcomes, numbers), columns one after another in memory."""
+        """Compute the law of the reports for each of these numbers of true ones: (outcomes, numbers), contiguous by column."""
         laws = np.stack([self.bits(m) for m in true], axis=1)
         keep = _window(laws.sum(axis=1))
         found = [
@@ -100,7 +100,7 @@ class Reports:
 
     @staticmethod
     def _reach(t: int, share: Floats) -> tuple[int, int]:
-        """Counts that cover Bin(t, p) for a few neighbouring p."""
+        """Return the counts that cover Bin(t, p) for a few neighbouring p."""
         lows, highs = zip(*(_reach(t, p) for p in (share[0], share[-1])), strict=True)
         return min(lows), max(highs)
 
@@ -116,12 +116,13 @@ class Reports:
 
 
 def _window(chance: Floats) -> NDArray[np.int64]:
-    """Where a law is, but for twice _TAIL."""
+    """Return the range of a law outside of which at most twice _TAIL lies."""
     return np.flatnonzero((np.cumsum(chance) > _TAIL) & (np.cumsum(chance[::-1])[::-1] > _TAIL))
 
 
 def _reach(t: int, p: float) -> tuple[int, int]:
-    """Counts outside of which Bin(t, p) has less than _TAIL, by Bernstein's inequality: P[|X - t p| >= x] <= 2 e^(-x^2 / (2 v + x))."""
+    """Return counts outside of which Bin(t, p) has less than _TAIL, by Bernstein's inequality: P[|X - t p| >= x] <= 2 e^(-x^2 / (2 v +
+    x))."""
     spread, need = t * p * (1 - p), -math.log(_TAIL / 2)
     x = (need + math.sqrt(need * need + 8 * need * spread)) / 2 + 1
     return max(0, math.floor(t * p - x)), min(t, math.ceil(t * p + x))
@@ -136,7 +137,7 @@ class Pair:
     missing: Floats
 
     def delta(self, epsilon: float) -> float:
-        """The larger hockey-stick divergence, rounded up."""
+        """Compute the larger hockey-stick divergence of the two directions, rounded up."""
         gain = math.exp(min(epsilon, _LARGEST)) * (1 - 2.0**-50)  # a smaller epsilon has a larger delta
         best = 0.0
         for here, there in ((0, 1), (1, 0)):
@@ -145,7 +146,8 @@ class Pair:
         return min(1.0, best * (1 + 2.0**-40))
 
     def epsilon(self, delta: float, low: float, high: float) -> float:
-        """By bisection: an epsilon above `low` at which the divergence is certified to be at most delta; `high` if there is none below."""
+        """Find by bisection an epsilon above `low` at which the divergence is certified to be at most delta; `high` if there is none
+        below."""
         while high - low > 2.0**-20:
             middle = (low + high) / 2
             low, high = (low, middle) if self.delta(middle) <= delta else (middle, high)

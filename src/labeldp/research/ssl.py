@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learning from images alone: SimCLR, BYOL, and SCAN's clusters. There is no place for labels here, so nothing of them can get in.
+"""Self-supervised learning on images: SimCLR, BYOL, and SCAN's clusters. No function here takes labels, so none can leak.
 
 Each is a training by `labeldp.deep.train` on pairs of views, and gives a net for `labeldp.deep.Embedder`. Changes of images are those of
 `labeldp.deep.augment`, whose draws come from the generator that is given; kornia's come from torch's global one. lightly, which has these
@@ -40,7 +40,7 @@ _HEADS = ("head", "fc", "classifier")  # what nets call their last layer
 
 @dataclass(frozen=True)
 class ScanSettings:
-    """How `scan` finds clusters.
+    """Settings of `scan`.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def byol(
     progress: Progress | None = None,
     fabric: Any = None,
 ) -> nn.Module:
-    """Train a net to foretell what its own slow average makes of another view of the image.
+    """Train a net to predict what its own slow average makes of another view of the image.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def scan(
     progress: Progress | None = None,
     fabric: Any = None,
 ) -> nn.Module:
-    """Train a net of good features to put neighbours into one of a number of clusters, then to agree with itself where it is sure.
+    """Train a net of good features to cluster images with their neighbours, then to agree with itself on images that it is sure of.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ def scan(
 
 
 def without_head(module: nn.Module) -> nn.Module:
-    """A net of which the last layer is left out, in place: it gives the features that this layer read.
+    """Replace the last layer of a net by the identity, in place, so that the net gives the features which this layer read.
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ def without_head(module: nn.Module) -> nn.Module:
 
 
 def neighbours(features: Tensor, count: int) -> Tensor:
-    """The nearest other rows by cosine, nearest first: (n, count) int64 on the CPU.
+    """Find the nearest other rows by cosine, nearest first: (n, count) int64 on the CPU.
 
     Parameters
     ----------
@@ -249,14 +249,14 @@ def neighbours(features: Tensor, count: int) -> Tensor:
 
 
 class _Probabilities(nn.Module):
-    """Softmax in float32 at least: rows of bf16 numbers sum to 1 up to a part in a few hundred only."""
+    """Softmax in float32 or wider: bf16 rows would sum to 1 only up to a part in a few hundred."""
 
     def forward(self, logits: Tensor) -> Tensor:
         return torch.softmax(logits if logits.dtype == torch.float64 else logits.float(), dim=1)
 
 
 class _Byol(nn.Module):
-    """Predictions beside targets: (2m, 2, d)."""
+    """A net that gives predictions beside targets: (2m, 2, d)."""
 
     def __init__(self, online: nn.Module, predictor: nn.Module, decay: float) -> None:
         super().__init__()
@@ -275,7 +275,7 @@ class _Byol(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class _Pairs(Inputs):
-    """Each input with a random one of its neighbours, their channels one after the other."""
+    """Inputs that pair each image with a random one of its neighbours, stacked along the channels."""
 
     inputs: Inputs
     neighbours: Tensor
@@ -299,7 +299,7 @@ class _Pairs(Inputs):
 
 @dataclass(frozen=True)
 class _Host:
-    """Where a training runs, and what it reports to."""
+    """The device and processes of a training, and its progress function."""
 
     device: torch.device | str
     progress: Progress | None
@@ -328,7 +328,7 @@ def _train(
 
 
 def _images(X: Any) -> Inputs:
-    """Inputs with channels first; what is no array of images is taken as it is."""
+    """Convert images to inputs with channels first; other inputs are returned unchanged."""
     inputs = as_inputs(X)
     if len(inputs) < 2:
         raise InvalidInput(f"Expected at least two images to compare, got {len(inputs)}.")
@@ -341,7 +341,7 @@ def _images(X: Any) -> Inputs:
 
 
 def _view(recipe: Recipe, inputs: Inputs) -> Augmentation:
-    """What makes a view of a batch."""
+    """Return the augmentation that makes a view of a batch."""
     if recipe.augment is not None:
         return recipe.augment
     few = next(inputs.batches([torch.zeros(1, dtype=torch.int64)]))
@@ -360,7 +360,7 @@ def _two_views(view: Augmentation) -> Augmentation:
 
 
 def _view_of_each(view: Augmentation) -> Augmentation:
-    """Of pairs whose channels follow each other."""
+    """Make a view of each image of a pair that is stacked along the channels."""
     return lambda x, generator: torch.cat([view(half, generator) for half in x.chunk(2, dim=1)])
 
 
@@ -378,7 +378,7 @@ def _perceptron(n_in: int, n_out: int) -> nn.Module:
 
 
 def _width(module: nn.Module, inputs: Inputs) -> int:
-    """Of the features."""
+    """Return the number of features that the net gives."""
     if next(module.parameters(), None) is None:
         raise InvalidInput(f"Expected a net with weights to train, got {type(module).__name__}, which has none.")
     shape = tuple(predict(module, inputs.take(torch.arange(2))).shape)
@@ -389,25 +389,25 @@ def _width(module: nn.Module, inputs: Inputs) -> int:
 
 @contextmanager
 def _first_weights(generator: torch.Generator) -> Iterator[None]:
-    """Layers made here get weights from the generator, and torch's global one stays as it was."""
+    """Draw the weights of layers made inside this block from the generator, and leave torch's global one unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
         yield
 
 
 def _seed(generator: torch.Generator) -> torch.Generator:
-    """Another generator, from this one."""
+    """Make another generator, seeded by this one."""
     return torch.Generator().manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
 
 
 def _inside(net: nn.Module, place: int) -> nn.Module:
-    """The net without what was put on it for the training."""
+    """Return the net without the layers that were added for the training."""
     found: nn.Module = list(net.children())[place]
     return found.requires_grad_(True).eval()
 
 
 def nt_xent(projections: Tensor, temperature: float = 0.5) -> Tensor:
-    """SimCLR's loss: of all other views in the batch, find the other one of the same image.
+    """Compute SimCLR's loss: among all other views in the batch, find the one of the same image.
 
     Parameters
     ----------
@@ -432,7 +432,7 @@ def nt_xent(projections: Tensor, temperature: float = 0.5) -> Tensor:
 
 
 def byol_loss(predictions: Tensor, targets: Tensor) -> Tensor:
-    """BYOL's loss: foretell what the slower net makes of the other view.
+    """Compute BYOL's loss: predict what the slower net makes of the other view.
 
     Parameters
     ----------
@@ -455,7 +455,7 @@ def byol_loss(predictions: Tensor, targets: Tensor) -> Tensor:
 
 
 def scan_loss(logits: Tensor, entropy_weight: float = 5.0) -> Tensor:
-    """SCAN's loss: neighbours in one cluster, and rows spread over all clusters.
+    """Compute SCAN's loss: neighbours share a cluster, and rows spread over all clusters.
 
     Parameters
     ----------
@@ -481,7 +481,7 @@ def scan_loss(logits: Tensor, entropy_weight: float = 5.0) -> Tensor:
 
 
 def self_label_loss(logits: Tensor, confidence: float = 0.99) -> Tensor:
-    """SCAN's last step: rows that are surely of a cluster say what their changed views are of.
+    """Compute the loss of SCAN's last step: images that are surely in a cluster label their augmented views.
 
     Parameters
     ----------
@@ -516,5 +516,5 @@ def _half(rows: Tensor) -> int:
 
 
 def _wide(values: Tensor) -> Tensor:
-    """In float32 at least."""
+    """Convert to float32 if narrower."""
     return values if values.dtype == torch.float64 else values.float()
