@@ -17,9 +17,7 @@ import pytest
 
 from labeldp import datasets
 from labeldp.datasets import _catalogue as catalogue
-from labeldp.datasets import _files as files
-from labeldp.datasets import _images as images
-from labeldp.datasets import _tables as tables
+from labeldp.datasets import _readers as readers
 from labeldp.errors import InvalidInput, LabelDPWarning, MissingExtra, ReleaseError
 
 # Data may lie in LABELDP_DATA or in a folder shared/data beside the checkout.
@@ -47,7 +45,7 @@ SHAPES = {  # train and test features, class counts of both
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No data anywhere, and a network that refuses."""
-    monkeypatch.setattr(files, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(catalogue, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.delenv("LABELDP_DATA", raising=False)
     for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")
@@ -137,31 +135,31 @@ def test_a_damaged_file_is_refused(empty_cache: Path, monkeypatch: pytest.Monkey
 
 def test_a_whole_form_is_found_before_a_partial_one(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Test images alone in LABELDP_DATA do not hide the whole set in the cache."""
-    whole = files.Form((files.File("train"), files.File("test")), "whole")
-    part = files.Form((files.File("test"),), "part")
+    whole = catalogue.Form((catalogue.File("train"), catalogue.File("test")), "whole")
+    part = catalogue.Form((catalogue.File("test"),), "part")
     monkeypatch.setenv("LABELDP_DATA", str(empty_cache / "mine"))
     for place, names in ((empty_cache / "mine", ["test"]), (empty_cache / "cache", ["train", "test"])):
         (place / "set").mkdir(parents=True)
         for name in names:
             (place / "set" / name).write_text("x")
-    found = files.find("set", (whole, part))
+    found = catalogue.find("set", (whole, part))
     assert found is not None
     assert found[0] is whole
     assert found[1][0].parent == empty_cache / "cache" / "set"
 
 
 def test_a_file_with_several_right_digests_passes_with_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(catalogue, "cache_folder", lambda: tmp_path)
     monkeypatch.delenv("LABELDP_DATA", raising=False)
     digests = tuple(hashlib.sha256(text).hexdigest() for text in (b"one", b"two"))
-    form = files.Form((files.File("f", digests),), "any")
+    form = catalogue.Form((catalogue.File("f", digests),), "any")
     (tmp_path / "set").mkdir()
     for text in (b"one", b"two"):
         (tmp_path / "set" / "f").write_bytes(text)
-        assert files.find("set", (form,)) is not None
+        assert catalogue.find("set", (form,)) is not None
     (tmp_path / "set" / "f").write_bytes(b"three")
     with pytest.raises(ReleaseError, match="Expected SHA-256"):
-        files.find("set", (form,))
+        catalogue.find("set", (form,))
 
 
 # Official formats, from tiny files.
@@ -178,7 +176,7 @@ def test_idx(tmp_path: Path, suffix: str) -> None:
     pictures = np.arange(2 * 3 * 4).reshape(2, 3, 4)
     labels = np.array([7, 1])
     paths = [write_idx(tmp_path / f"{i}{suffix}", array) for i, array in enumerate([pictures, labels, pictures[:1], labels[:1]])]
-    X, y, X_test, y_test = images.read_idx_set(paths)
+    X, y, X_test, y_test = readers.read_idx_set(paths)
     assert np.array_equal(X, pictures)
     assert y.tolist() == [7, 1]
     assert (X_test.shape, y_test.tolist()) == ((1, 3, 4), [7])
@@ -191,7 +189,7 @@ def test_idx(tmp_path: Path, suffix: str) -> None:
 def test_a_broken_idx_file_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
     (tmp_path / "broken").write_bytes(data)
     with pytest.raises(ReleaseError, match=message):
-        images.read_idx(tmp_path / "broken")
+        readers.read_idx(tmp_path / "broken")
 
 
 def pack(path: Path, members: dict[str, bytes]) -> Path:
@@ -218,7 +216,7 @@ def test_a_cifar10_archive(tmp_path: Path) -> None:
         for name, (X, labels) in batches.items()
     }
     junk = {"cifar-10-batches-bin/readme.html": b"<html>", "cifar-10-batches-bin/batches.meta.txt": b"airplane\n"}
-    X, y, X_test, y_test = images.read_cifar(pack(tmp_path / "b.tar.gz", {**binary, **junk}), label_bytes=1)
+    X, y, X_test, y_test = readers.read_cifar(pack(tmp_path / "b.tar.gz", {**binary, **junk}), label_bytes=1)
     assert y.tolist() == [1, 8, 2, 7]  # batch 1 first, whatever the archive's order
     assert np.array_equal(X, np.concatenate([as_pixels(planes(2, 1)), as_pixels(planes(2, 2))]))
     assert np.array_equal(X_test, as_pixels(planes(1, 9)))
@@ -233,22 +231,22 @@ def test_a_cifar100_archive(tmp_path: Path) -> None:
     }
     binary["cifar-100-binary/fine_label_names.txt"] = b"apple\nbear\n"
     archive = pack(tmp_path / "b.tar.gz", binary)
-    X, y, X_test, y_test = images.read_cifar(archive, label_bytes=2)
+    X, y, X_test, y_test = readers.read_cifar(archive, label_bytes=2)
     assert (y.tolist(), y_test.tolist()) == ([3, 99], [42])
     assert np.array_equal(X, as_pixels(planes(2)))
     assert np.array_equal(X_test, as_pixels(planes(1, 5)))
-    assert images.read_fine_names(archive) == ("apple", "bear")
+    assert readers.read_fine_names(archive) == ("apple", "bear")
 
 
 def test_cifar_without_batches_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ReleaseError, match="Expected train and test batches"):
-        images.read_cifar(pack(tmp_path / "b.tar.gz", {"x/readme": b""}), label_bytes=1)
+        readers.read_cifar(pack(tmp_path / "b.tar.gz", {"x/readme": b""}), label_bytes=1)
 
 
 def test_sheets_without_pillow_name_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingExtra, match=r"pip install 'labeldp\[images\]'"):
-        images.read_cifar_sheets([tmp_path / "sheet.webp", tmp_path / "labels.npz"])
+        readers.read_cifar_sheets([tmp_path / "sheet.webp", tmp_path / "labels.npz"])
 
 
 ADULT = (
@@ -266,7 +264,7 @@ def test_adult(tmp_path: Path, suffix: str) -> None:
     paths = [tmp_path / f"adult.data{suffix}", tmp_path / f"adult.test{suffix}"]
     for path, text in zip(paths, (ADULT, ADULT_TEST), strict=True):
         path.write_bytes(lzma.compress(text.encode()) if suffix else text.encode())
-    X, y, X_test, y_test, categories = tables.read_adult(paths)
+    X, y, X_test, y_test, categories = readers.read_adult(paths)
     assert (y.tolist(), y_test.tolist()) == ([0, 1], [0])
     assert X[:, 0].tolist() == [39, 52]
     assert categories["workclass"] == ("Private", "State-gov")
@@ -278,15 +276,15 @@ def test_adult(tmp_path: Path, suffix: str) -> None:
 def test_adult_without_rows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "adult.data").write_text("<html>not found</html>")
     with pytest.raises(ReleaseError, match="Expected lines of 15 fields"):
-        tables.read_adult([tmp_path / "adult.data", tmp_path / "adult.data"])
+        readers.read_adult([tmp_path / "adult.data", tmp_path / "adult.data"])
 
 
-@pytest.mark.parametrize("header", [("ID", *tables.CREDIT_COLUMNS, "class"), ("ID", *(f"X{i}" for i in range(1, 24)), "Y")])
+@pytest.mark.parametrize("header", [("ID", *readers.CREDIT_COLUMNS, "class"), ("ID", *(f"X{i}" for i in range(1, 24)), "Y")])
 def test_credit(tmp_path: Path, header: tuple[str, ...]) -> None:
     row = [1, 20000, 2, 10, 1, 24, *range(2, -4, -1), *range(12), 1]
     other = [2, 120000, 1, 2, 1, 26, *range(2, -4, -1), *range(12), 0]
     (tmp_path / "data.csv").write_text("\n".join(",".join(map(str, line)) for line in (header, row, other)) + "\n")
-    X, y, categories = tables.read_credit([tmp_path / "data.csv"])
+    X, y, categories = readers.read_credit([tmp_path / "data.csv"])
     assert y.tolist() == [1, 0]
     assert X[:, 0].tolist() == [20000, 120000]
     assert categories["EDUCATION"] == ("2", "10")  # numbers in the order of numbers
@@ -309,8 +307,8 @@ def test_movielens(tmp_path: Path) -> None:
         movie=np.array([1193, 661], np.uint16),
         rating=np.array([5, 3], np.uint8),
     )
-    official = tables.read_ratings_zip([tmp_path / "ml-1m.zip"])
-    packed = tables.read_ratings_npz([tmp_path / "ratings.npz", tmp_path / "users.dat.gz"])
+    official = readers.read_ratings_zip([tmp_path / "ml-1m.zip"])
+    packed = readers.read_ratings_npz([tmp_path / "ratings.npz", tmp_path / "users.dat.gz"])
     for X, y, categories in (official, packed):
         assert y.tolist() == [4, 2]
         assert categories == {"gender": ("F", "M"), "occupation": ("10", "16")}
@@ -321,4 +319,4 @@ def test_movielens_without_users_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "ml-1m.zip", "w") as archive:
         archive.writestr("ml-1m/ratings.dat", "1::1193::5::978300760\n")
     with pytest.raises(ReleaseError, match=r"users\.dat"):
-        tables.read_ratings_zip([tmp_path / "ml-1m.zip"])
+        readers.read_ratings_zip([tmp_path / "ml-1m.zip"])

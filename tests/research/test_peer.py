@@ -15,8 +15,7 @@ from tests.aggregates.exact import report_law
 
 from labeldp.errors import InvalidInput
 from labeldp.laws._exact import WORD
-from labeldp.research.peer import Learner, PeerToPeer, Report, User, flip_words, ones_shares, reported, run
-from labeldp.research.peer_accountant import Pair, Reports
+from labeldp.research.peer import LawPair, Learner, PeerToPeer, Report, ReportLaws, User, flip_words, ones_shares, reported, run
 from labeldp.testing import CounterWords
 
 VECTORS = json.loads((Path(__file__).parent.parent / "golden" / "vectors.json").read_text())
@@ -67,7 +66,7 @@ PUBLISHED = [(key, *re.fullmatch(r"p2p\.n(\d+)\.alpha([\d.]+)\.t(\d+)\.delta1/n2
 
 def test_published_epsilon_of_half_as_many_reports_as_users() -> None:
     """A number of reports that is fixed, as published: the least of the accountant's pairs is at the ends."""
-    reports = Reports(100, 0.25, 1.0)
+    reports = ReportLaws(100, 0.25, 1.0)
     reports.times = np.array([50])
     epsilons = [pair.epsilon(1e-4, 0.0, 2.0) for pair in reports.pairs(50)]
     published = VECTORS["p2p.n100.alpha0.25.t50.delta1/n2"]["memo"][0]
@@ -79,8 +78,8 @@ def test_published_epsilons_of_fresh_bits_are_larger(key: str, n: str, flip: str
     """What the closed form bounds: bits drawn anew for every request, so that reports are binomial."""
     users, a, reports = int(n), float(flip), int(t)
     pairs = [[((users - ones) * a + ones * (1 - a)) / users for ones in (m, m + 1)] for m in (0, users - 1)]
-    tables = [Reports(users, a, 1.0).binomial(reports, np.array(shares)) for shares in pairs]
-    fresh = max(Pair(table, 1e-12, np.zeros(2)).epsilon(1 / users**2, 0.0, 3.0) for table in tables)
+    tables = [ReportLaws(users, a, 1.0).binomial(reports, np.array(shares)) for shares in pairs]
+    fresh = max(LawPair(table, 1e-12, np.zeros(2)).epsilon(1 / users**2, 0.0, 3.0) for table in tables)
     assert VECTORS[key]["fresh"][0] == pytest.approx(fresh, abs=2.0**-19)
     assert VECTORS[key]["memo"][0] < fresh < PeerToPeer(a).local_epsilon == pytest.approx(VECTORS[key]["local"], rel=1e-15)
 
@@ -178,7 +177,7 @@ def test_pairs_that_are_worked_on_together_are_each_what_they_are_alone() -> Non
     for m in range(77):
         bits = np.convolve(binom.pmf(np.arange(m + 1), m, 1 - flip), binom.pmf(np.arange(n - m + 1), n - m, flip))
         laws.append(binom.pmf(np.arange(n + 1)[:, None], n, np.arange(n + 1) / n) @ bits)
-    pairs = list(Reports(n, flip, 1.0).pairs(75))
+    pairs = list(ReportLaws(n, flip, 1.0).pairs(75))
     assert len(pairs) == 75
     for m, pair in enumerate(pairs):
         truth = max(np.maximum(laws[a] - gain * laws[b], 0.0).sum() for a, b in ((m, m + 1), (m + 1, m)))

@@ -15,10 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labeldp import _validate
-from labeldp.datasets import _images as images
-from labeldp.datasets import _tables as tables
-from labeldp.datasets._catalogue import ENTRIES, Entry
-from labeldp.datasets._files import Form, download, find
+from labeldp.datasets import _readers as readers
+from labeldp.datasets._catalogue import ENTRIES, Entry, Form, download, find
 from labeldp.errors import InvalidInput, LabelDPWarning
 
 if TYPE_CHECKING:
@@ -183,7 +181,7 @@ def _embedded(name: str) -> DataSet:
     return DataSet(name, X, y, X[:0], y[:0], classes, f"{text} No official split.", tuple(map(str, bunch.feature_names)))
 
 
-def _image_set(split: images.Split, name: str, entry: Entry, classes: tuple[str, ...] = ()) -> DataSet:
+def _image_set(split: readers.Split, name: str, entry: Entry, classes: tuple[str, ...] = ()) -> DataSet:
     return DataSet(name, *split, classes or entry.classes, entry.description)
 
 
@@ -195,7 +193,7 @@ def _npz(name: str, entry: Entry, form: Form, paths: list[Path]) -> DataSet:
             LabelDPWarning,
             stacklevel=3,
         )
-    return _image_set(images.read_npz_set(paths), name, entry)
+    return _image_set(readers.read_npz_set(paths), name, entry)
 
 
 def _table(read: Callable[[list[Path]], tuple[Any, Any, dict[str, tuple[str, ...]]]], columns: tuple[str, ...]) -> "_Reader":
@@ -207,23 +205,23 @@ def _table(read: Callable[[list[Path]], tuple[Any, Any, dict[str, tuple[str, ...
 
 
 def _adult(name: str, entry: Entry, form: Form, paths: list[Path]) -> DataSet:
-    X, y, X_test, y_test, categories = tables.read_adult(paths)
-    return DataSet(name, X, y, X_test, y_test, entry.classes, entry.description, tables.ADULT_COLUMNS, categories)
+    X, y, X_test, y_test, categories = readers.read_adult(paths)
+    return DataSet(name, X, y, X_test, y_test, entry.classes, entry.description, readers.ADULT_COLUMNS, categories)
 
 
 def _cifar100(name: str, entry: Entry, form: Form, paths: list[Path]) -> DataSet:
-    return _image_set(images.read_cifar(paths[0], label_bytes=2), name, entry, images.read_fine_names(paths[0]))
+    return _image_set(readers.read_cifar(paths[0], label_bytes=2), name, entry, readers.read_fine_names(paths[0]))
 
 
 _Reader = Callable[[str, Entry, Form, list[Path]], DataSet]
 _READERS: dict[str, _Reader] = {
-    "idx": lambda name, entry, form, paths: _image_set(images.read_idx_set(paths), name, entry),
+    "idx": lambda name, entry, form, paths: _image_set(readers.read_idx_set(paths), name, entry),
     "npz": _npz,
-    "cifar10-binary": lambda name, entry, form, paths: _image_set(images.read_cifar(paths[0], label_bytes=1), name, entry),
-    "cifar10-sheets": lambda name, entry, form, paths: _image_set(images.read_cifar_sheets(paths), name, entry),
+    "cifar10-binary": lambda name, entry, form, paths: _image_set(readers.read_cifar(paths[0], label_bytes=1), name, entry),
+    "cifar10-sheets": lambda name, entry, form, paths: _image_set(readers.read_cifar_sheets(paths), name, entry),
     "cifar100-binary": _cifar100,
-    "ratings-zip": _table(tables.read_ratings_zip, tables.RATING_COLUMNS),
-    "ratings-npz": _table(tables.read_ratings_npz, tables.RATING_COLUMNS),
-    "credit": _table(tables.read_credit, tables.CREDIT_COLUMNS),
+    "ratings-zip": _table(readers.read_ratings_zip, readers.RATING_COLUMNS),
+    "ratings-npz": _table(readers.read_ratings_npz, readers.RATING_COLUMNS),
+    "credit": _table(readers.read_credit, readers.CREDIT_COLUMNS),
     "adult": _adult,
 }

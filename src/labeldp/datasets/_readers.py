@@ -1,22 +1,130 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers of the tabular formats: Adult, credit default and MovieLens-1M."""
+"""Readers of the files of data sets: images (idx, npz, CIFAR, WebP sheets) and tables (Adult, credit default, MovieLens-1M)."""
 
 import csv
 import gzip
 import io
 import lzma
+import tarfile
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labeldp.errors import ReleaseError
+from labeldp.errors import MissingExtra, ReleaseError
+
+Images = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+Split = tuple[Images, Labels, Images, Labels]
+
+_IDX_UBYTE = 8
+
+
+def read_idx(path: Path) -> Images:
+    """Read an idx file of unsigned bytes, gzipped or not, in the shape that its header gives."""
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    dimensions = data[3] if len(data) > 3 else 0
+    start = 4 + 4 * dimensions
+    if len(data) < max(start, 4) or data[2] != _IDX_UBYTE or dimensions == 0:
+        raise ReleaseError(f"Expected an idx file of unsigned bytes, got something else in {path}. Fetch the file again.")
+    shape = tuple(int(size) for size in np.frombuffer(data, ">u4", dimensions, 4))
+    if len(data) - start != int(np.prod(shape)):
+        raise ReleaseError(f"Expected {int(np.prod(shape))} bytes of data in {path}, got {len(data) - start}. Fetch the file again.")
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+
+
+def read_idx_set(paths: Sequence[Path]) -> Split:
+    """Read the four files of MNIST and its relatives: train images, train labels, test images, test labels."""
+    train, train_labels, test, test_labels = (read_idx(path) for path in paths)
+    return train, train_labels.astype(np.int64), test, test_labels.astype(np.int64)
+
+
+def read_npz_set(paths: Sequence[Path]) -> Split:
+    """Read KMNIST's four .npz files, or its two test files alone; then the train part has no rows."""
+    arrays = [_npz(path) for path in paths]
+    if len(arrays) == 2:
+        arrays = [arrays[0][:0], arrays[1][:0], *arrays]
+    train, train_labels, test, test_labels = arrays
+    return train, train_labels.astype(np.int64), test, test_labels.astype(np.int64)
+
+
+def _npz(path: Path) -> Images:
+    with np.load(path, allow_pickle=False) as archive:
+        return np.asarray(archive["arr_0"], np.uint8)
+
+
+def _pixels(flat: NDArray[np.uint8]) -> Images:
+    """Reorder (n, 3072) planes of red, green and blue to (n, 32, 32, 3)."""
+    return np.ascontiguousarray(flat.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+
+
+def read_cifar(archive: Path, *, label_bytes: int) -> Split:
+    """Read the official binary archive. Of CIFAR-100's two label bytes, the second one, the fine label, is used."""
+    parts: dict[str, list[tuple[str, NDArray[np.uint8]]]] = {"train": [], "test": []}
+    with tarfile.open(archive, "r:gz") as tar:
+        for member in tar:
+            name = Path(member.name).name
+            if member.isfile() and name.endswith(".bin"):
+                records = np.frombuffer(_member(tar, member), np.uint8).reshape(-1, label_bytes + 3072)
+                parts["test" if name.startswith("test") else "train"].append((name, records))
+    return _split(
+        archive, {part: [(name, r[:, label_bytes:], r[:, label_bytes - 1]) for name, r in found] for part, found in parts.items()}
+    )
+
+
+def _split(archive: Path, parts: dict[str, list[tuple[str, Any, Any]]]) -> Split:
+    if not (parts["train"] and parts["test"]):
+        raise ReleaseError(f"Expected train and test batches in {archive}, found none of one kind. Fetch the file again.")
+    joined: list[Any] = []
+    for part in ("train", "test"):
+        batches = sorted(parts[part], key=lambda batch: batch[0])
+        joined.append(_pixels(np.concatenate([pixels for _, pixels, _ in batches])))
+        joined.append(np.concatenate([np.asarray(labels, np.int64) for _, _, labels in batches]))
+    return joined[0], joined[1], joined[2], joined[3]
+
+
+def _member(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = tar.extractfile(member)
+    return b"" if file is None else file.read()
+
+
+def read_cifar_sheets(paths: Sequence[Path]) -> Split:
+    """Read CIFAR-10 from lossless WebP sheets of 100 x 100 images: five train sheets, one test sheet, and the labels as .npz."""
+    *sheets, labels = paths
+    pixels = [_sheet(path) for path in sheets]
+    with np.load(labels, allow_pickle=False) as archive:
+        train_labels, test_labels = archive["train"].astype(np.int64), archive["test"].astype(np.int64)
+    return np.concatenate(pixels[:-1]), train_labels, pixels[-1], test_labels
+
+
+def _sheet(path: Path) -> Images:
+    try:
+        from PIL import Image
+    except ImportError as problem:
+        raise MissingExtra("These images are stored as WebP, which needs Pillow: pip install 'labeldp[images]'") from problem
+    with Image.open(path) as image:
+        array = np.asarray(image.convert("RGB"))
+    rows, columns = array.shape[0] // 32, array.shape[1] // 32
+    return array.reshape(rows, 32, columns, 32, 3).transpose(0, 2, 1, 3, 4).reshape(-1, 32, 32, 3)
+
+
+def read_fine_names(archive: Path) -> tuple[str, ...]:
+    """Read CIFAR-100's 100 class names from the official archive."""
+    with tarfile.open(archive, "r:gz") as tar:
+        for member in tar:
+            name = Path(member.name).name
+            if name == "fine_label_names.txt":
+                return tuple(_member(tar, member).decode().split())
+    raise ReleaseError(f"Expected the list of class names in {archive}, found none. Fetch the file again.")
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------------------
 
 Rows = list[list[str]]
 Matrix = NDArray[np.float64]
-Labels = NDArray[np.int64]
 Categories = dict[str, tuple[str, ...]]
 
 ADULT_COLUMNS = (
