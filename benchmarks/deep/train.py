@@ -25,7 +25,7 @@ from labeldp.deep._loop import Epoch, Placement, predict, train
 from labeldp.errors import SeededNoiseWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import LAWS, Law, PriorSplit, RRWithPrior
-from labeldp.laws import _sets as sets
+from labeldp.laws._exact import sets_contain
 from labeldp.protocol._fitting import in_top_k
 from labeldp.protocol._stages import plan_stages, run_stages
 
@@ -64,7 +64,7 @@ class Fitted:
         if number not in self.candidates:
             return {}
         rows, packed = self.candidates[number]
-        return {"label_in_candidates": float(sets.contains(packed, labels[rows], n_classes).mean())}
+        return {"label_in_candidates": float(sets_contain(packed, labels[rows], n_classes).mean())}
 
 
 class Watched:

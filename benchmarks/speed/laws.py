@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from benchmarks.common import machine, parser, print_result
 from benchmarks.speed.noise import measure
 from labeldp.laws import RandomizedResponse, RRWithPrior
-from labeldp.laws import _kernel as kernel
+from labeldp.laws._response import respond_to_all
 
 EPSILON = 1.0
 CHUNK = 1 << 15
@@ -141,7 +141,7 @@ def response_case(n: int, k: int, repeats: int) -> dict[str, object]:
         out = np.empty_like(labels)
         for start in range(0, n, CHUNK):
             part = labels[start : start + CHUNK]
-            out[start : start + CHUNK] = kernel.respond_to_all(part, words[: len(part)], law.epsilon, k)
+            out[start : start + CHUNK] = respond_to_all(part, words[: len(part)], law.epsilon, k)
         return out
 
     mine, whole = alternate(ours, lambda: response_by_generator(labels, k, rng, n), repeats)

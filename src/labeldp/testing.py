@@ -16,11 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
-from labeldp.laws import _sets as sets
 from labeldp.laws import law_from_dict
 from labeldp.laws._base import Array, Law, Side, worst_ratio
-from labeldp.laws._exact import WORD, exp_floor
-from labeldp.laws._words import hashed
+from labeldp.laws._exact import WORD, exp_floor, hashed, unpack_sets
 
 FALSE_ALARM = 1e-6  # chance that one chi-square test here fails a law that is right; words are fixed, so a law passes always or never
 _DRAWS = 20_000  # per label
@@ -323,7 +321,7 @@ def _check_likelihood(law: Law, side: Side) -> None:
     _require((found.max(axis=1) == 0).all(), "the row maximum of log_likelihood must be 0")
     wanted = np.log(matrix.T) - np.log(matrix.T).max(axis=1, keepdims=True)
     _require(np.allclose(found, wanted, rtol=1e-9, atol=1e-12), "log_likelihood is not proportional to the matrix's columns")
-    likeliest = sets.unpack(law.likeliest(outputs, rows), law.n_classes)
+    likeliest = unpack_sets(law.likeliest(outputs, rows), law.n_classes)
     _require(np.array_equal(likeliest, found == 0), "likeliest must be the classes where log_likelihood is 0")
     members = law.table(side).outputs
     shown = law.members(outputs, rows)

@@ -28,8 +28,7 @@ import labeldp as ldp
 from labeldp.custody import _draw as worker_module
 from labeldp.custody._encode import RowIds
 from labeldp.laws import LAWS, register_law
-from labeldp.laws import _sets as sets
-from labeldp.laws import _words as words
+from labeldp.laws._exact import equal_cell, sets_contain
 from labeldp.tables._evidence import read_noisy
 from labeldp.testing import check_law
 
@@ -68,8 +67,8 @@ def test_01_a_label_outside_the_candidates_is_drawn_among_all_classes(planted):
         name: ClassVar[str] = "planted"
 
         def sample(self, labels, words_, side):
-            inside = sets.contains(side["candidates"], labels, self.n_classes)
-            anywhere = words.equal_cell(words_.take(0), np.full(len(labels), self.n_classes, np.uint64))
+            inside = sets_contain(side["candidates"], labels, self.n_classes)
+            anywhere = equal_cell(words_.take(0), np.full(len(labels), self.n_classes, np.uint64))
             return np.where(inside, super().sample(labels, words_, side), anywhere).astype(np.int32)
 
     with pytest.raises(AssertionError):

@@ -166,7 +166,7 @@ def test_a_coin_falls_as_often_as_it_should(gap: int) -> None:
 
 
 class Given:
-    """Words as they are written down, for one row: implements `labeldp.laws._base.Words`."""
+    """Words as they are written down, for one row: implements `labeldp.laws._exact.Words`."""
 
     def __init__(self, *words: int) -> None:
         self.words = words

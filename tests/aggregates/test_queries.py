@@ -116,7 +116,7 @@ def test_permute_and_flip_fails_no_more_often_than_the_exponential_mechanism(gap
 
 
 class Equal:
-    """Words that are equal at first, and then as they are written down: implements `labeldp.laws._base.Words`."""
+    """Words that are equal at first, and then as they are written down: implements `labeldp.laws._exact.Words`."""
 
     def __init__(self, *then: int) -> None:
         self.then = np.array(then, np.uint64)

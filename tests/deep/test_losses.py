@@ -23,7 +23,7 @@ from labeldp.deep import (
     posterior_loss,
 )
 from labeldp.deep import _losses as losses
-from labeldp.laws import _sets as sets
+from labeldp.laws._exact import pack_sets
 
 TABLE_LOSSES = {
     "likelihood": likelihood_loss,
@@ -174,7 +174,7 @@ def test_under_autocast_the_loss_stays_float32():
 
 def sets_of(n, k, seed=0):
     mask = np.random.default_rng(seed).random((n, k)) < 0.4
-    return torch.from_numpy(mask), torch.from_numpy(sets.pack(mask))
+    return torch.from_numpy(mask), torch.from_numpy(pack_sets(mask))
 
 
 @pytest.mark.parametrize("k", [2, 8, 11, 300, 2500])

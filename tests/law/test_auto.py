@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 
 from labeldp.laws import AutoLaw, PriorSplit, RandomizedResponse, RRTopK, SubsetSelection, exact_epsilon
-from labeldp.laws import _sets as sets
-from labeldp.laws._auto import RR, SPLIT, SUBSET
-from labeldp.laws._information import response_scores, split_information, split_scores, subset_scores
-from labeldp.laws._prior import quantise
-from labeldp.laws._subset import even_half
+from labeldp.laws._exact import quantise, unpack_sets
+from labeldp.laws._subset import RR, SPLIT, SUBSET, even_half, response_scores, split_information, split_scores, subset_scores
 from labeldp.testing import CounterWords
 
 
@@ -107,7 +104,7 @@ def test_what_telling_all_classes_apart_costs(k: int, epsilon: float) -> None:
     top = [RRTopK(k, epsilon, size) for size in {2, 3, k // 2}]
     fixed = np.max([prefix, *(each._information(truth, each.prepare(priors)) for each in top)], axis=0)
     side = law.prepare(priors)
-    mass = (truth * sets.unpack(side["set"], k)).sum(axis=1)
+    mass = (truth * unpack_sets(side["set"], k)).sum(axis=1)
     rr = response_scores(truth, epsilon)
     found = np.select([side["choice"] == RR, side["choice"] == SUBSET], [rr, subset], split_scores(mass, epsilon))
     best = np.maximum(fixed, np.maximum(rr, found))
@@ -182,7 +179,7 @@ def test_equal_priors_tell_all_classes_apart(cls: type, name: str, n_classes: in
     """
     law, prior = cls(n_classes, epsilon), PRIORS_OF_ALL_ROWS[name](n_classes)
     side = law.prepare(np.broadcast_to(prior, (20_000, n_classes)), CounterWords(np.arange(20_000)))
-    inside = sets.unpack(side["split" if cls is PriorSplit else "set"], n_classes)
+    inside = unpack_sets(side["split" if cls is PriorSplit else "set"], n_classes)
     asked = inside if cls is PriorSplit else inside[side["choice"] == SPLIT]
     if not len(asked):
         return  # every row treats all classes alike
@@ -196,7 +193,7 @@ def test_thresholds_keep_the_order_and_are_all_asked_about(n_classes: int) -> No
     law, rng = PriorSplit(n_classes, 1.0, ordered=True), np.random.default_rng(0)
     for prior in (np.ones(n_classes), rng.dirichlet(np.ones(n_classes)), np.r_[0.97, np.full(n_classes - 1, 0.03 / (n_classes - 1))]):
         mass = prior / prior.sum()
-        inside = sets.unpack(law.prepare(np.broadcast_to(prior, (20_000, n_classes)))["split"], n_classes)
+        inside = unpack_sets(law.prepare(np.broadcast_to(prior, (20_000, n_classes)))["split"], n_classes)
         assert (np.diff(inside.astype(int), axis=1) >= 0).all() and inside[:, -1].all() and not inside[:, 0].any()
         shares = np.bincount(n_classes - inside.sum(axis=1), minlength=n_classes)[1:] / 20_000
         assert shares.min() > 0.05 / n_classes

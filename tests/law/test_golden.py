@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from labeldp.laws import PriorSplit, RandomizedResponse, RRTopK, RRWithPrior, SubsetSelection, exact_epsilon
-from labeldp.laws import _kernel as kernel
 from labeldp.laws._exact import exp_floor
+from labeldp.laws._response import response_words
 
 VECTORS = json.loads((Path(__file__).parent.parent / "golden" / "vectors.json").read_text())
 IN_E = {"1": 0.0, "2": math.log(2), "3": math.log(3), "9": math.log(9), "20": math.log(20)}
@@ -49,7 +49,7 @@ def test_rr_inverse(key: str) -> None:
 def test_integer_cells(key: str) -> None:
     eps, k = re.fullmatch(r"rr64\.eps([\d.]+)\.K(\d+)", key).groups()
     vector = VECTORS[key]
-    assert kernel.cells(float(eps), int(k)) == (vector["a"], vector["b"])
+    assert response_words(float(eps), int(k)) == (vector["a"], vector["b"])
     assert RandomizedResponse(int(k), float(eps)).exact_epsilon() == pytest.approx(float(vector["eps_eff"]), rel=2e-16)
 
 
@@ -103,7 +103,7 @@ def test_posterior_and_forward_of_top_2() -> None:
 )
 def test_attribution_reporting_randomisation_rate(k: int, epsilon: float, changed: float) -> None:
     """Their rate draws uniformly from all k, so it is K / (e^eps + K - 1)."""
-    _, b = kernel.cells(epsilon, k)
+    _, b = response_words(epsilon, k)
     assert k * b / 2**64 == pytest.approx(changed, rel=1e-11)
 
 

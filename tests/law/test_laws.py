@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from labeldp.errors import InvalidInput
 from labeldp.laws import Alibi, AutoLaw, ClusterRR, Law, PriorSplit, RandomizedResponse, RRTopK, RRWithPrior, SubsetSelection, exact_epsilon
-from labeldp.laws import _kernel as kernel
 from labeldp.laws._exact import WORD, exp_floor
+from labeldp.laws._response import respond, respond_to_all, response_words
 from labeldp.laws._subset import best_size, uniform_information
 from labeldp.testing import CounterWords
 
@@ -66,12 +66,12 @@ def test_profiles_hold_at_any_size(k: int, epsilon: float) -> None:
 @settings(max_examples=60)
 def test_fast_response_is_the_definition(k: int, epsilon: float, seed: int, data: st.DataObject) -> None:
     """Random words and the words at cell boundaries, through the fast path and by integer division."""
-    a, b = kernel.cells(epsilon, k)
+    a, b = response_words(epsilon, k)
     cells = data.draw(st.lists(st.integers(0, k - 1), min_size=20, max_size=20))
     edges = [(a + j * b + d) % WORD for j in cells for d in (-1, 0, 1)] + [0, WORD - 1]
     words = np.concatenate([CounterWords(np.arange(500), seed).take(0), np.array(edges, dtype=np.uint64)])
     labels = CounterWords(np.arange(len(words)), seed + 1).take(0) % np.uint64(k)
-    out = kernel.respond_to_all(labels.astype(np.int64), words, epsilon, k)
+    out = respond_to_all(labels.astype(np.int64), words, epsilon, k)
     for y, r, z in zip(labels.tolist(), words.tolist(), out.tolist(), strict=True):
         other = (r - a) // b
         assert z == (y if r < a else other + (other >= y))
@@ -82,7 +82,7 @@ def test_fast_response_is_the_definition(k: int, epsilon: float, seed: int, data
 def test_response_on_candidates_is_the_definition(k: int, epsilon: float, data: st.DataObject) -> None:
     candidates = sorted(data.draw(st.sets(st.integers(0, k - 1), min_size=1, max_size=k)))
     size = len(candidates)
-    a, b = kernel.cells(epsilon, size)
+    a, b = response_words(epsilon, size)
     edges = [(a + j * b + d) % WORD for j in range(size) for d in (-1, 0)] + [
         (j * WORD // size + d) % WORD for j in range(size) for d in (-1, 0)
     ]
@@ -91,7 +91,7 @@ def test_response_on_candidates_is_the_definition(k: int, epsilon: float, data: 
     mask[:, candidates] = True
     packed = np.packbits(mask, axis=1, bitorder="little")
     labels = np.arange(len(words)) % k
-    out = kernel.respond(labels, words, packed, np.full(len(words), size, dtype=np.int32), epsilon, k)
+    out = respond(labels, words, packed, np.full(len(words), size, dtype=np.int32), epsilon, k)
     for y, r, z in zip(labels.tolist(), words.tolist(), out.tolist(), strict=True):
         if y not in candidates:
             expected = candidates[((r + 1) * size - 1) // WORD]
@@ -210,7 +210,7 @@ def test_exact_epsilon_of_plain_matrices() -> None:
 
 def test_the_order_of_a_subset_sample_is_uniform() -> None:
     """All 60 ordered samples of 3 out of 5 classes, two-sided: chi-square at 1e-6 (59 degrees: 129.6) and not suspiciously even."""
-    from labeldp.laws._words import ordered_sample
+    from labeldp.laws._exact import ordered_sample
 
     n = 60_000
     drawn = ordered_sample(CounterWords(np.arange(n), seed=5), 5, 3, first=1).astype(np.int64)
@@ -221,7 +221,7 @@ def test_the_order_of_a_subset_sample_is_uniform() -> None:
 
 def test_rejected_words_are_replaced_by_their_next_attempt() -> None:
     """Bound 3: the word 0 has low product 0 < 2^64 mod 3 = 1 and is rejected; attempt t of step i uses counter first + i + t steps."""
-    from labeldp.laws._words import below
+    from labeldp.laws._exact import below
 
     words = CounterWords(
         np.arange(4, dtype=np.int64), fixed={1: np.array([0, 1, 2**63, 0], dtype=np.uint64), 5: np.array([2**64 - 1] * 4, dtype=np.uint64)}

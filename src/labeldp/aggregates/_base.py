@@ -14,8 +14,7 @@ from labeldp import _validate
 from labeldp._rounding import exact
 from labeldp.aggregates import _gaussian
 from labeldp.errors import InvalidInput
-from labeldp.laws._base import Words
-from labeldp.laws._exact import whole_below
+from labeldp.laws._exact import Words, whole_below
 
 SMALLEST_EPSILON = 1e-6
 LARGEST_EPSILON = 700.0

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
-from labeldp.laws._base import Words
+from labeldp.laws._exact import Words
 
 Bounds = Callable[[int], tuple[Fraction, Fraction]]
 """Given a number of bits b, a lower and an upper bound of a probability that differ by at most 2^-b."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from labeldp.aggregates._base import Query, exact_share
 from labeldp.aggregates._discrete import Coins, discrete_gaussian, discrete_laplace
-from labeldp.laws._base import Words
+from labeldp.laws._exact import Words
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from typing import TypeVar
 from labeldp import _validate
 from labeldp._rounding import exact, float_up
 from labeldp.errors import InvalidInput, MissingExtra
-from labeldp.laws._base import Words
-from labeldp.laws._exact import WORD, whole_above
+from labeldp.laws._exact import WORD, Words, whole_above
 
 Result = TypeVar("Result")
 

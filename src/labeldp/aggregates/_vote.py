@@ -14,7 +14,7 @@ from labeldp.aggregates import _gaussian
 from labeldp.aggregates._base import Query, exact_share
 from labeldp.aggregates._discrete import Coins, discrete_gaussian, exp_coin
 from labeldp.errors import InvalidInput
-from labeldp.laws._base import Words
+from labeldp.laws._exact import Words
 
 _WANTED = 0.05  # "auto" takes the mechanism that fails this rarely at the smaller lead
 _UP = 1 + 2.0**-40

@@ -27,7 +27,7 @@ from labeldp.custody._encode import Name, RowIds, classes_for, encode
 from labeldp.custody._request import Account, Charge, PrivateColumn, Request, RunSecret, begin_once, warn_of_repeat
 from labeldp.custody._run import TableRows, set_digest
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPWarning, LedgerError, warn
-from labeldp.laws._words import below
+from labeldp.laws._exact import below
 from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._rowset import RowSet
 from labeldp.noise._words import CHUNK, Key, RowWords, SeededNoise, partition, row_blocks

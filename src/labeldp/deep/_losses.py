@@ -36,7 +36,7 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import CELLS
 from labeldp.laws import RandomizedResponse, RRTopK, RRWithPrior
-from labeldp.laws import _sets as sets
+from labeldp.laws._exact import pack_sets, set_bytes, unpack_sets
 
 # Forms: tables with few distinct numbers a row --------------------------------------------------------------------------------------
 
@@ -384,7 +384,7 @@ def _one_response_each(noisy: NoisyLabels) -> bool:
 def _of_responses(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form:
     """One draw of randomized response a row: rows of a law with as many candidates have the same values: one of them is read."""
     n, wide = len(noisy), any(block.side for block in noisy.blocks)
-    bits = np.zeros((n, sets.n_bytes(noisy.n_classes) if wide else 0), np.uint8)
+    bits = np.zeros((n, set_bytes(noisy.n_classes) if wide else 0), np.uint8)
     label, (inside, outside, at_label) = np.empty(n, np.int32), np.empty((3, n), np.float32)
     for block in noisy.blocks:
         size = block.side.get("size", np.zeros(len(block.rows), np.int32))
@@ -403,7 +403,7 @@ def _response_values(noisy: NoisyLabels, table: Floats) -> Floats:
     (block,) = [each for each in noisy.blocks if len(each.rows)]
     every, others = np.arange(len(table)), np.ones(table.shape, bool)
     if block.side:
-        others[block.rows] = sets.unpack(block.side["candidates"], noisy.n_classes)
+        others[block.rows] = unpack_sets(block.side["candidates"], noisy.n_classes)
     beyond = ~others
     at_label = table[block.rows, block.outputs]
     others[block.rows, block.outputs] = False
@@ -422,7 +422,7 @@ def _levels(table: Floats) -> tuple[NDArray[np.uint8], Floats, Floats, NDArray[n
     inside = others == high[:, None]
     known = inside | (others == low[:, None])
     known[every, label] = True
-    return (sets.pack(inside), high, low, label.astype(np.int32), at_label) if known.all() else None
+    return (pack_sets(inside), high, low, label.astype(np.int32), at_label) if known.all() else None
 
 
 def _weights(noisy: NoisyLabels) -> Floats:

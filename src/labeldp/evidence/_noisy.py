@@ -25,9 +25,9 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from labeldp._hash import array_digest, digest, public_hash, sortable
 from labeldp._rounding import sum_up
 from labeldp.errors import InvalidInput
-from labeldp.laws import _sets as sets
 from labeldp.laws import law_from_dict
 from labeldp.laws._base import Array, Law
+from labeldp.laws._exact import select_members, set_sizes
 from labeldp.receipt import DECLARED, PrivacySpent, Receipt, spent_in_sequence, spent_together
 
 if TYPE_CHECKING:
@@ -474,8 +474,8 @@ class NoisyLabels:
             return codes
         for part in block.batches():
             likeliest = part.law.likeliest(part.outputs, part.side)
-            pick = public_hash(salt, self.ids[part.rows]) % sets.popcount(likeliest).astype(np.uint64)
-            (codes[part.rows],) = sets.select(likeliest, pick.astype(np.int32))
+            pick = public_hash(salt, self.ids[part.rows]) % set_sizes(likeliest).astype(np.uint64)
+            (codes[part.rows],) = select_members(likeliest, pick.astype(np.int32))
         return codes
 
     def inclusion(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

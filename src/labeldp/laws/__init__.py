@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Laws: label-DP mechanisms as frozen values. Pure mathematics on arrays, handed uniform words, with no randomness of their own."""
 
-from labeldp.laws._auto import AutoLaw
-from labeldp.laws._base import Cell, Law, Side, Table, Words, exact_epsilon
+from labeldp.laws._base import LAWS, Cell, Law, Side, Table, exact_epsilon, law_from_dict, law_named, parse_law, register_law, spellings
 from labeldp.laws._cluster import ClusterRR
-from labeldp.laws._exact import WORD, exp_floor
-from labeldp.laws._registry import LAWS, law_from_dict, law_named, parse_law, register_law, spellings
+from labeldp.laws._exact import WORD, Words, exp_floor
 from labeldp.laws._response import RandomizedResponse, RRTopK, RRWithPrior
 from labeldp.laws._scores import Alibi
-from labeldp.laws._subset import PriorSplit, SubsetSelection
+from labeldp.laws._subset import AutoLaw, PriorSplit, SubsetSelection
 
 __all__ = [
     "LAWS",

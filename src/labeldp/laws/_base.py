@@ -10,46 +10,28 @@ randomness: it is handed uniform 64-bit words. Outputs and side are plain arrays
 * `side` is a dict of arrays, first axis n: what the law must know of each row's public prior to read its output.
 """
 
+import inspect
 import math
+import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from fractions import Fraction
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput, MergedClassesWarning
-from labeldp.laws import _exact as exact
-from labeldp.laws import _sets as sets
+from labeldp.laws._exact import Array as Array
+from labeldp.laws._exact import Bits, Words, exp_floor, log_ceil, pack_sets, set_sizes, unpack_sets
+from labeldp.laws._exact import Floats as Floats
 
-Array = NDArray[Any]  # a side array's type is the law's to say: see layout
 Side = Mapping[str, Array]
-Floats = NDArray[np.float64]
 
 MAX_CELLS = 10**6  # of a matrix that is built whole
-
-
-class Words(Protocol):
-    """Uniform uint64 words for a chunk of rows: a counter stream for each row.
-
-    The same counter of the same row is the same word whenever it is asked for; different counters and rows are independent.
-    """
-
-    def __len__(self) -> int:
-        """Rows in the chunk."""
-        ...
-
-    def take(self, counter: int, rows: NDArray[np.intp] | None = None) -> NDArray[np.uint64]:
-        """Return word number `counter` of every row, or of the rows at these positions: (len(rows),) uint64."""
-        ...
-
-    def select(self, rows: NDArray[np.intp]) -> "Words":
-        """Return the streams of the rows at these positions, as a chunk of its own."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -179,15 +161,15 @@ class Law(ABC):
     def members(self, outputs: Array, side: Side) -> NDArray[np.bool_]:
         """Read outputs as sets of classes: (n, K) bool, one-hot for label-valued laws, the likeliest classes for score-valued ones."""
         if self.kind == "set":
-            return sets.unpack(outputs, self.n_classes)
+            return unpack_sets(outputs, self.n_classes)
         if self.kind == "scores":
-            return sets.unpack(self.likeliest(outputs, side), self.n_classes)
+            return unpack_sets(self.likeliest(outputs, side), self.n_classes)
         return np.asarray(np.asarray(outputs)[:, None] == np.arange(self.n_classes, dtype=np.int32))
 
-    def likeliest(self, outputs: Array, side: Side) -> sets.Bits:
+    def likeliest(self, outputs: Array, side: Side) -> Bits:
         """Find the classes with the largest likelihood: packed sets, (n, ceil(K/8)) uint8."""
         score = self.log_likelihood(outputs, side)
-        return sets.pack(score == score.max(axis=1, keepdims=True))
+        return pack_sets(score == score.max(axis=1, keepdims=True))
 
     def weights(self, outputs: Array, side: Side) -> Floats:
         """Compute unbiased weights: (n, K), E sum_c weights[i, c] losses[i, c] = losses[i, label of i]; rows sum to 1, or are NaN.
@@ -199,7 +181,7 @@ class Law(ABC):
         gap = np.where(own == other, np.nan, own - other)
         return np.asarray((self.members(outputs, side) - other) / gap)
 
-    def told_apart(self, side: Side) -> sets.Bits | None:
+    def told_apart(self, side: Side) -> Bits | None:
         """Find the classes that some row tells from every other class: packed, (ceil(K/8),); None where any row may, for any class.
 
         Two classes that are not among them are told apart by no row: their outputs are equally likely, whatever the epsilon.
@@ -223,7 +205,7 @@ class Law(ABC):
         if self.kind == "set":
             ordered = np.sort(losses, axis=1)
             below = np.cumsum(ordered, axis=1)
-            size = sets.popcount(outputs).astype(np.int64)[:, None]
+            size = set_sizes(outputs).astype(np.int64)[:, None]
             least = np.take_along_axis(below, np.maximum(size - 1, 0), axis=1)[:, 0]
             rest = np.take_along_axis(below, np.maximum(self.n_classes - size - 1, 0), axis=1)[:, 0]
             spread = below[:, -1] - np.where(size[:, 0] < self.n_classes, rest, 0.0) - least
@@ -313,8 +295,8 @@ class Law(ABC):
 
     def _certified(self, ratio: Fraction) -> float:
         """Round up the ln of the running sampler's largest ratio; to the claim itself where the ratio is proven not to exceed it."""
-        bound = exact.log_ceil(ratio)
-        return min(bound, self.epsilon) if ratio <= exact.exp_floor(self.epsilon) else bound
+        bound = log_ceil(ratio)
+        return min(bound, self.epsilon) if ratio <= exp_floor(self.epsilon) else bound
 
     def event(self) -> dict[str, object]:
         """Describe a draw as JSON-ready data: the law's fields, and the exact epsilon of one draw."""
@@ -331,7 +313,7 @@ class Law(ABC):
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})  # type: ignore[arg-type]
 
 
-def check_told_apart(law: Law, told: sets.Bits | None, classes: Sequence[object], n_rows: int) -> None:
+def check_told_apart(law: Law, told: Bits | None, classes: Sequence[object], n_rows: int) -> None:
     """Refuse, before the charge, a draw that would tell nothing; warn of one that tells some classes apart in no row.
 
     Parameters
@@ -349,7 +331,7 @@ def check_told_apart(law: Law, told: sets.Bits | None, classes: Sequence[object]
     """
     if told is None or not n_rows:
         return
-    left = [value for value, known in zip(classes, sets.unpack(told[None], len(classes))[0], strict=True) if not known]
+    left = [value for value, known in zip(classes, unpack_sets(told[None], len(classes))[0], strict=True) if not known]
     fix = "Use the law 'auto', 'subset' or 'rr', drop the prior, or draw a first stage without it."
     if len(left) == len(classes):
         raise InvalidInput(
@@ -402,8 +384,131 @@ def exact_epsilon(matrix: ArrayLike) -> float:
     if (low[used] == 0).any():
         return math.inf
     ratios = (Fraction(h) / Fraction(v) for h, v in zip(high[used], low[used], strict=True))
-    return exact.log_ceil(max(ratios, default=Fraction(1)))
+    return log_ceil(max(ratios, default=Fraction(1)))
 
 
 def _holds_fractions(matrix: ArrayLike) -> bool:
     return any(isinstance(v, Fraction) for v in np.asarray(matrix, dtype=object).flat)
+
+
+# The registry: the only list of the laws there are, and the only place that reads names such as "rr-top-k:3" -----------------------------
+
+
+LAWS: dict[str, type[Law]] = {}
+"""Every law by its name."""
+
+AnyLaw = TypeVar("AnyLaw", bound=Law)
+Number = int | float
+
+_OWN = "A law of your own is registered first: labeldp.register_law(cls), or --law package.module:Class."
+
+
+def register_law(cls: type[AnyLaw]) -> type[AnyLaw]:
+    """Make a law known by its name to estimators, specs, files and the command line; usable as a decorator.
+
+    Parameters
+    ----------
+    cls : subclass of Law, a frozen dataclass
+        Its `name` must be free; a class that is defined anew, as in a notebook, takes its own place.
+
+    Raises
+    ------
+    InvalidInput
+        It is no law, lacks a method, or its name is taken or none.
+
+    Notes
+    -----
+    Before such a law is charged for, it must pass `labeldp.testing.check_law`: see docs/laws.md.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, Law)):
+        raise InvalidInput(f"Expected a subclass of labeldp.Law, got {_validate.shown(cls)}.")
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(cls.__abstractmethods__))
+        raise InvalidInput(f"Expected a law with all methods of labeldp.Law, got {cls.__name__} without {missing}. Write them.")
+    name = getattr(cls, "name", None)
+    if not (isinstance(name, str) and re.fullmatch(r"[\w.-]+", name)):
+        raise InvalidInput(f"Expected a law with a name of letters, digits and dashes, got {_validate.shown(name)} in {cls.__name__}.")
+    known = LAWS.setdefault(name, cls)
+    if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise InvalidInput(f"Expected a new law name, got {name!r}, which {known.__name__} has. Rename the law.")
+    LAWS[name] = cls
+    return cls
+
+
+def spellings() -> list[str]:
+    """List the names of all laws as a person writes them, such as "rr-top-k:K" and "subset[:SIZE]"."""
+    return [_spelling(cls) for cls in LAWS.values()]
+
+
+def parse_law(text: str) -> tuple[type[Law], dict[str, Number]]:
+    """Read a law's name, with a number after a colon where the law takes one.
+
+    Parameters
+    ----------
+    text : str
+        Such as "rr", "subset", "subset:2", "rr-top-k:3".
+
+    Returns
+    -------
+    The law's class, and the field that the number sets, if any.
+
+    Raises
+    ------
+    InvalidInput
+        No law has this name, or it takes no such number, or it cannot be made without more.
+    """
+    name, colon, number = text.partition(":") if isinstance(text, str) else (text, "", "")
+    cls = _law_type(name)
+    if colon and not cls.parameter:
+        raise InvalidInput(f"Expected law {name!r} without a number, got law={text!r}. Leave the colon out.")
+    given = {cls.parameter: _number(text, number, cls)} if colon else {}
+    made = {"n_classes", "epsilon", *given}
+    missing = [field.name for field in fields(cls) if field.name not in made and field.default is field.default_factory is MISSING]
+    if missing == [cls.parameter]:
+        raise InvalidInput(f"Expected {_spelling(cls)}, got law={text!r}. Say the number, for example {name}:3.")
+    if missing:
+        listed = ", ".join(missing)
+        raise InvalidInput(f"Expected a Law instance for {name!r}, which cannot be made without {listed}. Pass law={cls.__name__}(...).")
+    return cls, given
+
+
+def law_named(text: str, n_classes: int, epsilon: float) -> Law:
+    """Make the law with this name (see `parse_law`), over so many classes and at this epsilon."""
+    cls, given = parse_law(text)
+    return law_from_dict({"law": cls.name, "n_classes": n_classes, "epsilon": epsilon} | given)
+
+
+def law_from_dict(data: Mapping[str, object]) -> Law:
+    """Make the law that `to_dict` (or `event`) described; an unknown name or field is refused."""
+    cls = _law_type(data.get("law"))
+    values = {k: v for k, v in data.items() if k not in ("law", "epsilon_exact")}
+    known = {f.name for f in fields(cls)}
+    if extra := sorted(set(values) - known):
+        raise InvalidInput(f"Expected only {', '.join(sorted(known))} for law {cls.name!r}, got also {', '.join(extra)}.")
+    try:
+        return cls.from_fields(values)
+    except TypeError as error:
+        raise InvalidInput(f"Expected the fields {', '.join(sorted(known))} for law {cls.name!r}: {error}.") from error
+
+
+def _law_type(name: object) -> type[Law]:
+    cls = LAWS[_validate.one_of(LAWS, law=name, fix=_OWN)]
+    if cls.name != name:
+        raise InvalidInput(f"Expected {cls.__name__} to keep the name that it was registered by, {name!r}, got {cls.name!r}.")
+    return cls
+
+
+def _spelling(cls: type[Law]) -> str:
+    if not cls.parameter:
+        return cls.name
+    needed = any(field.name == cls.parameter and field.default is field.default_factory is MISSING for field in fields(cls))
+    number = f":{cls.parameter.upper()}"
+    return cls.name + (number if needed else f"[{number}]")
+
+
+def _number(text: str, number: str, cls: type[Law]) -> Number:
+    """Read the number after the colon; whether it may be a fraction, and how large, is the law's to say."""
+    try:
+        return _validate.positive(law=float(number)) if not number.isdecimal() else _validate.integer(law=int(number), low=1)
+    except ValueError:  # InvalidInput is one
+        raise InvalidInput(f"Expected {_spelling(cls)} with a number above 0, got law={text!r}.") from None

@@ -19,12 +19,25 @@ from numpy.typing import NDArray
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.laws import _kernel as kernel
-from labeldp.laws import _prior as priors
-from labeldp.laws import _words as arithmetic
-from labeldp.laws._base import MAX_CELLS, Array, Cell, Floats, Law, Side, Table, Words
-from labeldp.laws._exact import WORD, exp_floor, log_quotient, log_ratio, whole_above, whole_below
-from labeldp.laws._response import response_information, response_profile, response_table
+from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table
+from labeldp.laws._exact import (
+    U64,
+    WORD,
+    Array,
+    Floats,
+    Words,
+    as_prior,
+    by_chunks,
+    exp_floor,
+    log_quotient,
+    log_ratio,
+    multiply,
+    prior_chunks,
+    quantise,
+    whole_above,
+    whole_below,
+)
+from labeldp.laws._response import respond_to_all, response_information, response_profile, response_table, response_words
 
 GRID = 1 << 32
 """Parts that a row's distribution is made of."""
@@ -32,8 +45,6 @@ GRID = 1 << 32
 MOST_CLASSES = 1 << 16
 _BITS = 12  # of the least class's share that decide how often a row keeps its label: few distinct numbers, at most 0.03 % lost
 _NAN = float("nan")
-
-U64 = NDArray[np.uint64]
 
 
 @lru_cache(maxsize=1 << 18)
@@ -91,7 +102,7 @@ class ClusterRR(Law):
         if not isinstance(self.realised, bool):
             raise InvalidInput(f"Expected realised to be True or False, got {_validate.shown(self.realised)}.")
         if self.is_uniform:
-            kernel.cells(self.epsilon, self.n_classes)
+            response_words(self.epsilon, self.n_classes)
         elif resampling_words(self.epsilon, self._least) >= WORD:
             raise InvalidInput(f"Expected an epsilon that 64-bit words can honour at floor {self.floor!r}, got {self.epsilon!r}.")
 
@@ -115,9 +126,9 @@ class ClusterRR(Law):
 
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
         if self.is_uniform:
-            priors.as_prior(prior, self.n_classes)
+            as_prior(prior, self.n_classes)
             return {}
-        return priors.by_chunks(prior, self.n_classes, {"q": self.layout()["q"]}, self._decide)
+        return by_chunks(prior, self.n_classes, {"q": self.layout()["q"]}, self._decide)
 
     def _decide(self, prior: Array) -> dict[str, Array]:
         """Cut each row into parts: t + (what lies above t, scaled to 2^32 parts in all); what rounding leaves goes to the heaviest class.
@@ -125,7 +136,7 @@ class ClusterRR(Law):
         Every step is one IEEE operation on whole numbers below 2^53 or sums of them, so every machine finds the same parts.
         """
         least = float(self._least)
-        weights = priors.quantise(prior)
+        weights = quantise(prior)
         above = np.maximum(np.floor(weights * float(GRID) / weights.sum(axis=1, keepdims=True)) - least, 0.0)
         total = above.sum(axis=1, keepdims=True)
         free = GRID - self.n_classes * self._least
@@ -149,7 +160,7 @@ class ClusterRR(Law):
         edges = np.empty((len(resampling), self.n_classes + 1), dtype=np.uint64)
         edges[:, 0], edges[:, -1] = 0, resampling
         parts = np.cumsum(side["q"][:, :-1], axis=1, dtype=np.uint64)
-        high, low = arithmetic.multiply(resampling[:, None], parts)
+        high, low = multiply(resampling[:, None], parts)
         edges[:, 1:-1] = (high << np.uint64(32)) | (low >> np.uint64(32))
         return edges
 
@@ -161,11 +172,11 @@ class ClusterRR(Law):
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> NDArray[np.int32]:
         r = words.take(0)
         if self.is_uniform:
-            return kernel.respond_to_all(labels, r, self.epsilon, self.n_classes)
+            return respond_to_all(labels, r, self.epsilon, self.n_classes)
         self._require_parts(side["q"])
         resampling = self.resampling(side)
         kept, out = _rest(resampling), np.empty(len(labels), dtype=np.int32)
-        for rows in priors.chunks(len(labels), self.n_classes):
+        for rows in prior_chunks(len(labels), self.n_classes):
             edges = self._edges({"q": side["q"][rows]}, resampling[rows])
             drawn = (edges[:, 1:-1] <= (r[rows] - kept[rows])[:, None]).sum(axis=1, dtype=np.int32)
             out[rows] = np.where(r[rows] < kept[rows], labels[rows].astype(np.int32, copy=False), drawn)
@@ -177,7 +188,7 @@ class ClusterRR(Law):
 
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
         if self.is_uniform:
-            a, b = kernel.cells(self.epsilon, self.n_classes)
+            a, b = response_words(self.epsilon, self.n_classes)
             return np.where(self.members(outputs, side), 0.0, log_ratio(b, a))
         kept, cells = self.cells(side)
         drawn = np.take_along_axis(cells, np.asarray(outputs, dtype=np.int64)[:, None], axis=1)[:, 0]
@@ -185,7 +196,7 @@ class ClusterRR(Law):
 
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
         if self.is_uniform:
-            a, b = kernel.cells(self.epsilon, self.n_classes)
+            a, b = response_words(self.epsilon, self.n_classes)
             return np.full(len(outputs), a / WORD), np.full(len(outputs), b / WORD)
         kept, cells = self.cells(side)
         equal = (cells == cells[:, :1]).all(axis=1)
@@ -223,7 +234,7 @@ class ClusterRR(Law):
     def _kept(self, outputs: Array, side: Side) -> Floats:
         """1 - lambda of each row: (n,)."""
         if self.is_uniform:
-            a, b = kernel.cells(self.epsilon, self.n_classes)
+            a, b = response_words(self.epsilon, self.n_classes)
             return np.full(len(outputs), (a - b) / WORD)
         return np.asarray(_rest(self.resampling(side)).astype(np.float64) / WORD)
 

@@ -1,17 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certified bounds of e^x and ln x, so that no guarantee rests on a rounded float.
+"""Exact arithmetic that laws are made of, the same on every machine: bounds, words, sets of classes, and priors as whole numbers.
 
-Python's `decimal` rounds exp and ln correctly (to half a unit in the last place), so one step down or up is a strict bound.
+* Bounds of e^x and ln x are certified, so that no guarantee rests on a rounded float. Python's `decimal` rounds exp and ln correctly (to
+  half a unit in the last place), so one step down or up is a strict bound.
+* A uniform whole number below k is the high half of a 64-bit word x k. The word is rejected, and the next attempt's taken, where the low
+  half is below 2^64 mod k, so that every number has as many words. An ordered sample is a partial Fisher-Yates shuffle: step i swaps class
+  position i with position i + j, j uniform below K - i. Step i, attempt t uses word counter first + i + t x steps: nothing depends on a
+  label.
+* Sets of classes are packed bits: class c is bit c % 8 of byte c // 8; bits past K are zero. Nothing here indexes memory by a class that
+  could be a private label: `sets_contain` and `single_sets` compare against every byte of the row.
+* A prior's row is scaled by (2^32 - 1) / its maximum and rounded to whole numbers, in IEEE double. The whole numbers stay in float64: they
+  and their sums (K x 2^32 < 2^53 up to two million classes) are exact there, in whatever order they are added.
 """
 
 import decimal
 import math
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from labeldp.errors import InvalidInput
+
+Array = NDArray[Any]  # a side array's type is the law's to say: see `Law.layout`
+Floats = NDArray[np.float64]
+U64 = NDArray[np.uint64]
+Bits = NDArray[np.uint8]
+"""Packed sets: (n, ceil(K/8)), or (ceil(K/8),) for one."""
+
+# Bounds ----------------------------------------------------------------------------------------------------------------------------------
 
 WORD = 1 << 64  # one uniform word has this many values; every probability of a sampler is a whole number of them
 LARGEST_EXPONENT = 700.0  # e^700 > 2^1000: no 64-bit sampler can tell a larger epsilon from this one
@@ -66,3 +87,359 @@ def whole_below(x: Fraction) -> int:
 def whole_above(x: Fraction) -> int:
     """Round a fraction up."""
     return -(-x.numerator // x.denominator)
+
+
+# Words -----------------------------------------------------------------------------------------------------------------------------------
+
+
+class Words(Protocol):
+    """Uniform uint64 words for a chunk of rows: a counter stream for each row.
+
+    The same counter of the same row is the same word whenever it is asked for; different counters and rows are independent.
+    """
+
+    def __len__(self) -> int:
+        """Rows in the chunk."""
+        ...
+
+    def take(self, counter: int, rows: NDArray[np.intp] | None = None) -> NDArray[np.uint64]:
+        """Return word number `counter` of every row, or of the rows at these positions: (len(rows),) uint64."""
+        ...
+
+    def select(self, rows: NDArray[np.intp]) -> "Words":
+        """Return the streams of the rows at these positions, as a chunk of its own."""
+        ...
+
+
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+_MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # of SplitMix64
+_SHUFFLE_BYTES = 1 << 22  # of the shuffled positions that are worked on at a time
+_FEWEST = 64  # rows at a time at least, so that long shuffles still spread the cost of a step over many rows
+
+
+def multiply(words: U64, factor: U64 | np.uint64) -> tuple[U64, U64]:
+    """Multiply words by a factor < 2^32, exactly: (high, low) 64-bit halves."""
+    low = (words & _LOW) * factor  # 32 x 32 bits, so that no product leaves 64
+    high = (words >> _HALF) * factor + (low >> _HALF)
+    return high >> _HALF, words * factor
+
+
+def equal_cell(words: U64, cells: U64 | np.uint64) -> NDArray[np.int64]:
+    """Find which of `cells` equal parts of [0, 2^64) a word falls in: j where floor(j 2^64 / k) <= word < floor((j + 1) 2^64 / k)."""
+    high, low = multiply(words, cells)
+    carry = low > ~(cells - np.uint64(1))  # floor(((word + 1) k - 1) / 2^64)
+    return (high + carry).astype(np.int64)
+
+
+def unit(words: U64) -> NDArray[np.float64]:
+    """Read words as numbers in [0, 1), exactly: multiples of 2^-53."""
+    return np.asarray((words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+
+
+def shuffle_blocks(n_rows: int, n_classes: int) -> Iterator[NDArray[np.intp]]:
+    """Yield positions of rows that are shuffled together: bounded memory, at most 2 to 4 bytes x K x rows."""
+    step = max(_FEWEST, _SHUFFLE_BYTES // (n_classes * position_type(n_classes).itemsize))
+    for start in range(0, n_rows, step):
+        yield np.arange(start, min(start + step, n_rows))
+
+
+def position_type(n_classes: int) -> np.dtype[np.unsignedinteger]:
+    """Choose the smallest type that holds a class index."""
+    return np.dtype(np.uint16 if n_classes <= 1 << 16 else np.uint32)
+
+
+def below(words: Words, bound: int, counter: int, stride: int) -> NDArray[np.intp]:
+    """Draw a uniform whole number below `bound` for every row, from word numbers counter, counter + stride, ..."""
+    factor, reject = np.uint64(bound), np.uint64(WORD % bound)
+    high, low = multiply(words.take(counter), factor)
+    rows = np.flatnonzero(low < reject)
+    while len(rows):
+        counter += stride
+        again, low = multiply(words.take(counter, rows), factor)
+        high[rows] = again
+        rows = rows[low < reject]
+    return high.astype(np.intp)
+
+
+def ordered_sample(words: Words, n_classes: int, steps: int, first: int) -> NDArray[np.unsignedinteger]:
+    """Draw the first `steps` entries of a uniform shuffle of the classes, for every row: (steps, n)."""
+    n = len(words)
+    order = np.empty((n_classes, n), dtype=position_type(n_classes))
+    order[:] = np.arange(n_classes, dtype=order.dtype)[:, None]
+    flat, columns = order.reshape(-1), np.arange(n)
+    for i in range(steps):
+        spot = below(words, n_classes - i, first + i, steps) if i < n_classes - 1 else np.zeros(n, dtype=np.intp)
+        spot += i
+        spot *= n
+        spot += columns
+        drawn = flat[spot]
+        flat[spot] = order[i]
+        order[i] = drawn
+    return order[:steps]
+
+
+def hashed(rows: NDArray[np.int64], counter: int, seed: int) -> U64:
+    """Hash (row, counter, seed) by SplitMix64: public, so it protects nothing."""
+    offset = np.uint64((counter * 0xD1B54A32D192ED03 + seed * 0x8CB92BA72F3D8DD7 + 0x9E3779B97F4A7C15) % 2**64)
+    state = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + offset
+    for _ in range(2):
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(_MIX[0])
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(_MIX[1])
+        state ^= state >> np.uint64(31)
+    return state
+
+
+class PlainWords:
+    """Public words of numbered rows, where a law is looked at without a run: implements `labeldp.laws._exact.Words`."""
+
+    def __init__(self, rows: NDArray[np.int64]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def take(self, counter: int, rows: NDArray[np.intp] | None = None) -> U64:
+        """Return word number `counter` of every row, or of the rows at these positions."""
+        return hashed(self._rows if rows is None else self._rows[rows], counter, 0)
+
+    def select(self, rows: NDArray[np.intp]) -> "PlainWords":
+        """Return the streams of the rows at these positions."""
+        return PlainWords(self._rows[rows])
+
+
+# Sets of classes -------------------------------------------------------------------------------------------------------------------------
+
+
+_SET_BYTES = 1 << 18  # bytes of packed rows that are worked on at a time
+
+
+def set_bytes(n_classes: int) -> int:
+    """Count the bytes of a packed set."""
+    return -(-n_classes // 8)
+
+
+def pack_sets(mask: NDArray[np.bool_]) -> Bits:
+    """Pack (n, K) bool to (n, ceil(K/8)) uint8."""
+    bits: Bits = np.packbits(mask, axis=1, bitorder="little")
+    return bits
+
+
+def pack_columns(mask: NDArray[np.bool_]) -> Bits:
+    """Pack (K, n) bool, a class a row, to (n, ceil(K/8)) uint8: quicker than `pack_sets` for a few classes."""
+    out = np.zeros((mask.shape[1], set_bytes(len(mask))), dtype=np.uint8)
+    for c, row in enumerate(mask.view(np.uint8)):
+        out[:, c // 8] |= row << np.uint8(c % 8)
+    return out
+
+
+def unpack_sets(packed: Bits, n_classes: int) -> NDArray[np.bool_]:
+    """Unpack (n, ceil(K/8)) uint8 to (n, K) bool."""
+    bits: Bits = np.unpackbits(packed.astype(np.uint8, copy=False), axis=1, count=n_classes, bitorder="little")
+    mask: NDArray[np.bool_] = bits.view(np.bool_)
+    return mask
+
+
+def full_set(n_classes: int) -> Bits:
+    """Make the set of all classes, one packed row."""
+    return pack_sets(np.ones((1, n_classes), dtype=np.bool_)).reshape(-1)
+
+
+def set_sizes(packed: Bits) -> NDArray[np.int64]:
+    """Count the classes of each row's set."""
+    if packed.shape[1] <= 8:
+        return np.bitwise_count(_word(packed)).astype(np.int64)
+    return np.asarray(np.bitwise_count(packed).sum(axis=1, dtype=np.int64))
+
+
+def single_sets(labels: NDArray[np.integer], n_classes: int) -> Bits:
+    """Make the sets that hold each label alone: (n, ceil(K/8))."""
+    size = set_bytes(n_classes)
+    index = labels.astype(np.int32, copy=False)
+    bit = np.left_shift(np.uint8(1), (index & 7).astype(np.uint8))
+    hit = (index >> 3)[:, None] == np.arange(size, dtype=np.int32)
+    return np.asarray(hit.view(np.uint8) * bit[:, None])
+
+
+def sets_contain(packed: Bits, labels: NDArray[np.integer], n_classes: int) -> NDArray[np.bool_]:
+    """Test whether each row's set holds the row's label: (n,). Cost: a few passes over the packed bytes, whatever the label."""
+    if packed.shape[1] <= 8:  # one machine word holds the set: shift it by the label
+        shifted = _word(packed) >> labels.astype(np.uint64)
+        return np.asarray((shifted & np.uint64(1)).astype(np.bool_))
+    found = np.empty(len(labels), dtype=np.bool_)
+    for rows in row_slices(len(labels), packed.shape[1]):
+        found[rows] = (single_sets(labels[rows], n_classes) & packed[rows]).any(axis=1)
+    return found
+
+
+def _word(packed: Bits) -> NDArray[np.uint64]:
+    """Read at most 8 bytes a row as one machine word: (n,)."""
+    word = np.zeros((len(packed), 8), dtype=np.uint8)
+    word[:, : packed.shape[1]] = packed
+    return np.asarray(word.view("<u8")[:, 0], dtype=np.uint64)
+
+
+def row_slices(n_rows: int, width: int) -> list[slice]:
+    """Cut rows into slices that keep a few packed arrays of this width in the cache."""
+    step = max(1, _SET_BYTES // max(1, width))
+    return [slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
+
+
+def _byte_select() -> NDArray[np.uint8]:
+    """Tabulate [byte, j] = position of the j-th set bit of the byte (8 where there is none)."""
+    table = np.full((256, 9), 8, dtype=np.uint8)
+    for byte in range(256):
+        positions = [bit for bit in range(8) if byte >> bit & 1]
+        table[byte, : len(positions)] = positions
+    return table
+
+
+_SELECT = _byte_select()
+
+
+def _bytes_passed(ends: NDArray[np.int32], wanted: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Count the bytes of each row that end before its wanted bit; a byte at a time where rows are short."""
+    if ends.shape[1] > 8:
+        return np.asarray((ends <= wanted[:, None]).sum(axis=1))
+    passed = np.zeros(len(ends), dtype=np.int64)
+    for column in ends.T:
+        passed += column <= wanted
+    return passed
+
+
+def select_members(packed: Bits, *indices: NDArray[np.integer]) -> tuple[NDArray[np.int32], ...]:
+    """Find the j-th class of each row's set, from 0, for each array of j given: int32 (n,); meaningless where the set is smaller."""
+    out = tuple(np.empty(len(packed), dtype=np.int32) for _ in indices)
+    last = packed.shape[1] - 1
+    for rows in row_slices(len(packed), 4 * packed.shape[1]):
+        part = packed[rows]
+        # Members up to the end of each byte say which byte holds the wanted one; a table says which bit of that byte it is.
+        ends = np.cumsum(np.bitwise_count(part), axis=1, dtype=np.int32)
+        every = np.arange(len(part))
+        for result, index in zip(out, indices, strict=True):
+            wanted = index[rows].astype(np.int32)
+            byte = np.minimum(_bytes_passed(ends, wanted), last)
+            value = part[every, byte]
+            within = wanted - ends[every, byte] + np.bitwise_count(value)
+            result[rows] = 8 * byte + _SELECT[value, np.clip(within, 0, 8)]
+    return out
+
+
+# Priors ----------------------------------------------------------------------------------------------------------------------------------
+
+
+TOP = float(2**32 - 1)  # the quantised prior of every row's heaviest class
+_CELLS, _FEW_CELLS = 1 << 18, 1 << 17  # doubles of a chunk (2 MiB), and of one with at most 32 classes, which takes more passes
+_TINY = {np.dtype(np.float32): 2.0**-100, np.dtype(np.float64): 2.0**-900}  # below, 2^-32 of the maximum is no longer exact
+_LIFT = 2.0**900
+_FOLDED = 16
+
+
+def as_prior(prior: object, n_classes: int) -> Array:
+    """Take the prior as a numeric (n, K) array, not copied; its values are checked when they are quantised."""
+    array = np.asarray(prior)
+    if array.ndim != 2 or array.shape[1] != n_classes:
+        raise InvalidInput(f"Expected a prior of shape (n, {n_classes}), one weight a class; got shape {array.shape}.")
+    if array.dtype.kind not in "fiu":
+        raise InvalidInput(f"Expected a prior of numbers, got dtype {array.dtype}. Pass float weights of shape (n, {n_classes}).")
+    return array
+
+
+def checked_prior(prior: Array, weight: Floats | None = None) -> tuple[Array, Floats, Floats]:
+    """Check a prior: rint(values x scale) are its whole numbers; values is the prior itself where nothing had to change.
+
+    Parameters
+    ----------
+    prior : (n, K) numbers
+        Finite and non-negative, else InvalidInput. n >= 1.
+    weight : (K,) float64, optional
+        Multiplies every row first.
+
+    Returns
+    -------
+    values : (n, K) float32 or float64; a row of zeros has become ones
+    scale : (n,) float64, (2^32 - 1) / row maximum
+    columns : (at most 16, or K up to 32; n) float64, maxima of `values` over disjoint groups of classes that cover them all
+    """
+    values = prior if prior.dtype in (np.float32, np.float64) else prior.astype(np.float64)
+    if weight is not None:
+        values = values * weight
+    columns = _fold(values).T.astype(np.float64, order="C")
+    top = columns.max(axis=0)
+    if not (values.min() >= 0 and top.max() < np.inf):
+        bad = np.flatnonzero(~((values >= 0) & (values < np.inf)).all(axis=1))[0]
+        raise InvalidInput(f"Expected a finite prior >= 0 everywhere; row {bad} of this batch is not. Clip it, or pass uniform weights.")
+    if not top.min() > _TINY[values.dtype]:
+        values = values.astype(np.float64)
+        values[top == 0] = 1.0
+        values[(top > 0) & (top <= 1.0 / _LIFT)] *= _LIFT  # exact, and keeps the scale below from overflowing
+        return checked_prior(values)
+    return values, TOP / top, columns
+
+
+def _fold(values: Array) -> Array:
+    """Fold classes to (n, at most 16) maxima over disjoint groups, by repeated halving; up to 32 classes are left as they are."""
+    width = max(_FOLDED, values.shape[1] * (values.shape[1] <= 2 * _FOLDED))
+    while values.shape[1] > width:
+        rest = values.shape[1] // 2
+        half = values.shape[1] - rest
+        folded = np.empty((len(values), half), dtype=values.dtype)
+        np.maximum(values[:, :rest], values[:, half:], out=folded[:, :rest])
+        folded[:, rest:] = values[:, rest:half]
+        values = folded
+    return values
+
+
+def quantise(prior: Array, weight: Floats | None = None) -> Floats:
+    """Scale each row to whole numbers 0 .. 2^32 - 1, as float64 (n, K); a row of zeros becomes uniform. See `checked_prior`."""
+    if len(prior) == 0:
+        return np.empty(prior.shape)
+    values, scale, _ = checked_prior(prior, weight)
+    scaled = np.multiply(values, scale[:, None], dtype=np.float64)
+    return np.rint(scaled, out=scaled)
+
+
+def prior_chunks(n_rows: int, n_classes: int, most: int | None = None) -> Iterator[slice]:
+    """Yield slices of rows whose (rows, K) doubles fit the cache, of at most `most` rows."""
+    step = max(1, (_FEW_CELLS if n_classes <= 2 * _FOLDED else _CELLS) // n_classes)
+    step = step if most is None else min(step, most)
+    for start in range(0, n_rows, step):
+        yield slice(start, min(start + step, n_rows))
+
+
+def by_chunks(
+    prior: object,
+    n_classes: int,
+    like: dict[str, tuple[np.dtype, tuple[int, ...]]],
+    decide: Callable[[Array], dict[str, Array]],
+    most: int | None = None,
+) -> dict[str, Array]:
+    """Apply `decide` to chunks of the prior and join the side arrays; where all rows are one row (stride 0), once and broadcast.
+
+    `like` gives type and shape of one row of each side array. Memory: the side, plus a few chunks of 2 MiB.
+    """
+    array = as_prior(prior, n_classes)
+    if array.strides[0] == 0 and len(array) > 1:
+        one = decide(array[:1])
+        return {name: np.broadcast_to(value[0], (len(array), *value.shape[1:])) for name, value in one.items()}
+    side: dict[str, Array] = {name: np.empty((len(array), *shape), dtype) for name, (dtype, shape) in like.items()}
+    for rows in prior_chunks(len(array), n_classes, most):
+        for name, value in decide(array[rows]).items():
+            side[name][rows] = value
+    return side
+
+
+def heaviest(weights: Floats, size: NDArray[np.integer], threshold: Floats) -> NDArray[np.bool_]:
+    """Mark the first `size` classes of each row by (weight descending, index ascending): (n, K) bool.
+
+    threshold : (n,), the weight of the last class that is in; only among classes of that very weight does the index decide.
+    """
+    edge = threshold[:, None]
+    inside = weights >= edge
+    excess = inside.sum(axis=1) > size
+    if excess.any():
+        part, level, wanted = weights[excess], edge[excess], size[excess][:, None]
+        above, tied = part > level, part == level
+        rank = np.cumsum(tied, axis=1) + above.sum(axis=1, keepdims=True)
+        inside[excess] = above | (tied & (rank <= wanted))
+    return inside

@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Laws that release a label: RandomizedResponse, RRTopK, RRWithPrior. One mechanism: randomized response on a candidate set.
 
+One uniform word a row decides. With k candidates and E = e^epsilon rounded down: b = ceil(2^64 / (E + k - 1)) and a = 2^64 - (k - 1) b.
+A word r < a keeps a label that is a candidate; otherwise candidate number floor((r - a) / b) among the other k - 1 is released. A label
+outside the candidates releases candidate j where floor(j 2^64 / k) <= r < floor((j + 1) 2^64 / k). Every probability is a whole number
+over 2^64 and a / b <= E.
+
 Source: Warner 1965; Ghazi, Golowich, Kumar, Manurangsi, Zhang, "Deep Learning with Label Differential Privacy" (NeurIPS 2021),
 Algorithms 1 and 2.
 """
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -14,19 +20,41 @@ from numpy.typing import NDArray
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.laws import _choice as choice
-from labeldp.laws import _kernel as kernel
-from labeldp.laws import _prior as priors
-from labeldp.laws import _sets as sets
-from labeldp.laws._base import MAX_CELLS, Array, Cell, Floats, Law, Side, Table, Words
-from labeldp.laws._exact import WORD, log_quotient, log_ratio
+from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table
+from labeldp.laws._exact import (
+    TOP,
+    U64,
+    WORD,
+    Array,
+    Bits,
+    Floats,
+    Words,
+    as_prior,
+    by_chunks,
+    checked_prior,
+    equal_cell,
+    exp_floor,
+    heaviest,
+    log_quotient,
+    log_ratio,
+    pack_columns,
+    pack_sets,
+    quantise,
+    select_members,
+    set_bytes,
+    set_sizes,
+    sets_contain,
+    unpack_sets,
+    whole_above,
+    whole_below,
+)
 
 _NAN = float("nan")
 
 
 def response_profile(epsilon: float, n_classes: int, k: int) -> tuple[Cell, ...]:
     """List the cells of randomized response on k of n_classes candidates."""
-    a, b = kernel.cells(epsilon, k)
+    a, b = response_words(epsilon, k)
     wide = WORD % k
     found = [("candidate", "kept", a, 1), ("candidate", "other", b, k - 1)]
     if k < n_classes:
@@ -40,7 +68,7 @@ def response_table(epsilon: float, n_classes: int, inside: NDArray[np.bool_]) ->
     k = len(outputs)
     if n_classes * k > MAX_CELLS:
         raise InvalidInput(f"Expected a matrix of at most {MAX_CELLS} cells, got {n_classes} x {k}. Use profile or log_likelihood instead.")
-    a, b = kernel.cells(epsilon, k)
+    a, b = response_words(epsilon, k)
     values = tuple(Fraction(p, WORD) for p in (a, b, WORD // k, WORD // k + 1))
     edges = [j * WORD // k for j in range(k + 1)]
     outer = np.array([2 + (edges[j + 1] - edges[j] > WORD // k) for j in range(k)], dtype=np.uint8)
@@ -53,7 +81,7 @@ def response_information(epsilon: float, prior: Floats, inside: NDArray[np.bool_
     """Compute the nats of randomized response on each row's candidates: prior (n, K) sums to 1, inside (n, K), size (n,). O(n K)."""
     a, b, lift, drop = np.empty((4, len(prior), 1))  # kept, other, and how far these are from each other and from 1 / k
     for k in map(int, np.unique(size)):
-        kept, other = kernel.cells(epsilon, k)
+        kept, other = response_words(epsilon, k)
         a[size == k, 0], b[size == k, 0] = kept / WORD, other / WORD
         lift[size == k, 0], drop[size == k, 0] = (kept - other) / WORD, (WORD - k * other) / (k * WORD)
     within = np.where(inside, prior, 0.0)
@@ -95,21 +123,21 @@ class RandomizedResponse(Law):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        kernel.cells(self.epsilon, self.n_classes)
+        response_words(self.epsilon, self.n_classes)
 
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
-        priors.as_prior(prior, self.n_classes)
+        as_prior(prior, self.n_classes)
         return {}
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> NDArray[np.int32]:
-        return kernel.respond_to_all(labels, words.take(0), self.epsilon, self.n_classes)
+        return respond_to_all(labels, words.take(0), self.epsilon, self.n_classes)
 
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
-        a, b = kernel.cells(self.epsilon, self.n_classes)
+        a, b = response_words(self.epsilon, self.n_classes)
         return np.where(self.members(outputs, side), 0.0, log_ratio(b, a))
 
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
-        a, b = kernel.cells(self.epsilon, self.n_classes)
+        a, b = response_words(self.epsilon, self.n_classes)
         return np.full(len(outputs), a / WORD), np.full(len(outputs), b / WORD)
 
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
@@ -134,13 +162,13 @@ class _OnCandidates(Law):
     uses_prior: ClassVar[bool] = True
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> NDArray[np.int32]:
-        return kernel.respond(labels, words.take(0), side["candidates"], side["size"], self.epsilon, self.n_classes)
+        return respond(labels, words.take(0), side["candidates"], side["size"], self.epsilon, self.n_classes)
 
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
-        inside, size = sets.unpack(side["candidates"], self.n_classes), side["size"]
+        inside, size = unpack_sets(side["candidates"], self.n_classes), side["size"]
         candidate, outside = np.empty((2, len(outputs), 1))
         for k in np.flatnonzero(np.bincount(size)):
-            a, b = kernel.cells(self.epsilon, int(k))
+            a, b = response_words(self.epsilon, int(k))
             # The cells of a label outside differ by one word in 2^64 / k: less than a double can hold up to k = 2048, k 2^-64 beyond.
             candidate[size == k], outside[size == k] = log_ratio(b, a), log_ratio(WORD // int(k), a)
         result = np.where(inside, candidate, outside)
@@ -148,25 +176,25 @@ class _OnCandidates(Law):
         return result
 
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
-        a, b = kernel.cells(self.epsilon, self.n_classes)
+        a, b = response_words(self.epsilon, self.n_classes)
         every = side["size"] == self.n_classes
         return np.where(every, a / WORD, _NAN), np.where(every, b / WORD, _NAN)
 
-    def told_apart(self, side: Side) -> sets.Bits | None:
+    def told_apart(self, side: Side) -> Bits | None:
         return np.asarray(np.bitwise_or.reduce(side["candidates"][side["size"] > 1], axis=0))  # one candidate is the answer of every label
 
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
         return response_profile(self.epsilon, self.n_classes, int(side_row["size"]))
 
     def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-        packed = (np.dtype(np.uint8), (sets.n_bytes(self.n_classes),))
+        packed = (np.dtype(np.uint8), (set_bytes(self.n_classes),))
         return {"output": (np.dtype(np.int32), ()), "candidates": packed, "size": (np.dtype(np.int32), ())}
 
     def table(self, side_row: Side) -> Table:
-        return response_table(self.epsilon, self.n_classes, sets.unpack(side_row["candidates"][None], self.n_classes)[0])
+        return response_table(self.epsilon, self.n_classes, unpack_sets(side_row["candidates"][None], self.n_classes)[0])
 
     def _information(self, prior: Floats, side: Side) -> Floats:
-        return response_information(self.epsilon, prior, sets.unpack(side["candidates"], self.n_classes), side["size"])
+        return response_information(self.epsilon, prior, unpack_sets(side["candidates"], self.n_classes), side["size"])
 
     def _side_layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
         return {name: value for name, value in self.layout().items() if name != "output"}
@@ -200,16 +228,16 @@ class RRTopK(_OnCandidates):
         super().__post_init__()
         k = _validate.integer(k=self.k, low=1, high=self.n_classes, fix="Pass the number of candidate classes.")
         object.__setattr__(self, "k", k)
-        kernel.cells(self.epsilon, k)
+        response_words(self.epsilon, k)
 
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
-        return priors.by_chunks(prior, self.n_classes, self._side_layout(), self._decide)
+        return by_chunks(prior, self.n_classes, self._side_layout(), self._decide)
 
     def _decide(self, prior: Array) -> dict[str, Array]:
-        weights = priors.quantise(prior)
+        weights = quantise(prior)
         size = np.full(len(weights), self.k, dtype=np.int32)
         edge = np.partition(weights, self.n_classes - self.k, axis=1)[:, self.n_classes - self.k]
-        return {"candidates": sets.pack(priors.heaviest(weights, size, edge)), "size": size}
+        return {"candidates": pack_sets(heaviest(weights, size, edge)), "size": size}
 
 
 @dataclass(frozen=True)
@@ -230,7 +258,7 @@ class RRWithPrior(_OnCandidates):
     k maximises e^eps / (e^eps + k - 1) x (sum of the k largest priors): no eps-DP law has a larger P[output = label] (Theorem 3).
     Classes of equal prior enter together, and only if that is strictly better. Output and side as RRTopK. Source: Ghazi et al. 2021,
     Algorithm 2.
-    Cost: one word a row; a handful of O(K) passes for the choice (see `labeldp.laws._choice`).
+    Cost: one word a row; a handful of O(K) passes for the choice (see `labeldp.laws._response`).
     """
 
     name: ClassVar[str] = "rr-with-prior"
@@ -239,7 +267,7 @@ class RRWithPrior(_OnCandidates):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        kernel.cells(self.epsilon, self.n_classes)
+        response_words(self.epsilon, self.n_classes)
         if self.class_weight is not None:
             weight = tuple(_validate.positive(class_weight=w, fix="Pass K finite weights above 0.") for w in self.class_weight)
             if len(weight) != self.n_classes:
@@ -247,9 +275,234 @@ class RRWithPrior(_OnCandidates):
             object.__setattr__(self, "class_weight", weight)
 
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
-        return priors.by_chunks(prior, self.n_classes, self._side_layout(), self._decide)
+        return by_chunks(prior, self.n_classes, self._side_layout(), self._decide)
 
     def _decide(self, prior: Array) -> dict[str, Array]:
         weight = None if self.class_weight is None else np.array(self.class_weight)
-        candidates, size = choice.best_candidates(prior, self.epsilon, weight)
+        candidates, size = best_candidates(prior, self.epsilon, weight)
         return {"candidates": candidates, "size": size}
+
+
+# One word a row: how many of the 2^64 words lead to each kind of output ------------------------------------------------------------------
+
+
+Ints = NDArray[np.int32]
+
+_ROWS = 1 << 15  # rows at a time: a few buffers of 128 KiB
+_SINGLE = 1 << 12  # up to this e^epsilon + K, single precision finds the cell with few rows in doubt
+_DOUBLE = 1 << 30  # up to this one, double precision does, and cell numbers fit 32 bits
+
+
+@lru_cache(maxsize=1 << 17)
+def response_words(epsilon: float, k: int) -> tuple[int, int]:
+    """Count the words of 2^64 that keep a candidate, and those that lead to each other candidate: (a, b).
+
+    InvalidInput where a label outside k candidates would be told from one inside by more than epsilon (k b > 2^64: epsilon < k^2 / 2^64).
+    """
+    b = whole_above(WORD / (exp_floor(epsilon) + k - 1))
+    if k * b > WORD:
+        least = f"about {k * k / WORD:.1g} or more"
+        raise InvalidInput(f"Expected an epsilon that 64-bit words can honour with {k} candidates ({least}), got {epsilon!r}.")
+    return WORD - (k - 1) * b, b
+
+
+@lru_cache(maxsize=4096)
+def inside_words(epsilon: float, n_classes: int, size: int) -> int:
+    """Count m, the words of 2^64 that release a set of `size` with the label. InvalidInput where rounding m down exceeds epsilon."""
+    e = exp_floor(epsilon)
+    m = whole_below(WORD * e * size / (e * size + n_classes - size))
+    if m * (n_classes - size) * e < (WORD - m) * size:
+        least = n_classes / (size * WORD)
+        raise InvalidInput(f"Expected an epsilon that 64-bit words can honour here (about {least:.1g} or more), got {epsilon!r}.")
+    return m
+
+
+def respond(labels: NDArray[np.integer], r: U64, candidates: Bits, size: Ints, epsilon: float, n_classes: int) -> Ints:
+    """Draw randomized response of each row on its packed candidate set.
+
+    Both readings of the word, for a label inside and outside the candidates, are made for every row; only `where` looks at the label.
+    """
+    if not (size.min(initial=1) >= 1 and np.array_equal(set_sizes(candidates), size)):
+        raise InvalidInput(
+            "Expected as many candidates as the side says, at least one in every row; the side was changed. Prepare it again."
+        )
+    last, step = _tables(epsilon, size, n_classes)
+    # No branch and no look-up by the label: every row takes the same steps, so that neither time nor caches tell which label it has.
+    inside = sets_contain(candidates, labels, n_classes)
+    y = labels.astype(np.int32, copy=False)
+    keep = r <= last[size]
+    other = np.where(keep, np.uint64(0), (r - last[size] - np.uint64(1)) // step[size]).astype(np.int32)
+    outer = equal_cell(r, size.astype(np.uint64))
+    below, above, cell = select_members(candidates, other, other + 1, outer)
+    flipped = np.where(below < y, below, above)
+    return np.where(inside, np.where(keep, y, flipped), cell).astype(np.int32, copy=False)
+
+
+def _tables(epsilon: float, size: Ints, n_classes: int) -> tuple[U64, U64]:
+    """Tabulate by number of candidates the last word that keeps (a - 1), and b; filled only for the sizes that occur."""
+    last, step = np.zeros(n_classes + 1, dtype=np.uint64), np.ones(n_classes + 1, dtype=np.uint64)
+    for k in np.flatnonzero(np.bincount(size)):
+        a, b = response_words(epsilon, int(k))
+        last[k], step[k] = a - 1, b
+    return last, step
+
+
+def respond_to_all(labels: NDArray[np.integer], r: U64, epsilon: float, n_classes: int) -> Ints:
+    """Draw randomized response on all classes: the same map of words to outputs, in few passes over cache-sized chunks.
+
+    Counted from the top, r' = 2^64 - 1 - r lies in cell q = floor(r' / b), and the other class is number K - 2 - q; q > K - 2 keeps. q is
+    found in floating point from the upper half of the word with certified bounds below and above; the few rows where the bounds
+    disagree are divided in integers. Which rows those are depends on the words alone.
+    """
+    a, b = response_words(epsilon, n_classes)
+    out = np.empty(len(r), dtype=np.int32)
+    total = WORD / b  # e^epsilon + K - 1: how many cells q can name
+    if n_classes < 2 or total > _DOUBLE:
+        for start in range(0, len(r), _ROWS):
+            part = slice(start, start + _ROWS)
+            out[part] = _by_division(labels[part], r[part], a, b)
+        return out
+    finder = _Finder(b, n_classes, np.float32 if total < _SINGLE else np.float64)
+    for start in range(0, len(r), _ROWS):
+        part = slice(start, start + _ROWS)
+        finder.run(labels[part], r[part], out[part])
+    return out
+
+
+def _by_division(labels: NDArray[np.integer], r: U64, a: int, b: int) -> Ints:
+    """Draw by the definition: one integer division a row."""
+    keep = r <= np.uint64(a - 1)
+    other = np.where(keep, np.uint64(0), (r - np.uint64(a - 1) - np.uint64(1)) // np.uint64(b)).astype(np.int32)
+    y = labels.astype(np.int32, copy=False)
+    return np.where(keep, y, other + (other >= y))
+
+
+class _Finder:
+    """Buffers and constants of `respond_to_all` for one law."""
+
+    def __init__(self, b: int, n_classes: int, dtype: type[np.float32] | type[np.float64]) -> None:
+        scale = 2.0**32 / b  # cells per unit of the upper half
+        # x = (v + 2^31) scale, v the upper half of r' minus 2^31. The lower half is worth less than `scale`; the conversion, the product,
+        # both constants and the sums are each off by at most half an ulp of the largest x: below 4 ulp together, doubled for good measure.
+        slack = 8 * float(np.finfo(dtype).eps) * (WORD / b + 1)
+        self.b, self.k = np.uint64(b), n_classes
+        self.scale, self.low, self.gap = dtype(scale), dtype(2.0**31 * scale - slack), dtype(scale + 2 * slack)
+        self.x = np.empty(_ROWS, dtype=dtype)
+        self.cell, self.other = np.empty(_ROWS, dtype=np.int32), np.empty(_ROWS, dtype=np.int32)
+        self.doubt = np.empty(_ROWS, dtype=np.bool_)
+
+    def run(self, labels: NDArray[np.integer], r: U64, out: Ints) -> None:
+        """Fill `out` for at most _ROWS rows."""
+        n = len(r)
+        q, other = self.cell[:n], self.other[:n]
+        self._find(r, q, other)
+        y = labels.astype(np.int32, copy=False)
+        np.add(y, q, out=other)
+        np.subtract(other, np.int32(self.k - 1), out=other)
+        np.right_shift(other, np.int32(31), out=other)  # -1 where the other class, K - 2 - q, is y or above, else 0
+        np.subtract(np.int32(self.k - 2), q, out=q)
+        np.subtract(q, other, out=out)
+        np.right_shift(q, np.int32(31), out=q)  # -1 where the label is kept, else 0
+        np.bitwise_xor(out, y, out=other)
+        np.bitwise_and(other, q, out=other)
+        np.bitwise_xor(out, other, out=out)  # a choice without a branch
+
+    def _find(self, r: U64, q: Ints, scratch: Ints) -> None:
+        """Find the cell of each word, counted from the top."""
+        x, doubt = self.x[: len(r)], self.doubt[: len(r)]
+        upper = r.view(np.int32)[1::2] if np.little_endian else r.view(np.int32)[::2]
+        np.bitwise_xor(upper, np.int32(0x7FFFFFFF), out=q)  # v: the upper half of r' = ~r as a signed number, so minus 2^31
+        np.copyto(x, q, casting="unsafe")
+        np.multiply(x, self.scale, out=x)
+        np.add(x, self.low, out=x)
+        np.copyto(q, x, casting="unsafe")  # x > -1, so cutting off is rounding down
+        np.add(x, self.gap, out=x)
+        np.copyto(scratch, x, casting="unsafe")
+        np.not_equal(q, scratch, out=doubt)
+        if doubt.any():
+            rows = np.flatnonzero(doubt)
+            q[rows] = (~r[rows] // self.b).astype(np.int32)
+
+
+# Which candidates RRWithPrior uses -------------------------------------------------------------------------------------------------------
+#
+# The set S that maximises f(S) = sum_S p / (E + |S| - 1), E = e^epsilon.
+#
+# Dinkelbach's iteration for fractional programs: from a lower bound lambda of the optimum, lambda <- f(p > lambda). lambda only grows and
+# the set only shrinks; a handful of steps reach the optimum, at which a class is in if and only if p > lambda: classes of equal prior enter
+# together, and only if that is strictly better. f of any set is a lower bound, so the iteration first runs on the maxima of at most 16
+# disjoint groups of classes (up to 32 classes: on all of them). All but the candidates and a few more then fall in one pass over the row,
+# and only these are quantised.
+#
+# Every number is an IEEE double: p whole numbers (see `labeldp.laws._exact`), so that sums are exact in any order; E the certified lower
+# bound of e^epsilon, rounded to a double; one division and one comparison p > lambda a step. The result is a function of the row alone and
+# the same on every machine.
+
+
+Sizes = NDArray[np.int32]
+_BELOW_TOP = TOP - 0.5  # no bound passes it, so the heaviest class is always in
+
+
+def best_candidates(prior: Array, epsilon: float, weight: Floats | None = None) -> tuple[Bits, Sizes]:
+    """Choose the candidates (n, ceil(K/8)), packed, and their number (n,), of priors (n, K), n >= 1; `checked` says what is refused."""
+    gain = float(exp_floor(epsilon)) - 1.0
+    values, scale, columns = checked_prior(prior, weight)
+    columns *= scale
+    np.rint(columns, out=columns)
+    bound, size = _on_columns(columns, gain)
+    if len(columns) == values.shape[1]:
+        return pack_columns(columns > bound), size
+    inside = values > _unscaled(bound, scale, values.dtype)[:, None]
+    count = set_sizes(pack_sets(inside))
+    survivors = np.rint(np.multiply(values[inside], np.repeat(scale, count), dtype=np.float64))
+    bound, size = _on_survivors(survivors, count, bound, gain)
+    inside[inside] = survivors > np.repeat(bound, count)
+    return pack_sets(inside), size
+
+
+def _unscaled(bound: Floats, scale: Floats, dtype: np.dtype) -> Array:
+    """Lower a bound so that no class above it fails unrounded: by one whole number, and a few units in the last place."""
+    slack = 1.0 - 8.0 * float(np.finfo(dtype).eps)
+    return np.where(bound > 1.0, (bound - 1.0) / scale * slack, -1.0).astype(dtype)
+
+
+def _on_columns(weights: Floats, gain: float) -> tuple[Floats, Sizes]:
+    """Iterate on at most 32 classes, stored one after another: (K, n). Rows that are done are dropped when most are."""
+    n = weights.shape[1]
+    bound, final, rows = np.empty(n), np.empty(n, dtype=np.int32), np.arange(n)
+    current, part = np.full(n, min(TOP / (gain + 1.0), _BELOW_TOP)), np.empty_like(weights)
+    while True:
+        inside = weights > current
+        size = inside.view(np.uint8).sum(axis=0, dtype=np.uint8)
+        np.multiply(weights, inside, out=part)
+        following = np.minimum(part.sum(axis=0) / (gain + size), _BELOW_TOP)
+        bound[rows], final[rows] = current, size
+        moved = following > current  # a bound that no longer grows is the optimum
+        left = np.count_nonzero(moved)
+        if not left:
+            return bound, final
+        if 2 * left < len(rows):
+            chosen = np.flatnonzero(moved)
+            rows, weights, following = rows[chosen], weights.take(chosen, axis=1), following[chosen]
+            part = np.empty_like(weights)
+        current = following
+
+
+def _on_survivors(ragged: Floats, size: NDArray[np.int64], bound: Floats, gain: float) -> tuple[Floats, Sizes]:
+    """Iterate on what is left of each row, stored row after row. A row that is left with nothing new keeps its bound."""
+    bound, final = bound.copy(), size.astype(np.int32)
+    rows, current = np.arange(len(size)), bound
+    while True:
+        keep = ragged > np.repeat(current, size)
+        left = np.add.reduceat(keep, np.cumsum(size) - size, dtype=np.int64)
+        bound[rows], final[rows] = current, left
+        ragged = ragged[keep]
+        total = np.add.reduceat(ragged, np.cumsum(left) - left)
+        following = np.minimum(total / (gain + left), _BELOW_TOP)
+        moved = following > current
+        if not moved.any():
+            return bound, final
+        if 2 * np.count_nonzero(moved) < len(rows):
+            ragged = ragged[np.repeat(moved, left)]
+            rows, left, following = rows[moved], left[moved], following[moved]
+        size, current = left, following

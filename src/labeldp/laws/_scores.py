@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.laws import _prior as priors
-from labeldp.laws._base import MAX_CELLS, Array, Cell, Floats, Law, Side, Table, Words
-from labeldp.laws._exact import WORD, exp_floor
+from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table
+from labeldp.laws._exact import WORD, Array, Floats, Words, as_prior, exp_floor
 
 _NAN = float("nan")
 _STEP = 0.25  # of the trapezoid rule in ln s: its error is about e^(-pi^2 / step), below one in 10^17
@@ -110,7 +109,7 @@ class Alibi(Law):
         level_words(self.epsilon, self.levels)
 
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
-        priors.as_prior(prior, self.n_classes)
+        as_prior(prior, self.n_classes)
         return {}
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> NDArray[np.uint8]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws that release a set of classes: SubsetSelection, whose sets have one size, and PriorSplit, one bit.
+"""Laws that release a set of classes: SubsetSelection, whose sets have one size, PriorSplit, one bit, and AutoLaw, the best of each row.
 
 What a split tells depends only on the prior mass of its set. So the set is drawn for each row, at random, from sets of nearly half the
 mass: as informative as the best one, and over rows every pair of classes is told apart. One set for all rows of equal prior, however
@@ -10,11 +10,12 @@ Wang et al., "Local private distribution estimation: subset selection" (2016).
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from functools import lru_cache
-from itertools import combinations
+from functools import cached_property, lru_cache
+from itertools import combinations, product
 from typing import ClassVar
 
 import numpy as np
@@ -22,13 +23,33 @@ from numpy.typing import NDArray
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.laws import _information as information
-from labeldp.laws import _kernel as kernel
-from labeldp.laws import _prior as priors
-from labeldp.laws import _sets as sets
-from labeldp.laws import _words as streams
-from labeldp.laws._base import MAX_CELLS, Array, Cell, Floats, Law, Side, Table, Words
-from labeldp.laws._exact import WORD, exp_floor, log_ratio
+from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table
+from labeldp.laws._exact import (
+    WORD,
+    Array,
+    Bits,
+    Floats,
+    PlainWords,
+    Words,
+    as_prior,
+    equal_cell,
+    exp_floor,
+    full_set,
+    hashed,
+    log_quotient,
+    log_ratio,
+    ordered_sample,
+    pack_sets,
+    prior_chunks,
+    quantise,
+    set_bytes,
+    sets_contain,
+    shuffle_blocks,
+    single_sets,
+    unit,
+    unpack_sets,
+)
+from labeldp.laws._response import RandomizedResponse, RRWithPrior, inside_words, response_words
 
 _LOST = 0.1  # most of a row's information, in expectation, that is given up so that every threshold is asked about
 _NAN = float("nan")
@@ -87,7 +108,7 @@ class SubsetSelection(Law):
         if self.size is not None:
             fix = "A set of all classes says nothing; pass None for the most informative size."
             object.__setattr__(self, "size", _validate.integer(size=self.size, low=1, high=self.n_classes - 1, fix=fix))
-        kernel.inside_words(self.epsilon, self.n_classes, self.set_size)
+        inside_words(self.epsilon, self.n_classes, self.set_size)
 
     @property
     def set_size(self) -> int:
@@ -95,38 +116,38 @@ class SubsetSelection(Law):
         return best_size(self.epsilon, self.n_classes) if self.size is None else self.size
 
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
-        priors.as_prior(prior, self.n_classes)
+        as_prior(prior, self.n_classes)
         return {}
 
-    def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> sets.Bits:
-        m, d = np.uint64(kernel.inside_words(self.epsilon, self.n_classes, self.set_size)), self.set_size
-        out = np.empty((len(labels), sets.n_bytes(self.n_classes)), dtype=np.uint8)
-        for rows in streams.row_blocks(len(labels), self.n_classes):
+    def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> Bits:
+        m, d = np.uint64(inside_words(self.epsilon, self.n_classes, self.set_size)), self.set_size
+        out = np.empty((len(labels), set_bytes(self.n_classes)), dtype=np.uint8)
+        for rows in shuffle_blocks(len(labels), self.n_classes):
             stream = words.select(rows)
             inside = stream.take(0) < m
-            drawn = streams.ordered_sample(stream, self.n_classes, d + 1, first=1)
+            drawn = ordered_sample(stream, self.n_classes, d + 1, first=1)
             out[rows] = _complete(labels[rows], inside, drawn, self.n_classes)
         return out
 
     @property
     def _lacks(self) -> float:
         """Log-likelihood of a class outside the set, over that of one inside; above 0 only where m, rounded down, is that small."""
-        m, d = kernel.inside_words(self.epsilon, self.n_classes, self.set_size), self.set_size
+        m, d = inside_words(self.epsilon, self.n_classes, self.set_size), self.set_size
         return log_ratio((WORD - m) * d, m * (self.n_classes - d))
 
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
-        return np.where(sets.unpack(outputs, self.n_classes), -max(0.0, self._lacks) + 0.0, min(0.0, self._lacks))
+        return np.where(unpack_sets(outputs, self.n_classes), -max(0.0, self._lacks) + 0.0, min(0.0, self._lacks))
 
-    def likeliest(self, outputs: Array, side: Side) -> sets.Bits:
+    def likeliest(self, outputs: Array, side: Side) -> Bits:
         return outputs if self._lacks < 0 else super().likeliest(outputs, side)
 
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
-        own = Fraction(kernel.inside_words(self.epsilon, self.n_classes, self.set_size), WORD)
+        own = Fraction(inside_words(self.epsilon, self.n_classes, self.set_size), WORD)
         other = (self.set_size - own) / (self.n_classes - 1)
         return np.full(len(outputs), float(own)), np.full(len(outputs), float(other))
 
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
-        m, d, k = kernel.inside_words(self.epsilon, self.n_classes, self.set_size), self.set_size, self.n_classes
+        m, d, k = inside_words(self.epsilon, self.n_classes, self.set_size), self.set_size, self.n_classes
         with_label, without = math.comb(k - 1, d - 1), math.comb(k - 1, d)
         return (
             Cell("class", "set", "contains", Fraction(m, WORD * with_label), with_label),
@@ -134,7 +155,7 @@ class SubsetSelection(Law):
         )
 
     def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-        return {"output": (np.dtype(np.uint8), (sets.n_bytes(self.n_classes),))}
+        return {"output": (np.dtype(np.uint8), (set_bytes(self.n_classes),))}
 
     def table(self, side_row: Side) -> Table:
         k, d = self.n_classes, self.set_size
@@ -152,12 +173,12 @@ class SubsetSelection(Law):
 
 def uniform_information(epsilon: float, n_classes: int, size: int) -> float:
     """Compute the nats of subset selection under a uniform prior."""
-    m = kernel.inside_words(epsilon, n_classes, size)
+    m = inside_words(epsilon, n_classes, size)
     inside = m / WORD
     return inside * log_ratio(m * n_classes, WORD * size) + (1 - inside) * log_ratio((WORD - m) * n_classes, WORD * (n_classes - size))
 
 
-def _complete(labels: NDArray[np.integer], inside: NDArray[np.bool_], drawn: Array, n_classes: int) -> sets.Bits:
+def _complete(labels: NDArray[np.integer], inside: NDArray[np.bool_], drawn: Array, n_classes: int) -> Bits:
     """Make sets of ordered samples (d + 1, n): inside, the label and the first d - 1 others; outside, the first d others."""
     steps, n = drawn.shape
     y = labels.astype(drawn.dtype)
@@ -167,7 +188,7 @@ def _complete(labels: NDArray[np.integer], inside: NDArray[np.bool_], drawn: Arr
     taken = (step - (step > spot) < steps - 1 - inside) & ~own
     dense = np.zeros((n, n_classes), dtype=np.bool_)
     dense[np.arange(n), drawn] = taken
-    return sets.pack(dense) | sets.single(labels, n_classes) * inside[:, None]
+    return pack_sets(dense) | single_sets(labels, n_classes) * inside[:, None]
 
 
 @dataclass(frozen=True)
@@ -205,66 +226,66 @@ class PriorSplit(Law):
         if not isinstance(self.ordered, (bool, np.bool_)):
             raise InvalidInput(f"Expected ordered=True or False, got {self.ordered!r}. True: the order of the classes matters.")
         object.__setattr__(self, "ordered", bool(self.ordered))
-        kernel.inside_words(self.epsilon, 2, 1)
+        inside_words(self.epsilon, 2, 1)
 
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
-        array = priors.as_prior(prior, self.n_classes)
-        stream = streams.PlainWords(np.arange(len(array))) if words is None else words
-        split = np.empty((len(array), sets.n_bytes(self.n_classes)), dtype=np.uint8)
+        array = as_prior(prior, self.n_classes)
+        stream = PlainWords(np.arange(len(array))) if words is None else words
+        split = np.empty((len(array), set_bytes(self.n_classes)), dtype=np.uint8)
         choose = self._threshold if self.ordered else even_half
-        for rows in priors.chunks(len(array), self.n_classes):
-            split[rows] = sets.pack(choose(priors.quantise(array[rows]), stream.select(np.arange(rows.start, rows.stop))))
+        for rows in prior_chunks(len(array), self.n_classes):
+            split[rows] = pack_sets(choose(quantise(array[rows]), stream.select(np.arange(rows.start, rows.stop))))
         return {"split": split}
 
     def _threshold(self, weights: Floats, words: Words) -> NDArray[np.bool_]:
         k = self.n_classes
         reaching = weights[:, ::-1].cumsum(axis=1)[:, ::-1]
-        score = information.on_grid(information.split_scores(reaching[:, 1:] / reaching[:, :1], self.epsilon), self.epsilon)
+        score = on_grid(split_scores(reaching[:, 1:] / reaching[:, :1], self.epsilon), self.epsilon)
         best = score.max(axis=1)
         near = score >= (1.0 - _LOST) * best[:, None]
-        number = (streams.unit(words.take(0)) * near.sum(axis=1)).astype(np.intp)
+        number = (unit(words.take(0)) * near.sum(axis=1)).astype(np.intp)
         chosen = (np.cumsum(near, axis=1) > number[:, None]).argmax(axis=1)
-        other = streams.equal_cell(words.take(1), np.uint64(k - 1))
+        other = equal_cell(words.take(1), np.uint64(k - 1))
         lost = best - score[np.arange(len(score)), other]
-        chosen = np.where(streams.unit(words.take(2)) * lost <= _LOST * best, other, chosen)
+        chosen = np.where(unit(words.take(2)) * lost <= _LOST * best, other, chosen)
         return np.asarray(np.arange(k) > chosen[:, None])
 
-    def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> sets.Bits:
+    def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> Bits:
         return split_sample(labels, words.take(0), side["split"], self.epsilon, self.n_classes)
 
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
-        m = kernel.inside_words(self.epsilon, 2, 1)
-        return np.where(sets.unpack(outputs, self.n_classes), 0.0, log_ratio(WORD - m, m))
+        m = inside_words(self.epsilon, 2, 1)
+        return np.where(unpack_sets(outputs, self.n_classes), 0.0, log_ratio(WORD - m, m))
 
-    def likeliest(self, outputs: Array, side: Side) -> sets.Bits:
-        m = kernel.inside_words(self.epsilon, 2, 1)
+    def likeliest(self, outputs: Array, side: Side) -> Bits:
+        m = inside_words(self.epsilon, 2, 1)
         return outputs if log_ratio(WORD - m, m) < 0 else super().likeliest(outputs, side)
 
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
         if self.n_classes > 2:
             return np.full(len(outputs), _NAN), np.full(len(outputs), _NAN)
-        m = kernel.inside_words(self.epsilon, 2, 1)
+        m = inside_words(self.epsilon, 2, 1)
         return np.full(len(outputs), m / WORD), np.full(len(outputs), (WORD - m) / WORD)
 
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
-        m = kernel.inside_words(self.epsilon, 2, 1)
+        m = inside_words(self.epsilon, 2, 1)
         return (
             Cell("class", "side", "contains", Fraction(m, WORD), 1),
             Cell("class", "side", "lacks", Fraction(WORD - m, WORD), 1),
         )
 
     def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-        packed = (np.dtype(np.uint8), (sets.n_bytes(self.n_classes),))
+        packed = (np.dtype(np.uint8), (set_bytes(self.n_classes),))
         return {"output": packed, "split": packed}
 
     def table(self, side_row: Side) -> Table:
-        first = sets.unpack(side_row["split"][None], self.n_classes)
+        first = unpack_sets(side_row["split"][None], self.n_classes)
         outputs = np.concatenate([first, ~first])
         return Table(outputs, tuple(cell.probability for cell in self.profile(side_row)), np.where(outputs.T, np.uint8(0), np.uint8(1)))
 
     def _information(self, prior: Floats, side: Side) -> Floats:
-        mass = (prior * sets.unpack(side["split"], self.n_classes)).sum(axis=1)
-        return information.split_information(mass, self.epsilon)
+        mass = (prior * unpack_sets(side["split"], self.n_classes)).sum(axis=1)
+        return split_information(mass, self.epsilon)
 
 
 def even_half(weights: Floats, words: Words) -> NDArray[np.bool_]:
@@ -276,18 +297,310 @@ def even_half(weights: Floats, words: Words) -> NDArray[np.bool_]:
     n, k = weights.shape
     # Each bit of a word decides about one class: `each` words make a random set, and TRIES sets are drawn for every row.
     each = -(-k // 64)
-    random = np.stack([words.take(i) for i in range(information.TRIES * each)], axis=1).astype("<u8", copy=False)
-    tries = np.unpackbits(random.view(np.uint8).reshape(n, information.TRIES, -1), axis=2, count=k, bitorder="little").view(np.bool_)
-    inside = tries[np.arange(n), information.nearest_half(np.matmul(tries, weights[:, :, None])[:, :, 0], weights.sum(axis=1))]
+    random = np.stack([words.take(i) for i in range(TRIES * each)], axis=1).astype("<u8", copy=False)
+    tries = np.unpackbits(random.view(np.uint8).reshape(n, TRIES, -1), axis=2, count=k, bitorder="little").view(np.bool_)
+    inside = tries[np.arange(n), nearest_half(np.matmul(tries, weights[:, :, None])[:, :, 0], weights.sum(axis=1))]
     size = inside.sum(axis=1)
     alone = np.flatnonzero((size == 0) | (size == k))
     # A set of none or of all classes asks nothing: one class at random changes sides.
-    inside[alone, streams.equal_cell(words.take(information.TRIES * each, alone), np.uint64(k))] ^= True
+    inside[alone, equal_cell(words.take(TRIES * each, alone), np.uint64(k))] ^= True
     return inside
 
 
-def split_sample(labels: NDArray[np.integer], r: NDArray[np.uint64], split: sets.Bits, epsilon: float, n_classes: int) -> sets.Bits:
+def split_sample(labels: NDArray[np.integer], r: NDArray[np.uint64], split: Bits, epsilon: float, n_classes: int) -> Bits:
     """Release the split or its complement: the one that holds the label where r < m, else the other."""
-    truthful = r < np.uint64(kernel.inside_words(epsilon, 2, 1))
-    first = sets.contains(split, labels, n_classes) == truthful
-    return split ^ np.where(first[:, None], np.uint8(0), sets.full(n_classes))
+    truthful = r < np.uint64(inside_words(epsilon, 2, 1))
+    first = sets_contain(split, labels, n_classes) == truthful
+    return split ^ np.where(first[:, None], np.uint8(0), full_set(n_classes))
+
+
+# AutoLaw: for every row the best law under its prior, of those that tell all classes apart -----------------------------------------------
+
+
+RR, TOP_K, SPLIT, SUBSET = range(4)  # the stored codes; none chooses TOP_K any more, files of earlier versions hold it
+_PREFERRED = np.array([RR, SUBSET, SPLIT])  # of equal scores the first
+_MIXED = 0.05  # share of the uniform distribution in the prior that scores are taken under
+_ROWS = 1024  # scored at a time: 64 patterns of as many rows fit the cache
+
+
+@dataclass(frozen=True)
+class AutoLaw(Law):
+    """Draw each row by the best law under its prior: RandomizedResponse, SubsetSelection or PriorSplit, which tell all classes apart.
+
+    Parameters
+    ----------
+    n_classes : int
+        K, at least 2.
+    epsilon : float
+        Guarantee: pure epsilon-label-DP, local, for each row's label: each of the three laws has it, and the choice uses the prior and
+        public words alone.
+
+    Notes
+    -----
+    The best has the largest product of two numbers: the information between label and output under the prior (mixed with 5 % uniform; see
+    `labeldp.laws._subset`), and the divergence between the outputs of two classes, whatever the prior. A split must so gain
+    more under this prior than it loses where the prior is of no help. Information alone would choose one question for all rows of equal
+    prior, and learn well what is asked and nothing else. Of equal products the first of rr, subset, split.
+    Output: packed sets, (n, ceil(K/8)) uint8, a label as a set of one. Side: choice (n,) uint8 (0 rr, 2 split, 3 subset; 1, rr-top-k, in
+    files of earlier versions), size (n,) int32, set (n, ceil(K/8)) uint8 packed: the split, all classes without one. Cost: one sort of
+    the prior a row and some 80 sums of it, 3 K / 64 public words where a split is drawn, and the chosen law's words.
+    """
+
+    name: ClassVar[str] = "auto"
+    kind: ClassVar = "set"
+    uses_prior: ClassVar[bool] = True
+    draws_side: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self._parts
+
+    @cached_property
+    def _parts(self) -> tuple[Law, ...]:
+        """The laws by code. RRWithPrior reads any candidate set, so it stands for RRTopK with every k."""
+        return tuple(law(self.n_classes, self.epsilon) for law in (RandomizedResponse, RRWithPrior, PriorSplit, SubsetSelection))
+
+    @cached_property
+    def _apart(self) -> Floats:
+        """How far apart the outputs of each law, by code, are for two classes; 0 for laws with candidates.
+
+        P[the label is in the output] - P[a given other class is]. Of a split, two classes are on different sides in about half of the rows.
+        """
+        (kept, other), truth = response_words(self.epsilon, self.n_classes), inside_words(self.epsilon, 2, 1)
+        d = self._subset_size
+        inside = Fraction(inside_words(self.epsilon, self.n_classes, d), WORD)
+        apart = {RR: Fraction(kept - other, WORD), SPLIT: Fraction(2 * truth - WORD, 2 * WORD)}
+        apart[SUBSET] = inside - (d - inside) / (self.n_classes - 1)
+        return np.array([float(apart.get(code, Fraction(0))) for code in range(len(self._parts))])
+
+    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
+        array = as_prior(prior, self.n_classes)
+        stream = PlainWords(np.arange(len(array))) if words is None else words
+        like = {name: value for name, value in self.layout().items() if name != "output"}
+        side: dict[str, Array] = {name: np.empty((len(array), *shape), dtype) for name, (dtype, shape) in like.items()}
+        one = self._chosen(array[:1]) if array.strides[0] == 0 and len(array) else None
+        if one is not None and (one[1] != SPLIT).all():
+            found = self._settled(*one, stream.select(np.arange(1)))
+            return {name: np.broadcast_to(value[0], (len(array), *value.shape[1:])) for name, value in found.items()}
+        for rows in prior_chunks(len(array), self.n_classes, _ROWS):
+            n = rows.stop - rows.start
+            weights, choice = self._chosen(array[rows]) if one is None else (np.repeat(one[0], n, axis=0), np.repeat(one[1], n))
+            for name, value in self._settled(weights, choice, stream.select(np.arange(rows.start, rows.stop))).items():
+                side[name][rows] = value
+        return side
+
+    def _chosen(self, prior: Array) -> tuple[Floats, NDArray[np.uint8]]:
+        """Choose the law of each row by its prior alone: whole-number weights (n, K), codes (n,)."""
+        k, weights = self.n_classes, quantise(prior)
+        in_order = np.sort(weights, axis=1)[:, ::-1]
+        ordered = in_order * ((1.0 - _MIXED) / weights.sum(axis=1, keepdims=True)) + _MIXED / k
+        scores = np.full((len(weights), len(self._parts)), -1.0)
+        scores[:, RR] = self._score(RR, response_scores(ordered, self.epsilon))
+        if self._subset_size > 1:  # else it is randomized response
+            scores[:, SUBSET] = self._score(SUBSET, subset_scores(ordered, self.epsilon, self._subset_size))
+        most = self._score(SPLIT, split_scores(np.array(0.5), self.epsilon))
+        rows = np.flatnonzero((scores.max(axis=1) < most) & (k > 2))
+        scores[rows, SPLIT] = self._score(SPLIT, even_split_scores(in_order[rows], self.epsilon, _MIXED))
+        return weights, _PREFERRED[scores[:, _PREFERRED].argmax(axis=1)].astype(np.uint8)
+
+    def _score(self, code: int, nats: Floats) -> Floats:
+        return np.asarray(on_grid(nats, self.epsilon) * self._apart[code])
+
+    def _settled(self, weights: Floats, choice: NDArray[np.uint8], words: Words) -> dict[str, Array]:
+        inside = np.ones(weights.shape, dtype=np.bool_)
+        rows = np.flatnonzero(choice == SPLIT)
+        if len(rows):
+            inside[rows] = even_half(weights[rows], words.select(rows))
+        size = np.where(choice == SUBSET, self._subset_size, inside.sum(axis=1)).astype(np.int32)
+        return {"choice": choice, "size": size, "set": pack_sets(inside)}
+
+    @property
+    def _subset_size(self) -> int:
+        law = self._parts[SUBSET]
+        assert isinstance(law, SubsetSelection)
+        return law.set_size
+
+    def _groups(self, side: Side) -> Iterator[tuple[int, NDArray[np.intp], dict[str, Array]]]:
+        """Yield (code, rows, the side that this code's law reads) for each law that some row uses."""
+        for code in range(len(self._parts)):
+            rows = np.flatnonzero(side["choice"] == code)
+            if len(rows):
+                yield code, rows, _side_of(code, {name: value[rows] for name, value in side.items()})
+
+    def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> Bits:
+        out = np.empty((len(labels), set_bytes(self.n_classes)), dtype=np.uint8)
+        for code, rows, own in self._groups(side):
+            law = self._parts[code]
+            drawn = law.sample(labels[rows], words.select(rows), own)
+            out[rows] = drawn if law.kind == "set" else single_sets(drawn, self.n_classes)
+        return out
+
+    def log_likelihood(self, outputs: Array, side: Side) -> Floats:
+        result = np.empty((len(outputs), self.n_classes))
+        for code, rows, own in self._groups(side):
+            result[rows] = self._parts[code].log_likelihood(self._native(code, outputs[rows]), own)
+        return result
+
+    def likeliest(self, outputs: Array, side: Side) -> Bits:
+        result = np.empty_like(outputs)
+        for code, rows, own in self._groups(side):
+            result[rows] = self._parts[code].likeliest(self._native(code, outputs[rows]), own)
+        return result
+
+    def _native(self, code: int, outputs: Bits) -> NDArray[np.uint8] | NDArray[np.int32]:
+        """Unpack outputs to what the law with this code released."""
+        if self._parts[code].kind == "set":
+            return outputs
+        return np.asarray(unpack_sets(outputs, self.n_classes).argmax(axis=1), dtype=np.int32)
+
+    def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
+        own, other = np.empty(len(outputs)), np.empty(len(outputs))
+        for code, rows, part in self._groups(side):
+            own[rows], other[rows] = self._parts[code].inclusion(outputs[rows], part)
+        return own, other
+
+    def profile(self, side_row: Side) -> tuple[Cell, ...]:
+        code = int(side_row["choice"])
+        return self._parts[code].profile(_side_of(code, side_row))
+
+    def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+        packed = (np.dtype(np.uint8), (set_bytes(self.n_classes),))
+        return {"output": packed, "choice": (np.dtype(np.uint8), ()), "size": (np.dtype(np.int32), ()), "set": packed}
+
+    def table(self, side_row: Side) -> Table:
+        code = int(side_row["choice"])
+        table = self._parts[code].table(_side_of(code, side_row))
+        if self._parts[code].kind == "set":
+            return table
+        return Table(table.outputs[:, None] == np.arange(self.n_classes), table.values, table.index)
+
+    def _information(self, prior: Floats, side: Side) -> Floats:
+        result = np.empty(len(prior))
+        for code, rows, own in self._groups(side):
+            result[rows] = self._parts[code]._information(prior[rows], own)
+        return result
+
+
+def _side_of(code: int, side: Side) -> dict[str, Array]:
+    """Name the side as the law with this code does."""
+    if code == TOP_K:
+        return {"candidates": side["set"], "size": side["size"]}
+    return {"split": side["set"]} if code == SPLIT else {}
+
+
+# How much a law says about a label under a prior: the scores AutoLaw chooses by ----------------------------------------------------------
+#
+# Those of randomized response and of a split are exact, that of subset selection treats the six heaviest classes exactly and the others by
+# a second-order term around their mean. For K <= 12 and epsilon from 1e-6 to 20 none is off by more than 5 % (tested against matrices);
+# under a uniform prior every score is exact. Below epsilon = 2^-10 a score is the leading term of its expansion.
+
+
+TRIES = 3
+"""Random sets of which a split takes the one nearest half the mass. More would be fewer different ones, each a little more informative."""
+
+_DRAWS = 24  # of such sets, to estimate what they tell
+_PATTERN_HEAD = 6  # classes whose inclusion patterns are enumerated: 2^6
+_PER_UNIT = 2.0**20  # scores are compared on this grid
+_SMALL = 2.0**-10  # below this epsilon a score is its leading term, epsilon^2 times a closed form: right to one part in a thousand
+
+
+def on_grid(scores: Floats, epsilon: float) -> Floats:
+    """Round scores to whole numbers, so that machines whose logarithms differ in the last place compare alike.
+
+    The grid is 2^-20 nats from epsilon 1 on, and 2^-20 epsilon^2 nats below, as information is of order epsilon^2.
+    """
+    return np.asarray(np.rint(scores / min(1.0, epsilon) ** 2 * _PER_UNIT))
+
+
+def response_scores(prior: Floats, epsilon: float) -> Floats:
+    """Compute the nats of randomized response on all classes: (n,). prior : (n, K), each row sums to 1."""
+    k = prior.shape[1]
+    if epsilon < _SMALL:
+        return np.asarray(epsilon**2 / (2.0 * k) * (1.0 - (prior * prior).sum(axis=1)))
+    a, b = (part / WORD for part in response_words(epsilon, k))
+    chance = b + (a - b) * prior
+    return np.asarray(a * np.log(a) + (k - 1) * b * np.log(b) - (chance * np.log(chance)).sum(axis=1))
+
+
+@lru_cache(maxsize=256)
+def _patterns(n_classes: int, size: int) -> tuple[Floats, Floats, Floats]:
+    """List the patterns of a uniform `size`-subset on the heaviest classes, (patterns, h), their chances, and how many others are in."""
+    h = min(_PATTERN_HEAD, n_classes)
+    patterns = np.array(list(product((0.0, 1.0), repeat=h)))
+    others = size - patterns.sum(axis=1)
+    possible = (others >= 0) & (others <= n_classes - h)
+    patterns, others = patterns[possible], others[possible]
+    chance = np.ones(len(patterns))
+    for i in range(h):
+        before = patterns[:, :i].sum(axis=1)
+        left = size - before
+        chance *= np.where(patterns[:, i] > 0, left, n_classes - i - left) / (n_classes - i)
+    return patterns, chance, others
+
+
+def subset_scores(ordered: Floats, epsilon: float, size: int) -> Floats:
+    """Compute the nats of subset selection: (n,); -inf at size 1, which is randomized response itself.
+
+    With R the sampler's ratio and A a uniform subset of `size` classes, X = 1 + (R - 1) p(A):
+    I = (R ln R size / K - E[X ln X]) / E[X]. Patterns of the heaviest classes are enumerated; given one, X has the mean and variance of a
+    sample without replacement from the others, and E[X ln X] is that of a log-normal with these two (to second order, of any law).
+    """
+    k = ordered.shape[1]
+    if size == 1:
+        return np.full(len(ordered), -np.inf)
+    if epsilon < _SMALL:
+        return np.asarray(epsilon**2 / 2.0 * (1.0 - (ordered * ordered).sum(axis=1)) * (size * (k - size) / (k * (k - 1.0))))
+    m = inside_words(epsilon, k, size)
+    ratio = np.exp(log_ratio(m * (k - size), (WORD - m) * size))
+    patterns, chance, others = _patterns(k, size)
+    h = patterns.shape[1]
+    tail, rest = ordered[:, h:], k - h
+    mean = tail.mean(axis=1, keepdims=True) if rest else np.zeros((len(ordered), 1))
+    variance = tail.var(axis=1, keepdims=True) if rest else np.zeros((len(ordered), 1))
+    middle = 1.0 + (ratio - 1.0) * (ordered[:, :h] @ patterns.T + mean * others)
+    spread = (ratio - 1.0) ** 2 * variance * (others * (rest - others) / max(rest - 1, 1))
+    expected = (middle * (np.log(middle) + 0.5 * np.log1p(spread / (middle * middle)))) @ chance
+    share = size / k
+    return np.asarray((ratio * np.log(ratio) * share - expected) / (1.0 + (ratio - 1.0) * share))
+
+
+def split_scores(mass: Floats, epsilon: float) -> Floats:
+    """Compute the nats of one bit about a set of this prior mass, any shape."""
+    if epsilon < _SMALL:
+        return np.asarray(epsilon**2 / 2.0 * mass * (1.0 - mass))
+    return split_information(mass, epsilon)
+
+
+def nearest_half(inside: Floats, total: Floats) -> NDArray[np.intp]:
+    """Find the set, on the last axis of `inside`, that weighs nearest to half the total: the first of equal ones; whole numbers exactly."""
+    return np.asarray(np.abs(2.0 * inside - total[..., None]).argmin(axis=-1))
+
+
+@lru_cache(maxsize=256)
+def _trials(n_classes: int) -> Floats:
+    """Make random sets to estimate with, the same everywhere: (TRIES x _DRAWS, K) of 0 and 1."""
+    words = np.stack([hashed(np.arange(TRIES * _DRAWS), i, 1) for i in range(-(-n_classes // 64))], axis=1).astype("<u8", copy=False)
+    return np.unpackbits(words.view(np.uint8), axis=1, count=n_classes, bitorder="little").astype(np.float64)
+
+
+def even_split_scores(weights: Floats, epsilon: float, mixed: float) -> Floats:
+    """Estimate the expected nats of a split by a set that is drawn as `subset.even_half` does, from a few such sets: (n,).
+
+    weights : (n, K) whole numbers, each row sorted; the label follows them mixed with a share `mixed` of the uniform distribution.
+    """
+    trials, total = _trials(weights.shape[1]), weights.sum(axis=1)
+    inside = (weights @ trials.T).reshape(len(weights), _DRAWS, TRIES)
+    number = np.broadcast_to(trials.sum(axis=1).reshape(_DRAWS, TRIES), inside.shape)
+    chosen = nearest_half(inside, np.broadcast_to(total[:, None], inside.shape[:2]))[:, :, None]
+    mass, count = (np.take_along_axis(part, chosen, axis=2)[:, :, 0] for part in (inside, number))
+    return np.asarray(split_scores((1.0 - mixed) * mass / total[:, None] + mixed * count / weights.shape[1], epsilon).mean(axis=1))
+
+
+def split_information(mass: Floats, epsilon: float) -> Floats:
+    """Compute the nats of one keyed bit about a set of this prior mass."""
+    m = inside_words(epsilon, 2, 1)
+    truth, lie = m / WORD, (WORD - m) / WORD
+    rest, lift = 1.0 - mass, (2 * m - WORD) / WORD
+    yes, no = mass * truth + rest * lie, mass * lie + rest * truth
+    cases = ((mass, truth, yes, rest), (rest, lie, yes, -mass), (mass, lie, no, -rest), (rest, truth, no, mass))
+    return np.asarray(np.maximum(0.0, sum(w * p * log_quotient(p, out, gap * lift) for w, p, out, gap in cases)))

@@ -182,7 +182,7 @@ def integers_or_names(ids: object, key: Callable[[], bytes]) -> "NDArray[np.inte
 
 
 class RowWords:
-    """The words of a chunk of rows under one key: implements `labeldp.laws._base.Words`.
+    """The words of a chunk of rows under one key: implements `labeldp.laws._exact.Words`.
 
     Words 2c and 2c + 1 of a row are the two halves of AES(block with counter c). For more than about `CHUNK` rows use
     `word_chunks`.

@@ -33,9 +33,7 @@ from labeldp._rounding import exact
 from labeldp.aggregates._base import SMALLEST_EPSILON, Query
 from labeldp.aggregates._result import register_query
 from labeldp.errors import InvalidInput
-from labeldp.laws._base import Words
-from labeldp.laws._exact import WORD, log_ceil, whole_above, whole_below
-from labeldp.laws._words import below
+from labeldp.laws._exact import WORD, Words, below, log_ceil, whole_above, whole_below
 
 Floats = NDArray[np.float64]
 

@@ -2,7 +2,7 @@
 """What a model said of each row as a release's prior: asked once before the charge, kept as public weights until the release is published.
 
 A model's answers can differ in the last bits between batches, machines and runs, and a row that is drawn under two priors is paid for
-twice. So the model is asked once. What it said is put on the grid of `labeldp.laws._prior` and written to files of ids and weights, which
+twice. So the model is asked once. What it said is put on the grid of `labeldp.laws._exact` and written to files of ids and weights, which
 every draw of the run reads. Neither holds a label.
 """
 
@@ -21,7 +21,7 @@ from labeldp._hash import SetDigest, public_hash
 from labeldp.custody._draw import FirstPass, PassSums, RunFacts
 from labeldp.custody._stream import TableDraw, TablePin, changed_input
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.laws._prior import quantise
+from labeldp.laws._exact import quantise
 from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.ledger._repair import ANSWERS
 from labeldp.ledger._run_store import RunStore
