@@ -26,8 +26,8 @@ from labeldp.errors import SeededNoiseWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import LAWS, Law, PriorSplit, RRWithPrior
 from labeldp.laws._exact import sets_contain
-from labeldp.protocol._fitting import in_top_k
-from labeldp.protocol._stages import plan_stages, run_stages
+from labeldp.protocol._estimator import in_top_k
+from labeldp.protocol._fit import plan_stages, run_stages
 
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 import labeldp as ldp
 from labeldp.evidence import concat
 from labeldp.learn import _corrections as corrections
-from labeldp.protocol._fitting import in_top_k
+from labeldp.protocol._estimator import in_top_k
 
 N = 300
 

@@ -16,7 +16,7 @@ import labeldp as ldp
 from labeldp.errors import UnmeasuredWarning
 from labeldp.learn._corrections import LearnOptions
 from labeldp.protocol import metrics
-from labeldp.protocol._fitting import hold_out
+from labeldp.protocol._estimator import hold_out
 
 FALSE_ALARM = 1e-6
 SIGMAS = 4.9  # two-sided normal quantile of FALSE_ALARM

@@ -35,8 +35,7 @@ from labeldp.deep._loop import Recipe, from_first, is_first
 from labeldp.errors import InvalidInput, LabelDPWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.ledger._run_store import RunStore
-from labeldp.protocol._fitting import FitPlan
-from labeldp.protocol._stages import Rows
+from labeldp.protocol._fit import FitPlan, Rows
 from labeldp.receipt import Receipt
 
 State = Mapping[str, Tensor]

@@ -36,14 +36,14 @@ from labeldp.deep._stages import (
 from labeldp.errors import InvalidInput, LabelDPError
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
-from labeldp.protocol._estimator import StagedEstimator, not_fitted
-from labeldp.protocol._fitting import FitPlan, FitSettings, TopK, check_count, open_fit, settled_classes
-from labeldp.protocol._stages import Rows as Positions
+from labeldp.protocol._estimator import StagedEstimator, TopK, check_count, not_fitted
+from labeldp.protocol._fit import FitPlan, FitSettings, open_fit, settled_classes
+from labeldp.protocol._fit import Rows as Positions
 
 if TYPE_CHECKING:
     from labeldp.ledger._ledger import Ledger
     from labeldp.noise._words import SeededNoise
-    from labeldp.protocol._groups import GroupPrior
+    from labeldp.protocol._fit import GroupPrior
 
 Floats = NDArray[np.float64]
 

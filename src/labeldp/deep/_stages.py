@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A net as the learner of `protocol.stages.run_stages`: each stage trained by its recipe, from the weights of the stage before."""
+"""A net as the learner of `labeldp.protocol._fit.run_stages`: each stage trained by its recipe, from the weights of the stage before."""
 
 import contextlib
 import copy
@@ -29,9 +29,9 @@ from labeldp.deep._losses import (
 from labeldp.errors import InvalidInput, LostClassWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
-from labeldp.protocol._fitting import FitPlan, HeldOut, TopK, evidenced, in_top_k
-from labeldp.protocol._stages import MIN_VALIDATION_ROWS
-from labeldp.protocol._stages import Rows as Positions
+from labeldp.protocol._estimator import TopK, evidenced, in_top_k
+from labeldp.protocol._fit import MIN_VALIDATION_ROWS, FitPlan, HeldOut
+from labeldp.protocol._fit import Rows as Positions
 from labeldp.protocol.metrics import lost_classes
 from labeldp.receipt import Receipt
 

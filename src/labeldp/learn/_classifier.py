@@ -44,9 +44,8 @@ from labeldp.learn._data import (
 )
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
-from labeldp.protocol._estimator import StagedEstimator, undisturbed
-from labeldp.protocol._fitting import FitPlan, FitSettings, HeldOut, TopK, evidenced
-from labeldp.protocol._stages import Rows
+from labeldp.protocol._estimator import StagedEstimator, TopK, evidenced, undisturbed
+from labeldp.protocol._fit import FitPlan, FitSettings, HeldOut, Rows
 
 _FEW_ROWS = 2000
 

@@ -27,8 +27,7 @@ from labeldp.learn._softmax import softmax_of
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import LabelDPEstimator
-from labeldp.protocol._fitting import ask_groups
-from labeldp.protocol._groups import GroupPlan
+from labeldp.protocol._fit import GroupPlan, ask_groups
 
 _PENALTY = 0.1  # C of ProportionClassifier's default, for columns of variance 1
 

@@ -24,7 +24,7 @@ from labeldp.errors import InvalidInput, MissingExtra
 from labeldp.laws import ClusterRR, Law
 from labeldp.laws.cluster_budget import split_budget
 from labeldp.learn._data import Codes, Floats, features_digest, take
-from labeldp.protocol._groups import GroupPlan, left_of
+from labeldp.protocol._fit import GroupPlan, left_of
 
 ALGORITHMS = ("auto", "k-means", "mini-batch", "faiss")
 EMBEDDERS = ("pca", "standard")

@@ -26,7 +26,7 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.learn._data import Codes, Estimator, Floats, take
 from labeldp.learn._softmax import SoftmaxRegression, softmax_of
-from labeldp.protocol._fitting import TopK, in_top_k, members
+from labeldp.protocol._estimator import TopK, in_top_k, members
 from labeldp.protocol.metrics import likeliest_frequencies, log_evidence
 
 HeldOut = tuple[object, NoisyLabels]

@@ -6,6 +6,7 @@
       learn.ClusterEstimator    one question about clusters of rows: NoiseCluster, ProportionClassifier
 
 A subclass says how it learns. Everything that is wrong with inputs and settings is refused, and a dry run is made, before the charge.
+What follows the classes says which rows are learned from and measured by, which noisy label belongs to which row, and whose labels come.
 """
 
 import contextlib
@@ -14,68 +15,65 @@ import random
 import sys
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
-from labeldp.custody._encode import Name, RowIds
-from labeldp.errors import InvalidInput, RawLabelsWarning, warn
-from labeldp.evidence import NoisyLabels
+from labeldp.custody._encode import Name, RowIds, declare, infers
+from labeldp.errors import InvalidInput, LabelDPWarning, RawLabelsWarning, UnmeasuredWarning, warn
+from labeldp.evidence import Block, NoisyLabels
+from labeldp.evidence._noisy import derived, id_keys
 from labeldp.protocol import metrics
-from labeldp.protocol._fitting import (
+from labeldp.protocol._fit import (
+    HELD_OUT,
+    MIN_VALIDATION_ROWS,
     FitPlan,
     FitSettings,
+    Floats,
     HeldOut,
-    TopK,
+    Rows,
+    Stage,
+    StageRun,
     answer_for,
-    check_noisy,
-    check_top_k,
-    hold_out,
-    judged,
     open_fit,
     plan_fit,
-    require_mean,
-    with_prior_behind,
+    run_stages,
 )
-from labeldp.protocol._stages import Rows, Stage, StageRun, run_stages
 from labeldp.receipt import Receipt
 
 if TYPE_CHECKING:
     from labeldp.ledger._ledger import Ledger
     from labeldp.noise._words import SeededNoise
 
-Floats = NDArray[np.float64]
-Fitted = TypeVar("Fitted")
-Result = TypeVar("Result")
-
-
-class _Parameters:
-    """What scikit-learn's BaseEstimator gives, on a machine that only trains nets and does not have it."""
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-
-    def set_params(self, **params: Any) -> Self:
-        for name, value in params.items():
-            setattr(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.get_params().items())})"
-
-
-class _Nothing:
-    """In the place of scikit-learn's ClassifierMixin."""
-
-
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
-except ImportError:
-    BaseEstimator, ClassifierMixin = _Parameters, _Nothing
+except ImportError:  # a machine that only trains nets need not have scikit-learn
+
+    class ClassifierMixin:  # type: ignore[no-redef]
+        """Says nothing there."""
+
+    class BaseEstimator:  # type: ignore[no-redef]
+        """Parameters by name, as scikit-learn has them."""
+
+        def get_params(self, deep: bool = True) -> dict[str, Any]:
+            return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+        def set_params(self, **params: Any) -> Self:
+            for name, value in params.items():
+                setattr(self, name, value)
+            return self
+
+        def __repr__(self) -> str:
+            return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.get_params().items())})"
+
+
+Fitted = TypeVar("Fitted")
+Result = TypeVar("Result")
+TopK = int | Literal["mean"]
 
 
 class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
@@ -163,13 +161,13 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
 
     def _fit(self, X: Any, inputs: Any, y: Any, ids: Any, unit: Any, names: tuple[Name | None, Name | None]) -> Self:
         if isinstance(y, NoisyLabels):
-            check_noisy(y, self.classes, unit)
+            _check_noisy(y, self.classes, unit)
             inputs, noisy = self._matched(X, inputs, self._looked_up(y), ids)
             self._raw_rows = 0
             self._fit_noisy(inputs, noisy)
             return self
         rows = RowIds.of(ids, unit, *names).beside(y)
-        require_own_labels(self._settings())
+        _require_own_labels(self._settings())
         rows.require_public(self.column)
         self._fit_raw(X, inputs, y, rows)
         self._raw_rows = _length(inputs)
@@ -318,27 +316,29 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
 
     def _require_settings(self) -> None:
         _validate.positive(prior_temperature=self.prior_temperature)
-        check_top_k(self.top_k_filter)
+        if self.top_k_filter is not None and self.top_k_filter != "mean":
+            _validate.integer(top_k_filter=self.top_k_filter, low=1, fix="'mean' is the paper's, None keeps all rows.")
 
     def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
         settings, n_rows = self._settings(), _length(inputs)
         labels, (classes, inferred) = self._read(settings, y, n_rows)
         plan = plan_fit(settings, rows, classes, X, n_rows, inferred=inferred)
-        require_mean(self.top_k_filter, plan)
+        _require_mean(self.top_k_filter, plan)
         with self._state() as state:
             training = self._training(inputs, plan, state)
             plan = plan.with_answer(self._once(lambda: answer_for(plan, labels)))
             start = None if plan.known is None else self._start(plan.known, len(classes))
-            with self._open(plan, labels, training, state) as run, paid(run, rows):
+            with self._open(plan, labels, training, state) as run, _paid(run, rows):
                 staged = run_stages(
                     run,
                     plan.stages,
                     fit=lambda at, noisy, model, held_out: training.fit(at, noisy, start if model is None else model, held_out),
                     prior_of=training.prior_of,
-                    first_prior=plan.prior_of_rows,
+                    first_prior=plan.prior,
                     held_out=plan.held_out,
                 )
-        noisy = with_prior_behind(plan, staged.noisy)
+        # what a prior of groups cost is part of what the rows cost: their side shows it
+        noisy = staged.noisy if plan.answer is None else derived(staged.noisy, behind=(plan.answer.receipt,))
         self._finish(training, noisy, staged.model, staged.validation, staged.stages)
         self.prior_ = plan.known
 
@@ -353,7 +353,7 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
 
     def _finish(self, training: Training[Fitted], noisy: NoisyLabels, model: Fitted, held_out: Rows, stages: tuple[Stage, ...]) -> None:
         held_out = held_out[noisy.evidenced[held_out]]
-        found = judged(noisy, training.judging(model, held_out), lambda rows: training.proba(model, rows))
+        found = _judged(noisy, training.judging(model, held_out), lambda rows: training.proba(model, rows))
         self.classes_ = np.asarray(noisy.classes)
         self.estimated_accuracy_: metrics.Estimate | None = found.accuracy if found else None
         self.estimated_log_loss_: metrics.Estimate | None = found.log_loss if found else None
@@ -370,7 +370,7 @@ def _length(inputs: Any) -> int:
 
 
 @contextlib.contextmanager
-def paid(run: ChargedRun, rows: RowIds) -> Iterator[None]:
+def _paid(run: ChargedRun, rows: RowIds) -> Iterator[None]:
     """Tell whoever gets an error of the training that the labels are drawn, paid for and kept.
 
     Parameters
@@ -425,6 +425,219 @@ def not_fitted(name: str) -> Exception:
     return made
 
 
+# Which rows are learned from, and which measure -------------------------------------------------------------------------------------------
+
+
+def _check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, unit: object) -> None:
+    """Noisy labels with some evidence, of the declared classes, and nothing given that only raw labels need."""
+    if unit is not None:
+        raise InvalidInput("Expected unit only with raw labels; NoisyLabels were privatized for their own. Leave unit= out.")
+    if classes is not None and not infers(classes) and declare(classes) != noisy.classes:
+        raise InvalidInput(f"Expected noisy labels of the {len(declare(classes))} declared classes, got other ones. Drop classes=.")
+    if not noisy.evidenced.any():
+        raise InvalidInput("Expected noisy labels with evidence for at least one row, got none.")
+
+
+def hold_out(noisy: NoisyLabels, fraction: float, permutation: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Rows:
+    """Random rows among those of `NoisyLabels.measurable`; none if they would be too few to tell anything, and a warning if there are none.
+
+    Rows of a later stage have an unbiased estimator only where its prior was flat: held out, they would measure the model on hard rows.
+    """
+    share = _validate.fraction(validation_fraction=fraction, zero=True)
+    able = np.flatnonzero(noisy.measurable.evidenced)
+    if not len(able) and share * len(noisy) >= MIN_VALIDATION_ROWS:
+        laws = ", ".join(sorted({block.law.name for block in noisy.blocks}))
+        warn(
+            UnmeasuredWarning(
+                f"No stage of these noisy labels (laws: {laws}) has an unbiased estimator for all of its rows, so no row can be held out "
+                "that would measure the model fairly: there is no estimated accuracy. Add rows drawn without a prior ('rr', 'subset'), or "
+                "pass validation_fraction=0."
+            )
+        )
+    count = int(min(share * len(noisy), 0.5 * len(able)))
+    return np.sort(permutation(able)[:count]) if count >= MIN_VALIDATION_ROWS else np.empty(0, np.int64)
+
+
+def _judged(noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[np.floating]]) -> metrics.Judgement | None:
+    """What a model is worth on those of the held-out rows that can measure it, beside a constant learned from all others; None without any.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of all rows
+    held_out : int positions of rows that chose and taught nothing
+    proba : function of positions -> (m, K) probabilities of the model
+    """
+    fair = noisy.measurable
+    rows = held_out[fair.evidenced[held_out]]
+    if not len(rows):
+        return None
+    others = noisy[np.setdiff1d(np.flatnonzero(noisy.evidenced), held_out)]
+    frequencies = metrics.likeliest_frequencies(others.likelihood()) if len(others) else np.full(noisy.n_classes, 1 / noisy.n_classes)
+    return metrics.judge(fair[rows], proba(rows), frequencies)
+
+
+def evidenced(rows: Rows, noisy: NoisyLabels, held_out: HeldOut | None) -> tuple[Rows, NoisyLabels, HeldOut | None]:
+    """The same without the rows that have no evidence: those over a unit's cap."""
+    found = np.flatnonzero(noisy.evidenced)
+    if not len(found):
+        raise InvalidInput("Expected at least one row with evidence to learn from. Give more rows.")
+    kept = None
+    if held_out is not None:
+        seen = np.flatnonzero(held_out[1].evidenced)
+        kept = (held_out[0][seen], held_out[1][seen]) if len(seen) else None
+    return rows[found], noisy[found], kept
+
+
+def members(noisy: NoisyLabels) -> NDArray[np.bool_]:
+    """The output of each row as a set: (n, K) bool. Only where each row has one draw."""
+    inside = np.zeros((len(noisy), noisy.n_classes), bool)
+    for block in noisy.blocks:
+        inside[block.rows] = block.law.members(block.outputs, block.side)
+    return inside
+
+
+def _require_mean(k: TopK | None, plan: FitPlan) -> None:
+    """Refuse, before anything is charged, to take the mean number of candidates of a law that has none."""
+    law = plan.stages.law
+    if k == "mean" and plan.stages.n_stages > 1 and "candidates" not in law.layout():
+        raise InvalidInput(f"Expected law='rr-with-prior' with top_k_filter='mean', got {law}. Pass the number of classes to keep.")
+
+
+def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArray[np.int64]:
+    """Positions of the latest stage's rows, and of earlier ones whose output meets the model's k likeliest classes.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows, stage by stage
+    proba : (n, K) array
+        Of the model before the latest stage.
+    k : int or "mean"
+        "mean": as many as the latest stage's candidates on average, rounded down; all, where its law has none.
+
+    Notes
+    -----
+    Source: Ghazi et al. 2021, appendix B, "Multi-stage training"; `k="mean"` is theirs.
+    """
+    name = next((block.stage for block in reversed(noisy.blocks) if block.stage != HELD_OUT), HELD_OUT)
+    latest = [block for block in noisy.blocks if block.stage == name]
+    kept = np.zeros(len(noisy), bool)
+    for block in latest:
+        kept[block.rows] = True
+    n_likely = _mean_size(latest, noisy.n_classes) if k == "mean" else k
+    if n_likely >= noisy.n_classes:
+        return np.arange(len(noisy))
+    earlier = np.flatnonzero(~kept)
+    believed = proba[earlier]
+    likely = believed >= -np.partition(-believed, n_likely - 1, axis=1)[:, n_likely - 1 : n_likely]
+    kept[earlier] = (members(noisy[earlier]) & likely).any(axis=1)
+    return np.flatnonzero(kept) if kept.any() else np.arange(len(noisy))
+
+
+def _mean_size(blocks: Sequence[Block], n_classes: int) -> int:
+    sizes = np.concatenate([block.side["size"] if "candidates" in block.side else np.full(len(block.rows), n_classes) for block in blocks])
+    return max(1, int(sizes.mean())) if len(sizes) else 1
+
+
+# Which row of X belongs to which noisy label: by ids where they are given; where nothing vouches for an order, a warning says so ----------
+
+
+def check_count(n_labels: int, n_rows: int) -> None:
+    """One label a row, and at least two rows."""
+    if n_labels != n_rows:
+        raise InvalidInput(f"Found input variables with inconsistent numbers of samples: X has {n_rows} rows, y has {n_labels}.")
+    if n_rows < 2:
+        raise InvalidInput(f"Expected at least 2 rows, got n_samples={n_rows}.")
+
+
+def positions_of(ids: NDArray[Any], n_items: int, noisy: NoisyLabels, *, given: bool) -> NDArray[np.int64]:
+    """Where each noisy row's item is.
+
+    Parameters
+    ----------
+    ids : (n_items,) or (n_items, columns) array
+        Of the items, in their order.
+    n_items : int
+    noisy : NoisyLabels of n rows
+    given : bool
+        The caller gave the ids; else they are positions.
+
+    Returns
+    -------
+    (n,) int64
+
+    Raises
+    ------
+    InvalidInput
+        Not one id an item, ids that repeat, or a noisy row without an item.
+    """
+    if np.ndim(ids) == 0:
+        raise InvalidInput(f"Expected ids as a column of {n_items} values, got one {type(ids.item()).__name__}. Pass the column's values.")
+    if len(ids) != n_items:
+        raise InvalidInput(f"Expected one id an item, got {len(ids)} ids for {n_items} items. Pass ids in the order of the dataset.")
+    place = {value: position for position, value in enumerate(id_keys(ids, noisy.ids))}
+    if len(place) != n_items:
+        raise InvalidInput(f"Expected ids that are all different, got {n_items - len(place)} that repeat. Name each item by its own.")
+    found = [place.get(value, -1) for value in id_keys(noisy.ids, ids)]
+    if missing := found.count(-1):
+        unmatched = noisy.ids[found.index(-1)]
+        fix = "Pass the ids that were given to privatize, in the order of the dataset" if given or noisy.explicit_ids else "Pass ids="
+        raise InvalidInput(
+            f"Expected an item for every noisy row, but {missing} ids have none, such as {unmatched.tolist()!r}. {fix}; of some rows alone "
+            "take noisy.by_id(ids)."
+        )
+    return np.asarray(found, np.int64)
+
+
+def matched_by_id(ids: ArrayLike, n_items: int, noisy: NoisyLabels) -> tuple[NDArray[np.int64], NoisyLabels]:
+    """The items that have a noisy label, ascending, and their noisy labels in that order.
+
+    Parameters
+    ----------
+    ids : (n_items,) or (n_items, columns) array
+    n_items : int
+    noisy : NoisyLabels
+    """
+    places = positions_of(np.asarray(ids), n_items, noisy, given=True)
+    order = np.argsort(places, kind="stable")
+    return places[order], noisy[order]
+
+
+def require_same_rows(n_items: int, noisy: NoisyLabels) -> None:
+    """As many noisy labels as items, where no ids say which belong together."""
+    if len(noisy) != n_items:
+        raise InvalidInput(
+            f"Expected noisy labels of {n_items} rows, as many as X has, got {len(noisy)}. Pass ids= with the ids of X's rows: they are "
+            "matched."
+        )
+
+
+def warn_of_order(noisy: NoisyLabels, *, own: bool) -> None:
+    """Say that nothing tells which row of X has which noisy label, where their orders may differ.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels
+    own : bool
+        The order in which the labels were privatized in this process is the order of X.
+    """
+    drawn = noisy.order == "drawn"
+    named = noisy.explicit_ids and not np.array_equal(noisy.ids, np.arange(len(noisy)))
+    if (own and noisy.order == "labels") or not (drawn or named):
+        return
+    first = f", whose first id is {noisy.ids[0].tolist()!r}" if noisy.explicit_ids else ""
+    why = (
+        "The noisy labels were read from a released table, whose rows are in an order of their own"
+        if drawn
+        else "The noisy labels carry ids of their own"
+    )
+    fix = (
+        "Pass ids= with the ids of X's rows, and they are matched."
+        if noisy.explicit_ids
+        else "It has no ids to match by: read X from that very file, and say so by ids=range(len(X)); or release it with an id column."
+    )
+    warn(LabelDPWarning(f"{why}, and nothing says which row of X has which: row i of X is taken for that of noisy label i{first}. {fix}"))
+
+
 # Whose labels these are -----------------------------------------------------------------------------------------------------------------
 
 _HAND_ON = {"base", "compose", "externals", "frozen", "pipeline", "utils"}  # of scikit-learn: what passes labels on as they are
@@ -432,7 +645,7 @@ _SUPERVISED = ("sklearn.feature_selection.", "sklearn.cross_decomposition.")  # 
 _told: set[str] = set()  # callers that this process has warned of
 
 
-def require_own_labels(settings: FitSettings) -> None:
+def _require_own_labels(settings: FitSettings) -> None:
     """Refuse, or warn of, raw labels that come through another estimator or a search, which chooses rows or makes labels of its own.
 
     With a ledger a repeat is known by its rows: of several targets that another estimator makes, all but the first would get the first

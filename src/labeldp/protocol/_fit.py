@@ -1,0 +1,596 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fit on raw labels as a plan and a loop: which law, stages and prior; then draw and learn, stage by stage.
+
+    FitSettings --plan_fit--> FitPlan --answer_for--> its prior, paid for --open_fit--> run --run_stages--> StagedFit
+
+Raw labels pass through here to the door as arguments; nothing keeps them. Custody is imported where it is needed: a machine that only
+trains, on labels that are noisy already, has nothing of it.
+
+The loop is LP-MST, Algorithm 3 of Ghazi et al. 2021 (with the prior from the model of the stage before): privatize a part, learn from
+everything so far, and let the model be the prior of the next part. The parts are disjoint, so the whole costs one epsilon by parallel
+composition, models and all outputs included.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeGuard, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labeldp import _validate
+from labeldp._hash import array_digest, digest
+from labeldp._rounding import exact, float_down
+from labeldp.custody._encode import RowIds, classes_for
+from labeldp.errors import InvalidInput
+from labeldp.evidence import NoisyLabels, concat
+from labeldp.laws import AutoLaw, Law, PriorSplit, RandomizedResponse, RRTopK, SubsetSelection, law_named
+from labeldp.laws._base import check_told_apart
+
+if TYPE_CHECKING:
+    from labeldp.aggregates import Aggregate, Query
+    from labeldp.custody._aggregation import GroupAnswer
+    from labeldp.custody._draw import Prior
+    from labeldp.custody._request import Account
+    from labeldp.custody._run import Run
+    from labeldp.ledger._ledger import Ledger
+    from labeldp.noise._words import SeededNoise
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+HeldOut = tuple[Rows, NoisyLabels]
+Model = TypeVar("Model")
+
+MIN_VALIDATION_ROWS = 20
+HELD_OUT = "validation"
+"""Name of the round that draws held-out rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class FitSettings:
+    """What an estimator was asked for that its labels are charged and drawn by; `LabelDPClassifier` says what each means.
+
+    Attributes
+    ----------
+    epsilon : float
+        Of the whole fit, for one unit.
+    classes : sequence of K values, "infer", or None
+    dataset : str or None
+    column : str
+    max_rows_per_unit : int
+    ledger : Ledger, path, or None
+    noise : SeededNoise or None
+    law, n_stages, stage_sizes, prior, validation_fraction
+        Of estimators that draw each row.
+    """
+
+    epsilon: float
+    classes: Sequence[object] | None = None
+    dataset: str | None = None
+    column: str = "label"
+    max_rows_per_unit: int = 1
+    ledger: "Ledger | None" = None
+    noise: "SeededNoise | None" = None
+    law: str | Law = "auto"
+    n_stages: int = 1
+    stage_sizes: Sequence[float] | None = None
+    prior: "ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | None" = None
+    validation_fraction: float = 0.0
+
+    def account(self, resumes: str = "") -> "Account":
+        """Who is charged; `resumes` is the run id of the run that must be picked up."""
+        from labeldp.custody._request import Account
+
+        return Account(self.dataset, self.column, self.max_rows_per_unit, self.ledger, self.noise, resumes=resumes)
+
+
+@dataclass(frozen=True, eq=False)
+class FitPlan:
+    """What a fit on raw labels will do: public, checked, and fixed before anything is charged.
+
+    Attributes
+    ----------
+    settings : FitSettings
+    rows : RowIds
+        Ids and units, as `fit` got them.
+    classes : tuple of K values
+    inferred : bool
+        The classes were read off the labels.
+    stages : StagePlan
+    prior : (n, K) float64 array or None
+        Of the first stage.
+    grouped : GroupPlan or None
+        A prior of groups, which `answer_for` pays for.
+    answer : Aggregate or None
+        What it bought.
+    held_out : (n,) bool, or None
+        The validation part where such a prior was bought: it was asked of the other rows alone. None: the run chooses it.
+    """
+
+    settings: FitSettings
+    rows: RowIds
+    classes: tuple[object, ...]
+    inferred: bool
+    stages: "StagePlan"
+    prior: Floats | None
+    grouped: "GroupPlan | None" = None
+    answer: "Aggregate | None" = None
+    held_out: NDArray[np.bool_] | None = None
+
+    @property
+    def prior_digest(self) -> str:
+        """Of the first stage's prior, or of what it follows from as long as it is not paid for; "" for none."""
+        if self.prior is None:
+            return "" if self.grouped is None else self.grouped.digest
+        return array_digest({"prior": self.prior})
+
+    @property
+    def known(self) -> Any:
+        """What the answer says of any row, as a model of the true label; None without one."""
+        found = None if self.grouped is None else self.grouped.found
+        return None if self.answer is None or found is None else found.model_of(self.answer)
+
+    @property
+    def invertible(self) -> bool:
+        """Every row will have an unbiased estimator."""
+        return self.stages.invertible and self.prior is None and self.grouped is None
+
+    def with_answer(self, asked: "GroupAnswer | None") -> "FitPlan":
+        """The plan with its prior of groups paid for; as it is, without one."""
+        if asked is None or self.grouped is None:
+            return self
+        held_out = asked.held_out if self.stages.validation_fraction else None
+        prior = asked.answer.prior(asked.groups)
+        return replace(self, answer=asked.answer, prior=prior, grouped=self.grouped.as_asked(asked), held_out=held_out)
+
+    def to_dict(self) -> dict[str, object]:
+        """The plan as JSON-ready data, for the charge."""
+        return self.stages.to_dict() | ({"classes_inferred": True} if self.inferred else {})
+
+
+def settled_classes(settings: FitSettings, labels: NDArray[Any]) -> tuple[tuple[object, ...], bool]:
+    """The classes of a fit, and whether they were read off the raw labels; where none are declared, a Law says how many codes there are."""
+    return classes_for(labels, settings.classes, settings.law.n_classes if isinstance(settings.law, Law) else None)
+
+
+def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X: Any, n_rows: int, *, inferred: bool) -> FitPlan:
+    """Law, stages and first prior of a fit; every fault of the settings is found here, before the charge.
+
+    Parameters
+    ----------
+    settings : FitSettings
+    rows : RowIds
+        Ids and units, as `fit` got them.
+    classes : tuple of K values
+    X : what a prior that is a function is given
+    n_rows : int
+    inferred : bool
+        The classes were read off the labels, as `settled_classes` says.
+    """
+    grouped, known = None, None
+    if is_group_prior(settings.prior):
+        if isinstance(settings.law, Law):
+            _require_use(settings.law)
+        grouped = settings.prior.plan_groups(
+            X,
+            n_rows=n_rows,
+            n_classes=len(classes),
+            epsilon=_validate.epsilon(settings.epsilon),
+            max_rows_per_unit=_validate.integer(max_rows_per_unit=settings.max_rows_per_unit, low=1),
+            law=settings.law,
+        )
+    law = _law_for(settings, grouped, len(classes))
+    stages = plan_stages(
+        law,
+        n_stages=settings.n_stages,
+        sizes=None if settings.stage_sizes is None else tuple(settings.stage_sizes),
+        validation_fraction=settings.validation_fraction,
+        n_rows=n_rows,
+    )
+    if grouped is None and settings.prior is not None:
+        _require_use(law)
+        known = _known_prior(settings.prior, X, n_rows, law.n_classes)
+    first = stages.law_of(0, has_prior=known is not None)
+    if known is not None and not first.draws_side:
+        check_told_apart(first, first.told_apart(first.prepare(known)), classes, n_rows)
+    return FitPlan(settings, rows, classes, inferred, stages, known, grouped)
+
+
+def _law_for(settings: FitSettings, grouped: "GroupPlan | None", n_classes: int) -> Law:
+    """The law that is asked for by name or as a value, over these classes and at the epsilon that a prior of groups leaves."""
+    from labeldp.custody._draw import check_contract, law_per_row
+
+    budget = _validate.epsilon(settings.epsilon) if grouped is None else grouped.epsilon
+    law = grouped.law if grouped is not None and grouped.law is not None else settings.law
+    if not isinstance(law, Law):
+        law = law_named(law, n_classes, budget)
+    elif law.n_classes != n_classes or law.epsilon != budget:
+        why = "" if grouped is None else f", which the prior leaves of {settings.epsilon!r}"
+        raise InvalidInput(f"Expected a law over {n_classes} classes with epsilon={budget}{why}, got {law}. Make the two agree.")
+    if grouped is not None:
+        _require_use(law)
+    check_contract(law_per_row(law, settings.max_rows_per_unit))
+    return law
+
+
+def _require_use(law: Law) -> None:
+    if not law.uses_prior:
+        raise InvalidInput(f"Expected no prior with {law}, which does not read it. Use law='auto', or drop prior=.")
+
+
+def _known_prior(prior: Any, X: Any, n_rows: int, n_classes: int) -> Floats:
+    """A public prior as an (n, K) array; a row of zeros counts as uniform."""
+    weights = np.asarray(prior(X) if callable(prior) else prior, np.float64)
+    if weights.shape != (n_rows, n_classes):
+        raise InvalidInput(f"Expected a prior of shape {(n_rows, n_classes)}, got {weights.shape}.")
+    bad = np.flatnonzero(~((weights >= 0) & (weights < np.inf)).all(axis=1))
+    if len(bad):
+        raise InvalidInput(
+            f"Expected a prior of finite weights >= 0, got other ones in {len(bad)} of {n_rows} rows, row {bad[0]} first. Clip them, or "
+            "give such rows uniform weights."
+        )
+    return weights
+
+
+# How rows are divided ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """How the rows are divided and which law each part is drawn with: public, and fixed before anything is drawn.
+
+    Attributes
+    ----------
+    law : Law
+        Of every stage (see `law_of`).
+    sizes : tuple of float
+        Share of the training rows in each stage; sums to 1.
+    validation_fraction : float
+        Share of all rows that is held out of training, drawn by `validation_law` under a uniform prior.
+    """
+
+    law: Law
+    sizes: tuple[float, ...]
+    validation_fraction: float = 0.0
+
+    @property
+    def n_stages(self) -> int:
+        """Number of stages."""
+        return len(self.sizes)
+
+    @property
+    def validation_law(self) -> Law:
+        """An invertible law: the stages' own if it ignores priors, else one that releases the same kind of output."""
+        if not self.law.uses_prior:
+            return self.law
+        return (RandomizedResponse if self.law.kind == "label" else SubsetSelection)(self.law.n_classes, self.law.epsilon)
+
+    def law_of(self, stage: int, has_prior: bool) -> Law:
+        """The law of a stage, counted from 0.
+
+        Without a prior the first draws with `validation_law` where this one would have the same k candidates in every row, or, as a split
+        of classes without order, tell no more and have no inverse.
+        """
+        needs_one = isinstance(self.law, RRTopK) or (isinstance(self.law, PriorSplit) and not self.law.ordered)
+        return self.validation_law if needs_one and stage == 0 and not has_prior else self.law
+
+    @property
+    def fractions(self) -> tuple[float, ...]:
+        """Shares of all rows: the validation part (if any), then each stage."""
+        stages = tuple((1.0 - self.validation_fraction) * size for size in self.sizes)
+        return (self.validation_fraction, *stages) if self.validation_fraction else stages
+
+    @property
+    def invertible(self) -> bool:
+        """True if every row has an unbiased estimator as long as the first prior is uniform."""
+        side = self.law.prepare(np.ones((1, self.law.n_classes)))
+        kind, shape = self.law.layout()["output"]
+        own, _ = self.law.inclusion(np.zeros((1, *shape), kind), side)
+        return bool(np.isfinite(own[0])) and (self.n_stages == 1 or not self.law.uses_prior)
+
+    def to_dict(self) -> dict[str, object]:
+        """The plan as JSON-ready data, for the charge."""
+        return {"law": self.law.to_dict(), "sizes": list(self.sizes), "validation_fraction": self.validation_fraction}
+
+
+def plan_stages(law: Law, *, n_stages: int, sizes: tuple[float, ...] | None, validation_fraction: float, n_rows: int) -> StagePlan:
+    """A checked plan; one stage where a prior could not change the law, and no validation part that would be too small to tell anything.
+
+    Parameters
+    ----------
+    law : Law
+    n_stages : int
+    sizes : tuple of float, optional
+        One positive number a stage, any scale; equal by default.
+    validation_fraction : float in [0, 1)
+    n_rows : int
+    """
+    count = _validate.integer(n_stages=n_stages, low=1)
+    held_out = _validate.fraction(validation_fraction=validation_fraction, zero=True)
+    shares = np.ones(count) if sizes is None else np.asarray(sizes, np.float64)
+    if shares.shape != (count,) or not np.all((shares > 0) & (shares < np.inf)):
+        raise InvalidInput(f"Expected stage_sizes of one positive number for each of n_stages={count}, got {sizes!r}. Make the two agree.")
+    if not law.uses_prior or (isinstance(law, AutoLaw) and law.n_classes == 2):  # with two classes every law is randomized response
+        shares = np.ones(1)
+    return StagePlan(law, tuple(float(s) for s in shares / shares.sum()), held_out if held_out * n_rows >= MIN_VALIDATION_ROWS else 0.0)
+
+
+# Priors that are paid for: which group each row is in is public, what the labels of a group are like is asked once, privately, as a
+# histogram of the same labels that the law then draws from, in the same ledger, data set and column: the two add. ------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class GroupPlan:
+    """A question about groups before it is paid for, of a prior or by itself: public, and fixed before anything is charged.
+
+    Attributes
+    ----------
+    groups : (n,) int64
+        Which group each row is in: a function of public features.
+    query : Query
+        The question, with what it costs; of a prior a Histogram.
+    epsilon : float
+        What it leaves for the law, rounded down; 0 where no law follows.
+    law : Law or None
+        A law that goes with this division of the budget; None: the one that the user asked for.
+    found : Found or None
+        How groups of other rows are found, for the estimator that asked.
+    request : function of an order of the rows, or None
+        Gives the digest of what the groups follow from, by which a ledger knows a repeat; None: the groups themselves.
+    """
+
+    groups: NDArray[np.int64]
+    query: "Query"
+    epsilon: float
+    law: Law | None = None
+    found: "Found | None" = None
+    request: Callable[[NDArray[np.intp] | None], str] | None = None
+
+    @property
+    def digest(self) -> str:
+        """Of the public facts that the prior follows from, but for the answer."""
+        return digest({"groups": array_digest({"groups": self.groups}), "query": self.query.to_dict()})
+
+    def as_asked(self, asked: "GroupAnswer") -> "GroupPlan":
+        """The groups that were asked, which are older than these where an answer was found."""
+        return replace(self, groups=asked.groups, found=None if self.found is None else self.found.restored(asked.kept))
+
+
+class Found(Protocol):
+    """How groups of other rows are found."""
+
+    @property
+    def kept(self) -> Mapping[str, NDArray[Any]]:
+        """What is kept with the answer."""
+        ...
+
+    def restored(self, kept: Mapping[str, NDArray[Any]]) -> Self:
+        """The same as it was when the groups were asked."""
+        ...
+
+    def model_of(self, answer: "Aggregate") -> Any:
+        """What an answer about the groups says of any row: a model with `predict_proba`."""
+        ...
+
+
+class GroupPrior(Protocol):
+    """What an estimator's `prior=` must have to be a prior of groups."""
+
+    def plan_groups(self, X: Any, *, n_rows: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: "str | Law") -> GroupPlan:
+        """Group the rows of X and divide the budget; everything that is wrong is refused here.
+
+        Parameters
+        ----------
+        X : (n, ...) features
+        n_rows, n_classes, max_rows_per_unit : int
+        epsilon : float
+            For the histogram and the law together.
+        law : str or Law
+            As the user asked for it.
+        """
+        ...
+
+
+def is_group_prior(prior: Any) -> TypeGuard[GroupPrior]:
+    """Whether a prior groups rows and asks the labels, instead of being known."""
+    return hasattr(prior, "plan_groups")
+
+
+def left_of(epsilon: float, part: float, what: str = "the prior") -> float:
+    """What a part leaves of a budget: the two together, read as the decimals that they show, are not above it.
+
+    Parameters
+    ----------
+    epsilon, part : float
+    what : str
+        Whose part it is, for the message.
+    """
+    total, first = exact(_validate.epsilon(epsilon)), exact(_validate.epsilon(part))
+    if not first < total:
+        raise InvalidInput(
+            f"Expected {what} to cost less than the total epsilon={epsilon!r}, got {part!r}. Lower it: something must be left for labels."
+        )
+    rest = float_down(total - first)
+    if not rest > 0:
+        raise InvalidInput(f"Expected {what} to leave something of epsilon={epsilon!r}, got {part!r}. Lower it.")
+    return rest
+
+
+def answer_for(plan: FitPlan, labels: NDArray[Any]) -> "GroupAnswer | None":
+    """What the labels of the rows to learn from say of a prior's groups: the first of a fit's two charges. None without such a prior.
+
+    Parameters
+    ----------
+    plan : FitPlan
+    labels : (n,) raw labels
+    """
+    if plan.grouped is None:
+        return None
+    held_out = plan.stages.validation_fraction
+    return ask_groups(plan.settings, plan.grouped, labels, plan.classes, inferred=plan.inferred, rows=plan.rows, held_out=held_out)
+
+
+def ask_groups(
+    settings: FitSettings,
+    plan: GroupPlan,
+    labels: NDArray[Any],
+    classes: Sequence[object],
+    *,
+    inferred: bool,
+    rows: RowIds,
+    held_out: float = 0.0,
+) -> "GroupAnswer":
+    """Charge and answer the plan's question; a repeat of a settled one costs nothing.
+
+    Parameters
+    ----------
+    settings : FitSettings
+        Its epsilon is the total; where a law follows, refused at once if the budget has no room for all of it on these rows.
+    plan : GroupPlan
+    labels : (n,) raw labels
+    classes : sequence of K values
+    inferred : bool
+        They were read off the labels.
+    rows : RowIds
+        Ids and units, as `fit` got them.
+    held_out : float in [0, 1)
+        Share of the rows that are left out, to measure a model by that did not see their labels.
+    """
+    from labeldp.custody._aggregation import GroupQuestion, answer_groups
+
+    total = settings.epsilon if plan.epsilon else None
+    kept = {} if plan.found is None else plan.found.kept
+    question = GroupQuestion(plan.query, plan.groups, held_out, total, plan.request, kept)
+    return answer_groups(labels, question, classes, settings.account(), rows, inferred=inferred)
+
+
+# The run, drawn and learned from stage by stage -------------------------------------------------------------------------------------------
+
+
+def open_fit(plan: FitPlan, labels: NDArray[Any], *, public_digest: Callable[[], str], resumes: str = "") -> "Run":
+    """Charge the fit's run, or pick up the one that it repeats.
+
+    Parameters
+    ----------
+    plan : FitPlan
+    labels : (n,) raw labels
+    public_digest : function
+        Gives the digest of the public columns; called only where it is needed to recognise a repeat.
+    resumes : str
+        Run id of the run that must be picked up; "" for any, or a new one.
+    """
+    from labeldp.custody._run import open_run
+
+    settings, rows = plan.settings, plan.rows
+    known = settings.ledger is not None or settings.noise is not None
+    return open_run(
+        labels,
+        plan.classes,
+        settings.account(resumes),
+        rows,
+        epsilon=plan.stages.law.epsilon,
+        laws=plan.to_dict(),
+        prior_digest=plan.prior_digest,
+        public_digest=public_digest() if known and rows.ids is None else "",
+    )
+
+
+class StageRun(Protocol):
+    """What the loop needs of a run (see `labeldp.custody._run.Run`)."""
+
+    @property
+    def n_rows(self) -> int: ...
+
+    def partition(self, fractions: tuple[float, ...]) -> NDArray[np.int16]: ...
+
+    def privatize(self, rows: Rows, law: Law, prior: "Prior" = None, stage: str = "release") -> NoisyLabels: ...
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One finished round: its name, law and number of rows."""
+
+    name: str
+    law: Law
+    n_rows: int
+
+
+@dataclass(frozen=True, eq=False)
+class StagedFit(Generic[Model]):
+    """What the loop leaves behind.
+
+    Attributes
+    ----------
+    model : what `fit` returned last
+    noisy : NoisyLabels of all rows, in the order of the table
+    validation : int positions of the rows that are held out
+    stages : tuple of Stage
+    """
+
+    model: Model
+    noisy: NoisyLabels
+    validation: Rows
+    stages: tuple[Stage, ...]
+
+
+def run_stages(
+    run: StageRun,
+    plan: StagePlan,
+    *,
+    fit: Callable[[Rows, NoisyLabels, Model | None, HeldOut | None], Model],
+    prior_of: Callable[[Model, Rows], ArrayLike],
+    first_prior: Floats | None = None,
+    held_out: NDArray[np.bool_] | None = None,
+) -> StagedFit[Model]:
+    """Draw and learn, stage by stage.
+
+    Parameters
+    ----------
+    run : labeldp.custody._run.Run
+        Charged; each row is drawn once.
+    plan : StagePlan
+    fit : function (rows, noisy labels of these rows, model of the stage before or None, held-out (rows, noisy) or None) -> model
+        Learns from all rows drawn so far.
+    prior_of : function (model, rows) -> (m, K) weights
+        Asked for rows whose labels the model knows nothing of.
+    first_prior : (n, K) array, optional
+        Public prior of the first stage; uniform if None.
+    held_out : (n,) bool, optional
+        The validation part, where the first prior could only come of the other rows' labels; None: the run chooses it.
+
+    Returns
+    -------
+    StagedFit
+    """
+    if held_out is None:
+        parts = run.partition(plan.fractions) + np.int16(0 if plan.validation_fraction else 1)
+    else:
+        parts = np.where(held_out, np.int16(0), run.partition(plan.sizes) + np.int16(1))
+    validation = np.flatnonzero(parts == 0)  # the others are numbered by their stage, from 1
+    drawn: list[HeldOut] = []
+    done: list[Stage] = []
+    scored = (validation, run.privatize(validation, plan.validation_law, None, HELD_OUT)) if len(validation) else None
+    model: Model | None = None
+    for number in range(plan.n_stages):
+        rows = np.flatnonzero(parts == number + 1)
+        if not len(rows):
+            continue
+        name = f"stage-{number + 1}"
+        law = plan.law_of(number, first_prior is not None)
+        drawn.append((rows, run.privatize(rows, law, _prior(law, rows, model, prior_of, first_prior), name)))
+        done.append(Stage(name, law, len(rows)))
+        model = fit(np.concatenate([rows for rows, _ in drawn]), concat([noisy for _, noisy in drawn]), model, scored)
+    if model is None:
+        raise InvalidInput(f"Expected rows to learn from, but all {run.n_rows} are held out. Give more rows, or validation_fraction=0.")
+    every = [*drawn, scored] if scored else drawn
+    in_order = np.argsort(np.concatenate([rows for rows, _ in every]))
+    return StagedFit(model, concat([noisy for _, noisy in every])[in_order], validation, tuple(done))
+
+
+def _prior(law: Law, rows: Rows, model: Model | None, prior_of: Callable[[Model, Rows], ArrayLike], first_prior: Floats | None) -> "Prior":
+    """The prior of a stage's rows as a function of positions among them, so that a repeat of the run need not evaluate it."""
+    if model is not None and law.uses_prior:
+        return lambda positions: prior_of(model, rows[positions])
+    if first_prior is not None:
+        return lambda positions: first_prior[rows[positions]]
+    return None
