@@ -16,8 +16,8 @@ import pytest
 
 import labeldp as ldp
 from labeldp.app import stage
+from labeldp.ledger._database import SqliteStore
 from labeldp.ledger._repair import orphans, repair
-from labeldp.ledger._sqlite import SqliteStore
 
 N = 20_000
 
@@ -332,7 +332,7 @@ def test_a_forged_standing_is_not_believed_and_is_seen(tmp_path: Path, of: str) 
     assert ledger.verify() == []
     entry = ledger.history()[0 if of == "the opening" else -1]
     store = SqliteStore(path)
-    with store.writing({}) as session:
+    with store.writing() as session:
         true = session.balance("mine", "label")
         session.keep(replace(true, seq=int(str(entry["seq"])), head=str(entry["hash"]), total=true.total * 0, runs=0))
     with pytest.raises(ldp.BudgetExceeded):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from labeldp.errors import InvalidInput
 from labeldp.laws import RandomizedResponse
-from labeldp.ledger import _events as events
-from labeldp.ledger._events import AggregateDraw, LabelDraw
+from labeldp.ledger import _charge as events
+from labeldp.ledger._charge import AggregateDraw, LabelDraw
 
 EPSILONS = st.floats(min_value=1e-6, max_value=700)
 DRAW = LabelDraw(RandomizedResponse(10, 1.0).to_dict(), 1.0)
@@ -36,7 +36,7 @@ def test_shares_that_are_none(epsilon: float, rows: int) -> None:
     | st.builds(AggregateDraw, st.just({"query": "vote"}), EPSILONS, st.just(1e-9))
 )
 def test_json_round_trip(event: events.Event) -> None:
-    again = events.from_dict(json.loads(json.dumps(event.to_dict())))
+    again = events.event_of(json.loads(json.dumps(event.to_dict())))
     assert again == event
     assert (again.epsilon, again.delta, again.unit) == (event.epsilon, event.delta, event.unit)
     hash(event)
@@ -52,7 +52,7 @@ def test_json_form_is_kept() -> None:
         '{"event":"aggregate","query":{"query":"vote"},"epsilon":0.5,"delta":1e-06,"unit":"row","max_rows_per_unit":2}': 0.5,
     }
     for text, epsilon in kept.items():
-        assert events.from_dict(json.loads(text)).epsilon == epsilon
+        assert events.event_of(json.loads(text)).epsilon == epsilon
     assert DRAW.to_dict() == json.loads(full)
 
 
@@ -82,7 +82,7 @@ def test_json_form_is_kept() -> None:
 )
 def test_what_is_not_known_is_refused_by_name(data: object, named: str) -> None:
     with pytest.raises(InvalidInput, match=named):
-        events.from_dict(data)
+        events.event_of(data)
 
 
 def test_an_event_does_not_change_with_the_law_it_was_made_from() -> None:

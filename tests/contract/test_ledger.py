@@ -17,8 +17,8 @@ import pytest
 from tests import runs
 
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError
-from labeldp.ledger import _entries as ledger_entries
-from labeldp.ledger._events import LabelDraw
+from labeldp.ledger import _database as ledger_entries
+from labeldp.ledger._charge import LabelDraw
 from labeldp.ledger._ledger import Ledger, default_ledger
 from labeldp.noise._words import new_run_id
 from labeldp.receipt import Receipt
@@ -303,8 +303,7 @@ def test_default_ledger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def test_clock_going_back_is_harmless(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.set_budget("clicks", "label", 9.0)
     days = iter(range(28, 0, -1))
-    for module in ("_ledger", "_charge"):
-        monkeypatch.setattr(f"labeldp.ledger.{module}.now", lambda: f"2026-01-{next(days):02}T00:00:00+00:00")
+    monkeypatch.setattr("labeldp.ledger._database.now", lambda: f"2026-01-{next(days):02}T00:00:00+00:00")
     first, second = charge(ledger), charge(ledger)
     ledger.settle(first.run_id, "digest")
     found = ledger.find("clicks", "label", "request")
@@ -328,7 +327,7 @@ def kept(ledger: Ledger) -> list[Receipt]:
 @contextlib.contextmanager
 def inside(ledger: Ledger) -> Iterator[Any]:
     """Whoever may write to the database itself: a function of a statement."""
-    with ledger._store.writing({}) as session:
+    with ledger._store.writing() as session:
         yield lambda statement, **values: session._run(statement, **values)
 
 

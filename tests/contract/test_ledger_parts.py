@@ -9,9 +9,9 @@ import pytest
 from tests.contract.test_ledger import charge, execute, inside
 
 from labeldp.errors import LedgerError
-from labeldp.ledger import _entries as ledger_entries
+from labeldp.ledger import _database as ledger_entries
+from labeldp.ledger._database import Session
 from labeldp.ledger._ledger import Ledger, Part
-from labeldp.ledger._session import Session
 from labeldp.noise._words import new_run_id
 
 PARTS = [Part(0, "part-00000.parquet", 10, "a" * 64), Part(1, "part-00001.parquet", 0, "b" * 64)]

@@ -23,9 +23,9 @@ from labeldp.app import stage
 from labeldp.custody._aggregation import aggregate_batches, aggregate_best
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.learn import NoiseCluster, ProportionClassifier
-from labeldp.ledger import _place as ledger_place
+from labeldp.ledger import _database as ledger_place
+from labeldp.ledger._database import LedgerUrl, network_kind, runs_folder
 from labeldp.ledger._ledger import Ledger
-from labeldp.ledger._place import LedgerUrl, network_kind, runs_folder
 from labeldp.tables._evidence import read_noisy
 
 MOUNTS = """\

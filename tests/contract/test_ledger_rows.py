@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 from tests import runs
 
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RowsOverlap
-from labeldp.ledger._charge import Spending, now, opening
-from labeldp.ledger._events import LabelDraw
+from labeldp.ledger._charge import LabelDraw, Spend, Spending
 from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.ledger._run_store import RunStore
-from labeldp.ledger._spend import Spend
 from labeldp.noise._words import new_run_id
 from labeldp.receipt import Receipt
 
@@ -181,7 +179,7 @@ def test_a_row_set_that_cannot_be_trusted_counts_for_every_row(ledger: Ledger, h
 
 def test_the_row_set_is_private_and_on_disk_before_the_charge(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    from labeldp.ledger._session import Session
+    from labeldp.ledger._database import Session
 
     real = Session.append
 
@@ -201,11 +199,11 @@ def test_a_history_with_row_sets_of_the_older_format_counts_its_runs_for_every_r
     run_id = new_run_id()
     data = b'labeldp rows 1\n{"count": 3, "key_id": "", "kind": "integers", "names": "id"}\nb' + bytes(8)
     facts = {"kind": "integers", "count": 3, "names": "id", "digest": hashlib.sha256(data).hexdigest()}
-    with ledger._store.writing(opening()) as session:
+    with ledger._store.writing() as session:
         event = LabelDraw({"law": "rr"}, 1.0).to_dict()
         names = {"dataset": "clicks", "column": "label", "unit": "row", "max_rows_per_unit": 1, "epsilon": 1.0, "delta": 0.0}
         body = Spending(**names, event=event, identity="x", run_id=run_id).body()
-        session.append(body | {"rows": facts, "disjoint": ["0" * 32], "at": now()})
+        session.append(body | {"rows": facts, "disjoint": ["0" * 32]})
     RunStore(ledger.run_dir(run_id)).write("rows.bin", data)
     charge(ledger, np.arange(100, 200))
     assert ledger.spent("clicks", "label") == 2.0
@@ -351,7 +349,7 @@ def test_spent_is_never_less_than_any_row_spent_and_exact_in_one_space(runs: lis
 def test_a_charge_that_fits_in_any_case_reads_no_row_sets(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     budget(ledger, 9.0)
     charge(ledger, np.arange(10))
-    from labeldp.ledger._rows import RowSets
+    from labeldp.ledger._rowset import RowSets
 
     def refuse(*_: object) -> None:
         raise AssertionError

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput, LedgerError
-from labeldp.ledger._integers import IntegerPile, IntegerSet, NumberSet
-from labeldp.ledger._rowset import RowSet, RowSetBuilder
+from labeldp.ledger._rowset import IntegerPile, IntegerSet, NumberSet, RowSet, RowSetBuilder
 
 SECRET = b"\x07" * 32
 

@@ -16,8 +16,8 @@ from tests.contract.test_ledger import charge, kept
 from tests.engines import postgres
 
 from labeldp.errors import InvalidInput, LedgerError, MissingExtra
+from labeldp.ledger._database import LedgerUrl
 from labeldp.ledger._ledger import Ledger
-from labeldp.ledger._place import LedgerUrl
 from labeldp.noise._words import new_run_id
 
 pytestmark = [pytest.mark.engines, pytest.mark.skipif(bool(postgres.why_not()), reason=postgres.why_not())]
@@ -150,7 +150,7 @@ def test_a_server_that_may_lose_charges_is_refused(tmp_path: Path, monkeypatch: 
 
 def test_a_newer_format_is_refused(ledger: Ledger) -> None:
     charge(ledger)
-    with ledger._store.writing({}) as session:
+    with ledger._store.writing() as session:
         session.query("UPDATE labeldp_format SET version = 99")
     with pytest.raises(LedgerError, match="format 99"):
         ledger.runs()

@@ -28,8 +28,7 @@ from labeldp.errors import (
     UnrecordedWarning,
     warn,
 )
-from labeldp.ledger._charge import SameRequest
-from labeldp.ledger._events import AggregateDraw, LabelDraw
+from labeldp.ledger._charge import AggregateDraw, LabelDraw, SameRequest
 from labeldp.ledger._ledger import Ledger, RunRecord, Spending, as_ledger
 from labeldp.ledger._rowset import RowSet
 from labeldp.ledger._run_store import RunStore

@@ -22,7 +22,7 @@ from labeldp.errors import InvalidInput, LedgerError, LeftOutWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived, places_of
 from labeldp.laws._base import Array, Law, check_told_apart
-from labeldp.ledger._entries import Part
+from labeldp.ledger._database import Part
 from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._rowset import RowSet
 from labeldp.ledger._run_store import ROWS, RunStore

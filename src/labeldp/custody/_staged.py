@@ -14,7 +14,7 @@ from labeldp.custody._draw import Share
 from labeldp.custody._request import kept_secret
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.laws._base import Law
-from labeldp.ledger._entries import File
+from labeldp.ledger._database import File
 from labeldp.ledger._ledger import Ledger, Part, RunRecord
 from labeldp.ledger._run_store import RunStore
 from labeldp.noise._secrets import SecretHalves

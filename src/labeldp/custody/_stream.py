@@ -22,7 +22,7 @@ from labeldp.custody._staged import Stage, StageTurn
 from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.evidence import NoisyLabels
 from labeldp.laws._base import Array, Law, check_told_apart
-from labeldp.ledger._entries import File
+from labeldp.ledger._database import File
 from labeldp.ledger._ledger import RunRecord
 from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.ledger._run_store import RunStore

@@ -1,28 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One charge: what its entry says, and whether budget, unit and rows allow it; all of it decided while nobody else can write."""
+"""One charge: what its entry says, whether budget, unit and rows allow it, and what counts against whom.
+
+All of it is decided while nobody else can write.
+"""
 
 import json
 import logging
-import os
-import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from labeldp import _validate
 from labeldp._rounding import exact, float_down, float_up
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RowsOverlap
-from labeldp.ledger import _events as events
-from labeldp.ledger._entries import Row, RunRecord, charged, history_of, text
-from labeldp.ledger._rows import RowSets, overlaps
-from labeldp.ledger._rowset import RowSet
+from labeldp.ledger._database import Row, RunRecord, Session, Store, charged, name, run_id_of, text
+from labeldp.ledger._rowset import IdSet, NumberSet, Role, RowSet, RowSets, Space, overlaps
 from labeldp.ledger._run_store import CHARGE, RunStore, unknown_runs
-from labeldp.ledger._session import VERSION, Session, Store
-from labeldp.ledger._spend import Spend
 from labeldp.receipt import Receipt
 
 _log = logging.getLogger("labeldp")
@@ -56,7 +53,7 @@ class Spending:
     epsilon, delta : float
         The unit's total.
     event : mapping
-        What will be done (`labeldp.ledger._events`); an unknown one, or one that costs more than is charged, is refused.
+        What will be done (`LabelDraw.to_dict()`); an unknown one, or one that costs more than is charged, is refused.
     identity : str
         Digest of the public facts that make this the same request as another.
     run_id : str
@@ -103,73 +100,53 @@ class ChargeRequest:
     Attributes
     ----------
     spending : Spending
-    body : dict
-        Its checked facts.
     rows, overlap, known
         As in `Ledger.charge`.
-    budget : Fraction or None
+    budget : float or None
         What the caller declares.
-    total : Fraction
-        The budget where nobody has set one.
+    total : float or None
+        The budget where nobody has set one; None: what is spent now.
+    where : str
+        The ledger, for messages.
     """
 
     spending: Spending
-    body: dict[str, object]
     rows: RowSet | None
     overlap: Literal["charge", "refuse"]
-    budget: Fraction | None
-    total: Fraction
-    known: frozenset[str] | None = None
+    budget: float | None
+    total: float | None
+    known: frozenset[str] | None
+    where: str
 
     def __post_init__(self) -> None:
         if self.overlap not in ("charge", "refuse"):
             raise InvalidInput(f"Expected overlap to be 'charge' or 'refuse', got overlap={self.overlap!r}.")
 
-    @property
-    def dataset(self) -> str:
-        """Its account."""
-        return self.spending.dataset
 
-    @property
-    def column(self) -> str:
-        """Its account."""
-        return self.spending.column
-
-    @property
-    def run_id(self) -> str:
-        """Its run."""
-        return self.spending.run_id
-
-    @property
-    def epsilon(self) -> Fraction:
-        """What it spends, as the decimal number that it shows."""
-        return exact(self.spending.epsilon)
-
-
-def charge(store: Store, sets: RowSets, request: ChargeRequest, where: str) -> Receipt:
+def charge(store: Store, sets: RowSets, request: ChargeRequest) -> Receipt:
     """Write the row set, then the charge, or neither."""
-    if request.rows is not None:
-        sets.keep(request.run_id, request.rows)
-    folder = sets.folder / request.run_id
+    run_id, rows = request.spending.run_id, request.rows
+    body = request.spending.body()
+    # in this order: the row set, what a lost ledger is restored from, the charge; so no charge is without what limits or proves it
+    if rows is not None:
+        sets.keep(run_id, rows)
+        body |= {"rows": rows.facts()}
+    folder = sets.folder / run_id
     try:
-        if not store.exists():
-            require_known(sets.folder, list, where)
+        if not store.exists():  # before it is made: a new ledger knows none of the results beside it
+            require_known(sets.folder, list, request.where)
         if folder.is_dir():
-            RunStore(folder).write(CHARGE, text(request.body | _rows_of(request)).encode())
-        with store.writing(opening()) as session:
-            require_known(sets.folder, session.unknown, where)
-            row = _Decision(session, sets, request, where).append()
+            RunStore(folder).write(CHARGE, text(body).encode())
+        with store.writing() as session:
+            require_known(sets.folder, session.unknown, request.where)
+            row = _Decision(session, sets, request, body).append()
     except (LedgerError, BudgetExceeded):
         if folder.is_dir():
             (folder / CHARGE).unlink(missing_ok=True)
-        if request.rows is not None:
-            sets.forget(request.run_id)
+        if rows is not None:
+            sets.forget(run_id)
         raise
     return charged(row).receipt
-
-
-def _rows_of(request: ChargeRequest) -> dict[str, object]:
-    return {} if request.rows is None else {"rows": request.rows.facts()}
 
 
 def require_known(runs_dir: Path, unknown: Callable[[Sequence[str]], Sequence[str]], where: str) -> None:
@@ -184,49 +161,38 @@ def require_known(runs_dir: Path, unknown: Callable[[Sequence[str]], Sequence[st
 
 
 class _Decision:
-    """A charge that is being decided."""
+    """A charge that is being decided, while nobody else can write."""
 
-    def __init__(self, session: Session, sets: RowSets, request: ChargeRequest, where: str) -> None:
-        self.session, self.sets, self.request, self.where = session, sets, request, where
-        self.balance = session.balance(request.dataset, request.column)
-        self._read: dict[str, RunRecord] | None = None
-        self.of = f"dataset {request.dataset!r}, column {request.column!r}"
+    def __init__(self, session: Session, sets: RowSets, request: ChargeRequest, body: Mapping[str, object]) -> None:
+        self.session, self.sets, self.request, self.body = session, sets, request, body
+        self.dataset, self.column = request.spending.dataset, request.spending.column
+        self.of = f"dataset {self.dataset!r}, column {self.column!r}"
+        self.balance = session.balance(self.dataset, self.column)
 
     def append(self) -> Row:
         """The charge's entry, if it may be written."""
-        request = self.request
-        if self.session.run_rows(request.run_id):
-            raise LedgerError(f"Expected a run id that was never charged, got {request.run_id}. Make one with new_run_id().")
-        self._check_same()
-        self._check_unit()
-        if request.overlap == "refuse":
-            self._check_rows()
-        self._check_budget()
-        row = self.session.append(request.body | _rows_of(request) | {"at": now()})
-        self.balance.apply(row)
-        self.session.keep(self.balance)
-        return row
-
-    @property
-    def _runs(self) -> dict[str, RunRecord]:
-        if self._read is None:
-            self._read = history_of(self.session.rows(self.request.dataset, self.request.column)).runs
-        return self._read
-
-    def _check_same(self) -> None:
-        """Two identical requests at once are one charge: the second one sees the first here, where nobody else can write."""
-        request = self.request
-        if request.known is not None:
-            rows = self.session.request_rows(request.dataset, request.column, str(request.body["identity"]))
-            new = [run_id for run_id in map(run_of, rows) if run_id not in request.known]
-            if new:
+        run_id, known = self.request.spending.run_id, self.request.known
+        if not self.session.unknown([run_id]):
+            raise LedgerError(f"Expected a run id that was never charged, got {run_id}. Make one with new_run_id().")
+        if known is not None:
+            # two identical requests at once are one charge: the second one sees the first here
+            runs = self.session.request_runs(self.dataset, self.column, self.request.spending.identity)
+            if new := [run for run in runs if run not in known]:
                 raise SameRequest(new[-1])
+        self._check_unit()
+        if self.request.overlap == "refuse":
+            self._check_rows()
+        return self.session.extend(self.balance, *self._budget_entry(), self.body)[-1]
+
+    @cached_property
+    def _runs(self) -> dict[str, RunRecord]:
+        return self.session.history(self.dataset, self.column).runs
 
     def _check_unit(self) -> None:
-        unit, other = self.request.body["unit"], self.balance.unit
+        unit, other = self.request.spending.unit, self.balance.unit
         if other not in (None, unit):
             raise LedgerError(
-                f"Expected unit {other!r} for {self.of}, as charged before in {self.where}; got {unit!r}. "
+                f"Expected unit {other!r} for {self.of}, as charged before in {self.request.where}; got {unit!r}. "
                 "Spends of different units cannot be added: use the same unit, and call its column the same (unit_name=)."
             )
 
@@ -237,60 +203,58 @@ class _Decision:
         if found:
             said = "; ".join(f"{what} in run {run}" for run, what in found.items())
             raise RowsOverlap(
-                f"Expected rows of {self.of} that no earlier run in {self.where} covers, got {said}. Nothing was charged. Leave them out, "
-                "or allow it with overlap='charge'."
+                f"Expected rows of {self.of} that no earlier run in {self.request.where} covers, got {said}. Nothing was charged. Leave "
+                "them out, or allow it with overlap='charge'."
             )
 
-    def _covered(self, budget: Fraction) -> Fraction:
-        """What the request's rows have spent so far; the plain sum where already that leaves enough."""
-        balance = self.balance
-        if balance.total == balance.everywhere or balance.total + self.request.epsilon <= budget:
-            return balance.total
-        return Spend(self.sets.load, self._runs.values()).covered(self.request.rows)
-
-    def _check_budget(self) -> None:
-        request, stored = self.request, self.balance.budget
-        if stored is not None and request.budget is not None and stored != request.budget:
-            asked = float(request.budget)
+    def _budget_entry(self) -> list[dict[str, object]]:
+        """The entry that sets the budget, where there is none yet; BudgetExceeded where too little is left."""
+        declared, kept, where = self.request.budget, self.balance.budget, self.request.where
+        epsilon = exact(self.request.spending.epsilon)
+        if kept is not None and declared is not None and kept != exact(declared):
             raise LedgerError(
-                f"Expected budget {float_down(stored)!r} for {self.of}, as kept in {self.where}; got budget={asked!r}. "
-                f"Drop it, or change the kept one {self._by_budget(asked)}."
+                f"Expected budget {float_down(kept)!r} for {self.of}, as kept in {where}; got budget={declared!r}. "
+                f"Drop it, or change the kept one {self._by_budget(declared)}."
             )
-        budget = stored if stored is not None else request.budget if request.budget is not None else request.total
-        covered = self._covered(budget)
-        if not request.epsilon <= budget - covered:
-            left, needed = float_down(max(budget - covered, Fraction(0))), float_up(covered + request.epsilon)
+        first = epsilon if self.request.total is None else exact(self.request.total)
+        budget = kept if kept is not None else first if declared is None else exact(declared)
+        covered = self._covered(epsilon, budget)
+        if not epsilon <= budget - covered:
+            left, needed = float_down(max(budget - covered, Fraction(0))), float_up(covered + epsilon)
             said = (
-                f"Expected epsilon <= {left!r}, which remains of budget {float_down(budget)!r} for {self.of} in {self.where}; "
-                f"got epsilon={float(request.epsilon)!r}. Nothing was charged. Ask for less, or allow more "
+                f"Expected epsilon <= {left!r}, which remains of budget {float_down(budget)!r} for {self.of} in {where}; "
+                f"got epsilon={float(epsilon)!r}. Nothing was charged. Ask for less, or allow more "
             )
             raise BudgetExceeded(
                 f"{said}{self._by_budget(needed)}. Other data need another name (dataset=).",
                 cli=f"{said}with `{self._command(needed)}`. Other data need another name (--dataset); the default is the file's.",
             )
-        if stored is None:
-            self._set_budget(budget)
+        if kept is not None:
+            return []
+        why, amount = ("first charge" if declared is None else "declared"), repr(float_down(budget))
+        level = logging.INFO if declared is not None else logging.WARNING  # nobody chose this one, so it is said aloud
+        said = "The budget of dataset %r, column %r is now %s (%s), kept in %s. `labeldp ledger set-budget` or set_budget changes it."
+        _log.log(level, said, self.dataset, self.column, amount, why, where)
+        return [{"kind": "budget", "dataset": self.dataset, "column": self.column, "budget": amount, "why": why}]
+
+    def _covered(self, epsilon: Fraction, budget: Fraction) -> Fraction:
+        """What the request's rows have spent so far; the plain sum, without a look at row sets, where already that leaves enough."""
+        balance = self.balance
+        if balance.total == balance.everywhere or balance.total + epsilon <= budget:
+            return balance.total
+        return Spend(self.sets.load, self._runs.values()).covered(self.request.rows)
 
     def _by_budget(self, amount: float) -> str:
         """How a budget is set, in Python and on the command line."""
-        return f"with set_budget({self.request.dataset!r}, {self.request.column!r}, {amount!r}), or `{self._command(amount)}`"
+        return f"with set_budget({self.dataset!r}, {self.column!r}, {amount!r}), or `{self._command(amount)}`"
 
     def _command(self, amount: float) -> str:
-        dataset, column = shlex.quote(self.request.dataset), shlex.quote(self.request.column)
+        dataset, column = shlex.quote(self.dataset), shlex.quote(self.column)
         return f"labeldp ledger set-budget --dataset {dataset} --label {column} --budget {amount!r}"
-
-    def _set_budget(self, budget: Fraction) -> None:
-        request = self.request
-        why, amount = ("first charge" if request.budget is None else "declared"), repr(float_down(budget))
-        facts = {"kind": "budget", "dataset": request.dataset, "column": request.column, "budget": amount, "why": why, "at": now()}
-        self.balance.apply(self.session.append(facts))
-        level = logging.INFO if request.budget is not None else logging.WARNING  # nobody chose this one, so it is said aloud
-        said = "The budget of dataset %r, column %r is now %s (%s), kept in %s. `labeldp ledger set-budget` or set_budget changes it."
-        _log.log(level, said, request.dataset, request.column, amount, why, self.where)
 
 
 def _checked_event(event: Mapping[str, object], epsilon: float, delta: float, unit: str) -> dict[str, object]:
-    known = events.from_dict(event)
+    known = event_of(event)
     if not (known.epsilon <= epsilon and known.delta <= delta and known.unit == unit):
         raise InvalidInput(
             f"Expected an event of at most epsilon={epsilon!r}, delta={delta!r} and unit {unit!r}; got one of epsilon={known.epsilon!r}, "
@@ -302,41 +266,237 @@ def _checked_event(event: Mapping[str, object], epsilon: float, delta: float, un
         raise InvalidInput("Expected an event of JSON data with finite numbers, got other types. Pass event.to_dict().") from None
 
 
-def entry_facts(row: Row) -> dict[str, object]:
-    """An entry for people: its facts, and its hash."""
+# Events ----------------------------------------------------------------------------------------------------------------------------
+# What is charged: JSON data, an object whose "event" names the kind, with one member for each field. Compatibility promise: what one
+# release writes, every later release reads with the same meaning; later releases may add kinds and fields. An unknown kind or field is
+# refused, never skipped, so that an old reader cannot report too small a cost.
+
+ROW = "row"
+"""What is protected where no unit is named; so no unit's column may be called that."""
+
+
+class _Single:
+    """One mechanism at work on some rows' labels; its first field says which."""
+
+    kind: ClassVar[str]
+    what: ClassVar[str]
+    """Name of the first field."""
+
+    epsilon: float
+    delta: float
+    unit: str
+    max_rows_per_unit: int
+
+    def __post_init__(self) -> None:
+        mechanism = getattr(self, self.what)
+        if not isinstance(mechanism, Mapping):
+            raise InvalidInput(f"Expected the {self.what} as a mapping, got {type(mechanism).__name__}. Pass {self.what}.to_dict().")
+        if not (isinstance(self.unit, str) and self.unit):
+            raise InvalidInput(f"Expected unit to be 'row' or a column's name, got unit={self.unit!r}.")
+        object.__setattr__(self, self.what, dict(mechanism))
+        object.__setattr__(self, "epsilon", _validate.epsilon(self.epsilon))
+        object.__setattr__(self, "delta", _validate.fraction(delta=self.delta, zero=True))
+        object.__setattr__(self, "max_rows_per_unit", _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1))
+
+    def to_dict(self) -> dict[str, object]:
+        """The event as JSON-ready data."""
+        names = (self.what, "epsilon", "delta", "unit", "max_rows_per_unit")
+        return {"event": self.kind} | {name: getattr(self, name) for name in names} | {self.what: dict(getattr(self, self.what))}
+
+
+@dataclass(frozen=True)
+class LabelDraw(_Single):
+    """Each label of some rows went through a law once.
+
+    Parameters
+    ----------
+    law : mapping
+        The law as JSON data (`Law.to_dict()`), or the laws of a run and how its rows are divided among them.
+    epsilon, delta : float
+        What it costs one unit in total.
+    unit : str
+        "row", or the name of the column that names the person.
+    max_rows_per_unit : int
+        Rows that one unit has at most.
+    """
+
+    kind: ClassVar[str] = "label-draw"
+    what: ClassVar[str] = "law"
+
+    law: Mapping[str, object] = field(hash=False)
+    epsilon: float
+    delta: float = 0.0
+    unit: str = "row"
+    max_rows_per_unit: int = 1
+
+
+@dataclass(frozen=True)
+class AggregateDraw(_Single):
+    """A query about groups of rows was answered once: each row is in one group, so the groups together cost what one of them costs.
+
+    Parameters
+    ----------
+    query : mapping
+        The query as JSON data (`Query.to_dict()`).
+    epsilon, delta : float
+        What it costs one unit in total; it adds to every other event on the same rows' labels.
+    unit : str
+        "row", or the name of the column that names the person.
+    max_rows_per_unit : int
+        Rows that one unit has at most.
+    """
+
+    kind: ClassVar[str] = "aggregate"
+    what: ClassVar[str] = "query"
+
+    query: Mapping[str, object] = field(hash=False)
+    epsilon: float
+    delta: float = 0.0
+    unit: str = "row"
+    max_rows_per_unit: int = 1
+
+
+Event = LabelDraw | AggregateDraw
+
+
+def event_of(data: object) -> Event:
+    """The event that `to_dict` wrote; an unknown kind or field is refused and named."""
+    if not isinstance(data, Mapping):
+        raise InvalidInput(f"Expected an event as a mapping, got {type(data).__name__}. Pass event.to_dict().")
+    kind, facts = data.get("event"), {name: value for name, value in data.items() if name != "event"}
+    if not (isinstance(kind, str) and kind in _KINDS):
+        raise InvalidInput(f"Expected an event of kind {', '.join(_KINDS)}; got {kind!r}. A newer labeldp may know it.")
     try:
-        return {**json.loads(row[2]), "hash": row[3]}
-    except (ValueError, TypeError):
-        raise LedgerError(f"Expected entry {row[0]} of the ledger to be intact, got one that cannot be read. Run `verify`.") from None
+        return _KINDS[kind](**facts)  # the constructor checks each
+    except TypeError:
+        given = ", ".join(map(str, facts))
+        raise InvalidInput(f"Expected the fields of a {kind!r} event, got {given}. A newer labeldp may know them.") from None
 
 
-def run_of(row: Row) -> str:
-    """The run that an entry is about."""
-    return str(entry_facts(row).get("run_id", ""))
+_KINDS: dict[str, Callable[..., Event]] = {cls.kind: cls for cls in (LabelDraw, AggregateDraw)}
 
 
-def opening() -> dict[str, object]:
-    """The first entry of a new ledger."""
-    return {"kind": "open", "ledger": os.urandom(16).hex(), "format": VERSION, "at": now()}
+def per_row_epsilon(epsilon: float, max_rows_per_unit: int) -> float:
+    """Each row's epsilon if a unit of `max_rows_per_unit` rows may spend `epsilon`: rounded down, so that the rows never exceed it."""
+    total, rows = _validate.epsilon(epsilon), _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
+    # as a float and as a decimal: whichever is smaller
+    share = float_down(min(Fraction(total), exact(total)) / rows, binary=True)
+    return _validate.positive(per_row_epsilon=share, fix="The budget is too small to divide; lower max_rows_per_unit.")
 
 
-def now() -> str:
-    """For people to read; order comes from the entry's number, so a clock that goes back does no harm."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+# Who has spent what ----------------------------------------------------------------------------------------------------------------
+# What the most heavily used row has spent: the maximum over rows of the sum over the runs that cover the row, never less.
+#
+# Runs whose ids are of one space (kind and name) are exact, level by level. What is known of one space proves nothing about another, so the
+# maxima of several spaces add; a run without a set, or with one that proves nothing, counts for every row. Where units are named, units and
+# rows are counted side by side, and the larger sum holds: a column of units that changed its meaning cannot hide that rows are the same.
+
+SetOf = Callable[[RunRecord], RowSet | None]
+"""The row set of a run, or None where there is none that can be trusted."""
 
 
-def name(**named: object) -> str:
-    """A name that can be kept and shown."""
-    ((what, value),) = named.items()
-    if not (isinstance(value, str) and value and value.isprintable()):
-        raise InvalidInput(f"Expected {what} as printable text, got {what}={_validate.shown(value)}. Give it a name.")
-    return value
+def epsilon_of(run: RunRecord) -> Fraction:
+    """A run's epsilon, as the decimal number that it is written as."""
+    return exact(run.epsilon)
 
 
-def run_id_of(value: object) -> str:
-    """A run id, checked."""
-    if not (isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value)):
-        raise InvalidInput(
-            f"Expected a run id of 32 hexadecimal digits, got {_validate.shown(value)}. `labeldp ledger history` lists them."
-        )
-    return value
+def delta_of(run: RunRecord) -> Fraction:
+    """A run's delta, as the decimal number that it is written as."""
+    return exact(run.delta)
+
+
+class Spend:
+    """What was spent on the rows of one (dataset, column), run by run.
+
+    Parameters
+    ----------
+    set_of : function of a run
+    runs : iterable of RunRecord
+    cost : function of a run
+        What adds up: `epsilon_of`, or `delta_of`.
+    """
+
+    def __init__(self, set_of: SetOf, runs: Iterable[RunRecord] = (), cost: Callable[[RunRecord], Fraction] = epsilon_of) -> None:
+        self._set_of, self._cost = set_of, cost
+        self._everywhere = Fraction(0)
+        self._spaces: dict[Role, dict[Space, Levels]] = {}
+        for run in runs:
+            self.add(run)
+
+    def add(self, run: RunRecord) -> None:
+        """Count a further run."""
+        rows = self._set_of(run)
+        if rows is None or (ROW if run.unit == ROW else "unit") not in rows.sets:  # what is protected is not known
+            self._everywhere += self._cost(run)
+            return
+        for role, ids in rows.sets.items():
+            self._spaces.setdefault(role, {}).setdefault(ids.space, Levels()).add(self._cost(run), ids.members)
+
+    @property
+    def most(self) -> Fraction:
+        """What the most heavily used row, or unit, has spent."""
+        return self._everywhere + max(map(_most, self._spaces.values()), default=Fraction(0))
+
+    def covered(self, rows: RowSet | None) -> Fraction:
+        """What the most heavily used of these rows has spent; None: of all rows."""
+        protected = "unit" if "unit" in self._spaces else ROW
+        if rows is None or protected not in rows.sets:
+            return self.most
+        found = [_covered(self._spaces[role], ids) for role, ids in rows.sets.items() if role in self._spaces]
+        return self._everywhere + max(found, default=Fraction(0))
+
+    def by_rows(self) -> list[tuple[Fraction, int | None]]:
+        """(spent, number of rows, or units), least first, where one space tells; else what bounds all rows, without a number."""
+        spaces = self._spaces.get("unit", self._spaces.get("row", {}))
+        if len(spaces) != 1 or not _most(spaces) or self._everywhere + _most(spaces) < self.most:
+            return [(self.most, None)]
+        (levels,) = spaces.values()
+        return [(spent + self._everywhere, len(members)) for spent, members in sorted(levels.items())]
+
+
+def _most(spaces: "dict[Space, Levels]") -> Fraction:
+    return sum((levels.most for levels in spaces.values()), Fraction(0))
+
+
+def _covered(spaces: "dict[Space, Levels]", ids: IdSet) -> Fraction:
+    return sum((levels.covered(ids.members) if space == ids.space else levels.most for space, levels in spaces.items()), Fraction(0))
+
+
+class Levels:
+    """A partition of rows by what they have spent."""
+
+    def __init__(self) -> None:
+        self._levels: dict[Fraction, NumberSet] = {}
+
+    @property
+    def most(self) -> Fraction:
+        """The highest level."""
+        return max(self._levels, default=Fraction(0))
+
+    def items(self) -> Iterable[tuple[Fraction, NumberSet]]:
+        """The levels with their rows; none is empty."""
+        return self._levels.items()
+
+    def covered(self, members: NumberSet) -> Fraction:
+        """The highest level that these rows are in."""
+        for spent in sorted(self._levels, reverse=True):
+            if self._levels[spent].shared(members):
+                return spent
+        return Fraction(0)
+
+    def add(self, cost: Fraction, members: NumberSet) -> None:
+        """These rows spend this much more."""
+        made: dict[Fraction, NumberSet] = {}
+        rest = members
+        for spent, rows in self._levels.items():
+            both = rows & members
+            _join(made, spent + cost, both)
+            _join(made, spent, rows - both if len(both) else rows)
+            rest = rest - both if len(both) else rest
+        _join(made, cost, rest)
+        self._levels = made
+
+
+def _join(levels: dict[Fraction, NumberSet], spent: Fraction, rows: NumberSet) -> None:
+    if len(rows):
+        levels[spent] = levels[spent] | rows if spent in levels else rows

@@ -18,19 +18,29 @@ from labeldp._rounding import exact, float_down, float_up
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.evidence import Block
 from labeldp.laws._base import Array
-from labeldp.ledger import _adopt as ledger_adopt
 from labeldp.ledger import _charge as ledger_charge
-from labeldp.ledger._charge import Spending, name, now, opening, run_id_of
-from labeldp.ledger._check import Witnesses, check_drawn, problems
-from labeldp.ledger._entries import File, History, Part, RunRecord, history_of, parts_digest
-from labeldp.ledger._entries import text as entry_text
-from labeldp.ledger._place import LedgerUrl, location_of, runs_folder
-from labeldp.ledger._rows import RowSets
-from labeldp.ledger._rowset import RowSet, RowSetBuilder
+from labeldp.ledger import _check as ledger_check
+from labeldp.ledger._charge import ChargeRequest, Spend, Spending, delta_of
+from labeldp.ledger._check import Witnesses
+from labeldp.ledger._database import (
+    File,
+    History,
+    LedgerUrl,
+    Part,
+    RunRecord,
+    Session,
+    SqliteStore,
+    Store,
+    entry_facts,
+    location_of,
+    name,
+    parts_digest,
+    run_id_of,
+    runs_folder,
+    text,
+)
+from labeldp.ledger._rowset import RowSet, RowSetBuilder, RowSets
 from labeldp.ledger._run_store import RunStore
-from labeldp.ledger._session import Session, Store
-from labeldp.ledger._spend import Spend, delta_of
-from labeldp.ledger._sqlite import SqliteStore
 from labeldp.noise._secrets import KeySource
 from labeldp.receipt import Receipt
 
@@ -107,12 +117,9 @@ class Ledger:
         Receipt
             On disk when this returns, and so is the row set. BudgetExceeded or LedgerError (RowsOverlap): nothing was written.
         """
-        body = spending.body()
-        declared = None if self.budget is None else exact(self.budget)
-        budget = exact(spending.epsilon if total is None else total)
         names = None if known is None else frozenset(known)
-        request = ledger_charge.ChargeRequest(spending, body, rows, overlap, declared, budget, names)
-        return ledger_charge.charge(self._store, self._sets, request, str(self.location))
+        request = ChargeRequest(spending, rows, overlap, self.budget, total, names, str(self.location))
+        return ledger_charge.charge(self._store, self._sets, request)
 
     def intend(self, run_id: str, parts: Iterable[File], drawn: Mapping[str, str] | None = None) -> None:
         """Write down the files of a run's result, in order, before any of them gets its final name.
@@ -122,7 +129,7 @@ class Ledger:
         """
         listed = [Part(number, part.name, part.rows, part.sha256) for number, part in enumerate(parts)]
         facts: dict[str, object] = {"count": len(listed), "digest": parts_digest(listed)}
-        with self._store.writing(opening()) as session:
+        with self._store.writing() as session:
             account, run = self._run(session, run_id, "announce parts of")
             if account.parts.get(run_id) == (facts["count"], facts["digest"]):
                 return
@@ -132,7 +139,7 @@ class Ledger:
                 )
             session.replace_parts(run_id, listed)
             names = {"run_id": run_id, "dataset": run.dataset, "column": run.column}
-            session.append({"kind": "parts", **names, **facts, **({"drawn": dict(drawn)} if drawn else {}), "at": now()})
+            session.append({"kind": "parts", **names, **facts, **({"drawn": dict(drawn)} if drawn else {})})
 
     def settle(self, run_id: str, artefact: str) -> None:
         """Write down that a run's result is complete; `artefact` is the digest of the public result. Again with the same: no effect."""
@@ -166,33 +173,32 @@ class Ledger:
         LedgerError
             Some folder says nothing, and neither was it said; nothing was written.
         """
-        said = ledger_adopt.stated(dataset, column, epsilon)
-        with self._store.writing(opening()) as session:
-            return ledger_adopt.adopt(session, self.runs_dir, said, str(self.location))
+        said = ledger_check.stated(dataset, column, epsilon)
+        with self._store.writing() as session:
+            return ledger_check.adopt(session, self.runs_dir, said, str(self.location))
 
     def set_budget(self, dataset: str, column: str, budget: float) -> None:
         """Set the budget of a (dataset, column), higher or lower. The change is part of the history."""
         facts = {"dataset": name(dataset=dataset), "column": name(column=column)}
         amount = repr(_validate.positive(budget=budget, fix="Pass the total epsilon to allow."))
-        with self._store.writing(opening()) as session:
+        with self._store.writing() as session:
             balance = session.balance(dataset, column)
             if balance.budget != Fraction(amount):
-                balance.apply(session.append({"kind": "budget", **facts, "budget": amount, "why": "set", "at": now()}))
-                session.keep(balance)
+                session.extend(balance, {"kind": "budget", **facts, "budget": amount, "why": "set"})
 
     def _close(self, run_id: str, kind: str, facts: dict[str, object]) -> None:
         state = {"settle": "settled", "abandon": "abandoned"}[kind]
-        with self._store.writing(opening()) as session:
+        with self._store.writing() as session:
             _, run = self._run(session, run_id, kind)
             if run.state == state and facts.get("artefact", run.artefact) == run.artefact:
                 return
             if run.state != "charged":
                 raise LedgerError(f"Expected run {run_id} to be charged, got one that is {run.state} already; it cannot be {state}.")
             names = {"run_id": run_id, "dataset": run.dataset, "column": run.column}
-            session.append({"kind": kind, **names, **facts, "at": now()})
+            session.append({"kind": kind, **names, **facts})
 
     def _run(self, session: Session, run_id: str, what: str) -> tuple[History, RunRecord]:
-        account = history_of(session.run_rows(run_id_of(run_id)))
+        account = session.run(run_id_of(run_id))
         if run_id not in account.runs:
             raise LedgerError(f"Expected a charged run to {what}, got run id {run_id}, which {self.location} does not know.")
         return account, account.runs[run_id]
@@ -205,28 +211,24 @@ class Ledger:
 
     def find(self, dataset: str, column: str, identity: str) -> RunRecord | None:
         """The latest run of this request that is settled, or charged and can be picked up again."""
-        if not self._store.exists():
-            return None
         with self._store.reading() as session:
-            for row in reversed(session.request_rows(dataset, column, identity)):
-                _, run = self._run(session, ledger_charge.run_of(row), "find")
+            if session is None:
+                return None
+            for run_id in reversed(session.request_runs(dataset, column, identity)):
+                _, run = self._run(session, run_id, "find")
                 if run.state == "settled" or (run.state == "charged" and run.repeatable):
                     return run
         return None
 
     def runs(self, dataset: str | None = None, column: str | None = None) -> list[RunRecord]:
         """The runs in the order of their charges."""
-        if not self._store.exists():
-            return []
         with self._store.reading() as session:
-            return list(history_of(session.rows(dataset, column, after=1)).runs.values())
+            return [] if session is None else list(session.history(dataset, column).runs.values())
 
     def run(self, run_id: str) -> RunRecord | None:
         """One run; None where this ledger does not know it."""
-        if not self._store.exists():
-            return None
         with self._store.reading() as session:
-            return history_of(session.run_rows(run_id_of(run_id))).runs.get(run_id)
+            return None if session is None else session.run(run_id_of(run_id)).runs.get(run_id)
 
     def looked_up(self, receipt: Receipt) -> Receipt:
         """The receipt, `recorded` if and only if its charge is in this ledger.
@@ -241,7 +243,7 @@ class Ledger:
             return replace(receipt, recorded=False)
         if run.adopted:
             receipt = replace(receipt, ledger_head=run.receipt.ledger_head, charged_at=run.receipt.charged_at)
-        same = entry_text(receipt.event) == entry_text(run.event)
+        same = text(receipt.event) == text(run.event)
         if not same or replace(receipt, recorded=True, secure=run.receipt.secure) != run.receipt:
             raise LedgerError(
                 f"Expected the receipt of run {receipt.run_id} as {self.location} has it, got another one, changed after the charge. "
@@ -266,7 +268,7 @@ class Ledger:
         """
         run = self.run(block.receipt.run_id)
         if run is not None:
-            check_drawn(run, RunStore(self.run_dir(run.run_id)), block, ids)
+            ledger_check.check_drawn(run, RunStore(self.run_dir(run.run_id)), block, ids)
 
     def spent(self, dataset: str, column: str) -> float:
         """Epsilon spent on a (dataset, column) by the row, or unit, in the most runs; added exactly, rounded up.
@@ -314,24 +316,19 @@ class Ledger:
 
     def parts(self, run_id: str) -> list[Part]:
         """The files that `intend` announced for a run, by number."""
-        if not self._store.exists():
-            return []
         with self._store.reading() as session:
-            return [part for _, part in session.parts(run_id_of(run_id))]
+            return [] if session is None else [part for _, part in session.parts(run_id_of(run_id))]
 
     def history(self) -> list[dict[str, object]]:
         """Every entry from the first: its facts, and its hash under "hash"."""
-        if not self._store.exists():
-            return []
         with self._store.reading() as session:
-            return [ledger_charge.entry_facts(row) for row in session.rows()]
+            return [] if session is None else [entry_facts(row) for row in session.rows()]
 
     def head(self) -> tuple[int, str]:
         """Number and hash of the last entry, which stand for the whole history: an anchor, if they are kept elsewhere."""
-        self._check_exists()
         with self._store.reading() as session:
-            last = session.rows()[-1:]
-        return (last[0][0], last[0][3]) if last else (0, "")
+            last = self._present(session).last()
+        return (0, "") if last is None else (last[0], last[3])
 
     def verify(
         self, receipts: Iterable[Receipt] = (), *, anchors: Iterable[tuple[int, str]] = (), outputs: Mapping[str, str] | None = None
@@ -347,10 +344,10 @@ class Ledger:
         outputs : mapping of run id to str, optional
             Digests of outputs, as their manifests name them: each must be what its run was settled with.
         """
-        self._check_exists()
         kept = Witnesses(list(receipts), dict(outputs or {}), list(anchors))
         with self._store.reading() as session:
-            return problems(session.rows(), self._sets, session.parts(), session.balances(), kept)
+            whole = self._present(session)
+            return ledger_check.problems(whole.rows(), self._sets, whole.parts(), whole.balances(), kept)
 
     # Rows and folders --------------------------------------------------------------------------------------------------------------
 
@@ -377,7 +374,8 @@ class Ledger:
 
     @property
     def _place(self) -> Path | LedgerUrl:
-        return location_of(self.location)
+        assert not isinstance(self.location, str)  # made a path or a URL when the ledger was
+        return self.location
 
     @property
     def _sets(self) -> RowSets:
@@ -385,26 +383,26 @@ class Ledger:
 
     @property
     def _store(self) -> Store:
-        if isinstance(self._place, Path):
-            return SqliteStore(self._place)
+        place = self._place
+        if isinstance(place, Path):
+            return SqliteStore(place)
         from labeldp.ledger._postgres import PostgresStore
 
-        return PostgresStore(self._place)
+        return PostgresStore(place)
 
-    def _check_exists(self) -> None:
-        if not self._store.exists():
+    def _present(self, session: Session | None) -> Session:
+        if session is None:
             lack = "no such file" if isinstance(self.location, Path) else "a database with no ledger in it"
             raise LedgerError(f"Expected a ledger at {self.location}, got {lack}. Check where it is.")
+        return session
 
     def _spend(self, account: History) -> Spend:
         return Spend(self._sets.load, account.runs.values())
 
     def _read(self, dataset: str, column: str) -> History:
         names = name(dataset=dataset), name(column=column)
-        if not self._store.exists():
-            return History()
         with self._store.reading() as session:
-            return history_of(session.rows(*names))
+            return History() if session is None else session.history(*names)
 
 
 def default_ledger() -> Ledger:

@@ -8,13 +8,12 @@ Driver: psycopg, through SQLAlchemy's core. A connection is made for each call, 
 import contextlib
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from labeldp.errors import InvalidInput, LedgerError, MissingExtra
-from labeldp.ledger._place import LedgerUrl
-from labeldp.ledger._session import DERIVED, VERSION, Session
+from labeldp.ledger._database import DERIVED, VERSION, LedgerUrl, Session, opening
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -77,14 +76,13 @@ class PostgresStore:
             return self._checked(session) is not None
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[Session]:
+    def reading(self) -> Iterator[Session | None]:
         """One consistent view."""
         with self._view() as session:
-            self._checked(session)
-            yield session
+            yield None if self._checked(session) is None else session
 
     @contextlib.contextmanager
-    def writing(self, opening: Mapping[str, object]) -> Iterator[Session]:
+    def writing(self) -> Iterator[Session]:
         """The only writer of all machines; what was appended is on the server's disk when the block ends."""
         with _errors(self.url), _engine(self.url).connect() as connection:
             session = PostgresSession(connection.execution_options(isolation_level="READ COMMITTED"))
@@ -92,7 +90,7 @@ class PostgresStore:
                 if version is not None:
                     yield session
                     return
-                self._create(session, opening)
+                self._create(session)
             with self._locked(session):
                 yield session
 
@@ -120,11 +118,11 @@ class PostgresStore:
             raise LedgerError(f"Expected a server with fsync on, got one that may lose charges at {self.url}. Nothing was written.")
         return version
 
-    def _create(self, session: PostgresSession, opening: Mapping[str, object]) -> None:
+    def _create(self, session: PostgresSession) -> None:
         made = _ENTRIES.format(prefix=_PREFIX, version=VERSION) + DERIVED.format(prefix=_PREFIX)
         for statement in filter(str.strip, made.split(";")):
             session.query(statement)
-        session.append(opening)
+        session.append(opening())
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,0 +1,733 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger's database: entries in a hash chain, the accounts and runs that follow from them, and the SQLite file that holds them.
+
+An entry is canonical JSON with a number, a kind ("open", "budget", "charge", "parts", "settle", "abandon"), a time and the kind's facts.
+Its hash covers its text and the hash of the entry before, so that the last hash, the head, stands for the whole history.
+
+Epsilon is kept as the shortest decimal text of its float and added as that decimal number: three charges of 0.1 are exactly 0.3. Laws
+keep to the float and to the decimal (`labeldp.laws._exact.exp_floor`), so the sums are exact; comparisons with a budget have no tolerance.
+
+A store opens sessions: `reading` (one consistent view) and `writing` (the only writer; all of it is on disk when the block ends, or
+nothing). The tables `parts` and `accounts` follow from the entries: parts have their digest in the chain, accounts are a shortcut that
+is dropped where it does not end at an entry of the chain. `labeldp.ledger._postgres` is the same for teams.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import re
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+import platformdirs
+
+from labeldp import _validate
+from labeldp._files import sync
+from labeldp.errors import InvalidInput, LedgerError
+from labeldp.receipt import Receipt
+
+VERSION: Final = 2
+"""Of the tables; a ledger of another one is refused."""
+
+GENESIS = "0" * 64
+"""What stands for the hash of the entry before the first."""
+
+Row = tuple[int, str, str, str]
+"""seq, hash of the entry before, text, hash."""
+
+State = Literal["charged", "settled", "abandoned"]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One charge and what became of it.
+
+    Attributes
+    ----------
+    run_id, identity, dataset, column, unit : str
+        `identity` is the digest of the public facts that make two requests the same request.
+    max_rows_per_unit : int
+    epsilon, delta : float
+    event : mapping
+        What was done, as JSON data.
+    state : str
+        "charged" (spent, not finished), "settled" (finished; `artefact` is its digest) or "abandoned" (given up; spent all the same).
+    artefact : str
+        Digest of the public result, "" until settled.
+    charged_at, settled_at : str
+        ISO 8601, UTC; `settled_at` also tells when a run was abandoned; "" before.
+    repeatable : bool
+        False where a crashed run cannot be picked up again.
+    receipt : Receipt
+    rows : mapping, optional
+        Facts of the run's row set, with its digest (`labeldp.ledger._rowset.RowSet.facts`); None: it counts for every row.
+    drawn : mapping of str to str
+        For each stage that was announced: the digest of what was drawn, which tells copies in any format or order.
+    adopted : bool
+        The charge was written again after the ledger was lost or set back: receipts from before name another history.
+    """
+
+    run_id: str
+    identity: str
+    dataset: str
+    column: str
+    unit: str
+    max_rows_per_unit: int
+    epsilon: float
+    delta: float
+    event: Mapping[str, object] = field(hash=False)
+    state: State
+    artefact: str
+    charged_at: str
+    settled_at: str
+    repeatable: bool
+    receipt: Receipt
+    rows: Mapping[str, object] | None = field(default=None, hash=False)
+    drawn: Mapping[str, str] = field(default_factory=dict, hash=False)
+    adopted: bool = False
+
+
+class File(Protocol):
+    """A file with its name, number of rows and SHA-256."""
+
+    @property
+    def name(self) -> str:
+        """Without its folder."""
+
+    @property
+    def rows(self) -> int:
+        """Of the table."""
+
+    @property
+    def sha256(self) -> str:
+        """Hexadecimal."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file of a run's result, as it was announced before it got its final name.
+
+    Attributes
+    ----------
+    number : int
+        Of the partition, from 0.
+    name : str
+        Of the file, without its folder.
+    rows : int
+    sha256 : str
+        Of the file.
+    """
+
+    number: int
+    name: str
+    rows: int
+    sha256: str
+
+
+def parts_digest(parts: Iterable[Part]) -> str:
+    """SHA-256 of all parts in order of their numbers."""
+    listed = [[part.number, part.name, part.rows, part.sha256] for part in sorted(parts, key=lambda part: part.number)]
+    return hashlib.sha256(json.dumps(listed, separators=(",", ":")).encode()).hexdigest()
+
+
+@dataclass
+class History:
+    """What the entries of one (dataset, column) say."""
+
+    budget: Fraction | None = None
+    runs: dict[str, RunRecord] = field(default_factory=dict)
+    parts: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Of each run with announced parts: their count and digest."""
+
+
+@dataclass
+class Balance:
+    """What a charge needs to know of a (dataset, column), up to entry `seq` with the hash `head`.
+
+    `total` is the sum over all runs, an upper bound of what any row has spent; `everywhere` the sum over those that count for every row,
+    a lower bound.
+    """
+
+    dataset: str
+    column: str
+    seq: int = 0
+    head: str = ""
+    budget: Fraction | None = None
+    unit: str | None = None
+    total: Fraction = Fraction(0)
+    everywhere: Fraction = Fraction(0)
+    runs: int = 0
+
+    def apply(self, row: Row) -> None:
+        """Read the next entry of the account."""
+        try:
+            body: dict[str, Any] = json.loads(row[2])
+            if body["kind"] == "budget":
+                self.budget = Fraction(body["budget"])
+            elif body["kind"] == "charge":
+                _charged(body, row[3])
+                self.unit, self.runs = body["unit"], self.runs + 1
+                self.total += Fraction(body["epsilon"])
+                self.everywhere += Fraction(body["epsilon"]) if body.get("rows") is None else 0
+            elif body["kind"] not in ("settle", "abandon", "parts"):
+                raise ValueError(body["kind"])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise _unreadable(row) from None
+        self.seq, self.head = row[0], row[3]
+
+    def to_text(self) -> str:
+        """What is kept of it besides its names and where it ends."""
+        sums = {"budget": None if self.budget is None else str(self.budget), "total": str(self.total), "everywhere": str(self.everywhere)}
+        return text({**sums, "unit": self.unit, "runs": self.runs})
+
+    @classmethod
+    def from_text(cls, dataset: str, column: str, seq: int, head: str, facts: str) -> "Balance":
+        """What `to_text` wrote; anything else is an account that starts again."""
+        try:
+            data: dict[str, Any] = json.loads(facts)
+            budget = None if data["budget"] is None else Fraction(data["budget"])
+            total, everywhere = Fraction(data["total"]), Fraction(data["everywhere"])
+            return cls(dataset, column, int(seq), head, budget, data["unit"], total, everywhere, int(data["runs"]))
+        except (ValueError, KeyError, TypeError, ZeroDivisionError):
+            return cls(dataset, column)
+
+
+def text(body: Mapping[str, object]) -> str:
+    """The canonical JSON of an entry: what is hashed and stored."""
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def entry_hash(previous: str, body: str) -> str:
+    """SHA-256 of the previous hash, a line feed and the entry's text."""
+    return hashlib.sha256(f"{previous}\n{body}".encode()).hexdigest()
+
+
+def entry_facts(row: Row) -> dict[str, object]:
+    """An entry for people: its facts, and its hash."""
+    try:
+        return {**json.loads(row[2]), "hash": row[3]}
+    except (ValueError, TypeError):
+        raise _unreadable(row) from None
+
+
+def now() -> str:
+    """For people to read; order comes from the entry's number, so a clock that goes back does no harm."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def name(**named: object) -> str:
+    """A name that can be kept and shown."""
+    ((what, value),) = named.items()
+    if not (isinstance(value, str) and value and value.isprintable()):
+        raise InvalidInput(f"Expected {what} as printable text, got {what}={_validate.shown(value)}. Give it a name.")
+    return value
+
+
+def run_id_of(value: object) -> str:
+    """A run id, checked."""
+    if not (isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value)):
+        raise InvalidInput(
+            f"Expected a run id of 32 hexadecimal digits, got {_validate.shown(value)}. `labeldp ledger history` lists them."
+        )
+    return value
+
+
+def history_of(rows: Iterable[Row]) -> History:
+    """Read the entries of one (dataset, column), in order."""
+    account = History()
+    for row in rows:
+        try:
+            apply(account, row)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise _unreadable(row) from None
+    return account
+
+
+def _unreadable(row: Row) -> LedgerError:
+    return LedgerError(f"Expected entry {row[0]} of the ledger to be intact, got one that cannot be read. Run `verify`.")
+
+
+def apply(account: History, row: Row) -> None:
+    """Read the next entry."""
+    body: dict[str, Any] = json.loads(row[2])
+    match body["kind"]:
+        case "budget":
+            account.budget = Fraction(body["budget"])
+        case "charge":
+            account.runs[body["run_id"]] = _charged(body, row[3])
+        case "parts":
+            run = account.runs[body["run_id"]]
+            account.parts[run.run_id] = (int(body["count"]), str(body["digest"]))
+            account.runs[run.run_id] = replace(run, drawn={**run.drawn, **body.get("drawn", {})})
+        case "settle":
+            _close(account, body, "settled", body["artefact"])
+        case "abandon":
+            _close(account, body, "abandoned", "")
+        case kind:
+            raise ValueError(kind)
+
+
+def charged(row: Row) -> RunRecord:
+    """The run of a charge's entry."""
+    return _charged(json.loads(row[2]), row[3])
+
+
+def _charged(body: Mapping[str, Any], head: str) -> RunRecord:
+    facts = {name: body[name] for name in ("run_id", "dataset", "column", "unit", "max_rows_per_unit", "event")}
+    spend: dict[str, Any] = {"epsilon": float(body["epsilon"]), "delta": float(body["delta"])}
+    receipt = Receipt(**facts, **spend, recorded=True, ledger_head=head, charged_at=body["at"])
+    return RunRecord(
+        **facts,
+        **spend,
+        identity=body["identity"],
+        state="charged",
+        artefact="",
+        charged_at=body["at"],
+        settled_at="",
+        repeatable=body["repeatable"],
+        receipt=receipt,
+        adopted=body.get("adopted") is True,
+        rows=None if body.get("rows") is None else {**body["rows"], "digest": str(body["rows"]["digest"])},
+    )
+
+
+def _close(account: History, body: Mapping[str, Any], state: State, artefact: str) -> None:
+    run = account.runs[body["run_id"]]
+    account.runs[run.run_id] = RunRecord(**{**vars(run), "state": state, "artefact": artefact, "settled_at": body["at"]})
+
+
+# What the database is asked --------------------------------------------------------------------------------------------------------
+
+
+class Session(ABC):
+    """An open transaction on a ledger's database."""
+
+    prefix = ""
+    """Of the tables' names."""
+    each = ""
+    """The SQL table with the column `value` of the texts in a JSON list, the parameter :texts."""
+
+    @abstractmethod
+    def query(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
+        """Run a statement with :named values; its rows, if it has any."""
+
+    @abstractmethod
+    def fact(self, name: str) -> str:
+        """The SQL expression for a fact in an entry's text, of the form that the index has."""
+
+    # Entries ------------------------------------------------------------------------------------------------------------------------
+
+    def rows(self, dataset: str | None = None, column: str | None = None, after: int = 0) -> list[Row]:
+        """The entries behind entry `after`, in order: of a data set, a column or both; for neither all of them, the opening one too."""
+        given = {name: value for name, value in (("dataset", dataset), ("column", column)) if value is not None}
+        where = "".join(f" AND {self.fact(name)} = :{name}" for name in given)
+        return self._entries(f"seq > :after{where} ORDER BY seq", after=after, **given)
+
+    def history(self, dataset: str | None = None, column: str | None = None) -> History:
+        """What the entries of a data set, a column or both say; for neither all of them."""
+        # the opening entry is of no account, and is left out where all are read
+        return history_of(self.rows(dataset, column, after=int(dataset is None and column is None)))
+
+    def run(self, run_id: str) -> History:
+        """What the entries of one run say."""
+        return history_of(self._entries(f"{self.fact('run_id')} = :run_id ORDER BY seq", run_id=run_id))
+
+    def request_runs(self, dataset: str, column: str, identity: str) -> list[str]:
+        """The runs that were charged for one request, in the order of their charges."""
+        where = " AND ".join(f"{self.fact(name)} = :{name}" for name in ("dataset", "column", "identity"))
+        rows = self._entries(f"{where} ORDER BY seq", dataset=dataset, column=column, identity=identity)
+        return [str(entry_facts(row).get("run_id", "")) for row in rows]
+
+    def unknown(self, run_ids: Sequence[str]) -> list[str]:
+        """Which of these runs no entry is about."""
+        known = f"SELECT 1 FROM {{entries}} WHERE {self.fact('run_id')} = value"
+        found = self._run(f"SELECT value FROM {self.each} WHERE NOT EXISTS ({known})", texts=json.dumps(list(run_ids)))
+        return [str(row[0]) for row in found]
+
+    def last(self) -> Row | None:
+        """The last entry, or None in an empty ledger."""
+        return next(iter(self._entries("seq = (SELECT MAX(seq) FROM {entries})")), None)
+
+    def append(self, body: Mapping[str, object]) -> Row:
+        """Add an entry behind the last one, with its number and the time."""
+        last = self.last()
+        seq, head = (0, GENESIS) if last is None else (last[0], last[3])
+        if last is not None and entry_hash(last[1], last[2]) != head:  # nobody may build on a history that was rewritten
+            raise LedgerError(f"Expected the ledger's last entry, {seq}, to have its hash; it was rewritten. Run `verify`.")
+        written = text({"seq": seq + 1, "at": now(), **body})
+        new = (seq + 1, head, written, entry_hash(head, written))
+        names = dict(zip(("seq", "previous", "body", "hash"), new, strict=True))
+        self._run("INSERT INTO {entries} (seq, previous, body, hash) VALUES (:seq, :previous, :body, :hash)", **names)
+        return new
+
+    def extend(self, balance: Balance, *bodies: Mapping[str, object]) -> list[Row]:
+        """Add entries of one account, and write down what it stands at after them."""
+        added = [self.append(body) for body in bodies]
+        for row in added:
+            balance.apply(row)
+        self.keep(balance)
+        return added
+
+    def _entries(self, where: str, **values: object) -> list[Row]:
+        found = self._run(f"SELECT seq, previous, body, hash FROM {{entries}} WHERE {where}", **values)
+        return [(int(seq), previous, body, head) for seq, previous, body, head in found]
+
+    # What accounts stand at ---------------------------------------------------------------------------------------------------------
+
+    def balance(self, dataset: str, column: str) -> Balance:
+        """What the entries of a (dataset, column) add up to: from where it was last written down, or else from the start."""
+        where = "dataset = :dataset AND label = :label"
+        found = self._run(f"SELECT dataset, label, seq, head, facts FROM {{accounts}} WHERE {where}", dataset=dataset, label=column)
+        kept = Balance.from_text(*found[0]) if found else Balance(dataset, column)
+        where = " AND ".join(f"{self.fact(name)} = :{name}" for name in ("dataset", "column"))
+        ends_at = self._entries(f"seq = :seq AND {where}", seq=kept.seq, dataset=dataset, column=column) if kept.seq else []
+        if not ends_at or ends_at[0][3] != kept.head:  # it ends at no entry of this account: it was forged, or the ledger set back
+            kept = Balance(dataset, column)
+        for row in self.rows(dataset, column, after=kept.seq):
+            kept.apply(row)
+        return kept
+
+    def keep(self, balance: Balance) -> None:
+        """Write down what an account stands at."""
+        self._run(
+            "INSERT INTO {accounts} (dataset, label, seq, head, facts) VALUES (:dataset, :label, :seq, :head, :facts) "
+            "ON CONFLICT (dataset, label) DO UPDATE SET seq = excluded.seq, head = excluded.head, facts = excluded.facts",
+            dataset=balance.dataset,
+            label=balance.column,
+            seq=balance.seq,
+            head=balance.head,
+            facts=balance.to_text(),
+        )
+
+    def balances(self) -> list[Balance]:
+        """All that is written down."""
+        found = self._run("SELECT dataset, label, seq, head, facts FROM {accounts}")
+        return [Balance.from_text(*row) for row in found]
+
+    # Parts --------------------------------------------------------------------------------------------------------------------------
+
+    def parts(self, run_id: str | None = None) -> list[tuple[str, Part]]:
+        """(run id, part) of one run, or of all, by number."""
+        where, values = ("", {}) if run_id is None else (" WHERE run_id = :run_id", {"run_id": run_id})
+        found = self._run(f"SELECT run_id, number, name, n_rows, sha256 FROM {{parts}}{where} ORDER BY run_id, number", **values)
+        return [(row[0], Part(*row[1:])) for row in found]
+
+    def replace_parts(self, run_id: str, parts: Iterable[Part]) -> None:
+        """Keep these parts of a run and no others."""
+        self._run("DELETE FROM {parts} WHERE run_id = :run_id", run_id=run_id)
+        for part in parts:
+            self._run(
+                "INSERT INTO {parts} (run_id, number, name, n_rows, sha256) VALUES (:run_id, :number, :name, :n_rows, :sha256)",
+                run_id=run_id,
+                number=part.number,
+                name=part.name,
+                n_rows=part.rows,
+                sha256=part.sha256,
+            )
+
+    def _run(self, statement: str, **values: object) -> Sequence[tuple[Any, ...]]:
+        tables = {name: self.prefix + name for name in ("entries", "accounts", "parts")}
+        return self.query(statement.format(**tables), **values)
+
+
+class Store(Protocol):
+    """Where a ledger's database is, and how it is opened."""
+
+    def exists(self) -> bool:
+        """Whether there is a ledger; one that cannot be reached is an error."""
+
+    def reading(self) -> AbstractContextManager[Session | None]:
+        """One consistent view; None where there is no ledger."""
+
+    def writing(self) -> AbstractContextManager[Session]:
+        """The only writer; a missing ledger is made, with its opening entry."""
+
+
+def opening() -> dict[str, object]:
+    """The first entry of a new ledger, which tells it from every other one."""
+    return {"kind": "open", "ledger": os.urandom(16).hex(), "format": VERSION}
+
+
+DERIVED = """
+CREATE TABLE {prefix}parts (
+    run_id TEXT NOT NULL,
+    number BIGINT NOT NULL,
+    name TEXT NOT NULL,
+    n_rows BIGINT NOT NULL,
+    sha256 TEXT NOT NULL,
+    PRIMARY KEY (run_id, number)
+);
+CREATE TABLE {prefix}accounts (
+    dataset TEXT NOT NULL,
+    label TEXT NOT NULL,
+    seq BIGINT NOT NULL,
+    head TEXT NOT NULL,
+    facts TEXT NOT NULL,
+    PRIMARY KEY (dataset, label)
+);
+"""
+"""The tables besides the entries, which follow from them."""
+
+
+# The ledger in a file --------------------------------------------------------------------------------------------------------------
+
+
+_APPLICATION = 0x6C44502F  # marks the file as ours among SQLite files
+_WAIT_SECONDS = 120
+
+_ENTRIES = """
+CREATE TABLE entries (
+    seq INTEGER PRIMARY KEY,
+    previous TEXT NOT NULL,
+    body TEXT NOT NULL,
+    hash TEXT NOT NULL UNIQUE
+);
+CREATE INDEX entries_account ON entries (json_extract(body, '$.dataset'), json_extract(body, '$.column'));
+CREATE INDEX entries_run ON entries (json_extract(body, '$.run_id'));
+"""
+# the indexes look into the text that is hashed, so that there is no second copy of a fact that could be changed unseen
+
+
+class SqliteSession(Session):
+    """A transaction on a ledger file."""
+
+    each = "json_each(:texts)"
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+
+    def query(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
+        """Run a statement."""
+        return self.connection.execute(statement, values).fetchall()
+
+    def fact(self, name: str) -> str:
+        """A fact in an entry's text."""
+        return f"json_extract(body, '$.{name}')"
+
+
+@dataclass(frozen=True)
+class SqliteStore:
+    """The ledger in a file of this machine."""
+
+    path: Path
+
+    def exists(self) -> bool:
+        """Whether there is such a file; a folder that cannot be looked into is an error, not an absent ledger."""
+        with _errors(self.path):
+            return self.path.exists()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Session | None]:
+        """A connection to the ledger, in one consistent read."""
+        with _errors(self.path):
+            if not self.path.exists():
+                yield None
+                return
+            with contextlib.closing(_connect(self.path)) as connection:
+                connection.execute("BEGIN")
+                yield SqliteSession(connection)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Session]:
+        """A connection that holds the only write lock."""
+        first = opening()  # before any lock: entropy may have to be waited for
+        with _errors(self.path):
+            check_local(self.path)
+            if not self.path.exists():
+                _create(self.path, first)
+            with contextlib.closing(_connect(self.path)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield SqliteSession(connection)
+                except BaseException:
+                    connection.execute("ROLLBACK")
+                    raise
+                connection.execute("COMMIT")
+
+
+@contextlib.contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise LedgerError(f"Expected a labeldp ledger that can be read and written at {path}, got: {error}. Nothing was written.") from None
+    except OSError as error:
+        raise LedgerError(f"Expected to reach the ledger {path}, got: {error.strerror}. Nothing was written. Check the folder.") from None
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    if path.is_file() and path.stat().st_size == 0:
+        raise LedgerError(f"Expected a labeldp ledger, got the empty file {path}: its history is gone. Restore it, or choose another path.")
+    connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=_WAIT_SECONDS)
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        _check_schema(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
+    (application,), (version,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version"))
+    if application != _APPLICATION:
+        raise LedgerError(f"Expected a labeldp ledger, got another SQLite database at {path}. Give the ledger a file of its own.")
+    if version != VERSION:
+        raise LedgerError(f"Expected ledger format {VERSION}, got format {version} at {path}. Use the labeldp that wrote it.")
+    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+    if mode != "wal":
+        raise LedgerError(f"Expected the ledger {path} in SQLite's WAL mode, got {mode}. Keep it on a local disk.")
+
+
+def _create(path: Path, opening: Mapping[str, object]) -> None:
+    """Make the file whole under another name, then link it into place: no process ever sees half a ledger, and one of several wins."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
+    try:
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            head = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {VERSION};"
+            connection.executescript(f"{head} BEGIN; {_ENTRIES} {DERIVED.format(prefix='')} COMMIT;")
+            SqliteSession(connection).append(opening)
+        with contextlib.suppress(FileExistsError):
+            os.link(part, path)
+        sync(path.parent)
+    finally:
+        for name in (part, *(part.with_name(part.name + end) for end in ("-wal", "-shm"))):
+            name.unlink(missing_ok=True)
+
+
+# Where a ledger lies ---------------------------------------------------------------------------------------------------------------
+
+
+_NETWORK: Final = re.compile(
+    "nfs4?|cifs|smb3|smbfs|ncpfs|afs|auristorfs|ceph|glusterfs|lustre|gpfs|beegfs|orangefs|pvfs2|ocfs2|gfs2|coda|davfs|"
+    r"fuse\.(sshfs|s3fs|s3|gcsfuse|goofys|mount-s3|rclone|glusterfs|ceph.*|juicefs|blobfuse.*|davfs|curlftpfs|smb.*|mfs|moosefs)"
+)
+# Left out: 9p and virtiofs, which virtual machines and sandboxes use for the host's own disk, and overlay, the disk of a container.
+_URL: Final = re.compile(r"postgresql(\+\w+)?:")
+
+
+@dataclass(frozen=True, repr=False)
+class LedgerUrl:
+    """The URL of a database, as a value that shows everything but its passwords, and is pickled without them.
+
+    Parameters
+    ----------
+    url : str
+        "postgresql://USER@HOST/DATABASE", as SQLAlchemy takes it. Better without a password: ~/.pgpass or PGPASSWORD keep it elsewhere, and
+        there the server's client finds it after unpickling too.
+    """
+
+    url: str
+
+    def __str__(self) -> str:
+        kind, rest = self.url.split("://", 1)
+        user, at, host = rest.rpartition("@")  # the last one: an unescaped @ or / in a password must not let a part of it through
+        shown = re.sub(":.*", ":***", user, flags=re.DOTALL)
+        return re.sub(r"(password=)[^&]*", r"\1***", f"{kind}://{shown}{at}{host}", flags=re.IGNORECASE)
+
+    def __repr__(self) -> str:
+        return repr(str(self))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return LedgerUrl, (self._without_password,)
+
+    def __copy__(self) -> "LedgerUrl":
+        return self
+
+    def __deepcopy__(self, _: object) -> "LedgerUrl":
+        return self  # within a process, as in a clone of an estimator, the password stays
+
+    @property
+    def name(self) -> str:
+        """The URL without password and driver: what names the database."""
+        return re.sub(r"^postgresql(\+\w+)?", "postgresql", self._without_password)
+
+    @property
+    def _without_password(self) -> str:
+        return re.sub("password=\\*\\*\\*", "", str(self).replace(":***@", "@"), flags=re.IGNORECASE)
+
+
+def location_of(given: object) -> Path | LedgerUrl:
+    """The place that a text or path names."""
+    if isinstance(given, LedgerUrl):
+        return given
+    if isinstance(given, str) and _URL.match(given):
+        if "://" not in given or not given.isprintable():
+            raise InvalidInput("Expected the URL of a PostgreSQL database, got another text. Write postgresql://USER@HOST/DATABASE.")
+        return LedgerUrl(given)
+    text = str(given) if isinstance(given, (str, Path)) else ""
+    if not text.strip() or text.startswith(":"):
+        raise InvalidInput(f"Expected the path of a file, got location={_validate.shown(given)}. Pass for example 'privacy/ledger.sqlite'.")
+    if re.match(r"[a-z][a-z0-9+]+://", text):
+        raise InvalidInput("Expected location as a path or the URL of a PostgreSQL database, got another URL. Use one of these.")
+    path = Path(text).expanduser().absolute()
+    return path.resolve() if path.is_symlink() else path  # else its runs would be looked for beside the link
+
+
+def runs_folder(location: Path | LedgerUrl) -> Path:
+    """The private folder of a ledger's runs: beside a file; for a database one of its own in LABELDP_RUNS or the user's data folder."""
+    if isinstance(location, Path):
+        return location.with_name(f"{location.name}.runs")
+    chosen = os.environ.get("LABELDP_RUNS")
+    base = Path(chosen).expanduser().absolute() if chosen else platformdirs.user_data_path("labeldp")
+    return base / f"{hashlib.sha256(location.name.encode()).hexdigest()[:32]}.runs"  # no two ledgers share a folder
+
+
+def check_local(path: Path) -> None:
+    """Refuse a ledger file on a network file system, where that can be told."""
+    kind = _kind_at(_existing(path.parent))
+    if kind is not None:
+        raise LedgerError(
+            f"Expected the ledger on a disk of this machine, got {path} on a network file system ({kind}), where several machines can "
+            "break it. Keep it on a local disk, or in PostgreSQL: postgresql://USER@HOST/DATABASE. Nothing was written."
+        )
+
+
+def _existing(folder: Path) -> str:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return os.path.realpath(folder)
+
+
+@functools.lru_cache(maxsize=64)
+def _kind_at(folder: str) -> str | None:
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+            return network_kind(folder, lines)
+    except OSError:
+        return None
+
+
+def network_kind(folder: str, mountinfo: Iterable[str]) -> str | None:
+    """The network file system that holds a folder, or None.
+
+    Parameters
+    ----------
+    folder : str
+        Absolute, without symbolic links.
+    mountinfo : iterable of str
+        The lines of /proc/self/mountinfo; of two mounts at one place the later one counts.
+    """
+    best, found = -1, ""
+    for line in mountinfo:
+        left, _, right = line.partition(" - ")
+        fields = left.split()
+        if len(fields) < 5 or not right.split():
+            continue
+        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])
+        if len(point) >= best and (folder == point or folder.startswith(point.rstrip("/") + "/")):
+            best, found = len(point), right.split()[0]
+    return found if _NETWORK.fullmatch(found) else None
