@@ -228,7 +228,7 @@ def test_outputs_kept_in_a_runs_folder_are_for_the_owners_eyes(tmp_path: Path) -
 
 def test_a_fit_does_not_go_on_from_a_folder_that_others_can_write_to(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from labeldp.deep._checkpoint import opened
+    from labeldp.deep._stages import opened
 
     with opened(tmp_path / "fit"):
         assert stat.S_IMODE((tmp_path / "fit").stat().st_mode) == 0o700

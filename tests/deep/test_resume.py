@@ -18,8 +18,7 @@ from torch.utils.data import DataLoader
 
 import labeldp as ldp
 from labeldp.deep import Recipe, TorchClassifier, augment, cross_entropy, generalised_cross_entropy, likelihood_loss, schedules
-from labeldp.deep._checkpoint import opened
-from labeldp.deep._describe import architecture, described, differences
+from labeldp.deep._stages import architecture, described, differences, opened
 from labeldp.deep.models import Mlp
 from labeldp.errors import LabelDPWarning
 
@@ -481,7 +480,7 @@ def test_descriptions_tell_settings_apart_and_are_the_same_elsewhere():
     told = program(
         "import json",
         "from labeldp.deep import schedules",
-        "from labeldp.deep._describe import described",
+        "from labeldp.deep._stages import described",
         "from labeldp.deep import Recipe",
         "print(json.dumps(described(Recipe(schedule=schedules.triangular(0.3)))))",
     )

@@ -16,7 +16,7 @@ from torch import nn
 
 import labeldp as ldp
 from labeldp.deep import Recipe, TorchClassifier, augment, cross_entropy, debiased_loss, likelihood_loss
-from labeldp.deep._dry_run import dry_run, fewest
+from labeldp.deep._estimator import dry_run, fewest
 from labeldp.deep._named import recipe_for
 from labeldp.deep.models import Mlp, SmallConvNet
 

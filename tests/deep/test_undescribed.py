@@ -202,7 +202,7 @@ def test_no_byte_of_a_fit_depends_on_labels_that_a_users_code_holds(tmp_path, bl
 
 def test_the_bytes_would_differ_if_a_description_told_them(tmp_path, blind, monkeypatch):
     """A planted leak is seen: the test above can fail."""
-    from labeldp.deep import _describe as describe
+    from labeldp.deep import _stages as describe
 
     monkeypatch.setattr(describe, "_of_object", lambda value, within: {"is": repr(value)})
     first, second = (written(tmp_path / str(i), "a list in a closure", y) for i, y in enumerate((LABELS, OTHER)))

@@ -5,38 +5,42 @@ import copy
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from labeldp.custody._encode import Name, as_array
-from labeldp.deep._checkpoint import Checkpoint, evidence_digest, facts_of_labels, facts_of_training, opened, seed_of, weights_given
-from labeldp.deep._dry_run import dry_run, fewest
 from labeldp.deep._inputs import Inputs, Resident, inputs_digest, inputs_name, inputs_of, require_own_order, together
-from labeldp.deep._loop import Epoch, Precision, Recipe, Result, flag, from_first, function, is_first
-from labeldp.deep._losses import debiased_loss
+from labeldp.deep._loop import Epoch, Recipe, Result, default_recipe, flag, from_first, function, is_first, predict, train
+from labeldp.deep._losses import Dense, debiased_loss
 from labeldp.deep._named import device_of
 from labeldp.deep._stages import (
+    Checkpoint,
     SharedRun,
+    StageSettings,
     TrainedNet,
     Trainer,
-    likelihood_table,
-    make_template,
+    evidence_digest,
+    facts_of_labels,
+    facts_of_training,
+    opened,
     plain,
-    recipes_for,
     require_held_out,
-    require_losses,
+    seed_of,
+    seeded,
     softmax,
     takes_labels,
+    weights_given,
 )
 from labeldp.errors import InvalidInput, LabelDPError
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
-from labeldp.protocol._estimator import StagedEstimator, TopK, check_count, not_fitted
+from labeldp.protocol._estimator import StagedEstimator, TopK, check_count, not_fitted, undisturbed
 from labeldp.protocol._fit import FitPlan, FitSettings, open_fit, settled_classes
 from labeldp.protocol._fit import Rows as Positions
 
@@ -208,6 +212,12 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
         self.folder = folder
         self.progress = progress
 
+    def __repr__(self, *args: Any, **options: Any) -> str:
+        """As of every estimator, with a net's class in the place of its layers, and a function's name in the place of its address."""
+        shown = copy.copy(self)
+        shown.module = _Named(self.module)  # type: ignore[assignment]
+        return super(TorchClassifier, shown).__repr__(*args, **options)
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
@@ -340,12 +350,10 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
         trainer = self._trainer(inputs, table.values.shape[1], recipes, Checkpoint(None), dict)
         model = trainer.learn(copy.deepcopy(trainer.template), None, np.arange(len(inputs)), table, None)
         self.classes_ = np.arange(table.values.shape[1])
-        self.module_, self.history_ = model.module, [list(each) for each in model.history]
-        self._precision = recipes[-1].precision
+        self._keep_net(trainer, model)
         for name in _OF_LABELS:  # of an earlier fit: these likelihoods may come from anywhere, and no guarantee goes with them
             self.__dict__.pop(name, None)
         self._learned, self._raw_rows = None, 0
-        note_features(self, self._row_shape)
         return self
 
     def _trainer(
@@ -359,8 +367,8 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
     ) -> Trainer:
         """What the stages share; nothing is drawn before a step was tried, and the folder is found to be this fit's."""
         seed, few = from_first(lambda: seed_of(self.random_state)), next(iter(inputs.batches([torch.arange(min(2, len(inputs)))])))
-        template = make_template(self.module, n_classes, seed, Resident(few))
-        fabric = self.device if hasattr(self.device, "launch") else None
+        template = _template(self.module, n_classes, seed, few)
+        fabric = self._fabric
         device = torch.device(device_of(self.device) if fabric is None else fabric.device)
         least = fewest(len(inputs), min(recipe.rows_of_batch(1) for recipe in recipes), share)
         dry_run(template, few, n_classes, recipes, device, rows=least)
@@ -369,21 +377,31 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
             known = from_first(lambda: facts_of_training(self, lambda: inputs_name(inputs, digest), recipes, template) | facts())
             seed = checkpoint.begin(known, seed, template, weights_given=weights_given(self))
         self._row_shape = tuple(few.shape[1:])
-        asked = (self.warm_start, self.prior_temperature, self.top_k_filter, self.progress)
-        return Trainer(inputs, template, recipes, seed, device, fabric, checkpoint, digest, *asked)
+        settings = StageSettings(recipes, self.warm_start, self.prior_temperature, self.top_k_filter, self.progress)
+        return Trainer(inputs, template, settings, seed, device, fabric, checkpoint, digest)
 
     def _keep(self, training: Trainer, noisy: NoisyLabels, model: TrainedNet, held_out: Positions) -> Positions:
-        self.module_, self.history_ = model.module, [list(each) for each in model.history]
-        self._precision = training.recipes[model.number - 1].precision
-        note_features(self, self._row_shape)
+        self._keep_net(training, model)
         return held_out
+
+    def _keep_net(self, training: Trainer, model: TrainedNet) -> None:
+        self.module_, self.history_ = model.module, [list(each) for each in model.history]
+        self._precision = training.settings.recipes[model.number - 1].precision
+        self.__dict__.pop("n_features_in_", None)
+        if len(self._row_shape) == 1:  # a table: scikit-learn's name for its number of columns
+            self.n_features_in_ = int(self._row_shape[0])
 
     def _require_settings(self) -> None:
         super()._require_settings()
         flag(warm_start=self.warm_start)
         function(progress=self.progress, takes="an Epoch", none=True)
-        if not hasattr(self.device, "launch"):
+        if self._fabric is None:
             device_of(self.device)
+
+    @property
+    def _fabric(self) -> Any:
+        """The device, where it is a launched Fabric, which decides more than the device."""
+        return self.device if hasattr(self.device, "launch") else None
 
     # Predicting -----------------------------------------------------------------------------------------------------------------------
 
@@ -396,46 +414,217 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
         """
         if not hasattr(self, "module_"):
             raise not_fitted(type(self).__name__)
-        fabric = self.device if hasattr(self.device, "launch") else None
-        row_shape = getattr(self, "_row_shape", None)
-        return probabilities_of(self.module_, inputs_of(X, watch=False), row_shape, precision=self._precision, fabric=fabric)
+        inputs = inputs_of(X, watch=False)
+        try:
+            return softmax(self.module_, inputs, np.arange(len(inputs)), precision=self._precision, fabric=self._fabric)
+        except LabelDPError:
+            raise
+        except Exception as error:  # a net that cannot take these inputs: where they have another shape than in fit, that is why
+            found = tuple(next(inputs.batches([torch.zeros(1, dtype=torch.int64)])).shape[1:])
+            if found == self._row_shape:
+                raise
+            if len(found) == len(self._row_shape) == 1:
+                raise InvalidInput(
+                    f"X has {found[0]} features, but TorchClassifier is expecting {self._row_shape[0]} features as input."
+                ) from error
+            raise InvalidInput(
+                f"Expected rows of shape {self._row_shape}, as in fit, got {found}. Give X an axis of rows first, also for one row: X[:1]."
+            ) from error
+
+
+class _Named:
+    """A net or its maker, shown in a line."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def __repr__(self) -> str:
+        if isinstance(self.module, nn.Module):
+            return f"{type(self.module).__name__}(...)"
+        return str(getattr(self.module, "__qualname__", None) or repr(self.module))
 
 
 _ESTIMATES = ("estimated_accuracy_", "estimated_log_loss_", "baseline_accuracy_", "baseline_log_loss_")
 _OF_LABELS = ("prior_", "noisy_labels_", "privacy_", "receipts_", "stages_", *_ESTIMATES)
 
 
-def note_features(model: Any, row_shape: tuple[int, ...]) -> None:
-    """Of tables, the number of columns by scikit-learn's name."""
-    if len(row_shape) == 1:
-        model.n_features_in_ = int(row_shape[0])
-    elif hasattr(model, "n_features_in_"):
-        del model.n_features_in_
+# Before the charge --------------------------------------------------------------------------------------------------------------------
 
 
-def probabilities_of(
-    module: nn.Module, inputs: Inputs, fitted_on: tuple[int, ...] | None, *, precision: Precision = "auto", fabric: Any = None
-) -> Floats:
-    """Probabilities of all rows; where a net cannot take them and they have another shape than in `fit`, that is what is said.
+def recipes_for(recipe: Any, n_stages: int, used: int, n_classes: int) -> tuple[Recipe, ...]:
+    """A recipe for each stage that there will be: one for all, or a sequence of one a stage, of which the first ones are used.
+
+    Parameters
+    ----------
+    recipe : Recipe, sequence of Recipe, or None
+    n_stages : int
+        As it was asked for.
+    used : int
+        Stages that there will be: one where a prior could not help.
+    n_classes : int
+    """
+    if recipe is None:
+        recipe = default_recipe(n_classes)
+    if isinstance(recipe, Recipe):
+        return (recipe,) * used
+    found = tuple(recipe) if isinstance(recipe, Sequence) else (recipe,)
+    if len(found) != n_stages or not all(isinstance(each, Recipe) for each in found):
+        kinds = ", ".join(type(each).__name__ for each in found)
+        raise InvalidInput(f"Expected a Recipe, or a sequence of one for each of n_stages={n_stages}; got {kinds or 'none'}.")
+    return found[:used]
+
+
+def _template(module: Any, n_classes: int, seed: int, few: Tensor) -> nn.Module:
+    """The net with its first weights, found to give K finite logits for these inputs.
+
+    Parameters
+    ----------
+    module : nn.Module, which is copied, or function of K that makes one
+    n_classes : int
+    seed : int
+        Of the weights that a function makes.
+    few : (m, ...) tensor
+        Inputs.
+    """
+    if isinstance(module, nn.Module):
+        made = copy.deepcopy(module)
+    elif callable(module):
+        with seeded(seed, 0, torch.device("cpu")):
+            made = module(n_classes)
+    else:
+        made = module
+    if not isinstance(made, nn.Module) or not any(True for _ in made.parameters()):
+        raise InvalidInput(
+            f"Expected an nn.Module with weights, or a function of the number of classes that makes one; got {type(made).__name__}."
+        )
+    try:
+        logits = predict(made, few, precision="float32")
+    except InvalidInput:
+        raise
+    except Exception as error:
+        raise InvalidInput(
+            f"Expected a net that takes inputs of shape {tuple(few.shape[1:])} and type {few.dtype}, got {type(error).__name__}: {error}. "
+            "Nothing was drawn. Fit the net to the inputs, or reshape them."
+        ) from error
+    if logits.shape != (len(few), n_classes):
+        raise InvalidInput(
+            f"Expected logits of shape {(len(few), n_classes)} for {len(few)} inputs, one for each of {n_classes} classes; got "
+            f"{tuple(logits.shape)}. Give the net {n_classes} outputs."
+        )
+    if not bool(torch.isfinite(logits).all()):
+        raise InvalidInput("Expected finite logits of the net before training, got NaN or infinity. Check its first weights.")
+    return made
+
+
+def require_losses(recipes: Sequence[Recipe], plan: FitPlan) -> None:
+    """Refuse, before anything is charged, to debias what will have no unbiased estimator."""
+    if any(plain(recipe.loss) is debiased_loss for recipe in recipes) and not plan.invertible:
+        raise InvalidInput(
+            f"Expected one invertible law for all rows with debiased_loss, got {plan.stages.law} in {plan.stages.n_stages} stages. "
+            "Use law='rr' or 'subset', n_stages=1 without a prior, or likelihood_loss."
+        )
+
+
+def likelihood_table(log_likelihood: Any, n_rows: int) -> Dense:
+    """A checked table of log-likelihoods as the losses take it.
+
+    Raises
+    ------
+    InvalidInput
+        Another shape than (n, K); NaN or +inf; a row that is zero for every class.
+    """
+    table = np.asarray(log_likelihood)
+    if table.ndim != 2 or table.shape[0] != n_rows or table.shape[1] < 2 or table.dtype.kind not in "fiu":
+        raise InvalidInput(
+            f"Expected log_likelihood as numbers of shape ({n_rows}, K), a row for each of X and K >= 2; got shape {table.shape} of "
+            f"{table.dtype}. Pass noisy.log_likelihood()."
+        )
+    if np.isnan(table).any() or (table == np.inf).any():
+        raise InvalidInput("Expected log-likelihoods without NaN or +inf. Pass noisy.log_likelihood(); -inf is a likelihood of zero.")
+    empty = np.flatnonzero((table == -np.inf).all(axis=1))
+    if len(empty):
+        raise InvalidInput(
+            f"Expected a likelihood above 0 for some class of every row, got 0 for all in {len(empty)} rows, row {empty[0]} first."
+        )
+    return Dense(torch.from_numpy(table.astype(np.float32)))
+
+
+_MORE_ROWS = " So few rows may be left to a stage or a batch: give more, n_stages=1, or a net without batch normalisation."
+_CERTAIN = 16  # rows of a part on average, of which it is left with a single one in less than one fit of a hundred thousand
+
+
+def dry_run(module: nn.Module, few: Tensor, n_classes: int, recipes: Sequence[Recipe], device: torch.device, *, rows: int) -> None:
+    """One step of each recipe, with labels made up here.
 
     Parameters
     ----------
     module : nn.Module
-    inputs : Inputs
-    fitted_on : tuple of int, optional
-        Shape of a row in `fit`.
-    precision, fabric : as of `labeldp.deep._loop.predict`
+        Copied, never changed.
+    few : (m, ...) tensor
+        Inputs; repeated or cut to the number of rows.
+    n_classes : int
+    recipes : sequence of Recipe
+    device : torch.device
+        Where the fit trains.
+    rows : int
+        As few as a batch of the fit may have.
+
+    Raises
+    ------
+    InvalidInput
+        Whatever stops the step.
+
+    Notes
+    -----
+    Random states are as before, so that a fit with a seed ends as it would without. Cost: a step, and a copy of the net.
     """
-    try:
-        return softmax(module, inputs, np.arange(len(inputs)), precision=precision, fabric=fabric)
-    except LabelDPError:
-        raise
-    except Exception as error:
-        found = tuple(next(inputs.batches([torch.zeros(1, dtype=torch.int64)])).shape[1:])
-        if fitted_on is None or found == fitted_on:
-            raise
-        if len(found) == len(fitted_on) == 1:
-            raise InvalidInput(f"X has {found[0]} features, but TorchClassifier is expecting {fitted_on[0]} features as input.") from error
+    if not any(weight.requires_grad for weight in module.parameters()):
+        raise InvalidInput("Expected a net with weights to train, got one whose weights are all frozen. Call requires_grad_() on some.")
+    inputs = Resident(few[torch.arange(rows) % len(few)])
+    for recipe in {id(each): each for each in recipes}.values():
+        _require_loss_of_evidence(recipe.loss)
+        with undisturbed(), seeded(0, 0, device) as generator:  # its schedule may be 0, of which training itself warns
+            step = replace(recipe, epochs=1, batch_size=max(2, rows), patience=None)
+            try:
+                train(copy.deepcopy(module), inputs, _target(recipe.loss, rows, n_classes), step, generator=generator, device=device)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                found = str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
+                raise InvalidInput(
+                    f"Expected a net and a recipe that can take a step on {rows} input{'s' * (rows > 1)} of shape {tuple(few.shape[1:])}, "
+                    f"got: {found.removesuffix('.')}. Nothing was charged or drawn.{_MORE_ROWS if rows == 1 else ''}"
+                ) from error
+
+
+def fewest(n_rows: int, batch_size: int, share: float) -> int:
+    """Rows of the smallest batch to be expected: 1 or 2.
+
+    Parameters
+    ----------
+    n_rows : int
+    batch_size : int
+    share : float
+        Of the rows that the first stage gets, on average.
+    """
+    few = n_rows if share == 1 else 2 if n_rows * share > _CERTAIN else 1
+    return min(2, few, batch_size)
+
+
+def _target(loss: Any, rows: int, n_classes: int) -> Any:
+    """What a loss is given of rows of known, made-up classes."""
+    labels = torch.arange(rows) % n_classes
+    if takes_labels(plain(loss)):
+        return labels
+    one = nn.functional.one_hot(labels, n_classes).float()
+    return Dense(one if plain(loss) is debiased_loss else one - 1)
+
+
+def _require_loss_of_evidence(loss: Any) -> None:
+    home = str(getattr(plain(loss), "__module__", ""))
+    if home.split(".")[0] == "torch":
+        name = getattr(plain(loss), "__name__", type(loss).__name__)
         raise InvalidInput(
-            f"Expected rows of shape {fitted_on}, as in fit, got {found}. Give X an axis of rows first, also for one row: X[:1]."
-        ) from error
+            f"Expected a loss of what was released, got torch's {name}, which takes true labels. Use deep.likelihood_loss, or "
+            "deep.cross_entropy for noisy labels as if they were true."
+        )

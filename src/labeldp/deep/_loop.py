@@ -378,13 +378,14 @@ class _Training:
         """Mean loss of some rows."""
         if len(x) != len(rows):
             raise InvalidInput(f"Expected the {len(rows)} inputs that were asked for, got {len(x)}. Correct Inputs.batches.")
-        recipe, target = self._recipe, self._evidence[rows.to(self._place.device)]
+        recipe = self._recipe
         x = _ready(x, self._place.device, self._layout, self._dtype)
         if recipe.augment is not None:
             x = recipe.augment(x, self._draws)
         mixed = mixup(x, self._draws, alpha=recipe.alpha) if recipe.alpha else None
         with self._place.autocast():
             logits = self._net(x if mixed is None else mixed.inputs)
+        target = self._evidence[rows.to(self._place.device)]
         if mixed is None:
             return recipe.loss(logits, target)
         return mixup_loss(recipe.loss, logits, target, target[mixed.partner], mixed.lam)

@@ -1,34 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A net as the learner of `labeldp.protocol._fit.run_stages`: each stage trained by its recipe, from the weights of the stage before."""
+"""The stages of a fit, and the folder from which a fit that was killed goes on.
+
+    Trainer        the learner of `protocol._fit.run_stages`: each stage trained by its recipe, from the weights of the stage before
+    SharedRun      the first process's run, whose outputs every process gets
+    Checkpoint     the state of a fit in its folder
+    described      recipes and nets as JSON-ready data, by which the folder knows whether it is asked for the same fit again
+
+A folder holds
+
+    plan.json           public facts that make it the same fit, and its seed, from which every step's random numbers follow
+    initial.pt          weights before training
+    receipt.json        the charge
+    drawn-STAGE.json    rows, law, and digests of what a stage's prior decided and of what was drawn; outputs are in the run's own store
+    model-N.pt          weights after stage N, its history, and the digest of the noisy labels that it learned from
+
+The files are a `RunStore`'s: each appears whole or not at all, and is on disk when its step is done. Nothing in them follows from raw
+labels, as long as the net that was given does not. What a user's function or object holds is never looked at: a closure, an attribute, a
+default or a number of a module may be raw labels, or be counted from them. Such code is known by its instructions, such objects by their
+types: no value, no length, no digest of either. Values are told of labeldp's own settings alone, which are public by being given as
+settings.
+"""
 
 import contextlib
 import copy
+import fcntl
 import functools
+import io
+import json
+import os
+import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import nn
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from labeldp.deep._checkpoint import Checkpoint, evidence_digest
+from labeldp import _validate
+from labeldp._hash import array_digest, digest
 from labeldp.deep._inputs import Inputs
-from labeldp.deep._loop import Epoch, Precision, Recipe, default_recipe, from_first, is_first, predict, train
-from labeldp.deep._losses import (
-    Dense,
-    Form,
-    cross_entropy,
-    debias_weights,
-    debiased_loss,
-    evidence_of,
-    generalised_cross_entropy,
-)
-from labeldp.errors import InvalidInput, LostClassWarning
+from labeldp.deep._loop import Epoch, Precision, Recipe, from_first, is_first, predict, train
+from labeldp.deep._losses import Form, cross_entropy, debias_weights, debiased_loss, evidence_of, generalised_cross_entropy
+from labeldp.errors import InvalidInput, LabelDPWarning, LostClassWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
+from labeldp.ledger._run_store import RunStore
 from labeldp.protocol._estimator import TopK, evidenced, in_top_k
 from labeldp.protocol._fit import MIN_VALIDATION_ROWS, FitPlan, HeldOut
 from labeldp.protocol._fit import Rows as Positions
@@ -39,6 +60,20 @@ if TYPE_CHECKING:
     from labeldp.custody._run import Run
 
 Floats = NDArray[np.float64]
+State = Mapping[str, Tensor]
+
+_TOLD = 4  # differences in a message
+_RESTORE = "Restore the file, or use another folder: labels that were drawn are kept beside the ledger."
+_TRAIN_AGAIN = "Delete the file: the stage is trained again, and no label is drawn again."
+_FORMAT = 2  # of plan.json; the first one told what functions and objects held
+
+_OURS = ("labeldp",)
+_KNOWN = ("labeldp", "torch")  # their code belongs to a version, not to a fit
+_DEEP = 12  # values within values; what lies deeper is known by its type
+_MANY = 64  # settings in one tuple: what is longer is data
+_SHOWN = 60  # characters of a value in a message
+_PLAIN = (bool, int, float, str, type(None))
+
 HARD = (cross_entropy, generalised_cross_entropy)
 """Losses of hard noisy labels."""
 _LOOKED_AT, _LOOKED_AT_CELLS = 10_000, 1 << 23
@@ -62,23 +97,14 @@ class TrainedNet:
     history: tuple[tuple[Epoch, ...], ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Trainer:
-    """Everything that the stages of a fit share.
+@dataclass(frozen=True)
+class StageSettings:
+    """What was asked for of the stages.
 
     Attributes
     ----------
-    inputs : Inputs
-    template : nn.Module
-        With the first weights; never trained itself.
     recipes : tuple of Recipe
         One a stage.
-    seed : int
-    device : torch.device
-    fabric : lightning.fabric.Fabric or None
-    checkpoint : Checkpoint
-    public_digest : function
-        Gives the digest of the inputs.
     warm_start : bool
         Later stages start from the weights, and the statistics of batch normalisation, of the stage before.
     temperature : float
@@ -87,23 +113,44 @@ class Trainer:
     progress : function of an Epoch, optional
     """
 
-    inputs: Inputs
-    template: nn.Module
     recipes: tuple[Recipe, ...]
-    seed: int
-    device: torch.device
-    fabric: Any
-    checkpoint: Checkpoint
-    public_digest: Callable[[], str]
     warm_start: bool = True
     temperature: float = 1.0
     top_k_filter: TopK | None = None
     progress: Callable[[Epoch], object] | None = None
 
+
+@dataclass(frozen=True, eq=False)
+class Trainer:
+    """What the stages of a fit share, and how each is learned.
+
+    Attributes
+    ----------
+    inputs : Inputs
+    template : nn.Module
+        With the first weights; never trained itself.
+    settings : StageSettings
+    seed : int
+    device : torch.device
+    fabric : lightning.fabric.Fabric or None
+    checkpoint : Checkpoint
+    public_digest : function
+        Gives the digest of the inputs.
+    """
+
+    inputs: Inputs
+    template: nn.Module
+    settings: StageSettings
+    seed: int
+    device: torch.device
+    fabric: Any
+    checkpoint: "Checkpoint"
+    public_digest: Callable[[], str]
+
     def fit(self, rows: Positions, noisy: NoisyLabels, model: TrainedNet | None, held_out: HeldOut | None) -> TrainedNet:
         """The next stage's model, learned from all rows drawn so far; the kept one where an earlier attempt has finished it."""
         number = 1 if model is None else model.number + 1
-        require_held_out(self.recipes[number - 1 : number], 0 if held_out is None else len(held_out[0]))
+        require_held_out(self.settings.recipes[number - 1 : number], 0 if held_out is None else len(held_out[0]))
         rows, noisy, held_out = evidenced(rows, noisy, held_out)
         digest = evidence_digest(rows, noisy) if self.checkpoint.folder is not None else ""
         module = copy.deepcopy(self.template)
@@ -113,20 +160,20 @@ class Trainer:
             return TrainedNet(module.to(self.device).eval(), number, (*history, tuple(Epoch(**epoch) for epoch in kept)))
         learned, targets = rows, noisy
         if model is not None:
-            if self.warm_start:
+            if self.settings.warm_start:
                 module.load_state_dict(model.module.state_dict())
-            if self.top_k_filter is not None:
-                chosen = in_top_k(noisy, self.proba(model, rows), self.top_k_filter)
+            if self.settings.top_k_filter is not None:
+                chosen = in_top_k(noisy, self.proba(model, rows), self.settings.top_k_filter)
                 learned, targets = rows[chosen], noisy[chosen]
         scored = None if held_out is None else self._scored(number, *held_out)
-        trained = self.learn(module, model, learned, targets_of(targets, self.recipes[number - 1]), scored)
+        trained = self.learn(module, model, learned, targets_of(targets, self.settings.recipes[number - 1]), scored)
         self._tell_of_lost_classes(trained, rows, noisy)
         self.checkpoint.trained(number, trained.module, [asdict(epoch) for epoch in trained.history[-1]], digest)
         return trained
 
     def _scored(self, number: int, rows: Positions, noisy: NoisyLabels) -> tuple[Positions, Form]:
         """What each epoch's score comes from: all held-out rows, or where epochs are chosen by it, those that judge nothing else."""
-        some = slice(None) if self.recipes[number - 1].patience is None else slice(0, None, 2)
+        some = slice(None) if self.settings.recipes[number - 1].patience is None else slice(0, None, 2)
         return rows[some], evidence_of(noisy[some])
 
     @property
@@ -136,7 +183,7 @@ class Trainer:
 
     def judging(self, model: TrainedNet, held_out: Positions) -> Positions:
         """Of the held-out rows with evidence, those that chose nothing."""
-        return held_out if all(recipe.patience is None for recipe in self.recipes) else held_out[1::2]
+        return held_out if all(recipe.patience is None for recipe in self.settings.recipes) else held_out[1::2]
 
     def learn(
         self, module: nn.Module, model: TrainedNet | None, rows: Positions, target: Any, held_out: tuple[Positions, Any] | None
@@ -147,15 +194,15 @@ class Trainer:
 
         def told(epoch: Epoch) -> None:
             history.append(epoch)
-            if self.progress is not None:
-                self.progress(epoch)
+            if self.settings.progress is not None:
+                self.settings.progress(epoch)
 
         with seeded(self.seed, number, self.device) as generator:
             done = train(
                 module,
                 self.inputs.take(torch.from_numpy(rows)),
                 target,
-                self.recipes[number - 1],
+                self.settings.recipes[number - 1],
                 generator=generator,
                 device=self.device,
                 held_out=None if held_out is None else (self.inputs.take(torch.from_numpy(held_out[0])), held_out[1]),
@@ -184,11 +231,11 @@ class Trainer:
 
     def prior_of(self, model: TrainedNet, rows: Positions) -> Floats:
         """What the model holds likely for these rows, made sharper or flatter by the temperature: (m, K)."""
-        return self.proba(model, rows, self.temperature)
+        return self.proba(model, rows, self.settings.temperature)
 
     def proba(self, model: TrainedNet, rows: Positions, temperature: float = 1.0) -> Floats:
         """Probabilities of the classes: (m, K)."""
-        return softmax(model.module, self.inputs, rows, temperature, self.recipes[model.number - 1].precision, self.fabric)
+        return softmax(model.module, self.inputs, rows, temperature, self.settings.recipes[model.number - 1].precision, self.fabric)
 
 
 def softmax(
@@ -221,7 +268,7 @@ class SharedRun:
     checkpoint : Checkpoint
     """
 
-    def __init__(self, run: "Run | None", n_rows: int, checkpoint: Checkpoint) -> None:
+    def __init__(self, run: "Run | None", n_rows: int, checkpoint: "Checkpoint") -> None:
         self._run, self._checkpoint, self.n_rows = run, checkpoint, n_rows
 
     def __enter__(self) -> Self:
@@ -269,15 +316,6 @@ def plain(loss: Any) -> Any:
     return plain(loss.func) if isinstance(loss, functools.partial) else loss
 
 
-def require_losses(recipes: Sequence[Recipe], plan: FitPlan) -> None:
-    """Refuse, before anything is charged, to debias what will have no unbiased estimator."""
-    if any(plain(recipe.loss) is debiased_loss for recipe in recipes) and not plan.invertible:
-        raise InvalidInput(
-            f"Expected one invertible law for all rows with debiased_loss, got {plan.stages.law} in {plan.stages.n_stages} stages. "
-            "Use law='rr' or 'subset', n_stages=1 without a prior, or likelihood_loss."
-        )
-
-
 def require_held_out(recipes: Sequence[Recipe], n_held_out: int) -> None:
     """Refuse, before anything is charged, to choose epochs by rows that will not be there."""
     patience = next((recipe.patience for recipe in recipes if recipe.patience is not None), None)
@@ -286,75 +324,6 @@ def require_held_out(recipes: Sequence[Recipe], n_held_out: int) -> None:
             f"Expected at least {MIN_VALIDATION_ROWS} held-out rows with patience={patience}, got {n_held_out}. Raise validation_fraction, "
             "or leave out patience."
         )
-
-
-def recipes_for(recipe: Any, n_stages: int, used: int, n_classes: int) -> tuple[Recipe, ...]:
-    """A recipe for each stage that there will be: one for all, or a sequence of one a stage, of which the first ones are used.
-
-    Parameters
-    ----------
-    recipe : Recipe, sequence of Recipe, or None
-    n_stages : int
-        As it was asked for.
-    used : int
-        Stages that there will be: one where a prior could not help.
-    n_classes : int
-    """
-    if recipe is None:
-        recipe = default_recipe(n_classes)
-    if isinstance(recipe, Recipe):
-        return (recipe,) * used
-    found = tuple(recipe) if isinstance(recipe, Sequence) else (recipe,)
-    if len(found) != n_stages or not all(isinstance(each, Recipe) for each in found):
-        kinds = ", ".join(type(each).__name__ for each in found)
-        raise InvalidInput(f"Expected a Recipe, or a sequence of one for each of n_stages={n_stages}; got {kinds or 'none'}.")
-    return found[:used]
-
-
-def make_template(module: Any, n_classes: int, seed: int, inputs: Inputs) -> nn.Module:
-    """The net with its first weights, found to give K finite logits for these inputs.
-
-    Parameters
-    ----------
-    module : nn.Module, which is copied, or function of K that makes one
-    n_classes : int
-    seed : int
-        Of the weights that a function makes.
-    inputs : Inputs
-    """
-    if isinstance(module, nn.Module):
-        made = copy.deepcopy(module)
-    elif callable(module):
-        with seeded(seed, 0, torch.device("cpu")):
-            made = module(n_classes)
-    else:
-        made = module
-    if not isinstance(made, nn.Module) or not any(True for _ in made.parameters()):
-        raise InvalidInput(
-            f"Expected an nn.Module with weights, or a function of the number of classes that makes one; got {type(made).__name__}."
-        )
-    _require_output(made, n_classes, inputs)
-    return made
-
-
-def _require_output(module: nn.Module, n_classes: int, inputs: Inputs) -> None:
-    few = next(iter(inputs.batches([torch.arange(min(2, len(inputs)))])))
-    try:
-        logits = predict(module, few, precision="float32")
-    except InvalidInput:
-        raise
-    except Exception as error:
-        raise InvalidInput(
-            f"Expected a net that takes inputs of shape {tuple(few.shape[1:])} and type {few.dtype}, got {type(error).__name__}: {error}. "
-            "Nothing was drawn. Fit the net to the inputs, or reshape them."
-        ) from error
-    if logits.shape != (len(few), n_classes):
-        raise InvalidInput(
-            f"Expected logits of shape {(len(few), n_classes)} for {len(few)} inputs, one for each of {n_classes} classes; got "
-            f"{tuple(logits.shape)}. Give the net {n_classes} outputs."
-        )
-    if not bool(torch.isfinite(logits).all()):
-        raise InvalidInput("Expected finite logits of the net before training, got NaN or infinity. Check its first weights.")
 
 
 @contextlib.contextmanager
@@ -366,25 +335,479 @@ def seeded(seed: int, number: int, device: torch.device) -> Iterator[torch.Gener
         yield torch.Generator().manual_seed(derived)
 
 
-def likelihood_table(log_likelihood: Any, n_rows: int) -> Dense:
-    """A checked table of log-likelihoods as the losses take it.
+# The folder of a fit ------------------------------------------------------------------------------------------------------------------
 
-    Raises
-    ------
-    InvalidInput
-        Another shape than (n, K); NaN or +inf; a row that is zero for every class.
+
+class Checkpoint:
+    """The state of one fit on disk; without a folder, nothing is kept. Made by `opened`."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+
+    @property
+    def _store(self) -> RunStore:
+        assert self.folder is not None
+        return RunStore(self.folder)
+
+    @property
+    def run_id(self) -> str:
+        """Of the run that the fit was charged for, or ""."""
+        facts = from_first(lambda: self._read_json("receipt.json", run_id=str))
+        return "" if facts is None else str(facts["run_id"])
+
+    def begin(self, facts: Mapping[str, object], seed: int, module: nn.Module, *, weights_given: bool = False) -> int:
+        """Write what is asked for, or go on with what is there: puts the kept first weights into the module, and returns the kept seed.
+
+        Parameters
+        ----------
+        facts : mapping
+            JSON-ready: what makes a fit the same fit.
+        seed : int
+        module : nn.Module
+            Before training.
+        weights_given : bool
+            Whether somebody gave the first weights, so that it is worth a warning if the kept ones are others.
+
+        Raises
+        ------
+        InvalidInput
+            If the folder holds another fit: says in which facts it differs.
+        """
+        if self.folder is None:
+            return seed
+        wanted = json.loads(json.dumps(dict(facts)))
+        kept, initial = from_first(lambda: self._begun(wanted, seed, module, weights_given))
+        if initial is not None:
+            _put(module, initial, f"{self.folder / 'initial.pt'}")
+        return kept
+
+    def _begun(self, wanted: dict[str, object], seed: int, module: nn.Module, weights_given: bool) -> tuple[int, State | None]:
+        assert self.folder is not None
+        plan = self._read_json("plan.json", facts=dict, seed=int)
+        if plan is None:
+            self._store.write("initial.pt", _torch_bytes(_on_cpu(module)))
+            self._store.write("plan.json", json.dumps({"format": _FORMAT, "facts": wanted, "seed": seed}, indent=1).encode())
+            return seed, None
+        if plan.get("format") != _FORMAT:
+            raise InvalidInput(
+                f"Expected a plan.json of format {_FORMAT} in {self.folder}, got another. Before format 2 it told what a net's maker and a "
+                "recipe's functions held, raw labels included: delete the folder if they held any. Nothing was drawn. Take another folder: "
+                "labels that were drawn are kept beside the ledger."
+            )
+        found = list(differences(plan["facts"], wanted))
+        if found:
+            raise InvalidInput(
+                f"Expected in {self.folder} the state of this fit, got that of one that differs in {_listed(found)}. Nothing was drawn and "
+                f"nothing was changed. Give what that fit was given, or another folder: labels that were drawn are kept beside the "
+                "ledger."
+            )
+        initial = self._read_torch("initial.pt", _RESTORE)
+        if initial is None:
+            raise InvalidInput(f"Expected the first weights in {self.folder / 'initial.pt'}, got no file. {_RESTORE}")
+        if weights_given and _differ(initial, module):  # a script that makes its net by itself has other random weights each time
+            warnings.warn(
+                f"The net given has other weights than the fit in {self.folder} began with, and that fit goes on with its own. "
+                "Give a function that makes the net if its first weights are random; another folder if it is these that you mean.",
+                LabelDPWarning,
+                stacklevel=2,
+            )
+        return int(plan["seed"]), initial
+
+    def charged(self, receipt: Receipt) -> None:
+        """Keep the receipt."""
+        if self.folder is not None and is_first() and self._read_json("receipt.json", run_id=str) is None:
+            self._store.write("receipt.json", json.dumps(receipt.to_dict(), indent=1).encode())
+
+    def drawn(self, stage: str, noisy: NoisyLabels) -> None:
+        """Note that a stage's labels have been drawn, and what its prior decided.
+
+        Raises
+        ------
+        InvalidInput
+            If other labels were noted before.
+        """
+        if self.folder is None or not is_first():
+            return
+        side = {f"{i}.{name}": values for i, block in enumerate(noisy.blocks) for name, values in block.side.items()}
+        facts = {
+            "rows": len(noisy),
+            "laws": [block.law.to_dict() for block in noisy.blocks],
+            "prior": array_digest(side) if side else "",
+            "outputs": evidence_digest(None, noisy),
+        }
+        kept = self._read_json(f"drawn-{stage}.json", outputs=str)
+        if kept is not None and kept["outputs"] != facts["outputs"]:
+            raise self._foreign(f"drawn-{stage}.json")
+        if kept is None:
+            self._store.write(f"drawn-{stage}.json", json.dumps(facts, indent=1).encode())
+
+    def trained(self, number: int, module: nn.Module, history: list[dict[str, Any]], evidence: str) -> None:
+        """Keep the model of a stage."""
+        if self.folder is not None and is_first():
+            state = {"weights": _on_cpu(module), "history": history, "evidence": evidence}
+            self._store.write(f"model-{number}.pt", _torch_bytes(state))
+
+    def restored(self, number: int, module: nn.Module, evidence: str) -> list[dict[str, Any]] | None:
+        """Put the kept weights of a stage into a module; its history, or None if the stage is still to be trained.
+
+        Raises
+        ------
+        InvalidInput
+            If that model has learned from other noisy labels, or cannot be read.
+        """
+        kept = None if self.folder is None else from_first(lambda: self._read_torch(f"model-{number}.pt", _TRAIN_AGAIN))
+        if kept is None:
+            return None
+        if not isinstance(kept, dict) or not kept.keys() >= {"weights", "history", "evidence"}:
+            raise InvalidInput(f"Expected the model of a stage in {self.folder}/model-{number}.pt, got something else. {_TRAIN_AGAIN}")
+        if kept["evidence"] != evidence:
+            raise self._foreign(f"model-{number}.pt")
+        _put(module, kept["weights"], f"{self.folder}/model-{number}.pt")
+        return list(kept["history"])
+
+    def _foreign(self, name: str) -> InvalidInput:
+        return InvalidInput(
+            f"Expected {name} in {self.folder} to come from the labels that this fit has drawn, got that of other ones. "
+            "Nothing was changed. Give the folder and the ledger that belong together, or another folder."
+        )
+
+    def _read_json(self, name: str, **parts: type) -> dict[str, Any] | None:
+        """What a file holds, with at least these parts of these types; None where there is no file."""
+        data = None if self.folder is None else self._store.read(name)
+        if data is None:
+            return None
+        try:
+            found = json.loads(data)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not all(isinstance(found.get(part), kind) for part, kind in parts.items()):
+            raise InvalidInput(f"Expected the state of a fit in {self._store.folder / name}, got something else. {_RESTORE}")
+        return found
+
+    def _read_torch(self, name: str, advice: str) -> Any:
+        data = self._store.read(name)
+        try:
+            return None if data is None else torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        except Exception as error:
+            where = self._store.folder / name
+            raise InvalidInput(f"Expected weights in {where}, got what cannot be read ({type(error).__name__}). {advice}") from None
+
+
+@contextlib.contextmanager
+def opened(folder: str | Path | None) -> Iterator[Checkpoint]:
+    """The folder's state, for this process (and the others of its training) alone; half files of killed ones are removed.
+
+    Parameters
+    ----------
+    folder : str, Path or None
+        Made if it does not exist. None: nothing is kept.
     """
-    table = np.asarray(log_likelihood)
-    if table.ndim != 2 or table.shape[0] != n_rows or table.shape[1] < 2 or table.dtype.kind not in "fiu":
+    path = None if folder is None else Path(folder)
+    if path is None:
+        yield Checkpoint(None)
+        return
+    with contextlib.ExitStack() as held:
+        from_first(lambda: _take(path, held))
+        yield Checkpoint(path)
+
+
+def _take(path: Path, held: contextlib.ExitStack) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+        handle = os.open(path, os.O_RDONLY)
+    except OSError as error:
         raise InvalidInput(
-            f"Expected log_likelihood as numbers of shape ({n_rows}, K), a row for each of X and K >= 2; got shape {table.shape} of "
-            f"{table.dtype}. Pass noisy.log_likelihood()."
-        )
-    if np.isnan(table).any() or (table == np.inf).any():
-        raise InvalidInput("Expected log-likelihoods without NaN or +inf. Pass noisy.log_likelihood(); -inf is a likelihood of zero.")
-    empty = np.flatnonzero((table == -np.inf).all(axis=1))
-    if len(empty):
+            f"Expected folder= where files can be made, got {path} ({type(error).__name__}). Nothing was drawn. Name another."
+        ) from None
+    held.callback(os.close, handle)
+    facts = os.fstat(handle)
+    if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
         raise InvalidInput(
-            f"Expected a likelihood above 0 for some class of every row, got 0 for all in {len(empty)} rows, row {empty[0]} first."
+            f"Expected folder= that is your own and that nobody else can write to, since a fit goes on from what is in it; got {path}. "
+            "Nothing was drawn. Name another, or take the others' rights away: chmod go-w."
         )
-    return Dense(torch.from_numpy(table.astype(np.float32)))
+    _lock(handle, path)
+    for part in path.glob(".*.part"):
+        part.unlink()
+
+
+def _lock(handle: int, path: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InvalidInput(
+            f"Expected a folder that no other fit uses now, got {path}. Wait for the other, or use another folder."
+        ) from None
+
+
+def evidence_digest(rows: Positions | None, noisy: NoisyLabels) -> str:
+    """SHA-256 of noisy labels: outputs, sides, rows, ids and receipts."""
+    facts = [(block.law.to_dict(), block.receipt.run_id, block.stage) for block in noisy.blocks]
+    arrays: dict[str, Any] = {} if rows is None else {"rows": rows}
+    for i, block in enumerate(noisy.blocks):
+        arrays |= {f"{i}/output": block.outputs, f"{i}/at": block.rows} | {f"{i}/{name}": values for name, values in block.side.items()}
+    return digest(
+        {"blocks": facts, "classes": list(map(repr, noisy.classes)), "arrays": array_digest(arrays), "ids": ids_digest(noisy.ids)}
+    )
+
+
+def ids_digest(ids: ArrayLike | None) -> str:
+    """SHA-256 of ids in their order; "" for none."""
+    if ids is None:
+        return ""
+    array = np.asarray(ids)
+    return array_digest({"ids": array.astype(np.str_) if array.dtype.kind == "O" else array})
+
+
+def _put(module: nn.Module, state: State, where: str) -> None:
+    try:
+        module.load_state_dict(state)
+    except (RuntimeError, TypeError, AttributeError):
+        raise InvalidInput(f"Expected weights of this {type(module).__name__} in {where}, got those of another net.") from None
+
+
+def _on_cpu(module: nn.Module) -> State:
+    return {name: w.detach().cpu() for name, w in module.state_dict().items()}
+
+
+def _differ(kept: State, module: nn.Module) -> bool:
+    state = _on_cpu(module)
+    return kept.keys() != state.keys() or not all(torch.equal(w, kept[name]) for name, w in state.items())
+
+
+def _torch_bytes(thing: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(thing, buffer)
+    return buffer.getvalue()
+
+
+def _listed(found: list[str]) -> str:
+    more = len(found) - _TOLD
+    return "; ".join(found[:_TOLD]) + (f"; and {more} more" if more > 0 else "")
+
+
+# What makes it the same fit -----------------------------------------------------------------------------------------------------------
+
+
+def facts_of_training(model: Any, inputs: Callable[[], str], recipes: tuple[Recipe, ...], template: nn.Module) -> dict[str, object]:
+    """Of inputs, net and training.
+
+    Parameters
+    ----------
+    model : TorchClassifier
+    inputs : function
+        Gives their name.
+    recipes : tuple of Recipe
+    template : nn.Module
+        Before training.
+    """
+    seed = model.random_state
+    return {
+        "inputs": inputs(),
+        "module": architecture(template),
+        "maker": None if isinstance(model.module, nn.Module) else described(model.module),
+        "recipe": _alike([described(recipe) for recipe in recipes]),
+        "warm_start": model.warm_start,
+        "prior_temperature": model.prior_temperature,
+        "top_k_filter": model.top_k_filter,
+        "validation_fraction": model.validation_fraction,
+        "random_state": None if seed is None else int(seed) if isinstance(seed, int | np.integer) else type(seed).__name__,
+    }
+
+
+def weights_given(model: Any) -> bool:
+    """Whether somebody gave the first weights; else they follow from a seed, or from what a function does."""
+    return isinstance(model.module, nn.Module) and not any(is_lazy(weight) for weight in model.module.parameters())
+
+
+def facts_of_labels(plan: FitPlan) -> dict[str, object]:
+    """Of what is drawn.
+
+    Parameters
+    ----------
+    plan : FitPlan
+    """
+    settings, rows = plan.settings, plan.rows
+    return {
+        "epsilon": settings.epsilon,
+        "classes": digest({"classes": list(map(repr, plan.classes))}),
+        "dataset": settings.dataset,
+        "column": settings.column,
+        "max_rows_per_unit": settings.max_rows_per_unit,
+        "ids": ids_digest(rows.ids),
+        "unit": ids_digest(rows.unit),
+        "names": [rows.id_name, rows.unit_name],
+        "prior": plan.prior_digest,
+        "seeded_noise": described(settings.noise),
+        **plan.to_dict(),
+    }
+
+
+def _alike(recipes: list[object]) -> object:
+    """One recipe, where all stages have the same."""
+    return recipes[0] if all(each == recipes[0] for each in recipes) else recipes
+
+
+def seed_of(random_state: Any) -> int:
+    """The number that a fit's random numbers follow from: as given, drawn from what was given, or from the system."""
+    if random_state is None:
+        return int(np.random.SeedSequence().generate_state(1)[0])
+    if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
+        return _validate.integer(random_state=random_state, low=0)
+    if hasattr(random_state, "randint"):
+        return int(random_state.randint(np.iinfo(np.int32).max))
+    raise InvalidInput(f"Expected random_state as a number >= 0, a RandomState or None, got {type(random_state).__name__}.")
+
+
+# Settings and nets, described ---------------------------------------------------------------------------------------------------------
+
+
+def described(value: object) -> object:
+    """A setting as JSON-ready data that is the same in another process.
+
+    Functions are known by name, the user's by their code too, with its constants and the functions that it names or closes over; objects
+    by class, and by the code that calls them. Of labeldp's own values and of `functools.partial` of its functions, numbers and texts too.
+
+    Parameters
+    ----------
+    value : object
+        Part of a recipe.
+    """
+    return _described(value, (), ours=True)
+
+
+def architecture(module: nn.Module) -> dict[str, object]:
+    """What a net is before training: its layers, the shapes of its weights, and the code of its own `forward`s; no weight.
+
+    Parameters
+    ----------
+    module : nn.Module
+    """
+    kinds = {type(part) for part in module.modules()}
+    own = {_name_of(kind): _described(kind.forward, (), ours=False) for kind in kinds if not _is_of(kind, _KNOWN)}
+    return {
+        "is": type(module).__qualname__,
+        "layers": [[name, _name_of(type(part)), _settings_of(part)] for name, part in module.named_modules()],
+        "weights": [[name, list(w.shape), str(w.dtype)] for name, w in module.state_dict().items()],
+        "forward": own,
+    }
+
+
+def differences(kept: object, now: object, name: str = "") -> Iterator[str]:
+    """Where two descriptions differ, by name; with `(kept ..., now ...)` where both are plain settings."""
+    if isinstance(kept, Mapping) and isinstance(now, Mapping):
+        for key in sorted(kept.keys() | now.keys()):
+            yield from differences(kept.get(key), now.get(key), f"{name}.{key}" if name else str(key))
+    elif isinstance(kept, list) and isinstance(now, list) and len(kept) == len(now):
+        for i, pair in enumerate(zip(kept, now, strict=True)):
+            yield from differences(*pair, f"{name}[{i}]")
+    elif kept != now:
+        plain = isinstance(kept, _PLAIN) and isinstance(now, _PLAIN)
+        yield f"{name} (kept {_shown(kept)}, now {_shown(now)})" if plain else name
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _described(value: object, above: tuple[int, ...], *, ours: bool) -> object:
+    """`above` are the things that this one is a part of, so that a circle ends; `ours`: it was given as a setting of labeldp's."""
+    if isinstance(value, np.bool_ | np.integer | np.floating) and ours:
+        value = value.item()
+    if ours and isinstance(value, _PLAIN):
+        return repr(value) if isinstance(value, float) else value
+    if id(value) in above or len(above) > _DEEP:
+        return {"is": _name_of(type(value))}
+    within = (*above, id(value))
+    if isinstance(value, functools.partial):
+        return _of_partial(value, within)
+    if isinstance(value, type):
+        return {"class": _name_of(value)}
+    if isinstance(value, types.FunctionType | types.MethodType | types.BuiltinFunctionType) or hasattr(value, "cache_parameters"):
+        return _of_function(value, within)
+    if ours and type(value) is tuple and len(value) <= _MANY:
+        return [_described(each, within, ours=True) for each in value]
+    return _of_object(value, within)
+
+
+def _of_partial(value: "functools.partial[Any]", within: tuple[int, ...]) -> object:
+    """What it was given is told where it is an argument of our own function."""
+    told: dict[str, object] = {"partial": _described(value.func, within, ours=False)}
+    if _is_of(value.func, _OURS):
+        told["args"] = [_described(each, within, ours=True) for each in value.args]
+        told["keywords"] = {name: _described(each, within, ours=True) for name, each in value.keywords.items()}
+    return told
+
+
+def _of_object(value: object, within: tuple[int, ...]) -> object:
+    kind = type(value)
+    told: dict[str, object] = {"is": _name_of(kind)}
+    if _is_of(kind, _OURS) and is_dataclass(value):
+        return told | {field.name: _described(getattr(value, field.name), within, ours=True) for field in fields(value)}
+    call = getattr(kind, "__call__", None)  # noqa: B004 (what it is, not whether there is one)
+    if isinstance(call, types.FunctionType) and not _is_of(kind, _KNOWN):
+        told["call"] = _described(call, within, ours=False)
+    return told
+
+
+def _of_function(value: Any, within: tuple[int, ...]) -> object:
+    """A function or method by its code, and by the functions that it closes over or names; one of ours or torch's by its name."""
+    bound = getattr(value, "__self__", None)
+    told = {} if bound is None or isinstance(bound, types.ModuleType) else {"self": _described(bound, within, ours=False)}
+    function = getattr(value, "__func__", getattr(value, "__wrapped__", value))  # of a method; of a cache
+    code = getattr(function, "__code__", None)
+    if code is None or _is_of(function, _KNOWN):
+        return {
+            "function": f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}",
+            **told,
+        }
+    cells = zip(code.co_freevars, map(_content, function.__closure__ or ()), strict=True)
+    named = ((name, function.__globals__.get(name)) for name in sorted(_names(code)))
+    return {
+        "function": f"{function.__module__}.{code.co_qualname}",
+        "code": digest({"code": _of_code(code)}),
+        "closure": {name: _described(each, within, ours=False) for name, each in cells},
+        "globals": {
+            name: _described(each, within, ours=False) for name, each in named if isinstance(each, types.FunctionType | functools.partial)
+        },
+        **told,
+    }
+
+
+def _of_code(code: types.CodeType) -> list[object]:
+    """Instructions, names and constants, those of functions inside included; not where in a file it stands."""
+    constants = [_of_code(each) if isinstance(each, types.CodeType) else _constant(each) for each in code.co_consts]
+    return [code.co_code.hex(), list(code.co_names), list(code.co_freevars), constants]
+
+
+def _constant(constant: object) -> str:
+    """A constant of some code as text; the members of a set in one order."""
+    if isinstance(constant, frozenset):
+        return f"frozenset({sorted(map(_constant, constant))})"
+    return f"({', '.join(map(_constant, constant))},)" if isinstance(constant, tuple) else repr(constant)
+
+
+def _names(code: types.CodeType) -> set[str]:
+    return set(code.co_names).union(*(_names(each) for each in code.co_consts if isinstance(each, types.CodeType)))
+
+
+def _content(cell: Any) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return None
+
+
+def _settings_of(part: nn.Module) -> str:
+    """The settings of a layer as it shows them: of torch's and of labeldp's own layers, since another's may show anything."""
+    return part.extra_repr() if _is_of(type(part), _KNOWN) else ""
+
+
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_of(value: Any, packages: tuple[str, ...]) -> bool:
+    return str(getattr(value, "__module__", "")).split(".")[0] in packages
