@@ -406,9 +406,12 @@ class NetLearner:
     """
 
     def __init__(self, name: str, inputs: Inputs, n_classes: int, options: NetOptions):
+        named.require_torch()
+        from labeldp.deep._loop import device_of
+
         self.name, self._inputs, self._encoding, self._n_classes, self._options = name, inputs, Encoding(inputs), n_classes, options
         self._recipe = named.recipe_for(name, n_classes, options.epochs, options.batch_size, options.rate)
-        self._device = named.device_of(options.device)
+        self._device = device_of(options.device)
         width = math.prod(inputs.shape) if isinstance(inputs, ArrayInputs) else len(inputs.names)
         self._parameters = named.parameters_for(name, n_classes, inputs.image, width)  # faults are told before all rows are read
 

@@ -34,7 +34,7 @@ from sklearn.preprocessing import OneHotEncoder
 from labeldp._files import give_usual_rights, own_folder, sync, write_new
 from labeldp._hash import digest
 from labeldp.deep import _named as named
-from labeldp.deep._prior import load_module
+from labeldp.deep._named import load_module
 from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
 from labeldp.inputs import Inputs, inputs_from_dict
 from labeldp.inputs._columns import matrix_of
@@ -212,8 +212,11 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 def _net(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path, trust: Collection[str], device: str) -> NetModel:
     steps = read_estimator(files[STEPS], str(folder / STEPS), trust) if STEPS in files else None
+    named.require_torch()
+    from labeldp.deep._loop import device_of
+
     net = named.restored(facts["net"]["name"], facts["net"]["parameters"], files[WEIGHTS], str(folder / WEIGHTS))
-    return NetModel(net.to(named.device_of(device)), steps)
+    return NetModel(net.to(device_of(device)), steps)
 
 
 def _estimator(facts: Mapping[str, Any], raw: bytes, path: Path, trust: Collection[str]) -> Model:

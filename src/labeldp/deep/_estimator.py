@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from labeldp.custody._encode import Name, as_array
 from labeldp.deep._inputs import Inputs, Resident, inputs_digest, inputs_name, inputs_of, require_own_order, together
-from labeldp.deep._loop import Epoch, Recipe, Result, default_recipe, flag, from_first, function, is_first, predict, train
+from labeldp.deep._loop import Epoch, Recipe, Result, default_recipe, device_of, flag, from_first, function, is_first, predict, train
 from labeldp.deep._losses import Dense, debiased_loss
-from labeldp.deep._named import device_of
 from labeldp.deep._stages import (
     Checkpoint,
     SharedRun,
@@ -216,7 +215,8 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
         """As of every estimator, with a net's class in the place of its layers, and a function's name in the place of its address."""
         shown = copy.copy(self)
         shown.module = _Named(self.module)  # type: ignore[assignment]
-        return super(TorchClassifier, shown).__repr__(*args, **options)
+        text: str = super(TorchClassifier, shown).__repr__(*args, **options)
+        return text
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -608,6 +608,29 @@ class FabricPlacement(Placement):
             )
 
 
+def device_of(name: Any) -> Any:
+    """The device that is asked for: one that torch knows, that is there and that holds numbers; "auto" is the GPU if there is one.
+
+    Parameters
+    ----------
+    name : str or torch.device
+
+    Raises
+    ------
+    InvalidInput
+        Otherwise.
+    """
+    if isinstance(name, str) and name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        good = isinstance(name, str | torch.device) and float(torch.ones(1, device=name)) == 1
+    except (RuntimeError, AssertionError, ValueError, NotImplementedError):  # torch built without the device asserts
+        good = False
+    if not good:
+        raise InvalidInput(f"Expected a device that torch can use here, got {str(name)!r}. Use cpu or auto (device=, --device).")
+    return name
+
+
 def share(rows: Tensor, rank: int, world: int) -> tuple[Tensor, float]:
     """A process's part of a batch, and the weight of its mean loss, so that the mean over processes is the mean over the batch.
 
