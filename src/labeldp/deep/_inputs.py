@@ -111,9 +111,13 @@ class Resident(Inputs):
         return len(self.tensor)
 
     def batches(self, rows: Iterable[Tensor]) -> Iterator[Tensor]:
-        for chosen in rows:
-            batch = self.tensor[chosen.to(self.tensor.device, non_blocking=True)]
-            yield batch.pin_memory() if self._pinned else batch
+        if self.tensor.device.type == "cpu" and not self._pinned:
+            return map(self.tensor.__getitem__, rows)
+        return map(self._sent, rows)
+
+    def _sent(self, rows: Tensor) -> Tensor:
+        batch = self.tensor[rows.to(self.tensor.device, non_blocking=True)]
+        return batch.pin_memory() if self._pinned else batch
 
     def on(self, device: torch.device | str, layout: torch.memory_format = torch.preserve_format) -> "Resident":
         """On the device, if that leaves half of its free memory for the net; else where it is, and batches are sent one by one."""

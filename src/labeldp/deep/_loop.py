@@ -511,29 +511,26 @@ class Placement:
     device : torch.device
     rank, world : int
         This process among how many.
+    autocast : function that makes the context in which the net is called
+    backward : function of a process's share of a loss, which makes its gradients
     """
 
     rank, world = 0, 1
 
     def __init__(self, device: torch.device | str, precision: Precision) -> None:
         self.device = torch.device(device)
-        self._bf16 = precision == "bf16" or (precision == "auto" and _has_bf16(self.device.type))
+        bf16 = precision == "bf16" or (precision == "auto" and _has_bf16(self.device.type))
+        self.autocast: Callable[[], AbstractContextManager[Any]]
+        self.autocast = partial(torch.autocast, self.device.type, torch.bfloat16) if bf16 else nullcontext
+        self.backward: Callable[[Tensor], None] = Tensor.backward
 
     def setup(self, module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
         """What is called for logits, and what makes steps."""
         return module, optimizer
 
-    def autocast(self) -> AbstractContextManager[Any]:
-        """The context in which the net is called."""
-        return torch.autocast(self.device.type, torch.bfloat16) if self._bf16 else nullcontext()
-
     def generators(self, generator: torch.Generator) -> tuple[torch.Generator, torch.Generator]:
         """Of the order of rows, equal in all processes, and of augmentation, different in each."""
         return generator, generator
-
-    def backward(self, loss: Tensor) -> None:
-        """Gradients of a process's share of a loss."""
-        loss.backward()
 
     def clip(self, module: nn.Module, optimizer: Any, norm: float) -> None:
         """Limit the norm of the whole batch's gradient."""
@@ -565,14 +562,11 @@ class FabricPlacement(Placement):
             raise InvalidInput(f"Expected processes that each hold the whole net, got {strategy}. Make it Fabric(strategy='ddp', ...).")
         self._fabric, self.device = fabric, fabric.device
         self.rank, self.world = int(fabric.global_rank), int(fabric.world_size)
+        self.autocast, self.backward = fabric.autocast, fabric.backward
 
     def setup(self, module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
         net, steps = self._fabric.setup(module, optimizer)
         return net, steps
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        found: AbstractContextManager[Any] = self._fabric.autocast()
-        return found
 
     def generators(self, generator: torch.Generator) -> tuple[torch.Generator, torch.Generator]:
         if self.world == 1:
@@ -581,9 +575,6 @@ class FabricPlacement(Placement):
         own = torch.Generator()
         seed = int(torch.randint(0, 2**62, (1,), generator=own.set_state(generator.get_state())))
         return generator, own.manual_seed(seed + self.rank)
-
-    def backward(self, loss: Tensor) -> None:
-        self._fabric.backward(loss)
 
     def clip(self, module: nn.Module, optimizer: Any, norm: float) -> None:
         self._fabric.clip_gradients(module, optimizer, max_norm=norm, error_if_nonfinite=False)

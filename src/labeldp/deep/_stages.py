@@ -686,9 +686,12 @@ def architecture(module: nn.Module) -> dict[str, object]:
     """
     kinds = {type(part) for part in module.modules()}
     own = {_name_of(kind): _described(kind.forward, (), ours=False) for kind in kinds if not _is_of(kind, _KNOWN)}
+    layers = []
+    for name, part in module.named_modules():  # of its settings a layer of the user's may show anything, labels too
+        layers.append([name, _name_of(type(part)), part.extra_repr() if _is_of(type(part), _KNOWN) else ""])
     return {
         "is": type(module).__qualname__,
-        "layers": [[name, _name_of(type(part)), _settings_of(part)] for name, part in module.named_modules()],
+        "layers": layers,
         "weights": [[name, list(w.shape), str(w.dtype)] for name, w in module.state_dict().items()],
         "forward": own,
     }
@@ -798,11 +801,6 @@ def _content(cell: Any) -> object:
         return cell.cell_contents
     except ValueError:  # not filled yet
         return None
-
-
-def _settings_of(part: nn.Module) -> str:
-    """The settings of a layer as it shows them: of torch's and of labeldp's own layers, since another's may show anything."""
-    return part.extra_repr() if _is_of(type(part), _KNOWN) else ""
 
 
 def _name_of(kind: type) -> str:
