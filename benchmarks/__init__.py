@@ -21,6 +21,10 @@ BENCHMARKS = {  # name: module, question
     ),
     "deep-speed": ("deep.speed", "what does a training step on likelihoods cost against cross-entropy? Needs torch"),
     "deep-resume": ("deep.resume", "does killing a fit of a net ever draw a row twice, repeat a stage or change the outcome? Needs torch"),
+    "gpu": (
+        "deep.gpu",
+        "how accurate are images at small epsilon from targets that rows share? What needs a GPU, the most important first",
+    ),
     "faults": ("faults", "does killing a release, or a worker of it, ever lose a row, draw one twice or leave anything behind?"),
     "scale": ("scale", "how do releases grow with rows, classes and laws, on one machine and on Spark, against reading and writing alone?"),
     "speed": (

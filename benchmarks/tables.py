@@ -47,6 +47,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "defaults": _of("defaults"),
         "stages": _of("defaults", "stages_tables"),
         "deep-defaults": _of("deep.defaults"),
+        "deep-gpu": _of("deep.gpu"),
     },
     "docs/scale.md": {"scale": _of("scale"), "faults": _of("faults"), "plan": _of("scale", "planned")},
 }

@@ -18,6 +18,7 @@ from labeldp.errors import MissingExtra
 
 if TYPE_CHECKING:
     from labeldp.deep import augment, logs, models, schedules
+    from labeldp.deep._consistency import Consistency, neighbour_votes
     from labeldp.deep._estimator import TorchClassifier
     from labeldp.deep._inputs import Inputs, Resident, Streamed, WithEvidence, as_inputs, with_evidence
     from labeldp.deep._loop import Epoch, Recipe, predict, train
@@ -44,6 +45,7 @@ _HOME = {
         *("cross_entropy", "debiased_loss", "generalised_cross_entropy", "likelihood_loss", "mixup_loss", "posterior_loss"),
     ),
     "_inputs": ("Inputs", "Resident", "Streamed", "WithEvidence", "as_inputs", "with_evidence"),
+    "_consistency": ("Consistency", "neighbour_votes"),
     "_loop": ("Epoch", "Recipe", "predict", "train"),
     "_estimator": ("TorchClassifier",),
     "schedules": ("weight_average",),
@@ -52,6 +54,7 @@ _MODULES = ("augment", "logs", "models", "schedules")
 
 __all__ = [
     "Candidates",
+    "Consistency",
     "Dense",
     "Epoch",
     "Form",
@@ -74,6 +77,7 @@ __all__ = [
     "logs",
     "mixup_loss",
     "models",
+    "neighbour_votes",
     "posterior_loss",
     "predict",
     "schedules",

@@ -15,7 +15,7 @@ import math
 import numbers
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar, cast
@@ -26,8 +26,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from labeldp import _validate
+from labeldp.deep._consistency import Consistency, Targets, neighbour_votes
 from labeldp.deep._inputs import Inputs, as_inputs
-from labeldp.deep._losses import Form, likelihood_loss, mixup_loss
+from labeldp.deep._losses import Form, debiased_loss, likelihood_loss, mixup_loss
 from labeldp.deep.augment import Augmentation, mixup
 from labeldp.deep.schedules import Schedule, one_cycle, weight_average
 from labeldp.errors import HighRateWarning, InvalidInput, LabelDPError, UntrainedWarning
@@ -76,6 +77,9 @@ class Recipe:
         rows each epoch, and one more copy of the net. The score of the chosen epoch is too good by the choice: judge by other rows.
     optimizer : {"adamw", "sgd"}, default="adamw"
         "sgd" has Nesterov momentum, and needs a rate of its own: 0.03 to 0.1 for nets with batch normalisation.
+    consistency : Consistency or None, default=None
+        Also learn targets that an averaged net, each row's noisy label and its neighbours agree on: for images at small epsilon, and long
+        trainings. With it, `average` is 0.999 if not given. In one process only, and with losses on log-likelihoods.
 
     Warns
     -----
@@ -103,6 +107,7 @@ class Recipe:
     channels_last: bool = True
     patience: int | None = None
     optimizer: Literal["adamw", "sgd"] = "adamw"
+    consistency: Consistency | None = None
 
     def __post_init__(self) -> None:
         _validate.integer(epochs=self.epochs, low=1)
@@ -129,11 +134,25 @@ class Recipe:
         if self.patience is not None:
             _validate.integer(patience=self.patience, low=1, fix="None trains for all epochs.")
         flag(channels_last=self.channels_last)
+        if self.consistency is not None:
+            self._require_likelihoods()
         function(augment=self.augment, takes="(images, generator)", none=True)
         function(loss=self.loss, takes="(logits, evidence, reduction=...)")
         function(schedule=self.schedule, takes="progress in [0, 1]")
         for progress in (0.0, 1.0):
             _require_factor(self.schedule, progress)
+
+    def _require_likelihoods(self) -> None:
+        """Targets are posteriors: the law's likelihoods must reach the loss."""
+        if not isinstance(self.consistency, Consistency):
+            raise InvalidInput(f"Expected consistency as a deep.Consistency or None, got {_validate.shown(self.consistency)}.")
+        loss = self.loss
+        while isinstance(loss, partial):
+            loss = loss.func
+        if loss is debiased_loss or getattr(loss, "takes_labels", False):
+            raise InvalidInput(
+                f"Expected a loss on log-likelihoods with consistency, got {getattr(loss, '__name__', loss)}. Leave one of them out."
+            )
 
     def rows_of_batch(self, n: int) -> int:
         """Batch size for a training on n rows."""
@@ -335,10 +354,28 @@ class _Training:
         self._optimizer = _optimizer(module, recipe)
         self._net, self._steps = place.setup(module, self._optimizer)
         self._dtype = next(module.parameters()).dtype  # which Fabric may have changed
-        self._average = None if recipe.average is None else weight_average(module, recipe.average)
+        decay = 0.999 if recipe.average is None and recipe.consistency is not None else recipe.average
+        self._average = None if decay is None else weight_average(module, decay)
         self.model: nn.Module = module if self._average is None else self._average.module
         self._order, self._draws = place.generators(generator)
         self._inputs, self._evidence = self.placed(inputs), evidence.to(place.device)
+        self._passed = 0.0  # epochs so far
+        self._targets = None if recipe.consistency is None else self._first_targets(recipe.consistency)
+
+    def _first_targets(self, settings: Consistency) -> Targets:
+        """What rows share before the first step: nothing, or their neighbours' votes by the net's features."""
+        if self._place.world > 1:
+            raise InvalidInput(f"Expected one process with consistency, got {self._place.world}: rows' targets are kept in one. Start one.")
+        if not isinstance(self._evidence, Form):
+            raise InvalidInput("Expected evidence as a form with consistency, got labels. Pass evidence_of(noisy).")
+        every = torch.arange(len(self._inputs)).split(1024)
+        if not settings.neighbours:
+            first = next(iter(_logits(self._module, self._inputs, every[:1], self._place)))
+            return Targets(settings, self._evidence, first.shape[1])
+        with _reads_of_last_layer(self._module) as features:
+            n_classes = torch.cat(list(_logits(self._module, self._inputs, every, self._place))).shape[1]
+        votes = neighbour_votes(torch.cat(features), self._evidence, n_classes, settings.neighbours)
+        return Targets(settings, self._evidence, n_classes, votes)
 
     def placed(self, inputs: Inputs) -> Inputs:
         """On the device if they fit, in the net's memory format."""
@@ -353,7 +390,8 @@ class _Training:
         factors = [recipe.schedule((number - 1 + step / len(batches)) / recipe.epochs) for step in range(len(batches))]
         total = torch.zeros((), device=place.device)  # added up on the device: to read each loss would wait for it
         read = self._inputs.batches([rows for rows, _ in shares])
-        for batch, (rows, weight), factor, x in zip(batches, shares, factors, read, strict=True):
+        for step, (batch, (rows, weight), factor, x) in enumerate(zip(batches, shares, factors, read, strict=True)):
+            self._passed = number - 1 + step / len(batches)
             for group in self._optimizer.param_groups:
                 group["lr"] = recipe.rate * factor
             loss = self._loss(rows, x)
@@ -378,17 +416,35 @@ class _Training:
         """Mean loss of some rows."""
         if len(x) != len(rows):
             raise InvalidInput(f"Expected the {len(rows)} inputs that were asked for, got {len(x)}. Correct Inputs.batches.")
-        recipe = self._recipe
+        recipe, rows = self._recipe, rows.to(self._place.device)
+        target = self._evidence[rows]
         x = _ready(x, self._place.device, self._layout, self._dtype)
         if recipe.augment is not None:
             x = recipe.augment(x, self._draws)
+        shared, weight = None, 0.0
+        if recipe.consistency is not None:
+            weight = recipe.consistency.weight_at(self._passed)
+            shared = self._learned_targets(rows, x)
+            x = recipe.consistency.views(x, self._draws)
         mixed = mixup(x, self._draws, alpha=recipe.alpha) if recipe.alpha else None
         with self._place.autocast():
             logits = self._net(x if mixed is None else mixed.inputs)
-        target = self._evidence[rows.to(self._place.device)]
-        if mixed is None:
-            return recipe.loss(logits, target)
-        return mixup_loss(recipe.loss, logits, target, target[mixed.partner], mixed.lam)
+
+        def mean(loss: Callable[..., Tensor], target: Any) -> Tensor:
+            return loss(logits, target) if mixed is None else mixup_loss(loss, logits, target, target[mixed.partner], mixed.lam)
+
+        found = mean(recipe.loss, target)
+        # a target times 0 or 1 is a table of weights: the loss -sum(w ln p) is linear in them
+        return found if shared is None or not weight else found + weight * mean(debiased_loss, shared)
+
+    @torch.no_grad()
+    def _learned_targets(self, rows: Tensor, x: Tensor) -> Tensor:
+        """The rows' targets (m, K), with what the averaged net says of their inputs taken in."""
+        assert self._targets is not None
+        with self._place.autocast():
+            logits = self.model(x)
+        self._targets.learn(rows, torch.softmax(logits.float(), dim=1))
+        return self._targets.of(rows)
 
 
 def _optimizer(module: nn.Module, recipe: Recipe) -> Optimizer:
@@ -444,6 +500,20 @@ def _logits(module: nn.Module, inputs: Inputs, batches: Sequence[Tensor], place:
             yield logits.float()
     finally:
         module.train(was_training)
+
+
+@contextmanager
+def _reads_of_last_layer(module: nn.Module) -> Iterator[list[Tensor]]:
+    """What the last linear layer is given while this lasts: the features of each batch."""
+    found: list[Tensor] = []
+    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    if not linear:
+        raise InvalidInput(f"Expected a net with a linear layer for neighbours, got {type(module).__name__}. Leave neighbours out.")
+    hook = linear[-1].register_forward_pre_hook(lambda _, given: found.append(given[0].detach().float()))
+    try:
+        yield found
+    finally:
+        hook.remove()
 
 
 def _batches(n: int, size: int, generator: torch.Generator) -> Sequence[Tensor]:

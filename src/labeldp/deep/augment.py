@@ -250,6 +250,87 @@ def _chroma(factor: Tensor, angle: Tensor) -> Tensor:
     return back @ turn @ there
 
 
+def rand_augment(images: Tensor, generator: torch.Generator, *, count: int = 2, strength: float = 1.0, hole: float = 0.5) -> Tensor:
+    """Change each image strongly: by random moves, random changes of its tones, and a grey square.
+
+    Parameters
+    ----------
+    images : (n, c, h, w) float tensor of values in 0..1
+    generator : torch.Generator
+    count : int >= 1, default=2
+        Number of moves, and of changes of tones, one after the other.
+    strength : float in (0, 1], default=1.0
+        Share of each change's full range.
+    hole : float in [0, 1], default=0.5
+        Side of the grey square in parts of the image's; its centre is any pixel.
+
+    Returns
+    -------
+    (n, c, h, w) in 0..1, a new tensor. Cost O(count x pixels).
+
+    Notes
+    -----
+    Moves are none, a turn up to 30 degrees, a shear up to 0.35 or a shift up to 30 % in either direction; changes of tones are none,
+    brightness, contrast, saturation (of three channels), sharpness, inverted light parts, fewer grey levels, or tones spread over 0..1. All
+    are equally likely, and how far is uniform. No policy was searched with labels, which would be a leak on the same data.
+    Source: Cubuk et al., "RandAugment" (2020), with operations of our choice; the square as in FixMatch.
+    """
+    _require_floats(images)
+    rounds, part = _validate.integer(count=count, low=1), _validate.fraction(strength=strength, one=True)
+    side = _validate.fraction(hole=hole, zero=True, one=True)
+    n, _, h, w = images.shape
+    moves = torch.eye(3).repeat(n, 1, 1)
+    for _ in range(rounds):
+        moves = moves @ _move(generator, n, part)
+    grid = functional.affine_grid(moves[:, :2].to(images), list(images.shape), align_corners=False)
+    x = functional.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
+    for _ in range(rounds):
+        x = _tones(x, _uniform(images, generator, 2), part)
+    u = _uniform(images, generator, 2)
+    hit = [
+        ((torch.arange(length, device=x.device) + 0.5 - place[:, None] * length).abs() < side * length / 2)
+        for place, length in zip(u, (h, w), strict=True)
+    ]
+    return _like(images, x.masked_fill(hit[0][:, None, :, None] & hit[1][:, None, None, :], 0.5))
+
+
+def _move(generator: torch.Generator, n: int, part: float) -> Tensor:
+    """(n, 3, 3) on the CPU: nothing, a turn, a shear or a shift along one axis, of random size."""
+    kind = torch.randint(0, 6, (n,), generator=generator, device=generator.device).cpu()
+    size = part * (2 * torch.rand(n, generator=generator, device=generator.device).cpu() - 1)
+    angle = torch.where(kind == 1, size * math.pi / 6, 0.0)
+    found = torch.eye(3).repeat(n, 1, 1)
+    found[:, 0, 0] = found[:, 1, 1] = angle.cos()
+    found[:, 0, 1] = torch.where(kind == 2, 0.35 * size, -angle.sin())
+    found[:, 1, 0] = torch.where(kind == 3, 0.35 * size, angle.sin())
+    found[:, 0, 2], found[:, 1, 2] = (torch.where(kind == each, 0.6 * size, 0.0) for each in (4, 5))  # a side is 2 long
+    return found
+
+
+def _tones(x: Tensor, u: Tensor, part: float) -> Tensor:
+    """One random change of the tones of each image; u (2, n) says which, and how far."""
+    kind, size = (u[0] * 8).long()[:, None, None, None], (0.9 * part * (2 * u[1] - 1))[:, None, None, None]
+    grey = x.mean(dim=1, keepdim=True)
+    if x.shape[1] == 3:
+        grey = (x * x.new_tensor(_YIQ[0])[:, None, None]).sum(dim=1, keepdim=True)
+    blurred = functional.avg_pool2d(functional.pad(x, (1, 1, 1, 1), mode="replicate"), 3, 1)
+    middle = grey.mean(dim=(2, 3), keepdim=True)
+    low, high = x.amin(dim=(2, 3), keepdim=True), x.amax(dim=(2, 3), keepdim=True)
+    levels = 2 ** (8 - (5 * size.abs()).round())
+    changes = (
+        x * (1 + size),
+        middle + (x - middle) * (1 + size),
+        grey + (x - grey) * (1 + size),
+        torch.where(x >= 1 - 0.9 * size.abs(), 1 - x, x),
+        (x * levels).floor() / levels,
+        blurred + (x - blurred) * (1 + size),
+        (x - low) / (high - low + 1e-3),
+    )
+    for number, changed in enumerate(changes, 1):
+        x = torch.where(kind == number, changed, x)
+    return x.clamp(0, 1)
+
+
 def chain(*steps: Augmentation) -> Augmentation:
     """Several augmentations as one, from left to right.
 

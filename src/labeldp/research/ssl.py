@@ -19,6 +19,7 @@ from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel
 
 from labeldp import _validate
+from labeldp.deep._consistency import neighbours
 from labeldp.deep._inputs import Inputs, Resident, as_inputs
 from labeldp.deep._loop import Progress, Recipe, predict, require_generator, train
 from labeldp.deep._losses import likelihood_loss
@@ -229,23 +230,6 @@ def without_head(module: nn.Module) -> nn.Module:
     raise InvalidInput(
         f"Expected a net with a linear layer {', '.join(_HEADS)}, got {type(module).__name__}. Make one that gives features."
     )
-
-
-def neighbours(features: Tensor, count: int) -> Tensor:
-    """Find the nearest other rows by cosine, nearest first: (n, count) int64 on the CPU.
-
-    Parameters
-    ----------
-    features : (n, d) float tensor
-    count : int
-        Less than n.
-    """
-    unit, chosen = functional.normalize(features.float(), dim=1), []
-    for rows in torch.arange(len(unit), device=unit.device).split(max(1, (1 << 26) // len(unit))):
-        cosines = unit[rows] @ unit.T
-        cosines[torch.arange(len(rows), device=unit.device), rows] = -2.0  # not itself
-        chosen.append(cosines.topk(count, dim=1).indices.cpu())
-    return torch.cat(chosen)
 
 
 class _Probabilities(nn.Module):
