@@ -52,7 +52,7 @@ class Receipt:
     secure : bool
         False if the noise came from a seed: then there is no guarantee at all.
     event : mapping
-        What was done, as JSON data (see `labeldp.ledger._charge`).
+        What was done, as JSON data (see `labeldp.ledger._database`).
     ledger_head : str
         Head of the ledger's hash chain after this charge; "" without a durable ledger.
     charged_at : str

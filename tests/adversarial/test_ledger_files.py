@@ -11,7 +11,7 @@ from tests import runs
 
 from labeldp.errors import LedgerError
 from labeldp.ledger import _database as ledger_store
-from labeldp.ledger._charge import LabelDraw
+from labeldp.ledger._database import LabelDraw
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import derive_key, new_run_id, new_secret
 from labeldp.receipt import Receipt

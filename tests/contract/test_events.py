@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from labeldp.errors import InvalidInput
 from labeldp.laws import RandomizedResponse
-from labeldp.ledger import _charge as events
-from labeldp.ledger._charge import AggregateDraw, LabelDraw
+from labeldp.ledger import _database as events
+from labeldp.ledger._database import AggregateDraw, LabelDraw
 
 EPSILONS = st.floats(min_value=1e-6, max_value=700)
 DRAW = LabelDraw(RandomizedResponse(10, 1.0).to_dict(), 1.0)

@@ -18,7 +18,7 @@ from tests import runs
 
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError
 from labeldp.ledger import _database as ledger_entries
-from labeldp.ledger._charge import LabelDraw
+from labeldp.ledger._database import LabelDraw
 from labeldp.ledger._ledger import Ledger, default_ledger
 from labeldp.noise._words import new_run_id
 from labeldp.receipt import Receipt

@@ -14,7 +14,7 @@ from labeldp.ledger._ledger import Ledger
 CHARGE = """
 import sys
 from labeldp.errors import BudgetExceeded
-from labeldp.ledger._charge import LabelDraw
+from labeldp.ledger._database import LabelDraw
 from labeldp.ledger._ledger import Ledger, Spending
 from labeldp.noise._words import new_run_id
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests import runs
 
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RowsOverlap
-from labeldp.ledger._charge import LabelDraw, Spend, Spending
+from labeldp.ledger._database import LabelDraw, Spending
 from labeldp.ledger._ledger import Ledger, RunRecord
-from labeldp.ledger._rowset import RowSetBuilder
+from labeldp.ledger._rowset import RowSetBuilder, Spend
 from labeldp.ledger._run_store import RunStore
 from labeldp.noise._words import new_run_id
 from labeldp.receipt import Receipt

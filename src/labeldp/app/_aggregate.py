@@ -18,7 +18,7 @@ from labeldp.aggregates import Aggregate, Histogram, Query, Vote
 from labeldp.custody._aggregation import aggregate_batches
 from labeldp.custody._encode import infers
 from labeldp.errors import InvalidInput, LabelDPWarning, ReleaseError
-from labeldp.ledger._charge import AggregateDraw
+from labeldp.ledger._database import AggregateDraw
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.tables._evidence import check_raw
 from labeldp.tables._spec import declared_or_infer

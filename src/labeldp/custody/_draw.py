@@ -22,7 +22,7 @@ from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import as_drawn
 from labeldp.laws import LAWS
 from labeldp.laws._base import Array, Law
-from labeldp.ledger._charge import per_row_epsilon
+from labeldp.ledger._database import per_row_epsilon
 from labeldp.noise._secrets import KeySource, run_secret
 from labeldp.noise._words import Blocks, Key, Pin, RowWords, derive_key, id_blocks, one_word, partition, pin_words, row_blocks, word_chunks
 from labeldp.receipt import Receipt

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp.errors import DomainLeakWarning, InvalidInput
-from labeldp.ledger._charge import ROW
+from labeldp.ledger._database import ROW
 
 INFER = "infer"
 """Stands for a list of classes that is to be read off the private labels."""

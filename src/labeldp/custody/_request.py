@@ -28,8 +28,8 @@ from labeldp.errors import (
     UnrecordedWarning,
     warn,
 )
-from labeldp.ledger._charge import AggregateDraw, LabelDraw, SameRequest
-from labeldp.ledger._ledger import Ledger, RunRecord, Spending, as_ledger
+from labeldp.ledger._database import AggregateDraw, LabelDraw
+from labeldp.ledger._ledger import Ledger, RunRecord, SameRequest, Spending, as_ledger
 from labeldp.ledger._rowset import RowSet
 from labeldp.ledger._run_store import RunStore
 from labeldp.noise._secrets import Secret, SecretHalves, UnknownReleaseSecret, new_run_id, new_secret, run_secret_halves

@@ -21,9 +21,23 @@ from labeldp.errors import InvalidInput, LabelDPError, LedgerError
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import pack, places_of
 from labeldp.laws._base import Array
-from labeldp.ledger._charge import LabelDraw, Spend, Spending, per_row_epsilon
-from labeldp.ledger._database import GENESIS, Balance, History, Part, Row, RunRecord, Session, apply, entry_hash, name, parts_digest
-from labeldp.ledger._rowset import FILE, RowSet, RowSets
+from labeldp.ledger._database import (
+    GENESIS,
+    Balance,
+    History,
+    LabelDraw,
+    Part,
+    Row,
+    RunRecord,
+    Session,
+    Spending,
+    apply,
+    entry_hash,
+    name,
+    parts_digest,
+    per_row_epsilon,
+)
+from labeldp.ledger._rowset import FILE, RowSet, RowSets, Spend
 from labeldp.ledger._run_store import CHARGE, RunStore, unknown_runs
 from labeldp.receipt import Receipt
 

@@ -20,18 +20,19 @@ import os
 import re
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 import platformdirs
 
 from labeldp import _validate
 from labeldp._files import sync
+from labeldp._rounding import exact, float_down
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.receipt import Receipt
 
@@ -303,6 +304,189 @@ def _charged(body: Mapping[str, Any], head: str) -> RunRecord:
 def _close(account: History, body: Mapping[str, Any], state: State, artefact: str) -> None:
     run = account.runs[body["run_id"]]
     account.runs[run.run_id] = RunRecord(**{**vars(run), "state": state, "artefact": artefact, "settled_at": body["at"]})
+
+
+# What a charge says ----------------------------------------------------------------------------------------------------------------
+# What is charged: JSON data, an object whose "event" names the kind, with one member for each field. Compatibility promise: what one
+# release writes, every later release reads with the same meaning; later releases may add kinds and fields. An unknown kind or field is
+# refused, never skipped, so that an old reader cannot report too small a cost.
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What one run spends, as a charge's entry keeps it.
+
+    Parameters
+    ----------
+    dataset, column : str
+        What the labels are; budgets are kept for each pair.
+    epsilon, delta : float
+        The unit's total.
+    event : mapping
+        What will be done (`LabelDraw.to_dict()`); an unknown one, or one that costs more than is charged, is refused.
+    identity : str
+        Digest of the public facts that make this the same request as another.
+    run_id : str
+        32 hexadecimal digits, never charged before.
+    unit : str
+        "row" or the unit's column. One (dataset, column) has one unit.
+    max_rows_per_unit : int
+    repeatable : bool
+        A crashed run may be picked up again under the same run id.
+    """
+
+    dataset: str
+    column: str
+    epsilon: float
+    event: Mapping[str, object]
+    identity: str
+    run_id: str
+    delta: float = 0.0
+    unit: str = "row"
+    max_rows_per_unit: int = 1
+    repeatable: bool = True
+
+    def body(self) -> dict[str, object]:
+        """The entry's facts, each accepted only if it is good."""
+        return {
+            "kind": "charge",
+            "dataset": name(dataset=self.dataset),
+            "column": name(column=self.column),
+            "unit": name(unit=self.unit),
+            "max_rows_per_unit": _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1),
+            "epsilon": repr(_validate.epsilon(self.epsilon)),
+            "delta": repr(_validate.fraction(delta=self.delta, zero=True)),
+            "event": _checked_event(self.event, float(self.epsilon), float(self.delta), self.unit),
+            "identity": name(identity=self.identity),
+            "run_id": run_id_of(self.run_id),
+            "repeatable": bool(self.repeatable),
+        }
+
+
+def _checked_event(event: Mapping[str, object], epsilon: float, delta: float, unit: str) -> dict[str, object]:
+    known = event_of(event)
+    if not (known.epsilon <= epsilon and known.delta <= delta and known.unit == unit):
+        raise InvalidInput(
+            f"Expected an event of at most epsilon={epsilon!r}, delta={delta!r} and unit {unit!r}; got one of epsilon={known.epsilon!r}, "
+            f"delta={known.delta!r}, unit {known.unit!r}. Charge what will be done."
+        )
+    try:
+        return dict(json.loads(text(dict(event))))
+    except (TypeError, ValueError):
+        raise InvalidInput("Expected an event of JSON data with finite numbers, got other types. Pass event.to_dict().") from None
+
+
+ROW = "row"
+"""What is protected where no unit is named; so no unit's column may be called that."""
+
+
+class _Single:
+    """One mechanism at work on some rows' labels; its first field says which."""
+
+    kind: ClassVar[str]
+    what: ClassVar[str]
+    """Name of the first field."""
+
+    epsilon: float
+    delta: float
+    unit: str
+    max_rows_per_unit: int
+
+    def __post_init__(self) -> None:
+        mechanism = getattr(self, self.what)
+        if not isinstance(mechanism, Mapping):
+            raise InvalidInput(f"Expected the {self.what} as a mapping, got {type(mechanism).__name__}. Pass {self.what}.to_dict().")
+        if not (isinstance(self.unit, str) and self.unit):
+            raise InvalidInput(f"Expected unit to be 'row' or a column's name, got unit={self.unit!r}.")
+        object.__setattr__(self, self.what, dict(mechanism))
+        object.__setattr__(self, "epsilon", _validate.epsilon(self.epsilon))
+        object.__setattr__(self, "delta", _validate.fraction(delta=self.delta, zero=True))
+        object.__setattr__(self, "max_rows_per_unit", _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1))
+
+    def to_dict(self) -> dict[str, object]:
+        """The event as JSON-ready data."""
+        names = (self.what, "epsilon", "delta", "unit", "max_rows_per_unit")
+        return {"event": self.kind} | {name: getattr(self, name) for name in names} | {self.what: dict(getattr(self, self.what))}
+
+
+@dataclass(frozen=True)
+class LabelDraw(_Single):
+    """Each label of some rows went through a law once.
+
+    Parameters
+    ----------
+    law : mapping
+        The law as JSON data (`Law.to_dict()`), or the laws of a run and how its rows are divided among them.
+    epsilon, delta : float
+        What it costs one unit in total.
+    unit : str
+        "row", or the name of the column that names the person.
+    max_rows_per_unit : int
+        Rows that one unit has at most.
+    """
+
+    kind: ClassVar[str] = "label-draw"
+    what: ClassVar[str] = "law"
+
+    law: Mapping[str, object] = field(hash=False)
+    epsilon: float
+    delta: float = 0.0
+    unit: str = "row"
+    max_rows_per_unit: int = 1
+
+
+@dataclass(frozen=True)
+class AggregateDraw(_Single):
+    """A query about groups of rows was answered once: each row is in one group, so the groups together cost what one of them costs.
+
+    Parameters
+    ----------
+    query : mapping
+        The query as JSON data (`Query.to_dict()`).
+    epsilon, delta : float
+        What it costs one unit in total; it adds to every other event on the same rows' labels.
+    unit : str
+        "row", or the name of the column that names the person.
+    max_rows_per_unit : int
+        Rows that one unit has at most.
+    """
+
+    kind: ClassVar[str] = "aggregate"
+    what: ClassVar[str] = "query"
+
+    query: Mapping[str, object] = field(hash=False)
+    epsilon: float
+    delta: float = 0.0
+    unit: str = "row"
+    max_rows_per_unit: int = 1
+
+
+Event = LabelDraw | AggregateDraw
+
+
+def event_of(data: object) -> Event:
+    """The event that `to_dict` wrote; an unknown kind or field is refused and named."""
+    if not isinstance(data, Mapping):
+        raise InvalidInput(f"Expected an event as a mapping, got {type(data).__name__}. Pass event.to_dict().")
+    kind, facts = data.get("event"), {name: value for name, value in data.items() if name != "event"}
+    if not (isinstance(kind, str) and kind in _KINDS):
+        raise InvalidInput(f"Expected an event of kind {', '.join(_KINDS)}; got {kind!r}. A newer labeldp may know it.")
+    try:
+        return _KINDS[kind](**facts)  # the constructor checks each
+    except TypeError:
+        given = ", ".join(map(str, facts))
+        raise InvalidInput(f"Expected the fields of a {kind!r} event, got {given}. A newer labeldp may know them.") from None
+
+
+_KINDS: dict[str, Callable[..., Event]] = {cls.kind: cls for cls in (LabelDraw, AggregateDraw)}
+
+
+def per_row_epsilon(epsilon: float, max_rows_per_unit: int) -> float:
+    """Each row's epsilon if a unit of `max_rows_per_unit` rows may spend `epsilon`: rounded down, so that the rows never exceed it."""
+    total, rows = _validate.epsilon(epsilon), _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
+    # as a float and as a decimal: whichever is smaller
+    share = float_down(min(Fraction(total), exact(total)) / rows, binary=True)
+    return _validate.positive(per_row_epsilon=share, fix="The budget is too small to divide; lower max_rows_per_unit.")
 
 
 # What the database is asked --------------------------------------------------------------------------------------------------------

@@ -4,10 +4,13 @@
 It holds public facts only: names, laws, epsilons, digests of public things. Never a label, a digest of one, or a secret.
 """
 
+import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -15,12 +18,10 @@ import platformdirs
 
 from labeldp import _validate
 from labeldp._rounding import exact, float_down, float_up
-from labeldp.errors import InvalidInput, LedgerError
+from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RowsOverlap
 from labeldp.evidence import Block
 from labeldp.laws._base import Array
-from labeldp.ledger import _charge as ledger_charge
 from labeldp.ledger import _check as ledger_check
-from labeldp.ledger._charge import ChargeRequest, Spend, Spending, delta_of
 from labeldp.ledger._check import Witnesses
 from labeldp.ledger._database import (
     File,
@@ -29,8 +30,10 @@ from labeldp.ledger._database import (
     Part,
     RunRecord,
     Session,
+    Spending,
     SqliteStore,
     Store,
+    charged,
     entry_facts,
     location_of,
     name,
@@ -39,12 +42,14 @@ from labeldp.ledger._database import (
     runs_folder,
     text,
 )
-from labeldp.ledger._rowset import RowSet, RowSetBuilder, RowSets
-from labeldp.ledger._run_store import RunStore
+from labeldp.ledger._rowset import RowSet, RowSetBuilder, RowSets, Spend, delta_of, overlaps
+from labeldp.ledger._run_store import CHARGE, RunStore, unknown_runs
 from labeldp.noise._secrets import KeySource
 from labeldp.receipt import Receipt
 
-__all__ = ["Ledger", "LedgerUrl", "Part", "RunRecord", "Spending", "as_ledger", "default_ledger", "ledger_of"]
+_log = logging.getLogger("labeldp")
+
+__all__ = ["Ledger", "LedgerUrl", "Part", "RunRecord", "SameRequest", "Spending", "as_ledger", "default_ledger", "ledger_of"]
 
 
 @dataclass(frozen=True)
@@ -117,9 +122,34 @@ class Ledger:
         Receipt
             On disk when this returns, and so is the row set. BudgetExceeded or LedgerError (RowsOverlap): nothing was written.
         """
-        names = None if known is None else frozenset(known)
-        request = ChargeRequest(spending, rows, overlap, self.budget, total, names, str(self.location))
-        return ledger_charge.charge(self._store, self._sets, request)
+        if overlap not in ("charge", "refuse"):
+            raise InvalidInput(f"Expected overlap to be 'charge' or 'refuse', got overlap={overlap!r}.")
+        body, run_id, sets, store = spending.body(), spending.run_id, self._sets, self._store
+        # the row set, then what a lost ledger is restored from, then the charge: so no charge lacks what limits or proves it
+        if rows is not None:
+            sets.keep(run_id, rows)
+            body |= {"rows": rows.facts()}
+        folder = sets.folder / run_id
+        try:
+            if not store.exists():  # before it is made: a new ledger knows none of the results beside it
+                self._require_known(list)
+            if folder.is_dir():
+                RunStore(folder).write(CHARGE, text(body).encode())
+            with store.writing() as session:
+                self._require_known(session.unknown)
+                decision = _Decision(session, self, spending, rows)
+                decision.check_new(known)
+                decision.check_unit()
+                if overlap == "refuse":
+                    decision.check_rows()
+                row = session.extend(decision.balance, *decision.budget_entry(total), body)[-1]
+        except (LedgerError, BudgetExceeded):
+            if folder.is_dir():
+                (folder / CHARGE).unlink(missing_ok=True)
+            if rows is not None:
+                sets.forget(run_id)
+            raise
+        return charged(row).receipt
 
     def intend(self, run_id: str, parts: Iterable[File], drawn: Mapping[str, str] | None = None) -> None:
         """Write down the files of a run's result, in order, before any of them gets its final name.
@@ -185,6 +215,16 @@ class Ledger:
             balance = session.balance(dataset, column)
             if balance.budget != Fraction(amount):
                 session.extend(balance, {"kind": "budget", **facts, "budget": amount, "why": "set"})
+
+    def _require_known(self, unknown: Callable[[Sequence[str]], Sequence[str]]) -> None:
+        """Refuse to charge in a ledger that is new, or older than results that lie beside it."""
+        found = unknown_runs(self.runs_dir, unknown)
+        if found:
+            raise LedgerError(
+                f"Expected {self.location} to know every run that has results in {self.runs_dir}, got {len(found)} that it does not "
+                f"({found[0]}): it is new, or older than they are, and would count too little. Nothing was charged. Restore the ledger's "
+                "newer copy, or count these runs again: `labeldp ledger adopt`, or Ledger.adopt()."
+            )
 
     def _close(self, run_id: str, kind: str, facts: dict[str, object]) -> None:
         state = {"settle": "settled", "abandon": "abandoned"}[kind]
@@ -403,6 +443,114 @@ class Ledger:
         names = name(dataset=dataset), name(column=column)
         with self._store.reading() as session:
             return History() if session is None else session.history(*names)
+
+
+class SameRequest(LedgerError):
+    """Another process has charged this very request since the caller looked: nothing was charged.
+
+    Attributes
+    ----------
+    run_id : str
+        The other one's.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(
+            f"Expected one process to make this request, but another one has just charged it (run {run_id}). Nothing more was charged. Run "
+            "the same again: it picks that run up, or returns its answer."
+        )
+        self.run_id = run_id
+
+
+class _Decision:
+    """Whether a charge may be written, decided while nobody else can write."""
+
+    def __init__(self, session: Session, ledger: Ledger, spending: Spending, rows: RowSet | None) -> None:
+        self._session, self._ledger, self._spending, self._rows = session, ledger, spending, rows
+        self._dataset, self._column = spending.dataset, spending.column
+        self._of, self._where = f"dataset {self._dataset!r}, column {self._column!r}", str(ledger.location)
+        self.balance = session.balance(self._dataset, self._column)
+
+    def check_new(self, known: Collection[str] | None) -> None:
+        """Refuse a run id that was charged before, and a request that another process has charged meanwhile."""
+        run_id = self._spending.run_id
+        if not self._session.unknown([run_id]):
+            raise LedgerError(f"Expected a run id that was never charged, got {run_id}. Make one with new_run_id().")
+        if known is not None:
+            # two identical requests at once are one charge: the second one sees the first here
+            runs = self._session.request_runs(self._dataset, self._column, self._spending.identity)
+            if new := [run for run in runs if run not in known]:
+                raise SameRequest(new[-1])
+
+    @cached_property
+    def _runs(self) -> dict[str, RunRecord]:
+        return self._session.history(self._dataset, self._column).runs
+
+    def check_unit(self) -> None:
+        """Refuse another unit than the account's."""
+        unit, other = self._spending.unit, self.balance.unit
+        if other not in (None, unit):
+            raise LedgerError(
+                f"Expected unit {other!r} for {self._of}, as charged before in {self._where}; got {unit!r}. "
+                "Spends of different units cannot be added: use the same unit, and call its column the same (unit_name=)."
+            )
+
+    def check_rows(self) -> None:
+        """Refuse rows that an earlier run may cover."""
+        if not self.balance.runs:
+            return
+        found = overlaps(self._rows, self._runs.values(), self._ledger._sets)
+        if found:
+            said = "; ".join(f"{what} in run {run}" for run, what in found.items())
+            raise RowsOverlap(
+                f"Expected rows of {self._of} that no earlier run in {self._where} covers, got {said}. Nothing was charged. Leave "
+                "them out, or allow it with overlap='charge'."
+            )
+
+    def budget_entry(self, total: float | None) -> list[dict[str, object]]:
+        """The entry that sets the budget, where there is none yet; BudgetExceeded where too little is left."""
+        declared, kept, where = self._ledger.budget, self.balance.budget, self._where
+        epsilon = exact(self._spending.epsilon)
+        if kept is not None and declared is not None and kept != exact(declared):
+            raise LedgerError(
+                f"Expected budget {float_down(kept)!r} for {self._of}, as kept in {where}; got budget={declared!r}. "
+                f"Drop it, or change the kept one {self._by_budget(declared)}."
+            )
+        first = epsilon if total is None else exact(total)
+        budget = kept if kept is not None else first if declared is None else exact(declared)
+        covered = self._covered(epsilon, budget)
+        if not epsilon <= budget - covered:
+            left, needed = float_down(max(budget - covered, Fraction(0))), float_up(covered + epsilon)
+            said = (
+                f"Expected epsilon <= {left!r}, which remains of budget {float_down(budget)!r} for {self._of} in {where}; "
+                f"got epsilon={float(epsilon)!r}. Nothing was charged. Ask for less, or allow more "
+            )
+            raise BudgetExceeded(
+                f"{said}{self._by_budget(needed)}. Other data need another name (dataset=).",
+                cli=f"{said}with `{self._command(needed)}`. Other data need another name (--dataset); the default is the file's.",
+            )
+        if kept is not None:
+            return []
+        why, amount = ("first charge" if declared is None else "declared"), repr(float_down(budget))
+        level = logging.INFO if declared is not None else logging.WARNING  # nobody chose this one, so it is said aloud
+        said = "The budget of dataset %r, column %r is now %s (%s), kept in %s. `labeldp ledger set-budget` or set_budget changes it."
+        _log.log(level, said, self._dataset, self._column, amount, why, where)
+        return [{"kind": "budget", "dataset": self._dataset, "column": self._column, "budget": amount, "why": why}]
+
+    def _covered(self, epsilon: Fraction, budget: Fraction) -> Fraction:
+        """What the request's rows have spent so far; the plain sum, without a look at row sets, where already that leaves enough."""
+        balance = self.balance
+        if balance.total == balance.everywhere or balance.total + epsilon <= budget:
+            return balance.total
+        return Spend(self._ledger._sets.load, self._runs.values()).covered(self._rows)
+
+    def _by_budget(self, amount: float) -> str:
+        """How a budget is set, in Python and on the command line."""
+        return f"with set_budget({self._dataset!r}, {self._column!r}, {amount!r}), or `{self._command(amount)}`"
+
+    def _command(self, amount: float) -> str:
+        dataset, column = shlex.quote(self._dataset), shlex.quote(self._column)
+        return f"labeldp ledger set-budget --dataset {dataset} --label {column} --budget {amount!r}"
 
 
 def default_ledger() -> Ledger:
