@@ -48,7 +48,14 @@ class MapDataset(Protocol):
 
 
 class Inputs(ABC):
-    """n inputs that can be read by their positions. Make one with `as_inputs`, or write one: two methods are enough."""
+    """Inputs of n rows that are read by position.
+
+    Make one with `as_inputs`, or write one for data of your own: two methods are enough.
+
+    See Also
+    --------
+    Resident, Streamed : a tensor kept whole, and a Dataset read as it is needed.
+    """
 
     @abstractmethod
     def __len__(self) -> int:
@@ -56,7 +63,7 @@ class Inputs(ABC):
 
     @abstractmethod
     def batches(self, rows: Iterable[Tensor]) -> Iterator[Tensor]:
-        """One tensor (m, ...) for each (m,) int64 tensor of positions, in that order; on any device.
+        """Read batches: one tensor (m, ...) for each (m,) int64 tensor of positions, in that order; on any device.
 
         Parameters
         ----------
@@ -64,7 +71,7 @@ class Inputs(ABC):
         """
 
     def on(self, device: torch.device | str, layout: torch.memory_format = torch.preserve_format) -> "Inputs":
-        """The same inputs, on the device if they fit and can be kept there.
+        """Move the inputs to a device, if they fit and can be kept there; else they stay, and batches are sent.
 
         Parameters
         ----------
@@ -74,7 +81,7 @@ class Inputs(ABC):
         return self
 
     def take(self, rows: Tensor) -> "Inputs":
-        """The inputs at these positions, in that order.
+        """Choose the inputs at these positions, in that order.
 
         Parameters
         ----------
@@ -94,7 +101,7 @@ class Inputs(ABC):
 
 
 class Resident(Inputs):
-    """A tensor, kept whole: in `batches` rows are picked where it lies.
+    """Inputs in one tensor, on one device, from which batches are picked where it lies.
 
     Parameters
     ----------
@@ -112,7 +119,7 @@ class Resident(Inputs):
 
     def batches(self, rows: Iterable[Tensor]) -> Iterator[Tensor]:
         if self.tensor.device.type == "cpu" and not self._pinned:
-            return map(self.tensor.__getitem__, rows)
+            return map(self.tensor.__getitem__, rows)  # nothing but torch between two steps
         return map(self._sent, rows)
 
     def _sent(self, rows: Tensor) -> Tensor:
@@ -139,7 +146,7 @@ class Resident(Inputs):
 
 
 class Streamed(Inputs):
-    """A map-style Dataset that is read as it is needed, by worker processes if asked, over batches that the loop chose.
+    """Inputs in a map-style Dataset, read as they are needed, by worker processes if asked, in batches that the loop chose.
 
     Parameters
     ----------
@@ -189,7 +196,7 @@ class Streamed(Inputs):
         self._collate = _Collate(chosen, collate)
         self.workers, self._passes = _validate.integer(workers=workers, low=0), 0
         self.options = {"pin_memory": True, **options}
-        self.options["pin_memory"] &= torch.accelerator.is_available()  # torch warns where there is nothing to pin for
+        self.options["pin_memory"] &= torch.accelerator.is_available()  # where there is no device to pin for, torch warns
 
     def __len__(self) -> int:
         return len(self._items)
@@ -197,12 +204,13 @@ class Streamed(Inputs):
     def batches(self, rows: Iterable[Tensor]) -> Iterator[Tensor]:
         wanted = [chosen.tolist() for chosen in rows]
         self._passes += 1
-        own = torch.Generator().manual_seed((torch.initial_seed() + self._passes) % 2**63)  # DataLoader would draw from dropout's
+        # without a generator of its own a DataLoader draws from the global one, of which dropout draws: workers would change a training
+        own = torch.Generator().manual_seed((torch.initial_seed() + self._passes) % 2**63)
         loader: DataLoader[Any] = DataLoader(
             self._items, batch_sampler=wanted, collate_fn=self._collate, num_workers=self.workers, generator=own, **self.options
         )
         for asked, (found, x) in zip(wanted, loader, strict=True):
-            if asked != found:
+            if asked != found:  # evidence is taken by position: another order would give inputs the labels of other rows
                 raise InvalidInput("Expected batches in the order that was asked for, got another. Do not change the DataLoader's order.")
             yield x
 
@@ -216,7 +224,7 @@ class Streamed(Inputs):
 
 
 class _Part(Inputs):
-    """Some positions of other inputs."""
+    """A choice of rows of other inputs, which are not copied."""
 
     def __init__(self, whole: Inputs, rows: Tensor) -> None:
         self._whole, self._rows = whole, rows.cpu()
@@ -245,7 +253,7 @@ class _Part(Inputs):
 def as_inputs(
     X: Any, *, features: Features | None = None, watch: bool = True, id_of: Callable[[Any], object] | None = None, ids: Any = None
 ) -> Inputs:
-    """Inputs of what people have.
+    """Make inputs of an array, a tensor, a Dataset or a DataLoader.
 
     Parameters
     ----------
@@ -269,6 +277,10 @@ def as_inputs(
     ------
     InvalidInput
         A stream, which has no positions; a DataLoader whose sampler may leave rows out; an array of objects.
+
+    See Also
+    --------
+    with_evidence : the Dataset of a training loop of your own.
     """
     named: dict[str, Any] = {} if id_of is None else {"id_of": id_of, "ids": ids}
     if named and not isinstance(X, DataLoader) and not _is_dataset(X):
@@ -289,12 +301,13 @@ def as_inputs(
 
 
 def _is_dataset(X: Any) -> bool:
+    """Whether X has items rather than numbers: torch's Datasets, and what can be indexed as they are."""
     plain = isinstance(X, Inputs | Tensor | Mapping | list | tuple) or hasattr(X, "__array__")
     return isinstance(X, Dataset) or (hasattr(X, "__getitem__") and not plain)
 
 
 def _watches_itself(dataset: Any) -> bool:
-    """A dataset with evidence, which has said by itself where nothing is watched."""
+    """Whether it is a dataset with evidence, which has warned already where nothing is watched."""
     return _watches_itself(dataset.dataset) if isinstance(dataset, Subset) else hasattr(dataset, "watched_by")
 
 
@@ -306,7 +319,7 @@ def _names(ids: Any, n: int) -> NDArray[Any]:
 
 
 class _Items(Dataset[tuple[int, Any]]):
-    """(position, item) of a dataset, so that what comes back from a worker says what it is."""
+    """Pairs (position, item) of a dataset, so that what comes back from a worker says which row it is."""
 
     def __init__(self, dataset: MapDataset, watch: "_Watch") -> None:
         self._dataset, self._watch = dataset, watch
@@ -318,7 +331,7 @@ class _Items(Dataset[tuple[int, Any]]):
         return self.__getitems__([i])[0]
 
     def __getitems__(self, rows: Sequence[int]) -> list[tuple[int, Any]]:
-        several = getattr(self._dataset, "__getitems__", None)
+        several = getattr(self._dataset, "__getitems__", None)  # torch's protocol for datasets that read a batch at once
         items = several(rows) if several is not None else [self._dataset[i] for i in rows]
         found = list(zip(rows, items, strict=True))
         for i, item in found:
@@ -330,7 +343,7 @@ _MAKE_TENSORS = "Give the dataset a transform to tensors of one shape, pass feat
 
 
 class _Collate:
-    """Positions and x of a batch; an object, so that workers started afresh can be sent it."""
+    """Makes (positions, x) of a batch's items; an object and no closure, since workers that are spawned get it pickled."""
 
     def __init__(self, features: Features, own: Callable[[list[Any]], Any] | None) -> None:
         self._features, self._own = features, own
@@ -347,8 +360,10 @@ class _Collate:
 
 
 def _of_loader(loader: "DataLoader[Any]", features: Features | None, watch: bool, named: Mapping[str, Any]) -> Inputs:
+    """Inputs of a loader's dataset, with its way of reading and not its order."""
     dataset: Any = loader.dataset
     require_positions(dataset)
+    # a sampler of the user's own may choose or repeat rows, by label or weight: dropped silently, that choice would be lost
     if type(loader.batch_sampler) is not BatchSampler or not isinstance(
         loader.sampler, SequentialSampler | RandomSampler | DistributedSampler
     ):
@@ -378,11 +393,11 @@ def _room(device: torch.device) -> int | None:
 
 
 def inputs_of(X: Any, *, watch: bool = True, id_of: Callable[[Any], object] | None = None, ids: Any = None) -> Inputs:
-    """The inputs as users have them: an array, a tensor, a map-style Dataset of items x or (x, ...), a DataLoader of one, or Inputs.
+    """Make inputs for an estimator: as `as_inputs`, and checked, in single precision.
 
     Parameters
     ----------
-    X : such inputs
+    X : array, tensor, map-style Dataset of items x or (x, ...), DataLoader of one, or Inputs
     watch, id_of, ids : as in `as_inputs`
 
     Raises
@@ -402,7 +417,7 @@ def inputs_of(X: Any, *, watch: bool = True, id_of: Callable[[Any], object] | No
 
 
 def inputs_digest(inputs: Inputs) -> str:
-    """SHA-256 of all inputs, by which a repeat of a fit without ids is recognised; a Dataset is read once for it.
+    """Compute the SHA-256 of all inputs, by which a repeat of a fit without ids is recognised; a Dataset is read once for it.
 
     The same rows have the same digest in an array, a tensor or a Dataset.
 
@@ -421,14 +436,14 @@ def inputs_digest(inputs: Inputs) -> str:
         values = _single(x)
         if values.is_floating_point():
             _require_finite(values)
-        if not number:
+        if not number:  # type and shape first, so that other rows cannot have the same bytes
             state.update(f"{values.dtype}:{(len(inputs), *values.shape[1:])};".encode())
         state.update(values.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return state.hexdigest()
 
 
 def inputs_name(inputs: Inputs, digest: Callable[[], str] | None = None) -> str:
-    """What a folder knows inputs by: their digest, for which a Dataset is read once; their number alone where items are random.
+    """Name inputs in the folder of a fit: by their digest, for which a Dataset is read once; by their number where items are random.
 
     Parameters
     ----------
@@ -442,11 +457,12 @@ def inputs_name(inputs: Inputs, digest: Callable[[], str] | None = None) -> str:
 
 
 def _single(values: Tensor) -> Tensor:
+    """Numbers as nets compute with them; bytes and codes stay as they are."""
     return values.float() if values.dtype in (torch.float64, torch.bool) else values
 
 
 def _require_finite(values: Tensor) -> None:
-    flat = values.reshape(-1)
+    flat = values.reshape(-1)  # a part at a time: the mask of all would be as large as the inputs
     for start in range(0, len(flat), _CHECKED):
         if not bool(torch.isfinite(flat[start : start + _CHECKED]).all()):
             raise InvalidInput("Expected finite inputs, got NaN or infinity in X. Fill or drop them.")
@@ -456,7 +472,7 @@ def _require_finite(values: Tensor) -> None:
 
 
 class WithEvidence(Dataset[tuple[Any, ...]]):
-    """Items (x, i, log-likelihood row); made by `with_evidence`.
+    """A Dataset of items (x, i, log-likelihood row); made by `with_evidence`.
 
     Attributes
     ----------
@@ -493,11 +509,11 @@ class WithEvidence(Dataset[tuple[Any, ...]]):
         return len(self.positions)
 
     def __getitem__(self, i: int) -> tuple[Any, ...]:
-        """(x, i, (K,) float32), or (x, i) with `rows=False`; i is the row in `noisy`."""
+        """Read one item: (x, i, (K,) float32), or (x, i) with `rows=False`; i is the row in `noisy`."""
         return self.__getitems__([i])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, ...]]:
-        """Several items; DataLoaders ask for a batch at once."""
+        """Read several items; DataLoaders ask for a batch at once."""
         wanted = [self._row(i) for i in indices]
         found = [(self._read(i), i) for i in wanted]
         if not self.rows:
@@ -527,7 +543,7 @@ def with_evidence(
     rows: bool = True,
     form: Shape = "auto",
 ) -> WithEvidence:
-    """A Dataset of items (x, i, log-likelihood row), matched to noisy labels by id.
+    """Match a Dataset to noisy labels by id: a Dataset of items (x, i, log-likelihood row).
 
     Parameters
     ----------
@@ -556,6 +572,11 @@ def with_evidence(
         without `features`. Later, when reading: an item that is not the one that was matched, so that a dataset whose order changes
         between epochs stops the training.
 
+    See Also
+    --------
+    evidence_of : evidence by row, for loops that know which row an input is.
+    likelihood_loss : what takes the log-likelihood rows.
+
     Examples
     --------
     >>> loader = DataLoader(with_evidence(images, noisy), batch_size=256, shuffle=True)  # doctest: +SKIP
@@ -572,7 +593,7 @@ def with_evidence(
 
 
 def together(X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Inputs, NoisyLabels]:
-    """Inputs and noisy labels of the same rows, in the order of X.
+    """Bring inputs and noisy labels together: those of the same rows, in the order of X.
 
     Parameters
     ----------
@@ -637,7 +658,7 @@ def _matched(X: Any) -> tuple[WithEvidence, NDArray[np.int64]] | None:
 
 
 def _ids_known(X: Any, inputs: Inputs) -> NDArray[Any] | None:
-    """Ids by which inputs were matched, or name themselves."""
+    """Ids that the inputs have by themselves: of their items, or of the noisy labels that a dataset was matched to."""
     if isinstance(inputs, Streamed) and inputs.names is not None:
         return inputs.names
     found = _matched(X)
@@ -648,7 +669,7 @@ def _ids_known(X: Any, inputs: Inputs) -> NDArray[Any] | None:
 
 
 def first_part(item: Any) -> Any:
-    """What of a dataset's item is x, unless the user says otherwise: the first part of a tuple or list, which leaves labels behind."""
+    """Take x out of an item, unless the user says how: the first part of a tuple or list, which leaves raw labels behind."""
     if isinstance(item, Mapping):
         raise InvalidInput(
             f"Expected to know which part of an item is x, got a mapping with keys {', '.join(map(str, item))}. Say it to with_evidence or "
@@ -658,7 +679,7 @@ def first_part(item: Any) -> Any:
 
 
 def require_positions(dataset: Any) -> None:
-    """A map-style Dataset."""
+    """Refuse what is no map-style Dataset."""
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise InvalidInput(
             f"Expected a map-style Dataset with __len__ and __getitem__, got {type(dataset).__name__}: a stream has no positions to match "
@@ -672,7 +693,7 @@ _AGAIN = 8  # times that an item which has changed is read again before it count
 
 
 def fingerprint(item: object) -> bytes:
-    """16 bytes that depend on the item's content: tensors, arrays, images, and tuples, lists and mappings of such things.
+    """Compute 16 bytes that depend on an item's content: tensors, arrays, images, and tuples, lists and mappings of such things.
 
     Parameters
     ----------
@@ -705,9 +726,9 @@ def _feed(digest: "hashlib.blake2b", item: object) -> None:
 
 
 def _first_look(read: Callable[[int], object], n: int) -> dict[int, bytes]:
-    """Fingerprints of some items, by position; none where an item differs from itself when it is read again, as with random transforms.
+    """Take fingerprints of some items, by position; none where items differ each time they are read, as with random transforms.
 
-    A transform that rarely changes an item would be taken for none by a short look, so each of the items is read several times.
+    A transform that rarely changes an item would be missed by a short look, so each of the items is read several times.
 
     Parameters
     ----------
@@ -725,7 +746,18 @@ def _first_look(read: Callable[[int], object], n: int) -> dict[int, bytes]:
 
 @dataclass(frozen=True, eq=False)
 class _Watch:
-    """Finds out that an item is not the one that belongs to row i: by the id that it carries, or else by the content of some items."""
+    """Finds out that an item is not the one that belongs to row i: by the id that it carries, or else by the content of some items.
+
+    Attributes
+    ----------
+    dataset : map-style Dataset
+    features : function of an item
+    id_of : function of an item, optional
+    ids : (n,) or (n, columns) array, optional
+        The id of each row.
+    marks : mapping of row to fingerprint
+        Of the items that stand for all.
+    """
 
     dataset: MapDataset
     features: Features

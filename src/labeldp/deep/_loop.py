@@ -40,7 +40,7 @@ _HIGH_FOR_ADAMW = 0.03  # ten times the default
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a net is trained: public, and the same for every row.
+    """Settings of a training, checked when they are given. They are public, and the same for every row.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ class Recipe:
         function(augment=self.augment, takes="(images, generator)", none=True)
         function(loss=self.loss, takes="(logits, evidence, reduction=...)")
         function(schedule=self.schedule, takes="progress in [0, 1]")
-        for progress in (0.0, 1.0):
+        for progress in (0.0, 1.0):  # a schedule that fails is found now, and not after labels were charged and drawn
             _require_factor(self.schedule, progress)
 
     def _require_likelihoods(self) -> None:
@@ -165,7 +165,7 @@ def default_recipe(n_classes: int) -> Recipe:
 
 
 def flag(**named: object) -> bool:
-    """True or False, and nothing that merely counts as such."""
+    """Refuse all but True and False, also what merely counts as such."""
     ((name, value),) = named.items()
     if not isinstance(value, bool):
         raise InvalidInput(f"Expected {name} as True or False, got {_validate.shown(value)}.")
@@ -173,7 +173,7 @@ def flag(**named: object) -> bool:
 
 
 def function(*, takes: str, none: bool = False, **named: object) -> None:
-    """Something that can be called; None only if asked for.
+    """Refuse what cannot be called; None passes only if asked for.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ def _require_factor(schedule: Any, progress: float) -> None:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What is known after an epoch, from noisy labels alone.
+    """Figures of an epoch, which come from noisy labels alone.
 
     Attributes
     ----------
@@ -245,7 +245,7 @@ def train(
     watch: Watch | None = None,
     fabric: Any = None,
 ) -> nn.Module:
-    """Train a net in place.
+    """Train a net in place, on evidence: no true label is needed, and none is taken.
 
     Parameters
     ----------
@@ -280,13 +280,23 @@ def train(
     ------
     InvalidInput
         If inputs and evidence differ in length, evidence differs between processes, a loss is not finite, or patience has no held-out rows.
+
+    See Also
+    --------
+    TorchClassifier : privatizes labels and trains, in one stage or several.
+    evidence_of : evidence of noisy labels.
+
+    Notes
+    -----
+    Guarantee: post-processing of what was released, at no further cost. Cost: `recipe.epochs` passes over the rows, and one of predictions
+    an epoch for held-out rows that are scored.
     """
     require_generator(generator)
     if recipe.patience is not None and held_out is None:
         raise InvalidInput(f"Expected held-out rows with patience={recipe.patience}, got none. Pass held_out=, or leave out patience.")
     inputs = _paired(inputs, evidence)
     place = Placement(device, recipe.precision) if fabric is None else FabricPlacement(fabric)
-    place.require_same(evidence)
+    place.require_same(evidence)  # two draws of the same labels, one in each process, would have cost twice
     _tell_of_no_step(len(inputs), recipe)
     training = _Training(module, inputs, evidence, recipe, place, generator)
     if held_out is not None:
@@ -295,7 +305,7 @@ def train(
     for number in range(1, recipe.epochs + 1):
         loss = training.epoch(number)
         model = training.model
-        place.unite(model)
+        place.unite(model)  # before anybody looks at the net: each process has its own batch statistics
         if watch is not None:
             watch(number, model)
         wanted = progress is not None or best is not None  # a score costs predictions
@@ -311,7 +321,7 @@ def train(
 
 @torch.no_grad()
 def predict(module: nn.Module, inputs: Any, *, batch_size: int = 1024, precision: Precision = "auto", fabric: Any = None) -> Tensor:
-    """Logits of all rows.
+    """Compute the logits of all rows.
 
     Parameters
     ----------
@@ -347,6 +357,7 @@ class _Training:
     def __init__(
         self, module: nn.Module, inputs: Inputs, evidence: Form | Tensor, recipe: Recipe, place: "Placement", generator: torch.Generator
     ) -> None:
+        # convolutions of images are quicker where channels lie beside each other; nets and images must agree in it
         self._layout = torch.channels_last if recipe.channels_last and inputs.ndim == 4 else torch.preserve_format
         into: dict[str, Any] = {"device": place.device, "memory_format": self._layout}  # torch's own annotations lack the second
         module.to(**into)
@@ -355,6 +366,7 @@ class _Training:
         self._net, self._steps = place.setup(module, self._optimizer)
         self._dtype = next(module.parameters()).dtype  # which Fabric may have changed
         decay = 0.999 if recipe.average is None and recipe.consistency is not None else recipe.average
+        # of the given net and not of Fabric's, whose state has other names
         self._average = None if decay is None else weight_average(module, decay)
         self.model: nn.Module = module if self._average is None else self._average.module
         self._order, self._draws = place.generators(generator)
@@ -385,6 +397,7 @@ class _Training:
         """One pass over all rows; the mean loss. The first epoch is 1."""
         recipe, place, n = self._recipe, self._place, len(self._inputs)
         self._module.train()
+        # all batches of the epoch are known before the first is read, so that workers of a Dataset read ahead
         batches = _batches(n, recipe.rows_of_batch(n), self._order)
         shares = [share(rows, place.rank, place.world) for rows in batches]
         factors = [recipe.schedule((number - 1 + step / len(batches)) / recipe.epochs) for step in range(len(batches))]
@@ -395,7 +408,7 @@ class _Training:
             for group in self._optimizer.param_groups:
                 group["lr"] = recipe.rate * factor
             loss = self._loss(rows, x)
-            if weight != 1.0:
+            if weight != 1.0:  # of many processes, where their shares of the batch differ
                 loss = loss * weight
             self._optimizer.zero_grad(set_to_none=True)
             place.backward(loss)
@@ -413,11 +426,10 @@ class _Training:
         return mean
 
     def _loss(self, rows: Tensor, x: Tensor) -> Tensor:
-        """Mean loss of some rows."""
+        """Mean loss of some rows, of which x has the inputs."""
         if len(x) != len(rows):
             raise InvalidInput(f"Expected the {len(rows)} inputs that were asked for, got {len(x)}. Correct Inputs.batches.")
         recipe, rows = self._recipe, rows.to(self._place.device)
-        target = self._evidence[rows]
         x = _ready(x, self._place.device, self._layout, self._dtype)
         if recipe.augment is not None:
             x = recipe.augment(x, self._draws)
@@ -427,8 +439,9 @@ class _Training:
             shared = self._learned_targets(rows, x)
             x = recipe.consistency.views(x, self._draws)
         mixed = mixup(x, self._draws, alpha=recipe.alpha) if recipe.alpha else None
-        with self._place.autocast():
+        with self._place.autocast():  # the net alone: losses compute in float32
             logits = self._net(x if mixed is None else mixed.inputs)
+        target = self._evidence[rows]
 
         def mean(loss: Callable[..., Tensor], target: Any) -> Tensor:
             return loss(logits, target) if mixed is None else mixup_loss(loss, logits, target, target[mixed.partner], mixed.lam)
@@ -465,9 +478,10 @@ class _Best:
     waited: int = 0
 
     def is_enough(self, score: float | None, model: nn.Module) -> bool:
-        """Whether no larger score has come for long enough."""
+        """Keep the net if it is the best so far; says whether no larger score has come for long enough."""
         if not self.weights or (score is not None and score > self.score):
             self.score, self.waited = (-math.inf if score is None else score), 0
+            # copies: the next step changes the weights in place
             self.weights = {name: values.detach().clone() for name, values in model.state_dict().items()}
         else:
             self.waited += 1
@@ -476,7 +490,7 @@ class _Best:
 
 @torch.no_grad()
 def _score(model: nn.Module, inputs: Inputs, evidence: Form, place: "Placement") -> float:
-    """Mean log-evidence; each process reads its part of the rows."""
+    """Mean log-evidence of held-out rows; each process reads its part of them."""
     total = torch.zeros((), device=place.device)
     mine = torch.arange(len(inputs)).tensor_split(place.world)[place.rank].split(1024)
     for rows, logits in zip(mine, _logits(model, inputs, mine, place), strict=True):
@@ -485,7 +499,7 @@ def _score(model: nn.Module, inputs: Inputs, evidence: Form, place: "Placement")
 
 
 def _logits(module: nn.Module, inputs: Inputs, batches: Sequence[Tensor], place: "Placement") -> Iterator[Tensor]:
-    """Batch by batch, in evaluation mode."""
+    """Logits batch by batch, in evaluation mode; the net is left in the mode that it was in, as between two epochs."""
     was_training, dtype = module.training, next(module.parameters()).dtype
     module.eval()
     try:
@@ -523,7 +537,7 @@ def _batches(n: int, size: int, generator: torch.Generator) -> Sequence[Tensor]:
 
 
 def _ends(n: int, size: int) -> list[int]:
-    """Where batches end but for the last one."""
+    """Where batches end, but for the last one."""
     ends = list(range(size, n, size))
     return ends[:-1] if ends and n - ends[-1] == 1 else ends
 
@@ -548,14 +562,14 @@ def _ready(x: Tensor, device: torch.device, layout: torch.memory_format, dtype: 
 
 
 def require_generator(generator: object) -> None:
-    """A torch.Generator."""
+    """Refuse all but a torch.Generator."""
     if not isinstance(generator, torch.Generator):
         found = type(generator).__name__
         raise InvalidInput(f"Expected a torch.Generator, got {found}. Pass generator=torch.Generator().manual_seed(0).")
 
 
 def _paired(inputs: Any, evidence: Any) -> Inputs:
-    """The inputs, one for each row of evidence."""
+    """Inputs of what the caller gave, found to be one for each row of evidence."""
     if not isinstance(evidence, Form | Tensor):
         raise InvalidInput(f"Expected evidence as a form or a tensor, got {type(evidence).__name__}. Pass evidence_of(noisy).")
     found = as_inputs(inputs)
@@ -568,7 +582,7 @@ def _paired(inputs: Any, evidence: Any) -> Inputs:
 
 
 class Placement:
-    """One process, one device, plain torch.
+    """A training's place: one process, one device, plain torch.
 
     Parameters
     ----------
@@ -595,11 +609,11 @@ class Placement:
         self.backward: Callable[[Tensor], None] = Tensor.backward
 
     def setup(self, module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
-        """What is called for logits, and what makes steps."""
+        """The net as it is called for logits, and the optimizer as it makes steps."""
         return module, optimizer
 
     def generators(self, generator: torch.Generator) -> tuple[torch.Generator, torch.Generator]:
-        """Of the order of rows, equal in all processes, and of augmentation, different in each."""
+        """Two generators: of the order of rows, equal in all processes, and of augmentation, different in each."""
         return generator, generator
 
     def clip(self, module: nn.Module, optimizer: Any, norm: float) -> None:
@@ -611,14 +625,14 @@ class Placement:
         return value
 
     def unite(self, module: nn.Module) -> None:
-        """Make what each process has counted by itself, such as batch statistics, the mean of all."""
+        """Average over all processes what each has counted by itself, such as batch statistics."""
 
     def require_same(self, evidence: Form | Tensor) -> None:
         """Refuse processes that learn from different outputs, or from the same ones in another order."""
 
 
 class FabricPlacement(Placement):
-    """Device, precision and distribution of a `lightning.fabric.Fabric` that was launched.
+    """The place that a launched `lightning.fabric.Fabric` decides: device, precision and distribution.
 
     Parameters
     ----------
@@ -642,7 +656,7 @@ class FabricPlacement(Placement):
         if self.world == 1:
             return generator, generator
         generator.set_state(self._fabric.broadcast(generator.get_state(), src=0))  # whatever seeds the processes gave
-        own = torch.Generator()
+        own = torch.Generator()  # a copy is asked for the seed, so that the order stays that of one process
         seed = int(torch.randint(0, 2**62, (1,), generator=own.set_state(generator.get_state())))
         return generator, own.manual_seed(seed + self.rank)
 
@@ -670,7 +684,7 @@ class FabricPlacement(Placement):
 
 
 def device_of(name: Any) -> Any:
-    """The device that is asked for: one that torch knows, that is there and that holds numbers; "auto" is the GPU if there is one.
+    """The device that is asked for: torch knows it, it is there, and it holds numbers. "auto" is the GPU if there is one.
 
     Parameters
     ----------
@@ -679,7 +693,7 @@ def device_of(name: Any) -> Any:
     Raises
     ------
     InvalidInput
-        Otherwise.
+        It is none of these.
     """
     if isinstance(name, str) and name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -707,17 +721,19 @@ def share(rows: Tensor, rank: int, world: int) -> tuple[Tensor, float]:
     """
     if world == 1:
         return rows, 1.0
-    parts = rows.tensor_split(max(1, min(world, len(rows) // 2)))
+    parts = rows.tensor_split(max(1, min(world, len(rows) // 2)))  # fewer parts than processes, where the batch is small
     return (parts[rank], len(parts[rank]) * world / len(rows)) if rank < len(parts) else (parts[0], 0.0)
 
 
 def _has_bf16(kind: str) -> bool:
+    """Whether such a device multiplies bf16 natively: emulated, it would be slower than float32."""
     if kind == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return kind == "cpu" and bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def _digest(evidence: Form | Tensor) -> bytes:
+    """A digest of all evidence in its order; processes compare it instead of the evidence itself."""
     digest = hashlib.blake2b(digest_size=16)
     for tensor in evidence.tensors if isinstance(evidence, Form) else (evidence,):
         digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
@@ -736,9 +752,10 @@ def is_first() -> bool:
 
 
 def from_first(make: Callable[[], Result]) -> Result:
-    """What `make` gives in the first process, in every process; an error there is raised in all, so that none waits in vain.
+    """Call a function in the first process alone, and give its result in every process.
 
-    Of an error that is not labeldp's the others get the type alone: its text might show what only the first process may read.
+    An error there is raised in all of them, so that none waits in vain. Of an error that is not labeldp's the others get the type alone:
+    its text might show what only the first process may read.
 
     Parameters
     ----------

@@ -44,12 +44,19 @@ _WIDE = 256  # bytes a row from which a table of the row's 256 bytes pays
 
 
 class Form(ABC):
-    """A table (n, K) that can be indexed by rows, moved to a device, and expanded."""
+    """A table (n, K) of log-likelihoods or weights, stored in a few bytes a row.
+
+    It is indexed by rows, moved to a device, and expanded to numbers a few rows at a time.
+
+    See Also
+    --------
+    evidence_of, debias_weights : make one of noisy labels.
+    """
 
     @property
     @abstractmethod
     def tensors(self) -> tuple[Tensor, ...]:
-        """What is stored: the constructor's arguments, the first axis of each being the rows."""
+        """The stored tensors: the constructor's arguments in their order, each with the rows as its first axis."""
 
     def __len__(self) -> int:
         """n."""
@@ -112,7 +119,7 @@ class Dense(Form):
 
 @dataclass(frozen=True, eq=False)
 class Candidates(Form):
-    """A few classes of each row have values of their own; all others share one.
+    """A table whose rows have values of their own at a few classes, and one value at all others.
 
     Parameters
     ----------
@@ -142,7 +149,7 @@ class Candidates(Form):
         return table.scatter_(1, self.indices.long(), self.values.to(dtype))
 
     def plus(self, logits: Tensor) -> Tensor:
-        at = self.indices.long()
+        at = self.indices.long()  # one new table of the logits' size; adding the expanded table would make two
         shifted = logits.gather(1, at) + self.values.to(logits.dtype)
         return (logits + self.rest.to(logits.dtype)[:, None]).scatter_(1, at, shifted)
 
@@ -155,7 +162,7 @@ class Candidates(Form):
 
 @dataclass(frozen=True, eq=False)
 class PackedSets(Form):
-    """One value inside a set of classes, another outside, and possibly a third at one class.
+    """A table whose rows have one value inside a set of classes, another outside, and possibly a third at one class.
 
     Parameters
     ----------
@@ -190,12 +197,13 @@ class PackedSets(Form):
 
     def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         table = self._by_row(dtype) if self.bits.shape[1] >= _WIDE else self._by_mask(dtype)
-        table = table[:, :n_classes]
+        table = table[:, :n_classes]  # the last byte has bits beyond the last class
         if self.label is not None and self.at_label is not None:
             table.scatter_(1, self.label.long()[:, None], self.at_label.to(dtype)[:, None])
         return table
 
     def _by_mask(self, dtype: torch.dtype) -> Tensor:
+        """For few classes: each byte's eight members looked up, and a value chosen for each."""
         members = _unpacked(self.bits.device).index_select(0, self.bits.reshape(-1).int()).view(torch.bool)
         mask = members.view(len(self.bits), 8 * self.bits.shape[1])
         return torch.where(mask, self.inside.to(dtype)[:, None], self.outside.to(dtype)[:, None])
@@ -244,7 +252,7 @@ class Sum(Form):
         total = self.parts[0].expand(n_classes, dtype)
         for part in self.parts[1:]:
             total = total + part.expand(n_classes, dtype)
-        return total - total.amax(dim=-1, keepdim=True)  # as of `NoisyLabels.log_likelihood`
+        return total - total.amax(dim=-1, keepdim=True)  # as `NoisyLabels.log_likelihood` does, so that a loss stays at least 0
 
     def fits(self, n_classes: int) -> bool:
         return all(part.fits(n_classes) for part in self.parts)
@@ -263,7 +271,7 @@ def _all_in_range(classes: Tensor, n_classes: int) -> bool:
 
 @lru_cache(maxsize=16)
 def _unpacked(device: torch.device) -> Tensor:
-    """For each byte, its eight bits as the eight bytes of one (256,) int64: one look-up a byte is much quicker than eight shifts."""
+    """The eight bits of every byte value as the eight bytes of an int64, (256,): one look-up a byte is much quicker than eight shifts."""
     bits = (torch.arange(256)[:, None] >> torch.arange(8)) & 1
     return bits.to(torch.uint8).view(torch.int64)[:, 0].to(device)
 
@@ -283,7 +291,7 @@ _DENSE_BYTES = 1 << 28  # a table up to this size is kept whole: picking its row
 
 
 def evidence_of(noisy: NoisyLabels, *, device: torch.device | str = "cpu", form: Shape = "auto") -> Form:
-    """Log-likelihoods of all rows, ready for the losses: `likelihood_loss(logits, evidence[rows])`.
+    """Make tensors of noisy labels: the log-likelihood of each class for every row, as the losses take it.
 
     Parameters
     ----------
@@ -298,13 +306,18 @@ def evidence_of(noisy: NoisyLabels, *, device: torch.device | str = "cpu", form:
     -------
     Form of n rows, equal to `noisy.log_likelihood()`. Cost O(n K) time once, in batches; for a compact form of one draw of randomized
     response a row, O(n) and what there is of candidate sets.
+
+    See Also
+    --------
+    likelihood_loss : `likelihood_loss(logits, evidence[rows])`.
+    debias_weights : weights for the unbiased loss, in the same forms.
     """
     require_noisy(noisy)
     return _form(noisy, lambda part: part.log_likelihood(), form).to(device)
 
 
 def debias_weights(noisy: NoisyLabels, *, device: torch.device | str = "cpu", form: Shape = "auto") -> Form:
-    """Weights of the classes whose loss, so weighted, is unbiased for the loss at the true label: for `debiased_loss`.
+    """Make weights of the classes with which `debiased_loss` is unbiased for the loss at the true label.
 
     Parameters
     ----------
@@ -327,13 +340,14 @@ def debias_weights(noisy: NoisyLabels, *, device: torch.device | str = "cpu", fo
 
 
 def require_noisy(noisy: NoisyLabels) -> None:
-    """Noisy labels of at least one row."""
+    """Refuse all but NoisyLabels of at least one row."""
     if not isinstance(noisy, NoisyLabels) or not len(noisy):
         found = "none of a row" if isinstance(noisy, NoisyLabels) else type(noisy).__name__
         raise InvalidInput(f"Expected NoisyLabels of at least one row, got {found}. Make them with privatize, or NoisyLabels.load(path).")
 
 
 def _form(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats], form: Shape) -> Form:
+    """The form of what `table` gives of any rows, an (m, K) array."""
     name = _validate.one_of(("auto", "dense", "compact"), form=form)
     if name == "dense" or (name == "auto" and 4 * len(noisy) * noisy.n_classes <= _DENSE_BYTES):
         return _dense(noisy, table)
@@ -341,6 +355,7 @@ def _form(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats], form: Shap
 
 
 def _batches(noisy: NoisyLabels) -> Iterator[NoisyLabels]:
+    """Rows a few at a time, so that no (n, K) table lies in memory beside the form that is made."""
     step = max(1, CELLS // noisy.n_classes)
     return (noisy[start : start + step] for start in range(0, len(noisy), step))
 
@@ -355,7 +370,8 @@ def _dense(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form:
 
 
 def _by_draw(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form:
-    """Where several draws of a row give it more than three values, each draw alone may have fewer: likelihoods add, weights do not."""
+    """A form for each draw, where all draws of a row together give it more than three values."""
+    # the sum of log-likelihoods is that of all draws; weights are averaged over those that have an estimator, which no sum of forms says
     if len(noisy.blocks) < 2 or table is _weights:
         return _dense(noisy, table)
     alone = [NoisyLabels(len(noisy), noisy.classes, (block,), noisy.ids, noisy.explicit_ids) for block in noisy.blocks]
@@ -363,7 +379,7 @@ def _by_draw(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form
 
 
 def _compact(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form | None:
-    """The table as a set a row with two values and one class with its own; None where a row has more."""
+    """The table as a set of classes a row, two values, and one class with a value of its own; None where a row has more values."""
     if _one_response_each(noisy):
         return _of_responses(noisy, table)
     found = [_levels(table(part)) for part in _batches(noisy)]
@@ -371,18 +387,22 @@ def _compact(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form
     if len(known) < len(found):
         return None
     bits, inside, outside, label, at_label = (torch.from_numpy(np.concatenate(column)) for column in zip(*known, strict=True))
-    if torch.equal(inside, outside):
+    if torch.equal(inside, outside):  # the sets say nothing: one class and the rest, as of randomized response
         return Candidates(label[:, None], at_label[:, None], outside)
     return PackedSets(bits, inside, outside, label, at_label)
 
 
 def _one_response_each(noisy: NoisyLabels) -> bool:
+    """Whether each row has exactly one draw, of randomized response over all classes or over a candidate set."""
     drawn = np.sort(np.concatenate([block.rows for block in noisy.blocks]))
     return all(type(block.law) in _RESPONSES for block in noisy.blocks) and np.array_equal(drawn, np.arange(len(noisy)))
 
 
 def _of_responses(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form:
-    """One draw of randomized response a row: rows of a law with as many candidates have the same values: one of them is read."""
+    """The form of one response a row, for which no row's K numbers are made.
+
+    Rows of a law with as many candidates have the same three values, which are read off one of them.
+    """
     n, wide = len(noisy), any(block.side for block in noisy.blocks)
     bits = np.zeros((n, set_bytes(noisy.n_classes) if wide else 0), np.uint8)
     label, (inside, outside, at_label) = np.empty(n, np.int32), np.empty((3, n), np.float32)
@@ -399,7 +419,7 @@ def _of_responses(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) ->
 
 
 def _response_values(noisy: NoisyLabels, table: Floats) -> Floats:
-    """Of each row: the value inside its candidates, outside, and at its label; (3, n)."""
+    """The values of each row inside its candidates, outside, and at its label: (3, n). Where there is no such class, the nearest value."""
     (block,) = [each for each in noisy.blocks if len(each.rows)]
     every, others = np.arange(len(table)), np.ones(table.shape, bool)
     if block.side:
@@ -412,7 +432,7 @@ def _response_values(noisy: NoisyLabels, table: Floats) -> Floats:
 
 
 def _levels(table: Floats) -> tuple[NDArray[np.uint8], Floats, Floats, NDArray[np.int32], Floats] | None:
-    """(bits, inside, outside, label, value at the label) of each row: the label is its first largest class."""
+    """Each row's (bits, inside, outside, label, value at the label), where the label is its first largest class; None if they do not do."""
     every = np.arange(len(table))
     label = table.argmax(axis=1)
     at_label, low = table[every, label], table.min(axis=1)
@@ -430,7 +450,7 @@ def _weights(noisy: NoisyLabels) -> Floats:
     total, draws = np.zeros((len(noisy), noisy.n_classes)), np.zeros(len(noisy))
     for block in noisy.blocks:
         weights = block.law.weights(block.outputs, block.side)
-        known = np.isfinite(weights).all(axis=1)
+        known = np.isfinite(weights).all(axis=1)  # NaN where the law of a row is not invertible
         total[block.rows[known]] += weights[known]
         draws[block.rows[known]] += 1
     if not (draws > 0).all():
@@ -443,14 +463,19 @@ def _weights(noisy: NoisyLabels) -> Floats:
 Reduction = Literal["mean", "sum", "none"]
 Part = tuple[Tensor, Tensor, Tensor | None]
 Kind = Callable[[Tensor, Form], Part]
-"""(logits (m, K), form of m rows) to the (m,) part of the value beside ln sum exp(logits), the target (m, K), its sum a row (1 if None)."""
+"""What a loss is, as a function of logits (m, K) and a form of m rows.
+
+It gives the part of the value (m,) beside ln sum exp(logits), the target q (m, K), and the sum of q in each row (None for 1).
+"""
 
 _CELLS_CPU = 1 << 17  # worked on at a time: a few tables of as many float32 fit the cache
 _CELLS_DEVICE = 1 << 25
 
 
 def likelihood_loss(logits: Tensor, log_likelihood: Tensor | Form, reduction: Reduction = "mean", *, check: bool | None = None) -> Tensor:
-    """-ln sum_y softmax(logits)_y L_y: exact maximum likelihood from noisy labels.
+    """Give the negative log-likelihood of what was released, -ln sum_y softmax(logits)_y L_y.
+
+    Minimised, it is exact maximum likelihood from noisy labels, whatever their law.
 
     Parameters
     ----------
@@ -475,7 +500,16 @@ def likelihood_loss(logits: Tensor, log_likelihood: Tensor | Form, reduction: Re
     -----
     Gradient: softmax - posterior. Not differentiable twice. Cost: O(n K) time; memory of one (n, K) table of the logits' type, of float32
     for float16.
-    Source: forward correction, Patrini et al. 2017, with each row's own law; see docs on the likelihood of a law.
+    It is the forward correction of Patrini et al. with each row's own law.
+
+    References
+    ----------
+    Patrini, Rozza, Menon, Nock and Qu (2017), "Making deep neural networks robust to label noise: a loss correction approach".
+
+    See Also
+    --------
+    evidence_of : the log-likelihoods of noisy labels.
+    posterior_loss, debiased_loss : other corrections; they keep less of what the labels say.
 
     Examples
     --------
@@ -494,7 +528,7 @@ def posterior_loss(
     prior: Literal["model", "uniform"] | Tensor = "model",
     check: bool | None = None,
 ) -> Tensor:
-    """Cross-entropy against the posterior of each row's label: soft labels, as ALIBI trains.
+    """Give the cross-entropy against the posterior of each row's label: soft labels, as ALIBI trains.
 
     Parameters
     ----------
@@ -523,7 +557,7 @@ def posterior_loss(
 
 
 def debiased_loss(logits: Tensor, weights: Tensor | Form, reduction: Reduction = "mean", *, check: bool | None = None) -> Tensor:
-    """-sum_y w_y ln softmax(logits)_y, whose expectation over the law is the cross-entropy at the true label.
+    """Give -sum_y w_y ln softmax(logits)_y, whose expectation over the law is the cross-entropy at the true label.
 
     Parameters
     ----------
@@ -546,7 +580,7 @@ def debiased_loss(logits: Tensor, weights: Tensor | Form, reduction: Reduction =
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, reduction: Reduction = "mean", *, check: bool | None = None) -> Tensor:
-    """-ln softmax(logits) at hard noisy labels: what the papers train with.
+    """Give -ln softmax(logits) at hard noisy labels, as if they were true: what the papers train with.
 
     Parameters
     ----------
@@ -569,7 +603,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: Reduction = "mean",
 def generalised_cross_entropy(
     logits: Tensor, labels: Tensor, reduction: Reduction = "mean", *, q: float = 0.7, check: bool | None = None
 ) -> Tensor:
-    """(1 - p_label^q) / q at hard noisy labels: between cross-entropy (q near 0) and mean absolute error (q = 1).
+    """Give (1 - p_label^q) / q at hard noisy labels: between cross-entropy (q near 0) and mean absolute error (q = 1).
 
     Parameters
     ----------
@@ -603,7 +637,7 @@ def mixup_loss(
     reduction: Reduction = "mean",
     **options: Any,
 ) -> Tensor:
-    """lam loss(logits, a) + (1 - lam) loss(logits, b), for any of the losses here.
+    """Mix two losses of mixed inputs, lam loss(logits, a) + (1 - lam) loss(logits, b), for any of the losses here.
 
     Mixing the losses, unlike mixing likelihoods, is right for evidence: on hard labels it is mixup itself.
 
@@ -640,31 +674,36 @@ def _checked_lam(lam: Tensor, logits: Tensor) -> Tensor:
     return lam
 
 
-# How each loss makes its target of logits and table -------------------------------------------------------------------------------
+# The target of each loss, made of logits and table ----------------------------------------------------------------------------------
 
 
 def _likelihood(logits: Tensor, form: Form) -> Part:
+    """The posterior under the model; its normaliser is the likelihood itself."""
     target, log_total = _softmax(form.plus(logits))
     return -log_total, target, None
 
 
 def _model_posterior(logits: Tensor, form: Form) -> Part:
+    """The posterior under the model, as a constant: another value than the likelihood's, with the same gradient."""
     target = torch.softmax(form.plus(logits), dim=1)
     return -torch.linalg.vecdot(target, logits), target, None
 
 
 def _soft_labels(logits: Tensor, form: Form) -> Part:
+    """The posterior under the prior that the form holds."""
     target = torch.softmax(form.expand(logits.shape[1], logits.dtype), dim=1)
     return -torch.linalg.vecdot(target, logits), target, None
 
 
 def _weighted(logits: Tensor, form: Form) -> Part:
+    """The weights themselves, whose sum is 1 up to rounding, and another number for weights of the user's own."""
     table = form.expand(logits.shape[1], logits.dtype)
     return -torch.linalg.vecdot(table, logits), table, table.sum(dim=1)
 
 
 def _softmax(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax (m, K) and ln sum exp (m,): the largest entry of the first is exp(largest value - the second)."""
+    """Softmax (m, K) and ln sum exp (m,)."""
+    # the largest entry of the softmax is exp(largest value - ln sum exp), so the exponentials are computed once
     p = torch.softmax(values, dim=1)
     return p, values.amax(dim=1) - p.amax(dim=1).log()
 
@@ -682,7 +721,7 @@ class _Rows(torch.autograd.Function):
         losses = torch.empty(n, dtype=wide, device=logits.device)
         kept = wide if logits.dtype == torch.float16 else logits.dtype  # float16 has no room for small gradients until they are scaled
         gradient = torch.empty_like(logits, dtype=kept) if needs_gradient else None
-        step = max(1, (_CELLS_CPU if logits.device.type == "cpu" else _CELLS_DEVICE) // k)
+        step = max(1, (_CELLS_CPU if logits.device.type == "cpu" else _CELLS_DEVICE) // k)  # so that n x K float32 are never made
         for start in range(0, n, step):
             rows = slice(start, start + step)
             part = logits[rows].to(wide)
@@ -719,7 +758,7 @@ def _loss(kind: Kind, logits: Tensor, table: Tensor | Form, reduction: Reduction
 
 
 def _reduced(rows: Tensor, reduction: Reduction, logits: Tensor, form: Form | None, look: bool) -> Tensor:
-    if look and not bool(torch.isfinite(rows.detach()).all()):
+    if look and not bool(torch.isfinite(rows.detach()).all()):  # n numbers are looked at; n x K only to say what was wrong
         raise _why_not_finite(logits.detach(), form)
     return _reduce(rows, reduction)
 
@@ -751,14 +790,14 @@ def _log_prior(prior: Tensor, logits: Tensor, check: bool | None) -> Tensor:
 
 
 def _require_logits(logits: Tensor) -> None:
-    """(n, K) floating, at least one row and two classes."""
+    """Refuse all but floating logits (n, K) of at least one row and two classes."""
     if not isinstance(logits, Tensor) or logits.ndim != 2 or not logits.is_floating_point() or not len(logits) or logits.shape[1] < 2:
         found = f"shape {tuple(logits.shape)} of {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
         raise InvalidInput(f"Expected logits as a float tensor (n, K) with n >= 1 and K >= 2, got {found}. Give one output a class.")
 
 
 def _as_form(table: Tensor | Form, logits: Tensor) -> Form:
-    """The table as a form of the logits' shape."""
+    """The table as a form of the logits' shape; all that can be wrong with shapes is refused here, at no look at values."""
     _require_logits(logits)
     n, k = logits.shape
     if isinstance(table, Tensor):
@@ -782,12 +821,12 @@ def _as_form(table: Tensor | Form, logits: Tensor) -> Form:
 
 
 def _looks(check: bool | None, values: Tensor) -> bool:
-    """Whether values are looked at: by default not on a GPU, which would have to be waited for."""
+    """Whether values are checked: by default not on a GPU, which would have to be waited for in each step."""
     return values.device.type == "cpu" if check is None else check
 
 
 def _require_labels(logits: Tensor, labels: Tensor, check: bool | None) -> bool:
-    """Hard labels that fit the logits; whether values are to be checked."""
+    """Refuse labels that do not fit the logits; says whether values are checked."""
     _require_logits(logits)
     if not isinstance(labels, Tensor) or labels.shape != logits.shape[:1] or labels.dtype != torch.int64:
         found = f"shape {tuple(labels.shape)} of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
@@ -799,7 +838,7 @@ def _require_labels(logits: Tensor, labels: Tensor, check: bool | None) -> bool:
 
 
 def _why_not_finite(logits: Tensor, form: Form | None) -> InvalidInput:
-    """The error for a loss that is not finite."""
+    """The error that says why a loss is not finite: the model, the evidence, or one against the other."""
     wide = logits.float()
     if bool((bad := wide.isnan().any(dim=1) | (wide == torch.inf).any(dim=1)).any()):
         return InvalidInput(
