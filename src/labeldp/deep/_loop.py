@@ -374,6 +374,7 @@ class _Training:
         self._passed = 0.0  # epochs so far
         self._targets = None if recipe.consistency is None else self._first_targets(recipe.consistency)
 
+    @torch.no_grad()
     def _first_targets(self, settings: Consistency) -> Targets:
         """What rows share before the first step: nothing, or their neighbours' votes by the net's features."""
         if self._place.world > 1:
