@@ -155,7 +155,7 @@ def markdown(kept: dict[str, Any]) -> str:
 
 
 PLANNED = 100_000 * MILLION
-PART_BYTES = 256 << 20  # of an output file, see labeldp.tables.output._staging
+PART_BYTES = 256 << 20  # of an output file, see labeldp.tables.output._place
 
 
 def plan(kept: dict[str, Any]) -> str:

@@ -30,6 +30,22 @@ def write_new(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def replace_file(made: Path, path: Path, data: bytes) -> None:
+    """Write a private file that appears under its name whole or not at all, and is on disk; `made` is what it is called until then."""
+    made.unlink(missing_ok=True)
+    write_new(made, data)
+    os.replace(made, path)
+    sync(path.parent)
+
+
+def publish_file(made: Path, path: Path) -> None:
+    """Give a private file, once it is on disk, usual rights and its final name."""
+    sync(made)
+    give_usual_rights(made)
+    os.replace(made, path)
+    sync(path.parent)
+
+
 def private_opener(path: str, flags: int) -> int:
     """For `open(opener=)`: a new file is readable by its owner only, and a link is never followed."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)

@@ -23,7 +23,7 @@ import labeldp as ldp
 from labeldp._hash import SetDigest
 from labeldp.evidence._noisy import as_drawn
 from labeldp.tables._evidence import read_noisy
-from labeldp.tables.formats._digest import draw_salt, drawn_in_all, drawn_words
+from labeldp.tables.formats._table import draw_salt, drawn_in_all, drawn_words
 
 N = 300
 FORMS = ["csv", "parquet", "folder"]

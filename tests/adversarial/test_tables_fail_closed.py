@@ -15,9 +15,9 @@ from labeldp.app import stage
 from labeldp.custody._staged import Stage
 from labeldp.errors import InvalidInput, LabelDPError
 from labeldp.tables._evidence import read_noisy
-from labeldp.tables.engines._batch import Facts
-from labeldp.tables.engines._jobs import CHECK, KEPT, NAME, ROW_COUNT, WORD
-from labeldp.tables.formats._open import open_table
+from labeldp.tables.engines._cluster import CHECK, KEPT, NAME, ROW_COUNT, WORD
+from labeldp.tables.engines._local import Facts
+from labeldp.tables.formats._parquet import open_table
 from labeldp.tables.formats._table import WEIGHTS
 
 SPEC = ldp.ReleaseSpec("y", [0, 1, 2], 1.0, id="id", dataset="d")

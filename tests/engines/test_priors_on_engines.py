@@ -23,6 +23,7 @@ from labeldp.tables._priors import PriorTable
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.formats._table import WEIGHTS
 from labeldp.tables.output._output import Publication
+from labeldp.tables.output._place import Staging
 
 pytestmark = [
     pytest.mark.engines,
@@ -134,8 +135,8 @@ def test_a_model_is_asked_once_though_the_release_died(tmp_path: Path, source: P
     prior, ledger = model(tmp_path), Ledger(tmp_path / "private" / "ledger.db")
     first: list[pa.Table] = []
 
-    def die(self: Publication, run: Any, facts: Any, parts: Any, artefact: str) -> None:
-        folder = Path(self.out.staging(run.receipt.run_id).folder.path)
+    def die(self: Publication, run: Any, staging: Staging, facts: Any, parts: Any) -> None:
+        folder = Path(staging.folder.path)
         first.append(pa.concat_tables(pq.read_table(folder / part.name) for part in parts))
         raise Died
 

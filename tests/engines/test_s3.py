@@ -21,9 +21,7 @@ from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.ledger._ledger import Ledger
 from labeldp.tables._evidence import read_noisy
 from labeldp.tables._spec import ReleaseSpec
-from labeldp.tables.output import _staging as staging_module
-from labeldp.tables.output._place import Place
-from labeldp.tables.output._staging import Part, Staging
+from labeldp.tables.output._place import Part, Place, Staging
 
 pytestmark = pytest.mark.engines
 N, FILES, CLASSES = 4000, 4, tuple("abcd")
@@ -87,9 +85,9 @@ class _Killed(BaseException):
 
 
 def test_a_partitioned_folder(bucket: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging_module, "PART_BYTES", 10_000)
+    monkeypatch.setattr("labeldp.tables.formats._table.PART_BYTES", 10_000)
     monkeypatch.setattr("labeldp.tables.formats._parquet.GROUP_BYTES", 8_000)
-    monkeypatch.setattr("labeldp.tables.engines._shuffle.BUCKET_BYTES", 8_000)
+    monkeypatch.setattr("labeldp.tables.engines._local.BUCKET_BYTES", 8_000)
     whole = table()
     source = folder(bucket, whole, "day={}/p.parquet".format)
     done = release(source, bucket.child("out"), spec(), ledger)
@@ -158,9 +156,9 @@ def _csv(rows: pa.Table) -> bytes:
 def test_a_run_killed_while_it_publishes_is_finished_by_the_same_command(
     bucket: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging_module, "PART_BYTES", 10_000)
+    monkeypatch.setattr("labeldp.tables.formats._table.PART_BYTES", 10_000)
     monkeypatch.setattr("labeldp.tables.formats._parquet.GROUP_BYTES", 8_000)
-    monkeypatch.setattr("labeldp.tables.engines._shuffle.BUCKET_BYTES", 8_000)
+    monkeypatch.setattr("labeldp.tables.engines._local.BUCKET_BYTES", 8_000)
     source = folder(bucket, table())
     real, moves = Place.move, itertools.count()
 

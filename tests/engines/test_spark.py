@@ -18,7 +18,7 @@ from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger
 from labeldp.tables import spark as on_spark
 from labeldp.tables._spec import ReleaseSpec
-from labeldp.tables.engines._jobs import PinJob
+from labeldp.tables.engines._cluster import PinJob
 from labeldp.tables.output._place import Place
 
 __all__ = ["watch"]
@@ -87,9 +87,8 @@ def test_a_column_that_spark_keeps_to_itself_is_named(spark: Any, tmp_path: Path
 
 def test_a_plan_shows_the_job_and_nothing_of_it(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
     from labeldp.tables._spec import law_of
-    from labeldp.tables.engines._jobs import Shipment, Work
-    from labeldp.tables.formats._labels import LabelCodec
-    from labeldp.tables.formats._table import Shape
+    from labeldp.tables.engines._cluster import Shipment, Work
+    from labeldp.tables.formats._table import LabelCodec, Shape
 
     spec, schema = spec_of(), pa.schema([("id", pa.int64()), ("label", pa.int32())])
     pin = table_pin(law_of(spec, 10), classes=spec.classes, dataset="d", column="label", ledger=Ledger(Path("/nowhere/ledger.db")))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from labeldp.tables.formats._ahead import ahead
+from labeldp.tables.engines._local import ahead
 
 
 def test_same_items_in_order() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from labeldp.errors import InvalidInput
 from labeldp.tables.formats import _csv as tables_csv
 from labeldp.tables.formats._csv import CsvSource
-from labeldp.tables.formats._labels import LabelCodec
+from labeldp.tables.formats._table import LabelCodec
 
 FIELD = st.text(alphabet=st.sampled_from('ab,"\n\r ü€x;\t\ufeff'), max_size=6)
 TABLES = st.integers(1, 4).flatmap(lambda width: st.lists(st.lists(FIELD, min_size=width, max_size=width), min_size=1, max_size=12))

@@ -21,9 +21,8 @@ from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._repair import orphans
 from labeldp.tables._evidence import read_noisy
 from labeldp.tables._spec import ReleaseSpec
-from labeldp.tables.formats._open import open_table
-from labeldp.tables.output import _staging as staging_module
-from labeldp.tables.output._place import Place
+from labeldp.tables.formats._parquet import open_table
+from labeldp.tables.output._place import Place, Staging
 
 N, K, FILES = 4000, 4, 5
 CLASSES = tuple("abcd")
@@ -91,9 +90,9 @@ def names(root: Place) -> list[str]:
 
 
 def test_a_folder_comes_out_as_a_folder(root: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging_module, "PART_BYTES", 20_000)
+    monkeypatch.setattr("labeldp.tables.formats._table.PART_BYTES", 20_000)
     monkeypatch.setattr("labeldp.tables.formats._parquet.GROUP_BYTES", 10_000)
-    monkeypatch.setattr("labeldp.tables.engines._shuffle.BUCKET_BYTES", 10_000)
+    monkeypatch.setattr("labeldp.tables.engines._local.BUCKET_BYTES", 10_000)
     whole = table()
     done = release(folder(root, whole), root.child("out"), spec(), ledger)
     out = read(root.child("out")).sort_by("id")
@@ -118,7 +117,7 @@ class Killed(BaseException):
 
 def test_nobody_takes_a_part_of_a_release_for_the_whole(root: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that dies anywhere between the first file's final name and the manifest leaves what readers refuse, and it is finished."""
-    monkeypatch.setattr(staging_module, "PART_BYTES", 20_000)
+    monkeypatch.setattr("labeldp.tables.formats._table.PART_BYTES", 20_000)
     monkeypatch.setattr("labeldp.tables.formats._parquet.GROUP_BYTES", 10_000)
     source, move, moved = folder(root, table()), Place.move, 0
     made: list[str] = []
@@ -135,7 +134,7 @@ def test_nobody_takes_a_part_of_a_release_for_the_whole(root: Place, ledger: Led
         moved = 0
         with monkeypatch.context() as patch:
             patch.setattr(Place, "move", counted)
-            patch.setattr(staging_module.Staging, "tidy", lambda self: None)  # a dead process tidies nothing up
+            patch.setattr(Staging, "tidy", lambda self: None)  # a dead process tidies nothing up
             try:
                 release(source, root.child("out"), spec(order="keep"), ledger)
             except Killed:
@@ -170,12 +169,12 @@ def test_a_repeat_reads_what_is_there_and_copies_it_elsewhere(root: Place, ledge
 
 
 def test_a_copy_that_was_killed_is_finished(root: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging_module, "PART_BYTES", 20_000)
+    monkeypatch.setattr("labeldp.tables.formats._table.PART_BYTES", 20_000)
     monkeypatch.setattr("labeldp.tables.formats._parquet.GROUP_BYTES", 10_000)
     source = folder(root, table())
     release(source, root.child("out"), spec(order="keep"), ledger)
     with monkeypatch.context() as patch:
-        patch.setattr(staging_module.Staging, "write_manifest", lambda self, data: (_ for _ in ()).throw(Killed()))
+        patch.setattr(Staging, "write_manifest", lambda self, data: (_ for _ in ()).throw(Killed()))
         with pytest.raises(Killed):
             release(source, root.child("copy"), spec(order="keep"), ledger)
     with pytest.raises(InvalidInput, match="The same labeldp release command finishes it"):

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from labeldp.errors import DomainLeakWarning, InvalidInput
-from labeldp.tables.formats._labels import LabelCodec, check_type, distinct_labels, parse_classes
-from labeldp.tables.formats._parquet import ParquetSource, read_facts
+from labeldp.tables.formats._parquet import ParquetSource
+from labeldp.tables.formats._table import LabelCodec, check_type, distinct_labels, parse_classes
 
 WIDE = pa.table(
     {
@@ -53,7 +53,7 @@ def test_other_columns_keep_value_and_type(tmp_path: Path) -> None:
         WIDE.drop_columns(["y"]).to_pylist()
     )
     assert out["y"].to_pylist() == ["B", "B", "A"]
-    assert read_facts(tmp_path / "o.parquet") == '{"k": 1}'
+    assert ParquetSource(tmp_path / "o.parquet").facts == '{"k": 1}'
     assert b"pandas" not in (out.schema.metadata or {})
 
 

@@ -14,8 +14,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.tables.output._place import Place
-from labeldp.tables.output._staging import Part, Staging, unfinished
+from labeldp.tables.output._place import Part, Place, Staging, unfinished
 
 RUN = "0123456789abcdef0123456789abcdef"
 
@@ -76,25 +75,27 @@ class _Killed(BaseException):
     """Stands for the end of the process."""
 
 
-def test_a_publication_killed_at_any_step_is_finished_by_the_same_call(root: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("single", [False, True])
+def test_a_publication_killed_at_any_step_is_finished_by_the_same_call(root: Place, single: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = {"out": "one", "out.manifest.json": "facts"} if single else DONE
     for step in range(100):
         for file in root.files():
             file.delete()
         root.child("out").delete()
-        staging = Staging(root.child("out"), RUN)
+        staging = Staging(root.child("out"), RUN, single=single)
         staging.prepare()
-        parts = [write(staging, "one"), write(staging, "two")]
+        parts = [write(staging, text) for text in (["one"] if single else ["one", "two"])]
         write(staging, "lost")
         with monkeypatch.context() as patch:
             if not _dies_at(patch, step, lambda s=staging, p=parts: s.publish(p, b"facts")):
                 break
-        whole = state(root).items() >= DONE.items()
+        whole = state(root).items() >= done.items()
         assert whole or not root.child("out.manifest.json").exists()
-        assert whole or not root.child("out").files() or unfinished(root.child("out"))
+        assert whole or not any(name.startswith("out") for name in state(root)) or unfinished(root.child("out")), step
         staging.publish(parts, b"facts")
-        assert state(root) == DONE, step
-        assert not staging.folder.exists()
-    assert step > 5
+        assert state(root) == done, step
+        assert not staging.folder.exists() and not unfinished(root.child("out"))
+    assert step >= 4
 
 
 def _dies_at(patch: pytest.MonkeyPatch, step: int, act: Any) -> bool:
@@ -132,8 +133,12 @@ def test_what_is_under_the_name_stays_unless_it_is_this_run(root: Place) -> None
     assert state(root) == {"out/part-00000.parquet": "one", "out.manifest.json": "facts"}
 
 
+@pytest.mark.parametrize("other", ["somebody's", "two"])
 @pytest.mark.parametrize("single", [False, True])
-def test_what_somebody_put_there_after_a_kill_is_not_overwritten(root: Place, single: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_somebody_put_there_after_a_kill_is_not_overwritten(
+    root: Place, single: bool, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is as long as the file of the release."""
     staging = Staging(root.child("out"), RUN, single=single)
     staging.prepare()
     parts = [write(staging, "one")]
@@ -143,13 +148,37 @@ def test_what_somebody_put_there_after_a_kill_is_not_overwritten(root: Place, si
             staging.publish(parts, b"facts")
     assert staging.begun
     target = root.child("out") if single else root.child("out", "part-00000.parquet")
-    target.write_bytes(b"somebody's")
+    target.write_bytes(other.encode())
     with pytest.raises(ReleaseError, match="another name"):
         staging.publish(parts, b"facts")
-    assert target.read_bytes() == b"somebody's"
+    assert target.read_bytes() == other.encode()
     target.delete()
     staging.publish(parts, b"facts")
     assert target.read_bytes() == b"one" and not staging.folder.exists()
+
+
+def test_files_of_an_earlier_attempt_with_other_bytes_are_known_as_ours(root: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice killed: each time after its list of files was written, the second time before anything was moved."""
+    staging = Staging(root.child("out"), RUN)
+    settle = Staging._settle_name
+    moved = []
+
+    def dying(self: Staging, part: Part, target: Place) -> None:
+        if moved:
+            raise _Killed
+        settle(self, part, target)
+        moved.append(part.name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Staging, "_settle_name", dying)
+        for texts in (["one", "two"], ["eins", "zwei"]):
+            staging.prepare()
+            with pytest.raises(_Killed):
+                staging.publish([write(staging, text) for text in texts], b"facts")
+    assert state(root)["out/part-00000.parquet"] == "one"
+    staging.prepare()
+    staging.publish([write(staging, "one"), write(staging, "two")], b"facts")
+    assert state(root) == DONE
 
 
 def test_a_part_that_is_lost_or_changed_is_not_published(root: Place) -> None:

@@ -34,6 +34,7 @@ from labeldp.tables._priors import OpenPrior, PriorTable, opened
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.formats._table import WEIGHTS
 from labeldp.tables.output._output import Publication
+from labeldp.tables.output._place import Staging
 
 N, CLASSES = 3000, ("ash", "birch", "cedar", "sentinel-zz")
 K = len(CLASSES)
@@ -95,7 +96,6 @@ def test_a_table_gives_what_columns_give(tmp_path: Path, ending: str, law: str) 
     weights = pa.table({"cluster": table["cluster"]}).join(clusters, "cluster").sort_by("cluster")
     prior = PriorTable(write(clusters, tmp_path / f"p.{ending}"), "cluster")
     found = opened(prior, CLASSES, "y", table.column_names)
-    assert found is not None
     rows = table.select(["cluster"]).to_batches()[0]
     by_name = {row["cluster"]: [row[c] for c in CLASSES] for row in weights.to_pylist()}
     assert (found.weights(rows, 0) == np.array([by_name[c] for c in table["cluster"].to_pylist()])).all()
@@ -242,8 +242,8 @@ class Died(Exception):
 def dies_at_publication(patch: pytest.MonkeyPatch, keep: Path) -> None:
     """What the attempt has drawn is kept, then it dies."""
 
-    def die(self: Publication, run: Any, facts: Any, parts: Any, artefact: str) -> None:
-        folder = Path(self.out.staging(run.receipt.run_id).folder.path)
+    def die(self: Publication, run: Any, staging: Staging, facts: Any, parts: Any) -> None:
+        folder = Path(staging.folder.path)
         shutil.copy(folder / parts[0].name, keep)
         raise Died
 

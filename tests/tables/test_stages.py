@@ -24,7 +24,7 @@ from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._run_store import RunStore
 from labeldp.tables._evidence import read_noisy
 from labeldp.tables._priors import PriorTable
-from labeldp.tables._stages import ReleasePlan
+from labeldp.tables._spec import ReleasePlan
 
 N, K = 6000, 12
 PRIOR = [f"p{c}" for c in range(K)]

@@ -201,7 +201,7 @@ def test_without_ids_a_row_is_its_place(tmp_path: Path, ending: str, law: str) -
 
 def in_parts(tmp_path: Path, id: str | None, monkeypatch: pytest.MonkeyPatch) -> Release:
     """A folder of several files."""
-    monkeypatch.setattr("labeldp.tables.output._staging.PART_BYTES", 1)
+    monkeypatch.setattr("labeldp.tables.formats._table.PART_BYTES", 1)
     monkeypatch.setattr("labeldp.tables.formats._parquet.GROUP_ROWS", 100)
     monkeypatch.setattr("labeldp.tables.formats._parquet.BATCH_BYTES", 100)
     (tmp_path / "raw").mkdir()

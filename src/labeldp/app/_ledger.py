@@ -19,12 +19,10 @@ from labeldp.ledger._run_store import RunStore
 from labeldp.noise._secrets import create_key_file, destroy_key_file, key_file_id
 from labeldp.receipt import Receipt
 from labeldp.tables._evidence import check_drawn
-from labeldp.tables.formats._open import open_table
-from labeldp.tables.output._manifest import charged_law, guarantee
-from labeldp.tables.output._output import Output
-from labeldp.tables.output._place import Place
-from labeldp.tables.output._staging import manifest_name, release_digest
-from labeldp.tables.output._staging import remove as remove_folder
+from labeldp.tables.formats._parquet import open_table
+from labeldp.tables.output._output import charged_law, guarantee, holds
+from labeldp.tables.output._place import Place, manifest_name, release_digest
+from labeldp.tables.output._place import remove as remove_folder
 
 
 def ledger_at(path: str | Path | None, budget: float | None = None, key: str | None = None) -> Ledger:
@@ -163,7 +161,7 @@ def _table_problem(ledger: Ledger, said: _Manifest) -> list[str]:
     place = Place.of(said.path).beside(name)
     if not place.exists():
         return [f"The table {name} that {said.path.name} is about is not beside it."]
-    if not Output(place, said.in_parts).holds(place, said.output, said.facts):
+    if not holds(place, said.output, said.facts):
         return [f"The table {name} is not the one that was released: it was changed or replaced."]
     try:
         check_drawn(open_table(place), said.path, ledger) if whole else None

@@ -37,17 +37,23 @@ from labeldp.laws import parse_law
 from labeldp.learn._corrections import heard_by
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
-from labeldp.tables._evidence import ProvenLabels, check_raw, matched, proven, unknown
+from labeldp.tables._evidence import ProvenLabels, matched, proven, unknown
 from labeldp.tables._spec import ReleaseSpec, declared_or_infer, law_of
-from labeldp.tables.engines._batch import id_array, row_id_array
 from labeldp.tables.engines._local import Progress, declared_codec, silent
-from labeldp.tables.formats._dataset import DatasetSource
-from labeldp.tables.formats._labels import LabelCodec, check_type, parse_classes
-from labeldp.tables.formats._open import check_ending, is_parquet, open_table, table_writer
-from labeldp.tables.formats._table import EVIDENCE, Readable, Source, check_columns
-from labeldp.tables.output._manifest import manifest_path
-from labeldp.tables.output._place import Place
-from labeldp.tables.output._staging import workplace
+from labeldp.tables.formats._parquet import DatasetSource, check_ending, is_parquet, open_table, table_writer
+from labeldp.tables.formats._table import (
+    EVIDENCE,
+    LabelCodec,
+    Readable,
+    Source,
+    check_columns,
+    check_type,
+    id_array,
+    parse_classes,
+    row_id_array,
+)
+from labeldp.tables.output._output import check_raw, manifest_path
+from labeldp.tables.output._place import Place, workplace
 
 _FEW_ROWS = 20_000
 _EXPECTED_FITS = 7  # two halves and the whole, each with a linear round and a weighted one, and once more from all rows

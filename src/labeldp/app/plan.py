@@ -16,7 +16,7 @@ from labeldp.custody._draw import check_contract
 from labeldp.errors import InvalidInput
 from labeldp.laws import Alibi, Law, RandomizedResponse, SubsetSelection, law_named
 from labeldp.ledger._database import per_row_epsilon
-from labeldp.tables.formats._open import open_table
+from labeldp.tables.formats._parquet import open_table
 from labeldp.tables.formats._table import check_columns
 
 COMPARED = ("rr", "subset", "split", "alibi")

@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
-from labeldp.tables.formats._labels import is_text
-from labeldp.tables.formats._table import Readable, Rows
+from labeldp.tables.formats._table import Readable, Rows, is_text
 
 NUMBER, TIME, CATEGORY = "number", "time", "category"
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")

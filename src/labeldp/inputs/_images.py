@@ -14,8 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput, MissingExtra, ReleaseError
-from labeldp.tables.formats._labels import is_text
-from labeldp.tables.formats._table import Readable, Rows
+from labeldp.tables.formats._table import Readable, Rows, is_text
 
 Pixels = NDArray[np.uint8]
 GREY, COLOUR = ("1", "L"), ("P", "RGB", "CMYK", "YCbCr", "HSV", "LAB")  # Pillow's modes that are read as 1 and as 3 channels

@@ -20,7 +20,7 @@ STAGING: Final = "staging"
 """The file in a run's folder that says where its staging folder is: a path or a URI, as text."""
 
 ANSWERS: Final = "prior-answers"
-"""As `STAGING`, of what a model said as the prior (`labeldp.tables.engines._prior_answers`)."""
+"""As `STAGING`, of what a model said as the prior (`labeldp.tables._priors`)."""
 
 _PART: Final = re.compile(r"\..+\.\d+\.[0-9a-f]{8}\.part(-wal|-shm|-journal)?")
 

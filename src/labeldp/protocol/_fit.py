@@ -261,18 +261,11 @@ class StagePlan:
     @property
     def validation_law(self) -> Law:
         """An invertible law: the stages' own if it ignores priors, else one that releases the same kind of output."""
-        if not self.law.uses_prior:
-            return self.law
-        return (RandomizedResponse if self.law.kind == "label" else SubsetSelection)(self.law.n_classes, self.law.epsilon)
+        return _invertible(self.law)
 
     def law_of(self, stage: int, has_prior: bool) -> Law:
-        """The law of a stage, counted from 0.
-
-        Without a prior the first draws with `validation_law` where this one would have the same k candidates in every row, or, as a split
-        of classes without order, tell no more and have no inverse.
-        """
-        needs_one = isinstance(self.law, RRTopK) or (isinstance(self.law, PriorSplit) and not self.law.ordered)
-        return self.validation_law if needs_one and stage == 0 and not has_prior else self.law
+        """The law of a stage, counted from 0."""
+        return without_prior(self.law) if stage == 0 and not has_prior else self.law
 
     @property
     def fractions(self) -> tuple[float, ...]:
@@ -291,6 +284,23 @@ class StagePlan:
     def to_dict(self) -> dict[str, object]:
         """The plan as JSON-ready data, for the charge."""
         return {"law": self.law.to_dict(), "sizes": list(self.sizes), "validation_fraction": self.validation_fraction}
+
+
+def without_prior(law: Law) -> Law:
+    """Say what draws in a law's place where there is no prior yet.
+
+    Another law, where this one would have the same k candidates in every row, or, as a split of classes without order, tell no more and
+    have no inverse.
+    """
+    needs_one = isinstance(law, RRTopK) or (isinstance(law, PriorSplit) and not law.ordered)
+    return _invertible(law) if needs_one else law
+
+
+def _invertible(law: Law) -> Law:
+    """The law itself if it ignores priors, else one that does, and releases the same kind of output."""
+    if not law.uses_prior:
+        return law
+    return (RandomizedResponse if law.kind == "label" else SubsetSelection)(law.n_classes, law.epsilon)
 
 
 def plan_stages(law: Law, *, n_stages: int, sizes: tuple[float, ...] | None, validation_fraction: float, n_rows: int) -> StagePlan:

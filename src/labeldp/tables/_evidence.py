@@ -2,8 +2,7 @@
 """Reading a released table back as noisy labels: what training on it needs, free of charge, once it is proven to be what was drawn."""
 
 import base64
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,23 +13,39 @@ from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
 from labeldp.evidence import Block, NoisyLabels, concat
-from labeldp.evidence._noisy import FORMAT, as_drawn, derived, from_arrow, record_type, unpack
+from labeldp.evidence._noisy import as_drawn, derived, from_arrow, record_type, unpack
 from labeldp.laws import Law, law_from_dict
 from labeldp.ledger._ledger import Ledger, as_ledger
 from labeldp.receipt import Receipt
-from labeldp.tables.engines._batch import row_id_array, row_ids
-from labeldp.tables.formats._dataset import DatasetSource
-from labeldp.tables.formats._digest import DrawnDigest, draw_salt, drawn_in_all, drawn_words, id_words
-from labeldp.tables.formats._labels import LabelCodec, is_text, parse_classes, value_type
-from labeldp.tables.formats._open import open_table
-from labeldp.tables.formats._parquet import ParquetSource, read_facts
-from labeldp.tables.formats._table import EVIDENCE, Batch, Source, check_columns
-from labeldp.tables.output._manifest import charged_law, manifest_place, read_manifest
-from labeldp.tables.output._output import Output
-from labeldp.tables.output._place import Place
-from labeldp.tables.output._staging import unfinished
-
-Facts = Mapping[str, Any]
+from labeldp.tables.formats._parquet import DatasetSource, open_table
+from labeldp.tables.formats._table import (
+    EVIDENCE,
+    Batch,
+    DrawnDigest,
+    LabelCodec,
+    Source,
+    check_columns,
+    draw_salt,
+    drawn_in_all,
+    drawn_words,
+    id_words,
+    is_text,
+    parse_classes,
+    plain,
+    row_id_array,
+    row_ids,
+    value_type,
+)
+from labeldp.tables.output._output import (
+    Manifest,
+    charged_law,
+    embedded_facts,
+    file_digests,
+    holds,
+    read_manifest,
+    released_facts,
+)
+from labeldp.tables.output._place import Place, manifest_place
 
 
 @dataclass(frozen=True)
@@ -38,58 +53,8 @@ class ProvenLabels:
     """Noisy labels that were read and proven, what their release says of itself, and the classes as values of the label column."""
 
     noisy: NoisyLabels
-    facts: Facts
+    facts: Manifest
     codec: LabelCodec
-
-
-def released_facts(source: Source, manifest: Any = None) -> Facts | None:
-    """What a table says of itself, in a manifest (`manifest`, or the one beside it) or its Parquet metadata; None: it claims nothing.
-
-    That it is what these facts speak of is for `proven` to find out.
-    """
-    if manifest is not None:
-        place = Place.of(manifest)
-        found = read_manifest(place, named=True)
-        if found is None:
-            raise InvalidInput(f"Expected a manifest, got none at {place}. Check the path.")
-        return found
-    found = read_manifest(source.path)
-    embedded = None if found is not None else _embedded(source)
-    # one file of Parquet is whole once it has its name; a folder may still lack files
-    if found is None and (embedded is None or isinstance(source, DatasetSource)) and unfinished(source.path):
-        raise InvalidInput(
-            f"Expected a whole release, got {source.path.name}, whose files are being published, or were when that was interrupted: its "
-            "manifest is not there yet. The same labeldp release command finishes it, free of charge."
-        )
-    return found or embedded
-
-
-def check_raw(table: Source, label: str, ledger: Ledger | None = None, but: str | None = None) -> None:
-    """Refuse a table whose labels are noisy already, as its manifest or metadata says, or as a ledger knows the very file.
-
-    The ledger is asked where it is given; the file is then read once to take its SHA-256, if the ledger has releases of this column.
-    Those of the data set `but` are left out: what a repeat reads can be, where rows are few, what it has written, to the byte.
-    """
-    facts = {} if label + EVIDENCE in table.names else released_facts(table) or {}
-    if label + EVIDENCE in table.names or facts.get("label") == label:
-        raise InvalidInput(f"Expected a table with raw labels, got one whose column {label!r} was released already. Name its original.")
-    if ledger is None:
-        return
-    runs = {part.sha256: run.run_id for run in ledger.runs(column=label) if run.dataset != but for part in ledger.parts(run.run_id)}
-    found = next((runs[sha256] for sha256 in _file_digests(table.path) if sha256 in runs), None) if runs else None
-    if found is not None:
-        raise InvalidInput(
-            f"Expected a table with raw labels, got {table.path.name}, which run {found} released and whose manifest is gone. To train on "
-            f"it, put {manifest_place(table.path).name} beside it again, or name it (manifest=, --manifest); the same labeldp release "
-            "command writes both again, free of charge. Elsewhere name its original."
-        )
-
-
-def _embedded(source: Source) -> dict[str, object] | None:
-    file = source.first if isinstance(source, DatasetSource) else source
-    raw = read_facts(file.path) if isinstance(file, ParquetSource) else None
-    facts = None if raw is None else json.loads(raw)
-    return facts if isinstance(facts, dict) and facts.get("kind") == "release" and facts.get("format") == FORMAT else None
 
 
 def read_noisy(
@@ -250,9 +215,6 @@ def check_drawn(source: Source, manifest: Any, ledger: Ledger) -> None:
     _on_record(ledger, source, facts, drawn)
 
 
-# Proof ------------------------------------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class _Piece:
     """Rows that were read from one table, or one file of it."""
@@ -263,7 +225,7 @@ class _Piece:
     ids: list[NDArray[np.generic]]
 
 
-def _check_facts(source: Source, facts: Facts) -> None:
+def _check_facts(source: Source, facts: Manifest) -> None:
     """The columns are there, and the law is the one that the receipt names for this stage."""
     evidence = [str(facts["evidence"])] if facts.get("evidence") else []
     check_columns(source, [str(facts["label"]), *evidence, *_names(facts.get("id"))])
@@ -276,14 +238,14 @@ def _check_facts(source: Source, facts: Facts) -> None:
         )
 
 
-def _read(source: Source, facts: Facts, *, in_files: bool, keep: bool = True) -> tuple[list[_Piece], str]:
+def _read(source: Source, facts: Manifest, *, in_files: bool, keep: bool = True) -> tuple[list[_Piece], str]:
     """All rows and the digest of what they hold, compared with what the facts say; `in_files`: each file says it of itself."""
     if not in_files or not isinstance(source, DatasetSource):
         piece, drawn = _piece(source, facts, keep)
         claimed = facts["digests"].get("drawn") if not in_files else facts.get("drawn")
         _compare(source, facts, drawn, claimed)
         return [piece], drawn
-    said = [_embedded(file) or {} for file in source.files]
+    said = [embedded_facts(file) or {} for file in source.files]
     own = ("drawn", "first_row")
     if any({k: v for k, v in each.items() if k not in own} != {k: v for k, v in facts.items() if k not in own} for each in said):
         raise InvalidInput(f"Expected files of one release in {source.path.name}, got others among them. Name the files of one.")
@@ -293,7 +255,7 @@ def _read(source: Source, facts: Facts, *, in_files: bool, keep: bool = True) ->
     return [piece for piece, _ in found], drawn_in_all(drawn for _, drawn in found)
 
 
-def _piece(source: Source, facts: Facts, keep: bool = True) -> tuple[_Piece, str]:
+def _piece(source: Source, facts: Manifest, keep: bool = True) -> tuple[_Piece, str]:
     column, evidence, names = str(facts["label"]), facts.get("evidence"), _names(facts.get("id"))
     law, salt = law_from_dict(facts["law"]), draw_salt(facts)
     first = int(facts.get("first_row", 0))
@@ -317,7 +279,7 @@ def _piece(source: Source, facts: Facts, keep: bool = True) -> tuple[_Piece, str
     return piece, digest.hexdigest()
 
 
-def _compare(source: Source, facts: Facts, drawn: str, claimed: object) -> None:
+def _compare(source: Source, facts: Manifest, drawn: str, claimed: object) -> None:
     """What was read is what the facts speak of; where they name no digest of it, the whole file must be the one that was written."""
     if claimed is not None:
         if drawn != claimed:
@@ -329,11 +291,11 @@ def _compare(source: Source, facts: Facts, drawn: str, claimed: object) -> None:
             f"Expected a table that can be proven, got {source.path.name}, whose metadata names no digest of its labels. Put its manifest "
             "beside it, or name it (manifest=, --manifest)."
         )
-    if not Output(source.path, "parts" in facts).holds(source.path, digests.get("output"), facts):
+    if not holds(source.path, digests.get("output"), facts):
         raise changed(source, facts)
 
 
-def changed(source: Source, facts: Facts, why: str = "") -> InvalidInput:
+def changed(source: Source, facts: Manifest, why: str = "") -> InvalidInput:
     """What is said of a table that claims to be a release and is not what was drawn."""
     run_id = Receipt.from_dict(facts["receipt"]).run_id
     ids = "or" if facts.get("id") else "or their order (the release has no ids)"
@@ -344,7 +306,7 @@ def changed(source: Source, facts: Facts, why: str = "") -> InvalidInput:
     )
 
 
-def _on_record(ledger: Ledger | None, source: Source, facts: Facts, drawn: str) -> Receipt:
+def _on_record(ledger: Ledger | None, source: Source, facts: Manifest, drawn: str) -> Receipt:
     """The receipt as the ledger has it. What was drawn must be what the ledger names, by content or as whole files."""
     receipt = Receipt.from_dict(facts["receipt"])
     if ledger is None:
@@ -355,11 +317,11 @@ def _on_record(ledger: Ledger | None, source: Source, facts: Facts, drawn: str) 
         return looked_up
     # A file's SHA-256 covers what it says of itself, and nothing that a manifest says of it.
     if "digests" not in facts or not run.drawn:
-        if Output(source.path, "parts" in facts).holds(source.path, run.artefact, facts):
+        if holds(source.path, run.artefact, facts):
             return looked_up
         if run.adopted and not run.drawn:
             return replace(looked_up, recorded=False)  # a copy: what was drawn is not in the ledger any more
-        announced, files = {part.sha256 for part in ledger.parts(run.run_id)}, _file_digests(source.path)
+        announced, files = {part.sha256 for part in ledger.parts(run.run_id)}, file_digests(source.path)
         if announced and set(files) <= announced and len(set(files)) == len(files):
             return looked_up
     raise InvalidInput(
@@ -368,15 +330,7 @@ def _on_record(ledger: Ledger | None, source: Source, facts: Facts, drawn: str) 
     )
 
 
-def _file_digests(place: Place) -> list[str]:
-    files = [file for file in place.files() if file.name[:1] not in "._"] if place.is_folder() else [place]
-    return [file.digest() for file in files if file.is_file()]
-
-
-# Columns ----------------------------------------------------------------------------------------------------------------------------
-
-
-def _codec_of(facts: Facts, source: Source) -> LabelCodec:
+def _codec_of(facts: Manifest, source: Source) -> LabelCodec:
     """The classes as values of the column as it is now: a copy may hold them as numbers, text or truth values."""
     column, kind = str(facts["label"]), source.type_of(str(facts["label"]))
     classes = tuple(facts["classes"])
@@ -389,8 +343,7 @@ def _as_labels(labels: pa.Array, codec: LabelCodec, source: Source) -> pa.Array:
     """Null where a text class is empty: what other tools make of an empty field."""
     if source.text or not labels.null_count or "" not in codec.classes or None in codec.classes:
         return labels
-    plain = labels.dictionary_decode() if pa.types.is_dictionary(labels.type) else labels
-    return pc.fill_null(plain, "")
+    return pc.fill_null(plain(labels), "")
 
 
 def _names(value: object) -> list[str]:
@@ -404,8 +357,8 @@ def _names_of(batch: Batch, ids: list[str], start: int) -> NDArray[np.generic]:
 
 def _evidence(column: pa.Array, law: Law) -> NDArray[np.uint8]:
     """(n, width) uint8, of bytes or of base64url."""
-    plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-    column = _from_base64(plain) if is_text(plain.type) else plain
+    column = plain(column)
+    column = _from_base64(column) if is_text(column.type) else column
     raw, present = from_arrow(column, record_type(law).itemsize)
     if not present.all():
         raise InvalidInput("Expected evidence in every row of a released table, got none in some. The file is damaged.")
@@ -419,7 +372,7 @@ def _from_base64(texts: pa.Array) -> pa.Array:
         raise InvalidInput("Expected evidence in base64url, got something else. The column was changed after the release.") from None
 
 
-def _noisy(piece: _Piece, facts: Facts, receipt: Receipt) -> NoisyLabels:
+def _noisy(piece: _Piece, facts: Manifest, receipt: Receipt) -> NoisyLabels:
     law, outputs = law_from_dict(facts["law"]), np.concatenate(piece.outputs)
     side = {name: np.concatenate([each[name] for each in piece.sides]) for name in piece.sides[0]}
     block = Block(law, outputs, side, np.arange(len(outputs)), receipt, str(facts["stage"]))

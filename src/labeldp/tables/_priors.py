@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Priors that are no columns of the released table: a public table that is looked up, and what any other one must offer.
+"""Priors that are no columns of the released table: a public table that is looked up, and a model that is asked once.
 
 A prior is public. It may come from other data, from earlier releases, from experts; never from these raw labels: what is asked for a
 prior is given the columns that it names, and the label is never one of them.
+
+A model's answers can differ in the last bits between batches, machines and runs, and a row that is drawn under two priors is paid for
+twice. So a model is asked once, before the charge. What it said is put on the grid of `labeldp.laws._exact` and written to files of ids
+and weights, which every draw of the run reads until the release is published. Neither holds a label.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,11 +24,38 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labeldp import _validate
-from labeldp._hash import digest, public_hash
-from labeldp.errors import InvalidInput
-from labeldp.tables.output._place import Place, reading
+from labeldp._files import sync
+from labeldp._hash import SetDigest, digest, public_hash
+from labeldp.custody._draw import FirstPass, PassSums, RunFacts
+from labeldp.custody._stream import TableDraw, TablePin, changed_input
+from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.laws._exact import quantise
+from labeldp.ledger._ledger import Ledger, RunRecord
+from labeldp.ledger._repair import ANSWERS
+from labeldp.ledger._run_store import RunStore
+from labeldp.tables.formats._parquet import ParquetSink
+from labeldp.tables.formats._table import WEIGHTS, Columns, PartsSink, as_binary, plain, row_ids
+from labeldp.tables.output._place import Part, Place, Staging, reading, remove
 
 Floats = NDArray[np.float64]
+
+
+@runtime_checkable
+class Prior(Protocol):
+    """Where a prior comes from, as a frozen value for a `ReleaseSpec`."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Columns of the released table that it is known to read before it is opened."""
+        ...
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready data."""
+        ...
+
+    def open(self, classes: Sequence[object]) -> "OpenPrior":
+        """Read its files, for these class values by code."""
+        ...
 
 
 class OpenPrior(Protocol):
@@ -57,39 +91,14 @@ class OpenPrior(Protocol):
         ...
 
 
-@runtime_checkable
-class Prior(Protocol):
-    """Where a prior comes from, as a frozen value for a `ReleaseSpec`."""
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Columns of the released table that it is known to read before it is opened."""
-        ...
-
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready data."""
-        ...
-
-    def open(self, classes: Sequence[object]) -> OpenPrior:
-        """Read its files, for these class values by code."""
-        ...
-
-
-def prior_identity(prior: OpenPrior) -> str | None:
-    """Names the prior in a request: its files and how they are read. None where it is exact: then what it decides of each row does."""
-    return None if prior.exact else digest({"prior": dict(prior.facts)})
-
-
-def opened(prior: object, classes: Sequence[object], label: str, names: Sequence[str]) -> OpenPrior | None:
-    """The prior of a spec, opened; None where columns or nothing stand in its place.
+def opened(prior: Prior, classes: Sequence[object], label: str, names: Sequence[str]) -> OpenPrior:
+    """The prior of a spec, opened.
 
     Raises
     ------
     InvalidInput
         It reads the label, or a column that the table lacks; or it is not about these classes.
     """
-    if not isinstance(prior, Prior):
-        return None
     found = prior.open(classes)
     if label in found.columns:
         raise InvalidInput(f"Expected a prior that never sees the label, got one that reads column {label!r}. A prior is public.")
@@ -101,11 +110,12 @@ def opened(prior: object, classes: Sequence[object], label: str, names: Sequence
     return found
 
 
-class _Columns(Protocol):
-    def column(self, name: str) -> pa.Array: ...
+def prior_identity(prior: OpenPrior) -> str | None:
+    """Names the prior in a request: its files and how they are read. None where it is exact: then what it decides of each row does."""
+    return None if prior.exact else digest({"prior": dict(prior.facts)})
 
 
-def weights_of(prior: OpenPrior, batch: _Columns, start: int | None, n_classes: int) -> Floats:
+def weights_of(prior: OpenPrior, batch: Columns, start: int | None, n_classes: int) -> Floats:
     """What a prior says of a batch: (n, K) float64, checked. It is given the columns that it reads and no other."""
     rows = pa.record_batch([batch.column(name) for name in prior.columns], names=list(prior.columns))
     weights = np.asarray(prior.weights(rows, start))
@@ -138,6 +148,9 @@ def as_text(value: object) -> str:
     if isinstance(plain, float) and plain.is_integer():
         plain = int(plain)
     return "" if plain is None else str(plain)
+
+
+# A table that is looked up ----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -238,13 +251,13 @@ class OpenTable:
     def _find_distinct(self, rows: pa.RecordBatch) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
         """Each different key is looked up once: clusters and segments repeat."""
         (name,) = self.columns
-        coded = _plain(rows.column(name)).dictionary_encode(null_encoding="encode")
+        coded = plain(rows.column(name)).dictionary_encode(null_encoding="encode")
         place, found = self._find(pa.record_batch([coded.dictionary], names=[name]))
         codes = coded.indices.to_numpy()
         return place[codes], found[codes]
 
     def _find(self, rows: pa.RecordBatch) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        texts = [_text_of(_plain(rows.column(name)), name) for name in self.columns]
+        texts = [_text_of(plain(rows.column(name)), name) for name in self.columns]
         present = np.logical_and.reduce([text.is_valid().to_numpy(zero_copy_only=False) for text in texts])
         texts = [pc.fill_null(text, "") for text in texts]
         place = np.searchsorted(self.words, public_hash("prior", texts))
@@ -281,14 +294,10 @@ def _column(table: pa.Table, name: str, where: str) -> pa.Array:
 
 
 def _key(column: pa.Array, name: str, where: str) -> pa.Array:
-    text = _text_of(_plain(column), name)
+    text = _text_of(plain(column), name)
     if text.null_count:
         raise InvalidInput(f"Expected a key in every row of {where}, got none in {text.null_count} rows of column {name!r}. Fill them.")
     return text
-
-
-def _plain(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _text_of(column: pa.Array, name: str) -> pa.Array:
@@ -309,3 +318,163 @@ def _numbers(column: pa.Array, name: str, where: str) -> Floats:
     if not ((values >= 0) & (values < np.inf)).all():
         raise InvalidInput(f"Expected finite weights >= 0 in column {name!r} of {where}, got others. Mend those rows.")
     return values
+
+
+# A model that is asked once ---------------------------------------------------------------------------------------------------------------
+
+
+class AskedOnce:
+    """The answers of one charge: made before it, found again when it is picked up, deleted when the release is published.
+
+    A note in the run's folder names the files and the digest of the sides that the law decides from them. Before anything is drawn,
+    the digest is also written down as what the draw begins with (`TablePin.charge`), and no other one is ever drawn with. So lost files
+    are made anew, by asking again, as long as no draw has begun, or if the model says what leads to the same sides.
+
+    Parameters
+    ----------
+    pin : TablePin
+        After all rows.
+    ledger : Ledger
+    out : Place
+        The folder of the files is beside it.
+    """
+
+    def __init__(self, pin: TablePin, ledger: Ledger, out: Place):
+        self._pin, self._ledger, self._out = pin, ledger, out
+        self._run_id = ""
+        self._folder: Place | None = None
+        self.files: tuple[Place, ...] = ()
+
+    def charge(self, ask: "Callable[[AnswersFolder], Answers]", public_digest: str = "") -> TableDraw | RunRecord:
+        """Ask the prior, unless a charge that is picked up has its answers, and charge; afterwards `files` are the answers.
+
+        Parameters
+        ----------
+        ask : function of a folder
+            Reads the table's ids and the prior's columns, asks the prior, and writes the files into the folder.
+        public_digest : str
+            As in `TablePin.charge`.
+        """
+        secret = self._pin.planned(public_digest)
+        if secret is None:
+            return self._pin.charge(public_digest)
+        self._run_id = secret.run_id
+        try:
+            if not self._found():
+                self._pin.check_may_ask(secret, noted=self._store.read(self._note) is not None)
+                self._ask(ask)
+            run = self._pin.charge(public_digest)
+        except BaseException:
+            if all(each.run_id != secret.run_id for each in self._ledger.runs(self._pin.facts.dataset, self._pin.facts.column)):
+                self._undo()
+            raise
+        if run.receipt.run_id != secret.run_id:
+            raise ReleaseError("Expected one process to work on this release, but another one has finished it. Run the same command again.")
+        return run
+
+    def forget(self) -> None:
+        """Delete the files; after the release is published."""
+        if self._folder is not None:
+            with suppress(OSError, ReleaseError):
+                remove(self._folder)
+                for name in (self._note, ANSWERS):
+                    (self._store.folder / name).unlink(missing_ok=True)
+
+    def _undo(self) -> None:
+        """Nothing was charged, so nothing is left."""
+        self.forget()
+        with suppress(OSError):
+            self._store.folder.rmdir()
+
+    @property
+    def _store(self) -> RunStore:
+        return RunStore(self._ledger.run_dir(self._run_id))
+
+    @property
+    def _note(self) -> str:
+        return f"{self._pin.stage_name}.{ANSWERS}"
+
+    def _found(self) -> bool:
+        """Whether the noted files are there, whole; anything else in the folder is of attempts that do not count."""
+        note, said = self._store.read(self._note), self._store.read(ANSWERS)
+        if note is None or said is None:
+            return False
+        facts, beside = json.loads(note), AnswersFolder(self._out, self._run_id).folder
+        self._folder = beside if str(beside) == said.decode() else Place.of(said.decode())
+        parts = [Part(**part) for part in facts["parts"]]
+        self.files = tuple(self._folder.child(part.name) for part in parts)
+        if any(file.size != part.size for file, part in zip(self.files, parts, strict=True)):
+            return False
+        self._pin.take_side(SetDigest.from_hexdigest(facts["side"]))
+        return True
+
+    def _ask(self, ask: "Callable[[AnswersFolder], Answers]") -> None:
+        folder = AnswersFolder(self._out, self._run_id)
+        self._folder = folder.folder
+        self._store.write(ANSWERS, str(folder.folder).encode())  # for `labeldp ledger repair`
+        folder.folder.make_folder(private=True)
+        made = ask(folder)
+        if made.sums.rows != self._pin.sums.rows or made.sums.ids.hexdigest() != self._pin.sums.ids.hexdigest():
+            raise changed_input()
+        side = made.sums.side.hexdigest()
+        self._pin.check_side(self._run_id, side)  # before the note is replaced: the former files may be found again
+        if folder.folder.local is not None:
+            sync(folder.folder.local)
+        self._store.write(self._note, json.dumps({"side": side, "parts": [asdict(part) for part in made.parts]}).encode())
+        self._pin.take_side(made.sums.side, made.sums.told)
+        self.files = tuple(folder.folder.child(part.name) for part in made.parts)
+
+
+class AnswersFolder(Staging):
+    """Where the files are: a private, hidden folder beside the output."""
+
+    @cached_property
+    def folder(self) -> Place:
+        """Unlike the folder of files to publish, it outlives a killed process: the charged run needs it."""
+        return self.out.beside(f".{self.out.name}.labeldp_prior-{self.run_id[:8]}")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model said of a table or a partition: the files, and the sums over ids and sides of a first pass."""
+
+    parts: tuple[Part, ...]
+    sums: PassSums
+
+    @classmethod
+    def merged(cls, found: Sequence["Answers"]) -> "Answers":
+        """Of all partitions, in their order."""
+        sums = found[0].sums
+        for each in found[1:]:
+            sums.merge(each.sums)
+        return cls(tuple(part for each in found for part in each.parts), sums)
+
+
+def write_answers(rows: Iterable[tuple[Columns, Floats]], ids: Sequence[str], facts: RunFacts, folder: AnswersFolder) -> Answers:
+    """Write ids and weights of rows into files in a folder: batches of the ids' columns with (n, K) weights, the first row being row 0."""
+    first, sink = FirstPass(facts, ()), None
+    try:
+        for batch, weights in rows:
+            whole = quantise(weights)
+            first.add(np.zeros(len(whole), np.int32), row_ids(batch, tuple(ids)), first.sums.rows, prior=whole)  # no label is read
+            raw = np.ascontiguousarray(whole.astype("<u4")).view(np.uint8).reshape(len(whole), -1)
+            kept = pa.record_batch({name: plain(batch.column(name)) for name in ids} | {WEIGHTS: as_binary(raw)})
+            sink = sink or PartsSink(folder, partial(_sink, schema=kept.schema), ".parquet")
+            sink.write(kept)
+        if sink is not None:
+            sink.close()
+        return Answers(() if sink is None else tuple(sink.parts), first.sums)
+    finally:
+        if sink is not None:
+            sink.abort()
+
+
+def _sink(place: Place, schema: pa.Schema) -> ParquetSink:
+    return ParquetSink(place, schema, {"compression": "snappy", "use_dictionary": []})
+
+
+def kept_weights(column: pa.Array, n_classes: int) -> NDArray[np.float64]:
+    """(n, K) weights of a column `WEIGHTS`: rows of K little-endian numbers of 32 bits."""
+    fixed = column.cast(pa.binary()).cast(pa.binary(4 * n_classes))
+    raw = np.frombuffer(fixed.buffers()[1], "<u4").reshape(-1, n_classes)
+    return raw[fixed.offset : fixed.offset + len(fixed)].astype(np.float64)

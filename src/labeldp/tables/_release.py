@@ -16,14 +16,11 @@ from labeldp.custody._request import Account, Overlap
 from labeldp.custody._stream import TableDraw, TablePin
 from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.receipt import Receipt
-from labeldp.tables._priors import OpenPrior, opened, prior_identity
+from labeldp.tables._priors import Answers, AnswersFolder, AskedOnce, OpenPrior, Prior, opened, prior_identity
 from labeldp.tables._spec import ReleaseSpec, law_of
-from labeldp.tables.engines._prior_answers import Answers, AnswersFolder, AskedOnce
-from labeldp.tables.formats._labels import LabelCodec
-from labeldp.tables.output._manifest import OutputFacts, ReleaseFacts, manifest
-from labeldp.tables.output._output import Output, Publication
-from labeldp.tables.output._place import Place
-from labeldp.tables.output._staging import Staging, scratch
+from labeldp.tables.formats._table import LabelCodec
+from labeldp.tables.output._output import OutputFacts, Publication, ReleaseFacts, manifest
+from labeldp.tables.output._place import Place, Staging, scratch
 
 
 class Passes(Protocol):
@@ -103,50 +100,45 @@ class _Release:
     """One release."""
 
     def __init__(self, engine: Engine, out: Place, spec: ReleaseSpec, ledger: Ledger, *, redraw: bool):
-        self._engine, self._spec, self._ledger, self._redraw = engine, spec, ledger, redraw
-        self._dataset = engine.dataset(spec, out)
-        output = Output(out, engine.many, engine.source, spec.stage_name)
-        self._out = Publication(output, ledger, self._dataset, spec.label, redraw=redraw)
+        self._engine, self._spec, self._ledger = engine, spec, ledger
+        overlap: Overlap = "refuse" if spec.overlap == "refuse" else "charge"
+        dataset = engine.dataset(spec, out)
+        self._account = Account(dataset, spec.label, spec.max_rows_per_unit, ledger, redraw=redraw, overlap=overlap)
+        self._out = Publication(out, engine.many, engine.source, spec.stage_name, self._account)
         self._out.check_free()
         self._codec = engine.codec(spec, ledger)
-        self._law = law_of(spec, len(self._codec.classes))
-        self._prior = opened(spec.prior, self._codec.classes, spec.label, engine.names)
+        self._prior = opened(spec.prior, self._codec.classes, spec.label, engine.names) if isinstance(spec.prior, Prior) else None
 
     def run(self, folder: Path) -> TableRelease:
         """Both passes, then publish and settle."""
         prior, pin = self._prior, self._begin()
-        once = prior if prior is not None and not prior.exact else None
+        once = None if prior is None or prior.exact else AskedOnce(pin, self._ledger, self._out.place)
         passes = self._engine.passes(self._spec, self._codec, pin, prior if once is None else None)
         rows = passes.pin()
         self._out.check_owner(pin.lookup(rows))
-        answers = AskedOnce(pin, self._ledger, self._out.out.place)
-        run = pin.charge(rows) if once is None else answers.charge(partial(passes.ask, prior=once), rows)
+        run = pin.charge(rows) if once is None or prior is None else once.charge(partial(passes.ask, prior=prior), rows)
         if isinstance(run, RunRecord):
-            return self._done(run.receipt, self._out.repeat(run.receipt, run.artefact), repeated=True)
-        made = ReleaseFacts(
-            self._spec, self._dataset, self._codec.classes, run.facts.law, run.receipt, None if prior is None else prior.facts
-        )
+            return TableRelease(self._out.place, run.receipt, True, self._out.repeat(run))
+        named = None if prior is None else prior.facts
+        made = ReleaseFacts(self._spec, str(self._account.dataset), self._codec.classes, run.facts.law, run.receipt, named)
         with self._out.staging(run.receipt.run_id) as staging:
-            written = passes.draw(run, made, staging, folder, answers.files)
+            written = passes.draw(run, made, staging, folder, () if once is None else once.files)
             facts = manifest(made, written, many=self._engine.many)
-            self._out.publish(run, facts, written.parts, written.digest(many=self._engine.many))
-        answers.forget()
-        return self._done(run.receipt, facts, repeated=False)
+            self._out.publish(run, staging, facts, written.parts)
+        if once is not None:
+            once.forget()
+        return TableRelease(self._out.place, run.receipt, False, facts)
 
     def _begin(self) -> TablePin:
         """What the spec asks for, before anything is read: the same on every engine, so that they find each other's charges."""
-        spec = self._spec
-        overlap: Overlap = "refuse" if spec.overlap == "refuse" else "charge"
+        spec, classes = self._spec, self._codec.classes
         return TablePin(
-            self._law,
-            tuple("(null)" if value is None else value for value in self._codec.classes),
-            Account(self._dataset, spec.label, spec.max_rows_per_unit, self._ledger, redraw=self._redraw, overlap=overlap),
+            law_of(spec, len(classes)),
+            tuple("(null)" if value is None else value for value in classes),
+            self._account,
             unit_name=spec.unit_name,
             id_name=joined(spec.ids),
             stage=spec.stage,
             prior=None if self._prior is None else prior_identity(self._prior),
             facts={"classes_inferred": True} if spec.infers_classes else None,
         )
-
-    def _done(self, receipt: Receipt, facts: dict[str, object], *, repeated: bool) -> TableRelease:
-        return TableRelease(self._out.out.place, receipt, repeated, facts)

@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a table release is, as a frozen value that can be logged and put into a manifest."""
+"""What a table release is, and what several releases under one charge are, as frozen values that can be logged."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 from labeldp import _validate
 from labeldp.custody._encode import declare, infers, undeclared, unit_of
-from labeldp.custody._staged import Stage
+from labeldp.custody._staged import Stage, StagedRun
 from labeldp.custody._stream import RELEASE
 from labeldp.errors import InvalidInput
 from labeldp.laws import Law, law_named, parse_law
+from labeldp.ledger._ledger import Ledger, LedgerUrl, ledger_of
+from labeldp.noise._secrets import new_run_id
+from labeldp.protocol._fit import without_prior
 from labeldp.tables._priors import Prior
+
+FORMAT = "labeldp-stages/1"
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ class ReleaseSpec:
         elif self.infers_classes:
             parse_law(self.law_name)
         else:
-            law_of(self, len(self.classes))
+            _ = self._declared_law
         if self.prior and not self._takes_prior():
             raise InvalidInput(f"Expected a law that uses the prior, got {self.law_name!r}. Take rr-with-prior, or leave the prior out.")
 
@@ -125,22 +132,27 @@ class ReleaseSpec:
                 "of the stages before predicts."
             )
 
-    @property
+    @cached_property
     def infers_classes(self) -> bool:
         """Whether the classes are read off the private column."""
         return infers(self.classes)
 
-    @property
+    @cached_property
     def stage_name(self) -> str:
         """Name of the draw."""
         return RELEASE if self.stage is None else self.stage.name
+
+    @cached_property
+    def _declared_law(self) -> Law:
+        """The law over the declared classes."""
+        return _law_over(self, len(self.classes))
 
     def _takes_prior(self) -> bool:
         # A set-valued law releases its heaviest member as the label, so a prior serves it too.
         law = self.law if isinstance(self.law, Law) else parse_law(self.law_name)[0]
         return law.uses_prior or law.kind != "label"
 
-    @property
+    @cached_property
     def prior_columns(self) -> tuple[str, ...]:
         """The columns that are the prior; empty where it is none or something else."""
         return () if self.prior is None or isinstance(self.prior, Prior) else tuple(self.prior)
@@ -149,24 +161,24 @@ class ReleaseSpec:
     def _prior_reads(self) -> tuple[str, ...]:
         return self.prior.reads if isinstance(self.prior, Prior) else self.prior_columns
 
-    @property
+    @cached_property
     def ids(self) -> tuple[str, ...]:
         """The id columns; empty where rows are named by position."""
         return tuple(self.id or ())
 
-    @property
+    @cached_property
     def columns(self) -> tuple[str, ...]:
         """All columns that a release reads by name: label, ids, unit and prior."""
         return tuple(dict.fromkeys([self.label, *self.ids, *([self.unit] if self.unit else []), *self.prior_columns]))
 
-    @property
+    @cached_property
     def law_name(self) -> str:
         """The law as text, defaults resolved."""
         if isinstance(self.law, Law):
             return self.law.name
         return self.law or ("rr-with-prior" if self.prior else "rr")
 
-    @property
+    @cached_property
     def unit_name(self) -> str:
         """What is protected: "row", or the unit's column."""
         return self.unit or "row"
@@ -185,6 +197,10 @@ class ReleaseSpec:
 
 def law_of(spec: ReleaseSpec, n_classes: int) -> Law:
     """The law that the spec names, over this many classes."""
+    return _law_over(spec, n_classes) if spec.infers_classes or n_classes != len(spec.classes) else spec._declared_law
+
+
+def _law_over(spec: ReleaseSpec, n_classes: int) -> Law:
     if isinstance(spec.law, Law):
         if spec.law.n_classes != n_classes:
             raise InvalidInput(
@@ -192,12 +208,6 @@ def law_of(spec: ReleaseSpec, n_classes: int) -> Law:
             )
         return spec.law
     return law_named(spec.law_name, n_classes, spec.epsilon)
-
-
-def _named(**named: object) -> None:
-    ((role, value),) = named.items()
-    if not isinstance(value, str) or not value:
-        raise InvalidInput(f"Expected {role} to be a column's name, got {value!r}. Pass a string.")
 
 
 def declared_or_infer(classes: Sequence[object] | None, *, strict: bool = False) -> Sequence[object]:
@@ -212,6 +222,12 @@ def declared_or_infer(classes: Sequence[object] | None, *, strict: bool = False)
     return classes
 
 
+def _named(**named: object) -> None:
+    ((role, value),) = named.items()
+    if not isinstance(value, str) or not value:
+        raise InvalidInput(f"Expected {role} to be a column's name, got {value!r}. Pass a string.")
+
+
 def _columns(role: str, names: str | Sequence[str] | None) -> tuple[str, ...] | None:
     if names is None:
         return None
@@ -221,3 +237,179 @@ def _columns(role: str, names: str | Sequence[str] | None) -> tuple[str, ...] | 
     if len(set(listed)) < len(listed):
         raise InvalidInput(f"Expected distinct columns for {role}, got one twice in {list(listed)}. List each one once.")
     return listed
+
+
+# Several releases under one charge --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReleasePlan:
+    """Several releases of one table under one charge: each row is drawn in one stage, by the law of that stage.
+
+    Made by `labeldp.app.stage.plan`. Public: it can be logged and kept with the released tables.
+
+    Attributes
+    ----------
+    id : str
+        128 random bits in hexadecimal: one plan is one charge.
+    label, id_columns, unit, max_rows_per_unit, dataset, order : as in ReleaseSpec
+    classes : tuple
+    epsilon : float
+        Total of one unit over all stages.
+    laws : tuple of str
+        Of each stage, as in ReleaseSpec.
+    fractions : tuple of float
+        Expected share of the rows in each stage.
+    ledger : Ledger
+    """
+
+    id: str
+    label: str
+    classes: tuple[object, ...]
+    epsilon: float
+    id_columns: tuple[str, ...]
+    dataset: str
+    laws: tuple[str, ...]
+    fractions: tuple[float, ...]
+    ledger: Ledger
+    unit: str | None = None
+    max_rows_per_unit: int = 1
+    order: str = "shuffle"
+
+    def __post_init__(self) -> None:
+        first = self.spec(1)  # checks the facts that all stages share
+        object.__setattr__(self, "classes", first.classes)
+
+    @property
+    def n_stages(self) -> int:
+        """How many."""
+        return len(self.fractions)
+
+    def spec(self, stage: int, prior: Sequence[str] | None = None) -> ReleaseSpec:
+        """What one stage releases, for `labeldp.release` and those of Spark and Ray Data, with the ledger of the plan.
+
+        Parameters
+        ----------
+        stage : int
+            From 1.
+        prior : as in ReleaseSpec
+            Public weights of the classes for all rows, usually what a model of the stages before predicts.
+        """
+        made = Stage(self.id, stage, tuple(self._law(name) for name in self.laws), self.fractions)
+        return self._spec(made.law, prior, made)
+
+    def run(self) -> StagedRun:
+        """Where the plan stands."""
+        return StagedRun(self.ledger, self.dataset, self.label, self.id)
+
+    def to_json(self) -> str:
+        """The plan as JSON text."""
+        facts = {field.name: getattr(self, field.name) for field in fields(self)}
+        try:
+            return json.dumps({"format": FORMAT} | facts | {"ledger": _ledger_facts(self.ledger)}, indent=2, ensure_ascii=False)
+        except TypeError:
+            raise InvalidInput("Expected classes of text or numbers in a plan, got others. Write them as text.") from None
+
+    @classmethod
+    def from_json(cls, text: str, ledger: Ledger) -> "ReleasePlan":
+        """The plan that `to_json` wrote, with the ledger that the curator gives.
+
+        A plan is public and can be edited: it never decides where a spend is written down, what the budget is, or where a release secret
+        is (which may be code). It is compared with what is given.
+
+        Raises
+        ------
+        InvalidInput
+            It is no plan, or it was made for another ledger, budget or release secret than is given.
+        """
+        try:
+            facts = json.loads(text)
+            if facts.pop("format") != FORMAT:
+                raise ValueError
+            lists = {name: tuple(facts[name]) for name in ("classes", "id_columns", "laws", "fractions")}
+            said = {name: facts["ledger"][name] for name in ("location", "budget", "key")}
+            plan = cls(**facts | lists | {"ledger": ledger_of(ledger)})
+        except InvalidInput:
+            raise  # says what is wrong in it, such as a law that is not registered
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise InvalidInput(f"Expected a plan of format {FORMAT}, got something else. Restore it, or make a new one.") from None
+        _check_same_ledger(said, plan)
+        return plan
+
+    def _law(self, name: str) -> Law:
+        return law_of(self._spec(name), len(self.classes))
+
+    def _spec(self, law: Law | str, prior: Sequence[str] | None = None, stage: Stage | None = None) -> ReleaseSpec:
+        return ReleaseSpec(
+            self.label,
+            self.classes,
+            self.epsilon,
+            law,
+            self.id_columns,
+            self.unit,
+            self.max_rows_per_unit,
+            prior,
+            self.dataset,
+            self.order,
+            stage=stage,
+        )
+
+
+def make_plan(spec: ReleaseSpec, fractions: Sequence[float], first_law: str | None, ledger: Ledger) -> ReleasePlan:
+    """Make a new plan from what all stages share. The first stage has `first_law`, or a law that serves without a prior."""
+    if spec.prior is not None or spec.stage is not None or spec.overlap != "charge":
+        raise InvalidInput(
+            "Expected a spec without prior, stage and overlap= for a plan, got one. Give the prior when a stage is released."
+        )
+    if spec.infers_classes:
+        raise InvalidInput("Expected declared classes in a plan, got 'infer': all stages share them. Pass classes=['no', 'yes'].")
+    law = spec.law or "auto"
+    if isinstance(law, Law):
+        raise InvalidInput(f"Expected the name of a law in a plan, which is a file, got {law}. Name your own law after register_law.")
+    drawn = law_named(law, len(spec.classes), spec.epsilon)
+    first = without_prior(drawn)
+    return ReleasePlan(
+        new_run_id(),
+        spec.label,
+        tuple(spec.classes),
+        spec.epsilon,
+        spec.ids,
+        spec.dataset or "",
+        (first_law or (law if first is drawn else first.name), *[law] * (len(fractions) - 1)),
+        tuple(fractions),
+        ledger,
+        spec.unit,
+        spec.max_rows_per_unit,
+        spec.order,
+    )
+
+
+def _check_same_ledger(said: Mapping[str, object], plan: ReleasePlan) -> None:
+    """The plan was made for the ledger, budget and key source that the curator gives; what it says is shown, and never used."""
+    given = _ledger_facts(plan.ledger)
+    if given["location"] != said["location"]:
+        raise InvalidInput(
+            f"Expected the ledger that the plan was made for, {said['location']!r}, got {given['location']!r}. A plan does not choose the "
+            "ledger: if it is the right one, give it yourself (ledger=, --ledger)."
+        )
+    if said["key"] is not None and given["key"] != said["key"]:
+        raise InvalidInput(
+            f"Expected the key source that the plan was made for, {said['key']!r}, got {given['key']!r}. A plan does not choose it: if it "
+            "is the right one, give it yourself (Ledger(key=), --key, LABELDP_KEY)."
+        )
+    known = said["budget"] is None or given["budget"] == said["budget"]
+    if not known and plan.ledger.budget_of(plan.dataset, plan.label) is None:
+        raise InvalidInput(
+            f"Expected the budget that the plan was made for, {said['budget']!r}, got {given['budget']!r}. A plan does not set it: give it "
+            "yourself (Ledger(budget=), --budget), or set it with labeldp ledger set-budget."
+        )
+
+
+def _ledger_facts(ledger: Ledger) -> Mapping[str, object]:
+    location = ledger.location
+    if isinstance(location, LedgerUrl) and str(location) != location.url:
+        raise InvalidInput(
+            f"Expected a ledger's URL without a password, since a plan is public, got {location}. Keep it in ~/.pgpass or PGPASSWORD."
+        )
+    text = location.url if isinstance(location, LedgerUrl) else str(location)
+    return {"location": text, "budget": ledger.budget, "key": None if ledger.key_source is None else ledger.key_source.text}

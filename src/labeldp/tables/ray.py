@@ -26,8 +26,7 @@ from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.tables._release import TableRelease, release_table
 from labeldp.tables._spec import ReleaseSpec
-from labeldp.tables.engines._cluster import ClusterEngine
-from labeldp.tables.engines._jobs import Handle, Job, Shipment, told_by_workers
+from labeldp.tables.engines._cluster import ClusterEngine, Handle, Job, Shipment, told_by_workers
 from labeldp.tables.engines._local import Progress, silent
 from labeldp.tables.output._place import Place
 

@@ -1,64 +1,190 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine of a cluster, the driver's half: two passes over the same input, nothing lazy.
+"""The engine of a cluster: two passes over the same input, nothing lazy.
 
 First pass (ids, label, prior columns): the row set, the digest of the prior, and a keyed sum over the labelled input. Second pass: workers
 draw and write files of their own, and the keyed sum over the attempts that count must come out the same.
+
+A job is what workers run on the Arrow batches of one partition: a frozen value that pickles; of secrets it holds only the handle that a
+worker fetches them with. Jobs that end in files or sums give back summaries, one row each, and files appear under names of their own: the
+driver publishes those that the summaries name, so that whatever another attempt at the same partition has written does not count.
 """
 
+import copy
 import logging
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
+import pickle
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from labeldp import _validate
+from labeldp import _validate, errors
+from labeldp.custody._draw import FirstPass, PassSums, RunFacts, SecondPass, SecretParts, run_secrets_of
+from labeldp.custody._request import RunSecret
 from labeldp.custody._stream import TableDraw, TablePin, changed_input
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
 from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._rowset import RowSetBuilder
-from labeldp.tables._priors import OpenPrior
+from labeldp.noise._words import id_blocks, one_word
+from labeldp.receipt import Receipt
+from labeldp.tables._priors import Answers, AnswersFolder, OpenPrior, weights_of, write_answers
 from labeldp.tables._spec import ReleaseSpec
-from labeldp.tables.engines._batch import Reader, evidence_bytes
-from labeldp.tables.engines._jobs import (
-    KEPT,
-    NAME,
-    WORD,
-    AskJob,
-    CapJob,
-    DrawAndWriteJob,
-    Drawing,
-    DrawJob,
-    FirstSummary,
-    Handle,
-    Job,
-    NameJob,
-    PinJob,
-    SecondSummary,
-    Shipment,
-    Work,
-    WriteJob,
-    read_summaries,
+from labeldp.tables.engines._local import Progress, Reader, release_batch, silent
+from labeldp.tables.formats._parquet import WriterSettings, released_sink
+from labeldp.tables.formats._table import (
+    DRAWN,
+    EVIDENCE,
+    WEIGHTS,
+    Columns,
+    LabelCodec,
+    PartsSink,
+    Shape,
+    as_binary,
+    check_own,
+    check_type,
+    draw_salt,
+    evidence_bytes,
+    parse_classes,
+    row_ids,
 )
-from labeldp.tables.engines._local import Progress, silent
-from labeldp.tables.engines._prior_answers import Answers, AnswersFolder
-from labeldp.tables.formats._digest import draw_salt
-from labeldp.tables.formats._labels import LabelCodec, check_type, parse_classes
-from labeldp.tables.formats._parquet import WriterSettings
-from labeldp.tables.formats._table import EVIDENCE, WEIGHTS, Shape, check_own
-from labeldp.tables.output._manifest import OutputFacts, ReleaseFacts, shared_facts, to_json
-from labeldp.tables.output._place import Place
-from labeldp.tables.output._staging import Staging
+from labeldp.tables.output._output import OutputFacts, ReleaseFacts, to_json
+from labeldp.tables.output._place import Part, Place, Staging
 
 _log = logging.getLogger("labeldp")
-
 MOST_NAMES = 50_000_000
 """Text ids of a run that are told from those of other runs: 8 bytes each pass through the driver, which holds them twice for a while."""
-
+ROWS = 1 << 17  # worked on at once
+SUMMARY = pa.schema([("summary", pa.binary())])
+WORD, KEPT, ROW_COUNT, NAME = "__labeldp_word", "__labeldp_kept", "__labeldp_rows", "__labeldp_id"
+CHECK = ("__labeldp_check_0", "__labeldp_check_1")
+OURS = re.compile(r"labeldp\.errors\.(\w+): (.+)$", re.MULTILINE)
+MISSING = re.compile(r"No module named '([\w.]+)'")
 Table = Any
 """An engine's own table: a DataFrame of Spark, a Dataset of Ray."""
+Batches = Iterator[pa.RecordBatch]
+Method = TypeVar("Method", bound=Callable[..., Iterator[pa.RecordBatch]])
+
+
+class Job(Protocol):
+    """Work on the batches of one partition."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the batches that it gives."""
+        ...
+
+    def __call__(self, batches: Batches) -> Batches:
+        """The work."""
+        ...
+
+
+@dataclass(frozen=True, repr=False)
+class Shipment:
+    """What a driver sends to its workers privately, and what no plan or closure may hold: it reaches them as the engine's private data.
+
+    Attributes
+    ----------
+    secrets : sequence
+        As `TablePin.for_workers` and `TableDraw.for_workers` give them.
+    rows : RowSetBuilder or None
+        An empty one, with the ledger's key for names.
+    """
+
+    secrets: SecretParts
+    rows: RowSetBuilder | None = None
+
+    def __repr__(self) -> str:
+        return f"Shipment({len(self.secrets)} runs)"
+
+    def run_secrets(self, facts: RunFacts) -> list[RunSecret]:
+        """The secrets, on a worker."""
+        return run_secrets_of(self.secrets, facts)
+
+    def own_rows(self) -> RowSetBuilder | None:
+        """An empty builder of the caller's own: what engines hand out may be shared."""
+        return copy.deepcopy(self.rows)
+
+
+class Handle(Protocol):
+    """Pickles without what it stands for, and fetches it on a worker."""
+
+    def fetch(self) -> Shipment:
+        """What was sent."""
+        ...
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all jobs of a release know: public facts, and the handle of the secrets.
+
+    Attributes
+    ----------
+    prior : OpenPrior or None
+        That this pass asks, where it is no columns.
+    answered : bool
+        The rows come with what the prior said before the charge.
+    """
+
+    facts: RunFacts
+    spec: ReleaseSpec
+    shape: Shape
+    handle: Handle
+    prior: OpenPrior | None = None
+    answered: bool = False
+
+    @property
+    def reader(self) -> Reader:
+        """Reads the facts of rows."""
+        return Reader(self.spec, self.shape.codec, self.prior, self.answered)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What draws: the charge, the digest of the prior, where files go, what they say, and the salt of what is drawn."""
+
+    receipt: Receipt
+    prior: str
+    stage: str
+    staging: Staging
+    settings: WriterSettings
+    metadata: str
+    salt: str
+
+    def second(self, work: Work) -> SecondPass:
+        """The pass, on a worker."""
+        (secret,) = work.handle.fetch().run_secrets(work.facts)
+        return SecondPass(work.facts, secret, self.receipt, self.prior, self.stage)
+
+    def sink(self, work: Work) -> PartsSink:
+        """Where released batches go."""
+        return PartsSink(self.staging, lambda place: released_sink(place, work.shape, self.settings, self.metadata), ".parquet")
+
+
+@dataclass(frozen=True)
+class FirstSummary:
+    """What the first pass over one partition comes to."""
+
+    sums: PassSums
+    rows: RowSetBuilder | None
+
+
+@dataclass(frozen=True)
+class SecondSummary:
+    """What the second pass over one partition comes to: its files, its check sums, rows left out, and the first kept row's word."""
+
+    parts: tuple[Part, ...]
+    check: tuple[int, int, int]
+    dropped: int = 0
+    first_word: int = 0
+
+
+# The driver -------------------------------------------------------------------------------------------------------------------------------
 
 
 class Cluster(Protocol):
@@ -207,9 +333,10 @@ class ClusterPasses:
             if answers:
                 table = self._cluster.joined(table, self._cluster.read(answers), self._spec.ids, WEIGHTS, run.n_rows)
             work = replace(self._work(handle, table), answered=bool(answers))
-            shared = shared_facts(made)
             named = run.prior, run.stage_name
-            drawing = Drawing(run.receipt, *named, staging, _settings(self._shape), to_json(shared, indent=None), draw_salt(shared))
+            drawing = Drawing(
+                run.receipt, *named, staging, _settings(self._shape), to_json(made.shared, indent=None), draw_salt(made.shared)
+            )
             try:
                 found = self._second(table, run.n_rows, work, drawing)
             except InvalidInput:
@@ -283,3 +410,304 @@ def _settings(shape: Shape) -> WriterSettings:
     kinds = {field.name: field.type for field in shape.released()}
     plain = [name for name, kind in kinds.items() if types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind)]
     return {"compression": "snappy", "use_dictionary": plain}
+
+
+# What workers tell ------------------------------------------------------------------------------------------------------------------------
+
+
+def summarised(job: Callable[[Batches], Iterable[object]], batches: Batches) -> Batches:
+    """Run a job whose results are summaries; what is wrong with the table comes back as one, so that no engine tries again."""
+    try:
+        with scrubbed_errors():
+            found: list[object] = list(job(batches))
+    except InvalidInput as error:
+        found = [error]
+    yield pa.record_batch([pa.array([pickle.dumps(each) for each in found], pa.binary())], schema=SUMMARY)
+
+
+@contextmanager
+def scrubbed_errors() -> Iterator[None]:
+    """The text of an unforeseen error may quote data, and engines log it: only its kind goes on."""
+    try:
+        yield
+    except LabelDPError:
+        raise
+    except Exception as error:
+        raise ReleaseError(f"Expected a partition that can be worked on, got {type(error).__name__}. The engine may try again.") from None
+
+
+def scrubs_errors(job: Method) -> Method:
+    """A job whose unforeseen errors go through `scrubbed_errors`."""
+
+    @wraps(job)
+    def run(self: object, batches: Batches) -> Batches:
+        with scrubbed_errors():
+            yield from job(self, batches)
+
+    return cast(Method, run)
+
+
+def read_summaries(column: Iterable[bytes]) -> list[Any]:
+    """The summaries, in the order of the partitions; raises what a worker found wrong with the table."""
+    found = [pickle.loads(each) for each in column]  # written by our own workers, in this release
+    for each in found:
+        if isinstance(each, LabelDPError):
+            raise each
+    return found
+
+
+def told_by_workers(text: str) -> LabelDPError | None:
+    """The first error of ours in the text of an engine's error, which carries a worker's traceback; or a module that workers lack."""
+    ours, missing = OURS.search(text), MISSING.search(text)
+    kind = getattr(errors, ours[1], None) if ours else None
+    if ours and isinstance(kind, type) and issubclass(kind, LabelDPError):
+        return kind(ours[2].strip())
+    if missing:  # labeldp, or the module of a law of the user's own
+        return ReleaseError(f"Expected {missing[1]} in the workers' Python, got a worker without it. Install it there, or send it along.")
+    return None
+
+
+# What workers run -------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PinJob:
+    """First pass: check every row and add it to the sums."""
+
+    schema: ClassVar[pa.Schema] = SUMMARY
+
+    work: Work
+
+    def __call__(self, batches: Batches) -> Batches:
+        return summarised(self._run, batches)
+
+    def _run(self, batches: Batches) -> Iterator[FirstSummary]:
+        work, shipment = self.work, self.work.handle.fetch()
+        first, rows = FirstPass(work.facts, shipment.run_secrets(work.facts)), shipment.own_rows()
+        for batch in regrouped(batches):
+            facts = work.reader(batch, None)
+            first.add(facts.codes, facts.ids, units=facts.units, prior=facts.prior)
+            if rows is not None:
+                rows.add(facts.ids, facts.units)
+        yield FirstSummary(first.sums, rows)
+
+
+@dataclass(frozen=True)
+class AskJob:
+    """Between the passes, for a prior that is asked once: ask it of a partition's rows, and write what it says. No label is there.
+
+    Attributes
+    ----------
+    work : Work
+        With the prior to ask.
+    folder : AnswersFolder
+    """
+
+    schema: ClassVar[pa.Schema] = SUMMARY
+
+    work: Work
+    folder: AnswersFolder
+
+    def __call__(self, batches: Batches) -> Batches:
+        return summarised(self._run, batches)
+
+    def _run(self, batches: Batches) -> Iterator[Answers]:
+        yield write_answers(self._asked(batches), self.work.spec.ids, self.work.facts, self.folder)
+
+    def _asked(self, batches: Batches) -> Iterator[tuple[Columns, NDArray[np.float64]]]:
+        prior = self.work.prior
+        assert prior is not None
+        for batch in regrouped(batches):
+            rows = conformed(batch, self.work.shape.schema)
+            yield rows, weights_of(prior, rows, None, self.work.facts.law.n_classes)
+
+
+@dataclass(frozen=True)
+class NameJob:
+    """Each row's id as 12 bytes, to search for repeats in."""
+
+    schema: ClassVar[pa.Schema] = pa.schema([(NAME, pa.binary())])
+
+    work: Work
+
+    @scrubs_errors
+    def __call__(self, batches: Batches) -> Batches:
+        key = self.work.handle.fetch().run_secrets(self.work.facts)[0].key("ids")
+        for batch in regrouped(batches):
+            raw = id_blocks(row_ids(batch, self.work.spec.ids), key).templates().view(np.uint8).reshape(-1, 16)[:, 1:13]
+            yield pa.record_batch([as_binary(raw)], schema=self.schema)
+
+
+@dataclass(frozen=True)
+class CapJob:
+    """Adds the secret word that decides which rows of a unit are kept."""
+
+    work: Work
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The input's columns and the word."""
+        return self.work.shape.schema.append(pa.field(WORD, pa.int64()))
+
+    @scrubs_errors
+    def __call__(self, batches: Batches) -> Batches:
+        (secret,) = self.work.handle.fetch().run_secrets(self.work.facts)
+        ids, cap = secret.key("ids"), secret.key("unit-cap")
+        for batch in regrouped(batches):
+            words = one_word(cap, id_blocks(row_ids(batch, self.work.spec.ids), ids))
+            rows = conformed(batch, self.work.shape.schema)
+            yield pa.record_batch([*rows.columns, sortable(words)], schema=self.schema)
+
+
+@dataclass(frozen=True)
+class DrawAndWriteJob:
+    """Second pass where rows keep their order: draw a partition and write it."""
+
+    schema: ClassVar[pa.Schema] = SUMMARY
+
+    work: Work
+    drawing: Drawing
+
+    def __call__(self, batches: Batches) -> Batches:
+        return summarised(self._run, batches)
+
+    def _run(self, batches: Batches) -> Iterator[SecondSummary]:
+        second, read, sink, dropped = self.drawing.second(self.work), self.work.reader, self.drawing.sink(self.work), 0
+        try:
+            for batch in regrouped(batches):
+                rows, kept = _without_kept(batch, self.work.shape)
+                released, _ = release_batch(
+                    rows, self.work.spec, self.work.shape, second, kept, salt=self.drawing.salt, facts=read(rows, None)
+                )
+                dropped += len(batch) - len(released)
+                _write(sink, released)
+            yield SecondSummary(_finished(sink), second.sums.check(self.drawing.receipt.run_id), dropped)
+        finally:
+            sink.abort()
+
+
+@dataclass(frozen=True)
+class DrawJob:
+    """Second pass where rows are put in another order: draw, and add to each row the word to sort by and what it adds to the sums.
+
+    For rows that get no output one row comes along, without a label of its own, that stands for them in the sums; `WriteJob` leaves it out.
+    """
+
+    work: Work
+    drawing: Drawing
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The released columns and six more."""
+        more = [*(pa.field(name, pa.int64()) for name in (DRAWN, WORD, *CHECK, ROW_COUNT)), pa.field(KEPT, pa.bool_())]
+        return pa.schema([*self.work.shape.released(), *more])
+
+    @scrubs_errors
+    def __call__(self, batches: Batches) -> Batches:
+        second, read = self.drawing.second(self.work), self.work.reader
+        for batch in regrouped(batches):
+            rows, kept = _without_kept(batch, self.work.shape)
+            facts = read(rows, None)
+            released, drawn = release_batch(
+                rows, self.work.spec, self.work.shape, second, kept, salt=self.drawing.salt, check_rows=True, facts=facts
+            )
+            assert drawn.check is not None
+            if len(released):
+                yield self._with(released, second.order_words(drawn.blocks), drawn.check[drawn.kept], 1)
+            if len(released) < len(rows):
+                others = drawn.check[~drawn.kept]
+                first = rows.slice(int(np.argmin(drawn.kept)), 1)
+                yield self._with(self._blank(first), np.zeros(1, np.uint64), others.sum(axis=0, keepdims=True), 0, len(others))
+
+    def _blank(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        shape = self.work.shape
+        evidence = np.zeros((len(rows), shape.evidence_bytes), np.uint8) if shape.evidence_bytes else None
+        return shape.rewrite(rows, np.zeros(len(rows), np.int32), evidence).append_column(DRAWN, pa.array([0], pa.int64()))
+
+    def _with(
+        self, rows: pa.RecordBatch, words: NDArray[np.uint64], check: NDArray[np.uint64], kept: int, stands_for: int = 1
+    ) -> pa.RecordBatch:
+        sums = [pa.array(np.ascontiguousarray(column).view(np.int64)) for column in check.T]
+        more = [sortable(words), *sums, pa.array(np.full(len(rows), stands_for)), pa.array(np.full(len(rows), bool(kept)))]
+        return pa.record_batch([*rows.columns, *more], schema=self.schema)
+
+
+@dataclass(frozen=True)
+class WriteJob:
+    """Write partitions of drawn rows that are in order."""
+
+    schema: ClassVar[pa.Schema] = SUMMARY
+
+    work: Work
+    drawing: Drawing
+
+    def __call__(self, batches: Batches) -> Batches:
+        return summarised(self._run, batches)
+
+    def _run(self, batches: Batches) -> Iterator[SecondSummary]:
+        sink, sums, rows, dropped, first = self.drawing.sink(self.work), np.zeros(2, np.uint64), 0, 0, None
+        schema = self.work.shape.released().append(pa.field(DRAWN, pa.int64()))
+        try:
+            for batch in regrouped(batches):
+                for i, name in enumerate(CHECK):
+                    sums[i : i + 1] += batch.column(name).to_numpy(zero_copy_only=False).view(np.uint64).sum(dtype=np.uint64)
+                stands_for = int(batch.column(ROW_COUNT).to_numpy(zero_copy_only=False).sum())
+                rows += stands_for
+                kept = batch.filter(batch.column(KEPT))
+                dropped += stands_for - len(kept)
+                first = kept.column(WORD)[0].as_py() if first is None and len(kept) else first
+                _write(sink, conformed(kept, schema))
+            yield SecondSummary(_finished(sink), (rows, int(sums[0]), int(sums[1])), dropped, first or 0)
+        finally:
+            sink.abort()
+
+
+def _write(sink: PartsSink, rows: pa.RecordBatch) -> None:
+    if len(rows):
+        sink.write(rows)
+
+
+def _finished(sink: PartsSink) -> tuple[Part, ...]:
+    """The files of a partition; none where it had no rows."""
+    if sink.rows:
+        sink.close()
+    return tuple(sink.parts)
+
+
+def regrouped(batches: Batches) -> Batches:
+    """The same rows in batches that are worth working on: engines hand out small ones."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += len(batch)
+        if rows >= ROWS:
+            yield from _joined(waiting)
+            waiting, rows = [], 0
+    if rows:
+        yield from _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """One batch, or several where text is too long for one."""
+    filled = [batch for batch in batches if len(batch)]
+    return filled if len(filled) == 1 else list(pa.Table.from_batches(filled).combine_chunks().to_batches())
+
+
+def _without_kept(batch: pa.RecordBatch, shape: Shape) -> tuple[pa.RecordBatch, NDArray[np.bool_] | None]:
+    rows = conformed(batch, shape.schema)
+    if KEPT not in batch.schema.names:
+        return rows, None
+    return rows, np.asarray(batch.column(KEPT).to_numpy(zero_copy_only=False), bool)
+
+
+def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of a schema, in its types: engines hand out text, times and nested columns in types of their own."""
+    columns = [batch.column(field.name) for field in schema]
+    same = [c if c.type == field.type else c.cast(field.type) for c, field in zip(columns, schema, strict=True)]
+    return pa.record_batch(same, schema=schema)
+
+
+def sortable(words: NDArray[np.uint64]) -> pa.Array:
+    """Words as int64 in the same order, since engines have no unsigned numbers."""
+    return pa.array((words ^ np.uint64(1 << 63)).view(np.int64))

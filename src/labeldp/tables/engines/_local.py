@@ -1,44 +1,213 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine of one machine: a table is streamed twice, once to pin what will be drawn, once to draw and write it."""
+"""One batch of a table, from raw labels to what is written; and the engine of one machine, which streams a table twice.
 
+The first pass pins what will be drawn, the second draws and writes it. What happens to a batch is the same on every engine.
+"""
+
+import queue
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labeldp.custody._draw import Ids
+from labeldp._files import private_file
+from labeldp._hash import public_hash
+from labeldp.custody._draw import BatchDraw, Ids, SecondPass, filtered
 from labeldp.custody._encode import declare, infers
-from labeldp.custody._stream import TableDraw, TablePin, ids_repeat
+from labeldp.custody._stream import TableDraw, TablePin, changed_input, ids_repeat
 from labeldp.errors import InvalidInput
+from labeldp.evidence import NoisyLabels
+from labeldp.evidence._noisy import pack
 from labeldp.ledger._ledger import Ledger
-from labeldp.tables._evidence import check_raw
-from labeldp.tables._priors import OpenPrior, weights_of
+from labeldp.tables._priors import Answers, AnswersFolder, Floats, OpenPrior, OpenTable, kept_weights, weights_of, write_answers
 from labeldp.tables._spec import ReleaseSpec, declared_or_infer
-from labeldp.tables.engines._batch import Columns, Read, Reader, evidence_bytes, kept_ids, row_ids, with_words, written
-from labeldp.tables.engines._prior_answers import Answers, AnswersFolder, AnswersReader, write_answers
-from labeldp.tables.engines._shuffle import Shuffle
-from labeldp.tables.formats._ahead import ahead
-from labeldp.tables.formats._dataset import DatasetSource
-from labeldp.tables.formats._digest import draw_salt
-from labeldp.tables.formats._labels import LabelCodec, check_type, distinct_labels, parse_classes
-from labeldp.tables.formats._open import check_layout, check_same_format, row_name, table_name
-from labeldp.tables.formats._table import Batch, Readable, Source, check_columns
-from labeldp.tables.output._manifest import OutputFacts, ReleaseFacts, shared_facts, to_json
-from labeldp.tables.output._place import Place
-from labeldp.tables.output._staging import PartsSink, Staging
+from labeldp.tables.formats._parquet import DatasetSource, ParquetSource, check_layout, check_same_format, row_name, table_name
+from labeldp.tables.formats._table import (
+    DRAWN,
+    WEIGHTS,
+    Batch,
+    Columns,
+    LabelCodec,
+    PartsSink,
+    Readable,
+    Shape,
+    Source,
+    check_columns,
+    check_type,
+    distinct_labels,
+    draw_salt,
+    drawn_words,
+    evidence_bytes,
+    id_column,
+    needs_evidence,
+    parse_classes,
+    row_ids,
+)
+from labeldp.tables.output._output import OutputFacts, ReleaseFacts, check_raw, to_json
+from labeldp.tables.output._place import Place, Staging
 
 GROUP_BATCHES = 4
 """Batches to draw ahead: about a row group, so that the draw goes on while one is written."""
-
+BUCKET_BYTES = 1 << 24
+MAX_BITS = 9
+WORD = "__labeldp_word"
 Progress = Callable[[str, int, int], None]
 """Called with the pass, how much of it is done and how much there is, in units of the table's choice."""
 
 
 def silent(phase: str, done: int, total: int) -> None:
     """Report nothing."""
+
+
+@dataclass(frozen=True, repr=False)
+class Facts:
+    """What a release reads of a batch of n rows.
+
+    Attributes
+    ----------
+    codes : (n,) int32
+        Raw labels.
+    ids, units : (n,) NumPy integers or Arrow text, or a list of such columns; None where none are named
+    prior : (n, K) float64 or None
+    """
+
+    codes: NDArray[np.int32]
+    ids: Ids | None
+    units: Ids | None
+    prior: NDArray[np.float64] | None
+
+
+Read = Callable[[Columns, int | None], Facts]
+"""Reads the facts of a batch whose first row has this number, if rows have one."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads facts off a table's own columns; a `Read`.
+
+    Attributes
+    ----------
+    spec : ReleaseSpec
+    codec : LabelCodec
+    prior : OpenPrior or None
+        Where the prior is no columns. None where it is, where there is none, and where it is not to be asked.
+    answered : bool
+        The rows come with a column `WEIGHTS`.
+    """
+
+    spec: ReleaseSpec
+    codec: LabelCodec
+    prior: OpenPrior | None = None
+    answered: bool = False
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read."""
+        return list(dict.fromkeys([*self.spec.columns, *(self.prior.columns if self.prior else ())]))
+
+    def __call__(self, batch: Columns, start: int | None) -> Facts:
+        """Codes, ids, units and prior of a batch, checked; `start` is its first row's number, if rows have one, for messages."""
+        spec, codes = self.spec, self.codec.encode(batch.column(self.spec.label), start)
+        ids, units = row_ids(batch, spec.ids), None if spec.unit is None else id_column(batch, spec.unit)
+        return Facts(codes, ids, units, self._prior(batch, start))
+
+    def _prior(self, batch: Columns, start: int | None) -> NDArray[np.float64] | None:
+        n_classes = len(self.codec.classes)
+        if self.answered:
+            return kept_weights(batch.column(WEIGHTS), n_classes)
+        return _prior(batch, self.spec.prior_columns) if self.prior is None else weights_of(self.prior, batch, start, n_classes)
+
+
+def _prior(batch: Columns, names: Sequence[str] | None) -> NDArray[np.float64] | None:
+    if not names:
+        return None
+    weights = np.column_stack([_number_column(batch, name) for name in names])
+    if not np.all((weights >= 0) & (weights < np.inf)):  # before the charge, also where the law ignores the prior
+        raise InvalidInput(f"Expected finite weights >= 0 in the prior's columns {', '.join(names)}, got others. Mend those rows.")
+    return weights
+
+
+def _number_column(batch: Columns, name: str) -> NDArray[np.float64]:
+    try:
+        return np.asarray(pc.cast(batch.column(name), pa.float64()).to_numpy(zero_copy_only=False), np.float64)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise InvalidInput(
+            f"Expected numbers in the prior's column {name!r}, got something else. Each row needs a weight for every class."
+        ) from None
+
+
+def release_batch(
+    batch: pa.RecordBatch,
+    spec: ReleaseSpec,
+    shape: Shape,
+    second: SecondPass,
+    kept: NDArray[np.bool_] | None = None,
+    *,
+    salt: str,
+    check_rows: bool = False,
+    facts: Facts | None = None,
+) -> tuple[pa.RecordBatch, BatchDraw]:
+    """A batch with raw labels in, the same rows as they are published out, and a column `DRAWN`; each row needs an id.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+    spec, shape
+        What is released and how it looks.
+    second : SecondPass
+        The charged run: its key, its receipt, its law.
+    kept : (n,) bool, optional
+        Rows within their unit's cap; others are left out, and so are those of other parts than the run draws.
+    salt : str
+        Of what is drawn (`draw_salt`).
+    check_rows : bool
+        As in `SecondPass.draw`.
+    facts : Facts, optional
+        Of the batch, where they are not to be read off its columns alone.
+    """
+    facts = facts or Reader(spec, shape.codec)(batch, None)
+    drawn = second.draw(facts.codes, facts.ids, prior=facts.prior, kept=kept, check_rows=check_rows, units=facts.units)
+    rows, prior, kept = batch, facts.prior, drawn.kept
+    if not kept.all():
+        rows, prior = batch.filter(pa.array(kept)), None if prior is None else prior[kept]
+    codes, raw = written(drawn.noisy, prior)
+    return with_words(shape.rewrite(rows, codes, raw), salt, kept_ids(facts, kept), codes, raw), drawn
+
+
+def kept_ids(facts: Facts, kept: NDArray[np.bool_]) -> Ids | None:
+    """Ids of the rows that got an output."""
+    return facts.ids if facts.ids is None or kept.all() else filtered(facts.ids, kept)
+
+
+def with_words(
+    rows: pa.RecordBatch, salt: str, ids: Ids | None, codes: NDArray[np.integer], raw: NDArray[np.uint8] | None
+) -> pa.RecordBatch:
+    """Released rows, and the column `DRAWN` of what each adds to the digest of what was drawn."""
+    return rows.append_column(DRAWN, pa.array(drawn_words(salt, ids, codes, raw).view(np.int64)))
+
+
+def written(
+    noisy: NoisyLabels, prior: NDArray[np.float64] | None, words: NDArray[np.uint64] | None = None
+) -> tuple[NDArray[np.integer], NDArray[np.uint8] | None]:
+    """Codes of the released labels, and evidence bytes where the law needs them.
+
+    Without an id column ties are broken by secret words: a row's place in the input, which the public could hash too, is not released.
+    """
+    (block,) = noisy.blocks
+    named = noisy if noisy.explicit_ids or words is None else replace(noisy, ids=words)
+    codes = block.outputs if block.law.kind == "label" else named.hard_codes(prior)
+    raw = pack(block.law, block.outputs, block.side) if needs_evidence(block.law) else None
+    return codes, raw
+
+
+# The engine -------------------------------------------------------------------------------------------------------------------------------
 
 
 class LocalEngine:
@@ -60,7 +229,6 @@ class LocalEngine:
 
     def dataset(self, spec: ReleaseSpec, out: Place) -> str:
         """As given, or the table's name."""
-        check_layout(self._table, self._given, spec.label, (), public=spec.order == "keep")
         check_same_format(self._table, out)
         check_columns(self._table, spec.columns)
         return spec.dataset or table_name(self._table)
@@ -138,21 +306,21 @@ class LocalPasses:
 
     def draw(self, run: TableDraw, made: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
         """Second pass: draw every row and write it; by way of a shuffle unless the order is public."""
-        spec, shared = self._spec, shared_facts(made)
+        spec = self._spec
         self._source.plan(self._reader.codec, evidence_bytes(made.law))
-        text = to_json(shared, indent=None)
+        text = to_json(made.shared, indent=None)
         sink = PartsSink(staging, lambda place: self._source.sink(place, text), staging.suffix, ordered=not spec.ids)
         read = AnswersReader(self._reader, answers, spec.ids, made.law.n_classes) if answers else self._reader
         shuffle = Shuffle(scratch, self._pinned) if spec.order == "shuffle" else None
         try:
-            rows = self._write(run, self._drawn(run, read, draw_salt(shared)), sink, shuffle)
+            rows = self._write(run, self._drawn(run, read, draw_salt(made.shared)), sink, shuffle)
             sink.close()
         finally:
             sink.abort()
         return OutputFacts(tuple(sink.parts), self._pinned - rows, self._digest.hexdigest())
 
     def _write(
-        self, run: TableDraw, drawn: Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]], sink: PartsSink, shuffle: Shuffle | None
+        self, run: TableDraw, drawn: Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]], sink: PartsSink, shuffle: "Shuffle | None"
     ) -> int:
         rows = 0
         for released, words in ahead(drawn, depth=GROUP_BATCHES):
@@ -181,7 +349,7 @@ class LocalPasses:
             yield with_words(batch.release(codes, raw, kept), salt, kept_ids(facts, kept), codes, raw), words
             rows += len(batch)
 
-    def _gather(self, shuffle: Shuffle, sink: PartsSink, rows: int) -> None:
+    def _gather(self, shuffle: "Shuffle", sink: PartsSink, rows: int) -> None:
         done = 0
         for released in ahead(shuffle.gather()):
             sink.write(released)
@@ -194,3 +362,205 @@ class LocalPasses:
             yield batch
             done += batch.extent
             self._progress(phase, done, self._source.extent)
+
+
+class AnswersReader:
+    """Reads the facts of a table's rows, and their weights from the files: a `Read`.
+
+    Rows come in the order in which the model was asked. If a table with ids has another order by now, the weights are looked up by id, in
+    memory. A row is never given another one's weights.
+
+    Parameters
+    ----------
+    read : Read
+        Of everything but the prior.
+    files : sequence of Place
+    ids : sequence of str
+        Columns that name the rows; without any, rows are their numbers.
+    n_classes : int
+    """
+
+    def __init__(self, read: Read, files: Sequence[Place], ids: Sequence[str], n_classes: int):
+        self._read, self._files, self._ids, self._n_classes = read, files, tuple(ids), n_classes
+        self._coming, self._waiting = self._batches(), pa.table({})
+        self._by_id: OpenTable | None = None
+
+    def __call__(self, batch: Columns, start: int | None) -> Facts:
+        """Facts of the next batch."""
+        facts = self._read(batch, start)
+        return replace(facts, prior=self._weights(batch, len(facts.codes)))
+
+    def _weights(self, batch: Columns, n: int) -> Floats:
+        if self._by_id is None:
+            rows = self._next(n)
+            if len(rows) == n and all(_equal(id_column(batch, name), id_column(rows, name)) for name in self._ids):
+                return kept_weights(rows.column(WEIGHTS), self._n_classes)
+            if not self._ids:
+                raise changed_input()
+            self._by_id = self._looked_up()
+        try:
+            return self._by_id.weights(pa.record_batch([pa.array(id_column(batch, name)) for name in self._ids], list(self._ids)), None)
+        except InvalidInput:
+            raise changed_input() from None  # an id that the model was not asked about
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for file in self._files:
+            yield from ParquetSource(file).record_batches()
+
+    def _next(self, n: int) -> pa.RecordBatch:
+        """The next n rows of the files, or those that are left."""
+        while len(self._waiting) < n and (more := next(self._coming, None)) is not None:
+            self._waiting = pa.Table.from_batches([*self._waiting.to_batches(), more])
+        found, self._waiting = self._waiting.slice(0, n), self._waiting.slice(n)
+        return found.combine_chunks().to_batches()[0] if len(found) else pa.record_batch({})
+
+    def _looked_up(self) -> OpenTable:
+        whole = pa.Table.from_batches(self._batches()).combine_chunks().to_batches()[0]
+        keys = [pa.array(id_column(whole, name)).cast(pa.large_string()) for name in self._ids]
+        words = public_hash("prior", keys)
+        order = np.argsort(words, kind="stable")
+        taken = tuple(key.take(pa.array(order)) for key in keys)
+        return OpenTable(
+            self._ids, {"table": ""}, words[order], taken, kept_weights(whole.column(WEIGHTS), self._n_classes)[order], "error"
+        )
+
+
+def _equal(one: NDArray[np.integer] | pa.Array, other: NDArray[np.integer] | pa.Array) -> bool:
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and np.array_equal(one, other)
+    return bool(one.equals(other))
+
+
+# Rows in the order of secret words --------------------------------------------------------------------------------------------------------
+
+
+class Shuffle:
+    """An external sort by uniform words, through files on disk, in bounded memory.
+
+    Rows are scattered by the leading bits of their word into buckets, and each bucket is sorted by word in memory: together the order of
+    a full sort. Since the words are uniform and secret, this is a uniformly random permutation that says nothing about the input's order.
+
+    Parameters
+    ----------
+    folder : Path
+        Private, on a disk with room for the decoded rows; bucket files are deleted as they are read.
+    total_rows : int
+        How many rows will come; with the width of the first ones it sets how many buckets there are.
+
+    Cost: each row is written and read once, O(n log n) comparisons within buckets; memory about 5 buckets of 16 MiB, while the table
+    is below 8 GiB, and 1/100 of the table above that.
+    """
+
+    def __init__(self, folder: Path, total_rows: int):
+        self._folder, self._rows, self._bits = folder, total_rows, 0
+        self._paths: list[Path] = []
+        self._files: list[pa.OSFile] = []
+        self._writers: list[pa.RecordBatchStreamWriter] = []
+
+    def scatter(self, rows: pa.RecordBatch, words: NDArray[np.uint64]) -> None:
+        """Put rows into their buckets. words: (n,) uniform uint64."""
+        worded = rows.append_column(WORD, pa.array(words))
+        if not self._writers:
+            self._open(worded)
+        if not self._bits:
+            self._writers[0].write_batch(worded)
+            return
+        bucket = (words >> np.uint64(64 - self._bits)).astype(np.uint16)
+        grouped = pc.take(worded, pa.array(np.argsort(bucket, kind="stable")), boundscheck=False)
+        edges = np.concatenate([[0], np.cumsum(np.bincount(bucket, minlength=len(self._paths)))])
+        for writer, start, stop in zip(self._writers, edges[:-1], edges[1:], strict=True):
+            if stop > start:
+                writer.write_batch(grouped.slice(start, stop - start))
+
+    def _open(self, first: pa.RecordBatch) -> None:
+        total = self._rows * first.nbytes / max(len(first), 1)
+        self._bits = min(max(int(np.ceil(np.log2(max(total, 1) / BUCKET_BYTES))), 0), MAX_BITS)
+        self._paths = [self._folder / f"bucket-{i:03d}.arrow" for i in range(1 << self._bits)]
+        for path in self._paths:
+            self._files.append(pa.OSFile(str(private_file(path)), "wb"))
+            self._writers.append(pa.ipc.new_stream(self._files[-1], first.schema))
+
+    def gather(self) -> Iterator[pa.RecordBatch]:
+        """All rows in the order of their words; each bucket's file is deleted once read."""
+        for writer, file in zip(self._writers, self._files, strict=True):
+            writer.close()
+            file.close()
+        for path in self._paths:
+            yield from _sorted_bucket(path, self._bits)
+            path.unlink()
+
+
+def _sorted_bucket(path: Path, bits: int) -> Iterator[pa.RecordBatch]:
+    with pa.OSFile(str(path), "rb") as file, pa.ipc.open_stream(file) as stream:
+        table = stream.read_all()
+    if not table.num_rows:
+        return
+    order = order_of(table.column(WORD).to_numpy(), bits)
+    rows = table.drop_columns([WORD]).unify_dictionaries().combine_chunks()
+    yield from pc.take(rows, pa.array(order), boundscheck=False).to_batches()
+
+
+def order_of(words: NDArray[np.uint64], bits: int = 0) -> NDArray[np.int64]:
+    """Positions that sort words whose first `bits` bits are equal: (n,) int64.
+
+    The position takes the place of each word's last bits, so that one plain sort does, many times faster than an argsort; where two
+    words then look equal, the whole words decide.
+    """
+    width = np.uint64(max(len(words) - 1, 1).bit_length())
+    keys = ((words << np.uint64(bits)) >> width << width) | np.arange(len(words), dtype=np.uint64)
+    keys.sort()
+    leading = keys >> width
+    if (leading[1:] == leading[:-1]).any():
+        return np.argsort(words, kind="stable")
+    return (keys & ((np.uint64(1) << width) - np.uint64(1))).view(np.int64)
+
+
+# Reading ahead ----------------------------------------------------------------------------------------------------------------------------
+
+
+Item = TypeVar("Item")
+
+
+class _End:
+    """The iterator's end, or what it raised."""
+
+    def __init__(self, error: BaseException | None = None):
+        self.error = error
+
+
+def ahead(source: Iterator[Item], depth: int = 1) -> Iterator[Item]:
+    """The same items in the same order; up to `depth` + 1 of them are made before they are asked for.
+
+    It gains where making an item leaves Python's lock, as Arrow's readers do. If the consumer stops, the thread ends too.
+    """
+    items: queue.Queue[Item | _End] = queue.Queue(depth)
+    stop = threading.Event()
+
+    def put(item: Item | _End) -> bool:
+        while not stop.is_set():
+            try:
+                items.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def work() -> None:
+        try:
+            for item in source:
+                if not put(item):
+                    return
+            put(_End())
+        except BaseException as error:
+            put(_End(error))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        while not isinstance(item := items.get(), _End):
+            yield item
+        if item.error is not None:
+            raise item.error
+    finally:
+        stop.set()
+        thread.join()

@@ -1,20 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet: the Arrow schema stays, the label's column chunks are written anew, and no metadata of the input is carried over."""
+"""Parquet, in one file or many; and which format a table is in, by its ending.
+
+In Parquet the Arrow schema stays, the label's column chunks are written anew, and no metadata of the input is carried over.
+"""
 
 import base64
+import fnmatch
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from pyarrow.fs import FileType
 
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.tables.formats._labels import LabelCodec
-from labeldp.tables.formats._table import BATCH_BYTES, Batch, HashedFile, Shape, Source
-from labeldp.tables.output._place import Place, reading
+from labeldp.tables.formats._csv import CsvSource
+from labeldp.tables.formats._table import BATCH_BYTES, Batch, LabelCodec, Readable, Shape, Source, row_number
+from labeldp.tables.output._place import HashedFile, Place, reading
 
 METADATA_KEY = b"labeldp"
 GROUP_BYTES, GROUP_ROWS = 1 << 25, 1 << 20
@@ -22,6 +32,8 @@ READ_BUFFER, BUFFERS = 1 << 20, 1 << 26  # of one column chunk; of all of them
 WRITE_BUFFER = 1 << 20
 PROBE = 1024
 LABEL_BYTES = 8
+ENDINGS = (".parquet", ".pq")
+OPENED_AT_ONCE = 16
 
 
 class WriterSettings(TypedDict):
@@ -35,27 +47,39 @@ class ParquetSource(Source):
     """A Parquet file, read a batch at a time.
 
     Row groups are not prefetched, and column chunks are read through a buffer, so that memory does not grow with the file.
+
+    Attributes
+    ----------
+    facts : str or None
+        The JSON that a released file carries.
     """
 
     def __init__(self, path: Path | Place):
         self.path = Place.of(path)
+        self._row_bytes = 0
         with reading(self.path):
             self._stamp = self.path.stamp
-        with self._open() as file:
-            self.schema = _public_schema(file.schema_arrow)
+            file = self._opened()
+        with file:
+            self.schema = file.schema_arrow.remove_metadata()  # pandas and others list there what columns hold
             self.extent = file.metadata.num_rows
             self.settings = _writer_settings(file.metadata)
-            self._row_bytes = 0
-        if len(set(self.names)) < len(self.names):
+            facts = (file.schema_arrow.metadata or {}).get(METADATA_KEY)
+        self.facts = None if facts is None else facts.decode()
+        names = self.schema.names
+        if len(set(names)) < len(names):
             raise InvalidInput(f"Expected distinct column names, got one twice in {self.path.name}. Rename it.")
 
     def _open(self) -> pq.ParquetFile:
+        with reading(self.path):
+            return self._opened()
+
+    def _opened(self) -> pq.ParquetFile:
         try:
-            with reading(self.path):
-                if self.path.local is None:  # each row group's columns are fetched at once, since every request takes long
-                    return pq.ParquetFile(self.path.open_input(), pre_buffer=True)
-                metadata = pq.read_metadata(self.path.path)
-                return pq.ParquetFile(self.path.path, metadata=metadata, pre_buffer=False, buffer_size=read_buffer(metadata))
+            if self.path.local is None:  # each row group's columns are fetched at once, since every request takes long
+                return pq.ParquetFile(self.path.open_input(), pre_buffer=True)
+            metadata = pq.read_metadata(self.path.path)
+            return pq.ParquetFile(self.path.path, metadata=metadata, pre_buffer=False, buffer_size=read_buffer(metadata))
         except pa.ArrowInvalid:
             raise InvalidInput(f"Expected a Parquet file, got something else or a truncated one: {self.path}. Write it again.") from None
 
@@ -173,22 +197,10 @@ def released_sink(path: Path | Place, shape: Shape, settings: WriterSettings, fa
     return ParquetSink(path, shape.released(), {**settings, "use_dictionary": dictionaries}, facts)
 
 
-def read_facts(path: Path | Place) -> str | None:
-    """The JSON that a released Parquet file carries; None if it is not one."""
-    with ParquetSource(path)._open() as file:
-        found = (file.schema_arrow.metadata or {}).get(METADATA_KEY)
-    return None if found is None else found.decode()
-
-
 def read_buffer(metadata: pq.FileMetaData) -> int:
     """Bytes to read ahead in each column chunk; 0 reads a chunk whole, which is faster where row groups are small."""
     largest = max((metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)), default=0)
     return 0 if largest <= BUFFERS else int(np.clip(BUFFERS // max(metadata.num_columns, 1), 1 << 13, READ_BUFFER))
-
-
-def _public_schema(schema: pa.Schema) -> pa.Schema:
-    """Without the file's own metadata (pandas and others list what columns hold)."""
-    return schema.remove_metadata()
 
 
 def _writer_settings(metadata: pq.FileMetaData) -> WriterSettings:
@@ -211,3 +223,327 @@ def _dictionary_pays(column: pq.ColumnChunkMetaData) -> bool:
 
 def _damaged(path: Place, error: Exception) -> InvalidInput:
     return InvalidInput(f"Expected a whole Parquet file, got a damaged one: {path} ({type(error).__name__} while reading). Write it again.")
+
+
+# Many files -------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a data set and the folder that they are below of."""
+
+    root: Place
+    files: tuple[Place, ...]
+
+
+def files_of(where: Place | Sequence[Place]) -> Files:
+    """The files of a folder, a pattern ("folder/*.parquet", "s3://bucket/day=*/*.parquet") or a list, sorted by path.
+
+    Files and folders below whose names begin with "." or "_" are passed over, as other readers do; but not partitions ("_day=1").
+
+    Raises
+    ------
+    InvalidInput
+        There are none, they are not all Parquet, or one is named twice.
+    """
+    root = _root(where)
+    if isinstance(where, Place):
+        with reading(where):
+            found = [file for file in root.files() if not any(map(_is_hidden, file.below(root)))]
+        found = [file for file in found if where is root or fnmatch.fnmatchcase(file.path, where.path)]
+    else:
+        found = sorted(where, key=lambda file: file.path)
+    odd = next((file for file in found if file.suffix.lower() not in ENDINGS), None)
+    if odd is not None:
+        raise InvalidInput(f"Expected only files that end in {' or '.join(ENDINGS)} in a data set of many files, got {odd}. Convert it.")
+    if not found:
+        raise InvalidInput(f"Expected Parquet files, got none in {where}.")
+    if len(set(map(_file_of, found))) < len(found):
+        raise InvalidInput("Expected different files, got one twice, by two names or a link. Name each file once.")
+    return Files(root, tuple(found))
+
+
+def _file_of(place: Place) -> object:
+    """The same for two names of one file: its rows would be drawn twice."""
+    if place.local is None or not place.local.exists():
+        return place
+    facts = place.local.stat()
+    return facts.st_dev, facts.st_ino
+
+
+def _is_hidden(part: str) -> bool:
+    return part.startswith(".") or (part.startswith("_") and "=" not in part)
+
+
+def _root(where: Place | Sequence[Place]) -> Place:
+    """The folder itself; of a pattern the part before it begins; of a list the nearest folder that has all."""
+    if isinstance(where, Place):
+        while "*" in where.path:
+            where = where.parent
+        return where
+    if not where:
+        raise InvalidInput("Expected at least one file, got an empty list.")
+    if any(file.filesystem != where[0].filesystem for file in where):
+        raise InvalidInput("Expected files of one file system, got several. Copy them to one.")
+    common = os.path.commonpath([file.parent.path for file in where]) if len(where) > 1 else where[0].parent.path
+    return Place(where[0].filesystem, common)
+
+
+class DatasetSource(Source):
+    """Parquet files that are read one after another, as one table.
+
+    Keys of Hive partitions (`country=de/part-0.parquet`) are columns, after those of the files; they are written as ordinary ones.
+
+    Parameters
+    ----------
+    files : Files
+    """
+
+    def __init__(self, files: Files):
+        self.path = files.root
+        self._files = _opened(files.files)
+        self._keys, self._partitions = _partitions(files)
+        self.partition_keys = tuple(self._keys.names)
+        self.schema = _common_schema(self._files, self._keys)
+        self.extent = sum(file.extent for file in self._files)
+        self.layout = tuple(file.below(files.root) for file in files.files)
+
+    @property
+    def files(self) -> tuple[ParquetSource, ...]:
+        """All files, in order."""
+        return tuple(self._files)
+
+    @property
+    def first(self) -> ParquetSource:
+        """The first file."""
+        return self._files[0]
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Batch]:
+        """The rows, file by file in the order of their paths."""
+        wanted = [name for name in self.names if columns is None or name in columns]
+        schema = pa.schema([self.schema.field(name) for name in wanted])
+        inside = [name for name in wanted if name not in self.partition_keys]
+        for file, values in zip(self._files, self._partitions, strict=True):
+            for batch in file.record_batches(inside):
+                found = {name: batch.column(name) for name in inside}
+                found |= {name: pa.repeat(values[name], len(batch)) for name in self.partition_keys if name in wanted}
+                yield Batch(self, pa.record_batch([found[name] for name in wanted], schema=schema))
+
+    def plan(self, codec: LabelCodec, evidence_bytes: int) -> None:
+        """As of any table."""
+        super().plan(codec, evidence_bytes)
+        for file in self._files:
+            file.plan(codec, evidence_bytes)
+
+    def sink(self, path: Path | Place, facts: str) -> ParquetSink:
+        """A new Parquet file, compressed as the first file with rows is."""
+        like = next((file for file in self._files if file.extent), self._files[0])
+        return released_sink(path, self.shape, like.settings, facts, text=self.partition_keys)
+
+
+def _opened(files: Sequence[Place]) -> list[ParquetSource]:
+    if files[0].local is not None:
+        return [ParquetSource(file) for file in files]
+    with ThreadPoolExecutor(OPENED_AT_ONCE) as pool:
+        return list(pool.map(ParquetSource, files))
+
+
+def _partitions(files: Files) -> tuple[pa.Schema, list[Mapping[str, pa.Scalar]]]:
+    """The schema of the partitions' keys, and their values for each file."""
+    folders = ["/".join(file.below(files.root)[:-1]) for file in files.files]
+    if not any("=" in folder for folder in folders):
+        return pa.schema([]), [{} for _ in folders]
+    options = ds.FileSystemFactoryOptions(
+        partitioning=ds.HivePartitioning.discover(), partition_base_dir=files.root.path, exclude_invalid_files=False
+    )
+    paths = [file.path for file in files.files]
+    factory = ds.FileSystemDatasetFactory(files.root.filesystem, paths, ds.ParquetFileFormat(), options)
+    try:
+        whole = factory.finish(factory.inspect())
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        raise _in_both("a partition's key") from None
+    by_path = {piece.path: ds.get_partition_keys(piece.partition_expression) for piece in whole.get_fragments()}
+    values = [by_path[path] for path in paths]
+    keys = {name for found in values for name in found}
+    schema = pa.schema([field for field in whole.schema if field.name in keys])
+    for file, found in zip(files.files, values, strict=True):
+        if set(found) != set(schema.names):
+            missing = ", ".join(sorted(set(schema.names) - set(found)))
+            raise InvalidInput(f"Expected every file in a folder for each of the partitions' keys, got {file} without {missing}. Move it.")
+    return schema, [{name: pa.scalar(found[name], schema.field(name).type) for name in schema.names} for found in values]
+
+
+def _common_schema(files: Sequence[ParquetSource], keys: pa.Schema) -> pa.Schema:
+    """Columns of the first file, which all others have too, in any order; then the partitions' keys."""
+    first = files[0]
+    types = {field.name: field.type for field in first.schema}
+    for name in keys.names:
+        if name in types:
+            raise _in_both(repr(name))
+    for file in files[1:]:
+        for field in file.schema:
+            if types.get(field.name) != field.type:
+                known = types.get(field.name, "no such column")
+                raise InvalidInput(
+                    f"Expected the same columns in all files, got {field.name!r} of type {field.type} in {file.path}, and {known} in "
+                    f"{first.path}. Write them with one schema."
+                )
+        if len(file.names) < len(types):
+            missing = ", ".join(name for name in types if name not in file.names)
+            raise InvalidInput(f"Expected the same columns in all files, got {file.path} without {missing}. Write them with one schema.")
+    nullable = {name: any(file.schema.field(name).nullable for file in files) for name in types}
+    return pa.schema([*(pa.field(name, kind, nullable[name]) for name, kind in types.items()), *keys])
+
+
+def _in_both(what: str) -> InvalidInput:
+    return InvalidInput(f"Expected a column in the files or in their folders' names, got {what} in both. Drop one of the two.")
+
+
+def check_apart(root: Place, out: Place) -> None:
+    """The output is neither among the input's files nor around them."""
+    if root.filesystem != out.filesystem:
+        return
+    source, target = (place.path if place.local is None else os.path.realpath(place.path) for place in (root, out))
+    if f"{target}/".startswith(f"{source}/") or f"{source}/".startswith(f"{target}/"):
+        raise ReleaseError(f"Expected an output apart from the input {root}, got {out}. Choose a folder that is not in it.")
+
+
+# By the ending ----------------------------------------------------------------------------------------------------------------------------
+
+
+FORMATS: dict[str, type[CsvSource] | type[ParquetSource]] = {
+    ".parquet": ParquetSource,
+    ".pq": ParquetSource,
+    ".csv": CsvSource,
+    ".tsv": CsvSource,
+}
+
+
+def open_table(where: Any) -> Source:
+    """The table in a file, or in the Parquet files of a folder, of a pattern with "*", or of a list.
+
+    Parameters
+    ----------
+    where : str, Path, Place, (file system, path), or a list of these
+
+    Raises
+    ------
+    ReleaseError
+        A file is missing or cannot be read.
+    InvalidInput
+        It is of another format, or its content is not what the ending says.
+    """
+    if isinstance(where, list):
+        return DatasetSource(files_of([Place.of(each) for each in where]))
+    place = Place.of(where)
+    try:
+        found = place.info
+        if found.type == FileType.Directory or ("*" in place.path and found.type == FileType.NotFound):
+            return DatasetSource(files_of(place))
+        kind = _kind(place)
+        if not found.is_file:
+            raise ReleaseError(f"Expected an existing file, got {place}. Check the path.")
+        if found.size == 0:
+            raise InvalidInput(f"Expected a table, got an empty file: {place.name}.")
+        return kind(place)
+    except OSError as error:
+        raise ReleaseError(f"Expected a file that can be read, got {place} ({error.strerror or type(error).__name__}).") from None
+
+
+def _kind(path: Place) -> type[CsvSource] | type[ParquetSource]:
+    kind = FORMATS.get(path.suffix.lower())
+    if kind is None:
+        raise InvalidInput(f"Expected a file that ends in {', '.join(FORMATS)}; got {path.name}. Convert or rename it.")
+    return kind
+
+
+def table_name(table: Source) -> str:
+    """What a table is called in the ledger unless it is told: its file's or folder's name without the format's ending."""
+    name = table.path.name
+    return table.path.stem if not isinstance(table, DatasetSource) or table.path.suffix.lower() in FORMATS else name
+
+
+def row_name(table: Readable, row: int) -> str:
+    """How a row is called in messages: of a text table by its line."""
+    return f"line {table.line_of(row)}" if isinstance(table, CsvSource) else row_number(row)
+
+
+def given_parts(where: Any) -> tuple[str, ...]:
+    """The parts of a path as they were given: a relative one says nothing about the folders above it."""
+    if isinstance(where, list):
+        return ()
+    if isinstance(where, Place | tuple) or "://" in os.fspath(where):
+        return Place.of(where).parts
+    return tuple(os.fspath(where).replace("\\", "/").split("/"))
+
+
+def check_same_format(table: Source, out: Place) -> None:
+    """A release keeps the format: the output's ending must name it; of many files it is a folder."""
+    source = table.path
+    if isinstance(table, DatasetSource):
+        if out.suffix.lower() in (".csv", ".tsv"):
+            raise InvalidInput(f"Expected a folder for the output of many Parquet files, got {out.name}. Leave the ending out.")
+        return
+    here, there = source.suffix.lower(), out.suffix.lower()
+    if _kind(out) is not FORMATS[here] or (here == ".tsv") != (there == ".tsv"):
+        raise InvalidInput(f"Expected an output of the input's format, got {out.name} for {source.name}. End it in {here}.")
+
+
+def check_layout(table: Source, given: Sequence[str], label: str, classes: Sequence[object], *, public: bool) -> None:
+    """A path that names the label's value gives it away for a whole file.
+
+    Parameters
+    ----------
+    table : Source
+    given : sequence of str
+        The parts of the path as the user gave it.
+    label : str
+    classes : sequence
+        As far as they are known.
+    public : bool
+        The user states that order and layout say nothing; a label as a partition's key is refused all the same.
+    """
+    many = isinstance(table, DatasetSource)
+    inner = [part for parts in table.layout for part in parts] if isinstance(table, DatasetSource) else []
+    if any(_is_key(part, label) for part in inner):
+        raise InvalidInput(
+            f"Expected the label as a column of the files, got {label!r} as a partition's key: the folders would give it away in the path. "
+            "Write the table without this partition first."
+        )
+    if public:
+        return
+    parts = [*(given[-1:] if many else given), table.path.stem, *inner, *(Place.of(part).stem for part in set(inner))]
+    if any(_is_key(part, label) for part in [*given, *parts]):
+        raise InvalidInput(
+            f"Expected the label as a column of the file, got {label!r} as a part of the path. Merge the parts into one file first."
+        )
+    texts = {str(c) for c in classes if c is not None and str(c)}
+    if texts & set(parts):
+        raise InvalidInput(
+            "Expected a path that says nothing about the labels, got one with a folder or file named like a class. "
+            "Move the file, or state that order and layout are public with order='keep' (--order keep)."
+        )
+
+
+def _is_key(part: str, label: str) -> bool:
+    return part.startswith(f"{label}=")
+
+
+def check_ending(out: Path) -> None:
+    """The output is Parquet or CSV by its ending."""
+    if out.suffix.lower() not in FORMATS:
+        raise InvalidInput(f"Expected an output that ends in {', '.join(FORMATS)}; got {out.name}.")
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether the ending says so."""
+    return FORMATS.get(path.suffix.lower()) is ParquetSource
+
+
+def table_writer(path: Path, schema: pa.Schema) -> "pq.ParquetWriter | pyarrow.csv.CSVWriter":
+    """What writes Arrow's tables and batches into a new file of the format that its ending says."""
+    if is_parquet(path):
+        return pq.ParquetWriter(path, schema)
+    return pyarrow.csv.CSVWriter(
+        path, schema, write_options=pyarrow.csv.WriteOptions(delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+    )

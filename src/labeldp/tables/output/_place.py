@@ -1,30 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where files are: a local path or a place in an object store, HDFS or any other pyarrow or fsspec file system."""
+"""Where files are, on this machine or in a store, and how a release's files get there: the files first, the manifest last.
+
+A `Place` is a path in any file system. `Staging` is the private folder of a run's files until they are published. `workplace` lets one
+process at a time work on an output.
+"""
 
 import hashlib
 import importlib
 import itertools
+import json
 import os
 import platform
+import queue
 import re
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from labeldp._files import give_usual_rights, own_folder, private_file, sync
+from labeldp._files import clear_own, own_folder, private_file, private_opener, publish_file, replace_file, sync
+from labeldp._hash import digest
 from labeldp.errors import InvalidInput, ReleaseError
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 RENAMES = ("local", "hdfs", "mock")  # a folder gets another name in one step; all others are taken for object stores
 SCHEMES = {"gcs": "gs", "abfs": "abfs", "s3": "s3", "hdfs": "hdfs"}
 CHUNK = 1 << 20
+JOURNAL, MANIFEST = "_publishing.json", "_manifest.json"
+STAGING_PREFIX = "_labeldp_staging_"
+LOCK = "lock"
+BUCKET = r"bucket-\d{3}\.arrow"
+"""What the files of a shuffle are called, as a pattern."""
+_OURS = re.compile(rf"attempt-[0-9a-f]{{32}}[.\w]*|part-\d{{5,}}[.\w]*|{MANIFEST}")
+_AND_JOURNAL = re.compile(f"{_OURS.pattern}|{JOURNAL}")
 _COUNTER = itertools.count()
 
 
@@ -83,37 +99,37 @@ class Place:
 
     # Names ------------------------------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def local(self) -> Path | None:
         """The path on this machine's own file system, or None."""
         return Path(self.path) if self.filesystem.type_name == "local" else None
 
-    @property
+    @cached_property
     def renames(self) -> bool:
         """True if a whole folder can be given another name in one step."""
         return self.filesystem.type_name in RENAMES
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The last part of the path."""
         return PurePosixPath(self.path).name
 
-    @property
+    @cached_property
     def stem(self) -> str:
         """The name without its ending."""
         return PurePosixPath(self.path).stem
 
-    @property
+    @cached_property
     def suffix(self) -> str:
         """The name's ending, with its dot."""
         return PurePosixPath(self.path).suffix
 
-    @property
+    @cached_property
     def parts(self) -> tuple[str, ...]:
         """The parts of the path."""
         return PurePosixPath(self.path).parts
 
-    @property
+    @cached_property
     def parent(self) -> "Place":
         """The folder that it is in."""
         parent = str(PurePosixPath(self.path).parent)
@@ -213,26 +229,24 @@ class Place:
 
     # Changes ----------------------------------------------------------------------------------------------------------------------
 
-    def make_folder(self, *, private: bool = False) -> None:
+    def make_folder(self, *, private: bool = False) -> bool:
         """Make the folder and those above it; no effect in an object store, where prefixes need none.
 
-        With `private`, a local one is the caller's own, closed to others, or an error (`own_folder`).
+        With `private`, a local one is the caller's own, closed to others, or an error (`own_folder`). False if such a one was there.
         """
         if self.local is not None and private:
             self.local.parent.mkdir(parents=True, exist_ok=True)
-            own_folder(self.local)
-        elif self.local is not None:
+            return own_folder(self.local)
+        if self.local is not None:
             self.local.mkdir(parents=True, exist_ok=True)
         elif self.renames:
             self.filesystem.create_dir(self.path)
+        return True
 
     def move(self, target: "Place") -> None:
         """Give a file another name in the same file system, in place of what has it; local ones are on disk first, with usual rights."""
         if self.local is not None and target.local is not None:
-            sync(self.local)
-            give_usual_rights(self.local)
-            os.replace(self.local, target.local)
-            sync(target.local.parent)
+            publish_file(self.local, target.local)
         elif self.renames:
             self.filesystem.move(self.path, target.path)
         else:
@@ -251,12 +265,6 @@ class Place:
             self.filesystem.delete_dir(self.path)
         elif kind == pafs.FileType.File:
             self.filesystem.delete_file(self.path)
-
-
-def unused_name() -> str:
-    """A name that no other process, thread or machine makes up; not a secret."""
-    made = (platform.node(), os.getpid(), threading.get_ident(), time.time_ns(), next(_COUNTER))
-    return hashlib.sha256(repr(made).encode()).hexdigest()[:32]
 
 
 def _filesystem(given: Any) -> pafs.FileSystem:
@@ -290,6 +298,12 @@ def _from_uri(uri: str) -> tuple[pafs.FileSystem, str]:
     return _filesystem(found), path
 
 
+def unused_name() -> str:
+    """A name that no other process, thread or machine makes up; not a secret."""
+    made = (platform.node(), os.getpid(), threading.get_ident(), time.time_ns(), next(_COUNTER))
+    return hashlib.sha256(repr(made).encode()).hexdigest()[:32]
+
+
 @contextmanager
 def reading(place: Place) -> Iterator[None]:
     """What goes wrong in the file system is told as an error that names the file."""
@@ -299,3 +313,451 @@ def reading(place: Place) -> Iterator[None]:
         raise ReleaseError(f"Expected an existing file, got {place}. Check the path.") from None
     except OSError as error:
         raise ReleaseError(f"Expected a file that can be read, got {place} ({error.strerror or type(error).__name__}).") from None
+
+
+class HashedFile:
+    """A new binary file, written in a thread of its own, whose SHA-256 is known when it is closed; a local one is on disk by then."""
+
+    def __init__(self, path: Path | Place):
+        place = Place.of(path)
+        self._local = place.local is not None
+        self._file: Any = place.open_output() if place.local is None else open(place.local, "xb", opener=private_opener)  # noqa: SIM115 (closed by its owner)
+        self._state = hashlib.sha256()
+        self._waiting: queue.Queue[bytes | None] = queue.Queue(16)
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._abandoned = False
+        self.size = 0
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append; what is not immutable is copied, since its owner may use the memory again. Raises what an earlier write met."""
+        if self._abandoned:
+            return len(data)
+        if self._error is not None:
+            raise self._error
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, daemon=True)
+            self._thread.start()
+        self._waiting.put(data if isinstance(data, bytes) else bytes(data))
+        self.size += len(data)
+        return len(data)
+
+    def _work(self) -> None:
+        while (data := self._waiting.get()) is not None:
+            if self._error is not None:
+                continue  # emptied, so that whoever writes does not wait for ever
+            try:
+                self._file.write(data)
+            except Exception as error:
+                self._error = error
+            self._state.update(data)
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def finish(self) -> str:
+        """Flush to disk, close, and return the digest."""
+        self._join()
+        if self._error is not None:
+            raise self._error
+        if self._local:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        self._file.close()
+        return self._state.hexdigest()
+
+    @property
+    def closed(self) -> bool:
+        """For pyarrow."""
+        return bool(self._file.closed)
+
+    def flush(self) -> None:
+        """For pyarrow; `finish` flushes."""
+
+    def close(self) -> None:
+        """For pyarrow, which must not close it before `finish`."""
+
+    def abandon(self) -> None:
+        """Close without waiting for the disk; what a writer still holds back is taken and forgotten."""
+        self._join()
+        self._abandoned = True
+        self._file.close()
+
+
+# A run's private folder, and publishing ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Part:
+    """A finished file in staging, as whoever wrote it says.
+
+    Attributes
+    ----------
+    name : str
+        In staging.
+    rows, size : int
+    sha256 : str
+        Hexadecimal.
+    drawn : str
+        Digest of what was drawn for its rows; "" where that is not known.
+    """
+
+    name: str
+    rows: int
+    size: int
+    sha256: str
+    drawn: str = ""
+
+
+@dataclass(frozen=True)
+class Staging:
+    """The private folder of one run's files, until they are published or given up.
+
+    It stands beside the output, hidden; in an object store, which has no folders, below it. Files are moved out of it one by one, and
+    the manifest, written last, is what makes the release complete. It is a frozen value that pickles, so that the workers of a cluster
+    can write to it.
+
+    Parameters
+    ----------
+    out : Place
+        The released folder; with `single`, the released file.
+    run_id : str
+        Of the charge.
+    single : bool
+    """
+
+    out: Place
+    run_id: str
+    single: bool = False
+
+    def __post_init__(self) -> None:
+        if "/" not in self.out.path.strip("/") and self.out.local is None:
+            raise InvalidInput(f"Expected an output inside a bucket or folder, got {self.out} itself. Add a name to it.")
+
+    @cached_property
+    def folder(self) -> Place:
+        """The staging folder."""
+        if self.out.renames:
+            return self.out.beside(f".{self.out.name}.labeldp-{self.run_id[:8]}")
+        name = f"{STAGING_PREFIX}{self.run_id}"
+        return self.out.beside(f"{name}_{self.out.name}") if self.single else self.out.child(name)
+
+    def prepare(self) -> None:
+        """An empty staging folder: what a killed attempt left in it is deleted. Only the driver calls this, before any worker writes.
+
+        The list of files that a killed publication had begun to move stays, for `publish`.
+        """
+        made, local = self.folder.make_folder(private=True), self.folder.local
+        if local is None:
+            for file in self.folder.files():
+                if file.name != JOURNAL:
+                    file.delete()
+        elif not made:
+            _clear(local, _OURS)
+
+    @property
+    def begun(self) -> bool:
+        """A publication of this very run was killed: some of the parts may be under their final names."""
+        return self.folder.child(JOURNAL).exists()
+
+    @property
+    def suffix(self) -> str:
+        """Ending of the files."""
+        return self.out.suffix if self.single else ".parquet"
+
+    def new_file(self, suffix: str = ".parquet") -> Place:
+        """A name for one attempt's file, like no other."""
+        return self.folder.child(f"attempt-{unused_name()}{suffix}")
+
+    def names(self, parts: Sequence[Part]) -> tuple[str, ...]:
+        """The final names of parts, in this order."""
+        return (self.out.name,) if self.single else tuple(part_name(i, _suffix(part.name)) for i, part in enumerate(parts))
+
+    def publish(self, parts: Sequence[Part], manifest: bytes, *, replace: bool = False) -> tuple[str, ...]:
+        """Give the parts, in this order, their final names, then write the manifest, and delete everything else in staging.
+
+        After a crash the same call finishes what was begun. Until the manifest is there, `unfinished` tells readers.
+
+        Parameters
+        ----------
+        parts : sequence of Part
+            The committed attempts; files of other attempts are deleted.
+        manifest : bytes
+        replace : bool
+            What lies under the output's name is an earlier state of this very run, and may go.
+
+        Returns
+        -------
+        The final names, part-00000.parquet and so on; of a single file, its name.
+
+        Raises
+        ------
+        ReleaseError
+            A part is missing or is not what was written, or the output's name holds something else.
+        """
+        names = self.names(parts)
+        if self.single and len(parts) != 1:
+            raise ReleaseError(f"Expected one file for {self.out.name}, got {len(parts)}.")
+        known, there = self._journal(), self._there()
+        for name, part in zip(names, parts, strict=True):
+            known[name] = [*known.get(name, []), part.sha256]
+        if not replace and not all(file.digest() in known.get(name, ()) for name, file in there.items()):
+            raise taken(self.out)
+        if self.folder.files():  # else all was published before
+            self._write_journal(known)
+        if not self.single:
+            self.out.make_folder()
+            if self.out.local is not None:
+                sync(self.out.local.parent)
+        for part, name in zip(parts, names, strict=True):
+            self._settle_name(part, self.out if self.single else self.out.child(name))
+        for name in there.keys() - set(names):
+            there[name].delete()
+        self.write_manifest(manifest)
+        self._remove()
+        return names
+
+    def _write_journal(self, known: dict[str, list[str]]) -> None:
+        """SHA-256 of what this run's attempts have given each name, or will: whole or not at all, private, and before the first move."""
+        journal, data = self.folder.child(JOURNAL), json.dumps(known).encode()
+        if journal.local is not None:
+            replace_file(journal.local.with_name(MANIFEST), journal.local, data)
+            return
+        if self.single and not self.out.renames:
+            _marker(self.out).write_bytes(b"")
+        self._write_whole(journal, data)
+
+    def _journal(self) -> dict[str, list[str]]:
+        """What the journal of a publication of this run that was killed says."""
+        journal = self.folder.child(JOURNAL)
+        said: dict[str, list[str]] = json.loads(journal.read_bytes()) if journal.exists() else {}
+        return said
+
+    def _there(self) -> dict[str, Place]:
+        """The files under the output's name, by their names there."""
+        if self.single:
+            return {self.out.name: self.out} if self.out.exists() else {}
+        found = {"/".join(file.below(self.out)): file for file in self.out.files()}
+        return {name: file for name, file in found.items() if not name.startswith(STAGING_PREFIX)}
+
+    def _settle_name(self, part: Part, target: Place) -> None:
+        """Move a part from where its worker wrote it; it may stand under its final name since a crash."""
+        made = self.folder.child(part.name)
+        size = made.size
+        if size == part.size:
+            made.move(target)
+        elif size >= 0 or target.size != part.size or target.digest() != part.sha256:
+            raise ReleaseError(
+                f"Expected the file {part.name} in {self.folder} as it was written, got none or another one. Run the same command again."
+            )
+
+    def write_manifest(self, data: bytes) -> None:
+        """The manifest appears whole or not at all."""
+        self._write_whole(manifest_place(self.out), data)
+
+    def _write_whole(self, target: Place, data: bytes) -> None:
+        if not self.out.renames:  # an object appears when it is complete
+            target.write_bytes(data)
+            return
+        self.folder.make_folder(private=True)
+        made = self.folder.child(MANIFEST)
+        made.write_bytes(data)
+        made.move(target)
+
+    def abandon(self) -> None:
+        """Delete everything in staging."""
+        self._remove()
+        if not self.out.renames and not self.single and self.out.is_folder() and not self.out.files():
+            self.out.delete()  # an object store's marker of an empty folder
+
+    def _remove(self) -> None:
+        if self.single and not self.out.renames:
+            _marker(self.out).delete()  # while the journal is there: who is killed here is followed by one who comes back
+        remove(self.folder)
+
+    def tidy(self) -> None:
+        """Delete the attempts in staging, and all of it unless a publication has begun, which the same run can finish."""
+        if not self.begun:
+            self.abandon()
+
+
+def remove(folder: Place) -> None:
+    """Delete a private folder, with all that is ours in it; no effect if it is not there.
+
+    Raises
+    ------
+    ReleaseError
+        A local one is a link, or somebody else's, or holds what labeldp did not make: that is never deleted.
+    """
+    local = folder.local
+    if local is None:
+        folder.delete()
+    elif local.exists() or local.is_symlink():
+        own_folder(local)
+        _clear(local, _AND_JOURNAL)
+        local.rmdir()
+
+
+def _clear(folder: Path, ours: re.Pattern[str]) -> None:
+    strangers = [path for path in clear_own(folder, ours) if path.name != JOURNAL]
+    if strangers:
+        raise ReleaseError(
+            f"Expected only files that labeldp makes in {folder}, got {strangers[0].name}. Nothing else is deleted there: move it away."
+        )
+
+
+def unfinished(out: Place) -> bool:
+    """Whether a release of this name was killed, or goes on, while files and manifest get their final names; seen by anybody."""
+    if out.renames:
+        return any(map(re.compile(rf"\.{re.escape(out.name)}\.labeldp-[0-9a-f]{{8}}").fullmatch, out.parent.names()))
+    if any(map(re.compile(rf"{STAGING_PREFIX}[0-9a-f]{{32}}").fullmatch, out.names())):
+        return True
+    with suppress(OSError):  # closed to the caller
+        return _marker(out).exists()
+    return False
+
+
+def _marker(out: Place) -> Place:
+    """What lies beside a single object in a store while it gets its name: a reader asks for it, and lists nothing."""
+    return out.beside(f"_labeldp_publishing_{out.name}")
+
+
+def taken(out: Place) -> ReleaseError:
+    """What is said when something else is there."""
+    return ReleaseError(f"Expected a new name for the output, got {out}, which holds something else. Remove it, or choose another name.")
+
+
+def manifest_place(out: Place) -> Place:
+    """OUT.manifest.json."""
+    return out.beside(manifest_name(out.name))
+
+
+def part_name(number: int, suffix: str = ".parquet") -> str:
+    """part-00000.parquet."""
+    return f"part-{number:05d}{suffix}"
+
+
+def manifest_name(name: str) -> str:
+    """OUT.manifest.json."""
+    return f"{name}.manifest.json"
+
+
+def release_digest(files: list[str], *, single: bool) -> str:
+    """SHA-256 of a file, or of the list of the files' digests in their order; hexadecimal."""
+    return files[0] if single else digest({"format": "parts/1", "files": files})
+
+
+def _suffix(name: str) -> str:
+    return "".join(re.findall(r"\.\w+$", name)) or ".parquet"
+
+
+# One process at a time --------------------------------------------------------------------------------------------------------------------
+
+
+class _Busy(Exception):
+    """Another process holds the lock."""
+
+
+@contextmanager
+def workplace(out: Path, *names: str) -> Iterator[Path]:
+    """A private folder beside `out`, on the same file system, that is gone afterwards.
+
+    What a killed process left there is removed. Two processes never work on one output at once.
+
+    Parameters
+    ----------
+    out : Path
+    names : str
+        What the caller makes in it, besides a file of the output's own name: nothing else is ever deleted.
+
+    Raises
+    ------
+    ReleaseError
+        The output's folder is missing or cannot be written, another process works there, or what has the private folder's name is not one
+        that this user's labeldp made.
+    """
+    folder = out.parent / f".{out.name}.labeldp"
+    ours = re.compile("|".join([LOCK, BUCKET, *map(re.escape, (out.name, *names))]))
+    try:
+        own_folder(folder)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    except OSError as error:
+        raise ReleaseError(
+            f"Expected a folder to write {out.name} to, got {out.parent} ({error.strerror}). Create it, or mend its permissions."
+        ) from None
+    try:
+        _lock(lock, folder)
+        _clear_stale(folder, ours, out)
+        yield folder
+    except _Busy:
+        raise ReleaseError(f"Expected no other process to work on {out}, got one that does. Wait until it ends.") from None
+    except BaseException:
+        _leave(folder, ours)
+        raise
+    else:
+        _leave(folder, ours)
+    finally:
+        os.close(lock)
+
+
+def _clear_stale(folder: Path, ours: re.Pattern[str], out: Path) -> None:
+    """Remove what killed runs have left: here, and in their staging folders."""
+    kept = re.compile(f"(?!{LOCK}$)(?:{ours.pattern})")
+    strangers = [path for path in clear_own(folder, kept) if path.name != LOCK]
+    if strangers:
+        raise ReleaseError(
+            f"Expected only files that labeldp makes in {folder}, got {strangers[0].name}. Nothing else is deleted there: move it away."
+        )
+    for left in sorted(out.parent.iterdir()):
+        if re.fullmatch(rf"{re.escape(folder.name)}-[0-9a-f]{{8}}", left.name):
+            with suppress(OSError, ReleaseError):  # of another user, or no folder: it stays
+                stale = Staging(Place.of(out), left.name[-8:], single=True)
+                stale.tidy() if out.exists() else stale.abandon()
+
+
+def _leave(folder: Path, ours: re.Pattern[str]) -> None:
+    with suppress(OSError):
+        if not clear_own(folder, ours):
+            folder.rmdir()
+
+
+def _lock(lock: int, folder: Path) -> None:
+    if os.name != "posix":
+        return
+    import fcntl
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        here = os.path.samestat(os.fstat(lock), os.stat(folder / LOCK))  # and not one whose folder is gone by now
+    except (BlockingIOError, FileNotFoundError):
+        raise _Busy from None
+    if not here:
+        raise _Busy
+
+
+@contextmanager
+def scratch(out: Place) -> Iterator[Path]:
+    """`workplace` of a local output. Of any other one, a private folder for temporary files; the output's place is tried first.
+
+    Raises
+    ------
+    ReleaseError
+        Nothing can be written there, or another process works there.
+    """
+    if out.local is not None:
+        with workplace(out.local) as folder:
+            yield folder
+        return
+    probe = out.beside(f"_labeldp_probe_{unused_name()}")
+    try:
+        probe.write_bytes(b"")
+        probe.delete()
+    except OSError as error:
+        raise ReleaseError(
+            f"Expected a place to write {out} to, got an error ({type(error).__name__}). Check that it exists, and your rights."
+        ) from None
+    with tempfile.TemporaryDirectory(prefix="labeldp-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
