@@ -19,7 +19,6 @@ LAYERS = {
     "_validate": 1,
     "_files": 1,
     "_hash": 1,
-    "_rounding": 1,
     "receipt": 2,
     "laws": 2,
     "datasets": 2,
@@ -39,7 +38,7 @@ LAYERS = {
     "research": 12,
     "cli": 12,
 }
-HELPERS = {"_validate", "_files", "_hash", "_rounding"}  # one group: small helpers that may use each other
+HELPERS = {"_validate", "_files", "_hash"}  # one group: small helpers that may use each other
 MINIMUM_TESTS = 1200
 
 

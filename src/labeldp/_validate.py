@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that accept only what is good, so that NaN never passes, with one form of message.
+"""Numbers that users give: checks that accept only what is good, so that NaN never passes, and exact sums of budgets.
 
-Every message says what was expected, what was given and how to fix it. Call them with a keyword: `positive(epsilon=eps)`.
+Every message says what was expected, what was given and how to fix it. Call the checks with a keyword: `positive(epsilon=eps)`.
+
+A budget is read as the decimal number that its shortest representation shows, so that three charges of 0.1 are 0.3 and not a little more.
+A guarantee is rounded up, a share of a budget down.
 """
 
 import difflib
 import math
 import numbers
 from collections.abc import Iterable
+from fractions import Fraction
 
 import numpy as np
 
@@ -84,3 +88,32 @@ def suggest(given: object, known: Iterable[str]) -> str:
     """' Did you mean ...?' with the nearest known names, or nothing."""
     near = difflib.get_close_matches(given, list(known), n=3, cutoff=0.5) if isinstance(given, str) else []
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+# Exact sums of budgets ----------------------------------------------------------------------------------------------------------------
+
+
+def exact(value: float) -> Fraction:
+    """The decimal number that `repr(value)` shows, exactly."""
+    return Fraction(repr(float(value)))
+
+
+def float_up(value: Fraction) -> float:
+    """The least float that is not below `value`; infinity above them all."""
+    try:
+        near = float(value)
+    except OverflowError:
+        return math.inf
+    return near if exact(near) >= value else math.nextafter(near, math.inf)
+
+
+def float_down(value: Fraction, *, binary: bool = False) -> float:
+    """The greatest float that is not above `value`, as the decimal number that it shows; if asked for, as the binary number that it is."""
+    near = float(value)
+    read = Fraction(near) if binary else exact(near)
+    return near if read <= value else math.nextafter(near, -math.inf)
+
+
+def sum_up(values: Iterable[float]) -> float:
+    """Sum of budgets, exact in decimals, then rounded up to a float."""
+    return float_up(sum((exact(v) for v in values), Fraction(0)))

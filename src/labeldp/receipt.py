@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from labeldp._rounding import sum_up
+from labeldp._validate import sum_up
 
 WHICH_CLASSES = "which classes occur"
 """What no epsilon covers where the classes were read off the labels."""

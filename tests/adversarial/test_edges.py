@@ -18,7 +18,7 @@ from tests.aggregates.exact import report_law
 
 import labeldp as ldp
 from labeldp import Ledger, SeededNoise, aggregate, metrics
-from labeldp._rounding import exact
+from labeldp._validate import exact
 from labeldp.aggregates import Histogram
 from labeldp.aggregates._gaussian import calibrated_variance, discrete_delta
 from labeldp.custody._aggregation import aggregate_batches

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from labeldp import InvalidInput
 from labeldp._hash import SetDigest, public_hash
-from labeldp._rounding import exact, float_down, float_up, sum_up
+from labeldp._validate import exact, float_down, float_up, sum_up
 
 
 def test_an_id_hashes_alike_whatever_stands_beside_it():

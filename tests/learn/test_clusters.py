@@ -27,7 +27,7 @@ from sklearn.tree import DecisionTreeClassifier
 from tests.naming import named
 
 import labeldp as ldp
-from labeldp._rounding import exact, sum_up
+from labeldp._validate import exact, sum_up
 from labeldp.learn import ClusterPrior, NoiseCluster
 from labeldp.learn._clusters import clustering_request, clusters_for, find_clusters
 from labeldp.protocol._fit import left_of

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labeldp import _validate
-from labeldp._rounding import exact
+from labeldp._validate import exact
 from labeldp.aggregates import _gaussian
 from labeldp.errors import InvalidInput
 from labeldp.laws._exact import Words, whole_below

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from labeldp._rounding import exact
+from labeldp._validate import exact
 from labeldp.errors import InvalidInput
 
 _SLACK = 2.0**-40  # relative; the sums below are right to better than 2^-44

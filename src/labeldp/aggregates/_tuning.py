@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from labeldp import _validate
-from labeldp._rounding import exact, float_up
+from labeldp._validate import exact, float_up
 from labeldp.errors import InvalidInput, MissingExtra
 from labeldp.laws._exact import WORD, Words, whole_above
 

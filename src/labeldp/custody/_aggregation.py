@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp._hash import digest
-from labeldp._rounding import exact
+from labeldp._validate import exact
 from labeldp.aggregates import Aggregate, Query
 from labeldp.aggregates._result import check_groups
 from labeldp.aggregates._tuning import RepeatAndSelect

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from labeldp._hash import array_digest, digest, public_hash, sortable
-from labeldp._rounding import sum_up
+from labeldp._validate import sum_up
 from labeldp.errors import InvalidInput
 from labeldp.laws import law_from_dict
 from labeldp.laws._base import Array, Law

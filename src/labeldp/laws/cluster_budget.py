@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
-from labeldp._rounding import exact, float_down, float_up, sum_up
+from labeldp._validate import exact, float_down, float_up, sum_up
 from labeldp.errors import InvalidInput
 from labeldp.laws._cluster import ClusterRR, checked_floor
 from labeldp.laws._exact import exp_floor, log_ceil

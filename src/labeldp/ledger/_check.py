@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from labeldp._rounding import exact
+from labeldp._validate import exact
 from labeldp.aggregates import Aggregate
 from labeldp.errors import InvalidInput, LabelDPError, LedgerError
 from labeldp.evidence import Block, NoisyLabels

@@ -32,7 +32,7 @@ import platformdirs
 
 from labeldp import _validate
 from labeldp._files import sync
-from labeldp._rounding import exact, float_down
+from labeldp._validate import exact, float_down
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.receipt import Receipt
 

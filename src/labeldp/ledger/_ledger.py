@@ -17,7 +17,7 @@ from typing import Literal
 import platformdirs
 
 from labeldp import _validate
-from labeldp._rounding import exact, float_down, float_up
+from labeldp._validate import exact, float_down, float_up
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RowsOverlap
 from labeldp.evidence import Block
 from labeldp.laws._base import Array

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap64
 
-from labeldp._rounding import exact
+from labeldp._validate import exact
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.ledger._database import ROW, RunRecord
 from labeldp.ledger._run_store import RunStore, private_folder

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import array_digest, digest
-from labeldp._rounding import exact, float_down
+from labeldp._validate import exact, float_down
 from labeldp.custody._encode import RowIds, classes_for
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels, concat

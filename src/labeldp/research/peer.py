@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
-from labeldp._rounding import exact
+from labeldp._validate import exact
 from labeldp.aggregates._base import SMALLEST_EPSILON, Query
 from labeldp.aggregates._result import register_query
 from labeldp.errors import InvalidInput
