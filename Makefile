@@ -72,7 +72,7 @@ $(READY_DEV):
 	$(call install,-r $(PINS) -r $(DEV_PINS))
 
 demo: $(READY)
-	@$(PY) -m labeldp.app.demo
+	@$(PY) -m labeldp.cli demo
 
 test: $(READY_DEV)
 	@$(PY) -m pytest --numprocesses=auto --maxprocesses=8 --quiet --ignore=tests/engines $(TESTS)

@@ -3,6 +3,8 @@
 
 import json
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,13 +13,18 @@ from labeldp.app import demo
 from labeldp.errors import InvalidInput
 
 
-def test_the_demo_writes_what_it_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert demo.main(["--out", str(tmp_path / "out"), "--seeds", "1", "--workers", "2"]) == 0
+def test_the_demo_writes_what_it_ran(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "labeldp.cli", "demo", "--out", str(tmp_path / "out"), "--seeds", "1", "--workers", "2"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     result = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert len(result["runs"]) == result["fits"] == len(demo.TASKS) * (1 + 3 * len(demo.EPSILONS))
     assert result["insecure"]
     page = (tmp_path / "out" / "summary.md").read_text()
-    printed = capsys.readouterr().out
+    printed = done.stdout
     assert len(page.splitlines()) < 60  # one page
     for row in result["rows"]:
         runs = [r for r in result["runs"] if r["task"] == row["task"]]

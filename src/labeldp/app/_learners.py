@@ -363,12 +363,8 @@ class ClusterLearner:
         """Make the classifier of clusters, which has neither stages nor a law of rows."""
         from labeldp.learn import NoiseCluster, ProportionClassifier
 
-        if settings.pop("law") != "auto":
-            raise InvalidInput(f"Expected no --law with --model {self._model}, which asks clusters. Leave it out.")
-        if settings.pop("prior", None) is not None:
-            raise InvalidInput(f"Expected no --prior with --model {self._model}, which asks clusters alone. Leave it out.")
-        settings.pop("n_stages")
-        return (NoiseCluster if self._model == NOISE_CLUSTER else ProportionClassifier)(random_state=seed, **settings)
+        own = {name: value for name, value in settings.items() if name not in ("law", "prior", "n_stages")}  # refused by TrainSpec
+        return (NoiseCluster if self._model == NOISE_CLUSTER else ProportionClassifier)(random_state=seed, **own)
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
         """Return an equal model of scikit-learn: the nearest labelled centre, or a logistic regression."""

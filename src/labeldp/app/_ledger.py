@@ -24,19 +24,12 @@ from labeldp.tables.output._output import charged_law, guarantee, holds
 from labeldp.tables.output._place import Place, manifest_name, release_digest
 from labeldp.tables.output._place import remove as remove_folder
 
+_NAMES = 20  # accounts that a message lists
+
 
 def ledger_at(path: str | Path | None, budget: float | None = None, key: str | None = None) -> Ledger:
     """Open the ledger in this file or database, or the user's own. Its release secret is at `key`, or else where LABELDP_KEY says."""
     return Ledger(default_ledger().location if path is None else path, budget, key or os.environ.get("LABELDP_KEY") or None)
-
-
-_NAMES = 20
-"""Of data sets that a message lists."""
-
-
-def abandon(ledger: Ledger, run_id: str, reason: str) -> None:
-    """Give up a charged run: it can never be finished, and its half of the secret is destroyed at once."""
-    ledger.abandon(run_id, reason)
 
 
 def adopted_text(found: Sequence[Mapping[str, object]]) -> str:
@@ -218,11 +211,12 @@ def anchored(path: Path) -> list[tuple[int, str]]:
 def repair(ledger: Ledger, minutes: float = 60, remove: bool = False) -> list[dict[str, object]]:
     """List what killed processes left behind, and with `remove` delete it where possible. Charged runs keep all they need."""
     found = orphans(ledger, minutes=minutes)
-    gone = remove_orphans(ledger, found, lambda place: _remove(Place.of(place))) if remove else []
+    gone = remove_orphans(ledger, found, _remove) if remove else []
     return [asdict(orphan) | {"removed": orphan in gone} for orphan in found]
 
 
-def _remove(place: Place) -> None:
+def _remove(where: str) -> None:
+    place = Place.of(where)
     remove_folder(place) if place.is_folder() else place.delete()
 
 

@@ -205,8 +205,8 @@ class TrainSpec:
         _validate.one_of(MODELS, model=self.model)
         if self.prior is not None:
             self.prior.require_less_than(self.epsilon)
-        if self.model in CLUSTER_MODELS and (self.prior is not None or self.law != "auto"):
-            raise InvalidInput(f"Expected no prior and no law with model={self.model!r}, which asks clusters alone. Leave them out.")
+        if self.model in CLUSTER_MODELS and (self.prior is not None or self.law != "auto" or self.n_stages > 1):
+            raise InvalidInput(f"Expected no prior, law or stages with model={self.model!r}, which asks clusters alone. Leave them out.")
         if self.max_rows_per_unit > 1 and self.unit is None:
             raise InvalidInput("Expected unit= with max_rows_per_unit > 1, got none. Name the column that says whose row it is.")
         if self.classes is not None:

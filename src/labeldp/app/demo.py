@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demo: two real data sets, three budgets, and what labeldp gains over training on randomized-response labels as they are.
 
-    python -m labeldp.app.demo [--out demo-out] [--seeds 8] [--workers 2]
+`labeldp demo` and `make demo` run it.
 
 The data are public, so the noise comes from seeds and every run can be repeated; for the same reason nothing here is private.
 """
 
-import argparse
 import json
 import math
 import multiprocessing
 import os
 import platform
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -272,7 +270,7 @@ def versions() -> dict[str, str]:
 
 
 def show(result: Mapping[str, Any], console: Console) -> None:
-    """Print the result table."""
+    """Print the result as tables and sentences."""
     for task, about in TASKS.items():
         console.print(f"\n[bold]{task}[/]: {about}", highlight=False)
         table = Table()
@@ -290,21 +288,3 @@ def show(result: Mapping[str, Any], console: Console) -> None:
     )
     for sentence in findings(result["rows"]):
         console.print(f"  {sentence}", highlight=False)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo's command line."""
-    parser = argparse.ArgumentParser(prog="python -m labeldp.app.demo", description="Train on two real data sets at eps = 1, 2, 4.")
-    parser.add_argument("--out", default="demo-out", help="folder for summary.md and summary.json")
-    parser.add_argument("--seeds", type=int, default=8, help="how many seeds to average over")
-    parser.add_argument("--workers", type=int, default=2, help="worker processes of one thread each")
-    options = parser.parse_args(arguments)
-    result = run(options.out, seeds=options.seeds, workers=options.workers)
-    console = Console()
-    show(result, console)
-    console.print(f"{result['fits']} fits in {result['seconds']:.0f} s. Written: {options.out}/summary.md, {options.out}/summary.json")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

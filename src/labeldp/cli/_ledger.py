@@ -88,9 +88,9 @@ def ledger_abandon(
     as_json: Json = False,
 ) -> None:
     """Give up a run that will never be finished. What it cost stays spent."""
-    from labeldp.app._ledger import abandon, ledger_at
+    from labeldp.app._ledger import ledger_at
 
-    abandon(ledger_at(ledger), run, reason)
+    ledger_at(ledger).abandon(run, reason)
     answer(as_json, {"run_id": run, "state": "abandoned", "reason": reason}, f"{run}: abandoned. Its epsilon stays spent.")
 
 

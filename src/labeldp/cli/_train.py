@@ -288,8 +288,14 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Two real data sets at three budgets: what labeldp gains."""
-    from labeldp.app.demo import run
+    from rich.console import Console
+
+    from labeldp.app.demo import run, show
 
     usage(lambda: (_validate.integer(seeds=seeds, low=1), _validate.integer(workers=workers, low=1)))
     result = run(out, seeds=seeds, workers=workers)
-    answer(as_json, result, (out / "summary.md").read_text(encoding="utf-8"))
+    if as_json:
+        print_json(result)
+        return
+    show(result, Console())
+    typer.echo(f"{result['fits']} fits in {result['seconds']:.0f} s. Written: {out}/summary.md, {out}/summary.json")
