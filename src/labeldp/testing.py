@@ -74,12 +74,21 @@ def check_law(law: Law, priors: Sequence[Sequence[float]] | None = None) -> None
     priors : rows of K weights, optional
         Tried one after another; the default holds a uniform, a peaked, a graded, a tied and a partly-zero one.
 
+    Raises
+    ------
+    AssertionError
+        The law breaks the contract.
+
+    See Also
+    --------
+    labeldp.register_law : Gives a law of your own a name.
+
     Notes
     -----
     Checked, per prior: exact epsilon <= claim (against a certified lower bound of e^eps); probabilities sum to exactly 1; table and
     profile agree; the sampler's word intervals have exactly the claimed measure; samples fit the matrix (chi-square, false alarm 1e-6);
     likelihoods are proportional to matrix columns; inclusion gives exactly unbiased estimates, weights unbiased ones; prepare is a
-    function of prior and public words, and fits the layout; the law survives JSON; labels never change the words asked for.
+    function of prior and public words, and fits the layout; the law survives JSON; labels never change which words are read.
     """
     _check_value(law)
     for prior in _default_priors(law.n_classes) if priors is None else priors:
@@ -99,8 +108,8 @@ def check_law(law: Law, priors: Sequence[Sequence[float]] | None = None) -> None
 def check_any_size(law: Law) -> None:
     """Check the contract of a law over any number of classes; a law over many is tested by a copy over few.
 
-    Over its own classes the exact probabilities are compared with the epsilon that it claims; the sampler is, of many classes, that of the
-    copy. InvalidInput where even the copy's matrix has more cells than can be enumerated.
+    The exact probabilities over the law's own classes are compared with its epsilon. The sampler is checked on the copy if the classes are
+    many. InvalidInput if even the copy's matrix has too many cells to enumerate.
     """
     if law.n_classes <= _FEW_CLASSES[-1]:
         return check_law(law)

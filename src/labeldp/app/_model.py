@@ -493,8 +493,8 @@ FOLDER, SKOPS, EXPORTED, STATE = "labeldp", "skops", "torch program", "torch sta
 class PriorModel:
     """A trained model whose predicted probabilities are the prior of each row.
 
-    It is asked once for each charge: what it said is kept until the release is published, and is used again if the release is picked up
-    after a crash. It must not have seen these labels, but through a release of them.
+    It predicts once for each charge. Its predictions are kept until the release is published, and used again if the release is resumed
+    after a crash. The model must not have been trained on these labels, unless on a release of them.
 
     Parameters
     ----------
@@ -502,13 +502,18 @@ class PriorModel:
         A folder of `labeldp train`; a scikit-learn classifier in the format of skops (.skops); a program of `torch.export.save` (.pt2),
         with a first dimension of any size; or, with `factory`, a state_dict of `torch.save`.
     features : sequence of str, optional
-        Numeric columns in the order in which the model takes them. A folder, and an estimator that learnt names, know them.
+        Numeric columns in the order in which the model takes them. Default: those that a folder, or an estimator with names, records.
     factory : str, optional
-        "package.module:function", which makes the `torch.nn.Module` that the state_dict is of. It is run: name only what you trust.
-    probabilities : bool
-        A torch model gives probabilities; else logits.
-    trust : sequence of str
+        "package.module:function", which makes the `torch.nn.Module` of the state_dict. Its code is run: name only what you trust.
+    probabilities : bool, default=False
+        Whether a torch model returns probabilities; otherwise logits.
+    trust : sequence of str, default=()
         Types in a file of skops to build although neither skops nor labeldp knows them.
+
+    See Also
+    --------
+    labeldp.PriorTable : A prior that is looked up by a key.
+    labeldp.ReleaseSpec : Takes a prior.
     """
 
     path: str | Path

@@ -69,15 +69,17 @@ def release(
     out : str, Path, Place or (file system, path)
         Of one file, a file of the same format; of many, a folder of numbered files. It must not exist, unless it is this very release.
     spec : ReleaseSpec
+        What is private, at which epsilon, by which law.
     ledger : Ledger, or its path, optional
-        Where the spend is recorded; the user's own by default, never none.
-    engine : {"local", "spark", "ray"}
+        Where the charge is recorded. Default: the user's own ledger; there is no release without one.
+    engine : {"local", "spark", "ray"}, default="local"
         This process, in bounded memory; or Spark or Ray, which take Parquet, need `id` and `classes` in the spec, and write a folder.
     master : str, optional
         Spark's master or Ray's address; by default the engine runs on this machine.
-    redraw : bool
-        Draw again what was released before; charged once more.
+    redraw : bool, default=False
+        Draw again what was released before, for another charge.
     progress : function of (phase, done, total), optional
+        Called after each batch.
 
     Returns
     -------
@@ -92,6 +94,12 @@ def release(
     Two passes over the input; the shuffle needs as much room as the decoded rows take, beside `out` or, if that is not on this machine,
     where temporary files go. Memory does not grow with the table, but for a bit or two a row with integer ids that lie close
     together, 16 bytes with text ids or scattered ones, and 20 with capped units.
+
+    See Also
+    --------
+    labeldp.read_noisy : Reads a released table back and proves its labels.
+    labeldp.app.stage : Releases a table in stages under one charge.
+    labeldp.tables.spark.release, labeldp.tables.ray.release : Release a DataFrame or a Dataset.
     """
     _validate.one_of(("local", "spark", "ray"), engine=engine)
     record, told = ledger_of(ledger), progress or silent

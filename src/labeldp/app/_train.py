@@ -153,17 +153,17 @@ class TrainSpec:
     ----------
     label : str
         The label column: raw, or as `labeldp release` wrote it.
-    epsilon : float or None
+    epsilon : float > 0, optional
         Total budget of one row or unit. None for a released table, whose labels are paid for.
     classes, id, unit, max_rows_per_unit, dataset, strict
         As in `ReleaseSpec`; for raw labels, which need `classes`.
-    law : str
+    law : str, default="auto"
         A law's name, as in `ReleaseSpec`.
-    n_stages : int
+    n_stages : int >= 1, default=1
         As in `LabelDPClassifier`.
-    random_state : int
-        Of the training; the noise never depends on it.
-    model : str
+    random_state : int >= 0, default=0
+        Seed of the training; the noise never depends on it.
+    model : str, default="auto"
         One of `MODELS`: a net by name; "proportions", private label counts of clusters of rows of numbers, or "noise-cluster", one vote
         for each; "boosting", gradient boosting; "linear", a logistic regression with a weight for each category; or "auto": linear where
         columns of a table have many categories, else boosting for rows of numbers, and a small convnet for images.
@@ -657,12 +657,24 @@ def predict(
     out : str or Path
         Parquet or CSV. It has a row for each row of `source`, in its order: the id columns of the training, as far as they are there,
         `prediction`, and `probability_CLASS` for each class. Ids keep their type; those of CSV that are whole numbers are so in Parquet.
-    trust : collection of str
+    trust : collection of str, default=()
         Types in the model's file to build although labeldp does not know them.
+    progress : function of (phase, done, total), optional
     images : Path, optional
         Folder of the images that a column names; by default that of the table.
-    device : str
-        For a net; "auto" is the GPU if there is one.
+    device : str, default="auto"
+        The device of a net; "auto" is the GPU if there is one.
+
+    Returns
+    -------
+    Predictions, when the file is on disk.
+
+    Raises
+    ------
+    InvalidInput
+        The folder is no model, or was changed; or the rows lack its columns.
+    ReleaseError
+        The output exists, or cannot be written.
     """
     stored, path, target = load_model(Path(model), trust, device), Path(source), Path(out)
     table: Readable = ArrayTable(path, stored.inputs.names[0]) if is_arrays(path) else open_inputs(path)

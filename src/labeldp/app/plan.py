@@ -167,18 +167,28 @@ def plan(
 
     Parameters
     ----------
-    n_classes : int
-    epsilons : sequence of float
+    n_classes : int >= 2
+    epsilons : sequence of float > 0
         Total budgets of a unit.
-    laws : sequence of str
+    laws : sequence of str, default=()
         Further laws to compare, by name: "rr-top-k:3", or your own after `labeldp.register_law`.
-    rows : int, optional
-        Rows of the table, to say how many true labels the noisy ones are worth.
-    max_rows_per_unit : int, optional
-        Each row's law runs at epsilon divided by this: 1, or, with `rows_per_unit`, what keeps most information.
+    rows : int >= 1, optional
+        Rows of the table, to compute how many true labels the noisy ones are worth.
+    max_rows_per_unit : int >= 1, optional
+        Each row's law runs at epsilon divided by this. Default: 1, or, with `rows_per_unit`, the cap that keeps most information.
     rows_per_unit : mapping of int to int, optional
-        How many units have so many rows, as `count_rows_per_unit` finds it: caps are compared, too.
+        Number of units with each number of rows, from `count_rows_per_unit`: caps are compared, too.
 
+    Returns
+    -------
+    Plan
+
+    See Also
+    --------
+    labeldp.release : Releases a table by one of these laws.
+
+    Notes
+    -----
     Source: information is the law's own; the attacker's largest advantage is max over k of (E-1)(k-1) / (k(E+k-1)), E = e^epsilon,
     reached by a prior uniform on k classes, and bounded by tanh(epsilon/4).
     """

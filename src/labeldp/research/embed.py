@@ -143,20 +143,21 @@ class Embedder(_Fixed):
         DINO, the image tower of CLIP, a model of timm made with num_classes=0, a net of `labeldp.research.ssl`, or any other. A method of a
         module does too: `clip.get_image_features`.
     size : int or (int, int), optional
-        What images are resized to. A number: the shorter side becomes that long, and the middle square is cut out. None: as they are.
+        Size to which images are resized. A number: the shorter side gets this length, and the middle square is cut out. None: no resizing.
     mean, std : sequences of floats, optional
-        Of the channels on the scale 0..1, as the net was trained; None: not normalised. Grey images are repeated for each number.
-    batch_size : int
+        Mean and standard deviation of each channel on the scale 0..1, as in the net's training; None: no normalisation. Grey images are
+        repeated for each channel.
+    batch_size : int >= 1, default=256
     device : str or torch.device, optional
         Where the net is moved to and stays; None: where it is.
-    pool : {"auto", "first", "mean"}, or function of what the net gives, to a tensor (m, d)
+    pool : {"auto", "first", "mean"}, or function from the net's output to a tensor (m, d), default="auto"
         How a row of features is made. "auto": the net's own vector an image if it names one (image_embeds, pooler_output), else the first
         token of (m, tokens, d); "mean": the mean over tokens. Feature maps (m, d, h, w) are averaged over the image.
     image : tuple, optional
-        Shape of one image, (h, w), (h, w, c) or (c, h, w), where rows come flat, as most of scikit-learn wants them.
-    layout : {"auto", "first", "last"}
-        Where the channels are; "auto" tells by 1, 3 or 4 of them.
-    precision : {"auto", "float32", "bf16"}
+        Shape of one image, (h, w), (h, w, c) or (c, h, w), if rows are flat, as most of scikit-learn expects them.
+    layout : {"auto", "first", "last"}, default="auto"
+        The place of the channels; "auto" looks for an axis of 1, 3 or 4.
+    precision : {"auto", "float32", "bf16"}, default="float32"
 
     Notes
     -----

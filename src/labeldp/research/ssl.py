@@ -83,12 +83,12 @@ def simclr(
         Gives features (m, d), for example `without_head(CifarResNet18())`. Trained in place, moved to the device.
     inputs : (n, h, w), (n, h, w, c) or (n, c, h, w) images, or what `as_inputs` takes
         Bytes (uint8) or floats of 0..1, of which `recipe.augment` may take others; public.
-    recipe : Recipe
+    recipe : Recipe, default=SIMCLR
         Its `augment` makes one view of an image. None: crops, brightness and contrast; in three colours also colours and mirrored images.
     generator : torch.Generator
-        On the CPU: first weights of what is put on the net, order, views. The module's own first weights are its maker's.
-    temperature : float
-        Of `nt_xent`.
+        On the CPU. It draws the order of images, the views, and the initial weights of layers that are added to the net.
+    temperature : float > 0, default=0.1
+        Temperature of `nt_xent`.
     device, progress, fabric
         As in `train`. In many processes, an image is compared with those of its own process.
 
@@ -98,8 +98,12 @@ def simclr(
 
     Notes
     -----
-    Guarantee: no label is read. Cost: two passes of the net an image and epoch. Source: Chen et al. 2020, with the settings of Tang et al.
-    2022.
+    Guarantee: no label is read. Cost: two passes of the net an image and epoch.
+
+    References
+    ----------
+    Chen, Kornblith, Norouzi and Hinton, "A Simple Framework for Contrastive Learning of Visual Representations", ICML 2020; settings of
+    Tang et al., "Machine Learning with Differentially Private Labels", PoPETs 2022.
     """
     _validate.positive(temperature=temperature)
     require_generator(generator)
@@ -131,12 +135,12 @@ def byol(
         Gives features (m, d). Trained in place, moved to the device.
     inputs : (n, h, w), (n, h, w, c) or (n, c, h, w) images, or what `as_inputs` takes
         Bytes (uint8) or floats of 0..1, of which `recipe.augment` may take others; public.
-    recipe : Recipe
+    recipe : Recipe, default=BYOL
         As in `simclr`.
     generator : torch.Generator
         As in `simclr`.
-    decay : float in [0, 1)
-        Of the slow net, a `weight_average`.
+    decay : float in [0, 1), default=0.996
+        Decay of the slow net, a `weight_average`.
     device, progress, fabric
         As in `train`.
 
@@ -146,7 +150,11 @@ def byol(
 
     Notes
     -----
-    Guarantee: no label is read. Cost: two passes of the net with gradients and two without, an image and epoch. Source: Grill et al. 2020.
+    Guarantee: no label is read. Cost: two passes of the net with gradients and two without, an image and epoch.
+
+    References
+    ----------
+    Grill et al., "Bootstrap Your Own Latent: A New Approach to Self-Supervised Learning", NeurIPS 2020.
     """
     require_generator(generator)
     found = _images(inputs)
@@ -193,8 +201,11 @@ def scan(
 
     Notes
     -----
-    Guarantee: no label is read. Cost: n^2 d multiplications for the neighbours, then as `simclr`. Source: Van Gansbeke et al. 2020; used
-    by Tang et al. 2022 for NoiseCluster.
+    Guarantee: no label is read. Cost: n^2 d multiplications for the neighbours, then as `simclr`.
+
+    References
+    ----------
+    Van Gansbeke et al., "SCAN: Learning to Classify Images without Labels", ECCV 2020; used by Tang et al. 2022 for NoiseCluster.
     """
     require_generator(generator)
     settings, found = settings or ScanSettings(), _images(inputs)
