@@ -52,6 +52,15 @@ def test_the_same_request_gives_the_stored_outputs_in_any_order(ledger):
     assert first.privacy == ldp.PrivacySpent(1.0, 0.0, "row", recorded=True, secure=True)
 
 
+@pytest.mark.parametrize("dataset", [7, b"d", ["d"]])
+def test_a_data_set_whose_name_is_no_text_is_refused(ledger, dataset):
+    with pytest.raises(ldp.InvalidInput, match="dataset= as text"):
+        ldp.privatize(LABELS, RR, dataset=dataset, ids=IDS, ledger=ledger)
+    with pytest.raises(ldp.InvalidInput, match="dataset= as text"):
+        ldp.aggregate(LABELS, ldp.aggregates.Vote(5, 1.0, 2), IDS % 2, dataset=dataset, ids=IDS, ledger=ledger)
+    assert ledger.runs() == []
+
+
 def test_a_settled_release_keeps_its_outputs_even_if_labels_were_corrected(ledger):
     first = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
     again = ldp.privatize((LABELS + 1) % 5, RR, dataset="d", ids=IDS, ledger=ledger)

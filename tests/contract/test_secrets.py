@@ -506,7 +506,7 @@ def test_before_settling_the_noise_cannot_be_computed_without_the_release_secret
     assert wanted not in found and RELEASE not in found
     for guess in (bytes(32), STORED, OTHER):
         assert not any(hkdf(guess, w, b"labeldp run secret " + run_id.encode(), 32) == wanted for w in list(found)[:2000])
-    facts = run.facts.public() | {"run_id": run_id}
+    facts = run.facts.public | {"run_id": run_id}
     stored = RunStore(ledger.run_dir(run_id)).read("secret")
     assert derive_key(stored, purpose="pin", facts=facts).material("Pin") != derive_key(wanted, purpose="pin", facts=facts).material("Pin")
 

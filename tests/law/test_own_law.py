@@ -272,7 +272,7 @@ def test_what_is_honest_at_the_total_alone_is_refused_for_a_row(ledger: ldp.Ledg
 
 
 def test_a_run_that_is_open_draws_by_no_law_that_lies(wheel: Any) -> None:
-    with open_run(LABELS, range(7), Account(None, "label"), epsilon=1.0, laws={}) as run:
+    with open_run(LABELS, range(7), Account(column="label"), epsilon=1.0, laws={}) as run:
         with pytest.raises(ldp.InvalidInput, match="contract"):
             run.privatize(np.arange(1200), louder(wheel)(7, 1.0))
         assert len(run.privatize(np.arange(1200), wheel(7, 1.0))) == 1200

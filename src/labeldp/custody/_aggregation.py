@@ -23,7 +23,7 @@ from labeldp._validate import exact
 from labeldp.aggregates import Aggregate, Query
 from labeldp.aggregates._result import check_groups
 from labeldp.aggregates._tuning import RepeatAndSelect
-from labeldp.custody._encode import Name, RowIds, classes_for, encode
+from labeldp.custody._encode import Name, RowIds, classes_for, declare, encode
 from labeldp.custody._request import Account, Charge, PrivateColumn, Request, RunSecret, begin_once, warn_of_repeat
 from labeldp.custody._run import TableRows, set_digest
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPWarning, LedgerError, warn
@@ -120,7 +120,7 @@ def aggregate(
     """
     declared, inferred = classes_for(labels, classes, checked(query).n_classes)
     given = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
-    account = Account(dataset, column, max_rows_per_unit, ledger, noise, redraw)
+    account = Account(dataset or "", column, max_rows_per_unit, ledger, noise, redraw)
     return answer_groups(labels, GroupQuestion(query, groups), declared, account, given, inferred=inferred).answer
 
 
@@ -164,8 +164,8 @@ def aggregate_batches(
     Aggregate
         As `aggregate` of the same rows in the same order: a repeat of either is recognised by the other.
     """
-    account = Account(dataset, label if column is None else column, 1, ledger, noise, redraw)
-    private = account.private_column(classes, RowIds(), checked(query).n_classes)
+    account = Account(dataset or "", label if column is None else column, 1, ledger, noise, redraw)
+    private = account.private_column(declare(classes, checked(query).n_classes), RowIds())
     if group == label:
         raise InvalidInput(
             f"Expected a public column of groups, got the label column {label!r}, whose counts would be exact. Name another."
@@ -291,7 +291,7 @@ def aggregate_best(
     declared, inferred = classes_for(labels, classes, candidates[0][0].n_classes)
     codes = encode(labels, declared)
     del labels
-    account = Account(dataset, column, 1, ledger, noise, redraw)
+    account = Account(dataset or "", column, 1, ledger, noise, redraw)
     rows = TableRows(given, len(codes), account.private_column(declared, given))
     rows.check_distinct()
     tried = [(query, groups_of(groups, query, len(codes))) for query, groups in candidates]
@@ -447,6 +447,7 @@ def answer_groups(
     labels : (n,) array of class values, raw
     question : GroupQuestion
     classes : sequence of K values
+        Declared, as many as the query has.
     account : Account
     given : RowIds
         Ids and units of the rows.
@@ -454,7 +455,7 @@ def answer_groups(
         The classes were read off the labels, which the ledger notes.
     """
     query = checked(question.query)
-    column = account.private_column(classes, given, query.n_classes)
+    column = account.private_column(classes, given)
     codes = encode(labels, column.values)
     del labels
     rows = TableRows(given, len(codes), column)
@@ -569,7 +570,7 @@ def _require_room(account: Account, coverage: RowSet | None, total: float | None
     ledger = account.ledger
     if ledger is None or total is None:
         return
-    left = ledger.remaining(str(account.dataset), account.column, coverage)
+    left = ledger.remaining(account.dataset, account.column, coverage)
     if left < float("inf") and exact(left) < exact(total):
         raise BudgetExceeded(
             f"Expected epsilon <= {left!r}, which remains for these rows of dataset {account.dataset!r}, column {account.column!r} in "

@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labeldp import _validate
 from labeldp._hash import SetDigest
 from labeldp.custody._request import PrivateColumn, RunSecret
 from labeldp.errors import InvalidInput
@@ -67,8 +66,8 @@ def check_contract(law: Law) -> None:
 _check_once = lru_cache(maxsize=64)(check_any_size)  # laws are values
 
 
-class Questions:
-    """Where the public words come from that a law draws its rows' questions with (`Law.draws_side`): not noise, and no secret.
+def question_words(law: Law, dataset: str, column: str, blocks: Callable[[Key], Blocks]) -> Callable[[slice], RowWords | None]:
+    """Public words that a law draws its rows' questions with (`Law.draws_side`): not noise, and no secret.
 
     They depend on the law, the data set, the column and the row's id alone. So a retry, a repeat, another engine and another order of
     the rows ask each row the same question, and the digest of the side names the request. No word of a draw is among them: these keys
@@ -79,32 +78,31 @@ class Questions:
     law : Law
         Of one row.
     dataset, column : str
+    blocks : function of a public key for ids
+        Gives the blocks of n rows.
+
+    Returns
+    -------
+    Function of a slice of these rows; it gives None where the law draws no questions.
     """
-
-    def __init__(self, law: Law, dataset: str, column: str) -> None:
-        facts = {"dataset": dataset, "column": column, "law": law.to_dict()}
-        self._key = derive_key(_PUBLIC, purpose="side", facts=facts) if law.draws_side else None
-        self._ids = derive_key(_PUBLIC, purpose="ids", facts={})
-
-    def words(self, blocks: Callable[[Key], Blocks]) -> Callable[[slice], RowWords | None]:
-        """Words of slices of the rows whose blocks this gives under a public key for ids; None where the law draws no questions."""
-        if self._key is None:
-            return lambda rows: None
-        key, known = self._key, blocks(self._ids)
-        return lambda rows: RowWords(key, known[rows])
+    ids_key = derive_key(_PUBLIC, purpose="ids", facts={})
+    if not law.draws_side:
+        return lambda rows: None
+    key = derive_key(_PUBLIC, purpose="side", facts={"dataset": dataset, "column": column, "law": law.to_dict()})
+    known = blocks(ids_key)
+    return lambda rows: RowWords(key, known[rows])
 
 
 def law_per_row(law: Law, max_rows_per_unit: int) -> Law:
     """The law of one row when a unit's total is shared by m rows."""
-    m = _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
-    return law if m == 1 else replace(law, epsilon=per_row_epsilon(law.epsilon, m))
+    return law if max_rows_per_unit == 1 else replace(law, epsilon=per_row_epsilon(law.epsilon, max_rows_per_unit))
 
 
 def prepare_side(law: Law, prior: Prior, n_rows: int, words: Callable[[slice], RowWords | None]) -> dict[str, Array]:
     """Side of n rows, reading the prior a batch at a time: it is never copied whole.
 
     words : function of a slice of the rows
-        Their public words (`Questions`), None where the law draws no questions.
+        Their public words (`question_words`), None where the law draws no questions.
 
     Returns
     -------
@@ -436,7 +434,7 @@ def side_of(facts: RunFacts, prior: Array | None, n_rows: int, start: int, ids: 
     law = facts.law
     if not law.uses_prior:
         return {}
-    words = Questions(law, facts.dataset, facts.column).words(lambda key: blocks_of_rows(n_rows, start, ids, key))
+    words = question_words(law, facts.dataset, facts.column, lambda key: blocks_of_rows(n_rows, start, ids, key))
     return law.prepare(np.broadcast_to(1.0, (n_rows, law.n_classes)) if prior is None else prior, words(slice(0, n_rows)))
 
 

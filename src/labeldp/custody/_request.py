@@ -17,7 +17,7 @@ from typing import Literal, NoReturn
 
 from labeldp import _validate
 from labeldp._hash import digest
-from labeldp.custody._encode import PLAIN, RowIds, declare
+from labeldp.custody._encode import PLAIN, RowIds
 from labeldp.errors import (
     InvalidInput,
     LabelDPError,
@@ -70,13 +70,10 @@ class PrivateColumn:
     values: tuple[object, ...]
 
     @cached_property
-    def classes(self) -> str:
-        """Digest of the declared classes in their order."""
-        return digest({"classes": list(map(repr, self.values))})
-
     def public(self) -> dict[str, object]:
-        """The facts of every key."""
-        return {name: getattr(self, name) for name in ("dataset", "column", "unit", "max_rows_per_unit", "classes")}
+        """The facts of every key: the names, whom the labels are about, and the digest of the declared classes in their order."""
+        facts = {name: getattr(self, name) for name in ("dataset", "column", "unit", "max_rows_per_unit")}
+        return facts | {"classes": digest({"classes": list(map(repr, self.values))})}
 
 
 class RunSecret:
@@ -97,7 +94,7 @@ class RunSecret:
 
     def key(self, purpose: str, **facts: object) -> Key:
         """The key of one use."""
-        return derive_key(self.__secret, purpose=purpose, facts=self.column.public() | {"run_id": self.run_id} | facts)
+        return derive_key(self.__secret, purpose=purpose, facts={**self.column.public, "run_id": self.run_id, **facts})
 
     def answer_key(self, purpose: str, identity: str, **facts: object) -> Key:
         """The key of one use in the answer to a query about groups, by the request's identity."""
@@ -115,7 +112,7 @@ class Account:
     Attributes
     ----------
     dataset, column : str
-        The names under which a budget is kept; without a ledger they may be empty.
+        The names under which a budget is kept. Without a ledger the data set may be "", one without a name.
     max_rows_per_unit : int
         Rows of one unit that are used.
     ledger : Ledger, its path, or None
@@ -130,7 +127,7 @@ class Account:
         Id of the run that must be picked up, or "" for any: then nothing is ever charged.
     """
 
-    dataset: str | None = None
+    dataset: str = ""
     column: str = "label"
     max_rows_per_unit: int = 1
     ledger: Ledger | None = None
@@ -142,11 +139,14 @@ class Account:
     def __post_init__(self) -> None:
         object.__setattr__(self, "ledger", as_ledger(self.ledger))
         object.__setattr__(self, "max_rows_per_unit", _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1))
-        object.__setattr__(self, "dataset", self.dataset or "")
+        if not isinstance(self.dataset, str):
+            raise InvalidInput(
+                f"Expected dataset= as text, the public name of the data set, got {_validate.shown(self.dataset)}. Write a name."
+            )
 
-    def private_column(self, classes: Sequence[object], rows: RowIds, n_classes: int | None = None) -> PrivateColumn:
-        """The column whose labels these rows have; classes that are no list of values are refused."""
-        return PrivateColumn(str(self.dataset), self.column, rows.unit_name, self.max_rows_per_unit, declare(classes, n_classes))
+    def private_column(self, classes: Sequence[object], rows: RowIds) -> PrivateColumn:
+        """The column whose labels these rows have, by its declared classes."""
+        return PrivateColumn(self.dataset, self.column, rows.unit_name, self.max_rows_per_unit, tuple(classes))
 
     def check(self) -> None:
         """Refuse a charge that nobody could find again; say aloud that noise is seeded, or, once, that nothing is recorded."""
@@ -200,10 +200,10 @@ class Request:
     id_name: str = ""
     of_groups: bool = False
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """Digest of all of it: requests with equal identity are repeats of each other."""
-        facts = self.column.public() | {"epsilon": self.epsilon, "delta": self.delta, "laws": self.asked}
+        facts = {**self.column.public, "epsilon": self.epsilon, "delta": self.delta, "laws": self.asked}
         facts |= {"prior": self.prior, "rows": self.rows, "units": self.units}
         return digest(facts | ({} if self.id_name in ("", PLAIN) else {"id_name": self.id_name}))
 

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import SetDigest, array_digest, digest
-from labeldp.custody._draw import Draw, Prior, Questions, check_contract, law_per_row, prepare_side
-from labeldp.custody._encode import Name, RowIds, classes_for, encode
+from labeldp.custody._draw import Draw, Prior, check_contract, law_per_row, prepare_side, question_words
+from labeldp.custody._encode import Name, RowIds, classes_for, declare, encode
 from labeldp.custody._request import Account, Charge, PrivateColumn, Request, RunSecret, begin, warn_of_repeat
 from labeldp.errors import InvalidInput, LedgerError, LeftOutWarning, warn
 from labeldp.evidence import NoisyLabels
@@ -121,7 +121,7 @@ def privatize(
     del labels  # what is shown of this frame, if something fails, shows none of them
     check_prior_use(law, prior)
     name = check_stage("release" if stage is None else stage)
-    account = Account(dataset, column, max_rows_per_unit, ledger, noise, redraw)
+    account = Account(dataset or "", column, max_rows_per_unit, ledger, noise, redraw)
     rows = TableRows(given, len(codes), account.private_column(declared, given))
     used = law_per_row(law, account.max_rows_per_unit)
     check_contract(used)
@@ -176,7 +176,7 @@ def open_run(
     Run, charged (or settled before, if it is a repeat).
     """
     given = given or RowIds()
-    column = account.private_column(classes, given)
+    column = account.private_column(declare(classes), given)
     codes = encode(labels, column.values)
     del labels
     rows = TableRows(given, len(codes), column)
@@ -202,13 +202,19 @@ class Run:
     """One charge and the draws that it covers, of disjoint rows; made by `open_run`.
 
     A context manager: leaving it settles the run, an exception leaves it charged, to be picked up by the same request.
+
+    Attributes
+    ----------
+    kept : (n,) bool
+        Rows within their unit's cap.
     """
 
     def __init__(self, charge: Charge, codes: NDArray[np.int32], rows: "TableRows") -> None:
         self._charge, self._codes, self._rows = charge, codes, rows
+        self._store = charge.store
         self._stages: set[str] = set()
         self._drawn = self._drawn_before()
-        self._kept = self._within_cap()
+        self.kept = self._within_cap()
 
     def __repr__(self) -> str:
         return f"Run({self.receipt!r})"
@@ -232,11 +238,6 @@ class Run:
     def n_rows(self) -> int:
         """Rows of the table, drawn or not."""
         return len(self._codes)
-
-    @property
-    def kept(self) -> NDArray[np.bool_]:
-        """(n,) bool: rows within their unit's cap."""
-        return self._kept
 
     def partition(self, fractions: Sequence[float]) -> NDArray[np.int16]:
         """Number of the part that each row is in: (n,) int16, by secret key, independent of labels and of every seed."""
@@ -265,7 +266,7 @@ class Run:
         """
         self._check_law(law)
         check_prior_use(law, prior)
-        stored = self._stored(stage, rows)
+        stored = self._stored(check_stage(stage), rows)
         if stored is not None:
             return stored
         kept = self._store.load_side(stage) if self._store else None
@@ -287,12 +288,13 @@ class Run:
 
     def _draw(self, rows: NDArray[np.integer], law: Law, side: Mapping[str, Array], stage: str) -> NoisyLabels:
         rows = np.asarray(rows, np.int64)
-        if self._drawn[rows].any() or len(np.unique(rows)) != len(rows):
-            again = int(self._drawn[rows].sum())
+        mask = np.zeros(self.n_rows, bool)
+        mask[rows] = True
+        if (again := int(self._drawn[rows].sum())) or np.count_nonzero(mask) != len(rows):
             raise InvalidInput(f"Expected rows that this run has not drawn yet, got {again} drawn ones in stage {stage!r}.")
-        side, prior = self._claimed(rows, law, side, stage)
+        side, prior = self._claimed(rows, mask, law, side, stage)
         self._drawn[rows] = True
-        inside = np.flatnonzero(self._kept[rows])
+        inside = np.flatnonzero(self.kept[rows])
         chosen = rows[inside]
         part = {name: values[inside] for name, values in side.items()} if len(inside) < len(rows) else side
         blocks = self._rows.blocks(self._secret)
@@ -304,7 +306,9 @@ class Run:
             self._store.save_noisy(stage, noisy)
         return noisy
 
-    def _claimed(self, rows: NDArray[np.integer], law: Law, side: Mapping[str, Array], stage: str) -> tuple[Mapping[str, Array], str]:
+    def _claimed(
+        self, rows: NDArray[np.integer], mask: NDArray[np.bool_], law: Law, side: Mapping[str, Array], stage: str
+    ) -> tuple[Mapping[str, Array], str]:
         """The side to draw with, and its digest, when it is on disk and in the ledger which rows this stage draws, and how.
 
         Then no other stage, of any handle or process, draws them again, and a run's folder that is set back is seen.
@@ -312,7 +316,8 @@ class Run:
         store = self._store
         if store is None:
             return side, array_digest(side) if side else ""
-        order = self._rows.by_id(rows)
+        order = self._rows.by_id(rows) if law.uses_prior else np.empty(0, np.intp)  # ids are sorted where a side needs it
+        chosen = mask if mask.all() else self._rows.in_id_order(mask).astype(bool)
         mine = {name: np.ascontiguousarray(values[order]) for name, values in side.items()}
         with store.alone():
             kept = store.load_side(stage)
@@ -320,19 +325,16 @@ class Run:
             if any(len(values) != len(rows) for values in kept.values()):
                 raise LedgerError(f"Expected the rows that stage {stage!r} of run {self.receipt.run_id} began with, got other ones.")
             prior = array_digest(kept) if kept else ""
-            self._claim(store, rows, {"law": law.to_dict(), "prior": prior}, stage)
+            self._claim(store, chosen, {"law": law.to_dict(), "prior": prior}, stage)
             if kept:
                 store.keep_side(stage, kept)
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
         return {name: values[back] for name, values in kept.items()}, prior
 
-    def _claim(self, store: RunStore, rows: NDArray[np.integer], how: Mapping[str, object], stage: str) -> None:
-        """Note and announce the rows of a stage, unless it was done before; alone in the run."""
-        ledger, run_id = self._charge.ledger, self.receipt.run_id
-        mask = np.zeros(self.n_rows, bool)
-        mask[rows] = True
-        chosen = self._rows.in_id_order(mask)
+    def _claim(self, store: RunStore, chosen: NDArray[np.bool_], how: Mapping[str, object], stage: str) -> None:
+        """Note and announce the rows of a stage, marked in the order of their ids, unless it was done before; alone in the run."""
+        ledger, run_id, n_chosen = self._charge.ledger, self.receipt.run_id, int(np.count_nonzero(chosen))
         announced = {} if ledger is None else {part.name: part for part in ledger.parts(run_id)}
         begun = {name.removesuffix(_DRAW) for name in announced if name.endswith(_DRAW)}
         for other in sorted(begun.union(store.claims()) - {stage}):
@@ -343,12 +345,12 @@ class Run:
             again = int(np.count_nonzero(chosen[theirs.astype(bool)]))
             if again:
                 raise InvalidInput(f"Expected rows that this run has not drawn yet, got {again} of its stage {other!r} in stage {stage!r}.")
-        part = Part(0, f"{stage}{_DRAW}", len(rows), digest({"rows": array_digest({"rows": chosen}), **how}))
+        part = Part(0, f"{stage}{_DRAW}", n_chosen, digest({"rows": array_digest({"rows": chosen}), **how}))
         before = announced.get(part.name)
         if before is not None and before.sha256 != part.sha256:
             raise _set_back(run_id, stage)
         store.save_array(f"{stage}.{ROWS}", chosen)
-        if ledger is not None and before is None and (how["prior"] or len(rows) < self.n_rows):
+        if ledger is not None and before is None and (how["prior"] or n_chosen < self.n_rows):
             ledger.intend(run_id, [*announced.values(), part])
 
     @cached_property
@@ -376,7 +378,7 @@ class Run:
         return None if stored is None else self._rows.in_table_order(stored)
 
     def _stored(self, stage: str, rows: NDArray[np.integer]) -> NoisyLabels | None:
-        if check_stage(stage) in self._stages:
+        if stage in self._stages:
             raise InvalidInput(f"Expected a name of its own for each stage of a run, got {stage!r} again.")
         self._stages.add(stage)
         noisy = self._store.load_noisy(stage) if self._store else None
@@ -401,10 +403,6 @@ class Run:
         if self._rows.given.unit is not None:
             self._save_by_id("kept", kept)
         return kept
-
-    @property
-    def _store(self) -> RunStore | None:
-        return self._charge.store
 
     @property
     def _secret(self) -> RunSecret:
@@ -522,7 +520,7 @@ class TableRows:
 
     # What a request says of them --------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Digest of the set of explicit ids, in whatever order; "" without ids."""
         return "" if self.given.ids is None else set_digest(self.given.ids)
@@ -571,7 +569,7 @@ class TableRows:
             blocks = id_blocks(self.given.ids, key) if self.explicit else row_blocks(len(self))
             return blocks if rows is None else blocks[np.asarray(rows, np.intp)]
 
-        return Questions(law, self.column.dataset, self.column.column).words(public_blocks)
+        return question_words(law, self.column.dataset, self.column.column, public_blocks)
 
     def within_cap(self, secret: RunSecret) -> NDArray[np.bool_]:
         """(n,) bool: the rows within their unit's cap, chosen by the run's secret; all where each row is its own unit."""
@@ -601,11 +599,14 @@ class TableRows:
 
     def by_id(self, rows: NDArray[np.integer] | None = None) -> NDArray[np.intp]:
         """Places among these rows, None for all, in the order of their ids: how a run keeps what it knows of each row."""
-        names = self.ids if rows is None else self.ids[rows]
-        if not self.explicit:
-            return np.arange(len(names))
-        names = names.astype(np.str_) if names.dtype.kind == "O" else names
-        return np.argsort(names, kind="stable") if names.ndim == 1 else np.lexsort(names.T)
+        if rows is None or (len(rows) == len(self) and np.array_equal(rows, np.arange(len(self)))):
+            return self._order
+        return np.arange(len(rows)) if not self.explicit else _order_of(self.ids[rows])
+
+    @cached_property
+    def _order(self) -> NDArray[np.intp]:
+        """Places of all rows in the order of their ids; sorted once."""
+        return np.arange(len(self)) if not self.explicit else _order_of(self.ids)
 
     def in_id_order(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
         """An array with a value for each row of the table, as it is kept."""
@@ -616,6 +617,11 @@ class TableRows:
         array = np.empty_like(kept)
         array[self.by_id()] = kept
         return array
+
+
+def _order_of(names: Array) -> NDArray[np.intp]:
+    names = names.astype(np.str_) if names.dtype.kind == "O" else names
+    return np.argsort(names, kind="stable") if names.ndim == 1 else np.lexsort(names.T)
 
 
 def set_digest(*columns: ArrayLike) -> str:

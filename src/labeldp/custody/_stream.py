@@ -74,7 +74,7 @@ class TablePin:
         prior: str | None = None,
         facts: Mapping[str, object] | None = None,
     ) -> None:
-        ledger, dataset, column, cap = account.ledger, str(account.dataset), account.column, account.max_rows_per_unit
+        ledger, dataset, column, cap = account.ledger, account.dataset, account.column, account.max_rows_per_unit
         if not dataset or ledger is None:
             raise InvalidInput("Expected a ledger and a dataset name: the public name under which this data set's budget is kept.")
         row_law = law_per_row(law, cap)

@@ -703,7 +703,7 @@ def _check_distinct(parts: Sequence[NoisyLabels]) -> None:
         for name, ids in mine.items():
             drawn.setdefault(name, []).append(np.unique(sortable(np.concatenate(ids)), axis=0))
     for ids in drawn.values():
-        if len(ids) > 1 and len(np.unique(whole := sortable(np.concatenate(ids)), axis=0)) < len(whole):
+        if len(ids) > 1 and _repeats(np.concatenate(ids)):
             raise InvalidInput("Expected each draw once, got a row's draw in two parts: it cannot count as evidence twice. Drop one part.")
 
 
@@ -891,4 +891,7 @@ def _numbers(column: "pa.ChunkedArray") -> NDArray[np.uint64]:
 
 
 def _repeats(ids: Array) -> bool:
+    if ids.ndim == 1 and ids.dtype.kind in "iu":  # a sort takes a tenth of the time of NumPy's set of values
+        ordered = np.sort(ids)
+        return bool((ordered[1:] == ordered[:-1]).any())
     return len(np.unique(sortable(ids), axis=0)) < len(ids)

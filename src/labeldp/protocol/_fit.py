@@ -81,7 +81,7 @@ class FitSettings:
         """Who is charged; `resumes` is the run id of the run that must be picked up."""
         from labeldp.custody._request import Account
 
-        return Account(self.dataset, self.column, self.max_rows_per_unit, self.ledger, self.noise, resumes=resumes)
+        return Account(self.dataset or "", self.column, self.max_rows_per_unit, self.ledger, self.noise, resumes=resumes)
 
 
 @dataclass(frozen=True, eq=False)
