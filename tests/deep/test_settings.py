@@ -5,6 +5,7 @@ import functools
 import math
 import random
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +16,17 @@ from tests.naming import named
 from torch import nn
 
 import labeldp as ldp
-from labeldp.deep import Recipe, TorchClassifier, augment, cross_entropy, debiased_loss, likelihood_loss
+from labeldp.deep import (
+    Consistency,
+    Recipe,
+    TorchClassifier,
+    augment,
+    cross_entropy,
+    debiased_loss,
+    generalised_cross_entropy,
+    likelihood_loss,
+    posterior_loss,
+)
 from labeldp.deep._estimator import dry_run, fewest
 from labeldp.deep._named import recipe_for
 from labeldp.deep.models import Mlp, SmallConvNet
@@ -47,6 +58,13 @@ def test_a_recipe_is_checked_when_it_is_made(field):
     (name,) = field
     with pytest.raises(ldp.InvalidInput, match=name):
         Recipe(**field)
+
+
+@pytest.mark.parametrize("loss", [cross_entropy, generalised_cross_entropy, partial(generalised_cross_entropy, q=0.5), debiased_loss])
+def test_consistency_needs_a_loss_on_likelihoods(loss):
+    with pytest.raises(ldp.InvalidInput, match=f"log-likelihoods with consistency, got {getattr(loss, 'func', loss).__name__}"):
+        Recipe(loss=loss, consistency=Consistency())
+    assert Recipe(loss=posterior_loss, consistency=Consistency())
 
 
 def test_a_recipe_takes_what_trainings_use():

@@ -16,7 +16,21 @@ from torch import Tensor, nn
 
 from labeldp.custody._encode import Name, as_array
 from labeldp.deep._inputs import Inputs, Resident, inputs_digest, inputs_name, inputs_of, require_own_order, together
-from labeldp.deep._loop import Epoch, Recipe, Result, default_recipe, device_of, flag, from_first, function, is_first, predict, train
+from labeldp.deep._loop import (
+    Epoch,
+    Recipe,
+    Result,
+    default_recipe,
+    device_of,
+    flag,
+    from_first,
+    function,
+    is_first,
+    plain,
+    predict,
+    takes_labels,
+    train,
+)
 from labeldp.deep._losses import Dense, debiased_loss
 from labeldp.deep._stages import (
     Checkpoint,
@@ -28,12 +42,10 @@ from labeldp.deep._stages import (
     facts_of_labels,
     facts_of_training,
     opened,
-    plain,
     require_held_out,
     seed_of,
     seeded,
     softmax,
-    takes_labels,
     weights_given,
 )
 from labeldp.errors import InvalidInput, LabelDPError
@@ -614,7 +626,7 @@ def fewest(n_rows: int, batch_size: int, share: float) -> int:
 def _target(loss: Any, rows: int, n_classes: int) -> Any:
     """What a loss is given of rows of known, made-up classes."""
     labels = torch.arange(rows) % n_classes
-    if takes_labels(plain(loss)):
+    if takes_labels(loss):
         return labels
     one = nn.functional.one_hot(labels, n_classes).float()
     return Dense(one if plain(loss) is debiased_loss else one - 1)

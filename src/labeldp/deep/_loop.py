@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 from labeldp import _validate
 from labeldp.deep._consistency import Consistency, Targets, neighbour_votes
 from labeldp.deep._inputs import Inputs, as_inputs
-from labeldp.deep._losses import Form, debiased_loss, likelihood_loss, mixup_loss
+from labeldp.deep._losses import Form, cross_entropy, debiased_loss, generalised_cross_entropy, likelihood_loss, mixup_loss
 from labeldp.deep.augment import Augmentation, mixup
 from labeldp.deep.schedules import Schedule, one_cycle, weight_average
 from labeldp.errors import HighRateWarning, InvalidInput, LabelDPError, UntrainedWarning
@@ -134,10 +134,10 @@ class Recipe:
         if self.patience is not None:
             _validate.integer(patience=self.patience, low=1, fix="None trains for all epochs.")
         flag(channels_last=self.channels_last)
-        if self.consistency is not None:
-            self._require_likelihoods()
         function(augment=self.augment, takes="(images, generator)", none=True)
         function(loss=self.loss, takes="(logits, evidence, reduction=...)")
+        if self.consistency is not None:
+            self._require_likelihoods()
         function(schedule=self.schedule, takes="progress in [0, 1]")
         for progress in (0.0, 1.0):  # a schedule that fails is found now, and not after labels were charged and drawn
             _require_factor(self.schedule, progress)
@@ -146,13 +146,10 @@ class Recipe:
         """Targets are posteriors: the law's likelihoods must reach the loss."""
         if not isinstance(self.consistency, Consistency):
             raise InvalidInput(f"Expected consistency as a deep.Consistency or None, got {_validate.shown(self.consistency)}.")
-        loss = self.loss
-        while isinstance(loss, partial):
-            loss = loss.func
-        if loss is debiased_loss or getattr(loss, "takes_labels", False):
-            raise InvalidInput(
-                f"Expected a loss on log-likelihoods with consistency, got {getattr(loss, '__name__', loss)}. Leave one of them out."
-            )
+        loss = plain(self.loss)
+        if loss is debiased_loss or takes_labels(loss):
+            name = getattr(loss, "__name__", type(loss).__name__)
+            raise InvalidInput(f"Expected a loss on log-likelihoods with consistency, got {name}. Leave one of them out.")
 
     def rows_of_batch(self, n: int) -> int:
         """Batch size for a training on n rows."""
@@ -162,6 +159,16 @@ class Recipe:
 def default_recipe(n_classes: int) -> Recipe:
     """The recipe where none is given: `Recipe()`; with two classes five epochs, since their noise is learned by heart sooner."""
     return Recipe(epochs=5) if n_classes == 2 else Recipe()
+
+
+def takes_labels(loss: Any) -> bool:
+    """Whether a loss learns from hard noisy labels, and not from likelihoods or weights."""
+    return plain(loss) in (cross_entropy, generalised_cross_entropy) or bool(getattr(plain(loss), "takes_labels", False))
+
+
+def plain(loss: Any) -> Any:
+    """The function that `functools.partial` was given."""
+    return plain(loss.func) if isinstance(loss, partial) else loss
 
 
 def flag(**named: object) -> bool:

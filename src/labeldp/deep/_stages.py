@@ -44,8 +44,8 @@ from torch.nn.parameter import is_lazy
 from labeldp import _validate
 from labeldp._hash import array_digest, digest
 from labeldp.deep._inputs import Inputs
-from labeldp.deep._loop import Epoch, Precision, Recipe, from_first, is_first, predict, train
-from labeldp.deep._losses import Form, cross_entropy, debias_weights, debiased_loss, evidence_of, generalised_cross_entropy
+from labeldp.deep._loop import Epoch, Precision, Recipe, from_first, is_first, plain, predict, takes_labels, train
+from labeldp.deep._losses import Form, debias_weights, debiased_loss, evidence_of
 from labeldp.errors import InvalidInput, LabelDPWarning, LostClassWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
@@ -74,8 +74,6 @@ _MANY = 64  # settings in one tuple: what is longer is data
 _SHOWN = 60  # characters of a value in a message
 _PLAIN = (bool, int, float, str, type(None))
 
-HARD = (cross_entropy, generalised_cross_entropy)
-"""Losses of hard noisy labels."""
 _LOOKED_AT, _LOOKED_AT_CELLS = 10_000, 1 << 23
 
 
@@ -300,20 +298,9 @@ class SharedRun:
 
 def targets_of(noisy: NoisyLabels, recipe: Recipe) -> Any:
     """What a recipe's loss learns from: hard labels, debiasing weights, or log-likelihoods (losses of the user's own by default)."""
-    loss = plain(recipe.loss)
-    if takes_labels(loss):
+    if takes_labels(recipe.loss):
         return torch.from_numpy(noisy.hard_codes())
-    return debias_weights(noisy) if loss is debiased_loss else evidence_of(noisy)
-
-
-def takes_labels(loss: Any) -> bool:
-    """Whether a loss learns from hard labels: one of `HARD`, or one that says so."""
-    return loss in HARD or bool(getattr(loss, "takes_labels", False))
-
-
-def plain(loss: Any) -> Any:
-    """The function that `functools.partial` was given."""
-    return plain(loss.func) if isinstance(loss, functools.partial) else loss
+    return debias_weights(noisy) if plain(recipe.loss) is debiased_loss else evidence_of(noisy)
 
 
 def require_held_out(recipes: Sequence[Recipe], n_held_out: int) -> None:
