@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TorchClassifier: any torch net, trained on private labels, with scikit-learn's interface."""
+"""TorchClassifier: any torch net, trained on private labels, with scikit-learn's interface; and what is checked before a charge.
+
+The base class decides when raw labels are read, charged and drawn (`labeldp.protocol._estimator`). Here stands what nets add: inputs and
+settings are checked, and one step is tried, before anything is charged; stages are learned by a `Trainer`.
+"""
 
 import copy
 import functools
@@ -304,7 +308,7 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
             check_count(len(read[0]), n_rows)
             return settled_classes(settings, read[0])
 
-        settled = from_first(settle)  # the other processes look at no label, and learn what the classes are
+        settled = from_first(settle)  # the other processes are told the classes, and look at no label
         if self.folder is not None and self.ledger is None and self.noise is None:
             raise InvalidInput(
                 "Expected a ledger with folder=: without one a killed fit could not draw the same labels again. Pass ledger=."
@@ -320,7 +324,7 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
     def _open(self, plan: FitPlan, labels: NDArray[Any], training: Trainer, state: Checkpoint) -> SharedRun:
         resumes, runs = state.run_id, []
 
-        def begin() -> None:
+        def begin() -> None:  # in the first process alone: two of them would charge twice
             runs.append(open_fit(plan, labels, public_digest=training.public_digest, resumes=resumes))
             state.charged(runs[0].receipt)
 
@@ -377,14 +381,14 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
         facts: Callable[[], dict[str, object]],
         share: float = 1.0,
     ) -> Trainer:
-        """What the stages share; nothing is drawn before a step was tried, and the folder is found to be this fit's."""
+        """Make what the stages share. A step is tried, and the folder found to be this fit's, before anything is charged or drawn."""
         seed, few = from_first(lambda: seed_of(self.random_state)), next(iter(inputs.batches([torch.arange(min(2, len(inputs)))])))
         template = _template(self.module, n_classes, seed, few)
         fabric = self._fabric
         device = torch.device(device_of(self.device) if fabric is None else fabric.device)
         least = fewest(len(inputs), min(recipe.rows_of_batch(1) for recipe in recipes), share)
         dry_run(template, few, n_classes, recipes, device, rows=least)
-        digest = functools.cache(lambda: inputs_digest(inputs))
+        digest = functools.cache(lambda: inputs_digest(inputs))  # of a Dataset it costs a pass over all items: once, and only if asked
         if checkpoint.folder is not None:
             known = from_first(lambda: facts_of_training(self, lambda: inputs_name(inputs, digest), recipes, template) | facts())
             seed = checkpoint.begin(known, seed, template, weights_given=weights_given(self))
@@ -445,7 +449,7 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
 
 
 class _Named:
-    """A net or its maker, shown in a line."""
+    """In a classifier's `repr`, a net or its maker by its name."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -464,7 +468,7 @@ _OF_LABELS = ("prior_", "noisy_labels_", "privacy_", "receipts_", "stages_", *_E
 
 
 def recipes_for(recipe: Any, n_stages: int, used: int, n_classes: int) -> tuple[Recipe, ...]:
-    """A recipe for each stage that there will be: one for all, or a sequence of one a stage, of which the first ones are used.
+    """Find the recipe of each stage: one for all, or the first ones of a sequence with one a stage.
 
     Parameters
     ----------
@@ -487,7 +491,7 @@ def recipes_for(recipe: Any, n_stages: int, used: int, n_classes: int) -> tuple[
 
 
 def _template(module: Any, n_classes: int, seed: int, few: Tensor) -> nn.Module:
-    """The net with its first weights, found to give K finite logits for these inputs.
+    """Make the net with its first weights, and refuse one that does not give K finite logits for these inputs.
 
     Parameters
     ----------
@@ -501,7 +505,7 @@ def _template(module: Any, n_classes: int, seed: int, few: Tensor) -> nn.Module:
     if isinstance(module, nn.Module):
         made = copy.deepcopy(module)
     elif callable(module):
-        with seeded(seed, 0, torch.device("cpu")):
+        with seeded(seed, 0, torch.device("cpu")):  # the same weights on every device, and in a fit that goes on
             made = module(n_classes)
     else:
         made = module
@@ -538,7 +542,7 @@ def require_losses(recipes: Sequence[Recipe], plan: FitPlan) -> None:
 
 
 def likelihood_table(log_likelihood: Any, n_rows: int) -> Dense:
-    """A checked table of log-likelihoods as the losses take it.
+    """Check a table of log-likelihoods, and make the losses' form of it.
 
     Raises
     ------
@@ -566,7 +570,7 @@ _CERTAIN = 16  # rows of a part on average, of which it is left with a single on
 
 
 def dry_run(module: nn.Module, few: Tensor, n_classes: int, recipes: Sequence[Recipe], device: torch.device, *, rows: int) -> None:
-    """One step of each recipe, with labels made up here.
+    """Try one step of each recipe, on a copy of the net and with made-up labels, so that what would stop a training costs no budget.
 
     Parameters
     ----------
@@ -593,13 +597,13 @@ def dry_run(module: nn.Module, few: Tensor, n_classes: int, recipes: Sequence[Re
     if not any(weight.requires_grad for weight in module.parameters()):
         raise InvalidInput("Expected a net with weights to train, got one whose weights are all frozen. Call requires_grad_() on some.")
     inputs = Resident(few[torch.arange(rows) % len(few)])
-    for recipe in {id(each): each for each in recipes}.values():
+    for recipe in {id(each): each for each in recipes}.values():  # each once, where several stages have the same
         _require_loss_of_evidence(recipe.loss)
         with undisturbed(), seeded(0, 0, device) as generator:  # its schedule may be 0, of which training itself warns
             step = replace(recipe, epochs=1, batch_size=max(2, rows), patience=None)
             try:
                 train(copy.deepcopy(module), inputs, _target(recipe.loss, rows, n_classes), step, generator=generator, device=device)
-            except torch.OutOfMemoryError:
+            except torch.OutOfMemoryError:  # says by itself what is wrong, and of which device
                 raise
             except Exception as error:
                 found = str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
@@ -610,7 +614,7 @@ def dry_run(module: nn.Module, few: Tensor, n_classes: int, recipes: Sequence[Re
 
 
 def fewest(n_rows: int, batch_size: int, share: float) -> int:
-    """Rows of the smallest batch to be expected: 1 or 2.
+    """Find how few rows a batch of the fit may have: 1 or 2, between which batch normalisation makes the difference.
 
     Parameters
     ----------
@@ -624,7 +628,7 @@ def fewest(n_rows: int, batch_size: int, share: float) -> int:
 
 
 def _target(loss: Any, rows: int, n_classes: int) -> Any:
-    """What a loss is given of rows of known, made-up classes."""
+    """What a loss takes of rows whose classes are made up."""
     labels = torch.arange(rows) % n_classes
     if takes_labels(loss):
         return labels
@@ -633,6 +637,7 @@ def _target(loss: Any, rows: int, n_classes: int) -> Any:
 
 
 def _require_loss_of_evidence(loss: Any) -> None:
+    """Refuse torch's own losses: they take true labels, and would learn the noise as if it were true."""
     home = str(getattr(plain(loss), "__module__", ""))
     if home.split(".")[0] == "torch":
         name = getattr(plain(loss), "__name__", type(loss).__name__)

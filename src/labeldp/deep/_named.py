@@ -56,12 +56,12 @@ NETS: Mapping[str, Net] = {
 
 
 def net_named(name: str) -> Net:
-    """One of `NETS`; of a wrong name, the nearest one is suggested."""
+    """Find one of `NETS`; for a wrong name, the nearest one is suggested."""
     return NETS[_validate.one_of(NETS, model=name)]
 
 
 def require_torch() -> None:
-    """Raises MissingExtra, with what to install, where torch is missing."""
+    """Raise MissingExtra, with what to install, where torch is missing."""
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -69,7 +69,7 @@ def require_torch() -> None:
 
 
 def parameters_for(name: str, n_classes: int, image: tuple[int, int, int] | None, width: int) -> dict[str, int]:
-    """What makes the net for these inputs.
+    """Find the parameters that make the net for these inputs.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def parameters_for(name: str, n_classes: int, image: tuple[int, int, int] | None
 
 
 def build(name: str, parameters: Mapping[str, Any]) -> "nn.Module":
-    """The net with fresh weights; a name and numbers can make nothing else."""
+    """Make the net with fresh weights. A name and numbers can make nothing else, so a model's file can ask for nothing else."""
     require_torch()
     from labeldp.deep import models
 
@@ -115,7 +115,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> "nn.Module":
 
 
 def recipe_for(name: str, n_classes: int, epochs: int | None, batch_size: int | None, rate: float | None) -> "Recipe":
-    """How the net is trained: by the default recipe where nothing is said; images are moved by up to 2 pixels, which changes no meaning."""
+    """Make the recipe of the net: the default one where nothing is said; images are moved by up to 2 pixels, which keeps their class."""
     require_torch()
     from functools import partial
 
@@ -133,7 +133,7 @@ def recipe_for(name: str, n_classes: int, epochs: int | None, batch_size: int | 
 
 
 def weights_of(module: "nn.Module") -> bytes:
-    """The state_dict as `torch.save` writes it."""
+    """Write the state_dict of a net, as `torch.save` does."""
     import torch
 
     stream = io.BytesIO()
@@ -142,7 +142,7 @@ def weights_of(module: "nn.Module") -> bytes:
 
 
 def restored(name: str, parameters: Mapping[str, Any], raw: bytes, where: str) -> "nn.Module":
-    """The net with these weights, in evaluation mode. Of the file only tensors are read; none of its code is run.
+    """Load the net with these weights, in evaluation mode. Of the file only tensors are read; none of its code is run.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def restored(name: str, parameters: Mapping[str, Any], raw: bytes, where: str) -
     import torch
 
     try:
-        with torch.device("meta"):  # before there is memory for it
+        with torch.device("meta"):  # without memory: a changed file may ask for a net larger than the machine
             needed = sum(weight.nbytes for weight in build(name, parameters).state_dict().values())
         if needed > len(raw):
             raise ValueError("larger than the file")
@@ -172,7 +172,7 @@ def restored(name: str, parameters: Mapping[str, Any], raw: bytes, where: str) -
 
 
 def as_floats(X: Any) -> NDArray[np.float32]:
-    """Standardised numbers, sparse or not, as a net takes them: those far off are held at a million deviations, for float32."""
+    """Turn standardised numbers, sparse or not, into float32: those far off are held at a million deviations, whose square is finite."""
     if hasattr(X, "toarray"):
         X = X.copy()
         X.data = as_floats(X.data)
@@ -181,7 +181,7 @@ def as_floats(X: Any) -> NDArray[np.float32]:
 
 
 def probabilities(module: "nn.Module", X: NDArray[Any]) -> NDArray[np.float64]:
-    """Of the classes, for each row of X: (n, K)."""
+    """Compute the probabilities of the classes for each row of X: (n, K)."""
     from labeldp.deep._inputs import inputs_of
     from labeldp.deep._stages import softmax
 
@@ -192,7 +192,7 @@ def probabilities(module: "nn.Module", X: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def load_module(raw: bytes, name: str, factory: str | None = None, *, probabilities: bool = False) -> Callable[[Floats], Floats]:
-    """A function of (n, d) numbers that gives (n, K) probabilities.
+    """Load a torch module as a function of (n, d) numbers that gives (n, K) probabilities.
 
     Parameters
     ----------
@@ -230,6 +230,7 @@ def load_module(raw: bytes, name: str, factory: str | None = None, *, probabilit
 
 
 def _answer(module: Any, rows: "torch.Tensor", name: str, probabilities: bool) -> Floats:
+    """Probabilities of some rows; a module from a file may do anything with them, so its answer is looked at."""
     import torch
 
     try:
@@ -246,6 +247,7 @@ def _answer(module: Any, rows: "torch.Tensor", name: str, probabilities: bool) -
 
 
 def _exported(raw: bytes, name: str) -> Any:
+    """A program of `torch.export.save`."""
     import torch
 
     try:
@@ -258,6 +260,7 @@ def _exported(raw: bytes, name: str) -> Any:
 
 
 def _from_state(raw: bytes, name: str, factory: str) -> Any:
+    """The module that a factory makes, with the weights of the file."""
     import torch
 
     module = _made(factory)
@@ -275,6 +278,7 @@ def _from_state(raw: bytes, name: str, factory: str) -> Any:
 
 
 def _made(factory: str) -> object:
+    """What the function "package.module:function" gives."""
     module, colon, name = factory.partition(":")
     if not (module and colon and name):
         raise InvalidInput(f"Expected package.module:function, got factory={factory!r}. Name the function that makes the module.")

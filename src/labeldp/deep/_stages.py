@@ -79,7 +79,7 @@ _LOOKED_AT, _LOOKED_AT_CELLS = 10_000, 1 << 23
 
 @dataclass(frozen=True, eq=False)
 class TrainedNet:
-    """The model of a stage.
+    """The net that a stage has learned.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class TrainedNet:
 
 @dataclass(frozen=True)
 class StageSettings:
-    """What was asked for of the stages.
+    """Settings of the stages, as `TorchClassifier` has them.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class StageSettings:
 
 @dataclass(frozen=True, eq=False)
 class Trainer:
-    """What the stages of a fit share, and how each is learned.
+    """The learner of each stage of a fit, with what the stages share.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ class Trainer:
     public_digest: Callable[[], str]
 
     def fit(self, rows: Positions, noisy: NoisyLabels, model: TrainedNet | None, held_out: HeldOut | None) -> TrainedNet:
-        """The next stage's model, learned from all rows drawn so far; the kept one where an earlier attempt has finished it."""
+        """Learn the next stage's model from all rows drawn so far, or take the kept one where an earlier attempt has finished it."""
         number = 1 if model is None else model.number + 1
         require_held_out(self.settings.recipes[number - 1 : number], 0 if held_out is None else len(held_out[0]))
         rows, noisy, held_out = evidenced(rows, noisy, held_out)
@@ -166,27 +166,31 @@ class Trainer:
         scored = None if held_out is None else self._scored(number, *held_out)
         trained = self.learn(module, model, learned, targets_of(targets, self.settings.recipes[number - 1]), scored)
         self._tell_of_lost_classes(trained, rows, noisy)
+        # with the digest of the labels that it learned from: a model of other draws must never be taken for this one
         self.checkpoint.trained(number, trained.module, [asdict(epoch) for epoch in trained.history[-1]], digest)
         return trained
 
     def _scored(self, number: int, rows: Positions, noisy: NoisyLabels) -> tuple[Positions, Form]:
-        """What each epoch's score comes from: all held-out rows, or where epochs are chosen by it, those that judge nothing else."""
+        """The rows that each epoch is scored on: all held-out ones, or every other one where epochs are chosen by the score.
+
+        The model is then judged by the rest, since a score is too good on the rows that chose the epoch.
+        """
         some = slice(None) if self.settings.recipes[number - 1].patience is None else slice(0, None, 2)
         return rows[some], evidence_of(noisy[some])
 
     @property
     def permutation(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
-        """Chooses the held-out rows of noisy labels; follows from the seed."""
+        """The permutation that chooses held-out rows among noisy labels; it follows from the seed, so that a repeat holds out the same."""
         return np.random.default_rng(self.seed).permutation
 
     def judging(self, model: TrainedNet, held_out: Positions) -> Positions:
-        """Of the held-out rows with evidence, those that chose nothing."""
+        """The held-out rows that judge a model: those with evidence that chose no epoch."""
         return held_out if all(recipe.patience is None for recipe in self.settings.recipes) else held_out[1::2]
 
     def learn(
         self, module: nn.Module, model: TrainedNet | None, rows: Positions, target: Any, held_out: tuple[Positions, Any] | None
     ) -> TrainedNet:
-        """Train a module, as the stage after `model`, on what its loss is given of these rows."""
+        """Train a module as the stage after `model`, on the targets that its loss takes of these rows."""
         number, before = (1, ()) if model is None else (model.number + 1, model.history)
         history: list[Epoch] = []
 
@@ -212,7 +216,7 @@ class Trainer:
         return TrainedNet(done, number, (*before, tuple(history)))
 
     def _tell_of_lost_classes(self, trained: TrainedNet, rows: Positions, noisy: NoisyLabels) -> None:
-        """Warn, in the first process, by some thousand rows; fewer where there are very many classes."""
+        """Warn of classes to which the net gives no probability, by some thousand rows; fewer where there are very many classes."""
         if not is_first():
             return
         looked_at = min(_LOOKED_AT, max(1, _LOOKED_AT_CELLS // noisy.n_classes))
@@ -228,7 +232,7 @@ class Trainer:
             )
 
     def prior_of(self, model: TrainedNet, rows: Positions) -> Floats:
-        """What the model holds likely for these rows, made sharper or flatter by the temperature: (m, K)."""
+        """The model's probabilities as the next stage's prior, made sharper or flatter by the temperature: (m, K)."""
         return self.proba(model, rows, self.settings.temperature)
 
     def proba(self, model: TrainedNet, rows: Positions, temperature: float = 1.0) -> Floats:
@@ -239,7 +243,7 @@ class Trainer:
 def softmax(
     module: nn.Module, inputs: Inputs, rows: Positions, temperature: float = 1.0, precision: Precision = "auto", fabric: Any = None
 ) -> Floats:
-    """Probabilities of the classes for these rows: (m, K) float64.
+    """Compute the probabilities of the classes for these rows: (m, K) float64.
 
     Raises
     ------
@@ -257,7 +261,7 @@ def softmax(
 
 
 class SharedRun:
-    """A run of the first process whose outputs every process gets, noted in the fit's folder.
+    """The run of the first process, whose outputs every process gets; draws are noted in the fit's folder.
 
     Parameters
     ----------
@@ -273,7 +277,7 @@ class SharedRun:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if error is None and self._run is not None:
+        if error is None and self._run is not None:  # a run that failed keeps its secret, and the same fit goes on with it
             self._run.settle()
 
     @property
@@ -297,7 +301,7 @@ class SharedRun:
 
 
 def targets_of(noisy: NoisyLabels, recipe: Recipe) -> Any:
-    """What a recipe's loss learns from: hard labels, debiasing weights, or log-likelihoods (losses of the user's own by default)."""
+    """Make what a recipe's loss takes: hard labels, debiasing weights, or log-likelihoods, also for losses of the user's own."""
     if takes_labels(recipe.loss):
         return torch.from_numpy(noisy.hard_codes())
     return debias_weights(noisy) if plain(recipe.loss) is debiased_loss else evidence_of(noisy)
@@ -315,7 +319,10 @@ def require_held_out(recipes: Sequence[Recipe], n_held_out: int) -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int, number: int, device: torch.device) -> Iterator[torch.Generator]:
-    """A generator for one step of a fit; torch's global one, of which dropout draws, is seeded alike and then put back."""
+    """A generator for one step of a fit; torch's global one, of which dropout draws, is seeded alike and then put back.
+
+    Each step has its own seed, derived of the fit's, so that a fit that goes on after a kill draws what it would have drawn.
+    """
     derived = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(derived)
@@ -338,12 +345,12 @@ class Checkpoint:
 
     @property
     def run_id(self) -> str:
-        """Of the run that the fit was charged for, or ""."""
+        """The id of the run that the fit was charged for, or ""."""
         facts = from_first(lambda: self._read_json("receipt.json", run_id=str))
         return "" if facts is None else str(facts["run_id"])
 
     def begin(self, facts: Mapping[str, object], seed: int, module: nn.Module, *, weights_given: bool = False) -> int:
-        """Write what is asked for, or go on with what is there: puts the kept first weights into the module, and returns the kept seed.
+        """Begin the folder, or go on with what is there: puts the kept first weights into the module, and returns the kept seed.
 
         Parameters
         ----------
@@ -362,7 +369,7 @@ class Checkpoint:
         """
         if self.folder is None:
             return seed
-        wanted = json.loads(json.dumps(dict(facts)))
+        wanted = json.loads(json.dumps(dict(facts)))  # as the file will give it back: tuples are lists there
         kept, initial = from_first(lambda: self._begun(wanted, seed, module, weights_given))
         if initial is not None:
             _put(module, initial, f"{self.folder / 'initial.pt'}")
@@ -372,7 +379,7 @@ class Checkpoint:
         assert self.folder is not None
         plan = self._read_json("plan.json", facts=dict, seed=int)
         if plan is None:
-            self._store.write("initial.pt", _torch_bytes(_on_cpu(module)))
+            self._store.write("initial.pt", _torch_bytes(_on_cpu(module)))  # first: a plan on disk says that the weights are
             self._store.write("plan.json", json.dumps({"format": _FORMAT, "facts": wanted, "seed": seed}, indent=1).encode())
             return seed, None
         if plan.get("format") != _FORMAT:
@@ -401,12 +408,12 @@ class Checkpoint:
         return int(plan["seed"]), initial
 
     def charged(self, receipt: Receipt) -> None:
-        """Keep the receipt."""
+        """Keep the receipt, by which a fit that goes on finds its run and is not charged again."""
         if self.folder is not None and is_first() and self._read_json("receipt.json", run_id=str) is None:
             self._store.write("receipt.json", json.dumps(receipt.to_dict(), indent=1).encode())
 
     def drawn(self, stage: str, noisy: NoisyLabels) -> None:
-        """Note that a stage's labels have been drawn, and what its prior decided.
+        """Note that a stage's labels were drawn, and what its prior decided, by digests alone.
 
         Raises
         ------
@@ -429,13 +436,13 @@ class Checkpoint:
             self._store.write(f"drawn-{stage}.json", json.dumps(facts, indent=1).encode())
 
     def trained(self, number: int, module: nn.Module, history: list[dict[str, Any]], evidence: str) -> None:
-        """Keep the model of a stage."""
+        """Keep a stage's model; from then on the stage is not trained again."""
         if self.folder is not None and is_first():
             state = {"weights": _on_cpu(module), "history": history, "evidence": evidence}
             self._store.write(f"model-{number}.pt", _torch_bytes(state))
 
     def restored(self, number: int, module: nn.Module, evidence: str) -> list[dict[str, Any]] | None:
-        """Put the kept weights of a stage into a module; its history, or None if the stage is still to be trained.
+        """Put the kept weights of a stage into a module; gives its history, or None if the stage is still to be trained.
 
         Raises
         ------
@@ -459,7 +466,7 @@ class Checkpoint:
         )
 
     def _read_json(self, name: str, **parts: type) -> dict[str, Any] | None:
-        """What a file holds, with at least these parts of these types; None where there is no file."""
+        """Read a file that has at least these parts, of these types; None where there is no file."""
         data = None if self.folder is None else self._store.read(name)
         if data is None:
             return None
@@ -474,6 +481,7 @@ class Checkpoint:
     def _read_torch(self, name: str, advice: str) -> Any:
         data = self._store.read(name)
         try:
+            # weights_only: a folder that somebody has written to must not run code here
             return None if data is None else torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         except Exception as error:
             where = self._store.folder / name
@@ -482,7 +490,7 @@ class Checkpoint:
 
 @contextlib.contextmanager
 def opened(folder: str | Path | None) -> Iterator[Checkpoint]:
-    """The folder's state, for this process (and the others of its training) alone; half files of killed ones are removed.
+    """Open a fit's folder for this process (and the others of its training) alone; half files of killed ones are removed.
 
     Parameters
     ----------
@@ -507,7 +515,7 @@ def _take(path: Path, held: contextlib.ExitStack) -> None:
         raise InvalidInput(
             f"Expected folder= where files can be made, got {path} ({type(error).__name__}). Nothing was drawn. Name another."
         ) from None
-    held.callback(os.close, handle)
+    held.callback(os.close, handle)  # also ends the lock
     facts = os.fstat(handle)
     if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
         raise InvalidInput(
@@ -515,7 +523,7 @@ def _take(path: Path, held: contextlib.ExitStack) -> None:
             "Nothing was drawn. Name another, or take the others' rights away: chmod go-w."
         )
     _lock(handle, path)
-    for part in path.glob(".*.part"):
+    for part in path.glob(".*.part"):  # only now that the lock is held: another fit may be writing one
         part.unlink()
 
 
@@ -529,7 +537,7 @@ def _lock(handle: int, path: Path) -> None:
 
 
 def evidence_digest(rows: Positions | None, noisy: NoisyLabels) -> str:
-    """SHA-256 of noisy labels: outputs, sides, rows, ids and receipts."""
+    """Compute the SHA-256 of noisy labels: outputs, sides, rows, ids and receipts."""
     facts = [(block.law.to_dict(), block.receipt.run_id, block.stage) for block in noisy.blocks]
     arrays: dict[str, Any] = {} if rows is None else {"rows": rows}
     for i, block in enumerate(noisy.blocks):
@@ -540,7 +548,7 @@ def evidence_digest(rows: Positions | None, noisy: NoisyLabels) -> str:
 
 
 def ids_digest(ids: ArrayLike | None) -> str:
-    """SHA-256 of ids in their order; "" for none."""
+    """Compute the SHA-256 of ids in their order; "" for none."""
     if ids is None:
         return ""
     array = np.asarray(ids)
@@ -578,7 +586,7 @@ def _listed(found: list[str]) -> str:
 
 
 def facts_of_training(model: Any, inputs: Callable[[], str], recipes: tuple[Recipe, ...], template: nn.Module) -> dict[str, object]:
-    """Of inputs, net and training.
+    """List the facts of inputs, net and training that make it the same fit.
 
     Parameters
     ----------
@@ -604,12 +612,12 @@ def facts_of_training(model: Any, inputs: Callable[[], str], recipes: tuple[Reci
 
 
 def weights_given(model: Any) -> bool:
-    """Whether somebody gave the first weights; else they follow from a seed, or from what a function does."""
+    """Whether the caller gave the first weights; else they follow from a seed, or from what a function does."""
     return isinstance(model.module, nn.Module) and not any(is_lazy(weight) for weight in model.module.parameters())
 
 
 def facts_of_labels(plan: FitPlan) -> dict[str, object]:
-    """Of what is drawn.
+    """List the facts of what is charged and drawn.
 
     Parameters
     ----------
@@ -618,6 +626,7 @@ def facts_of_labels(plan: FitPlan) -> dict[str, object]:
     settings, rows = plan.settings, plan.rows
     return {
         "epsilon": settings.epsilon,
+        # digests of what may be long, or name people; classes, ids and units are public
         "classes": digest({"classes": list(map(repr, plan.classes))}),
         "dataset": settings.dataset,
         "column": settings.column,
@@ -637,7 +646,7 @@ def _alike(recipes: list[object]) -> object:
 
 
 def seed_of(random_state: Any) -> int:
-    """The number that a fit's random numbers follow from: as given, drawn from what was given, or from the system."""
+    """Find the number that a fit's training follows from: as given, drawn from what was given, or from the system; never the noise."""
     if random_state is None:
         return int(np.random.SeedSequence().generate_state(1)[0])
     if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
@@ -651,7 +660,7 @@ def seed_of(random_state: Any) -> int:
 
 
 def described(value: object) -> object:
-    """A setting as JSON-ready data that is the same in another process.
+    """Describe a setting as JSON-ready data that is the same in another process.
 
     Functions are known by name, the user's by their code too, with its constants and the functions that it names or closes over; objects
     by class, and by the code that calls them. Of labeldp's own values and of `functools.partial` of its functions, numbers and texts too.
@@ -665,7 +674,7 @@ def described(value: object) -> object:
 
 
 def architecture(module: nn.Module) -> dict[str, object]:
-    """What a net is before training: its layers, the shapes of its weights, and the code of its own `forward`s; no weight.
+    """Describe a net before training: its layers, the shapes of its weights, and the code of its own `forward`s; no weight.
 
     Parameters
     ----------
@@ -685,7 +694,7 @@ def architecture(module: nn.Module) -> dict[str, object]:
 
 
 def differences(kept: object, now: object, name: str = "") -> Iterator[str]:
-    """Where two descriptions differ, by name; with `(kept ..., now ...)` where both are plain settings."""
+    """Name the places where two descriptions differ; with `(kept ..., now ...)` where both are plain settings."""
     if isinstance(kept, Mapping) and isinstance(now, Mapping):
         for key in sorted(kept.keys() | now.keys()):
             yield from differences(kept.get(key), now.get(key), f"{name}.{key}" if name else str(key))
@@ -703,7 +712,11 @@ def _shown(value: object) -> str:
 
 
 def _described(value: object, above: tuple[int, ...], *, ours: bool) -> object:
-    """`above` are the things that this one is a part of, so that a circle ends; `ours`: it was given as a setting of labeldp's."""
+    """Describe a part of a setting.
+
+    `above` are the ids of what it is a part of, so that a circle ends. `ours` says that it was given as a setting of labeldp's, which is
+    public: only then is a value told.
+    """
     if isinstance(value, np.bool_ | np.integer | np.floating) and ours:
         value = value.item()
     if ours and isinstance(value, _PLAIN):
@@ -723,7 +736,7 @@ def _described(value: object, above: tuple[int, ...], *, ours: bool) -> object:
 
 
 def _of_partial(value: "functools.partial[Any]", within: tuple[int, ...]) -> object:
-    """What it was given is told where it is an argument of our own function."""
+    """A partial by its function; its arguments are told where that function is labeldp's own."""
     told: dict[str, object] = {"partial": _described(value.func, within, ours=False)}
     if _is_of(value.func, _OURS):
         told["args"] = [_described(each, within, ours=True) for each in value.args]
@@ -732,6 +745,7 @@ def _of_partial(value: "functools.partial[Any]", within: tuple[int, ...]) -> obj
 
 
 def _of_object(value: object, within: tuple[int, ...]) -> object:
+    """An object by its class and the code that calls it; by its fields too where it is one of labeldp's settings."""
     kind = type(value)
     told: dict[str, object] = {"is": _name_of(kind)}
     if _is_of(kind, _OURS) and is_dataclass(value):
@@ -743,7 +757,11 @@ def _of_object(value: object, within: tuple[int, ...]) -> object:
 
 
 def _of_function(value: Any, within: tuple[int, ...]) -> object:
-    """A function or method by its code, and by the functions that it closes over or names; one of ours or torch's by its name."""
+    """A function or method by its code, and by the functions that it closes over or names; one of labeldp's or torch's by its name.
+
+    Of what else it closes over the type alone is told, of other names nothing: a list in a closure may be the raw labels, and its digest
+    would confirm a guess.
+    """
     bound = getattr(value, "__self__", None)
     told = {} if bound is None or isinstance(bound, types.ModuleType) else {"self": _described(bound, within, ours=False)}
     function = getattr(value, "__func__", getattr(value, "__wrapped__", value))  # of a method; of a cache
@@ -767,7 +785,7 @@ def _of_function(value: Any, within: tuple[int, ...]) -> object:
 
 
 def _of_code(code: types.CodeType) -> list[object]:
-    """Instructions, names and constants, those of functions inside included; not where in a file it stands."""
+    """Instructions, names and constants, those of functions inside included; not its place in a file, which every edit moves."""
     constants = [_of_code(each) if isinstance(each, types.CodeType) else _constant(each) for each in code.co_consts]
     return [code.co_code.hex(), list(code.co_names), list(code.co_freevars), constants]
 

@@ -19,7 +19,7 @@ _WIDTH = 24  # cells of the bar
 
 
 class CsvLog:
-    """A line an epoch in a CSV file, on disk at once: number, loss, held_out.
+    """Log of epochs in a CSV file, a line an epoch, written at once: number, loss, held_out.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class CsvLog:
 
 
 class TensorBoardLog:
-    """Loss and held-out score as TensorBoard's scalars, a step an epoch; steps go on from one training to the next.
+    """Log of epochs for TensorBoard: loss and held-out score as scalars, a step an epoch; steps go on from one training to the next.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class TensorBoardLog:
 
 
 def progress_bar(console: Any = None) -> Progress:
-    """A bar that grows with the epochs, on a terminal in one line, elsewhere a line an epoch.
+    """Make a bar that grows with the epochs, on a terminal in one line, elsewhere a line an epoch.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ class _Bar:
 
 
 def combine(*progress: Callable[[Epoch], object]) -> Progress:
-    """Several functions of an Epoch as one, from left to right.
+    """Combine functions of an Epoch into one that calls them from left to right.
 
     Parameters
     ----------

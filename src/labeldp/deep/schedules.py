@@ -25,7 +25,9 @@ PAPER_DECAYS = (0.45, 0.75)
 
 
 def triangular(peak_at: float = 0.3, *, start: float = 0.0, end: float = 0.0) -> Schedule:
-    """Linearly from `start` to the peak and on to `end`; at 0.15 the source paper's on MNIST, Fashion-MNIST and KMNIST.
+    """Make a schedule that rises linearly from `start` to the peak, and falls to `end`.
+
+    With a peak at 0.15, the source paper's on MNIST, Fashion-MNIST and KMNIST.
 
     Parameters
     ----------
@@ -40,7 +42,9 @@ def triangular(peak_at: float = 0.3, *, start: float = 0.0, end: float = 0.0) ->
 
 
 def piecewise_constant(decays: Sequence[float] = PAPER_DECAYS, *, ramp: float = 0.15, gamma: float = 0.1) -> Schedule:
-    """Linearly up to the peak, then constant, times `gamma` at each decay point: the source paper's on CIFAR and MovieLens.
+    """Make a schedule that rises linearly to the peak, and is multiplied by `gamma` at each decay point.
+
+    The source paper's on CIFAR and MovieLens.
 
     Parameters
     ----------
@@ -57,7 +61,7 @@ def piecewise_constant(decays: Sequence[float] = PAPER_DECAYS, *, ramp: float = 
 
 
 def cosine(ramp: float = 0.0, *, end: float = 0.0) -> Schedule:
-    """Linearly up to the peak, then along half a cosine to `end`.
+    """Make a schedule that rises linearly to the peak, and falls along half a cosine to `end`.
 
     Parameters
     ----------
@@ -73,7 +77,7 @@ def cosine(ramp: float = 0.0, *, end: float = 0.0) -> Schedule:
 
 
 def one_cycle(peak_at: float = 0.3, *, divide: float = 25.0, final_divide: float = 1e4) -> Schedule:
-    """Along half a cosine from peak / divide to the peak, and along another to peak / (divide x final_divide).
+    """Make a schedule along half a cosine from peak / divide to the peak, and along another to peak / (divide x final_divide).
 
     Parameters
     ----------
@@ -153,13 +157,14 @@ def _fall(t: float) -> float:
 
 
 def _clipped(progress: float) -> float:
+    """Progress as a share: rounding may bring a last step above 1; below 0, and NaN, nothing can be meant."""
     if not progress >= 0:
         raise InvalidInput(f"Expected progress from 0 to 1, got {progress!r}. Pass step / number of steps.")
     return min(progress, 1.0)
 
 
 def weight_average(model: nn.Module, decay: float = 0.999) -> AveragedModel:
-    """A copy of a model whose weights, and batch-norm statistics, follow the model's as an exponential moving average.
+    """Copy a model so that the copy's weights, and batch-norm statistics, follow it as an exponential moving average.
 
     Parameters
     ----------
