@@ -112,6 +112,7 @@ def aggregate(
     _check(table, spec, record)
     check_ending(target)
     runs = record.runs(dataset, spec.label)
+    # A file of this name can only be the answer to this very request if some answer was drawn before; which one is known after the reading.
     if target.exists() and not any(run.event.get("event") == AggregateDraw.kind for run in runs):
         _taken(target)  # before long tables are read
     codec = declared_codec(table, spec.label, spec.classes)
@@ -120,6 +121,7 @@ def aggregate(
         _warn_of_a_copy(spec, names, codec.classes)
         new: list[bool] = []
 
+        # Called once it is known that a charge is due: a target that exists by then cannot be the answer, and nothing was spent yet.
         def before_charge() -> None:
             if target.exists():
                 _taken(target)
@@ -205,7 +207,7 @@ def _numbered(table: Source, spec: AggregateSpec, codec: LabelCodec, names: pa.A
     rows = done = 0
     for batch in table.batches([spec.label, spec.group]):
         numbers = pc.index_in(_plain(batch, spec.group), value_set=names)
-        if numbers.null_count:
+        if numbers.null_count:  # the first pass read all groups, so the file has changed since
             raise ReleaseError(f"Expected {table.path.name} to stay as it is while it is read, got another group. Nothing was charged.")
         yield pa.record_batch({spec.label: codec.listed(batch.column(spec.label), rows), spec.group: numbers})
         rows += len(batch)

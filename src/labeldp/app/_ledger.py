@@ -189,6 +189,7 @@ def anchor(ledger: Ledger, path: Path) -> dict[str, object]:
     """Append the ledger's head to an anchor file, on disk when this returns. Keep the file away from the ledger."""
     seq, head = ledger.head()
     facts: dict[str, object] = {"seq": seq, "hash": head, "at": datetime.now(UTC).isoformat(timespec="seconds")}
+    # Appended, never rewritten: an older head must stay to show that the history was cut behind it.
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(facts) + "\n")
         file.flush()

@@ -113,6 +113,7 @@ def save_model(out: Path, model: Any, facts: Mapping[str, object]) -> None:
     files = _bytes_of(model, facts)
     said = {"format": FORMAT, "kind": "model"} | dict(facts)
     text = json.dumps(said | {"digests": _digests(said, files)}, indent=2, ensure_ascii=False, allow_nan=False)
+    # All files are on disk in a private folder before one rename gives it its name: a crash leaves no half of a model.
     with workplace(out, "model", MODEL, WEIGHTS, STEPS, FACTS) as folder:
         made = folder / "model"
         own_folder(made)
@@ -241,6 +242,7 @@ def read_estimator(raw: bytes, name: str, trust: Collection[str] = ()) -> Any:
 
     try:
         check_archive(raw)
+        # Types are listed from the file's JSON before anything is built, so an unknown one never runs.
         unknown = sorted(set(io.get_untrusted_types(data=raw)) - SAFE - set(trust))
         made = None if unknown else io.loads(raw, trusted=sorted({*SAFE, *trust}))
     except Exception:
@@ -296,6 +298,7 @@ class CheckedOneHotEncoder(OneHotEncoder):
 
     def transform(self, X: Any) -> Any:
         """Encode as `OneHotEncoder` does: (n, categories), sparse or dense."""
+        # A dense output would be filled by compiled code that trusts the indices; a sparse one only holds them, so they can be checked.
         inner = copy.copy(self)
         inner.sparse_output = True
         found = OneHotEncoder.transform(inner, X)
@@ -332,7 +335,7 @@ def check_estimator(estimator: Any, name: str, trust: Collection[str] = ()) -> A
         kind = type(each)
         if kind is TreePredictor:
             _require(_tree_fits(each), name, "a tree")
-            each.__class__ = CheckedPredictor
+            each.__class__ = CheckedPredictor  # whether its features exist is known only when it is asked to predict
         elif kind is OneHotEncoder:
             each.__class__ = CheckedOneHotEncoder
         elif sp.issparse(each):
@@ -379,7 +382,7 @@ def _require(fits: bool, name: str, what: str) -> None:
 
 def _everything(root: Any) -> Iterator[Any]:
     """Yield each object inside an estimator, once."""
-    seen: dict[int, Any] = {}
+    seen: dict[int, Any] = {}  # the objects are kept, since the id of a freed one would be given to another
     waiting = [root]
     while waiting:
         each = waiting.pop()
@@ -633,7 +636,7 @@ class OpenModel:
         name = repr((sorted(self.facts.items()), self.classes))
         if name not in _LOADED:
             made = self._load()
-            _LOADED.clear()
+            _LOADED.clear()  # one model a process: nets are large, and a release has one prior
             _LOADED[name] = made
         return _LOADED[name]
 
@@ -665,6 +668,7 @@ class OpenModel:
         return read_estimator(raw, name, self.trust)
 
     def _folder(self) -> Any:
+        # `load_model` reads a folder, and a worker of a cluster has the bytes only.
         with tempfile.TemporaryDirectory(prefix="labeldp-") as folder:
             for name, raw in self.files:
                 (Path(folder) / name).write_bytes(raw)

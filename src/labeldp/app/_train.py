@@ -254,7 +254,8 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
     _check_apart(target, spec.net.folder)
     data = TrainingData(path, spec.inputs, Columns(spec.label, spec.ids, spec.unit), spec.evidence, known)
     if needs_torch(spec.model, images=spec.inputs.image is not None):
-        require_torch()
+        require_torch()  # before all rows are read, and long before a charge
+    # What the labels are is settled by evidence, never by the user's word alone: proven noisy, declared noisy, or else raw.
     kind = _Released if data.released is not None else _Declared if spec.evidence.declared else _Raw
     labels: _Raw = kind(data, spec, path, known)
     inputs = data.learn_inputs()
@@ -379,7 +380,7 @@ class TrainingData:
         X: list[Any] = []
         beside: list[tuple[NDArray[np.generic] | None, ...]] = []  # codes, ids and units
         label, raw = self._columns.label, self.released is None
-        names = self._names_of_files(codec)
+        names = self._names_of_files(codec)  # a file named after its label would put the label among the public inputs
         rows = done = 0
         for batch in self.table.batches(list(dict.fromkeys([*inputs.names, *(self._columns.names if raw else ())]))):
             if names is not None:

@@ -57,7 +57,7 @@ def plan(
     if where.exists() and (not where.is_dir() or any(where.iterdir())):
         raise ReleaseError(f"Expected a new folder for the plan, got {where}, which holds something else. Choose another name.")
     where.mkdir(parents=True, exist_ok=True)
-    with (where / PLAN).open("x", encoding="utf-8") as file:
+    with (where / PLAN).open("x", encoding="utf-8") as file:  # "x": of two processes that plan at once, one fails
         file.write(text + "\n")
     sync(where / PLAN)
     sync(where)

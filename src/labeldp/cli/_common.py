@@ -88,6 +88,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
     In the help each group has a panel, whose title is the first line of the group's docstring.
     """
+    # typer reads a command's options from its signature, so the command gets one in which each field is a parameter.
     shown: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
     for parameter in inspect.signature(command).parameters.values():
@@ -207,7 +208,7 @@ LAW_NAMES = f"{', '.join(spellings())}; or your own: package.module:Class, which
 def law_of_text(text: str | None) -> str | None:
     """Return the name of a law. A user's own law, package.module:Class[:NUMBER], is imported and registered, which gives it a name."""
     found = None if text is None else _OWN_LAW.fullmatch(text)
-    if text is None or found is None or text.partition(":")[0] in LAWS:
+    if text is None or found is None or text.partition(":")[0] in LAWS:  # "subset:3" looks like a module, but is a law's name
         return text
     module, name, number = found.groups(default="")
     try:

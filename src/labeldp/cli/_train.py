@@ -175,7 +175,7 @@ def charge_text(facts: Mapping[str, Any], ledger: str) -> str:
     """Say what the training was charged."""
     if facts["trained_on"] != "raw labels":
         return "Nothing was drawn, nothing was charged."
-    paid = [each["epsilon"] for each in facts["receipts"] if not each.get("repeated")]
+    paid = [each["epsilon"] for each in facts["receipts"] if not each.get("repeated")]  # a prior of clusters has a charge of its own
     what = f"Charged epsilon {math.fsum(paid):g}." if paid else "Nothing was drawn, nothing was charged."
     return f"{what} Dataset {facts['receipts'][0]['dataset']!r} in {ledger}."
 

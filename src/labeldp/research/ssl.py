@@ -317,6 +317,7 @@ def _train(
     def of_pairs(outputs: Tensor, rows: Tensor, reduction: str = "mean") -> Tensor:
         return loss(outputs)
 
+    # Row numbers take the place of evidence: the loop wants some for each row, and this loss ignores them, so no label can be passed.
     own = replace(recipe, augment=pairs, loss=of_pairs)
     numbers = torch.arange(len(inputs))
     return train(net, inputs, numbers, own, generator=generator, device=host.device, progress=host.progress, fabric=host.fabric)
