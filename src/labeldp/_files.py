@@ -30,10 +30,12 @@ def write_new(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def replace_file(made: Path, path: Path, data: bytes) -> None:
-    """Write a private file that appears under its name whole or not at all, and is on disk; `made` is what it is called until then."""
+def replace_file(made: Path, path: Path, data: bytes, *, public: bool = False) -> None:
+    """Write a file that appears under its name whole or not at all, and is on disk; `made`: what it is called until then, in private."""
     made.unlink(missing_ok=True)
     write_new(made, data)
+    if public:
+        give_usual_rights(made)
     os.replace(made, path)
     sync(path.parent)
 

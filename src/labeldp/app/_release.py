@@ -21,8 +21,8 @@ from labeldp.tables.engines._cluster import check_spec
 from labeldp.tables.engines._local import LocalEngine, Progress, silent
 from labeldp.tables.formats._parquet import DatasetSource, check_apart, check_layout, given_parts, open_table, table_name
 from labeldp.tables.formats._table import check_columns
-from labeldp.tables.output._output import check_raw, manifest_path
-from labeldp.tables.output._place import URI, Place, manifest_place
+from labeldp.tables.output._output import check_raw
+from labeldp.tables.output._place import URI, Place, manifest_path, manifest_place
 
 
 @dataclass(frozen=True)

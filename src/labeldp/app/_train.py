@@ -52,8 +52,8 @@ from labeldp.tables.formats._table import (
     parse_classes,
     row_id_array,
 )
-from labeldp.tables.output._output import check_raw, manifest_path
-from labeldp.tables.output._place import Place, workplace
+from labeldp.tables.output._output import check_raw
+from labeldp.tables.output._place import Place, manifest_path, workplace
 
 _FEW_ROWS = 20_000
 _EXPECTED_FITS = 7  # two halves and the whole, each with a linear round and a weighted one, and once more from all rows

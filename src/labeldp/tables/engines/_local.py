@@ -44,7 +44,6 @@ from labeldp.tables.formats._table import (
     distinct_labels,
     draw_salt,
     drawn_words,
-    evidence_bytes,
     id_column,
     needs_evidence,
     parse_classes,
@@ -307,7 +306,7 @@ class LocalPasses:
     def draw(self, run: TableDraw, made: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
         """Second pass: draw every row and write it; by way of a shuffle unless the order is public."""
         spec = self._spec
-        self._source.plan(self._reader.codec, evidence_bytes(made.law))
+        self._source.plan(self._reader.codec, made.evidence_bytes)
         text = to_json(made.shared, indent=None)
         sink = PartsSink(staging, lambda place: self._source.sink(place, text), staging.suffix, ordered=not spec.ids)
         read = AnswersReader(self._reader, answers, spec.ids, made.law.n_classes) if answers else self._reader

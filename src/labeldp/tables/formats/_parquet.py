@@ -126,7 +126,7 @@ class ParquetSource(Source):
         The label counts as LABEL_BYTES whatever it is: batches become row groups, and their sizes must tell nothing of raw labels.
         """
         if not self._row_bytes:
-            public = [name for name in self.names if self._shape is None or name != self._shape.codec.column]
+            public = [name for name in self.names if name != self._planned]
             with self._open() as file:
                 first = next(self._read(file.iter_batches(PROBE, columns=public)), None)
             self._row_bytes = LABEL_BYTES + (first.nbytes // len(first) if first is not None and len(first) else 0)

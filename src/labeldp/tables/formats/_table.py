@@ -96,7 +96,8 @@ class Source(ABC):
     path: Place
     extent: int
     schema: pa.Schema
-    _shape: "Shape | None" = None
+    shape: "Shape"  # what is written; after `plan`
+    _planned: str | None = None
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -117,13 +118,7 @@ class Source(ABC):
 
     def plan(self, codec: "LabelCodec", evidence_bytes: int) -> None:
         """Say what is written: the label by this codec, and evidence of this width (0: none)."""
-        self._shape = Shape(self.schema, codec, evidence_bytes)
-
-    @property
-    def shape(self) -> "Shape":
-        """What is written; only after `plan`."""
-        assert self._shape is not None
-        return self._shape
+        self.shape, self._planned = Shape(self.schema, codec, evidence_bytes), codec.column
 
     def rewrite(self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
         """The rows as they are written, with these labels and, right after the label, their evidence."""
@@ -646,9 +641,9 @@ class PartsSink:
         sink = self._current()
         assert self._open is not None
         drawn = self._drawn
-        known = drawn.rows == sink.rows
-        sha256 = sink.close(drawn.facts() if known else None)
-        self.parts.append(Part(self._open[0], sink.rows, sink.size, sha256, drawn.hexdigest() if known else ""))
+        facts = drawn.facts() if drawn.rows == sink.rows else {}
+        sha256 = sink.close(facts or None)
+        self.parts.append(Part(self._open[0], sink.rows, sink.size, sha256, str(facts.get("drawn", ""))))
         self._open, self._drawn = None, drawn.following()
 
     def close(self) -> None:

@@ -35,7 +35,6 @@ from labeldp.tables.output._place import (
     Part,
     Place,
     Staging,
-    manifest_name,
     manifest_place,
     part_name,
     release_digest,
@@ -65,7 +64,7 @@ class Publication:
     def __init__(self, place: Place, many: bool, source: Place | None, stage: str, account: Account):
         assert account.ledger is not None  # no release without one
         self.place, self._many, self._source, self._stage = place, many, source, stage
-        self._account, self._ledger = account, account.ledger
+        self._account, self._ledger, self._replaces = account, account.ledger, False
 
     # Before the charge ------------------------------------------------------------------------------------------------------------
 
@@ -118,8 +117,8 @@ class Publication:
     @contextmanager
     def staging(self, run_id: str) -> Iterator[Staging]:
         """An empty staging folder that is gone afterwards and that `labeldp ledger repair` knows of meanwhile."""
-        staging = self.files_of(run_id)
-        if self._exists() and self._run_id() != run_id and not staging.begun:
+        staging, self._replaces = self.files_of(run_id), self._exists()
+        if self._replaces and self._run_id() != run_id and not staging.begun:
             raise taken(self.place)  # by an earlier draw, while a later one was never finished
         self._store(run_id).write(STAGING, str(staging.folder).encode())
         with self._prepared(staging):
@@ -132,7 +131,7 @@ class Publication:
         store.write(kept_name(OUTPUT, self._stage), str(self.place).encode())
         store.write(kept_name(MANIFEST, self._stage), text)
         run.announce([replace(part, name=name) for part, name in zip(parts, staging.names(parts), strict=True)], digests["drawn"])
-        staging.publish(parts, text + b"\n", replace=self._run_id() == run_id)
+        staging.publish(parts, text + b"\n", replace=self._replaces and self._run_id() == run_id)
         run.settle(digests["output"])
         (store.folder / STAGING).unlink(missing_ok=True)
 
@@ -236,11 +235,6 @@ def _same_file(one: Place, other: Place) -> bool:
 # The manifest: public facts only ----------------------------------------------------------------------------------------------------------
 
 
-def manifest_path(out: Path) -> Path:
-    """OUT.manifest.json."""
-    return out.with_name(manifest_name(out.name))
-
-
 @dataclass(frozen=True)
 class ReleaseFacts:
     """What a release is made of, for its manifest and for the facts that a file carries."""
@@ -253,6 +247,11 @@ class ReleaseFacts:
     prior: Mapping[str, object] | None = None
 
     @cached_property
+    def evidence_bytes(self) -> int:
+        """Width of a row's evidence; 0 where the label says all."""
+        return evidence_bytes(self.law)
+
+    @cached_property
     def shared(self) -> dict[str, object]:
         """What all rows share and a reader of the table needs."""
         return {
@@ -260,7 +259,7 @@ class ReleaseFacts:
             "kind": "release",
             "label": self.spec.label,
             "classes": plain(self.classes),
-            "evidence": self.spec.label + EVIDENCE if evidence_bytes(self.law) else None,
+            "evidence": self.spec.label + EVIDENCE if self.evidence_bytes else None,
             "id": list(self.spec.ids) or None,
             "law": self.law.to_dict(),
             "receipt": self.receipt.to_dict(),

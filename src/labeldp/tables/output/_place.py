@@ -564,6 +564,9 @@ class Staging:
             return
         self.folder.make_folder(private=True)
         made = self.folder.child(MANIFEST)
+        if made.local is not None and target.local is not None:
+            replace_file(made.local, target.local, data, public=True)
+            return
         made.write_bytes(data)
         made.move(target)
 
@@ -633,6 +636,11 @@ def taken(out: Place) -> ReleaseError:
 def manifest_place(out: Place) -> Place:
     """OUT.manifest.json."""
     return out.beside(manifest_name(out.name))
+
+
+def manifest_path(out: Path) -> Path:
+    """OUT.manifest.json."""
+    return out.with_name(manifest_name(out.name))
 
 
 def part_name(number: int, suffix: str = ".parquet") -> str:
