@@ -25,7 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labeldp import _validate, errors
-from labeldp.custody._draw import FirstPass, PassSums, RunFacts, SecondPass, SecretParts, run_secrets_of
+from labeldp.custody._draw import BatchDraw, FirstPass, PassSums, RunFacts, SecondPass, SecretParts, run_secrets_of
 from labeldp.custody._request import RunSecret
 from labeldp.custody._stream import TableDraw, TablePin, changed_input
 from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
@@ -35,7 +35,7 @@ from labeldp.noise._words import id_blocks, one_word
 from labeldp.receipt import Receipt
 from labeldp.tables._priors import Answers, AnswersFolder, OpenPrior, weights_of, write_answers
 from labeldp.tables._spec import ReleaseSpec
-from labeldp.tables.engines._local import Progress, Reader, release_batch, silent
+from labeldp.tables.engines._local import Progress, Reader, published, silent
 from labeldp.tables.formats._parquet import WriterSettings, released_sink
 from labeldp.tables.formats._table import (
     DRAWN,
@@ -572,13 +572,10 @@ class DrawAndWriteJob:
         return summarised(self._run, batches)
 
     def _run(self, batches: Batches) -> Iterator[SecondSummary]:
-        second, read, sink, dropped = self.drawing.second(self.work), self.work.reader, self.drawing.sink(self.work), 0
+        second, sink, dropped = self.drawing.second(self.work), self.drawing.sink(self.work), 0
         try:
             for batch in regrouped(batches):
-                rows, kept = _without_kept(batch, self.work.shape)
-                released, _ = release_batch(
-                    rows, self.work.spec, self.work.shape, second, kept, salt=self.drawing.salt, facts=read(rows, None)
-                )
+                _, released, _ = _released(batch, self.work, self.drawing, second)
                 dropped += len(batch) - len(released)
                 _write(sink, released)
             yield SecondSummary(_finished(sink), second.sums.check(self.drawing.receipt.run_id), dropped)
@@ -604,13 +601,9 @@ class DrawJob:
 
     @scrubs_errors
     def __call__(self, batches: Batches) -> Batches:
-        second, read = self.drawing.second(self.work), self.work.reader
+        second = self.drawing.second(self.work)
         for batch in regrouped(batches):
-            rows, kept = _without_kept(batch, self.work.shape)
-            facts = read(rows, None)
-            released, drawn = release_batch(
-                rows, self.work.spec, self.work.shape, second, kept, salt=self.drawing.salt, check_rows=True, facts=facts
-            )
+            rows, released, drawn = _released(batch, self.work, self.drawing, second, check_rows=True)
             assert drawn.check is not None
             if len(released):
                 yield self._with(released, second.order_words(drawn.blocks), drawn.check[drawn.kept], 1)
@@ -694,11 +687,16 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return filled if len(filled) == 1 else list(pa.Table.from_batches(filled).combine_chunks().to_batches())
 
 
-def _without_kept(batch: pa.RecordBatch, shape: Shape) -> tuple[pa.RecordBatch, NDArray[np.bool_] | None]:
-    rows = conformed(batch, shape.schema)
-    if KEPT not in batch.schema.names:
-        return rows, None
-    return rows, np.asarray(batch.column(KEPT).to_numpy(zero_copy_only=False), bool)
+def _released(
+    batch: pa.RecordBatch, work: Work, drawing: Drawing, second: SecondPass, *, check_rows: bool = False
+) -> tuple[pa.RecordBatch, pa.RecordBatch, BatchDraw]:
+    """A batch's rows with raw labels, those that are published, and their draw; `check_rows` as in `SecondPass.draw`."""
+    rows, kept = conformed(batch, work.shape.schema), None
+    if KEPT in batch.schema.names:
+        kept = np.asarray(batch.column(KEPT).to_numpy(zero_copy_only=False), bool)
+    facts = work.reader(rows, None)
+    drawn = second.draw(facts.codes, facts.ids, prior=facts.prior, kept=kept, check_rows=check_rows, units=facts.units)
+    return rows, published(rows, facts, drawn.noisy, drawn.kept, work.shape.rewrite, drawing.salt), drawn
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

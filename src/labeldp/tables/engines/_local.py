@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from labeldp._files import private_file
 from labeldp._hash import public_hash
-from labeldp.custody._draw import BatchDraw, Ids, SecondPass, filtered
+from labeldp.custody._draw import Ids, filtered
 from labeldp.custody._encode import declare, infers
 from labeldp.custody._stream import TableDraw, TablePin, changed_input, ids_repeat
 from labeldp.errors import InvalidInput
@@ -37,7 +37,6 @@ from labeldp.tables.formats._table import (
     LabelCodec,
     PartsSink,
     Readable,
-    Shape,
     Source,
     check_columns,
     check_type,
@@ -142,68 +141,47 @@ def _number_column(batch: Columns, name: str) -> NDArray[np.float64]:
         ) from None
 
 
-def release_batch(
+Rewrite = Callable[[pa.RecordBatch, NDArray[np.integer], NDArray[np.uint8] | None], pa.RecordBatch]
+"""Rows as they are written, with these codes as their labels and this evidence (`Source.rewrite`)."""
+
+
+def published(
     batch: pa.RecordBatch,
-    spec: ReleaseSpec,
-    shape: Shape,
-    second: SecondPass,
-    kept: NDArray[np.bool_] | None = None,
-    *,
+    facts: Facts,
+    noisy: NoisyLabels,
+    kept: NDArray[np.bool_],
+    rewrite: Rewrite,
     salt: str,
-    check_rows: bool = False,
-    facts: Facts | None = None,
-) -> tuple[pa.RecordBatch, BatchDraw]:
-    """A batch with raw labels in, the same rows as they are published out, and a column `DRAWN`; each row needs an id.
+    words: NDArray[np.uint64] | None = None,
+) -> pa.RecordBatch:
+    """A drawn batch as it is published, and a column `DRAWN` of what each row adds to the digest of what was drawn.
 
     Parameters
     ----------
-    batch : pyarrow.RecordBatch
-    spec, shape
-        What is released and how it looks.
-    second : SecondPass
-        The charged run: its key, its receipt, its law.
-    kept : (n,) bool, optional
-        Rows within their unit's cap; others are left out, and so are those of other parts than the run draws.
+    batch : pyarrow.RecordBatch of n rows
+        With raw labels, which are replaced.
+    facts : Facts
+        Of the batch.
+    noisy : NoisyLabels
+        Of the kept rows.
+    kept : (n,) bool
+        Rows within their unit's cap and of the part that is drawn; others are left out.
+    rewrite : function
     salt : str
         Of what is drawn (`draw_salt`).
-    check_rows : bool
-        As in `SecondPass.draw`.
-    facts : Facts, optional
-        Of the batch, where they are not to be read off its columns alone.
+    words : uint64, one for each kept row, optional
+        Secret. Without an id column they break ties: a row's place in the input, which the public could hash too, is not released.
     """
-    facts = facts or Reader(spec, shape.codec)(batch, None)
-    drawn = second.draw(facts.codes, facts.ids, prior=facts.prior, kept=kept, check_rows=check_rows, units=facts.units)
-    rows, prior, kept = batch, facts.prior, drawn.kept
+    ids, prior = facts.ids, facts.prior
     if not kept.all():
-        rows, prior = batch.filter(pa.array(kept)), None if prior is None else prior[kept]
-    codes, raw = written(drawn.noisy, prior)
-    return with_words(shape.rewrite(rows, codes, raw), salt, kept_ids(facts, kept), codes, raw), drawn
-
-
-def kept_ids(facts: Facts, kept: NDArray[np.bool_]) -> Ids | None:
-    """Ids of the rows that got an output."""
-    return facts.ids if facts.ids is None or kept.all() else filtered(facts.ids, kept)
-
-
-def with_words(
-    rows: pa.RecordBatch, salt: str, ids: Ids | None, codes: NDArray[np.integer], raw: NDArray[np.uint8] | None
-) -> pa.RecordBatch:
-    """Released rows, and the column `DRAWN` of what each adds to the digest of what was drawn."""
-    return rows.append_column(DRAWN, pa.array(drawn_words(salt, ids, codes, raw).view(np.int64)))
-
-
-def written(
-    noisy: NoisyLabels, prior: NDArray[np.float64] | None, words: NDArray[np.uint64] | None = None
-) -> tuple[NDArray[np.integer], NDArray[np.uint8] | None]:
-    """Codes of the released labels, and evidence bytes where the law needs them.
-
-    Without an id column ties are broken by secret words: a row's place in the input, which the public could hash too, is not released.
-    """
+        batch = batch.filter(pa.array(kept))
+        ids, prior = None if ids is None else filtered(ids, kept), None if prior is None else prior[kept]
     (block,) = noisy.blocks
     named = noisy if noisy.explicit_ids or words is None else replace(noisy, ids=words)
     codes = block.outputs if block.law.kind == "label" else named.hard_codes(prior)
-    raw = pack(block.law, block.outputs, block.side) if needs_evidence(block.law) else None
-    return codes, raw
+    evidence = pack(block.law, block.outputs, block.side) if needs_evidence(block.law) else None
+    rows = rewrite(batch, codes, evidence)
+    return rows.append_column(DRAWN, pa.array(drawn_words(salt, ids, codes, evidence).view(np.int64)))
 
 
 # The engine -------------------------------------------------------------------------------------------------------------------------------
@@ -343,9 +321,7 @@ class LocalPasses:
             noisy, kept, words = run.draw(facts.codes, ids=facts.ids, units=facts.units, prior=facts.prior, ordered=ordered)
             if self._spec.ids:
                 self._digest.update(batch)
-            prior = facts.prior if facts.prior is None else facts.prior[kept]
-            codes, raw = written(noisy, prior, words)
-            yield with_words(batch.release(codes, raw, kept), salt, kept_ids(facts, kept), codes, raw), words
+            yield published(batch.rows, facts, noisy, kept, self._source.rewrite, salt, words), words
             rows += len(batch)
 
     def _gather(self, shuffle: "Shuffle", sink: PartsSink, rows: int) -> None:

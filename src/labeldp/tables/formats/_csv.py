@@ -65,7 +65,7 @@ class CsvSource(Source):
             for text in whole_records(stream):
                 check_dialect(text, self.delimiter, row)
                 for rows in self._parsed(text, row, columns):
-                    yield CsvBatch(self, rows, row, len(text))
+                    yield CsvBatch(rows, row, len(text))
                     row += len(rows)
 
     def _parsed(self, text: bytes, row: int, columns: Sequence[str] | None) -> list[pa.RecordBatch]:
@@ -125,8 +125,8 @@ class CsvSource(Source):
 class CsvBatch(Batch):
     """Consecutive rows of a text table; its extent is in bytes."""
 
-    def __init__(self, source: CsvSource, rows: pa.RecordBatch, start: int, extent: int):
-        super().__init__(source, rows, extent)
+    def __init__(self, rows: pa.RecordBatch, start: int, extent: int):
+        super().__init__(rows, extent)
         self._start = start
 
     def column(self, name: str) -> pa.Array:

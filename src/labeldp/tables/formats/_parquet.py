@@ -86,7 +86,7 @@ class ParquetSource(Source):
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Batch]:
         """The rows in order, about 8 MiB at a time."""
         for batch in self.record_batches(columns):
-            yield Batch(self, batch)
+            yield Batch(batch)
 
     def record_batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches, in the file's order of columns."""
@@ -327,7 +327,7 @@ class DatasetSource(Source):
             for batch in file.record_batches(inside):
                 found = {name: batch.column(name) for name in inside}
                 found |= {name: pa.repeat(values[name], len(batch)) for name in self.partition_keys if name in wanted}
-                yield Batch(self, pa.record_batch([found[name] for name in wanted], schema=schema))
+                yield Batch(pa.record_batch([found[name] for name in wanted], schema=schema))
 
     def plan(self, codec: LabelCodec, evidence_bytes: int) -> None:
         """As of any table."""

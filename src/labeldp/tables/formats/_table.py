@@ -132,8 +132,8 @@ class Source(ABC):
 class Batch:
     """Consecutive rows of a table; its extent is in rows unless it is given."""
 
-    def __init__(self, source: Source, rows: pa.RecordBatch, extent: int | None = None):
-        self._source, self.rows = source, rows
+    def __init__(self, rows: pa.RecordBatch, extent: int | None = None):
+        self.rows = rows
         self.extent = len(rows) if extent is None else extent
 
     def __len__(self) -> int:
@@ -146,11 +146,6 @@ class Batch:
     def column(self, name: str) -> pa.Array:
         """One column; text where the format is text."""
         return self.raw(name)
-
-    def release(self, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None, kept: NDArray[np.bool_] | None) -> pa.RecordBatch:
-        """The rows as they are written, with another label (codes of the kept rows), evidence bytes, and only the kept rows."""
-        rows = self.rows if kept is None or kept.all() else self.rows.filter(pa.array(kept))
-        return self._source.rewrite(rows, codes, evidence)
 
 
 @dataclass(frozen=True)
@@ -575,7 +570,7 @@ class Sink(Protocol):
         ...
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows that `Batch.release` made."""
+        """Append rows that `Source.rewrite` made."""
         ...
 
     def close(self, more: Mapping[str, object] | None = None) -> str:
