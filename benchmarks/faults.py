@@ -202,7 +202,7 @@ class Cluster:
     """Releases in one session, whose workers are killed."""
 
     def __init__(self, engine: str, source: Path, record: Path) -> None:
-        from labeldp.tables.output._place import Place
+        from labeldp.tables._place import Place
 
         self.engine = engine
         self.marks: tuple[str, ...]

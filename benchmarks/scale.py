@@ -61,7 +61,7 @@ def spark(source: Path, folder: Path, task: dict[str, Any]) -> dict[str, float]:
     """On Spark: a release, or its floor, two reads and one write through the same Python workers; after a small one that warms up."""
     import labeldp
     from labeldp.tables import spark as engine
-    from labeldp.tables.output._place import Place
+    from labeldp.tables._place import Place
 
     table = engine.read(engine.start(), Place.of(source))
     small = table.limit(1000)
@@ -155,7 +155,7 @@ def markdown(kept: dict[str, Any]) -> str:
 
 
 PLANNED = 100_000 * MILLION
-PART_BYTES = 256 << 20  # of an output file, see labeldp.tables.output._place
+PART_BYTES = 256 << 20  # of an output file, see labeldp.tables._place
 
 
 def plan(kept: dict[str, Any]) -> str:

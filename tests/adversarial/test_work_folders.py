@@ -19,8 +19,8 @@ from tests.cli.commands import run
 from labeldp import Ledger, RandomizedResponse, privatize
 from labeldp.errors import LabelDPError, LedgerError, ReleaseError
 from labeldp.ledger._run_store import RunStore
+from labeldp.tables._place import Place, Staging, workplace
 from labeldp.tables._priors import AnswersFolder
-from labeldp.tables.output._place import Place, Staging, workplace
 
 N = 300
 RUN = "0123456789abcdef0123456789abcdef"

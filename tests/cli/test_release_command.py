@@ -280,7 +280,7 @@ KILLED = """
 import os, signal, sys
 from labeldp.app import _release as module
 from labeldp.ledger._ledger import Ledger
-from labeldp.tables.output._place import Place
+from labeldp.tables._place import Place
 from labeldp.tables._spec import ReleaseSpec
 
 source, out, ledger, where = sys.argv[1:]
@@ -362,7 +362,7 @@ def test_the_command_itself(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_is_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from labeldp.tables.output._place import Staging
+    from labeldp.tables._place import Staging
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -375,7 +375,7 @@ def test_an_interrupt_is_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_unforeseen_error_is_1_and_quotes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from labeldp.tables.output._place import Staging
+    from labeldp.tables._place import Staging
 
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError(SENTINEL)

@@ -13,8 +13,8 @@ import pytest
 
 from labeldp.app._release import release
 from labeldp.ledger._ledger import Ledger
+from labeldp.tables._release import Publication
 from labeldp.tables._spec import ReleaseSpec
-from labeldp.tables.output._output import Publication
 
 pytestmark = pytest.mark.engines
 CLASSES = tuple(range(10))
@@ -91,7 +91,7 @@ def outputs(
 def engines(spec: ReleaseSpec, spark: Any, ray: Any) -> dict[str, Callable[[Path, Path, Ledger], Any]]:
     from labeldp.tables import ray as on_ray
     from labeldp.tables import spark as on_spark
-    from labeldp.tables.output._place import Place
+    from labeldp.tables._place import Place
 
     def with_spark(source: Path, out: Path, ledger: Ledger) -> Any:
         return on_spark.release_frame(spark.read.parquet(str(source)).repartition(4), out, spec, ledger)

@@ -19,11 +19,11 @@ from labeldp.custody import _request as charge
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
+from labeldp.tables._place import Staging
 from labeldp.tables._priors import PriorTable
+from labeldp.tables._release import Publication
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.formats._table import WEIGHTS
-from labeldp.tables.output._output import Publication
-from labeldp.tables.output._place import Staging
 
 pytestmark = [
     pytest.mark.engines,

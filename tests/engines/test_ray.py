@@ -13,8 +13,8 @@ from tests.engines.test_engines_agree import read, spec_of, table, write
 from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger
 from labeldp.tables import ray as on_ray
+from labeldp.tables._place import Place
 from labeldp.tables._spec import ReleaseSpec
-from labeldp.tables.output._place import Place
 
 __all__ = ["watch"]
 pytestmark = pytest.mark.engines

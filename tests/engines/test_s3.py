@@ -20,8 +20,8 @@ from labeldp.cli import app
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.ledger._ledger import Ledger
 from labeldp.tables._evidence import read_noisy
+from labeldp.tables._place import Part, Place, Staging
 from labeldp.tables._spec import ReleaseSpec
-from labeldp.tables.output._place import Part, Place, Staging
 
 pytestmark = pytest.mark.engines
 N, FILES, CLASSES = 4000, 4, tuple("abcd")

@@ -17,9 +17,9 @@ from tests.runs import table_pin
 from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger
 from labeldp.tables import spark as on_spark
+from labeldp.tables._place import Place
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._cluster import PinJob
-from labeldp.tables.output._place import Place
 
 __all__ = ["watch"]
 pytestmark = pytest.mark.engines

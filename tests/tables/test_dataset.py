@@ -20,9 +20,9 @@ from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._repair import orphans
 from labeldp.tables._evidence import read_noisy
+from labeldp.tables._place import Place, Staging
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.formats._parquet import open_table
-from labeldp.tables.output._place import Place, Staging
 
 N, K, FILES = 4000, 4, 5
 CLASSES = tuple("abcd")

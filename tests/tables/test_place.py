@@ -14,7 +14,8 @@ import pyarrow.fs as pafs
 import pytest
 
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.tables.output._place import Part, Place, Staging, unfinished
+from labeldp.tables import _place as places
+from labeldp.tables._place import Part, Place, Staging, unfinished
 
 RUN = "0123456789abcdef0123456789abcdef"
 
@@ -113,6 +114,7 @@ def _dies_at(patch: pytest.MonkeyPatch, step: int, act: Any) -> bool:
 
     for name in ("move", "delete", "write_bytes", "make_folder"):
         patch.setattr(Place, name, dying(getattr(Place, name)))
+    patch.setattr(places, "replace_file", dying(places.replace_file))
     try:
         act()
     except _Killed:

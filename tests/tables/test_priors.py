@@ -30,11 +30,11 @@ from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._repair import orphans, repair
 from labeldp.ledger._run_store import RunStore
 from labeldp.noise._words import SeededNoise
+from labeldp.tables._place import Staging
 from labeldp.tables._priors import OpenPrior, PriorTable, opened
+from labeldp.tables._release import Publication
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.formats._table import WEIGHTS
-from labeldp.tables.output._output import Publication
-from labeldp.tables.output._place import Staging
 
 N, CLASSES = 3000, ("ash", "birch", "cedar", "sentinel-zz")
 K = len(CLASSES)

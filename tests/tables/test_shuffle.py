@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from labeldp.errors import ReleaseError
+from labeldp.tables._place import Place, workplace
 from labeldp.tables.engines import _local as shuffle_module
 from labeldp.tables.engines._local import Shuffle, order_of
-from labeldp.tables.output._place import Place, workplace
 
 
 @pytest.mark.parametrize("total_rows", [0, 1 << 18, 1 << 23, 1 << 40])

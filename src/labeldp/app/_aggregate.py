@@ -20,12 +20,12 @@ from labeldp.custody._encode import infers
 from labeldp.errors import InvalidInput, LabelDPWarning, ReleaseError
 from labeldp.ledger._database import AggregateDraw
 from labeldp.ledger._ledger import Ledger, ledger_of
+from labeldp.tables._place import Place, workplace
+from labeldp.tables._release import check_raw
 from labeldp.tables._spec import declared_or_infer
 from labeldp.tables.engines._local import Progress, declared_codec, silent
 from labeldp.tables.formats._parquet import check_ending, check_layout, is_parquet, open_table, row_name, table_name, table_writer
 from labeldp.tables.formats._table import LabelCodec, Rows, Source, check_columns, check_type, is_text, value_type
-from labeldp.tables.output._output import check_raw
-from labeldp.tables.output._place import Place, workplace
 
 QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vote)}
 

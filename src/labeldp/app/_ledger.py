@@ -19,10 +19,10 @@ from labeldp.ledger._run_store import RunStore
 from labeldp.noise._secrets import create_key_file, destroy_key_file, key_file_id
 from labeldp.receipt import Receipt
 from labeldp.tables._evidence import check_drawn
+from labeldp.tables._place import Place, manifest_name, release_digest
+from labeldp.tables._place import remove as remove_folder
+from labeldp.tables._release import charged_law, guarantee, holds
 from labeldp.tables.formats._parquet import open_table
-from labeldp.tables.output._output import charged_law, guarantee, holds
-from labeldp.tables.output._place import Place, manifest_name, release_digest
-from labeldp.tables.output._place import remove as remove_folder
 
 _NAMES = 20  # accounts that a message lists
 

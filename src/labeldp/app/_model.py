@@ -39,8 +39,8 @@ from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
 from labeldp.inputs import Inputs, inputs_from_dict
 from labeldp.inputs._columns import matrix_of
 from labeldp.learn._corrections import Model
+from labeldp.tables._place import workplace
 from labeldp.tables._priors import PriorTable, as_text, ordered_by_value
-from labeldp.tables.output._place import workplace
 
 FORMAT = 2
 MODEL, WEIGHTS, STEPS, FACTS = "model.skops", "weights.pt", "steps.skops", "model.json"

@@ -15,14 +15,13 @@ from labeldp.custody._run import warn_of_cap
 from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.receipt import Receipt
-from labeldp.tables._release import TableRelease, release_table
+from labeldp.tables._place import URI, Place, manifest_path, manifest_place
+from labeldp.tables._release import TableRelease, check_raw, release_table
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._cluster import check_spec
 from labeldp.tables.engines._local import LocalEngine, Progress, silent
 from labeldp.tables.formats._parquet import DatasetSource, check_apart, check_layout, given_parts, open_table, table_name
 from labeldp.tables.formats._table import check_columns
-from labeldp.tables.output._output import check_raw
-from labeldp.tables.output._place import URI, Place, manifest_path, manifest_place
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ from labeldp.learn._corrections import heard_by
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
 from labeldp.tables._evidence import ProvenLabels, matched, proven, unknown
+from labeldp.tables._place import Place, manifest_path, workplace
+from labeldp.tables._release import check_raw
 from labeldp.tables._spec import ReleaseSpec, declared_or_infer, law_of
 from labeldp.tables.engines._local import Progress, declared_codec, silent
 from labeldp.tables.formats._parquet import DatasetSource, check_ending, is_parquet, open_table, table_writer
@@ -52,8 +54,6 @@ from labeldp.tables.formats._table import (
     parse_classes,
     row_id_array,
 )
-from labeldp.tables.output._output import check_raw
-from labeldp.tables.output._place import Place, manifest_path, workplace
 
 _FEW_ROWS = 20_000
 _EXPECTED_FITS = 7  # two halves and the whole, each with a linear round and a weighted one, and once more from all rows

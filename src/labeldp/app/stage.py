@@ -16,9 +16,9 @@ from labeldp.custody._staged import stage_name
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.ledger._run_store import RunStore
+from labeldp.tables._release import OUTPUT, kept_name
 from labeldp.tables._spec import ReleasePlan, ReleaseSpec, make_plan
 from labeldp.tables.engines._local import Progress, silent
-from labeldp.tables.output._output import OUTPUT, kept_name
 
 PLAN = "plan.json"
 

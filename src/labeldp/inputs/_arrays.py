@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.tables.output._place import Place
+from labeldp.tables._place import Place
 
 ARRAYS = (".npz", ".npy")
 _ROWS = 1 << 12  # read together

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from labeldp.tables._evidence import read_noisy
+    from labeldp.tables._place import Place
     from labeldp.tables._priors import PriorTable
     from labeldp.tables._spec import ReleaseSpec
-    from labeldp.tables.output._place import Place
 
-_HOME = {"Place": "output._place", "PriorTable": "_priors", "ReleaseSpec": "_spec", "read_noisy": "_evidence"}
+_HOME = {"Place": "_place", "PriorTable": "_priors", "ReleaseSpec": "_spec", "read_noisy": "_evidence"}
 
 __all__ = ["Place", "PriorTable", "ReleaseSpec", "read_noisy"]
 

@@ -17,6 +17,16 @@ from labeldp.evidence._noisy import as_drawn, derived, from_arrow, record_type, 
 from labeldp.laws import Law, law_from_dict
 from labeldp.ledger._ledger import Ledger, as_ledger
 from labeldp.receipt import Receipt
+from labeldp.tables._place import Place, manifest_place
+from labeldp.tables._release import (
+    Manifest,
+    charged_law,
+    embedded_facts,
+    file_digests,
+    holds,
+    read_manifest,
+    released_facts,
+)
 from labeldp.tables.formats._parquet import DatasetSource, open_table
 from labeldp.tables.formats._table import (
     EVIDENCE,
@@ -36,16 +46,6 @@ from labeldp.tables.formats._table import (
     row_ids,
     value_type,
 )
-from labeldp.tables.output._output import (
-    Manifest,
-    charged_law,
-    embedded_facts,
-    file_digests,
-    holds,
-    read_manifest,
-    released_facts,
-)
-from labeldp.tables.output._place import Place, manifest_place
 
 
 @dataclass(frozen=True)

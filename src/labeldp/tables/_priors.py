@@ -33,9 +33,9 @@ from labeldp.laws._exact import quantise
 from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.ledger._repair import ANSWERS
 from labeldp.ledger._run_store import RunStore
+from labeldp.tables._place import Part, Place, Staging, reading, remove
 from labeldp.tables.formats._parquet import ParquetSink
 from labeldp.tables.formats._table import WEIGHTS, Columns, PartsSink, as_binary, plain, row_ids
-from labeldp.tables.output._place import Part, Place, Staging, reading, remove
 
 Floats = NDArray[np.float64]
 

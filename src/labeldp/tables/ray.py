@@ -24,11 +24,11 @@ from labeldp.custody._draw import SecretParts
 from labeldp.errors import InvalidInput, LabelDPError, MissingExtra, ReleaseError
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.ledger._rowset import RowSetBuilder
+from labeldp.tables._place import Place
 from labeldp.tables._release import TableRelease, release_table
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._cluster import ClusterEngine, Handle, Job, Shipment, told_by_workers
 from labeldp.tables.engines._local import Progress, silent
-from labeldp.tables.output._place import Place
 
 if TYPE_CHECKING:
     from ray.data import Dataset

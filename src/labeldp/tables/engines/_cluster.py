@@ -33,7 +33,9 @@ from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.noise._words import id_blocks, one_word
 from labeldp.receipt import Receipt
+from labeldp.tables._place import Part, Place, Staging
 from labeldp.tables._priors import Answers, AnswersFolder, OpenPrior, weights_of, write_answers
+from labeldp.tables._release import OutputFacts, ReleaseFacts, to_json
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._local import Progress, Reader, published, silent
 from labeldp.tables.formats._parquet import WriterSettings, released_sink
@@ -53,8 +55,6 @@ from labeldp.tables.formats._table import (
     parse_classes,
     row_ids,
 )
-from labeldp.tables.output._output import OutputFacts, ReleaseFacts, to_json
-from labeldp.tables.output._place import Part, Place, Staging
 
 _log = logging.getLogger("labeldp")
 MOST_NAMES = 50_000_000

@@ -26,7 +26,9 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import pack
 from labeldp.ledger._ledger import Ledger
+from labeldp.tables._place import Place, Staging
 from labeldp.tables._priors import Answers, AnswersFolder, Floats, OpenPrior, OpenTable, kept_weights, weights_of, write_answers
+from labeldp.tables._release import OutputFacts, ReleaseFacts, check_raw, to_json
 from labeldp.tables._spec import ReleaseSpec, declared_or_infer
 from labeldp.tables.formats._parquet import DatasetSource, ParquetSource, check_layout, check_same_format, row_name, table_name
 from labeldp.tables.formats._table import (
@@ -48,8 +50,6 @@ from labeldp.tables.formats._table import (
     parse_classes,
     row_ids,
 )
-from labeldp.tables.output._output import OutputFacts, ReleaseFacts, check_raw, to_json
-from labeldp.tables.output._place import Place, Staging
 
 GROUP_BATCHES = 4
 """Batches to draw ahead: about a row group, so that the draw goes on while one is written."""

@@ -19,8 +19,8 @@ import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
+from labeldp.tables._place import HashedFile, Place, reading
 from labeldp.tables.formats._table import Batch, Source
-from labeldp.tables.output._place import HashedFile, Place, reading
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 HEADER_LIMIT = 1 << 24

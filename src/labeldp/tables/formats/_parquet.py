@@ -22,9 +22,9 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileType
 
 from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.tables._place import HashedFile, Place, reading
 from labeldp.tables.formats._csv import CsvSource
 from labeldp.tables.formats._table import BATCH_BYTES, Batch, LabelCodec, Readable, Shape, Source, row_number
-from labeldp.tables.output._place import HashedFile, Place, reading
 
 METADATA_KEY = b"labeldp"
 GROUP_BYTES, GROUP_ROWS = 1 << 25, 1 << 20

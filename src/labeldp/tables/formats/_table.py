@@ -22,7 +22,7 @@ from labeldp.custody._encode import MOST_READ_OFF, near_miss, read_off
 from labeldp.errors import InvalidInput
 from labeldp.evidence._noisy import record_type
 from labeldp.laws import Law
-from labeldp.tables.output._place import Part, Place, Staging
+from labeldp.tables._place import Part, Place, Staging
 
 EVIDENCE = "__evidence"
 OWN = "__labeldp"
