@@ -31,7 +31,6 @@ from labeldp.ledger._database import (
     RunRecord,
     Session,
     Spending,
-    apply,
     entry_hash,
     name,
     parts_digest,
@@ -79,7 +78,7 @@ class _Account:
         self._sets = sets
 
     def apply(self, row: Row) -> None:
-        apply(self.said, row)
+        self.said.apply(row)
         self.balance.apply(row)
 
     def exceeded(self, run: RunRecord) -> bool:

@@ -37,10 +37,10 @@ from labeldp.errors import InvalidInput, LedgerError
 from labeldp.receipt import Receipt
 
 VERSION: Final = 2
-"""Of the tables; a ledger of another one is refused."""
+"""Format of the tables; a ledger of another format is refused."""
 
 GENESIS = "0" * 64
-"""What stands for the hash of the entry before the first."""
+"""The first entry has no entry before it; this stands for that entry's hash."""
 
 Row = tuple[int, str, str, str]
 """seq, hash of the entry before, text, hash."""
@@ -98,19 +98,19 @@ class RunRecord:
 
 
 class File(Protocol):
-    """A file with its name, number of rows and SHA-256."""
+    """A file of a result, as `Ledger.intend` takes it."""
 
     @property
     def name(self) -> str:
-        """Without its folder."""
+        """The file's name without its folder."""
 
     @property
     def rows(self) -> int:
-        """Of the table."""
+        """The number of its rows."""
 
     @property
     def sha256(self) -> str:
-        """Hexadecimal."""
+        """The file's SHA-256 in hexadecimal."""
 
 
 @dataclass(frozen=True)
@@ -120,12 +120,12 @@ class Part:
     Attributes
     ----------
     number : int
-        Of the partition, from 0.
+        The part's place among the parts, from 0.
     name : str
-        Of the file, without its folder.
+        The file's name without its folder.
     rows : int
     sha256 : str
-        Of the file.
+        The file's SHA-256 in hexadecimal.
     """
 
     number: int
@@ -142,20 +142,61 @@ def parts_digest(parts: Iterable[Part]) -> str:
 
 @dataclass
 class History:
-    """What the entries of one (dataset, column) say."""
+    """What a sequence of entries adds up to: all of one account, or of one run.
+
+    Attributes
+    ----------
+    budget : Fraction or None
+    runs : dict of str to RunRecord
+        The runs by their ids, in the order of their charges.
+    parts : dict of str to (int, str)
+        For each run with announced parts: how many, and their digest.
+    """
 
     budget: Fraction | None = None
     runs: dict[str, RunRecord] = field(default_factory=dict)
     parts: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """Of each run with announced parts: their count and digest."""
+
+    def apply(self, row: Row) -> None:
+        """Read the next entry; one that lacks facts raises whatever Python raises."""
+        body: dict[str, Any] = json.loads(row[2])
+        if body["kind"] == "budget":
+            self.budget = Fraction(body["budget"])
+            return
+        if body["kind"] == "charge":
+            self.runs[body["run_id"]] = _charged(body, row[3])
+            return
+        run = self.runs[body["run_id"]]  # every other kind follows a charge
+        match body["kind"]:
+            case "parts":
+                self.parts[run.run_id] = (int(body["count"]), str(body["digest"]))
+                changed = replace(run, drawn={**run.drawn, **body.get("drawn", {})})
+            case "settle":
+                changed = replace(run, state="settled", artefact=body["artefact"], settled_at=body["at"])
+            case "abandon":
+                changed = replace(run, state="abandoned", artefact="", settled_at=body["at"])
+            case kind:
+                raise ValueError(kind)
+        self.runs[run.run_id] = changed
 
 
 @dataclass
 class Balance:
     """What a charge needs to know of a (dataset, column), up to entry `seq` with the hash `head`.
 
-    `total` is the sum over all runs, an upper bound of what any row has spent; `everywhere` the sum over those that count for every row,
-    a lower bound.
+    It is kept in the table `accounts`, so that a charge reads only the entries that are new since the last one.
+
+    Attributes
+    ----------
+    budget : Fraction or None
+    unit : str or None
+        The unit of every charge; None before the first.
+    total : Fraction
+        The sum over all runs: an upper bound of what any row has spent.
+    everywhere : Fraction
+        The sum over the runs that count for every row: a lower bound.
+    runs : int
+        How many were charged.
     """
 
     dataset: str
@@ -175,7 +216,7 @@ class Balance:
             if body["kind"] == "budget":
                 self.budget = Fraction(body["budget"])
             elif body["kind"] == "charge":
-                _charged(body, row[3])
+                _charged(body, row[3])  # an entry that no charge could have written must not count as one
                 self.unit, self.runs = body["unit"], self.runs + 1
                 self.total += Fraction(body["epsilon"])
                 self.everywhere += Fraction(body["epsilon"]) if body.get("rows") is None else 0
@@ -186,13 +227,13 @@ class Balance:
         self.seq, self.head = row[0], row[3]
 
     def to_text(self) -> str:
-        """What is kept of it besides its names and where it ends."""
+        """The sums as canonical JSON, for the table's column `facts`."""
         sums = {"budget": None if self.budget is None else str(self.budget), "total": str(self.total), "everywhere": str(self.everywhere)}
         return text({**sums, "unit": self.unit, "runs": self.runs})
 
     @classmethod
     def from_text(cls, dataset: str, column: str, seq: int, head: str, facts: str) -> "Balance":
-        """What `to_text` wrote; anything else is an account that starts again."""
+        """The balance that `to_text` wrote; where it wrote nothing that can be read, one that starts at the first entry."""
         try:
             data: dict[str, Any] = json.loads(facts)
             budget = None if data["budget"] is None else Fraction(data["budget"])
@@ -203,7 +244,7 @@ class Balance:
 
 
 def text(body: Mapping[str, object]) -> str:
-    """The canonical JSON of an entry: what is hashed and stored."""
+    """Write an entry as canonical JSON, which is hashed and stored: equal facts give equal bytes."""
     return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -213,7 +254,7 @@ def entry_hash(previous: str, body: str) -> str:
 
 
 def entry_facts(row: Row) -> dict[str, object]:
-    """An entry for people: its facts, and its hash."""
+    """Read an entry for people: its facts, and its hash."""
     try:
         return {**json.loads(row[2]), "hash": row[3]}
     except (ValueError, TypeError):
@@ -221,12 +262,12 @@ def entry_facts(row: Row) -> dict[str, object]:
 
 
 def now() -> str:
-    """For people to read; order comes from the entry's number, so a clock that goes back does no harm."""
+    """Give the time for people to read; order comes from the entry's number, so a clock that goes back does no harm."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def name(**named: object) -> str:
-    """A name that can be kept and shown."""
+    """Check a name that is kept and shown: control characters in it could forge a line of a log or a terminal."""
     ((what, value),) = named.items()
     if not (isinstance(value, str) and value and value.isprintable()):
         raise InvalidInput(f"Expected {what} as printable text, got {what}={_validate.shown(value)}. Give it a name.")
@@ -234,7 +275,7 @@ def name(**named: object) -> str:
 
 
 def run_id_of(value: object) -> str:
-    """A run id, checked."""
+    """Check a run id; it names a folder, so nothing else may pass for one."""
     if not (isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value)):
         raise InvalidInput(
             f"Expected a run id of 32 hexadecimal digits, got {_validate.shown(value)}. `labeldp ledger history` lists them."
@@ -243,11 +284,11 @@ def run_id_of(value: object) -> str:
 
 
 def history_of(rows: Iterable[Row]) -> History:
-    """Read the entries of one (dataset, column), in order."""
+    """Read entries in order; LedgerError where one cannot be read."""
     account = History()
     for row in rows:
         try:
-            apply(account, row)
+            account.apply(row)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise _unreadable(row) from None
     return account
@@ -257,28 +298,8 @@ def _unreadable(row: Row) -> LedgerError:
     return LedgerError(f"Expected entry {row[0]} of the ledger to be intact, got one that cannot be read. Run `verify`.")
 
 
-def apply(account: History, row: Row) -> None:
-    """Read the next entry."""
-    body: dict[str, Any] = json.loads(row[2])
-    match body["kind"]:
-        case "budget":
-            account.budget = Fraction(body["budget"])
-        case "charge":
-            account.runs[body["run_id"]] = _charged(body, row[3])
-        case "parts":
-            run = account.runs[body["run_id"]]
-            account.parts[run.run_id] = (int(body["count"]), str(body["digest"]))
-            account.runs[run.run_id] = replace(run, drawn={**run.drawn, **body.get("drawn", {})})
-        case "settle":
-            _close(account, body, "settled", body["artefact"])
-        case "abandon":
-            _close(account, body, "abandoned", "")
-        case kind:
-            raise ValueError(kind)
-
-
 def charged(row: Row) -> RunRecord:
-    """The run of a charge's entry."""
+    """Read the run of a charge's entry."""
     return _charged(json.loads(row[2]), row[3])
 
 
@@ -301,20 +322,19 @@ def _charged(body: Mapping[str, Any], head: str) -> RunRecord:
     )
 
 
-def _close(account: History, body: Mapping[str, Any], state: State, artefact: str) -> None:
-    run = account.runs[body["run_id"]]
-    account.runs[run.run_id] = RunRecord(**{**vars(run), "state": state, "artefact": artefact, "settled_at": body["at"]})
-
-
 # What a charge says ----------------------------------------------------------------------------------------------------------------
-# What is charged: JSON data, an object whose "event" names the kind, with one member for each field. Compatibility promise: what one
-# release writes, every later release reads with the same meaning; later releases may add kinds and fields. An unknown kind or field is
-# refused, never skipped, so that an old reader cannot report too small a cost.
+
+# A charge says what will be done as an event: an object whose "event" names the kind, with one member for each field. Compatibility
+# promise: what one release writes, every later release reads with the same meaning; later releases may add kinds and fields. An unknown
+# kind or field is refused, never skipped, so that an old reader cannot report too small a cost.
+
+ROW: Final = "row"
+"""What is protected where no unit is named; so no unit's column may be called that."""
 
 
 @dataclass(frozen=True)
 class Spending:
-    """What one run spends, as a charge's entry keeps it.
+    """What one run spends, as the entry of its charge keeps it.
 
     Parameters
     ----------
@@ -347,13 +367,14 @@ class Spending:
     repeatable: bool = True
 
     def body(self) -> dict[str, object]:
-        """The entry's facts, each accepted only if it is good."""
+        """Check each fact, and give them as an entry has them."""
         return {
             "kind": "charge",
             "dataset": name(dataset=self.dataset),
             "column": name(column=self.column),
             "unit": name(unit=self.unit),
             "max_rows_per_unit": _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1),
+            # as decimal text: what is added up later is exactly what people read here
             "epsilon": repr(_validate.epsilon(self.epsilon)),
             "delta": repr(_validate.fraction(delta=self.delta, zero=True)),
             "event": _checked_event(self.event, float(self.epsilon), float(self.delta), self.unit),
@@ -364,6 +385,7 @@ class Spending:
 
 
 def _checked_event(event: Mapping[str, object], epsilon: float, delta: float, unit: str) -> dict[str, object]:
+    """Refuse an event that costs more than is charged, or is about another unit: the sums would count too little."""
     known = event_of(event)
     if not (known.epsilon <= epsilon and known.delta <= delta and known.unit == unit):
         raise InvalidInput(
@@ -376,16 +398,12 @@ def _checked_event(event: Mapping[str, object], epsilon: float, delta: float, un
         raise InvalidInput("Expected an event of JSON data with finite numbers, got other types. Pass event.to_dict().") from None
 
 
-ROW = "row"
-"""What is protected where no unit is named; so no unit's column may be called that."""
-
-
 class _Single:
-    """One mechanism at work on some rows' labels; its first field says which."""
+    """One mechanism that reads some rows' labels once; its first field says which mechanism."""
 
     kind: ClassVar[str]
     what: ClassVar[str]
-    """Name of the first field."""
+    """The name of the first field."""
 
     epsilon: float
     delta: float
@@ -404,7 +422,7 @@ class _Single:
         object.__setattr__(self, "max_rows_per_unit", _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1))
 
     def to_dict(self) -> dict[str, object]:
-        """The event as JSON-ready data."""
+        """Write the event as JSON-ready data."""
         names = (self.what, "epsilon", "delta", "unit", "max_rows_per_unit")
         return {"event": self.kind} | {name: getattr(self, name) for name in names} | {self.what: dict(getattr(self, self.what))}
 
@@ -465,7 +483,7 @@ Event = LabelDraw | AggregateDraw
 
 
 def event_of(data: object) -> Event:
-    """The event that `to_dict` wrote; an unknown kind or field is refused and named."""
+    """Read the event that `to_dict` wrote; an unknown kind or field is refused and named."""
     if not isinstance(data, Mapping):
         raise InvalidInput(f"Expected an event as a mapping, got {type(data).__name__}. Pass event.to_dict().")
     kind, facts = data.get("event"), {name: value for name, value in data.items() if name != "event"}
@@ -482,9 +500,9 @@ _KINDS: dict[str, Callable[..., Event]] = {cls.kind: cls for cls in (LabelDraw, 
 
 
 def per_row_epsilon(epsilon: float, max_rows_per_unit: int) -> float:
-    """Each row's epsilon if a unit of `max_rows_per_unit` rows may spend `epsilon`: rounded down, so that the rows never exceed it."""
+    """Divide a unit's epsilon among its rows, at most `max_rows_per_unit`: rounded down, so that the rows together never exceed it."""
     total, rows = _validate.epsilon(epsilon), _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
-    # as a float and as a decimal: whichever is smaller
+    # laws compute with the float and the ledger adds the decimal; the share must keep to both, so the smaller one is divided
     share = float_down(min(Fraction(total), exact(total)) / rows, binary=True)
     return _validate.positive(per_row_epsilon=share, fix="The budget is too small to divide; lower max_rows_per_unit.")
 
@@ -493,52 +511,52 @@ def per_row_epsilon(epsilon: float, max_rows_per_unit: int) -> float:
 
 
 class Session(ABC):
-    """An open transaction on a ledger's database."""
+    """An open transaction on a ledger's database: what is asked of it, the same for every kind of database."""
 
     prefix = ""
-    """Of the tables' names."""
+    """What every table's name begins with."""
     each = ""
-    """The SQL table with the column `value` of the texts in a JSON list, the parameter :texts."""
+    """SQL for a table with the column `value`: the texts in the JSON list that the parameter :texts holds."""
 
     @abstractmethod
     def query(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
-        """Run a statement with :named values; its rows, if it has any."""
+        """Run a statement with :named values, and return its rows, if it has any."""
 
     @abstractmethod
     def fact(self, name: str) -> str:
-        """The SQL expression for a fact in an entry's text, of the form that the index has."""
+        """Give the SQL expression for a fact in an entry's text, in the very form that the index has: else no index is used."""
 
     # Entries ------------------------------------------------------------------------------------------------------------------------
 
     def rows(self, dataset: str | None = None, column: str | None = None, after: int = 0) -> list[Row]:
-        """The entries behind entry `after`, in order: of a data set, a column or both; for neither all of them, the opening one too."""
+        """Read the entries behind entry `after`, in order: of a data set, a column or both; for neither all, the opening one too."""
         given = {name: value for name, value in (("dataset", dataset), ("column", column)) if value is not None}
         where = "".join(f" AND {self.fact(name)} = :{name}" for name in given)
         return self._entries(f"seq > :after{where} ORDER BY seq", after=after, **given)
 
     def history(self, dataset: str | None = None, column: str | None = None) -> History:
-        """What the entries of a data set, a column or both say; for neither all of them."""
-        # the opening entry is of no account, and is left out where all are read
+        """Add up the entries of a data set, a column or both; for neither all of them."""
+        # the opening entry is of no account: it is skipped where all are read, and nowhere else, so that no charge can take its place
         return history_of(self.rows(dataset, column, after=int(dataset is None and column is None)))
 
     def run(self, run_id: str) -> History:
-        """What the entries of one run say."""
+        """Add up the entries of one run."""
         return history_of(self._entries(f"{self.fact('run_id')} = :run_id ORDER BY seq", run_id=run_id))
 
     def request_runs(self, dataset: str, column: str, identity: str) -> list[str]:
-        """The runs that were charged for one request, in the order of their charges."""
+        """List the runs that were charged for one request, in the order of their charges."""
         where = " AND ".join(f"{self.fact(name)} = :{name}" for name in ("dataset", "column", "identity"))
         rows = self._entries(f"{where} ORDER BY seq", dataset=dataset, column=column, identity=identity)
         return [str(entry_facts(row).get("run_id", "")) for row in rows]
 
     def unknown(self, run_ids: Sequence[str]) -> list[str]:
-        """Which of these runs no entry is about."""
+        """List those of these runs that no entry is about."""
         known = f"SELECT 1 FROM {{entries}} WHERE {self.fact('run_id')} = value"
         found = self._run(f"SELECT value FROM {self.each} WHERE NOT EXISTS ({known})", texts=json.dumps(list(run_ids)))
         return [str(row[0]) for row in found]
 
     def last(self) -> Row | None:
-        """The last entry, or None in an empty ledger."""
+        """Read the last entry; None in an empty ledger."""
         return next(iter(self._entries("seq = (SELECT MAX(seq) FROM {entries})")), None)
 
     def append(self, body: Mapping[str, object]) -> Row:
@@ -554,7 +572,7 @@ class Session(ABC):
         return new
 
     def extend(self, balance: Balance, *bodies: Mapping[str, object]) -> list[Row]:
-        """Add entries of one account, and write down what it stands at after them."""
+        """Add entries of one account, and keep its balance after them, in the same transaction."""
         added = [self.append(body) for body in bodies]
         for row in added:
             balance.apply(row)
@@ -565,23 +583,24 @@ class Session(ABC):
         found = self._run(f"SELECT seq, previous, body, hash FROM {{entries}} WHERE {where}", **values)
         return [(int(seq), previous, body, head) for seq, previous, body, head in found]
 
-    # What accounts stand at ---------------------------------------------------------------------------------------------------------
+    # Balances -----------------------------------------------------------------------------------------------------------------------
 
     def balance(self, dataset: str, column: str) -> Balance:
-        """What the entries of a (dataset, column) add up to: from where it was last written down, or else from the start."""
+        """Add up the entries of an account: from the balance that was kept last, or else from the start."""
         where = "dataset = :dataset AND label = :label"
         found = self._run(f"SELECT dataset, label, seq, head, facts FROM {{accounts}} WHERE {where}", dataset=dataset, label=column)
         kept = Balance.from_text(*found[0]) if found else Balance(dataset, column)
         where = " AND ".join(f"{self.fact(name)} = :{name}" for name in ("dataset", "column"))
         ends_at = self._entries(f"seq = :seq AND {where}", seq=kept.seq, dataset=dataset, column=column) if kept.seq else []
-        if not ends_at or ends_at[0][3] != kept.head:  # it ends at no entry of this account: it was forged, or the ledger set back
+        # a kept balance is no evidence: where it ends at no entry of this account, it was forged or the ledger set back, and is not used
+        if not ends_at or ends_at[0][3] != kept.head:
             kept = Balance(dataset, column)
         for row in self.rows(dataset, column, after=kept.seq):
             kept.apply(row)
         return kept
 
     def keep(self, balance: Balance) -> None:
-        """Write down what an account stands at."""
+        """Keep an account's balance in place of the earlier one."""
         self._run(
             "INSERT INTO {accounts} (dataset, label, seq, head, facts) VALUES (:dataset, :label, :seq, :head, :facts) "
             "ON CONFLICT (dataset, label) DO UPDATE SET seq = excluded.seq, head = excluded.head, facts = excluded.facts",
@@ -593,20 +612,20 @@ class Session(ABC):
         )
 
     def balances(self) -> list[Balance]:
-        """All that is written down."""
+        """Read every kept balance, as it was kept."""
         found = self._run("SELECT dataset, label, seq, head, facts FROM {accounts}")
         return [Balance.from_text(*row) for row in found]
 
     # Parts --------------------------------------------------------------------------------------------------------------------------
 
     def parts(self, run_id: str | None = None) -> list[tuple[str, Part]]:
-        """(run id, part) of one run, or of all, by number."""
+        """Read (run id, part) of one run, or of all runs, in the order of the parts."""
         where, values = ("", {}) if run_id is None else (" WHERE run_id = :run_id", {"run_id": run_id})
         found = self._run(f"SELECT run_id, number, name, n_rows, sha256 FROM {{parts}}{where} ORDER BY run_id, number", **values)
         return [(row[0], Part(*row[1:])) for row in found]
 
     def replace_parts(self, run_id: str, parts: Iterable[Part]) -> None:
-        """Keep these parts of a run and no others."""
+        """Keep these parts of a run in place of all earlier ones."""
         self._run("DELETE FROM {parts} WHERE run_id = :run_id", run_id=run_id)
         for part in parts:
             self._run(
@@ -624,20 +643,20 @@ class Session(ABC):
 
 
 class Store(Protocol):
-    """Where a ledger's database is, and how it is opened."""
+    """A database of some kind, where a ledger is or will be; it holds no connection."""
 
     def exists(self) -> bool:
-        """Whether there is a ledger; one that cannot be reached is an error."""
+        """Tell whether there is a ledger; a place that cannot be reached is an error, never an absent ledger."""
 
     def reading(self) -> AbstractContextManager[Session | None]:
-        """One consistent view; None where there is no ledger."""
+        """Open one consistent view; None where there is no ledger."""
 
     def writing(self) -> AbstractContextManager[Session]:
-        """The only writer; a missing ledger is made, with its opening entry."""
+        """Be the only writer; a missing ledger is made, with its opening entry. What was written is on disk when the block ends."""
 
 
 def opening() -> dict[str, object]:
-    """The first entry of a new ledger, which tells it from every other one."""
+    """Make the first entry of a new ledger; a random name in it tells this ledger's chain from every other one."""
     return {"kind": "open", "ledger": os.urandom(16).hex(), "format": VERSION}
 
 
@@ -659,16 +678,18 @@ CREATE TABLE {prefix}accounts (
     PRIMARY KEY (dataset, label)
 );
 """
-"""The tables besides the entries, which follow from them."""
+"""The tables besides the entries. Both follow from the entries, so `verify` can check them, and changing them gains nothing."""
 
 
 # The ledger in a file --------------------------------------------------------------------------------------------------------------
 
+# SQLite in WAL mode with synchronous=FULL: a transaction is on disk when it returns, and survives power loss. BEGIN IMMEDIATE lets one
+# writer in at a time, across processes. Both need the locks and the shared memory of one machine, so network file systems are refused.
 
-_APPLICATION = 0x6C44502F  # marks the file as ours among SQLite files
-_WAIT_SECONDS = 120
+_APPLICATION: Final = 0x6C44502F  # marks the file as ours among SQLite files
+_WAIT_SECONDS: Final = 120  # for other writers: each holds the lock for some milliseconds
 
-_ENTRIES = """
+_ENTRIES: Final = """
 CREATE TABLE entries (
     seq INTEGER PRIMARY KEY,
     previous TEXT NOT NULL,
@@ -678,7 +699,7 @@ CREATE TABLE entries (
 CREATE INDEX entries_account ON entries (json_extract(body, '$.dataset'), json_extract(body, '$.column'));
 CREATE INDEX entries_run ON entries (json_extract(body, '$.run_id'));
 """
-# the indexes look into the text that is hashed, so that there is no second copy of a fact that could be changed unseen
+# The indexes look into the text that is hashed: a column of its own would be a second copy of a fact, which could be changed unseen.
 
 
 class SqliteSession(Session):
@@ -690,11 +711,11 @@ class SqliteSession(Session):
         self.connection = connection
 
     def query(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
-        """Run a statement."""
+        """Run a statement, and return its rows."""
         return self.connection.execute(statement, values).fetchall()
 
     def fact(self, name: str) -> str:
-        """A fact in an entry's text."""
+        """Give the SQL expression for a fact in an entry's text."""
         return f"json_extract(body, '$.{name}')"
 
 
@@ -705,13 +726,13 @@ class SqliteStore:
     path: Path
 
     def exists(self) -> bool:
-        """Whether there is such a file; a folder that cannot be looked into is an error, not an absent ledger."""
+        """Tell whether there is such a file; a folder that cannot be looked into is an error, not an absent ledger."""
         with _errors(self.path):
             return self.path.exists()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Session | None]:
-        """A connection to the ledger, in one consistent read."""
+        """Open the file in one consistent read; None where there is none."""
         with _errors(self.path):
             if not self.path.exists():
                 yield None
@@ -722,17 +743,17 @@ class SqliteStore:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Session]:
-        """A connection that holds the only write lock."""
+        """Open the file with the only write lock; it is made where there is none."""
         first = opening()  # before any lock: entropy may have to be waited for
         with _errors(self.path):
             check_local(self.path)
             if not self.path.exists():
                 _create(self.path, first)
             with contextlib.closing(_connect(self.path)) as connection:
-                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("BEGIN IMMEDIATE")  # the lock from the start: what is read here is still true when it is written
                 try:
                     yield SqliteSession(connection)
-                except BaseException:
+                except BaseException:  # an interrupt too: a charge is there whole or not at all
                     connection.execute("ROLLBACK")
                     raise
                 connection.execute("COMMIT")
@@ -740,6 +761,7 @@ class SqliteStore:
 
 @contextlib.contextmanager
 def _errors(path: Path) -> Iterator[None]:
+    """Turn what SQLite or the system refused into an error of the ledger; a transaction that it interrupts is rolled back."""
     try:
         yield
     except sqlite3.Error as error:
@@ -749,8 +771,10 @@ def _errors(path: Path) -> Iterator[None]:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
+    # SQLite takes an empty file for a new database: a ledger that was truncated would start again at nothing spent
     if path.is_file() and path.stat().st_size == 0:
         raise LedgerError(f"Expected a labeldp ledger, got the empty file {path}: its history is gone. Restore it, or choose another path.")
+    # mode=rw: SQLite must never make a file here, which would be a ledger without its history
     connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=_WAIT_SECONDS)
     try:
         connection.execute("PRAGMA synchronous = FULL")
@@ -784,16 +808,15 @@ def _create(path: Path, opening: Mapping[str, object]) -> None:
             head = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {VERSION};"
             connection.executescript(f"{head} BEGIN; {_ENTRIES} {DERIVED.format(prefix='')} COMMIT;")
             SqliteSession(connection).append(opening)
-        with contextlib.suppress(FileExistsError):
+        with contextlib.suppress(FileExistsError):  # another process was first: its file stands, where a rename would replace it
             os.link(part, path)
-        sync(path.parent)
+        sync(path.parent)  # else power loss could take the name away, and with it all charges
     finally:
         for name in (part, *(part.with_name(part.name + end) for end in ("-wal", "-shm"))):
             name.unlink(missing_ok=True)
 
 
 # Where a ledger lies ---------------------------------------------------------------------------------------------------------------
-
 
 _NETWORK: Final = re.compile(
     "nfs4?|cifs|smb3|smbfs|ncpfs|afs|auristorfs|ceph|glusterfs|lustre|gpfs|beegfs|orangefs|pvfs2|ocfs2|gfs2|coda|davfs|"
@@ -845,7 +868,7 @@ class LedgerUrl:
 
 
 def location_of(given: object) -> Path | LedgerUrl:
-    """The place that a text or path names."""
+    """Read the place of a ledger from a path, or from the text of a path or URL."""
     if isinstance(given, LedgerUrl):
         return given
     if isinstance(given, str) and _URL.match(given):
@@ -858,11 +881,11 @@ def location_of(given: object) -> Path | LedgerUrl:
     if re.match(r"[a-z][a-z0-9+]+://", text):
         raise InvalidInput("Expected location as a path or the URL of a PostgreSQL database, got another URL. Use one of these.")
     path = Path(text).expanduser().absolute()
-    return path.resolve() if path.is_symlink() else path  # else its runs would be looked for beside the link
+    return path.resolve() if path.is_symlink() else path  # one ledger by two names has one folder of runs, and one lock
 
 
 def runs_folder(location: Path | LedgerUrl) -> Path:
-    """The private folder of a ledger's runs: beside a file; for a database one of its own in LABELDP_RUNS or the user's data folder."""
+    """Name the private folder of a ledger's runs: beside a file; for a database in LABELDP_RUNS or the user's data folder."""
     if isinstance(location, Path):
         return location.with_name(f"{location.name}.runs")
     chosen = os.environ.get("LABELDP_RUNS")
@@ -881,6 +904,7 @@ def check_local(path: Path) -> None:
 
 
 def _existing(folder: Path) -> str:
+    """The nearest folder that is there already, without symbolic links: a mount is found by its true path."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return os.path.realpath(folder)
@@ -896,7 +920,7 @@ def _kind_at(folder: str) -> str | None:
 
 
 def network_kind(folder: str, mountinfo: Iterable[str]) -> str | None:
-    """The network file system that holds a folder, or None.
+    """Find the network file system that holds a folder; None where it lies on a disk of this machine.
 
     Parameters
     ----------
@@ -911,6 +935,7 @@ def network_kind(folder: str, mountinfo: Iterable[str]) -> str | None:
         fields = left.split()
         if len(fields) < 5 or not right.split():
             continue
+        # the deepest mount above the folder holds it; spaces and the like are written as octal codes
         point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])
         if len(point) >= best and (folder == point or folder.startswith(point.rstrip("/") + "/")):
             best, found = len(point), right.split()[0]
