@@ -182,7 +182,7 @@ class Overlap(StrEnum):
 
 
 class Engine(StrEnum):
-    """What runs a release."""
+    """Engine that runs the release."""
 
     local = "local"
     spark = "spark"
@@ -234,24 +234,24 @@ LedgerPath = Annotated[
 Budget = Annotated[float | None, typer.Option(help="Total budget of this (dataset, column), if it has none yet.")]
 Key = Annotated[
     str | None,
-    typer.Option(
-        "--key", help="Where the release secret is: file:PATH, env:NAME or hook:package.module:function. Default: what LABELDP_KEY says."
-    ),
+    typer.Option("--key", help="Place of the release secret: file:PATH, env:NAME or hook:package.module:function. Default: LABELDP_KEY."),
 ]
 Label = Annotated[str, typer.Option(help="The private column.")]
 DatasetName = Annotated[str, typer.Option(help="Name in the ledger.")]
 Dataset = Annotated[str | None, typer.Option(help="Name in the ledger. Default: the input file's name without its ending.")]
-Table = Annotated[str, typer.Argument(metavar="IN", help="Parquet or CSV; or a folder or pattern of Parquet files; s3:// too.")]
+Table = Annotated[str, typer.Argument(metavar="IN", help="Parquet or CSV file; or a folder or pattern of Parquet files; also s3://.")]
 RowOrder = Annotated[Order, typer.Option(help="keep: you state that order and layout are public.")]
 InferClasses = Annotated[
     bool,
-    typer.Option("--infer-classes", help="Read the classes off the private labels instead: which classes occur is then not protected."),
+    typer.Option("--infer-classes", help="Infer the classes from the private labels: which classes occur is then not protected."),
 ]
-Redraw = Annotated[bool, typer.Option("--redraw", help="Draw again what was released before; charged again.")]
-ImagesFolder = Annotated[Path | None, typer.Option("--images", help="Folder of the files that the column names. Default: the table's.")]
-Device = Annotated[str, typer.Option("--device", help="For a net: cpu, cuda, cuda:1 or auto.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Refuse whatever would only be warned about, such as --infer-classes.")]
-Trust = Annotated[list[str] | None, typer.Option("--trust", help="Type in the model's file to build although it is unknown.")]
+Redraw = Annotated[bool, typer.Option("--redraw", help="Draw again what was released before, for another charge.")]
+ImagesFolder = Annotated[Path | None, typer.Option("--images", help="Folder of the image files. Default: the table's folder.")]
+Device = Annotated[str, typer.Option("--device", help="Device of a net: cpu, cuda, cuda:1 or auto.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse what would otherwise give a warning, such as --infer-classes.")]
+Trust = Annotated[
+    list[str] | None, typer.Option("--trust", help="Type in the model's file that you trust although labeldp does not know it.")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,10 +281,10 @@ class SecretOptions(LedgerOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassOptions:
-    """Which values a label can have."""
+    """Classes of the label."""
 
-    classes: Annotated[str | None, typer.Option(help="The values that a label can have: A,B,C. Required for raw labels.")] = None
-    classes_file: Annotated[Path | None, typer.Option(help="The same in a file, one a line.")] = None
+    classes: Annotated[str | None, typer.Option(help="Values that a label can have: A,B,C. Required for raw labels.")] = None
+    classes_file: Annotated[Path | None, typer.Option(help="Values that a label can have, in a file, one a line.")] = None
 
     def listed(self, *, null_class: bool = False, infer: bool = False) -> Sequence[object] | None:
         """Return the declared classes, or "infer"; None if neither is given."""
@@ -318,7 +318,7 @@ class ColumnOptions(ClassOptions):
     """The columns of the label, of ids and of the unit."""
 
     label: Label
-    null_class: Annotated[bool, typer.Option("--null-class", help="A missing label is a class of its own, after the others.")] = False
+    null_class: Annotated[bool, typer.Option("--null-class", help="Make missing labels a class of their own, after the others.")] = False
     id: Annotated[list[str] | None, typer.Option("--id", help="Column that names a row; repeat it for several.")] = None
     unit: Annotated[str | None, typer.Option(help="Column that names the person; epsilon covers all their rows.")] = None
     max_rows_per_unit: Annotated[int, typer.Option("--max-rows-per-unit", help="Rows of one person that are used.")] = 1
@@ -326,17 +326,23 @@ class ColumnOptions(ClassOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PriorOptions:
-    """Public weights of the classes: columns, a table to look them up in, or a model to ask."""
+    """Prior: public weights of the classes, from columns, a table or a model."""
 
     prior: Annotated[str | None, typer.Option("--prior", help="Public columns with a weight for each class: A,B,C.")] = None
-    prior_table: Annotated[str | None, typer.Option("--prior-table", help="Parquet or CSV to look the weights of each class up in.")] = None
-    prior_key: Annotated[str | None, typer.Option("--prior-key", help="Columns of both tables to look up by: COL[,COL].")] = None
+    prior_table: Annotated[
+        str | None, typer.Option("--prior-table", help="Parquet or CSV table with the weights of each class by key.")
+    ] = None
+    prior_key: Annotated[str | None, typer.Option("--prior-key", help="Key columns of both tables: COL[,COL].")] = None
     prior_model: Annotated[
-        str | None, typer.Option("--prior-model", help="Model to ask: a folder of labeldp train, .skops, .pt2, or a state_dict of torch.")
+        str | None,
+        typer.Option(
+            "--prior-model", help="Model that predicts the weights: a folder of labeldp train, .skops, .pt2, or a state_dict of torch."
+        ),
     ] = None
     prior_features: Annotated[str | None, typer.Option("--prior-features", help="Numeric columns that the model takes: A,B.")] = None
     prior_factory: Annotated[
-        str | None, typer.Option("--prior-factory", help="package.module:function that makes the torch module of a state_dict. It is run.")
+        str | None,
+        typer.Option("--prior-factory", help="package.module:function that makes the torch module of a state_dict. Its code is run."),
     ] = None
     trust: Trust = None
 
@@ -350,7 +356,7 @@ class PriorOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """What runs a release."""
+    """Engine that runs the release."""
 
     engine: Annotated[Engine, typer.Option(help="spark and ray take Parquet, need --id and --classes, and write a folder.")] = Engine.local
     master: Annotated[str | None, typer.Option(help="Spark's master or Ray's address. Default: all cores of this machine.")] = None

@@ -8,7 +8,7 @@ import typer
 
 from labeldp.cli._common import CHECK_FAILED, Commands, DatasetName, Json, Label, LedgerPath, answer, usage
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, help="What was spent: history, budgets, and whether the record is whole.")
+app = typer.Typer(cls=Commands, no_args_is_help=True, help="Show and check what was spent: history, budgets, integrity.")
 
 
 @app.command("where")
@@ -32,8 +32,8 @@ def ledger_history(ledger: LedgerPath = None, as_json: Json = False) -> None:
 
 @app.command("spent")
 def ledger_spent(
-    dataset: Annotated[str | None, typer.Option(help="Of this one alone.")] = None,
-    label: Annotated[str | None, typer.Option(help="Of this column alone.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Only this data set.")] = None,
+    label: Annotated[str | None, typer.Option(help="Only this column.")] = None,
     ledger: LedgerPath = None,
     as_json: Json = False,
 ) -> None:
@@ -83,7 +83,7 @@ def ledger_set_budget(
 @app.command("abandon")
 def ledger_abandon(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run that was charged and has not settled.")],
-    reason: Annotated[str, typer.Option(help="Why; it stays in the history.")] = "given up on the command line",
+    reason: Annotated[str, typer.Option(help="Reason, kept in the history.")] = "given up on the command line",
     ledger: LedgerPath = None,
     as_json: Json = False,
 ) -> None:
@@ -96,9 +96,9 @@ def ledger_abandon(
 
 @app.command("adopt")
 def ledger_adopt(
-    dataset: Annotated[str | None, typer.Option(help="Of runs whose folders say nothing; with --label and --epsilon.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Data set of runs whose folders record none; with --label and --epsilon.")] = None,
     label: Annotated[str | None, typer.Option(help="Their label column.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="What each of them has spent, on every row.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Epsilon that each of them has spent, on every row.")] = None,
     ledger: LedgerPath = None,
     as_json: Json = False,
 ) -> None:
@@ -116,7 +116,9 @@ def ledger_verify(
         list[Path] | None,
         typer.Argument(help="Manifests, beside their tables, to compare with the ledger."),
     ] = None,
-    anchor: Annotated[list[Path] | None, typer.Option(help="File of labeldp ledger anchor; its heads must be in the history.")] = None,
+    anchor: Annotated[
+        list[Path] | None, typer.Option(help="File that labeldp ledger anchor wrote; its heads must be in the history.")
+    ] = None,
     ledger: LedgerPath = None,
     as_json: Json = False,
 ) -> None:
@@ -146,7 +148,7 @@ def ledger_anchor(
 @app.command("repair")
 def ledger_repair(
     yes: Annotated[bool, typer.Option("--yes", help="Remove what is listed.")] = False,
-    older_than: Annotated[float, typer.Option(help="Minutes that nothing has changed in what a living process may still need.")] = 60,
+    older_than: Annotated[float, typer.Option(help="Minutes without a change, after which files count as left behind.")] = 60,
     ledger: LedgerPath = None,
     as_json: Json = False,
 ) -> None:
@@ -177,7 +179,9 @@ def key_create(
 def key_destroy(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="File that labeldp key create wrote.")],
     ledger: LedgerPath = None,
-    force: Annotated[bool, typer.Option("--force", help="Even if charged runs need it: they can never be finished.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Destroy it even if charged runs need it; they can then never be finished.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Overwrite and remove a release secret, unless a charged run still needs it."""

@@ -48,7 +48,7 @@ app = typer.Typer(cls=Commands)
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseOptions(ColumnOptions):
-    """What to release, at what cost, by which law."""
+    """Columns, cost and law of the release."""
 
     epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit.")]
     infer_classes: InferClasses = False
@@ -58,7 +58,9 @@ class ReleaseOptions(ColumnOptions):
     ] = None
     order: RowOrder = Order.shuffle
     dataset: Dataset = None
-    overlap: Annotated[Overlap, typer.Option(help="refuse: no row of an earlier release of this column again.")] = Overlap.charge
+    overlap: Annotated[Overlap, typer.Option(help="refuse: fail if an earlier release of this column covers one of the rows.")] = (
+        Overlap.charge
+    )
     strict: Strict = False
 
     def spec(self, prior: PriorOptions) -> Any:
@@ -73,7 +75,7 @@ class ReleaseOptions(ColumnOptions):
 @grouped
 def release(
     source: Table,
-    out: Annotated[str, typer.Option(help="Output, of the same format (of many files a folder); a manifest is written beside it.")],
+    out: Annotated[str, typer.Option(help="Output of the same format (for many files a folder); a manifest is written beside it.")],
     asked: ReleaseOptions,
     prior: PriorOptions,
     engine: EngineOptions,
@@ -104,18 +106,18 @@ def release(
 
 @dataclass(frozen=True, kw_only=True)
 class AggregateOptions(ClassOptions):
-    """What to ask of which columns, and at what cost."""
+    """Query, columns and cost."""
 
     label: Label
-    group: Annotated[str, typer.Option(help="Public column that says which group a row is in.")]
+    group: Annotated[str, typer.Option(help="Public column with the group of each row.")]
     epsilon: Annotated[float, typer.Option(help="Total budget of one row.")]
     infer_classes: InferClasses = False
     query: Annotated[QueryName, typer.Option(help="Noisy counts of every class, or the most frequent class alone.")] = QueryName.histogram
     mechanism: Annotated[
         str | None,
-        typer.Option(help="laplace (default) or gaussian; of a vote auto (default), permute-and-flip, exponential or gaussian."),
+        typer.Option(help="laplace (default) or gaussian; for a vote auto (default), permute-and-flip, exponential or gaussian."),
     ] = None
-    delta: Annotated[float, typer.Option(help="For gaussian noise; 0 is pure.")] = 0.0
+    delta: Annotated[float, typer.Option(help="Delta of gaussian noise; 0 is pure.")] = 0.0
     dataset: Dataset = None
 
     def spec(self) -> Any:
@@ -129,7 +131,7 @@ class AggregateOptions(ClassOptions):
 @grouped
 def aggregate(
     source: Table,
-    out: Annotated[Path, typer.Option(help="New Parquet or CSV file, a row a group.")],
+    out: Annotated[Path, typer.Option(help="New Parquet or CSV file with a row for each group.")],
     asked: AggregateOptions,
     ledger: LedgerOptions,
     redraw: Redraw = False,
@@ -160,16 +162,18 @@ PlanFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the p
 
 @dataclass(frozen=True, kw_only=True)
 class StageOptions(ColumnOptions):
-    """What will be released in stages, and how."""
+    """Columns, cost and stages."""
 
     epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit, over all stages.")]
     id: Annotated[list[str], typer.Option("--id", help="Column that names a row; repeat it for several.")]
     dataset: DatasetName
     parts: Annotated[str, typer.Option(help="Share of the rows in each stage: F,F[,F...], sum 1.")]
-    law: Annotated[str, typer.Option("--law", help=f"Of each stage: {LAW_NAMES}.", callback=law_of_text)] = "auto"
+    law: Annotated[str, typer.Option("--law", help=f"Law of each stage: {LAW_NAMES}.", callback=law_of_text)] = "auto"
     first_law: Annotated[
         str | None,
-        typer.Option("--first-law", help="Of the first stage, for example subset or rr. Default: what fits --law.", callback=law_of_text),
+        typer.Option(
+            "--first-law", help="Law of the first stage, for example subset or rr. Default: one that fits --law.", callback=law_of_text
+        ),
     ] = None
     order: RowOrder = Order.shuffle
 
@@ -188,7 +192,7 @@ class PlanOptions:
     """The ledger of the plan, and the release secret."""
 
     law: Annotated[
-        str | None, typer.Option("--law", help="Where the plan names a law of your own: its package.module:Class.", callback=law_of_text)
+        str | None, typer.Option("--law", help="package.module:Class, if the plan names a law of your own.", callback=law_of_text)
     ] = None
     ledger: Annotated[
         str | None, typer.Option("--ledger", help="The ledger that the plan was made with; the plan does not choose it. Default: your own.")
@@ -226,7 +230,7 @@ def stage_plan(folder: PlanFolder, asked: StageOptions, ledger: SecretOptions, a
 def stage_release(
     folder: PlanFolder,
     source: Annotated[str, typer.Argument(metavar="IN", help="The whole table, as for labeldp release; the same in every stage.")],
-    stage: Annotated[int, typer.Option(help="Which one, from 1; in order.")],
+    stage: Annotated[int, typer.Option(help="Number of the stage, from 1; stages come in order.")],
     out: Annotated[str, typer.Option(help="Output: the rows of this stage alone.")],
     prior: PriorOptions,
     engine: EngineOptions,

@@ -42,7 +42,7 @@ app = typer.Typer(cls=Commands)
 
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
-    """Where the inputs are."""
+    """Inputs of the model."""
 
     features: Annotated[str | None, typer.Option(help="Columns to learn from: A,B. Default: all but label, ids and unit.")] = None
     exclude: Annotated[str | None, typer.Option(help="Columns not to learn from: A,B.")] = None
@@ -64,12 +64,12 @@ class InputOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceOptions:
-    """What says that labels are noisy."""
+    """Evidence that labels are noisy."""
 
-    manifest: Annotated[Path | None, typer.Option(help="Manifest of the release that IN is a copy of, if it is not beside IN.")] = None
-    released: Annotated[Path | None, typer.Option(help="Released table that IN has some rows of: labels are read there, by id.")] = None
+    manifest: Annotated[Path | None, typer.Option(help="Manifest of the release, if IN is a copy of it without the manifest.")] = None
+    released: Annotated[Path | None, typer.Option(help="Released table of which IN has some rows: its labels are matched by id.")] = None
     noisy: Annotated[
-        bool, typer.Option("--noisy", help="You declare that another mechanism drew the labels, by --law at --epsilon. Nothing is charged.")
+        bool, typer.Option("--noisy", help="Declare that another mechanism drew the labels, by --law at --epsilon. Nothing is charged.")
     ] = False
 
     def value(self) -> Any:
@@ -81,15 +81,15 @@ class EvidenceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class NetSettings:
-    """How a net is trained."""
+    """Training of a net."""
 
-    epochs: Annotated[int | None, typer.Option("--epochs", help="Of a net, in each stage.")] = None
-    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Of a net.")] = None
-    rate: Annotated[float | None, typer.Option("--rate", help="Learning rate of a net, at its peak.")] = None
+    epochs: Annotated[int | None, typer.Option("--epochs", help="Epochs of a net in each stage.")] = None
+    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Batch size of a net.")] = None
+    rate: Annotated[float | None, typer.Option("--rate", help="Largest learning rate of a net.")] = None
     device: Device = "auto"
-    folder: Annotated[Path | None, typer.Option("--folder", help="Where a net's training keeps its state, to go on if it was killed.")] = (
-        None
-    )
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Folder for the state of a net's training, which resumes it after a kill.")
+    ] = None
 
     def value(self) -> Any:
         """The NetOptions."""
@@ -100,7 +100,7 @@ class NetSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(ColumnOptions):
-    """What to train, at what cost."""
+    """Columns, cost and model."""
 
     epsilon: Annotated[float | None, typer.Option(help="Total budget of one row or unit; none for a released table.")] = None
     infer_classes: InferClasses = False
@@ -108,9 +108,9 @@ class TrainOptions(ColumnOptions):
         str,
         typer.Option(
             "--model",
-            help="proportions: label counts of clusters of rows, or noise-cluster: one vote for each, for small budgets; mlp, "
-            "small-convnet, resnet18, wrn-28-4, vgg16 or small-inception, which need torch; boosting; linear; or auto: linear where "
-            "columns have hundreds of categories, else boosting, and for images small-convnet.",
+            help="auto (linear if columns have hundreds of categories, else boosting; for images small-convnet), boosting, linear; for "
+            "small budgets proportions (label counts of clusters of rows) or noise-cluster (one vote for each); or a net, which needs "
+            "torch: mlp, small-convnet, resnet18, wrn-28-4, vgg16 or small-inception.",
         ),
     ] = "auto"
     law: Annotated[str, typer.Option("--law", help=f"{LAW_NAMES}. Of a released table: only to import your own.", callback=law_of_text)] = (
@@ -119,11 +119,13 @@ class TrainOptions(ColumnOptions):
     prior: Annotated[
         str | None,
         typer.Option(
-            "--prior", help="clusters[:NUMBER][,eps=E]: ask clusters of the inputs first, at E of the total; by rule if not given."
+            "--prior",
+            help="clusters[:NUMBER][,eps=E]: first ask for label counts of clusters of the inputs, at E of the total. A rule sets what you "
+            "leave out.",
         ),
     ] = None
-    stages: Annotated[int, typer.Option(help="With more than one, each one's model is the prior of the next part of the rows.")] = 1
-    seed: Annotated[int, typer.Option(help="Of the training; the noise never depends on it.")] = 0
+    stages: Annotated[int, typer.Option(help="Number of stages; the model of each stage is the prior of the next part of the rows.")] = 1
+    seed: Annotated[int, typer.Option(help="Seed of the training; the noise never depends on it.")] = 0
     dataset: Dataset = None
     strict: Strict = False
 
@@ -215,7 +217,7 @@ def clusters_text(asked: Mapping[str, Any] | None) -> str:
 @grouped
 def predict(
     model: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that labeldp train wrote.")],
-    source: Annotated[Path, typer.Argument(metavar="IN", help="Of the kind that the model was trained on.")],
+    source: Annotated[Path, typer.Argument(metavar="IN", help="Rows of the kind that the model was trained on.")],
     out: Annotated[Path, typer.Option(help="Parquet or CSV: a class and its probabilities for each row.")],
     images: ImagesFolder = None,
     device: Device = "auto",
@@ -235,11 +237,13 @@ def predict(
 
 @dataclass(frozen=True, kw_only=True)
 class UnitCounts:
-    """How many units have so many rows: in a table, or in numbers."""
+    """Numbers of rows per unit, from a table or as text."""
 
-    table: Annotated[str | None, typer.Option(help="Table whose rows per unit say which cap tells most; with --unit.")] = None
+    table: Annotated[str | None, typer.Option(help="Table whose rows per unit choose the most informative cap; with --unit.")] = None
     unit: Annotated[str | None, typer.Option("--unit", help="Its column that names the person.")] = None
-    rows_per_unit: Annotated[str | None, typer.Option(help="The same in numbers: ROWS:UNITS[,...], as 1:5000,2:800.")] = None
+    rows_per_unit: Annotated[
+        str | None, typer.Option(help="Number of units with each number of rows: ROWS:UNITS[,...], as 1:5000,2:800.")
+    ] = None
 
     def value(self) -> dict[int, int] | None:
         """Count the units with each number of rows; None if no option says so."""
@@ -261,11 +265,11 @@ def plan(
     counts: UnitCounts,
     law: Annotated[
         list[str] | None,
-        typer.Option("--law", help=f"Compared, too; repeat it for several: {LAW_NAMES}.", callback=laws_of_texts),
+        typer.Option("--law", help=f"Further law to compare; repeat it for several: {LAW_NAMES}.", callback=laws_of_texts),
     ] = None,
     rows: Annotated[int | None, typer.Option(help="Rows of the table.")] = None,
     max_rows_per_unit: Annotated[
-        int | None, typer.Option("--max-rows-per-unit", help="Rows of one person that are used. Default: 1, or what tells most.")
+        int | None, typer.Option("--max-rows-per-unit", help="Rows of one person that are used. Default: 1, or the most informative cap.")
     ] = None,
     as_json: Json = False,
 ) -> None:
