@@ -36,7 +36,6 @@ from labeldp.learn._data import (
     check_features,
     encoder_of,
     features_digest,
-    len_of,
     read_labels,
     take,
     text_columns,
@@ -254,7 +253,7 @@ class LabelDPClassifier(StagedEstimator[Model]):
 
     def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: None) -> "_Training":
         options, random_state = self.options or LearnOptions(), check_random_state(self.random_state)
-        base, encoder = self._base(len_of(inputs)), encoder_of(inputs) if self.estimator is None else None
+        base, encoder = self._base(inputs.shape[0]), encoder_of(inputs) if self.estimator is None else None
         encoded = inputs if encoder is None else encoder.fit_transform(inputs)  # of public columns, so once for all parts
         if encoder is not None:
             base.set_params(categorical_features=list(range(len(encoder.transformers[0][2]))))
@@ -270,14 +269,20 @@ class LabelDPClassifier(StagedEstimator[Model]):
         learner = learner_of(estimator, random_state)
         if isinstance(source, FitPlan):
             self._require_estimate(source)
-            rows = int(len_of(inputs) * source.stages.fractions[-source.stages.n_stages])
+            rows = int(inputs.shape[0] * source.stages.fractions[-source.stages.n_stages])
 
             def fit(copy: Any, few: Any, noisy: NoisyLabels) -> Model:
                 return learner_of(copy, check_random_state(0)).fit(few, noisy, None, None)
 
             dry_run(estimator, encoded, len(source.classes), rows, fit)
         return _Training(
-            encoded, learner, self.prior_temperature, encoder, lambda: features_digest(inputs), lambda rows: random_state.permutation(rows)
+            encoded,
+            learner,
+            options.refit,
+            self.prior_temperature,
+            encoder,
+            lambda: features_digest(inputs),
+            lambda rows: random_state.permutation(rows),
         )
 
     def _require_estimate(self, plan: FitPlan) -> None:
@@ -290,14 +295,13 @@ class LabelDPClassifier(StagedEstimator[Model]):
             )
 
     def _keep(self, training: "_Training", noisy: NoisyLabels, model: Model, held_out: Rows) -> Rows:
-        refit = (self.options or LearnOptions()).refit
-        if len(held_out) and refit:
+        if len(held_out) and training.refit:
             usable = np.flatnonzero(noisy.evidenced)
             model = training.learner.refit(take(training.inputs, usable), noisy[usable], model)
         if training.encoder is not None:
             model = replace(model, estimator=Pipeline([("encoder", training.encoder), ("classifier", model.estimator)]))
         self._model, self.estimator_ = model, model.estimator
-        return np.empty(0, np.int64) if refit else held_out
+        return np.empty(0, np.int64) if training.refit else held_out
 
     # What was asked for -----------------------------------------------------------------------------------------------------------
 
@@ -331,6 +335,7 @@ class _Training:
 
     inputs: Any
     learner: Learner
+    refit: bool
     temperature: float
     encoder: ColumnTransformer | None
     public_digest: Callable[[], str]
@@ -383,7 +388,7 @@ def dry_run(estimator: Estimator, X: Any, n_classes: int, rows: int, fit: _Fit |
     No label is read. Cost: a fit of a few rounds on a few rows and a prediction of X; a whole fit only where that fails. Global random
     states are as before.
     """
-    n = len_of(X)
+    n = X.shape[0]
     few = min(max(2, rows), max(_FEW, 4 * n_classes))
     tries = [_some_rows(X, few), *([_of_each_category(X)] if text_columns(X) else [])]
     failures = (_failure(_short(estimator), X, some, n_classes, fit) for some in tries)
@@ -420,7 +425,7 @@ def _failure(estimator: Estimator, X: Any, rows: NDArray[np.int64], n_classes: i
 
 def _some_rows(X: Any, count: int) -> NDArray[np.int64]:
     """So many rows, spread evenly, and for each column the first one in which a value is missing."""
-    n = len_of(X)
+    n = X.shape[0]
     return np.union1d(np.linspace(0, n - 1, min(count, n)).astype(np.int64), _first_missing(X))
 
 
@@ -436,7 +441,7 @@ def _first_missing(X: Any) -> NDArray[np.int64]:
 
 def _of_each_category(X: Any) -> NDArray[np.int64]:
     """The first row of every value of columns of text and categories, up to some hundreds each: a number of them can be too large."""
-    found = [np.arange(min(2, len_of(X)))]
+    found = [np.arange(min(2, X.shape[0]))]
     for j in text_columns(X):
         values = np.asarray(X.iloc[:, j] if hasattr(X, "iloc") else X[:, j], object)
         found.append(np.sort(np.unique([str(value) for value in values], return_index=True)[1])[:_CATEGORIES])

@@ -22,7 +22,7 @@ from labeldp.evidence import NoisyLabels
 from labeldp.learn._classifier import dry_run
 from labeldp.learn._clusters import Clusters, clustering_request, clusters_for, embedded, find_clusters
 from labeldp.learn._corrections import Model, fit_codes, fit_last, require_classifier, require_plain_labels
-from labeldp.learn._data import Estimator, Floats, check_features, len_of, read_labels, takes_images, together
+from labeldp.learn._data import Estimator, Floats, check_features, read_labels, takes_images, together
 from labeldp.learn._softmax import softmax_of
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
@@ -94,7 +94,7 @@ class ClusterEstimator(LabelDPEstimator):
     def _dry_run(self, X: Any, n_classes: int) -> None:
         """Refuse an estimator that will not be able to learn, before anything is charged."""
         if self.estimator is not None:
-            dry_run(self.estimator, X, n_classes, len_of(X))
+            dry_run(self.estimator, X, n_classes, X.shape[0])
 
     # Fitting ----------------------------------------------------------------------------------------------------------------------
 
@@ -117,8 +117,8 @@ class ClusterEstimator(LabelDPEstimator):
 
     def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
         asked_for = self._settings()
-        labels, (classes, inferred) = read_labels(asked_for, y, len_of(inputs))
-        count = self._count(len_of(inputs), len(classes))
+        labels, (classes, inferred) = read_labels(asked_for, y, inputs.shape[0])
+        count = self._count(inputs.shape[0], len(classes))
         settings: dict[str, Any] = {"algorithm": self.algorithm, "random_state": self.random_state}
         clusters = find_clusters(inputs, count, embedder=self.embedder, **settings)
         request = clustering_request(inputs, clusters, self.embedder, settings | {"n_clusters": count})
@@ -375,7 +375,7 @@ class ProportionClassifier(ClusterEstimator):
             return Model(fit_last(learner, few, lambda last, F: last.fit_counts(F, groups, counts, **told)), n_classes)
 
         if self.estimator is not None:
-            dry_run(self.estimator, X, n_classes, len_of(X), fit)
+            dry_run(self.estimator, X, n_classes, X.shape[0], fit)
 
     def _learn(self, X: Any, groups: NDArray[np.int64]) -> None:
         answer = self.aggregate_

@@ -34,11 +34,6 @@ _NOTHING = ("<NA>", "NaT", "nan")
 _TABLES = ("shape", "iloc", "__array__", "__array_interface__", "__dataframe__", "__arrow_c_stream__")
 
 
-def len_of(X: Any) -> int:
-    """Rows of an array, sparse matrix or data frame."""
-    return int(X.shape[0])
-
-
 def take(X: object, rows: Codes) -> object:
     """These rows of an array, a sparse matrix or a data frame."""
     if hasattr(X, "iloc"):
@@ -211,7 +206,7 @@ def together(X: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, No
     InvalidInput
         Other ids, another number of rows, or an index that shows another order.
     """
-    n_rows = len_of(X)
+    n_rows = X.shape[0]
     if ids is not None:
         places, noisy = matched_by_id(ids, n_rows, noisy)
         return (X if np.array_equal(places, np.arange(n_rows)) else take(X, places)), noisy

@@ -122,7 +122,11 @@ def accuracy(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 
     >>> 0.9 < ldp.metrics.accuracy(noisy, truth).high <= 1.0
     True
     """
-    hits = _one_hot(noisy, _codes(noisy, predictions))
+    return _accuracy(noisy, _codes(noisy, predictions), confidence)
+
+
+def _accuracy(noisy: NoisyLabels, codes: NDArray[np.integer], confidence: float = 0.95) -> Estimate:
+    hits = np.eye(noisy.n_classes)[codes]
     return _mean(noisy.debias(hits), noisy.loss_range(hits), confidence, least=0.0, most=1.0)
 
 
@@ -189,8 +193,11 @@ def log_loss(noisy: NoisyLabels, proba: ArrayLike, *, confidence: float = 0.95, 
     A log-loss has no upper bound, so the interval takes the model's word: a row's range is that of -ln of its own probabilities. Its width
     says nothing of rows unlike these where the model is surer.
     """
-    table = _probabilities(noisy, proba)
-    losses = -np.log(np.clip(table, _validate.fraction(floor=floor), 1.0))
+    return _log_loss(noisy, _probabilities(noisy, proba), confidence, _validate.fraction(floor=floor))
+
+
+def _log_loss(noisy: NoisyLabels, table: Floats, confidence: float = 0.95, floor: float = 1e-15) -> Estimate:
+    losses = -np.log(np.clip(table, floor, 1.0))
     return _mean(noisy.debias(losses), noisy.loss_range(losses), confidence, least=0.0, most=float(losses.max()))
 
 
@@ -227,13 +234,13 @@ def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judge
     frequencies : (K,) array
         From the rows that the model learned from: `likeliest_frequencies`.
     """
-    table, classes = _probabilities(noisy, proba), np.asarray(noisy.classes)
-    constant = np.broadcast_to(np.asarray(frequencies, np.float64), table.shape)
+    table = _probabilities(noisy, proba)
+    constant = _probabilities(noisy, np.broadcast_to(np.asarray(frequencies, np.float64), table.shape))
     return Judgement(
-        accuracy(noisy, classes[table.argmax(axis=1)]),
-        log_loss(noisy, table),
-        accuracy(noisy, classes[constant.argmax(axis=1)]),
-        log_loss(noisy, constant),
+        _accuracy(noisy, table.argmax(axis=1)),
+        _log_loss(noisy, table),
+        _accuracy(noisy, constant.argmax(axis=1)),
+        _log_loss(noisy, constant),
     )
 
 
@@ -254,7 +261,7 @@ def confusion_matrix(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: 
     guessed = predicted[None, :] == np.arange(noisy.n_classes)[:, None]
     rows = []
     for truth in range(noisy.n_classes):
-        wanted = _one_hot(noisy, np.full(len(noisy), truth))
+        wanted = np.tile(np.eye(noisy.n_classes)[truth], (len(noisy), 1))
         values = np.where(guessed, noisy.debias(wanted), 0.0)
         rows.append(mean_interval(values, np.broadcast_to(noisy.loss_range(wanted), values.shape), confidence, least=0.0, most=1.0))
     value, low, high, stderr = (np.array(part) for part in zip(*rows, strict=True))
@@ -276,7 +283,7 @@ def class_frequencies(noisy: NoisyLabels, *, confidence: float = 0.95) -> Estima
     _require_rows(noisy)
     cells = []
     for code in range(noisy.n_classes):
-        wanted = _one_hot(noisy, np.full(len(noisy), code))
+        wanted = np.tile(np.eye(noisy.n_classes)[code], (len(noisy), 1))
         cells.append(mean_interval(noisy.debias(wanted), noisy.loss_range(wanted), confidence, least=0.0, most=1.0))
     value, low, high, stderr = (np.array(part) for part in zip(*cells, strict=True))
     return Estimates(value, low, high, confidence, stderr)
@@ -441,12 +448,6 @@ def _probabilities(noisy: NoisyLabels, proba: ArrayLike) -> Floats:
     table = np.asarray(proba, np.float64)
     if table.shape != (len(noisy), noisy.n_classes) or not np.all(table >= 0):
         raise InvalidInput(f"Expected probabilities of shape {(len(noisy), noisy.n_classes)}, all >= 0; got shape {table.shape}.")
-    return table
-
-
-def _one_hot(noisy: NoisyLabels, codes: NDArray[np.integer]) -> Floats:
-    table = np.zeros((len(noisy), noisy.n_classes))
-    table[np.arange(len(noisy)), codes] = 1.0
     return table
 
 
