@@ -32,7 +32,7 @@ from labeldp.evidence._noisy import derived, label_law
 from labeldp.inputs import Inputs
 from labeldp.inputs._arrays import ArrayTable, is_arrays, learn_array
 from labeldp.inputs._columns import learn_columns
-from labeldp.inputs._images import ImageInputs, NamesOfFiles, in_folder, learn_images
+from labeldp.inputs._images import ImageInputs, NamesOfFiles, learn_images
 from labeldp.laws import parse_law
 from labeldp.learn._corrections import heard_by
 from labeldp.ledger._ledger import Ledger, ledger_of
@@ -681,7 +681,7 @@ def predict(
     table: Readable = ArrayTable(path, stored.inputs.names[0]) if is_arrays(path) else open_inputs(path)
     check_columns(table, stored.inputs.names)
     if isinstance(stored.inputs, ImageInputs):
-        stored = replace(stored, inputs=in_folder(stored.inputs, images or path.parent))
+        stored = replace(stored, inputs=replace(stored.inputs, folder=images or path.parent))
     check_ending(target)
     if target.exists():
         raise ReleaseError(f"Expected a new name for the output, got {target}, which exists. Remove it, or choose another name.")

@@ -21,6 +21,7 @@ ARRAYS = (".npz", ".npy")
 _ROWS = 1 << 12  # read together
 _CHANNELS = (1, 2, 3, 4)
 Array = NDArray[Any]
+Channels = Literal["", "none", "first", "last"]
 
 
 def is_arrays(path: str | Path) -> bool:
@@ -175,7 +176,7 @@ class ArrayInputs:
     key: str
     shape: tuple[int, ...]
     dtype: str
-    channels: Literal["", "none", "first", "last"] = ""
+    channels: Channels = ""
 
     @property
     def names(self) -> list[str]:
@@ -223,23 +224,21 @@ def learn_array(table: ArrayTable) -> ArrayInputs:
     found = table.array(table.key)
     if not len(found):
         raise InvalidInput(f"Expected rows, got none in {table.path.name}.")
-    shape = found.shape[1:]
-    if len(shape) == 1 and shape[0]:
-        return ArrayInputs(table.key, shape, _kind(found, table.key, image=False))
-    places = {2: "none", 3: _place_of_channels(shape)}
-    channels: Any = places.get(len(shape), "")
-    if not channels:
+    shape, channels = found.shape[1:], _channels(found.shape[1:])
+    if channels is None:
         raise InvalidInput(
             f"Expected inputs of shape (n, d), or images (n, h, w), (n, c, h, w) or (n, h, w, c) of 1 to 4 channels, got {found.shape} "
             f"as {table.key!r}. Reshape them."
         )
-    return ArrayInputs(table.key, shape, _kind(found, table.key, image=True), channels)
+    return ArrayInputs(table.key, shape, _kind(found, table.key, image=bool(channels)), channels)
 
 
-def _place_of_channels(shape: tuple[int, ...]) -> str:
-    if len(shape) != 3 or (shape[0] in _CHANNELS) == (shape[2] in _CHANNELS):
-        return ""
-    return "first" if shape[0] in _CHANNELS else "last"
+def _channels(shape: tuple[int, ...]) -> Channels | None:
+    """Where the channels are in rows of this shape; None where it is neither a matrix nor images, or could be images both ways."""
+    if len(shape) == 3:
+        first, last = shape[0] in _CHANNELS, shape[2] in _CHANNELS
+        return None if first == last else "first" if first else "last"
+    return "none" if len(shape) == 2 else "" if len(shape) == 1 and shape[0] else None
 
 
 def _kind(values: Array, key: str, *, image: bool) -> str:

@@ -5,7 +5,7 @@ import io
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +52,8 @@ class ImageInputs:
     def _checked(self, pixels: Pixels, name: str) -> Pixels:
         if pixels.shape == self.image:
             return pixels
-        (c, h, w), (channels, height, width) = pixels.shape, self.image
+        (c, h, w), (channels, height, width), kinds = pixels.shape, self.image, {1: "grey", 3: "colour"}
         if c != channels:
-            kinds = {1: "grey", 3: "colour"}
             raise InvalidInput(
                 f"Expected {kinds[channels]} images ({channels} channels), as the first one is, got a {kinds[c]} one ({c}) in {name}. "
                 "Convert all to one kind."
@@ -72,18 +71,11 @@ class ImageInputs:
         return cls(str(data["column"]), (channels, height, width))
 
 
-def in_folder(inputs: ImageInputs, folder: Path | None) -> ImageInputs:
-    """The same, with the files in this folder."""
-    return replace(inputs, folder=folder)
-
-
 def learn_images(table: Readable, column: str, folder: Path) -> ImageInputs:
     """Kind and size of the images, which are those of the first one."""
     _pillow()
     for batch in table.batches([column]):
-        files = _files(batch.column(column), column, folder)
-        first = next(iter(files), None)
-        if first is not None:
+        for first in _files(batch.column(column), column, folder):
             channels, height, width = pixels_of(first, _row(0, 0)).shape
             return ImageInputs(column, (channels, height, width), folder)
     raise InvalidInput(f"Expected rows, got none in {table.path.name}.")
@@ -125,12 +117,8 @@ def _row(start: int | None, i: int) -> str:
 
 def _files(column: pa.Array, name: str, folder: Path | None) -> Iterable[bytes]:
     """The bytes of each row's file."""
-    values = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-    if pa.types.is_struct(values.type) and values.type.get_field_index("bytes") >= 0:
-        values = values.field("bytes")
-    types = pa.types
-    missing = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
-    if len(missing):
+    values, types = _field(column, "bytes"), pa.types
+    if values.null_count:
         raise InvalidInput(f"Expected an image in every row of column {name!r}, got none in one. Drop such rows.")
     if types.is_binary(values.type) or types.is_large_binary(values.type) or types.is_binary_view(values.type):
         return (value.as_py() for value in values)
@@ -141,13 +129,11 @@ def _files(column: pa.Array, name: str, folder: Path | None) -> Iterable[bytes]:
     raise InvalidInput(f"Expected bytes of images, or names of files, in column {name!r}, got type {column.type}. Name another (--image).")
 
 
-def _names_in(column: pa.Array) -> pa.Array | None:
-    """The names of files in a column of images: its values, or the field `path` of a struct that has the bytes, too."""
+def _field(column: pa.Array, name: str) -> pa.Array:
+    """The values of a column, without a dictionary around them; of structs that have it, this field."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if pa.types.is_struct(column.type) and column.type.get_field_index("path") >= 0:
-        column = column.field("path")
-    return column if is_text(column.type) else None
+    return column.field(name) if pa.types.is_struct(column.type) and column.type.get_field_index(name) >= 0 else column
 
 
 def _content(folder: Path, name: str) -> bytes:
@@ -188,8 +174,8 @@ class NamesOfFiles:
 
     def check(self, column: pa.Array, start: int) -> None:
         """The names in a column of images, if it has any; `start` is the first one's row."""
-        names = _names_in(column)
-        for i, name in enumerate(() if names is None else names.to_pylist()):
+        names = _field(column, "path")  # of images with their bytes, where they are known
+        for i, name in enumerate(names.to_pylist() if is_text(names.type) else ()):
             if name is not None and self._shows(name.casefold()):
                 raise InvalidInput(
                     f"Expected names of files that say nothing about the labels in column {self.column!r}, got one with a folder or a "
