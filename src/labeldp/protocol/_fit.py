@@ -48,7 +48,7 @@ HELD_OUT = "validation"
 
 @dataclass(frozen=True, eq=False)
 class FitSettings:
-    """What an estimator was asked for that its labels are charged and drawn by; `LabelDPClassifier` says what each means.
+    """The parameters of an estimator by which its labels are charged and drawn; `LabelDPClassifier` says what each means.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class FitSettings:
     ledger : Ledger, path, or None
     noise : SeededNoise or None
     law, n_stages, stage_sizes, prior, validation_fraction
-        Of estimators that draw each row.
+        Of estimators that draw each row; the defaults stand for those that ask about groups.
     """
 
     epsilon: float
@@ -78,7 +78,7 @@ class FitSettings:
     validation_fraction: float = 0.0
 
     def account(self, resumes: str = "") -> "Account":
-        """Who is charged; `resumes` is the run id of the run that must be picked up."""
+        """The account that is charged; `resumes` is the id of the run that must be picked up."""
         from labeldp.custody._request import Account
 
         return Account(self.dataset or "", self.column, self.max_rows_per_unit, self.ledger, self.noise, resumes=resumes)
@@ -100,11 +100,11 @@ class FitPlan:
     prior : (n, K) float64 array or None
         Of the first stage.
     grouped : GroupPlan or None
-        A prior of groups, which `answer_for` pays for.
+        A prior of groups, as long as it is not paid for (`answer_for`) and after.
     answer : Aggregate or None
-        What it bought.
+        The noisy histogram that was paid for.
     held_out : (n,) bool, or None
-        The validation part where such a prior was bought: it was asked of the other rows alone. None: the run chooses it.
+        The validation part of a fit with such a prior, whose histogram left these rows out. None: the run chooses it.
     """
 
     settings: FitSettings
@@ -119,26 +119,27 @@ class FitPlan:
 
     @property
     def prior_digest(self) -> str:
-        """Of the first stage's prior, or of what it follows from as long as it is not paid for; "" for none."""
+        """Digest of the first stage's prior, or of the groups and the question that it will follow from; "" without a prior."""
         if self.prior is None:
             return "" if self.grouped is None else self.grouped.digest
         return array_digest({"prior": self.prior})
 
     @property
     def known(self) -> Any:
-        """What the answer says of any row, as a model of the true label; None without one."""
+        """The noisy histogram as a model of the true label of any row; None without one."""
         found = None if self.grouped is None else self.grouped.found
         return None if self.answer is None or found is None else found.model_of(self.answer)
 
     @property
     def invertible(self) -> bool:
-        """Every row will have an unbiased estimator."""
+        """Whether every row will have an unbiased estimator."""
         return self.stages.invertible and self.prior is None and self.grouped is None
 
     def with_answer(self, asked: "GroupAnswer | None") -> "FitPlan":
         """The plan with its prior of groups paid for; as it is, without one."""
         if asked is None or self.grouped is None:
             return self
+        # rows that the histogram counted would measure a model that has already heard of their labels
         held_out = asked.held_out if self.stages.validation_fraction else None
         prior = asked.answer.prior(asked.groups)
         return replace(self, answer=asked.answer, prior=prior, grouped=self.grouped.as_asked(asked), held_out=held_out)
@@ -179,7 +180,7 @@ def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X
             max_rows_per_unit=_validate.integer(max_rows_per_unit=settings.max_rows_per_unit, low=1),
             law=settings.law,
         )
-    law = _law_for(settings, grouped, len(classes))
+    law = _law_for(settings, grouped, len(classes))  # after the groups, which take their part of epsilon
     stages = plan_stages(
         law,
         n_stages=settings.n_stages,
@@ -191,6 +192,8 @@ def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X
         _require_use(law)
         known = _known_prior(settings.prior, X, n_rows, law.n_classes)
     first = stages.law_of(0, has_prior=known is not None)
+    # Where classes that no row tells apart are known before the charge, the user hears of it before the charge; where a law draws its
+    # questions with words of the run, only after it.
     if known is not None and not first.draws_side:
         check_told_apart(first, first.told_apart(first.prepare(known)), classes, n_rows)
     return FitPlan(settings, rows, classes, inferred, stages, known, grouped)
@@ -209,7 +212,7 @@ def _law_for(settings: FitSettings, grouped: "GroupPlan | None", n_classes: int)
         raise InvalidInput(f"Expected a law over {n_classes} classes with epsilon={budget}{why}, got {law}. Make the two agree.")
     if grouped is not None:
         _require_use(law)
-    check_contract(law_per_row(law, settings.max_rows_per_unit))
+    check_contract(law_per_row(law, settings.max_rows_per_unit))  # what will be drawn with: a unit's rows share epsilon
     return law
 
 
@@ -260,7 +263,10 @@ class StagePlan:
 
     @property
     def validation_law(self) -> Law:
-        """An invertible law: the stages' own if it ignores priors, else one that releases the same kind of output."""
+        """The law of held-out rows, invertible: the stages' own if it ignores priors, else one that releases the same kind of output.
+
+        Then each held-out row has an unbiased estimator; a row whose prior has ruled classes out has none.
+        """
         return _invertible(self.law)
 
     def law_of(self, stage: int, has_prior: bool) -> Law:
@@ -320,7 +326,8 @@ def plan_stages(law: Law, *, n_stages: int, sizes: tuple[float, ...] | None, val
     shares = np.ones(count) if sizes is None else np.asarray(sizes, np.float64)
     if shares.shape != (count,) or not np.all((shares > 0) & (shares < np.inf)):
         raise InvalidInput(f"Expected stage_sizes of one positive number for each of n_stages={count}, got {sizes!r}. Make the two agree.")
-    if not law.uses_prior or (isinstance(law, AutoLaw) and law.n_classes == 2):  # with two classes every law is randomized response
+    # a prior changes nothing for laws that ignore it, nor with two classes, where every law that AutoLaw chooses from is the same one
+    if not law.uses_prior or (isinstance(law, AutoLaw) and law.n_classes == 2):
         shares = np.ones(1)
     return StagePlan(law, tuple(float(s) for s in shares / shares.sum()), held_out if held_out * n_rows >= MIN_VALIDATION_ROWS else 0.0)
 
@@ -331,7 +338,7 @@ def plan_stages(law: Law, *, n_stages: int, sizes: tuple[float, ...] | None, val
 
 @dataclass(frozen=True, eq=False)
 class GroupPlan:
-    """A question about groups before it is paid for, of a prior or by itself: public, and fixed before anything is charged.
+    """A question about the labels of groups, for a prior or by itself: public, and fixed before anything is charged.
 
     Attributes
     ----------
@@ -358,11 +365,11 @@ class GroupPlan:
 
     @property
     def digest(self) -> str:
-        """Of the public facts that the prior follows from, but for the answer."""
+        """Digest of groups and question: all that the prior follows from, but for the answer, which is noise and cannot name a request."""
         return digest({"groups": array_digest({"groups": self.groups}), "query": self.query.to_dict()})
 
     def as_asked(self, asked: "GroupAnswer") -> "GroupPlan":
-        """The groups that were asked, which are older than these where an answer was found."""
+        """The plan with the groups that the answer is about: those of an earlier fit, where the ledger had its answer."""
         return replace(self, groups=asked.groups, found=None if self.found is None else self.found.restored(asked.kept))
 
 
@@ -427,7 +434,7 @@ def left_of(epsilon: float, part: float, what: str = "the prior") -> float:
 
 
 def answer_for(plan: FitPlan, labels: NDArray[Any]) -> "GroupAnswer | None":
-    """What the labels of the rows to learn from say of a prior's groups: the first of a fit's two charges. None without such a prior.
+    """Ask the labels of the rows to learn from what a prior's groups are like: the first of a fit's two charges. None without such a prior.
 
     Parameters
     ----------
@@ -455,7 +462,7 @@ def ask_groups(
     Parameters
     ----------
     settings : FitSettings
-        Its epsilon is the total; where a law follows, refused at once if the budget has no room for all of it on these rows.
+        Its epsilon is the total. Where a law follows, the budget must have room for all of it, or nothing is asked.
     plan : GroupPlan
     labels : (n,) raw labels
     classes : sequence of K values
@@ -468,7 +475,7 @@ def ask_groups(
     """
     from labeldp.custody._aggregation import GroupQuestion, answer_groups
 
-    total = settings.epsilon if plan.epsilon else None
+    total = settings.epsilon if plan.epsilon else None  # a histogram whose law is refused later would be paid for in vain
     kept = {} if plan.found is None else plan.found.kept
     question = GroupQuestion(plan.query, plan.groups, held_out, total, plan.request, kept)
     return answer_groups(labels, question, classes, settings.account(), rows, inferred=inferred)
@@ -492,6 +499,8 @@ def open_fit(plan: FitPlan, labels: NDArray[Any], *, public_digest: Callable[[],
     from labeldp.custody._run import open_run
 
     settings, rows = plan.settings, plan.rows
+    # A digest of all features costs a pass over them: it is made only where it can matter, without ids, and where something outlives the
+    # fit, a ledger's record or a seed's words.
     known = settings.ledger is not None or settings.noise is not None
     return open_run(
         labels,
@@ -506,7 +515,7 @@ def open_fit(plan: FitPlan, labels: NDArray[Any], *, public_digest: Callable[[],
 
 
 class StageRun(Protocol):
-    """What the loop needs of a run (see `labeldp.custody._run.Run`)."""
+    """A charged run, as far as the loop needs it (see `labeldp.custody._run.Run`)."""
 
     @property
     def n_rows(self) -> int: ...
@@ -527,7 +536,7 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class StagedFit(Generic[Model]):
-    """What the loop leaves behind.
+    """The result of `run_stages`.
 
     Attributes
     ----------
@@ -566,7 +575,7 @@ def run_stages(
     first_prior : (n, K) array, optional
         Public prior of the first stage; uniform if None.
     held_out : (n,) bool, optional
-        The validation part, where the first prior could only come of the other rows' labels; None: the run chooses it.
+        The validation part, where the first prior was made of the other rows' labels; None: the run chooses it.
 
     Returns
     -------
@@ -583,10 +592,11 @@ def run_stages(
     model: Model | None = None
     for number in range(plan.n_stages):
         rows = np.flatnonzero(parts == number + 1)
-        if not len(rows):
+        if not len(rows):  # a small share of few rows
             continue
         name = f"stage-{number + 1}"
         law = plan.law_of(number, first_prior is not None)
+        # Each row is drawn in one part only, by a partition that no label and no model decides: that is what makes the parts' epsilons one.
         drawn.append((rows, run.privatize(rows, law, _prior(law, rows, model, prior_of, first_prior), name)))
         done.append(Stage(name, law, len(rows)))
         model = fit(np.concatenate([rows for rows, _ in drawn]), concat([noisy for _, noisy in drawn]), model, scored)
