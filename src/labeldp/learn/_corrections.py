@@ -47,8 +47,8 @@ class Model:
     estimator : fitted scikit-learn estimator
     n_classes : int
     channel : (own, other) or None
-        How often the own class, and another one, is in a row's output, where the estimator predicts members of outputs; None where it
-        predicts true labels.
+        P[class in output | it is the label] and P[class in output | it is not], where the estimator was fitted to members of outputs;
+        None where it predicts true labels.
     rounds : int
         Rounds of expectation-maximisation behind it.
     frequencies : (K,) array or None
@@ -56,7 +56,7 @@ class Model:
     share : float in [0, 1]
         How much of the estimator's probabilities is taken; the rest is the frequencies.
     chose : bool
-        Held-out rows, every other one, chose the rounds: those cannot measure it.
+        Every other held-out row has chosen the rounds, so that it cannot measure the model.
     """
 
     estimator: Estimator
@@ -95,7 +95,7 @@ _listener: ContextVar[Callable[[], object] | None] = ContextVar("listener", defa
 
 @contextlib.contextmanager
 def heard_by(listener: Callable[[], object] | None) -> Iterator[None]:
-    """Call a function after each fit of an estimator in this context; None: nobody hears."""
+    """Call a function after each fit of an estimator in this context, to show progress; None: no function."""
     token = _listener.set(listener)
     try:
         yield
@@ -120,6 +120,7 @@ def fit_codes(estimator: Estimator, X: object, rows: Codes, codes: Codes, weight
     weights : (m,) float, optional
         Only where `weight_keyword` finds that the estimator takes them.
     """
+    # Few rows of a small stage can have one class alone, which many classifiers refuse: a constant is the model of it.
     keyword = weight_keyword(estimator) if weights is not None else None
     one_class = len(codes) == 0 or codes.min() == codes.max()
     fitted = DummyClassifier() if one_class else clone(estimator)
@@ -340,6 +341,7 @@ class FilteringLearner:
     def _agree(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
         for _ in range(self.options.consensus_rounds):
             predicted = model.predict_proba(X).argmax(axis=1)
+            # the row maximum of a log-likelihood is 0: the output speaks for no class more than for the predicted one
             kept = np.flatnonzero(noisy.log_likelihood()[np.arange(len(noisy)), predicted] == 0)
             if len(np.unique(predicted[kept])) > 1:  # else nothing is left to tell apart, and the model stays
                 model = Model(fit_codes(self.estimator, X, kept, predicted[kept]), noisy.n_classes)
@@ -359,7 +361,7 @@ class ExactLearner:
         return _exact_fit(self.estimator, X, noisy)
 
     def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
-        """The model after more rows: transformers stay as they are, a SoftmaxRegression keeps its penalty and goes on from where it is."""
+        """Go on with more rows: transformers stay as they are, a SoftmaxRegression keeps its penalty and starts from its coefficients."""
         learner = copy.deepcopy(model.estimator)
         last, features = learner, X
         while isinstance(last, Pipeline):
@@ -424,7 +426,7 @@ class DebiasLearner:
 
 
 def common_channel(noisy: NoisyLabels) -> tuple[float, float] | None:
-    """(own, other) if one invertible law covers all rows, each drawn once; else None."""
+    """(own, other) of `Model.channel` if one invertible law covers all rows, each drawn once; else None."""
     if not len(noisy) or sum(len(block.rows) for block in noisy.blocks) != len(noisy):
         return None
     own, other = noisy.inclusion()
@@ -505,7 +507,7 @@ class EMLearner:
         """
         likelihood = noisy.likelihood(dtype="float64")
         frequencies = likeliest_frequencies(likelihood)
-        able = _able(noisy) if self.linear or start is None else np.empty(0, np.int64)
+        able = _able(noisy) if self.linear or start is None else np.empty(0, np.int64)  # rows that a linear round can take
         if len(able) < MIN_ROWS:
             return replace(self._by_held_out(X, likelihood, start, held_out), frequencies=frequencies)
         whole = len(able) == len(noisy)
@@ -516,7 +518,7 @@ class EMLearner:
         return replace(model, frequencies=frequencies, share=share, chose=start is not None and start.chose)
 
     def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
-        """The model again, now from all rows: the same rounds after a linear round where all rows allow one, else one more round."""
+        """Fit the model again to all rows: as many rounds after a linear round where all rows allow one, else one more round."""
         likelihood = noisy.likelihood(dtype="float64")
         frequencies = likeliest_frequencies(likelihood)
         if self.linear and common_channel(noisy):
@@ -527,13 +529,13 @@ class EMLearner:
         return replace(found, frequencies=frequencies, share=model.share)
 
     def _begin(self, X: object, noisy: NoisyLabels, able: Codes, frequencies: Floats) -> Model:
-        """The linear round, of the rows that allow it."""
+        """Make the linear round, of the rows that allow it."""
         model = linear_round(self.estimator, take(X, able), noisy[able], self.options.row_budget, self.random_state)
         assert model is not None
         return replace(model, frequencies=frequencies)
 
     def _round(self, X: object, likelihood: NDArray[np.floating], model: Model | None, number: int) -> Model:
-        """The round of this number: posterior weights under the model so far, and a fit to them."""
+        """Make one round: posterior weights under the model so far, and a fit to them."""
         belief = np.ones(likelihood.shape) if model is None else model.predict_proba(X)
         return m_step(self.estimator, X, posterior(belief, likelihood), number, self.options.row_budget, self.random_state)
 
@@ -547,6 +549,7 @@ class EMLearner:
     ) -> tuple[int, float]:
         """(rounds, share of the model beside the frequencies) by what each half of the rows says of models of the other half."""
         most = self.options.em_rounds
+        # A model of one half has not seen the outputs of the other, whose likelihood under it is therefore honest.
         half = self.random_state.permutation(len(noisy)) % 2
         evidence = np.empty((most + 1, len(noisy)))
         for side in (0, 1):
@@ -560,13 +563,17 @@ class EMLearner:
         shares = np.linspace(0.0, 1.0, 41) ** 2  # a prior that favours small ones: few noisy rows can hardly tell a share from 0
         plain = likelihood @ frequencies
         score = np.array([[np.log(np.maximum(w * each + (1 - w) * plain, 1e-300)).sum() for w in shares] for each in evidence[least:]])
+        # a grid of rounds and shares, each with its likelihood: the rounds with most of it, and the mean share among them
         belief = np.exp(score - score.max())
         found = int(belief.sum(axis=1).argmax())
         share = float(belief[found] @ shares / belief[found].sum())
         return least + found, 2 * share / (1 + share)  # signal / (signal + noise) of half of the rows; of all of them half the noise
 
     def _by_held_out(self, X: object, likelihood: NDArray[np.floating], start: Model | None, held_out: HeldOut | None) -> Model:
-        """Rounds from the start, each kept only if every other held-out row speaks for it; one round without such rows."""
+        """Make rounds from the start, each kept only if every other held-out row speaks for it; one round without such rows.
+
+        The other half of the held-out rows is left to measure the model by.
+        """
         model, rounds = start, self.options.em_rounds
         choosing = None if held_out is None else (take(held_out[0], np.arange(0, len(held_out[1]), 2)), held_out[1][::2])
         most = rounds if choosing is not None else min(1, rounds)
@@ -580,7 +587,7 @@ class EMLearner:
 
 
 def _able(noisy: NoisyLabels) -> Codes:
-    """The rows that one linear round can take: those of the channel that most rows have, each drawn once."""
+    """Find the rows that one linear round can take: those of the channel that most rows have, each drawn once."""
     draws = np.bincount(np.concatenate([block.rows for block in noisy.blocks]), minlength=len(noisy)) if noisy.blocks else np.zeros(0)
     own, other = noisy.inclusion()
     able = np.flatnonzero((draws == 1) & (own > other))  # False for NaN
@@ -591,7 +598,7 @@ def _able(noisy: NoisyLabels) -> Codes:
 
 
 def _keeps(candidate: Model, model: Model, choosing: HeldOut, *, lenient: bool) -> bool:
-    """The rows that choose became likelier; or, leniently, not less likely by more than two standard errors.
+    """Whether the choosing rows became likelier; or, leniently, not less likely by more than two standard errors.
 
     Few very noisy rows can hardly tell models apart: the doubt is in favour of the first round, which alone knows the rows' outputs; more
     must show that they help.
@@ -636,7 +643,7 @@ def _heaviest(weights: Floats) -> NDArray[np.bool_]:
 
 
 def _sampled(weights: Floats, draws: int, random_state: np.random.RandomState) -> tuple[Codes, Codes]:
-    """Classes drawn from each row's posterior, with evenly spread quantiles so that several draws of a row differ."""
+    """Draw classes from each row's posterior, at evenly spread quantiles so that several draws of a row differ."""
     n = len(weights)
     points = (np.arange(draws) + random_state.random_sample((n, 1))) / draws
     edges = np.cumsum(weights, axis=1)

@@ -42,9 +42,9 @@ def take(X: object, rows: Codes) -> object:
 
 
 def check_features(X: Any, estimator: Estimator, name: str) -> Any:
-    """X as it goes to the estimator: data frames and object arrays pass as they are, numbers are checked for what it refuses.
+    """Check X as the estimator will get it: data frames and object arrays pass as they are, numbers are checked for what it refuses.
 
-    Arrays of more than two dimensions pass where it `takes_images`; `name` is whom messages speak of.
+    Arrays of more than two dimensions pass where it `takes_images`; `name` is that of the estimator in messages.
     """
     if not isinstance(X, Sequence) and hasattr(X, "__len__") and not any(hasattr(X, name) for name in _TABLES):
         raise InvalidInput(
@@ -67,14 +67,14 @@ def check_features(X: Any, estimator: Estimator, name: str) -> Any:
 
 
 def takes_images(estimator: Any) -> bool:
-    """Whether it, or the first step of a pipeline, says by its tags that arrays may have three dimensions and more."""
+    """Whether an estimator, or a pipeline's first step, takes arrays of three dimensions and more, as its tags say."""
     if isinstance(estimator, Pipeline):
         return takes_images(estimator.steps[0][1])
     return hasattr(estimator, "__sklearn_tags__") and bool(get_tags(estimator).input_tags.three_d_array)
 
 
 def features_digest(X: Any) -> str:
-    """SHA-256 of the public columns, so that a repeat of a fit is recognised."""
+    """SHA-256 of the public columns, by which a repeat of a fit is recognised: of values, whatever holds them."""
     if hasattr(X, "tocsr"):
         rows = X.tocsr(copy=True)
         rows.sort_indices()
@@ -89,10 +89,10 @@ def _plain(values: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def encoder_of(X: Any) -> ColumnTransformer | None:
-    """What makes numbers of a table with columns of text or categories, these first, as histogram gradient boosting takes them.
+    """Make a transformer of tables with text or categories into numbers, these columns first, for histogram gradient boosting.
 
-    The most frequent categories have codes, all rarer ones share one, which is warned of; one that is new later, and a missing value, is
-    NaN. None where no column needs it.
+    The most frequent categories have codes, and all rarer ones share one, which is warned of; a new one later, and a missing value, is NaN.
+    None where no column needs it.
     """
     columns = text_columns(X)
     if not columns:
@@ -131,7 +131,7 @@ def text_columns(X: Any) -> list[int]:
 
 
 def _is_text(column: Any) -> bool:
-    """Values that are text, or numbers beside some, and not all numbers."""
+    """Whether a column is text, with numbers among it or not, and no column of numbers written as text."""
     values = np.asarray(column, object)
     if not all(value is None or isinstance(value, (str, Number)) or repr(value) in _NOTHING for value in values):
         return False
@@ -164,7 +164,7 @@ def _as_text(X: Any) -> NDArray[np.object_]:
 
 
 def read_labels(settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
-    """Raw labels, one a row and of a kind that can be classes; the classes; and whether these were read off the labels.
+    """Check raw labels, one a row and of a kind that can be classes; give them, the classes, and whether these were read off them.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def read_labels(settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any
 
 
 def together(X: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
-    """Rows of X and noisy labels of the same rows, in the order of X; rows without a noisy label are left out where ids are given.
+    """Match rows of X and noisy labels, both in the order of X; rows without a noisy label are left out where ids are given.
 
     Parameters
     ----------

@@ -168,16 +168,17 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         strengths = np.sort(np.atleast_1d(np.asarray(self.C, np.float64))).tolist()
         if not (strengths[0] > 0 and strengths[-1] < np.inf):  # NaN is sorted to the end
             _validate.positive(C=strengths[0] if strengths[0] <= 0 else strengths[-1])
+        # From zero all classes are equally likely in every row: the loss is not convex, and a start that favours some could keep to them.
         start = np.zeros((len(classes), X.shape[1] + 1))
         if self.warm_start and getattr(self, "coef_", np.empty(0)).shape == (start.shape[0], start.shape[1] - 1):
             start = np.column_stack([self.coef_, self.intercept_])
         shares = evidence.frequencies() if self.fit_intercept and np.isfinite(self.intercept_C) else np.full(len(classes), 1 / len(classes))
         self._centre: Floats = np.log(shares) - np.log(shares).mean()
         self.C_ = strengths[-1] if len(strengths) == 1 else self._choose(X, evidence, start, strengths)
-        for strength in (c for c in strengths if c < self.C_):
+        for strength in (c for c in strengths if c < self.C_):  # the way that the held-out rows have spoken for
             start, _ = self._solve(X, evidence, start, strength, _ON_THE_WAY)
         start, iterations = self._solve(X, evidence, start, self.C_, self.max_iter)
-        if self.fit_intercept and np.isfinite(self.intercept_C):
+        if self.fit_intercept and np.isfinite(self.intercept_C):  # the penalty on intercepts and coefficients has moved the mean away
             start[:, -1] += _towards(shares, _logits(X, start), evidence.row_weights)
         self.classes_: NDArray[np.generic] = classes
         self.coef_: Floats = start[:, :-1]
@@ -186,10 +187,11 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         return self
 
     def _choose(self, X: Floats, evidence: "Evidence", start: Floats, strengths: list[float]) -> float:
-        """The mean of log C under weights from the likelihood of what is held out (three folds, or one where rows are many) and a normal
-        distribution around a tenth of the largest, half a decade wide. Two worse strengths in a row end the search.
+        """Choose C by the likelihood of held-out parts: three folds, or one of many rows. Two worse strengths in a row end the search.
 
-        C is the variance that coefficients have beforehand, which does not depend on the number of rows: a sample is enough to find it.
+        It is the mean of log C under these likelihoods and a normal distribution around a tenth of the largest, half a decade wide: the
+        best one alone would be chance, where noise tells strengths apart by next to nothing. C is the variance that coefficients have
+        beforehand, which does not depend on the number of rows: a sample is enough to find it.
         """
         order = check_random_state(self.random_state).permutation(evidence.n_units)[:_ENOUGH_ROWS]
         parts = [order[fold::_FOLDS] for fold in range(_FOLDS if len(order) <= _MANY_ROWS else 1)]
@@ -212,7 +214,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
 
     def _solve(self, X: Floats, evidence: "Evidence", start: Floats, strength: float, max_iter: int) -> tuple[Floats, int]:
         """Coefficients and intercepts (K, n_features + 1) from this start, and the iterations taken."""
-        penalty = np.full(start.shape, 2.0 if len(start) == 2 else 1.0)
+        penalty = np.full(start.shape, 2.0 if len(start) == 2 else 1.0)  # |w_1 - w_0|^2 is twice the sum, as w_0 = -w_1
         penalty[:, :-1] /= strength
         penalty[:, -1] /= self.intercept_C
         result = minimize(
@@ -258,14 +260,14 @@ def softmax_of(estimator: Any) -> SoftmaxRegression | None:
     )
 
 
-# Parameters of LogisticRegression that leave the model that it looks for as it is, or that SoftmaxRegression has too.
+# Parameters of LogisticRegression that do not change what it minimises, or that SoftmaxRegression has too.
 _FREE = {"C", "fit_intercept", "max_iter", "warm_start", "random_state", "solver", "tol", "verbose", "n_jobs", "multi_class"}
 _FREE |= {"intercept_scaling", "dual"}
 _SAME = {("penalty", "l2"), ("l1_ratio", 0), ("l1_ratio", None)}
 
 
 def _is_plain(regression: LogisticRegression) -> bool:
-    """Nothing is set that SoftmaxRegression has no equal for."""
+    """Whether SoftmaxRegression has an equal for all that is set."""
     defaults = LogisticRegression().get_params()
     given = {name: value for name, value in regression.get_params().items() if name not in _FREE}
     return 0 < regression.C < np.inf and all(value is None or value == defaults[n] or (n, value) in _SAME for n, value in given.items())
@@ -273,8 +275,8 @@ def _is_plain(regression: LogisticRegression) -> bool:
 
 # What was released, and its loss ----------------------------------------------------------------------------------------------------------
 #
-# Both kinds of evidence have the same four facts: how much each row counts, how many units there are (what can be held out: rows, or
-# groups of rows), what they say of the class frequencies, and -log P[released | X] with its gradient in the logits.
+# Both kinds of evidence say the same: how much each row counts, how many units there are that can be held out (rows, or groups of rows),
+# the class frequencies that they speak for, and -log P[released | X] with its gradient in the logits.
 
 
 @dataclass(frozen=True, eq=False)
@@ -381,10 +383,11 @@ class CountEvidence:
         return csr_matrix((np.ones(len(self.groups)), (self.groups, np.arange(len(self.groups)))), (self.n_units, len(self.groups)))
 
     def frequencies(self) -> Floats:
-        """Of the sums over groups, at least half a standard deviation each, drawn to equal ones as those of rows are."""
+        """Estimate the class frequencies from the sums over groups, each at least half a standard deviation of noise: (K,), sums to 1."""
         n, k = float(self.row_weights.sum()), self.counts.shape[1]
         noise = self.n_units * self.variance
         sums = np.maximum(self.counts.sum(axis=0), 0.5 * np.sqrt(noise) + 0.5)
+        # what the sums gain over equal frequencies, as a chi-square: little of it, and the frequencies are drawn to equal ones
         evidence = float(np.sum((self.counts.sum(axis=0) - n / k) ** 2) / (noise + n / k))
         return drawn_to_equal(sums / sums.sum(), evidence)
 
@@ -405,7 +408,7 @@ Evidence = RowEvidence | CountEvidence
 
 
 def _counted(groups: NDArray[np.generic], counts: Floats, variance: float, counted: ArrayLike | None, n_rows: int) -> CountEvidence:
-    """Checked counts of the groups that have rows."""
+    """Check groups and counts, and leave out groups without rows, which say nothing."""
     if groups.shape != (n_rows,) or groups.dtype.kind not in "iu":
         raise InvalidInput(f"Expected groups of {n_rows} rows as integers, got {groups.dtype} of shape {groups.shape}.")
     if counts.ndim != 2 or counts.shape[1] < 2 or not np.isfinite(counts).all():

@@ -101,11 +101,11 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
 
     @abstractmethod
     def _inputs(self, X: Any, y: Any) -> Any:
-        """X as it is learned from. Refuses settings, estimators and features that could not be used."""
+        """Check settings, estimator and features, and give X as it is learned from."""
 
     @abstractmethod
     def _matched(self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
-        """Inputs and noisy labels of the same rows, in the order of X; `inputs` is None where a fitted model is scored."""
+        """Match rows and noisy labels: both in the order of X; `inputs` is None where a fitted model is scored."""
 
     @abstractmethod
     def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
@@ -167,7 +167,7 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
             self._fit_noisy(inputs, noisy)
             return self
         rows = RowIds.of(ids, unit, *names).beside(y)
-        _require_own_labels(self._settings())
+        _require_own_labels(self._settings())  # looks at the callers of `fit`, two frames up
         rows.require_public(self.column)
         self._fit_raw(X, inputs, y, rows)
         self._raw_rows = _length(inputs)
@@ -179,9 +179,9 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
         return FitSettings(**{field.name: given[field.name] for field in fields(FitSettings) if field.name in given})
 
     def _looked_up(self, noisy: NoisyLabels) -> NoisyLabels:
-        """With receipts as the ledger has them; without one, nothing of custody is imported."""
+        """The noisy labels with their receipts as this ledger has them: a file's own word on what was spent is not proof."""
         if self.ledger is None:
-            return noisy
+            return noisy  # and nothing of the ledger is imported: a machine that only trains need not have it
         from labeldp.ledger._ledger import as_ledger
 
         return noisy.looked_up(as_ledger(self.ledger))
@@ -219,6 +219,7 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
                 metrics.warn_of_seen_rows(y, self._learned)
             return metrics.accuracy(y, self.predict(X)).value
         predicted = self.predict(X)
+        # The fit keeps no raw label and cannot know these again: their number is all that there is to warn by.
         metrics.warn_of_raw_labels(len(predicted), self._raw_rows, self.noise)
         truth = np.asarray(y)
         if truth.shape == (len(predicted), 1):
@@ -322,10 +323,12 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
     def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
         settings, n_rows = self._settings(), _length(inputs)
         labels, (classes, inferred) = self._read(settings, y, n_rows)
+        # All that can be refused is refused in the next lines, plan and dry run, since what comes after them costs budget.
         plan = plan_fit(settings, rows, classes, X, n_rows, inferred=inferred)
         _require_mean(self.top_k_filter, plan)
         with self._state() as state:
             training = self._training(inputs, plan, state)
+            # The first charge, where a prior asks for groups. Its answer is kept, so a fit that dies before the second one goes on with it.
             plan = plan.with_answer(self._once(lambda: answer_for(plan, labels)))
             start = None if plan.known is None else self._start(plan.known, len(classes))
             with self._open(plan, labels, training, state) as run, _paid(run, rows):
@@ -337,7 +340,7 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
                     first_prior=plan.prior,
                     held_out=plan.held_out,
                 )
-        # what a prior of groups cost is part of what the rows cost: their side shows it
+        # The rows' side shows what the histogram said, so whoever has these noisy labels has both, and their receipt must name both costs.
         noisy = staged.noisy if plan.answer is None else derived(staged.noisy, behind=(plan.answer.receipt,))
         self._finish(training, noisy, staged.model, staged.validation, staged.stages)
         self.prior_ = plan.known
@@ -352,7 +355,8 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
         self.prior_ = None
 
     def _finish(self, training: Training[Fitted], noisy: NoisyLabels, model: Fitted, held_out: Rows, stages: tuple[Stage, ...]) -> None:
-        held_out = held_out[noisy.evidenced[held_out]]
+        held_out = held_out[noisy.evidenced[held_out]]  # without rows over a unit's cap
+        # before `_keep`, which may learn from the held-out rows, too
         found = _judged(noisy, training.judging(model, held_out), lambda rows: training.proba(model, rows))
         self.classes_ = np.asarray(noisy.classes)
         self.estimated_accuracy_: metrics.Estimate | None = found.accuracy if found else None
@@ -371,7 +375,7 @@ def _length(inputs: Any) -> int:
 
 @contextlib.contextmanager
 def _paid(run: ChargedRun, rows: RowIds) -> Iterator[None]:
-    """Tell whoever gets an error of the training that the labels are drawn, paid for and kept.
+    """Add to an error of the training that the labels are drawn, paid for and kept, so that nobody pays for them again.
 
     Parameters
     ----------
@@ -393,10 +397,7 @@ def _paid(run: ChargedRun, rows: RowIds) -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """A block for dry runs: numpy's and Python's global random states are put back after it, and no warning is shown.
-
-    The real training gives its own warnings.
-    """
+    """Leave no trace of a dry run: global random states are put back, and no warning is shown, since the real training gives its own."""
     of_numpy, of_python = np.random.get_state(), random.getstate()
     try:
         with warnings.catch_warnings():
@@ -408,7 +409,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def not_fitted(name: str) -> Exception:
-    """InvalidInput; where scikit-learn is installed also its NotFittedError.
+    """Make the error of an estimator that is not fitted: InvalidInput, and where scikit-learn is installed its NotFittedError, too.
 
     Parameters
     ----------
@@ -420,6 +421,7 @@ def not_fitted(name: str) -> Exception:
         from sklearn.exceptions import NotFittedError
     except ImportError:
         return InvalidInput(message)
+    # a class of both kinds, made here, can be pickled only by the function that makes it
     kind = type("NotFitted", (InvalidInput, NotFittedError), {"__module__": __name__, "__reduce__": lambda self: (not_fitted, (name,))})
     made: Exception = kind(message)
     return made
@@ -429,7 +431,7 @@ def not_fitted(name: str) -> Exception:
 
 
 def _check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, unit: object) -> None:
-    """Noisy labels with some evidence, of the declared classes, and nothing given that only raw labels need."""
+    """Refuse noisy labels of other classes or without evidence, and units, which only raw labels need."""
     if unit is not None:
         raise InvalidInput("Expected unit only with raw labels; NoisyLabels were privatized for their own. Leave unit= out.")
     if classes is not None and not infers(classes) and declare(classes) != noisy.classes:
@@ -439,9 +441,10 @@ def _check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, unit: obj
 
 
 def hold_out(noisy: NoisyLabels, fraction: float, permutation: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Rows:
-    """Random rows among those of `NoisyLabels.measurable`; none if they would be too few to tell anything, and a warning if there are none.
+    """Choose rows at random to measure the model by, among those of `NoisyLabels.measurable`; none where they would be too few.
 
-    Rows of a later stage have an unbiased estimator only where its prior was flat: held out, they would measure the model on hard rows.
+    Rows of a later stage have an unbiased estimator only where its prior was flat: held out, they would measure the model on hard rows. A
+    warning says so where there are no others.
     """
     share = _validate.fraction(validation_fraction=fraction, zero=True)
     able = np.flatnonzero(noisy.measurable.evidenced)
@@ -459,12 +462,13 @@ def hold_out(noisy: NoisyLabels, fraction: float, permutation: Callable[[NDArray
 
 
 def _judged(noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[np.floating]]) -> metrics.Judgement | None:
-    """What a model is worth on those of the held-out rows that can measure it, beside a constant learned from all others; None without any.
+    """Measure a model on the held-out rows that have an unbiased estimator, beside the class frequencies of all others; None without any.
 
     Parameters
     ----------
     noisy : NoisyLabels of all rows
-    held_out : int positions of rows that chose and taught nothing
+    held_out : (m,) int
+        Positions of rows that the model has not learned from, and that have not chosen it.
     proba : function of positions -> (m, K) probabilities of the model
     """
     fair = noisy.measurable
@@ -477,7 +481,7 @@ def _judged(noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[
 
 
 def evidenced(rows: Rows, noisy: NoisyLabels, held_out: HeldOut | None) -> tuple[Rows, NoisyLabels, HeldOut | None]:
-    """The same without the rows that have no evidence: those over a unit's cap."""
+    """Rows, noisy labels and held-out rows without those that have no evidence: rows over their unit's cap."""
     found = np.flatnonzero(noisy.evidenced)
     if not len(found):
         raise InvalidInput("Expected at least one row with evidence to learn from. Give more rows.")
@@ -489,7 +493,7 @@ def evidenced(rows: Rows, noisy: NoisyLabels, held_out: HeldOut | None) -> tuple
 
 
 def members(noisy: NoisyLabels) -> NDArray[np.bool_]:
-    """The output of each row as a set: (n, K) bool. Only where each row has one draw."""
+    """The output of each row as a set of classes: (n, K) bool. Each row must have one draw."""
     inside = np.zeros((len(noisy), noisy.n_classes), bool)
     for block in noisy.blocks:
         inside[block.rows] = block.law.members(block.outputs, block.side)
@@ -497,14 +501,14 @@ def members(noisy: NoisyLabels) -> NDArray[np.bool_]:
 
 
 def _require_mean(k: TopK | None, plan: FitPlan) -> None:
-    """Refuse, before anything is charged, to take the mean number of candidates of a law that has none."""
+    """Refuse top_k_filter="mean", before anything is charged, where the law has no candidates to take the mean of."""
     law = plan.stages.law
     if k == "mean" and plan.stages.n_stages > 1 and "candidates" not in law.layout():
         raise InvalidInput(f"Expected law='rr-with-prior' with top_k_filter='mean', got {law}. Pass the number of classes to keep.")
 
 
 def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArray[np.int64]:
-    """Positions of the latest stage's rows, and of earlier ones whose output meets the model's k likeliest classes.
+    """Choose the latest stage's rows, and earlier ones whose output has one of the model's k likeliest classes: their positions.
 
     Parameters
     ----------
@@ -530,7 +534,7 @@ def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArra
     believed = proba[earlier]
     likely = believed >= -np.partition(-believed, n_likely - 1, axis=1)[:, n_likely - 1 : n_likely]
     kept[earlier] = (members(noisy[earlier]) & likely).any(axis=1)
-    return np.flatnonzero(kept) if kept.any() else np.arange(len(noisy))
+    return np.flatnonzero(kept) if kept.any() else np.arange(len(noisy))  # a filter that leaves nothing filters nothing
 
 
 def _mean_size(blocks: Sequence[Block], n_classes: int) -> int:
@@ -550,7 +554,7 @@ def check_count(n_labels: int, n_rows: int) -> None:
 
 
 def positions_of(ids: NDArray[Any], n_items: int, noisy: NoisyLabels, *, given: bool) -> NDArray[np.int64]:
-    """Where each noisy row's item is.
+    """Find each noisy row's item by its id.
 
     Parameters
     ----------
@@ -589,7 +593,7 @@ def positions_of(ids: NDArray[Any], n_items: int, noisy: NoisyLabels, *, given: 
 
 
 def matched_by_id(ids: ArrayLike, n_items: int, noisy: NoisyLabels) -> tuple[NDArray[np.int64], NoisyLabels]:
-    """The items that have a noisy label, ascending, and their noisy labels in that order.
+    """Find the items that have a noisy label: their positions, ascending, and the noisy labels in that order.
 
     Parameters
     ----------
@@ -603,7 +607,7 @@ def matched_by_id(ids: ArrayLike, n_items: int, noisy: NoisyLabels) -> tuple[NDA
 
 
 def require_same_rows(n_items: int, noisy: NoisyLabels) -> None:
-    """As many noisy labels as items, where no ids say which belong together."""
+    """Refuse another number of noisy labels than of items, where no ids say which belong together."""
     if len(noisy) != n_items:
         raise InvalidInput(
             f"Expected noisy labels of {n_items} rows, as many as X has, got {len(noisy)}. Pass ids= with the ids of X's rows: they are "
@@ -612,7 +616,7 @@ def require_same_rows(n_items: int, noisy: NoisyLabels) -> None:
 
 
 def warn_of_order(noisy: NoisyLabels, *, own: bool) -> None:
-    """Say that nothing tells which row of X has which noisy label, where their orders may differ.
+    """Warn that nothing tells which row of X has which noisy label, where their orders may differ.
 
     Parameters
     ----------
@@ -662,7 +666,7 @@ def _require_own_labels(settings: FitSettings) -> None:
     InvalidInput
         With a durable ledger, or where a step of a pipeline has read the labels; nothing is charged.
     """
-    if settings.noise is not None:
+    if settings.noise is not None:  # of public data: nothing to protect
         return
     caller, step = _made_by(), _step_that_learned()
     if step:
@@ -693,7 +697,10 @@ def _require_own_labels(settings: FitSettings) -> None:
 
 
 def _made_by() -> str:
-    """What of scikit-learn has called for this fit with labels or rows of its own choice: the outermost class or function; "" for none."""
+    """Name the outermost class or function of scikit-learn that has called this fit with rows or labels of its own choice; "" for none.
+
+    By the call stack: a search or a meta-estimator passes plain arrays, so nothing else shows where they come from.
+    """
     found, frame = "", sys._getframe(2).f_back
     while frame is not None:
         package, _, part = str(frame.f_globals.get("__name__")).partition(".")
@@ -706,7 +713,7 @@ def _made_by() -> str:
 
 
 def _step_that_learned() -> str:
-    """The class of a step that learns from labels, of a pipeline that has called for this fit; "" for none."""
+    """Name a step that learns from labels, of a pipeline that has called this fit; "" for none."""
     frame = sys._getframe(2).f_back
     while frame is not None:
         owner = frame.f_locals.get("self") if str(frame.f_globals.get("__name__")).partition(".")[2] == "pipeline" else None
@@ -718,7 +725,7 @@ def _step_that_learned() -> str:
 
 
 def _learns_from_labels(step: Any) -> str:
-    """The class of a transformer, or of one that it holds, that needs labels, as scikit-learn's tags and modules say; "" for none."""
+    """Name the transformer, or one that it holds, that needs labels, as scikit-learn's tags and modules say; "" for none."""
     held = [getattr(step, name, None) or () for name in ("steps", "transformer_list", "transformers")]
     if any(held):
         held.append([("remainder", getattr(step, "remainder", None))])
