@@ -20,20 +20,20 @@ from labeldp.custody._encode import RowIds
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.learn._classifier import dry_run
-from labeldp.learn._clusters import Clusters, clustering_request, clusters_for, embedded, find_clusters
+from labeldp.learn._clusters import Clusters, clusters_for, embedded, plan_clusters
 from labeldp.learn._corrections import Model, fit_codes, fit_last, require_classifier, require_plain_labels
 from labeldp.learn._data import Estimator, Floats, check_features, read_labels, takes_images, together
 from labeldp.learn._softmax import softmax_of
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import LabelDPEstimator
-from labeldp.protocol._fit import GroupPlan, ask_groups
+from labeldp.protocol._fit import ask_groups
 
 _PENALTY = 0.1  # C of ProportionClassifier's default, for columns of variance 1
 
 
 class ClusterEstimator(LabelDPEstimator):
-    """An estimator that finds clusters and asks them one question; what is learned from the answer is for a subclass to say.
+    """An estimator that finds clusters and asks them one question; a subclass says which, and what it learns from the answer.
 
     Parameters
     ----------
@@ -119,15 +119,15 @@ class ClusterEstimator(LabelDPEstimator):
         asked_for = self._settings()
         labels, (classes, inferred) = read_labels(asked_for, y, inputs.shape[0])
         count = self._count(inputs.shape[0], len(classes))
-        settings: dict[str, Any] = {"algorithm": self.algorithm, "random_state": self.random_state}
-        clusters = find_clusters(inputs, count, embedder=self.embedder, **settings)
-        request = clustering_request(inputs, clusters, self.embedder, settings | {"n_clusters": count})
-        plan = GroupPlan(clusters.assign(inputs), self._query(len(classes), clusters.n_clusters), 0.0, found=clusters, request=request)
+        clustering = {"embedder": self.embedder, "algorithm": self.algorithm, "random_state": self.random_state}
+        plan = plan_clusters(inputs, self._query(len(classes), count), 0.0, **clustering)
         self._dry_run(inputs, len(classes))
         asked = ask_groups(asked_for, plan, labels, classes, inferred=inferred, rows=rows)
         self.classes_, self.aggregate_, self.privacy_ = np.asarray(classes), asked.answer, asked.answer.privacy
         self.receipts_, self._learned = (asked.answer.receipt,), None
-        self.clusters_: Clusters = clusters.restored(asked.kept)
+        found = plan.as_asked(asked).found
+        assert isinstance(found, Clusters)
+        self.clusters_ = found
         self._learn(inputs, asked.groups)
 
     def _require_estimator(self) -> None:
@@ -157,9 +157,9 @@ class NoiseCluster(ClusterEstimator):
     epsilon : float > 0, default=0.1
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`): all votes together.
     n_clusters : int in 1..n, default=None
-        None: as many as the budget can tell the labels of (`labeldp.learn._clusters.clusters_for`).
+        None: as many as the budget can tell the labels of, 3 (3 + ln K) / epsilon rows in each on average, and 2000 at most.
     embedder : "pca", "standard", transformer, or function of X, default=None
-        What the rows are clustered by; see `labeldp.learn._clusters.find_clusters`. Good features are worth more than anything else here.
+        What the rows are clustered by; see `labeldp.learn.find_clusters`. Good features are worth more than anything else here.
     mechanism : {"auto", "permute-and-flip", "exponential", "gaussian"}, default="auto"
         Of the votes; "auto" is pure unless delta is above 0.
     delta : float in [0, 1), default=0.0
@@ -293,9 +293,9 @@ class ProportionClassifier(ClusterEstimator):
     epsilon : float > 0, default=0.1
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`): all counts together.
     n_clusters : int in 1..n, default=None
-        None: as many as the budget can tell the labels of (`labeldp.learn._clusters.clusters_for`).
+        None: as many as the budget can tell the labels of, 3 (3 + ln K) / epsilon rows in each on average, and 2000 at most.
     embedder : "pca", "standard", transformer, or function of X, default=None
-        What the rows are clustered by; see `labeldp.learn._clusters.find_clusters`.
+        What the rows are clustered by; see `labeldp.learn.find_clusters`.
     mechanism : {"auto", "laplace", "gaussian"}, default="auto"
         Of the noise on counts; "auto" is pure unless delta is above 0.
     delta : float in [0, 1), default=0.0

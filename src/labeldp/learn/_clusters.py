@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 
 from labeldp import _validate
 from labeldp._hash import digest
-from labeldp.aggregates import Aggregate, Histogram
+from labeldp.aggregates import Aggregate, Histogram, Query
 from labeldp.errors import InvalidInput, MissingExtra
 from labeldp.laws import ClusterRR, Law
 from labeldp.laws.cluster_budget import split_budget
@@ -40,7 +40,7 @@ Order = NDArray[np.intp]
 
 
 def clusters_for(n_rows: int, n_classes: int, epsilon: float) -> int:
-    """How many clusters a budget can tell the labels of: from public facts alone.
+    """Choose how many clusters to ask: as many as the budget can tell the labels of, from public facts alone.
 
     A cluster of s rows whose most frequent label leads by most of them is told right by noise of epsilon where epsilon s is well above
     2 ln K, so s = 3 (3 + ln K) / epsilon: 16 / epsilon for ten classes. More and smaller clusters are purer, but are drowned by noise.
@@ -57,7 +57,7 @@ def clusters_for(n_rows: int, n_classes: int, epsilon: float) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """A clustering that was found.
+    """Clusters of rows: their centres, and what embeds a row beside them.
 
     Attributes
     ----------
@@ -70,11 +70,11 @@ class Clusters:
 
     @property
     def kept(self) -> dict[str, Floats]:
-        """What a ledger keeps with the answer about the clusters, so that a repeat reads it."""
+        """The centres, which a ledger keeps with the answer: found again, they could differ by rounding, and the answer be of others."""
         return {"centres": self.centres}
 
     def restored(self, kept: Mapping[str, NDArray[Any]]) -> "Clusters":
-        """The clusters as they were when they were asked."""
+        """The clusters with the centres that were kept."""
         return replace(self, centres=np.asarray(kept["centres"], np.float64))
 
     @property
@@ -83,11 +83,11 @@ class Clusters:
         return len(self.centres)
 
     def model_of(self, answer: Aggregate) -> "ClusterModel":
-        """What a histogram of the clusters says of any row."""
+        """A model of the true label of any row, by the histogram of its cluster."""
         return ClusterModel(self, answer)
 
     def assign(self, X: Any) -> Codes:
-        """The nearest centre of each row: (n,) int64.
+        """Find the nearest centre of each row: (n,) int64.
 
         Parameters
         ----------
@@ -98,6 +98,7 @@ class Clusters:
             raise InvalidInput(
                 f"Expected embeddings of width {self.centres.shape[1]}, as the clusters were found on, got {features.shape[1]}."
             )
+        # in parts, as all distances at once would take n x n_clusters numbers; in the features' own precision, or they would be copied
         parts = [features[start : start + _ROWS_AT_ONCE] for start in range(0, features.shape[0], _ROWS_AT_ONCE)]
         found = [pairwise_distances_argmin(part, self.centres.astype(part.dtype)) for part in parts]
         return np.concatenate(found).astype(np.int64) if found else np.empty(0, np.int64)
@@ -105,7 +106,7 @@ class Clusters:
 
 @dataclass(frozen=True, eq=False)
 class ClusterModel:
-    """The histograms of clusters as a model of the true label: what a row's cluster is like.
+    """A model of the true label that knows a row's cluster alone: the cluster's noisy histogram.
 
     Attributes
     ----------
@@ -173,7 +174,7 @@ def find_clusters(X: Any, n_clusters: int, *, embedder: Any = None, algorithm: s
 
 
 def embedded(embedder: Any, X: Any) -> Any:
-    """(n, width) finite floats, or a sparse matrix of them.
+    """Embed rows: (n, width) finite floats, or a sparse matrix of them.
 
     Parameters
     ----------
@@ -217,7 +218,7 @@ def _require_finite(values: NDArray[np.floating[Any]]) -> None:
 
 
 def _fitted(embedder: Any, X: Any) -> Any:
-    """The embedder as a function of any rows: fitted to these, where it is a transformer."""
+    """Fit the embedder to these rows, where it is a transformer or the name of one."""
     if isinstance(embedder, type):
         raise InvalidInput(f"Expected an embedder that was made, got the class {embedder.__name__} itself. Pass {embedder.__name__}(...).")
     if isinstance(embedder, str):
@@ -236,7 +237,7 @@ def _fitted(embedder: Any, X: Any) -> Any:
 
 
 def _fitted_alone(embedder: Any, X: Any) -> Any:
-    """A transformer fitted to features; one that asks for labels is refused, since no embedder sees any."""
+    """Fit a transformer to features; one that asks for labels is refused, since no embedder sees any."""
     try:
         return clone(embedder).fit(X)
     except (TypeError, ValueError) as error:
@@ -249,14 +250,14 @@ def _fitted_alone(embedder: Any, X: Any) -> Any:
 
 
 def _plain(X: Any) -> Any:
-    """Rows of numbers; a sparse matrix that is narrow enough as a dense one, since PCA of it can have all components then."""
+    """Make rows of numbers; a narrow sparse matrix becomes a dense one, since PCA of a sparse one cannot have all components."""
     plain = embedded(None, X)
     return plain.toarray() if hasattr(plain, "tocsr") and plain.shape[1] <= _COMPONENTS else plain
 
 
 @dataclass(frozen=True, eq=False)
 class _Flat:
-    """A transformer of rows of numbers, given images as rows of pixels."""
+    """A transformer that is given images as rows of pixels."""
 
     inner: Any
 
@@ -278,11 +279,28 @@ def _faiss(features: Any, n_clusters: int, seed: int) -> Floats:
     return np.asarray(finder.centroids, np.float64)
 
 
+def plan_clusters(X: Any, query: Query, left: float, *, embedder: Any, algorithm: str, random_state: int) -> GroupPlan:
+    """Find as many clusters as a question has groups, and plan to ask it of them.
+
+    Parameters
+    ----------
+    X : (n, ...) features
+    query : Query
+    left : float
+        Epsilon for a law that follows; 0 for none.
+    embedder, algorithm, random_state : as in `find_clusters`
+    """
+    settings: dict[str, Any] = {"algorithm": algorithm, "random_state": random_state}
+    clusters = find_clusters(X, query.n_groups, embedder=embedder, **settings)
+    request = clustering_request(X, clusters, embedder, settings | {"n_clusters": query.n_groups})
+    return GroupPlan(clusters.assign(X), query, left, None, clusters, request)
+
+
 # When two clusterings are the same request: by features and settings, not by groups, which other rounding can move --------------------
 
 
 def clustering_request(X: Any, clusters: Clusters, embedder: Any, settings: Mapping[str, object]) -> Callable[[Order | None], str]:
-    """A digest of the request, as a function of the order of the rows; called only where a ledger may know it.
+    """Name the request by a digest: a function of the order of the rows, called only where a ledger may know it.
 
     Parameters
     ----------
@@ -316,7 +334,10 @@ def _is_table(X: Any) -> bool:
 
 
 def _settings_of(embedder: Any) -> str | None:
-    """An embedder by its settings; None where they do not say all of it."""
+    """Name an embedder by its settings; None where they do not say all of it.
+
+    An object of the user's may hold anything, also labels, and a digest of labels in a ledger would confirm a guess at them.
+    """
     if embedder is None or isinstance(embedder, str):
         return repr(embedder)
     if not hasattr(embedder, "get_params"):
@@ -331,7 +352,7 @@ def _settings_of(embedder: Any) -> str | None:
 
 
 def _setting(value: object) -> str | None:
-    """A setting as text that stands for nothing else; None where there is none: an array is data, and no digest tells of it."""
+    """Write a setting as text that stands for nothing else; None where there is none, such as of an array, which is data."""
     if value is None or isinstance(value, bool | int | float | str | np.generic):
         return repr(value)
     if isinstance(value, list | tuple) and len(value) <= _MANY_SETTINGS:
@@ -356,9 +377,9 @@ class ClusterPrior(BaseEstimator):
     Parameters
     ----------
     embedder : "pca", "standard", transformer, or function of X, default=None
-        What the rows are clustered by; see `find_clusters`. It must not have been made with these labels.
+        What the rows are clustered by; see `labeldp.learn.find_clusters`. It must not have been made with these labels.
     n_clusters : int in 1..n, default=None
-        None: as many as the budget can tell the labels of (`clusters_for`).
+        None: as many as its budget can tell the labels of, 3 (3 + ln K) / epsilon rows in each on average, and 2000 at most.
     epsilon : float > 0, default=None
         What the histogram costs, of the fit's total; it must be less than that. None: a share by rule, 1 / (1 + total): clusters are
         worth most where rows alone say little. With law="cluster-rr", what `labeldp.laws.cluster_budget.split_budget` finds best.
@@ -419,21 +440,15 @@ class ClusterPrior(BaseEstimator):
         share = _share(epsilon) if self.epsilon is None else _validate.epsilon(self.epsilon)
         rest = left_of(epsilon, share, "the prior (its own epsilon)")
         count = clusters_for(n_rows, n_classes, share / max_rows_per_unit) if self.n_clusters is None else self.n_clusters
-        query = self._query(n_classes, share, _validate.integer(n_clusters=count, low=1))
-        settings: dict[str, Any] = {"algorithm": self.algorithm, "random_state": self.random_state}
-        clusters = find_clusters(X, count, embedder=self.embedder, **settings)
-        request = clustering_request(X, clusters, self.embedder, settings | {"n_clusters": count})
-        plan = GroupPlan(clusters.assign(X), query, rest, None, clusters, request)
+        mechanism = "gaussian" if self.delta else "laplace"
+        query = Histogram(n_classes, share, _validate.integer(n_clusters=count, low=1), mechanism, self.delta)
+        plan = plan_clusters(X, query, rest, embedder=self.embedder, algorithm=self.algorithm, random_state=self.random_state)
         if law == ClusterRR.name and self.epsilon is None and self.delta == 0 and max_rows_per_unit == 1:
             return self._divided(plan, epsilon, n_classes)
         return plan
 
-    def _query(self, n_classes: int, epsilon: float, n_clusters: int) -> Histogram:
-        mechanism = "gaussian" if self.delta else "laplace"
-        return Histogram(n_classes, epsilon, n_clusters, mechanism, self.delta)
-
     def _divided(self, plan: GroupPlan, epsilon: float, n_classes: int) -> GroupPlan:
-        """The division between histogram and ClusterRR that the clusters' sizes, which are public, make best."""
+        """Divide the budget between histogram and ClusterRR as suits the clusters' sizes, which are public, best."""
         budget = split_budget(epsilon, np.bincount(plan.groups, minlength=plan.query.n_groups), n_classes).budget
         if not budget.histogram_epsilon:
             return plan
