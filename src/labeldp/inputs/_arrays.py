@@ -25,7 +25,7 @@ Channels = Literal["", "none", "first", "last"]
 
 
 def is_arrays(path: str | Path) -> bool:
-    """Its ending says so."""
+    """Whether a file holds NumPy's arrays, by its ending."""
     return Path(path).suffix.lower() in ARRAYS
 
 
@@ -61,7 +61,7 @@ class ArrayTable:
         self.extent = len(self.array(key))
 
     def array(self, name: str) -> Array:
-        """One array, whole."""
+        """Read one array, whole and once: an archive's member has to be unpacked from its beginning for any row of it."""
         if name not in self._arrays:
             self._arrays[name] = self._readers[name]()
         return self._arrays[name]
@@ -122,7 +122,7 @@ def _arrow(values: Array, name: str) -> pa.Array:
 
 
 def _opened(path: Path, key: str) -> dict[str, Callable[[], Array]]:
-    """The arrays of a file by name, each read when it is asked for; no object in it is ever built."""
+    """Name the arrays of a file, each read when it is asked for; no object in it is ever built, since building one runs its code."""
     if not path.is_file():
         raise ReleaseError(f"Expected an existing file, got {path}. Check the path.")
     if path.suffix.lower() == ".npy":
@@ -148,7 +148,7 @@ def _read(path: Path, name: str | None) -> Array:
                 found = loaded[name]
     except _DAMAGED:
         raise _not_numpy(path) from None
-    return found.astype(found.dtype.newbyteorder("="), copy=False)
+    return found.astype(found.dtype.newbyteorder("="), copy=False)  # Arrow and torch refuse the other byte order
 
 
 def _not_numpy(path: Path) -> InvalidInput:
@@ -220,7 +220,7 @@ class ArrayInputs:
 
 
 def learn_array(table: ArrayTable) -> ArrayInputs:
-    """What the array of inputs is: (n, d) a matrix; (n, h, w), (n, c, h, w) or (n, h, w, c) images of 1 to 4 channels."""
+    """Tell a matrix (n, d) from images (n, h, w), (n, c, h, w) or (n, h, w, c) of 1 to 4 channels, by the array's shape."""
     found = table.array(table.key)
     if not len(found):
         raise InvalidInput(f"Expected rows, got none in {table.path.name}.")

@@ -100,6 +100,7 @@ def _written_kinds(source: Readable, names: Sequence[str]) -> dict[str, str | No
     kinds: dict[str, str | None] = dict.fromkeys(names, NUMBER)
     for batch in source.batches(list(names)):
         for name, kind in kinds.items():
+            # one value decides for the whole column, so a kind once left does not come back in later batches
             while kind != CATEGORY and not _fits(batch.column(name), kind):
                 kind = TIME if kind == NUMBER else CATEGORY
             kinds[name] = kind
@@ -120,7 +121,7 @@ def _is_category(kind: pa.DataType) -> bool:
 
 
 def _text(column: pa.Array) -> pa.Array:
-    """Without spaces around it, and null where a value is missing."""
+    """Text without spaces around it, and null where a value is missing."""
     plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     trimmed = pc.utf8_trim_whitespace(plain.cast(_TEXT))
     return pc.if_else(pc.is_in(trimmed, value_set=pa.array(MISSING, _TEXT)), pa.scalar(None, _TEXT), trimmed)

@@ -72,7 +72,7 @@ class ImageInputs:
 
 
 def learn_images(table: Readable, column: str, folder: Path) -> ImageInputs:
-    """Kind and size of the images, which are those of the first one."""
+    """Read the first image, whose kind and size all others must have."""
     _pillow()
     for batch in table.batches([column]):
         for first in _files(batch.column(column), column, folder):
@@ -82,7 +82,7 @@ def learn_images(table: Readable, column: str, folder: Path) -> ImageInputs:
 
 
 def pixels_of(data: bytes, name: str) -> Pixels:
-    """The pixels of an image file: (1 or 3, height, width)."""
+    """Decode an image file: (1 or 3, height, width)."""
     image_module = _pillow()
     try:
         with warnings.catch_warnings():
@@ -116,7 +116,7 @@ def _row(start: int | None, i: int) -> str:
 
 
 def _files(column: pa.Array, name: str, folder: Path | None) -> Iterable[bytes]:
-    """The bytes of each row's file."""
+    """Read the bytes of each row's file, one at a time: a batch of photos at once may not fit."""
     values, types = _field(column, "bytes"), pa.types
     if values.null_count:
         raise InvalidInput(f"Expected an image in every row of column {name!r}, got none in one. Drop such rows.")
@@ -137,6 +137,7 @@ def _field(column: pa.Array, name: str) -> pa.Array:
 
 
 def _content(folder: Path, name: str) -> bytes:
+    # names come from a table that somebody else may have written: none may lead out of the folder
     parts = _parts(name)
     if not name or Path(name).is_absolute() or ".." in parts:
         raise InvalidInput(f"Expected names of files below {folder}, got {name!r}. Name them from there, or another folder (--images).")
@@ -151,7 +152,7 @@ def _parts(name: str) -> list[str]:
 
 
 class NamesOfFiles:
-    """Refuses names of files that show the label: whoever sees the inputs would see it.
+    """A check of file names that show the label, as folders named by class do: whoever sees the inputs would see it.
 
     Parameters
     ----------

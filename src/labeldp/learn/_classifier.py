@@ -258,7 +258,7 @@ class LabelDPClassifier(StagedEstimator[Model]):
         if encoder is not None:
             base.set_params(categorical_features=list(range(len(encoder.transformers[0][2]))))
         estimator = seeded(base, random_state if self.random_state is not None else None)
-        raw = isinstance(source, FitPlan)
+        raw = isinstance(source, FitPlan)  # noisy labels come without an answer about clusters, so nothing is known of these
 
         def learner_of(copy: Any, generator: np.random.RandomState) -> Learner:
             known = self.correction == "auto" and isinstance(self.prior, ClusterPrior) and raw and not takes_raw_labels(copy)
@@ -272,6 +272,7 @@ class LabelDPClassifier(StagedEstimator[Model]):
             rows = int(inputs.shape[0] * source.stages.fractions[-source.stages.n_stages])
 
             def fit(copy: Any, few: Any, noisy: NoisyLabels) -> Model:
+                # by a generator of its own: the training draws the same numbers whether the dry run made one try or three
                 return learner_of(copy, check_random_state(0)).fit(few, noisy, None, None)
 
             dry_run(estimator, encoded, len(source.classes), rows, fit)
@@ -298,7 +299,7 @@ class LabelDPClassifier(StagedEstimator[Model]):
         if len(held_out) and training.refit:
             usable = np.flatnonzero(noisy.evidenced)
             model = training.learner.refit(take(training.inputs, usable), noisy[usable], model)
-        if training.encoder is not None:
+        if training.encoder is not None:  # the model was fitted to encoded columns, and predicts from columns as users have them
             model = replace(model, estimator=Pipeline([("encoder", training.encoder), ("classifier", model.estimator)]))
         self._model, self.estimator_ = model, model.estimator
         return np.empty(0, np.int64) if training.refit else held_out
@@ -306,7 +307,10 @@ class LabelDPClassifier(StagedEstimator[Model]):
     # What was asked for -----------------------------------------------------------------------------------------------------------
 
     def _base(self, n_rows: int = _FEW_ROWS) -> Any:
-        """The estimator, or the default: boosted shallow trees; few rows of noisy labels bear only a few small ones with large leaves."""
+        """Give the estimator, or the default: boosted shallow trees, of few noisy rows only a few small ones with large leaves.
+
+        No early stopping: it would hold out rows of its own and measure by noisy labels as if they were true.
+        """
         if self.estimator is not None:
             return self.estimator
         if n_rows < _FEW_ROWS:
@@ -331,7 +335,7 @@ class LabelDPClassifier(StagedEstimator[Model]):
 
 @dataclass(frozen=True, eq=False)
 class _Training:
-    """A correction with its estimator, on the encoded inputs of a fit; see `labeldp.protocol._estimator.Training`."""
+    """A `Learner` on the encoded inputs of a fit, whose rows are positions; see `labeldp.protocol._estimator.Training`."""
 
     inputs: Any
     learner: Learner
@@ -353,14 +357,14 @@ class _Training:
         return model.predict_proba(take(self.inputs, rows))
 
     def judging(self, model: Model, held_out: Rows) -> Rows:
-        return held_out[1::2] if model.chose else held_out
+        return held_out[1::2] if model.chose else held_out  # the others have chosen its rounds
 
 
 # The dry run ------------------------------------------------------------------------------------------------------------------------------
 
-_FEW, _ROUNDS, _CATEGORIES = 60, 5, 300
+_FEW, _ROUNDS, _CATEGORIES = 60, 5, 300  # rows, rounds of training and categories of a column that are enough to find what is wrong
 _LENGTHS = ("__max_iter", "__n_estimators", "__iterations", "__n_iter", "__num_boost_round")
-_KEPT = ("__folder", "__progress")
+_OF_THE_REAL_FIT = ("__folder", "__progress")
 _Fit = Callable[[Estimator, Any, NoisyLabels], Model]
 
 
@@ -391,9 +395,10 @@ def dry_run(estimator: Estimator, X: Any, n_classes: int, rows: int, fit: _Fit |
     n = X.shape[0]
     few = min(max(2, rows), max(_FEW, 4 * n_classes))
     tries = [_some_rows(X, few), *([_of_each_category(X)] if text_columns(X) else [])]
+    # A column of a category that the first rows lack, or a gap that comes late, would else stop the training when labels are paid for.
     failures = (_failure(_short(estimator), X, some, n_classes, fit) for some in tries)
     found = next((failure for failure in failures if failure is not None), None)
-    if found is not None and few < rows:
+    if found is not None and few < rows:  # were the rows just too few? As many as the fit will have decide
         found = _failure(_stateless(clone(estimator)), X, _some_rows(X, rows), n_classes, fit)
     if found is not None:
         what = str(found).strip().split("\n")[0].removesuffix(".") or type(found).__name__
@@ -404,7 +409,7 @@ def dry_run(estimator: Estimator, X: Any, n_classes: int, rows: int, fit: _Fit |
 
 
 class _WrongType(InvalidInput, TypeError):
-    """What was a TypeError is one still."""
+    """A refusal that is a TypeError, too, since callers may wait for what their estimator raises."""
 
 
 def _failure(estimator: Estimator, X: Any, rows: NDArray[np.int64], n_classes: int, fit: _Fit | None) -> Exception | None:
@@ -416,7 +421,7 @@ def _failure(estimator: Estimator, X: Any, rows: NDArray[np.int64], n_classes: i
             else:
                 model = fit(estimator, take(X, rows), NoisyLabels.from_labels(codes, RandomizedResponse(n_classes, 1.0)))
             model.predict_proba(X)
-    except MemoryError:
+    except MemoryError:  # of the machine, not of the estimator
         raise
     except Exception as error:
         return error
@@ -424,7 +429,7 @@ def _failure(estimator: Estimator, X: Any, rows: NDArray[np.int64], n_classes: i
 
 
 def _some_rows(X: Any, count: int) -> NDArray[np.int64]:
-    """So many rows, spread evenly, and for each column the first one in which a value is missing."""
+    """Choose so many rows, spread evenly, and for each column the first one in which a value is missing."""
     n = X.shape[0]
     return np.union1d(np.linspace(0, n - 1, min(count, n)).astype(np.int64), _first_missing(X))
 
@@ -440,7 +445,7 @@ def _first_missing(X: Any) -> NDArray[np.int64]:
 
 
 def _of_each_category(X: Any) -> NDArray[np.int64]:
-    """The first row of every value of columns of text and categories, up to some hundreds each: a number of them can be too large."""
+    """Choose the first row of every value of columns of text and categories, up to some hundreds: the number of them can be too large."""
     found = [np.arange(min(2, X.shape[0]))]
     for j in text_columns(X):
         values = np.asarray(X.iloc[:, j] if hasattr(X, "iloc") else X[:, j], object)
@@ -449,15 +454,15 @@ def _of_each_category(X: Any) -> NDArray[np.int64]:
 
 
 def _short(estimator: Estimator) -> Estimator:
-    """A clone that stops after a few rounds, where it has a number of them."""
+    """Clone an estimator so that it stops after a few rounds, where it has a number of them."""
     copy = _stateless(clone(estimator))
     numbers = {name: value for name, value in copy.get_params().items() if f"__{name}".endswith(_LENGTHS)}
     return copy.set_params(**{name: _ROUNDS for name, value in numbers.items() if isinstance(value, int) and value > _ROUNDS})
 
 
 def _stateless(estimator: Estimator) -> Estimator:
-    """Without a folder where a training keeps its state, and without a listener, which hears of the real one alone."""
-    kept = [name for name in estimator.get_params() if f"__{name}".endswith(_KEPT)]
+    """Drop the folder where a training keeps its state, and the function that shows progress: both are for the real training alone."""
+    kept = [name for name in estimator.get_params() if f"__{name}".endswith(_OF_THE_REAL_FIT)]
     return estimator.set_params(**dict.fromkeys(kept)) if kept and getattr(estimator, "takes_raw_labels", False) else estimator
 
 

@@ -96,7 +96,7 @@ class _Classifier(Protocol):
 
 
 def accuracy(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 0.95) -> Estimate:
-    """How often predictions equal the true labels.
+    """Estimate how often predictions equal the true labels.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def _accuracy(noisy: NoisyLabels, codes: NDArray[np.integer], confidence: float 
 
 
 def warn_of_seen_rows(noisy: NoisyLabels, learned: NoisyLabels) -> None:
-    """Say aloud that a model is measured on noisy labels that it learned from: the same draws of the same rows.
+    """Warn that a model is measured on noisy labels that it learned from: the same draws of the same rows.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def warn_of_seen_rows(noisy: NoisyLabels, learned: NoisyLabels) -> None:
 
 
 def warn_of_raw_labels(n_rows: int, learned: int, noise: object) -> None:
-    """Say aloud, once in a process, that a score may come from the raw labels that a fit privatized: it is a number without noise.
+    """Warn, once in a process, that a score may come from the raw labels that a fit privatized: it is a number without noise.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ _told: set[str] = set()
 
 
 def log_loss(noisy: NoisyLabels, proba: ArrayLike, *, confidence: float = 0.95, floor: float = 1e-15) -> Estimate:
-    """Mean of -ln of the probability that the model gives to the true label.
+    """Estimate the mean of -ln of the probability that the model gives to the true label.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ class Judgement:
 
 
 def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judgement:
-    """Accuracy and log-loss of a model and of the constant that goes with these class frequencies.
+    """Measure a model, and beside it the constant that goes with these class frequencies: accuracy and log-loss of both.
 
     Parameters
     ----------
@@ -245,7 +245,7 @@ def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judge
 
 
 def confusion_matrix(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 0.95) -> Estimates:
-    """Share of the rows for each pair of true and predicted class.
+    """Estimate the share of the rows for each pair of true and predicted class.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ def confusion_matrix(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: 
     predicted = _codes(noisy, predictions)
     guessed = predicted[None, :] == np.arange(noisy.n_classes)[:, None]
     rows = []
-    for truth in range(noisy.n_classes):
+    for truth in range(noisy.n_classes):  # one class at a time: all at once would take n x K x K numbers
         wanted = np.tile(np.eye(noisy.n_classes)[truth], (len(noisy), 1))
         values = np.where(guessed, noisy.debias(wanted), 0.0)
         rows.append(mean_interval(values, np.broadcast_to(noisy.loss_range(wanted), values.shape), confidence, least=0.0, most=1.0))
@@ -269,7 +269,7 @@ def confusion_matrix(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: 
 
 
 def class_frequencies(noisy: NoisyLabels, *, confidence: float = 0.95) -> Estimates:
-    """Share of each class among the true labels.
+    """Estimate the share of each class among the true labels.
 
     Parameters
     ----------
@@ -290,7 +290,7 @@ def class_frequencies(noisy: NoisyLabels, *, confidence: float = 0.95) -> Estima
 
 
 def likeliest_frequencies(likelihood: NDArray[np.floating], weights: Floats | None = None) -> Floats:
-    """The class frequencies that make the outputs likeliest: what a model goes back to where its rows say little.
+    """Find the class frequencies that make the outputs likeliest: what a model goes back to where its rows say little.
 
     Parameters
     ----------
@@ -321,6 +321,7 @@ def likeliest_frequencies(likelihood: NDArray[np.floating], weights: Floats | No
 
     shares = np.full(k, 1 / k)
     for _ in range(100):
+        # two plain steps say how far to jump ahead; a third one mends where the jump has gone too far
         first = move(shares)
         ahead, bend = first - shares, move(first) - 2 * first + shares
         length = min(max(1.0, float(np.linalg.norm(ahead)) / max(float(np.linalg.norm(bend)), 1e-12)), 1e4)
@@ -335,7 +336,7 @@ def likeliest_frequencies(likelihood: NDArray[np.floating], weights: Floats | No
 
 
 def drawn_to_equal(shares: Floats, evidence: float) -> Floats:
-    """Frequencies (K,), their logarithms drawn towards equal ones by evidence that is chi-square (K - 1 degrees of freedom) if they are."""
+    """Draw frequencies (K,) towards equal ones, the less evidence there is, which is chi-square (K - 1 degrees) if they are equal."""
     free = len(shares) - 1
     kept = max(0.0, 1.0 - (free + 2 * np.sqrt(2 * free)) / max(evidence, 1e-300))
     drawn = np.exp(kept * np.log(shares))
@@ -343,7 +344,7 @@ def drawn_to_equal(shares: Floats, evidence: float) -> Floats:
 
 
 def accuracy_scorer(estimator: _Classifier, X: object, noisy: NoisyLabels) -> float:
-    """Scorer for scikit-learn's searches and cross-validation with noisy labels as `y`: unbiased accuracy.
+    """Score for scikit-learn's searches and cross-validation with noisy labels as `y`: the unbiased accuracy.
 
     Examples
     --------
@@ -353,12 +354,12 @@ def accuracy_scorer(estimator: _Classifier, X: object, noisy: NoisyLabels) -> fl
 
 
 def log_loss_scorer(estimator: _Classifier, X: object, noisy: NoisyLabels) -> float:
-    """Scorer with noisy labels as `y`: minus the unbiased log-loss, so that larger is better."""
+    """Score with noisy labels as `y`: minus the unbiased log-loss, so that larger is better."""
     return -log_loss(noisy, estimator.predict_proba(X)).value
 
 
 def likelihood_scorer(estimator: _Classifier, X: object, noisy: NoisyLabels) -> float:
-    """Scorer with noisy labels as `y`: mean log-probability of what was released, under the model.
+    """Score with noisy labels as `y`: mean log-probability of what was released, under the model.
 
     Works for every law, invertible or not, and varies less than the unbiased scores: the first choice for tuning.
     """
@@ -371,7 +372,7 @@ def mean_log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> float:
 
 
 def log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> Floats:
-    """ln sum_y proba[i, y] L[i, y] of each row, up to a constant that the model cannot change: (n,) float64."""
+    """Log-probability of what was released of each row, ln sum_y proba[i, y] L[i, y] but for a constant of the row: (n,) float64."""
     evidence = (_probabilities(noisy, proba) * noisy.likelihood(dtype="float64")).sum(axis=1)
     return np.asarray(np.log(np.maximum(evidence, 1e-300)))
 
@@ -381,7 +382,7 @@ LEAST_ROWS = 30
 
 
 def lost_classes(noisy: NoisyLabels, proba: ArrayLike) -> list[object]:
-    """Classes that a model practically never expects, though the noisy labels speak for them.
+    """Find classes that a model practically never expects, though the noisy labels speak for them.
 
     Parameters
     ----------
@@ -421,7 +422,7 @@ def lost_classes(noisy: NoisyLabels, proba: ArrayLike) -> list[object]:
 
 
 def _with_share(evidence: Floats, likelihood: NDArray[np.floating]) -> Floats:
-    """Evidence of the mixture of a model with one class, at the likeliest share of that class: some rounds of EM."""
+    """Mix a model's evidence with that of one class, at the likeliest share of that class: some rounds of EM."""
     share = 0.1
     for _ in range(30):
         share = float(np.mean(share * likelihood / (share * likelihood + (1 - share) * evidence)))
@@ -460,7 +461,7 @@ def _mean(values: Floats, ranges: Floats, confidence: float, *, least: float, mo
 def mean_interval(
     values: Floats, ranges: Floats, confidence: float, *, least: float = -np.inf, most: float = np.inf
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """(mean, low, high, stderr) of independent values that each lie in an interval of known length.
+    """Estimate the mean of independent values that each lie in an interval of known length: (mean, low, high, stderr).
 
     Parameters
     ----------
@@ -490,4 +491,5 @@ def mean_interval(
 
 
 def _z(confidence: float) -> float:
+    # a confidence so near 1 that its quantile is infinite would make intervals of NaN
     return NormalDist().inv_cdf(min(0.5 + _validate.fraction(confidence=confidence) / 2, 1.0 - 2.0**-53))
