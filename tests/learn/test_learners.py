@@ -19,6 +19,7 @@ from labeldp.learn import SoftmaxRegression
 from labeldp.learn import _corrections as corrections
 from labeldp.learn._corrections import LearnOptions, Model, seeded, weight_keyword
 from labeldp.learn._data import take
+from labeldp.learn._softmax import RowEvidence
 
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning")
 
@@ -50,6 +51,16 @@ def test_softmax_sparse_weights_and_impossible_classes():
         SoftmaxRegression().fit_likelihood(X, np.full((len(y), 3), np.nan))
     with pytest.raises(ldp.InvalidInput, match="zero"):
         SoftmaxRegression().fit_likelihood(X, table, sample_weight=np.zeros(len(y)))
+
+
+def test_a_row_that_the_model_rules_out_still_pulls():
+    """Its probability underflows: exp(-2000) is 0."""
+    table = np.array([[-np.inf, 0.0], [-1.0, 0.0]])
+    scores = np.array([[1000.0, -1000.0], [0.0, 0.0]])
+    value, gradient = RowEvidence(table, np.array([1.0, 3.0])).loss(scores)
+    assert value == pytest.approx(2000 - 3 * np.log((1 + np.exp(-1.0)) / 2))
+    assert gradient[0] == pytest.approx([1.0, -1.0])
+    assert scores[0].tolist() == [1000.0, -1000.0]  # what was given stays
 
 
 def test_softmax_chooses_a_stronger_penalty_for_noisier_rows():
