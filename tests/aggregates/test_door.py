@@ -81,14 +81,14 @@ def test_seeded_noise_is_the_same_again_and_taints() -> None:
 
 
 def test_noise_of_the_running_door_has_its_law_and_no_other() -> None:
-    """From the operating system's entropy, 60,000 empty cells; an alarm once in a million runs."""
+    """From the operating system's entropy, 60,000 empty cells; an alarm once in 10^9 runs."""
     values = ldp.aggregate([0, 1], Histogram(3, 1.0, 20_001), [20_000, 20_000], classes=range(3)).values[:20_000].reshape(-1)
     reach = np.arange(-12, 13)
     for a, fits in ((0.5, True), (0.65, False), (0.385, False)):
         shares = math.tanh(a / 2) * np.exp(-a * np.abs(reach))
         counts = np.array([np.count_nonzero(values == k) for k in reach])
         expected = np.append(shares, 1 - shares.sum()) * len(values)
-        assert (stats.chisquare(np.append(counts, len(values) - counts.sum()), expected).pvalue > 1e-6) == fits
+        assert (stats.chisquare(np.append(counts, len(values) - counts.sum()), expected).pvalue > 1e-9) == fits
 
 
 # The ledger -------------------------------------------------------------------------------------------------------------------------

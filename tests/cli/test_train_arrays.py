@@ -13,6 +13,7 @@ from tests.cli.commands import SENTINEL, run
 
 from labeldp.ledger._ledger import default_ledger
 
+pytestmark = pytest.mark.usefixtures("same_noise")  # what is learned is judged
 N = 450
 
 

@@ -31,6 +31,7 @@ from labeldp.errors import InvalidInput, RareCategoriesWarning
 from labeldp.learn import SoftmaxRegression
 from labeldp.ledger._ledger import Ledger, default_ledger
 
+pytestmark = pytest.mark.usefixtures("same_noise")  # what is learned is judged
 N = 1200
 
 

@@ -10,6 +10,7 @@ import labeldp as ldp
 from labeldp.deep import Recipe, TorchClassifier, as_inputs, with_evidence
 from labeldp.deep.models import Mlp
 
+pytestmark = pytest.mark.usefixtures("same_noise")  # what is learned is judged
 K, N = 3, 300
 RNG = np.random.default_rng(0)
 Y = RNG.integers(K, size=N)

@@ -25,6 +25,7 @@ from labeldp.tables._evidence import read_noisy
 
 Image = pytest.importorskip("PIL.Image")
 
+pytestmark = pytest.mark.usefixtures("same_noise")  # what is learned is judged
 N, SIDE = 360, 8
 CLASSES = ("bright", "striped", "dark")
 FAST = ("--epochs", 6, "--batch-size", 32, "--rate", 0.01, "--device", "cpu")

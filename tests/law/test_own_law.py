@@ -72,9 +72,9 @@ def test_a_module_a_table_and_two_commands(tmp_path: Path, wheel: Any) -> None:
     assert [block.law for block in noisy.blocks] == [wheel(7, 2.0)]
     visit = noisy.ids.astype(int)
     right = np.mean(noisy.hard_codes() == LABELS[visit])
-    assert abs(right - float(wheel(7, 2.0).matrix()[0, 0])) < 5 * np.sqrt(0.25 / 1200)  # false alarm 6e-7
+    assert abs(right - float(wheel(7, 2.0).matrix()[0, 0])) < 6 * np.sqrt(0.25 / 1200)  # false alarm below 2e-9
     model = ldp.LabelDPClassifier(LogisticRegression()).fit(X[visit], noisy, ids=noisy.ids)
-    assert model.score(X, np.array(DAYS)[LABELS]) > 0.7
+    assert model.score(X, np.array(DAYS)[LABELS]) > 0.7  # 0.912 ± 0.005
     trained = command("train", out, *to, *law, "--out", tmp_path / "model")
     assert trained.returncode == 0 and "(proven)" in trained.stdout, trained.stderr
     unknown = command("train", out, *to, "--law", "rr", "--out", tmp_path / "other")

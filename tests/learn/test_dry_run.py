@@ -21,11 +21,7 @@ import labeldp as ldp
 from labeldp.errors import RepeatWarning
 from labeldp.learn import LearnOptions, NoiseCluster, ProportionClassifier
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::labeldp.errors.SeededNoiseWarning",
-    "ignore::labeldp.errors.UnrecordedWarning",
-    "ignore::labeldp.errors.RareCategoriesWarning",
-)
+pytestmark = [pytest.mark.filterwarnings("ignore::labeldp.errors.RareCategoriesWarning"), pytest.mark.usefixtures("same_noise")]
 N = 2400
 
 

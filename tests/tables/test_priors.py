@@ -207,7 +207,7 @@ def test_a_pipeline_is_a_prior(tmp_path: Path, ledger: Ledger, ending: str, id_c
     names = [name for name in table.column_names if name != "y"]
     assert out.select(names).sort_by("id").to_pydict() == table.select(names).sort_by("id").to_pydict()
     same = np.mean(np.array(out.sort_by("id")["y"].to_pylist()) == np.array(table.sort_by("id")["y"].to_pylist()))
-    assert same > 0.62  # e^1.5 / (e^1.5 + 3) = 0.60 without a prior
+    assert same > 0.62  # e^1.5 / (e^1.5 + 3) = 0.60 without a prior; with it 0.69 or more, by 9.9 standard deviations
     if ending == "parquet":
         assert out.drop_columns(["y__evidence"]).schema.equals(table.schema)
     assert left_behind(tmp_path) == []

@@ -66,7 +66,7 @@ def test_label_is_randomized_and_the_rest_is_the_same(tmp_path: Path, ledger: Le
         assert both[0][name] == both[1][name]
     kept = np.mean(np.array(both[0]["y"]) == np.array(both[1]["y"]))
     expected = np.exp(2) / (np.exp(2) + K - 1)
-    assert abs(kept - expected) < 4.9 * np.sqrt(expected * (1 - expected) / N)  # false alarm 1e-6
+    assert abs(kept - expected) < 6 * np.sqrt(expected * (1 - expected) / N)  # false alarm 2e-9
     assert ledger.spent("in", "y") == 2.0
     assert done.manifest["receipt"]["recorded"] is True  # type: ignore[index]
 
@@ -113,7 +113,7 @@ def test_every_law_reads_back_as_evidence(tmp_path: Path, ledger: Ledger, ending
     true = dict(zip(table["id"].to_pylist(), table["y"].to_pylist(), strict=True))
     truth = np.array([true[i] for i in out["id"].to_pylist()])
     likelihood = noisy.likelihood(dtype="float64")
-    assert likelihood[np.arange(1500), truth].mean() > likelihood.mean() + 0.05
+    assert likelihood[np.arange(1500), truth].mean() > likelihood.mean() + 0.05  # 0.13 at least, by 14 standard deviations
     assert ("y__evidence" in out.column_names) == (done.manifest["evidence"] is not None)
 
 
