@@ -87,10 +87,12 @@ lint: $(READY_DEV)
 	@$(MAKE) types
 	@echo 'lint: clean'
 
-# Where torch is missing its names are of any type, and a method that it does not have passes.
+# Where torch is missing its names are of any type, and a method that it does not have passes: one that is planted must be found.
 types:
 	@$(MAKE) $(DEEP_READY) VENV=$(DEEP_VENV) DEV_PINS=$(DEEP_PINS)
 	@$(DEEP_VENV)/bin/python -m mypy --no-error-summary
+	@found=$$($(DEEP_VENV)/bin/python -m mypy --no-error-summary /dev/stdin <<<'import torch; torch.zeros(1).planted()' || true); \
+	  [[ $$found == *'"Tensor" has no attribute "planted"'* ]] || { echo "mypy does not see PyTorch's types in $(DEEP_VENV): $$found" >&2; exit 1; }
 
 format: $(READY_DEV)
 	@$(PY) -m ruff check --fix --quiet . || true

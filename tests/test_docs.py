@@ -25,6 +25,7 @@ def blocks(page: Path, language: str) -> list[tuple[int, str]]:
     ]
 
 
+@pytest.mark.usefixtures("same_noise")  # of the Python blocks, whose figures are compared
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python blocks share one namespace a page and run in an empty folder; so do the page's `labeldp` commands, after them."""
