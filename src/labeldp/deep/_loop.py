@@ -449,14 +449,14 @@ class _Training:
         mixed = mixup(x, self._draws, alpha=recipe.alpha) if recipe.alpha else None
         with self._place.autocast():  # the net alone: losses compute in float32
             logits = self._net(x if mixed is None else mixed.inputs)
-        target = self._evidence[rows]
 
-        def mean(loss: Callable[..., Tensor], target: Any) -> Tensor:
+        def mean(loss: Callable[..., Tensor], table: Any, rows: Tensor | slice) -> Tensor:
+            target = table[rows]
             return loss(logits, target) if mixed is None else mixup_loss(loss, logits, target, target[mixed.partner], mixed.lam)
 
-        found = mean(recipe.loss, target)
+        found = mean(recipe.loss, self._evidence, rows)
         # a target times 0 or 1 is a table of weights: the loss -sum(w ln p) is linear in them
-        return found if shared is None or not weight else found + weight * mean(debiased_loss, shared)
+        return found if shared is None or not weight else found + weight * mean(debiased_loss, shared, slice(None))
 
     @torch.no_grad()
     def _learned_targets(self, rows: Tensor, x: Tensor) -> Tensor:
