@@ -79,6 +79,8 @@ class Place:
 
     @classmethod
     def _inside(cls, filesystem: pafs.FileSystem, path: str) -> "Place":
+        # One file has one name: a sub-tree is unwrapped, else two places of one file would not be equal, and the input could be
+        # overwritten.
         while isinstance(filesystem, pafs.SubTreeFileSystem):
             filesystem, path = filesystem.base_fs, f"{filesystem.base_path.rstrip('/')}/{path.strip('/')}"
         if isinstance(filesystem, pafs.LocalFileSystem):
@@ -205,6 +207,7 @@ class Place:
         """A file to write; folders that it lacks are made where there are such things. A new local one is its owner's alone."""
         if self.renames:
             self.parent.make_folder()
+        # pyarrow opens by name and with usual rights: the file is made private before anything is written to it.
         if self.local is not None and not self.local.exists():
             private_file(self.local)
         return self.filesystem.open_output_stream(self.path)
@@ -244,12 +247,13 @@ class Place:
         return True
 
     def move(self, target: "Place") -> None:
-        """Give a file another name in the same file system, in place of what has it; local ones are on disk first, with usual rights."""
+        """Rename a file in the same file system and replace what has that name; a local one is on disk first, with usual rights."""
         if self.local is not None and target.local is not None:
             publish_file(self.local, target.local)
         elif self.renames:
             self.filesystem.move(self.path, target.path)
         else:
+            # A store has no rename: the copy appears whole under its name, and the original goes only after the sizes agree.
             self.filesystem.copy_file(self.path, target.path)
             if target.size != self.size:
                 raise ReleaseError(f"Expected a whole copy, got another size at {target}. Run the same command again.")
@@ -257,6 +261,7 @@ class Place:
 
     def delete(self) -> None:
         """Delete a file, or a folder with all that is in it, or a link itself; no effect if it is not there."""
+        # The link goes, never what it leads to.
         if self.local is not None and self.local.is_symlink():
             self.local.unlink()
             return
@@ -299,14 +304,15 @@ def _from_uri(uri: str) -> tuple[pafs.FileSystem, str]:
 
 
 def unused_name() -> str:
-    """A name that no other process, thread or machine makes up; not a secret."""
+    """Return a name that no other process, thread or machine makes up; not a secret."""
+    # Workers on several machines and attempts of one task write into one folder: the name must not come twice, but it hides nothing.
     made = (platform.node(), os.getpid(), threading.get_ident(), time.time_ns(), next(_COUNTER))
     return hashlib.sha256(repr(made).encode()).hexdigest()[:32]
 
 
 @contextmanager
 def reading(place: Place) -> Iterator[None]:
-    """What goes wrong in the file system is told as an error that names the file."""
+    """Turn errors of the file system into ones that name the file."""
     try:
         yield
     except FileNotFoundError:
@@ -331,6 +337,7 @@ class HashedFile:
 
     def write(self, data: bytes | memoryview) -> int:
         """Append; what is not immutable is copied, since its owner may use the memory again. Raises what an earlier write met."""
+        # A format's writer may write once more while it is closed after an error; nobody wants that any more.
         if self._abandoned:
             return len(data)
         if self._error is not None:
@@ -338,6 +345,7 @@ class HashedFile:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, daemon=True)
             self._thread.start()
+        # Bytes do not change; the buffer of a writer is used again as soon as this returns.
         self._waiting.put(data if isinstance(data, bytes) else bytes(data))
         self.size += len(data)
         return len(data)
@@ -363,6 +371,7 @@ class HashedFile:
         self._join()
         if self._error is not None:
             raise self._error
+        # The manifest may be written only after the file is on disk.
         if self._local:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -434,6 +443,7 @@ class Staging:
     single: bool = False
 
     def __post_init__(self) -> None:
+        # Staging and manifest stand beside the output, so it cannot be a whole bucket.
         if "/" not in self.out.path.strip("/") and self.out.local is None:
             raise InvalidInput(f"Expected an output inside a bucket or folder, got {self.out} itself. Add a name to it.")
 
@@ -442,6 +452,7 @@ class Staging:
         """The staging folder."""
         if self.out.renames:
             return self.out.beside(f".{self.out.name}.labeldp-{self.run_id[:8]}")
+        # A store lists by prefix: files of a folder are staged below it, where readers that know the underscore pass them over.
         name = f"{STAGING_PREFIX}{self.run_id}"
         return self.out.beside(f"{name}_{self.out.name}") if self.single else self.out.child(name)
 
@@ -450,6 +461,7 @@ class Staging:
 
         The list of files that a killed publication had begun to move stays, for `publish`.
         """
+        # A folder that was made this moment has nothing to clear.
         made, local = self.folder.make_folder(private=True), self.folder.local
         if local is None:
             for file in self.folder.files():
@@ -460,7 +472,7 @@ class Staging:
 
     @property
     def begun(self) -> bool:
-        """A publication of this very run was killed: some of the parts may be under their final names."""
+        """True if a publication of this very run was killed: some of the parts may be under their final names."""
         return self.folder.child(JOURNAL).exists()
 
     @property
@@ -501,6 +513,8 @@ class Staging:
         names = self.names(parts)
         if self.single and len(parts) != 1:
             raise ReleaseError(f"Expected one file for {self.out.name}, got {len(parts)}.")
+        # Earlier attempts of this run may have left files under the final names, with other bytes if rows were batched otherwise: all that
+        # they wrote counts as ours. Anything else is somebody's, whatever its name and size.
         known, there = self._journal(), self._there()
         for name, part in zip(names, parts, strict=True):
             known[name] = [*known.get(name, []), part.sha256]
@@ -509,29 +523,34 @@ class Staging:
         if self.folder.files():  # else all was published before
             self._write_journal(known)
         if not self.single:
+            # The folder's own entry must be on disk before the files in it are called published.
             self.out.make_folder()
             if self.out.local is not None:
                 sync(self.out.local.parent)
         for part, name in zip(parts, names, strict=True):
             self._settle_name(part, self.out if self.single else self.out.child(name))
+        # Fewer files than an earlier attempt had: its last ones would be read as rows of this release.
         for name in there.keys() - set(names):
             there[name].delete()
+        # Last of all: a table with a manifest is whole.
         self.write_manifest(manifest)
         self._remove()
         return names
 
     def _write_journal(self, known: dict[str, list[str]]) -> None:
-        """SHA-256 of what this run's attempts have given each name, or will: whole or not at all, private, and before the first move."""
+        """Write down the SHA-256 of every file that this run's attempts gave each name, or will give: whole or not at all, in private."""
         journal, data = self.folder.child(JOURNAL), json.dumps(known).encode()
         if journal.local is not None:
+            # Before the first move, so that whoever finds a file under its name can tell that it is ours.
             replace_file(journal.local.with_name(MANIFEST), journal.local, data)
             return
         if self.single and not self.out.renames:
+            # First the marker, then the journal, then the object: a reader between any two of them is warned.
             _marker(self.out).write_bytes(b"")
         self._write_whole(journal, data)
 
     def _journal(self) -> dict[str, list[str]]:
-        """What the journal of a publication of this run that was killed says."""
+        """Read the journal of this run, if a publication of it was killed; empty otherwise."""
         journal = self.folder.child(JOURNAL)
         said: dict[str, list[str]] = json.loads(journal.read_bytes()) if journal.exists() else {}
         return said
@@ -544,8 +563,9 @@ class Staging:
         return {name: file for name, file in found.items() if not name.startswith(STAGING_PREFIX)}
 
     def _settle_name(self, part: Part, target: Place) -> None:
-        """Move a part from where its worker wrote it; it may stand under its final name since a crash."""
+        """Move a part from staging to its final name, where it may stand already since a crash."""
         made = self.folder.child(part.name)
+        # No file there: an earlier attempt has moved it, and it is told by its bytes.
         size = made.size
         if size == part.size:
             made.move(target)
@@ -583,6 +603,7 @@ class Staging:
 
     def tidy(self) -> None:
         """Delete the attempts in staging, and all of it unless a publication has begun, which the same run can finish."""
+        # A begun publication keeps its staging: the journal in it says which of the published files are ours.
         if not self.begun:
             self.abandon()
 
@@ -599,6 +620,7 @@ def remove(folder: Place) -> None:
     if local is None:
         folder.delete()
     elif local.exists() or local.is_symlink():
+        # Checked again before anything is deleted: somebody may have put a link in its place meanwhile.
         own_folder(local)
         _clear(local, _AND_JOURNAL)
         local.rmdir()
@@ -613,7 +635,7 @@ def _clear(folder: Path, ours: re.Pattern[str]) -> None:
 
 
 def unfinished(out: Place) -> bool:
-    """Whether a release of this name was killed, or goes on, while files and manifest get their final names; seen by anybody."""
+    """Tell whether a release of this name was killed, or goes on, while files and manifest get their final names; anybody can see that."""
     if out.renames:
         return any(map(re.compile(rf"\.{re.escape(out.name)}\.labeldp-[0-9a-f]{{8}}").fullmatch, out.parent.names()))
     if any(map(re.compile(rf"{STAGING_PREFIX}[0-9a-f]{{32}}").fullmatch, out.names())):
@@ -624,12 +646,12 @@ def unfinished(out: Place) -> bool:
 
 
 def _marker(out: Place) -> Place:
-    """What lies beside a single object in a store while it gets its name: a reader asks for it, and lists nothing."""
+    """The empty object beside a single object in a store while that gets its name; a reader asks for this one name and lists nothing."""
     return out.beside(f"_labeldp_publishing_{out.name}")
 
 
 def taken(out: Place) -> ReleaseError:
-    """What is said when something else is there."""
+    """The error for an output whose name holds something else."""
     return ReleaseError(f"Expected a new name for the output, got {out}, which holds something else. Remove it, or choose another name.")
 
 
@@ -687,10 +709,12 @@ def workplace(out: Path, *names: str) -> Iterator[Path]:
         The output's folder is missing or cannot be written, another process works there, or what has the private folder's name is not one
         that this user's labeldp made.
     """
+    # On the same file system as the output, so that a rename is one step.
     folder = out.parent / f".{out.name}.labeldp"
     ours = re.compile("|".join([LOCK, BUCKET, *map(re.escape, (out.name, *names))]))
     try:
         own_folder(folder)
+        # A link in the place of the lock would make us create a file elsewhere.
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
     except OSError as error:
         raise ReleaseError(
@@ -713,6 +737,7 @@ def workplace(out: Path, *names: str) -> Iterator[Path]:
 
 def _clear_stale(folder: Path, ours: re.Pattern[str], out: Path) -> None:
     """Remove what killed runs have left: here, and in their staging folders."""
+    # The lock that this process holds stays.
     kept = re.compile(f"(?!{LOCK}$)(?:{ours.pattern})")
     strangers = [path for path in clear_own(folder, kept) if path.name != LOCK]
     if strangers:
@@ -722,6 +747,7 @@ def _clear_stale(folder: Path, ours: re.Pattern[str], out: Path) -> None:
     for left in sorted(out.parent.iterdir()):
         if re.fullmatch(rf"{re.escape(folder.name)}-[0-9a-f]{{8}}", left.name):
             with suppress(OSError, ReleaseError):  # of another user, or no folder: it stays
+                # An output that is there may be half published: its journal is then needed by the run that comes back.
                 stale = Staging(Place.of(out), left.name[-8:], single=True)
                 stale.tidy() if out.exists() else stale.abandon()
 
@@ -759,6 +785,7 @@ def scratch(out: Place) -> Iterator[Path]:
         with workplace(out.local) as folder:
             yield folder
         return
+    # Tried before the first pass: a release that cannot be written should not be charged.
     probe = out.beside(f"_labeldp_probe_{unused_name()}")
     try:
         probe.write_bytes(b"")

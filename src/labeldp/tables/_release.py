@@ -135,22 +135,28 @@ class _Release:
         dataset = engine.dataset(spec, out)
         self._account = Account(dataset, spec.label, spec.max_rows_per_unit, ledger, redraw=redraw, overlap=overlap)
         self._out = Publication(out, engine.many, engine.source, spec.stage_name, self._account)
+        # Before the classes are read off, or a single row is: a wrong name costs nothing.
         self._out.check_free()
         self._codec = engine.codec(spec, ledger)
         self._prior = opened(spec.prior, self._codec.classes, spec.label, engine.names) if isinstance(spec.prior, Prior) else None
 
     def run(self, folder: Path) -> TableRelease:
-        """Both passes, then publish and settle."""
+        """Pin, charge, draw, publish, settle."""
         prior, pin = self._prior, self._begin()
+        # A model may answer otherwise the next time: it is asked once, between the passes, and its answers are kept until the release is
+        # published.
         once = None if prior is None or prior.exact else AskedOnce(pin, self._ledger, self._out.place)
         passes = self._engine.passes(self._spec, self._codec, pin, prior if once is None else None)
         rows = passes.pin()
+        # Only after the first pass it is known which run this request repeats; nothing is charged yet.
         self._out.check_owner(pin.lookup(rows))
         run = pin.charge(rows) if once is None or prior is None else once.charge(partial(passes.ask, prior=prior), rows)
+        # The same request has settled: what was published then is given again, byte for byte.
         if isinstance(run, RunRecord):
             return TableRelease(self._out.place, run.receipt, True, self._out.repeat(run))
         named = None if prior is None else prior.facts
         made = ReleaseFacts(self._spec, str(self._account.dataset), self._codec.classes, run.facts.law, run.receipt, named)
+        # From here on the charge stands, whatever happens: the same request picks it up and draws the same rows.
         with self._out.staging(run.receipt.run_id) as staging:
             written = passes.draw(run, made, staging, folder, () if once is None else once.files)
             facts = manifest(made, written, many=self._engine.many)
@@ -160,10 +166,11 @@ class _Release:
         return TableRelease(self._out.place, run.receipt, False, facts)
 
     def _begin(self) -> TablePin:
-        """What the spec asks for, before anything is read: the same on every engine, so that they find each other's charges."""
+        """Begin the first pass. Nothing in it depends on the engine, so that engines find each other's charges."""
         spec, classes = self._spec, self._codec.classes
         return TablePin(
             law_of(spec, len(classes)),
+            # Part of the identity, in which null needs a name.
             tuple("(null)" if value is None else value for value in classes),
             self._account,
             unit_name=spec.unit_name,
@@ -178,7 +185,7 @@ class _Release:
 
 
 class Publication:
-    """The output of a release: whose it is, how it gets its names, and how it is found again.
+    """Keeps an output: whose it is, how its files get their names, and how it is found again.
 
     Parameters
     ----------
@@ -201,7 +208,7 @@ class Publication:
     # Before the charge ------------------------------------------------------------------------------------------------------------
 
     def check_free(self) -> None:
-        """First of all: an existing output may only be one that a run of this ledger and column has written."""
+        """Refuse, first of all, an existing output that no run of this ledger and column has written, and names that cannot be used."""
         self.files_of("")  # says where none can be
         kind = self.place.info.type
         if self._many and kind == FileType.File:
@@ -218,18 +225,18 @@ class Publication:
             raise taken(self.place)
 
     def check_owner(self, known: RunRecord | None) -> None:
-        """Before anything is charged: an existing output belongs to the run that this request repeats."""
+        """Refuse, before anything is charged, an existing output of another run than this request repeats."""
         if self._exists() and not self._is_of(run for run in self._runs() if known is not None and run.identity == known.identity):
             raise taken(self.place)
 
     def _exists(self) -> bool:
-        """Something is there that a release would take the place of."""
+        """True if something is there that a release would replace."""
         if not self._many or not self.place.is_folder():
             return self.place.exists()
         return any(not file.below(self.place)[0].startswith(STAGING_PREFIX) for file in self.place.files())
 
     def _is_of(self, runs: Iterable[RunRecord]) -> bool:
-        """One of these runs wrote what is there, as a whole or until it was killed."""
+        """True if one of these runs wrote what is there, as a whole or until it was killed."""
         known = {run.run_id for run in runs}
         return self._run_id() in known or any(self.files_of(run_id).begun for run_id in known)
 
@@ -252,6 +259,7 @@ class Publication:
         staging, self._replaces = self.files_of(run_id), self._exists()
         if self._replaces and self._run_id() != run_id and not staging.begun:
             raise taken(self.place)  # by an earlier draw, while a later one was never finished
+        # Before the folder is made: files that a killed process leaves are found by the ledger alone.
         self._store(run_id).write(STAGING, str(staging.folder).encode())
         with self._prepared(staging):
             yield staging
@@ -260,10 +268,14 @@ class Publication:
         """Announce the files in the ledger, give them their final names, and settle."""
         run_id, text, digests = run.receipt.run_id, to_json(facts).encode(), facts["digests"]
         store = self._store(run_id)
+        # Where it went and what it says, on disk before it settles: a repeat copies the table from there and never draws again.
         store.write(kept_name(OUTPUT, self._stage), str(self.place).encode())
         store.write(kept_name(MANIFEST, self._stage), text)
+        # The ledger knows the bytes before anybody sees them: such a file is never taken for raw labels, with or without its manifest.
         run.announce([replace(part, name=name) for part, name in zip(parts, staging.names(parts), strict=True)], digests["drawn"])
+        # Asked again, since the draw took long and the name may have changed hands.
         staging.publish(parts, text + b"\n", replace=self._replaces and self._run_id() == run_id)
+        # The secret goes only after table and manifest are on disk; killed before, the run is picked up and draws the same again.
         run.settle(digests["output"])
         (store.folder / STAGING).unlink(missing_ok=True)
 
@@ -275,6 +287,7 @@ class Publication:
         text, first = (store.read(kept_name(name, self._stage)) for name in (MANIFEST, OUTPUT))
         facts = {} if text is None else json.loads(text)
         places = [self.place, *([self._first_place(first.decode())] if first else [])]
+        # Byte for byte: a table that was changed is not handed out as the release.
         found = next((place for place in places if place is not None and holds(place, record.artefact, facts)), None)
         if text is None or found is None:
             raise ReleaseError(
@@ -288,16 +301,18 @@ class Publication:
             with self._prepared(staging):
                 files = [found.child(str(part["name"])) for part in _parts_of(facts)] if self._many else [found]
                 staging.publish([_copied(file, staging) for file in files], text + b"\n")
+        # Killed between the table and its manifest, or somebody removed it.
         elif not manifest_place(self.place).exists():
             staging.write_manifest(text + b"\n")
             staging.abandon()
         return read_manifest(self.place) or {}
 
     def _first_place(self, text: str) -> Place | None:
-        """The place that a run wrote down; in this output's or the input's file system, if it is none of this machine's."""
+        """Find the place that a run wrote down: on this machine, or in the output's or the input's file system."""
         if not URI.match(text):
             return Place.of(text)
         for known in filter(None, (self.place, self._source)):
+            # The text holds no credentials: a file system that the caller opened knows them.
             path = text.split("://", 1)[1]
             if str(Place(known.filesystem, path)) == text:
                 return Place(known.filesystem, path if known.path[:1] != "/" else f"/{path}")
@@ -320,6 +335,7 @@ class Publication:
                 staging.tidy()
             if not isinstance(error, OSError):
                 raise
+            # The charge stands and the secret is kept: the message says that nothing is lost.
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             what = "no room is left" if full else error.strerror or type(error).__name__
             fix = "Make room" if full else "Mend it"
@@ -339,6 +355,7 @@ def holds(place: Place, artefact: str | None, facts: Mapping[str, Any]) -> bool:
     if "parts" not in facts:
         return place.is_file() and f"sha256:{place.digest()}" == artefact
     names = [str(part["name"]) for part in _parts_of(facts)]
+    # A file more or less is another table, even if those that are listed are whole.
     if sorted(names) != sorted("/".join(file.below(place)) for file in place.files()):
         return False
     return f"sha256:{release_digest([place.child(name).digest() for name in names], single=False)}" == artefact
@@ -438,6 +455,7 @@ def manifest(made: ReleaseFacts, written: OutputFacts, *, many: bool) -> dict[st
     if many:
         named = [(part_name(number), part) for number, part in enumerate(written.parts)]
         facts["parts"] = [{"name": name, "rows": part.rows, "sha256": part.sha256} for name, part in named]
+    # Seeded noise protects nobody: such a manifest carries no guarantee, so nobody can quote one.
     if not receipt.secure:
         return {"insecure": True} | facts
     return {"guarantee": guarantee(receipt, made.law), "insecure": False} | facts
@@ -519,6 +537,7 @@ def released_facts(source: Source, manifest: Any = None) -> Manifest | None:
         if found is None:
             raise InvalidInput(f"Expected a manifest, got none at {place}. Check the path.")
         return found
+    # The manifest comes first: it covers a whole folder, where each file's metadata speaks of itself alone.
     found = read_manifest(source.path)
     embedded = None if found is not None else embedded_facts(source)
     # one file of Parquet is whole once it has its name; a folder may still lack files
@@ -541,6 +560,7 @@ def check_raw(table: Source, label: str, ledger: Ledger | None = None, but: str 
         raise InvalidInput(f"Expected a table with raw labels, got one whose column {label!r} was released already. Name its original.")
     if ledger is None:
         return
+    # By the bytes, since whoever took the manifest away may have renamed the file, too.
     runs = {part.sha256: run.run_id for run in ledger.runs(column=label) if run.dataset != but for part in ledger.parts(run.run_id)}
     found = next((runs[sha256] for sha256 in file_digests(table.path) if sha256 in runs), None) if runs else None
     if found is not None:
