@@ -106,6 +106,7 @@ def read_noisy(
     A digest finds accidents. Whoever means to deceive can write another one: against that, name the ledger.
     """
     source = open_table(path)
+    # A declared draw is believed; so a release, which can be proven, is never read that way.
     if law is not None:
         if manifest is not None or released is not None or (label is not None and (released_facts(source) or {}).get("label") == label):
             raise InvalidInput(
@@ -121,7 +122,7 @@ def read_noisy(
 
 
 def unknown(source: Source) -> InvalidInput:
-    """What is said of a table that is to be a release and says nothing of one."""
+    """The error for a table that is to be a release and says nothing of one."""
     return InvalidInput(
         f"Expected a released table, got {source.path.name} without manifest or metadata of labeldp. Name its manifest (manifest=, "
         "--manifest), or, for some of its rows, the released table (released=, --released). Labels that another mechanism drew are "
@@ -173,10 +174,12 @@ def matched(source: Source, found: ProvenLabels) -> NoisyLabels:
     words = np.concatenate([id_words(row_ids(batch, names)) for batch in source.batches(list(names))])
     known = id_words(found.noisy.ids if found.noisy.ids.ndim == 1 else list(found.noisy.ids.T))
     order = np.argsort(known, kind="stable")
+    # Ids are matched by 64-bit words, which are equal for equal ids in any type.
     place = order[np.minimum(np.searchsorted(known[order], words), len(known) - 1)]
     missing = np.flatnonzero(known[place] != words)
     if len(missing):
         raise InvalidInput(f"Expected only rows of the release, got another id in row {missing[0]} of {source.path.name}. Drop such rows.")
+    # A row that comes twice would count its evidence twice.
     if len(np.unique(place)) < len(place):
         raise InvalidInput(f"Expected each row of the release once, got an id twice in {source.path.name}. Drop repeated rows.")
     return derived(found.noisy[place], order="file")
@@ -202,7 +205,7 @@ def _declared(source: Source, label: str | None, law: Law, classes: Sequence[obj
 
 
 def check_drawn(source: Source, manifest: Any, ledger: Ledger) -> None:
-    """Nothing, if a table is what its manifest says and what the ledger has drawn; no row is kept.
+    """Check that a table is what its manifest says and what the ledger has drawn; no row is kept.
 
     Raises
     ------
@@ -226,11 +229,12 @@ class _Piece:
 
 
 def _check_facts(source: Source, facts: Manifest) -> None:
-    """The columns are there, and the law is the one that the receipt names for this stage."""
+    """Refuse facts whose columns the table lacks, or whose law is not the one that the receipt names for this stage."""
     evidence = [str(facts["evidence"])] if facts.get("evidence") else []
     check_columns(source, [str(facts["label"]), *evidence, *_names(facts.get("id"))])
     receipt = Receipt.from_dict(facts["receipt"])
     law = charged_law(receipt, str(facts["stage"]))
+    # The receipt was charged for this law; a manifest that names a larger epsilon would make labels look surer than they are.
     if law != law_from_dict(facts["law"]):
         raise InvalidInput(
             f"Expected the law and stage that the receipt of run {receipt.run_id} names, got others. The manifest or metadata was changed; "
@@ -239,12 +243,13 @@ def _check_facts(source: Source, facts: Manifest) -> None:
 
 
 def _read(source: Source, facts: Manifest, *, in_files: bool, keep: bool = True) -> tuple[list[_Piece], str]:
-    """All rows and the digest of what they hold, compared with what the facts say; `in_files`: each file says it of itself."""
+    """Read all rows, and compare the digest of what they hold with what the facts say; `in_files`: each file says it of itself."""
     if not in_files or not isinstance(source, DatasetSource):
         piece, drawn = _piece(source, facts, keep)
         claimed = facts["digests"].get("drawn") if not in_files else facts.get("drawn")
         _compare(source, facts, drawn, claimed)
         return [piece], drawn
+    # A folder without a manifest: each file proves itself, and all must be of one release.
     said = [embedded_facts(file) or {} for file in source.files]
     own = ("drawn", "first_row")
     if any({k: v for k, v in each.items() if k not in own} != {k: v for k, v in facts.items() if k not in own} for each in said):
@@ -275,12 +280,13 @@ def _piece(source: Source, facts: Manifest, keep: bool = True) -> tuple[_Piece, 
             piece.sides.append(side)
             piece.ids.append(_names_of(batch, names, start))
     except InvalidInput as error:
+        # A label that is no class, or evidence that cannot be: what is there was not drawn.
         raise changed(source, facts, str(error)) from None
     return piece, digest.hexdigest()
 
 
 def _compare(source: Source, facts: Manifest, drawn: str, claimed: object) -> None:
-    """What was read is what the facts speak of; where they name no digest of it, the whole file must be the one that was written."""
+    """Refuse rows that the facts do not speak of; where they name no digest, the whole file must be the one that was written."""
     if claimed is not None:
         if drawn != claimed:
             raise changed(source, facts)
@@ -296,7 +302,7 @@ def _compare(source: Source, facts: Manifest, drawn: str, claimed: object) -> No
 
 
 def changed(source: Source, facts: Manifest, why: str = "") -> InvalidInput:
-    """What is said of a table that claims to be a release and is not what was drawn."""
+    """The error for a table that claims to be a release and is not what was drawn."""
     run_id = Receipt.from_dict(facts["receipt"]).run_id
     ids = "or" if facts.get("id") else "or their order (the release has no ids)"
     return InvalidInput(
@@ -307,12 +313,13 @@ def changed(source: Source, facts: Manifest, why: str = "") -> InvalidInput:
 
 
 def _on_record(ledger: Ledger | None, source: Source, facts: Manifest, drawn: str) -> Receipt:
-    """The receipt as the ledger has it. What was drawn must be what the ledger names, by content or as whole files."""
+    """Return the receipt as the ledger has it; refuse what the ledger does not name as drawn, by content or as whole files."""
     receipt = Receipt.from_dict(facts["receipt"])
     if ledger is None:
         return receipt
     looked_up = ledger.looked_up(receipt)
     run = ledger.run(receipt.run_id) if looked_up.recorded else None
+    # What the ledger says decides: a manifest can be rewritten by whoever has the table.
     if run is None or run.drawn.get(str(facts["stage"])) == drawn:
         return looked_up
     # A file's SHA-256 covers what it says of itself, and nothing that a manifest says of it.
@@ -321,6 +328,7 @@ def _on_record(ledger: Ledger | None, source: Source, facts: Manifest, drawn: st
             return looked_up
         if run.adopted and not run.drawn:
             return replace(looked_up, recorded=False)  # a copy: what was drawn is not in the ledger any more
+        # Some of the files of a folder, each as it was announced.
         announced, files = {part.sha256 for part in ledger.parts(run.run_id)}, file_digests(source.path)
         if announced and set(files) <= announced and len(set(files)) == len(files):
             return looked_up
@@ -331,16 +339,17 @@ def _on_record(ledger: Ledger | None, source: Source, facts: Manifest, drawn: st
 
 
 def _codec_of(facts: Manifest, source: Source) -> LabelCodec:
-    """The classes as values of the column as it is now: a copy may hold them as numbers, text or truth values."""
+    """Make a codec for the column as it is now: a copy may hold the classes as numbers, text or truth values."""
     column, kind = str(facts["label"]), source.type_of(str(facts["label"]))
     classes = tuple(facts["classes"])
+    # An empty text class is written as nothing by many tools, and comes back as null.
     if source.text or "" not in classes or None in classes or is_text(value_type(kind)):
         return LabelCodec(parse_classes(classes, column, kind, text_table=source.text), column, kind)
     return LabelCodec(parse_classes([None if c == "" else c for c in classes], column, kind, text_table=False), column, kind)
 
 
 def _as_labels(labels: pa.Array, codec: LabelCodec, source: Source) -> pa.Array:
-    """Null where a text class is empty: what other tools make of an empty field."""
+    """Turn null back into the empty text class: other tools read an empty field as null."""
     if source.text or not labels.null_count or "" not in codec.classes or None in codec.classes:
         return labels
     return pc.fill_null(plain(labels), "")

@@ -322,7 +322,7 @@ def reading(place: Place) -> Iterator[None]:
 
 
 class HashedFile:
-    """A new binary file, written in a thread of its own, whose SHA-256 is known when it is closed; a local one is on disk by then."""
+    """Writes a new binary file in a thread of its own; its SHA-256 is known when it is closed, and a local one is on disk by then."""
 
     def __init__(self, path: Path | Place):
         place = Place.of(path)
@@ -575,7 +575,7 @@ class Staging:
             )
 
     def write_manifest(self, data: bytes) -> None:
-        """The manifest appears whole or not at all."""
+        """Write the manifest, which appears whole or not at all."""
         self._write_whole(manifest_place(self.out), data)
 
     def _write_whole(self, target: Place, data: bytes) -> None:
@@ -656,27 +656,27 @@ def taken(out: Place) -> ReleaseError:
 
 
 def manifest_place(out: Place) -> Place:
-    """OUT.manifest.json."""
+    """Return the place of an output's manifest, beside it: OUT.manifest.json."""
     return out.beside(manifest_name(out.name))
 
 
 def manifest_path(out: Path) -> Path:
-    """OUT.manifest.json."""
+    """Return the path of an output's manifest, as `manifest_place` does."""
     return out.with_name(manifest_name(out.name))
 
 
 def part_name(number: int, suffix: str = ".parquet") -> str:
-    """part-00000.parquet."""
+    """Name a file of a released folder: part-00000.parquet."""
     return f"part-{number:05d}{suffix}"
 
 
 def manifest_name(name: str) -> str:
-    """OUT.manifest.json."""
+    """Name the manifest of an output of this name: NAME.manifest.json."""
     return f"{name}.manifest.json"
 
 
 def release_digest(files: list[str], *, single: bool) -> str:
-    """SHA-256 of a file, or of the list of the files' digests in their order; hexadecimal."""
+    """Digest a release: the SHA-256 of its file, or of the list of its files' digests in their order; hexadecimal."""
     return files[0] if single else digest({"format": "parts/1", "files": files})
 
 

@@ -92,7 +92,7 @@ class OpenPrior(Protocol):
 
 
 def opened(prior: Prior, classes: Sequence[object], label: str, names: Sequence[str]) -> OpenPrior:
-    """The prior of a spec, opened.
+    """Open the prior of a spec.
 
     Raises
     ------
@@ -100,6 +100,7 @@ def opened(prior: Prior, classes: Sequence[object], label: str, names: Sequence[
         It reads the label, or a column that the table lacks; or it is not about these classes.
     """
     found = prior.open(classes)
+    # A prior that saw the label would hand it out with the output, at no charge.
     if label in found.columns:
         raise InvalidInput(f"Expected a prior that never sees the label, got one that reads column {label!r}. A prior is public.")
     for name in found.columns:
@@ -111,12 +112,13 @@ def opened(prior: Prior, classes: Sequence[object], label: str, names: Sequence[
 
 
 def prior_identity(prior: OpenPrior) -> str | None:
-    """Names the prior in a request: its files and how they are read. None where it is exact: then what it decides of each row does."""
+    """Name the prior in a request by its files and how they are read; None if it is exact: then its side of each row names it."""
     return None if prior.exact else digest({"prior": dict(prior.facts)})
 
 
 def weights_of(prior: OpenPrior, batch: Columns, start: int | None, n_classes: int) -> Floats:
-    """What a prior says of a batch: (n, K) float64, checked. It is given the columns that it reads and no other."""
+    """Ask a prior of a batch: (n, K) float64, checked. It is given the columns that it reads and no other."""
+    # Only its own columns: the batch holds raw labels.
     rows = pa.record_batch([batch.column(name) for name in prior.columns], names=list(prior.columns))
     weights = np.asarray(prior.weights(rows, start))
     if weights.shape != (len(rows), n_classes) or weights.dtype.kind != "f":
@@ -131,19 +133,19 @@ def weights_of(prior: OpenPrior, batch: Columns, start: int | None, n_classes: i
 
 
 def _which(good: NDArray[np.bool_], start: int | None) -> str:
-    """The first row that is not good, where rows have numbers."""
+    """Name the first row that is not good, where rows have numbers."""
     return "some row" if start is None else f"row {start + int(np.argmin(good))} (the first is row 0)"
 
 
 def ordered_by_value(names: Sequence[object], classes: Sequence[object]) -> list[int] | None:
-    """Where each class stands among some names, compared as text; None where they are not the same values."""
+    """Find where each class stands among some names, compared as text; None where they are not the same values."""
     found = {as_text(name): i for i, name in enumerate(names)}
     wanted = [as_text(value) for value in classes]
     return [found[value] for value in wanted] if sorted(found) == sorted(wanted) else None
 
 
 def as_text(value: object) -> str:
-    """A class value as text: numbers alike whatever their type, the null class empty."""
+    """Write a class value as text: numbers alike whatever their type, the null class empty."""
     plain = value.item() if hasattr(value, "item") else value
     if isinstance(plain, float) and plain.is_integer():
         plain = int(plain)
@@ -208,6 +210,7 @@ class PriorTable:
         order = np.argsort(words, kind="stable")
         facts = self.to_dict() | {"table": place.name, "columns": list(columns), "sha256": place.digest()}
         made = OpenTable(self.reads, facts, words[order], tuple(k.take(pa.array(order)) for k in keys), weights[order], self.missing)
+        # 64-bit hashes of different keys do not meet in tables of this size: two that are equal are one key.
         if (made.words[1:] == made.words[:-1]).any():
             raise InvalidInput(f"Expected each key once in {place.name}, got one of {', '.join(self.reads)} twice. Keep one row of each.")
         return made
@@ -237,7 +240,7 @@ class OpenTable:
     exact: ClassVar[bool] = True
 
     def weights(self, rows: pa.RecordBatch, start: int | None) -> Floats:
-        """Of each row's key."""
+        """Look up each row's key: (n, K) float64."""
         place, found = self._find(rows) if len(self.columns) > 1 else self._find_distinct(rows)
         if self.missing == "error" and not found.all():
             raise InvalidInput(
@@ -245,6 +248,7 @@ class OpenTable:
                 "it, or give such rows a uniform prior: missing='uniform'."
             )
         weights = self.table[place]
+        # Equal weights: the law draws as if it had no prior.
         weights[~found] = 1.0
         return weights
 
@@ -261,6 +265,7 @@ class OpenTable:
         present = np.logical_and.reduce([text.is_valid().to_numpy(zero_copy_only=False) for text in texts])
         texts = [pc.fill_null(text, "") for text in texts]
         place = np.searchsorted(self.words, public_hash("prior", texts))
+        # A hash larger than all others is looked for at the last place, where the keys differ.
         place = np.minimum(place, len(self.words) - 1)
         for text, key in zip(texts, self.keys, strict=True):  # hashes find the place, the keys themselves decide
             present = present & pc.equal(text, key.take(pa.array(place))).to_numpy(zero_copy_only=False)
@@ -356,15 +361,18 @@ class AskedOnce:
             As in `TablePin.charge`.
         """
         secret = self._pin.planned(public_digest)
+        # This release was made before: nothing is asked and nothing is drawn.
         if secret is None:
             return self._pin.charge(public_digest)
         self._run_id = secret.run_id
         try:
+            # Asked again only where no draw can have begun with what was said before.
             if not self._found():
                 self._pin.check_may_ask(secret, noted=self._store.read(self._note) is not None)
                 self._ask(ask)
             run = self._pin.charge(public_digest)
         except BaseException:
+            # No charge of this run is in the ledger: its files would be found by nobody.
             if all(each.run_id != secret.run_id for each in self._ledger.runs(self._pin.facts.dataset, self._pin.facts.column)):
                 self._undo()
             raise
@@ -381,7 +389,7 @@ class AskedOnce:
                     (self._store.folder / name).unlink(missing_ok=True)
 
     def _undo(self) -> None:
-        """Nothing was charged, so nothing is left."""
+        """Remove the files: nothing was charged."""
         self.forget()
         with suppress(OSError):
             self._store.folder.rmdir()
@@ -395,7 +403,7 @@ class AskedOnce:
         return f"{self._pin.stage_name}.{ANSWERS}"
 
     def _found(self) -> bool:
-        """Whether the noted files are there, whole; anything else in the folder is of attempts that do not count."""
+        """True if the noted files are there, whole; anything else in the folder is of attempts that do not count."""
         note, said = self._store.read(self._note), self._store.read(ANSWERS)
         if note is None or said is None:
             return False
@@ -403,6 +411,7 @@ class AskedOnce:
         self._folder = beside if str(beside) == said.decode() else Place.of(said.decode())
         parts = [Part(**part) for part in facts["parts"]]
         self.files = tuple(self._folder.child(part.name) for part in parts)
+        # Half a file is as good as none: the model is asked again, or the run refuses to go on.
         if any(file.size != part.size for file, part in zip(self.files, parts, strict=True)):
             return False
         self._pin.take_side(SetDigest.from_hexdigest(facts["side"]))
@@ -414,10 +423,12 @@ class AskedOnce:
         self._store.write(ANSWERS, str(folder.folder).encode())  # for `labeldp ledger repair`
         folder.folder.make_folder(private=True)
         made = ask(folder)
+        # The ids must be those of the first pass, or the weights would belong to other rows.
         if made.sums.rows != self._pin.sums.rows or made.sums.ids.hexdigest() != self._pin.sums.ids.hexdigest():
             raise changed_input()
         side = made.sums.side.hexdigest()
         self._pin.check_side(self._run_id, side)  # before the note is replaced: the former files may be found again
+        # The note may name only files whose entries are on disk.
         if folder.folder.local is not None:
             sync(folder.folder.local)
         self._store.write(self._note, json.dumps({"side": side, "parts": [asdict(part) for part in made.parts]}).encode())
@@ -455,6 +466,7 @@ def write_answers(rows: Iterable[tuple[Columns, Floats]], ids: Sequence[str], fa
     first, sink = FirstPass(facts, ()), None
     try:
         for batch, weights in rows:
+            # On the grid first: what is stored is what is drawn with, to the last bit.
             whole = quantise(weights)
             first.add(np.zeros(len(whole), np.int32), row_ids(batch, tuple(ids)), first.sums.rows, prior=whole)  # no label is read
             raw = np.ascontiguousarray(whole.astype("<u4")).view(np.uint8).reshape(len(whole), -1)

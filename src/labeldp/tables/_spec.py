@@ -114,6 +114,7 @@ class ReleaseSpec:
         elif self.infers_classes:
             parse_law(self.law_name)
         else:
+            # Built here, so that a law that these classes or this epsilon do not allow is refused before anything is read.
             _ = self._declared_law
         if self.prior and not self._takes_prior():
             raise InvalidInput(f"Expected a law that uses the prior, got {self.law_name!r}. Take rr-with-prior, or leave the prior out.")
@@ -122,6 +123,7 @@ class ReleaseSpec:
         stage = self.stage
         if stage is None:
             return
+        # Which stage a row is drawn in depends on its id, and the stages must find one another in the ledger.
         if not (self.ids and not self.infers_classes and self.dataset):
             raise InvalidInput("Expected id, declared classes and dataset with a stage, got one without. Name them: all stages share them.")
         if self.law != stage.law:
@@ -211,7 +213,7 @@ def _law_over(spec: ReleaseSpec, n_classes: int) -> Law:
 
 
 def declared_or_infer(classes: Sequence[object] | None, *, strict: bool = False) -> Sequence[object]:
-    """Declared classes as a tuple of plain values, None among them where labels may be null; or "infer", unless `strict`."""
+    """Check declared classes and return them as plain values, None among them where labels may be null; or "infer", unless `strict`."""
     if classes is None:
         raise undeclared()
     if not infers(classes):
@@ -366,6 +368,7 @@ def make_plan(spec: ReleaseSpec, fractions: Sequence[float], first_law: str | No
     law = spec.law or "auto"
     if isinstance(law, Law):
         raise InvalidInput(f"Expected the name of a law in a plan, which is a file, got {law}. Name your own law after register_law.")
+    # By name, since a plan is a file: laws are built when it is read.
     drawn = law_named(law, len(spec.classes), spec.epsilon)
     first = without_prior(drawn)
     return ReleasePlan(
@@ -385,7 +388,7 @@ def make_plan(spec: ReleaseSpec, fractions: Sequence[float], first_law: str | No
 
 
 def _check_same_ledger(said: Mapping[str, object], plan: ReleasePlan) -> None:
-    """The plan was made for the ledger, budget and key source that the curator gives; what it says is shown, and never used."""
+    """Refuse a plan that was made for another ledger, budget or key source than the curator gives; what it says is shown, never used."""
     given = _ledger_facts(plan.ledger)
     if given["location"] != said["location"]:
         raise InvalidInput(
@@ -397,6 +400,7 @@ def _check_same_ledger(said: Mapping[str, object], plan: ReleasePlan) -> None:
             f"Expected the key source that the plan was made for, {said['key']!r}, got {given['key']!r}. A plan does not choose it: if it "
             "is the right one, give it yourself (Ledger(key=), --key, LABELDP_KEY)."
         )
+    # A budget that the ledger has set stands whatever the plan says.
     known = said["budget"] is None or given["budget"] == said["budget"]
     if not known and plan.ledger.budget_of(plan.dataset, plan.label) is None:
         raise InvalidInput(

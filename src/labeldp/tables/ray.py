@@ -75,7 +75,7 @@ def release(
 def release_dataset(
     dataset: "Dataset", out: object, spec: ReleaseSpec, ledger: Ledger | None = None, *, redraw: bool = False, progress: Progress = silent
 ) -> TableRelease:
-    """`release`, with receipt and manifest instead of a Dataset."""
+    """Release a Dataset as `release` does; return receipt and manifest instead of a Dataset."""
     if not hasattr(dataset, "map_batches"):
         raise InvalidInput(f"Expected a Ray Dataset, got {type(dataset).__name__}.")
     with _plain_errors(), closing(_Ray()) as cluster:
@@ -88,6 +88,7 @@ def start(address: str | None = None) -> None:
         raise MissingExtra(f"Expected Ray for engine='ray', which is not installed: {INSTALL}.")
     import ray
 
+    # A running session is the user's own, and keeps its settings.
     if not ray.is_initialized():
         ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     ray.data.DataContext.get_current().enable_progress_bars = False
@@ -95,7 +96,7 @@ def start(address: str | None = None) -> None:
 
 
 def read(source: Place) -> "Dataset":
-    """A Parquet file, or a folder of them, as a Dataset."""
+    """Read a Parquet file, or a folder of them, as a Dataset."""
     import ray
 
     if source.suffix.lower() in (".csv", ".tsv"):
@@ -148,7 +149,7 @@ class _Actor:
 
 
 class _Ray:
-    """What Ray Data does for a release."""
+    """Does with Ray Data what a release needs: a `Cluster`."""
 
     name = "Ray"
 
@@ -184,6 +185,7 @@ class _Ray:
     def joined(self, table: "Dataset", other: "Dataset", on: Sequence[str], more: str, rows: int) -> "Dataset":
         """Rows of both are brought together by bucket, and joined there; Ray's own join needs another library."""
         kinds = self.schema(table)
+        # Both sides get one schema, with nulls in what a side lacks: a union of other schemas may fail.
         kind = pa.schema([*(pa.field(field.name, field.type) for field in kinds), pa.field(more, pa.binary())])
         both = [each.map_batches(_Widened(kind), batch_format="pyarrow", batch_size=None) for each in (table, other)]
         return _by_bucket(both[0].union(both[1]), on, 2 * rows, _Joined(tuple(on), more))
@@ -195,6 +197,7 @@ class _Ray:
 
         if self._keeper is None:
             self._keeper = ray.remote(num_cpus=0)(_Keeper).remote()
+        # In two calls: the secrets are small and stay out of the object store, the row set may be too large for that.
         ray.get([self._keeper.take_secrets.remote(shipment.secrets), self._keeper.take_rows.remote(shipment.rows)])
         try:
             yield _Actor(self._keeper)
@@ -245,11 +248,13 @@ def _batches(table: "Dataset") -> Iterator[Any]:
 def _by_bucket(
     table: "Dataset", columns: Sequence[str], rows: int, work: Callable[[pa.Table], pa.Table], *, ranges: bool = False
 ) -> "Dataset":
-    """Rows with the same values, or values in the same range, are brought together, and worked on a bucket at a time."""
+    """Bring rows with the same values, or values in the same range, together, and work on a bucket at a time."""
     import ray
 
+    # One bucket a core where there are few rows, more where a bucket would not fit.
     resources: dict[str, float] = ray.cluster_resources()
     buckets = max(1, min(int(resources.get("CPU", 1)), rows // FEW), -(-rows // MANY))
+    # By hash of the values, so that equal ones meet, or by range of uniform words, so that buckets come in order.
     marking = _Bucketed(tuple(columns), buckets, ranges)
     marked = table.map_batches(marking, batch_format="pyarrow", batch_size=None, **_tries(table.map_batches))
     groups = marked.groupby(BUCKET, num_partitions=buckets)
@@ -257,13 +262,13 @@ def _by_bucket(
 
 
 def _tries(method: Callable[..., Any]) -> dict[str, Any]:
-    """How often tasks are tried, if this Ray can be told."""
+    """Say how often tasks are tried, if this Ray can be told."""
     return TRIES if "ray_remote_args" in inspect.signature(method).parameters else {}
 
 
 @dataclass(frozen=True)
 class _OnTable:
-    """A job as a function of a block."""
+    """Runs a job on a block."""
 
     __name__: ClassVar[str] = "on_table"  # Ray asks functions for it
 
@@ -275,7 +280,7 @@ class _OnTable:
 
 @dataclass(frozen=True)
 class _Bucketed:
-    """Adds the number of the bucket that a row's values belong to."""
+    """Adds to each row the number of the bucket of its values."""
 
     __name__: ClassVar[str] = "bucketed"  # Ray asks functions for it
 
@@ -291,6 +296,7 @@ class _Bucketed:
             (values,) = columns
             place: NDArray[np.float64] = np.floor((values.to_numpy() / 2.0**64 + 0.5) * self.buckets)
             return np.minimum(place.astype(np.int64), self.buckets - 1)
+        # Equal values must meet, in whatever encoding their blocks have them.
         plain = [pc.cast(c, c.type.value_type) if pa.types.is_dictionary(c.type) else c for c in columns]
         words = public_hash("bucket", [c.to_numpy() if pa.types.is_integer(c.type) else c.combine_chunks() for c in plain])
         found: NDArray[np.uint64] = words % np.uint64(self.buckets)
@@ -299,7 +305,7 @@ class _Bucketed:
 
 @dataclass(frozen=True)
 class _Sorted:
-    """A job over the rows of a bucket, in their order."""
+    """Runs a job over the rows of a bucket, in their order."""
 
     __name__: ClassVar[str] = "sorted"  # Ray asks functions for it
 
@@ -312,7 +318,7 @@ class _Sorted:
 
 @dataclass(frozen=True)
 class _Widened:
-    """Rows with all columns of a schema: null in those that they lack."""
+    """Gives rows all columns of a schema: null in those that they lack."""
 
     __name__: ClassVar[str] = "widened"  # Ray asks functions for it
 
@@ -377,6 +383,7 @@ class _Marked:
         from labeldp.custody._run import keep_within_cap
 
         units = pc.rank(table.column(self.unit), tiebreaker="dense").to_numpy()
+        # Undoes `sortable`: the order by which a cap keeps rows is that of unsigned words, on every engine.
         words = (table.column(self.by).to_numpy().view(np.uint64)) ^ np.uint64(1 << 63)
         kept = keep_within_cap(units, words, self.cap)
         return table.drop_columns([BUCKET]).append_column(self.mark, pa.array(kept))
@@ -384,8 +391,9 @@ class _Marked:
 
 @contextmanager
 def _in_order(table: "Dataset") -> Iterator[None]:
-    """A Dataset, and those made of it, hand out blocks in their order."""
+    """Make a Dataset, and those made of it, hand out blocks in their order."""
     options = table.context.execution_options
+    # The context is shared by all Datasets that were made from one: it is put back as it was.
     before, options.preserve_order = options.preserve_order, True
     try:
         yield
@@ -395,7 +403,7 @@ def _in_order(table: "Dataset") -> Iterator[None]:
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Ray's errors carry a worker's traceback, and may quote data; of them only what is ours is told."""
+    """Hide Ray's errors, which carry a worker's traceback and may quote data; pass on only messages of our own."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*ray_remote_args.*", DeprecationWarning)
@@ -410,6 +418,7 @@ def _plain_errors() -> Iterator[None]:
 
 def _told(error: BaseException) -> LabelDPError:
     cause: BaseException | None = error
+    # Ray wraps what a worker raised, sometimes more than once.
     while cause is not None and not isinstance(cause, LabelDPError):
         cause = getattr(cause, "cause", None) or cause.__cause__
     if cause is not None:

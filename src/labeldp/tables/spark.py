@@ -75,13 +75,13 @@ def release(
 def release_frame(
     df: "DataFrame", out: object, spec: ReleaseSpec, ledger: Ledger | None = None, *, redraw: bool = False, progress: Progress = silent
 ) -> TableRelease:
-    """`release`, with receipt and manifest instead of a DataFrame."""
+    """Release a DataFrame as `release` does; return receipt and manifest instead of a DataFrame."""
     with _quiet(), _plain_errors():
         return release_table(ClusterEngine(_Spark(_spark_of(df)), df, progress), Place.of(out), spec, ledger_of(ledger), redraw=redraw)
 
 
 def start(master: str | None = None) -> "SparkSession":
-    """The session that is running, or a new one: on all cores of this machine, or at `master`."""
+    """Return the session that is running, or start one: on all cores of this machine, or at `master`."""
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pandas") is None:
         raise MissingExtra(f"Expected PySpark for engine='spark', which is not installed: {INSTALL}. It needs Java, too. {JAVA}")
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
@@ -115,7 +115,7 @@ def start(master: str | None = None) -> "SparkSession":
 
 
 def read(session: "SparkSession", source: Place) -> "DataFrame":
-    """A Parquet file, or a folder or pattern of them, as a DataFrame."""
+    """Read a Parquet file, or a folder or pattern of them, as a DataFrame."""
     if source.suffix.lower() in (".csv", ".tsv"):
         raise InvalidInput(f"Expected Parquet for engine='spark', got {source.name}. Convert it, or read it into a DataFrame of your own.")
     with _plain_errors():
@@ -134,7 +134,7 @@ class _Broadcast:
 
 
 class _Spark:
-    """What Spark does for a release."""
+    """Does with Spark what a release needs: a `Cluster`."""
 
     name = "Spark"
 
@@ -148,6 +148,7 @@ class _Spark:
         from pyspark.sql.types import StructType
 
         zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+        # Field by field, so that the message names the column that Spark cannot hand to Python.
         fields = []
         for field in table.schema.fields:
             try:
@@ -188,6 +189,7 @@ class _Spark:
         try:
             yield _Broadcast(variable)
         finally:
+            # Also after an error: executors drop the run's secret, and Spark its file of it.
             variable.destroy(blocking=True)
 
     def summaries(self, table: "DataFrame", job: Job) -> Iterable[bytes]:
@@ -207,6 +209,7 @@ class _Spark:
 
         if not hasattr(table, "repartitionById"):  # before Spark 4.1
             return self.summaries(table.orderBy(by), job)
+        # As many ranges as Spark would make, but none so large that sorting it spills, nor so small that tasks cost more than rows.
         usual = int(self._session.conf.get("spark.sql.shuffle.partitions") or 200)
         parts = min(-(-rows // FEW), max(usual, -(-rows // MANY)))
         range_ = f.floor((f.col(by).cast("double") / 2.0**64 + 0.5) * parts)
@@ -255,14 +258,14 @@ def _spark_of(df: "DataFrame") -> "SparkSession":
 
 
 def _path(place: Place) -> str:
-    """As Spark writes addresses: its S3 client calls them s3a."""
+    """Write an address as Spark does: its S3 client calls them s3a."""
     text = str(place)
     return text if place.local is not None else text.replace("s3://", "s3a://", 1)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Spark warns of the pandas that is installed, which a release does not use."""
+    """Silence Spark's warning about the installed pandas, which a release does not use."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         yield
@@ -270,7 +273,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Spark's errors carry a worker's traceback, and may quote data; of them only what is ours is told."""
+    """Hide Spark's errors, which carry a worker's traceback and may quote data; pass on only messages of our own."""
     try:
         yield
     except LabelDPError:
@@ -290,6 +293,7 @@ def _told(error: Exception) -> LabelDPError:
     ours = told_by_workers(text)
     if ours is not None:
         return ours
+    # The name of the condition only: the message may quote values.
     condition = getattr(error, "getCondition", lambda: None)()
     return ReleaseError(
         f"Expected Spark to finish, got {type(error).__name__}{f' ({condition})' if condition else ''}. Nothing was published; the same "

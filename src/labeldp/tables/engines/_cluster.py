@@ -72,7 +72,7 @@ Method = TypeVar("Method", bound=Callable[..., Iterator[pa.RecordBatch]])
 
 
 class Job(Protocol):
-    """Work on the batches of one partition."""
+    """Works on the batches of one partition."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -99,6 +99,7 @@ class Shipment:
     secrets: SecretParts
     rows: RowSetBuilder | None = None
 
+    # Engines print what they send when a task fails.
     def __repr__(self) -> str:
         return f"Shipment({len(self.secrets)} runs)"
 
@@ -188,7 +189,7 @@ class SecondSummary:
 
 
 class Cluster(Protocol):
-    """What Spark and Ray must be able to do; everything about labels is elsewhere."""
+    """What Spark and Ray must be able to do. None of it knows of labels."""
 
     name: str
 
@@ -274,7 +275,7 @@ class ClusterEngine:
 
 
 class ClusterPasses:
-    """A cluster's table read twice for one run."""
+    """Reads a cluster's table twice for one run."""
 
     def __init__(
         self, cluster: Cluster, table: Table, spec: ReleaseSpec, shape: Shape, pin: TablePin, prior: OpenPrior | None, progress: Progress
@@ -287,11 +288,13 @@ class ClusterPasses:
     def pin(self) -> str:
         """First pass: check every row and pin it."""
         narrow = self._cluster.select(self._table, Reader(self._spec, self._shape.codec, self._prior).columns)
+        # Workers add up their own rows; the driver merges sums and row sets, and sees no label.
         rows = self._row_set(narrow)
         with self._cluster.ship(Shipment(self._pin.for_workers(), rows)) as handle:
             work = self._work(handle, narrow)
             found: list[FirstSummary] = read_summaries(self._cluster.summaries(narrow, PinJob(work)))
             for part in found:
+                # Only of the attempts whose results the engine took: those of tasks that were tried again count once.
                 self._pin.absorb(part.sums, part.rows)
             if not self._pin.sums.rows:
                 raise InvalidInput("Expected rows, got none: the table is empty.")
@@ -308,6 +311,7 @@ class ClusterPasses:
     def _row_set(self, table: Table) -> RowSetBuilder | None:
         """What tells the rows of runs apart. Hashes of text pass through the driver: of too many, the run counts against every other."""
         text = self._has_text_ids()
+        # Counting more than was spent is safe, counting less never is.
         if text and self._cluster.count(table) > MOST_NAMES:
             _log.warning("Above %d rows text ids are not told apart: this run counts against every run of the column.", MOST_NAMES)
             return None
@@ -331,6 +335,7 @@ class ClusterPasses:
         with self._cluster.ship(Shipment(run.for_workers())) as handle:
             table = self._table
             if answers:
+                # By id: workers get rows in no order, and a row must never be drawn with another one's weights.
                 table = self._cluster.joined(table, self._cluster.read(answers), self._spec.ids, WEIGHTS, run.n_rows)
             work = replace(self._work(handle, table), answered=bool(answers))
             named = run.prior, run.stage_name
@@ -341,12 +346,14 @@ class ClusterPasses:
                 found = self._second(table, run.n_rows, work, drawing)
             except InvalidInput:
                 raise changed_input() from None  # the first pass has seen nothing wrong with it
+        # Before a byte is published: a table that is evaluated twice may differ, or a task may have been lost.
         run.check_pin(_check_of(found))
         self._progress("draw", 1, 1)
         return OutputFacts(tuple(part for each in found for part in each.parts), sum(each.dropped for each in found))
 
     def _second(self, table: Table, n_rows: int, work: Work, drawing: Drawing) -> list[SecondSummary]:
         if self._spec.unit is not None:
+            # The words are secret and belong to ids: the same rows are kept wherever and however often they are drawn.
             job = CapJob(work)
             words, cap = self._cluster.flow(table, job, job.schema), self._spec.max_rows_per_unit
             table = self._cluster.capped(words, self._spec.unit, WORD, cap, KEPT, n_rows)
@@ -355,6 +362,7 @@ class ClusterPasses:
         draw = DrawJob(work, drawing)
         rows, write = self._cluster.flow(table, draw, draw.schema), WriteJob(work, drawing)
         found: list[SecondSummary] = read_summaries(self._cluster.ordered_summaries(rows, WORD, n_rows, write))
+        # Ranges come back in any order; that of the words is the order of the output.
         return sorted(found, key=lambda part: part.first_word)
 
     # Details ----------------------------------------------------------------------------------------------------------------------
@@ -376,7 +384,7 @@ def _check_of(found: Sequence[SecondSummary]) -> tuple[int, int, int]:
 
 
 def check_spec(spec: ReleaseSpec, engine: str) -> str:
-    """What a cluster needs is there; the data set's name."""
+    """Refuse a spec that lacks what a cluster needs; return the data set's name."""
     if not spec.ids:
         raise InvalidInput(
             f"Expected a column that names each row, got none. {engine} tries again and moves rows about, so only an id says which "
@@ -400,6 +408,7 @@ def _check_columns(schema: pa.Schema, label: str, names: Sequence[str]) -> None:
     check_own(schema.names)
     if len(set(schema.names)) < len(schema.names):
         raise InvalidInput("Expected distinct column names, got one twice. Rename it.")
+    # A cluster's table has no manifest beside it: this column alone tells that it was released already.
     if label + EVIDENCE in schema.names:
         raise InvalidInput(f"Expected a table with raw labels, got one with a column {label + EVIDENCE!r}. It was released already.")
 
@@ -420,6 +429,7 @@ def summarised(job: Callable[[Batches], Iterable[object]], batches: Batches) -> 
     try:
         with scrubbed_errors():
             found: list[object] = list(job(batches))
+    # The table will be as wrong the next time: given back as a result, it is not tried again, and its message comes from us alone.
     except InvalidInput as error:
         found = [error]
     yield pa.record_batch([pa.array([pickle.dumps(each) for each in found], pa.binary())], schema=SUMMARY)
@@ -427,7 +437,7 @@ def summarised(job: Callable[[Batches], Iterable[object]], batches: Batches) -> 
 
 @contextmanager
 def scrubbed_errors() -> Iterator[None]:
-    """The text of an unforeseen error may quote data, and engines log it: only its kind goes on."""
+    """Hide the text of unforeseen errors, which may quote data and which engines log: only their kind goes on."""
     try:
         yield
     except LabelDPError:
@@ -448,7 +458,7 @@ def scrubs_errors(job: Method) -> Method:
 
 
 def read_summaries(column: Iterable[bytes]) -> list[Any]:
-    """The summaries, in the order of the partitions; raises what a worker found wrong with the table."""
+    """Unpack the summaries, in the order of the partitions; raise what a worker found wrong with the table."""
     found = [pickle.loads(each) for each in column]  # written by our own workers, in this release
     for each in found:
         if isinstance(each, LabelDPError):
@@ -457,7 +467,8 @@ def read_summaries(column: Iterable[bytes]) -> list[Any]:
 
 
 def told_by_workers(text: str) -> LabelDPError | None:
-    """The first error of ours in the text of an engine's error, which carries a worker's traceback; or a module that workers lack."""
+    """Find the first error of ours, or a module that workers lack, in the text of an engine's error, which carries a worker's traceback."""
+    # An engine hands on text only: of it a message of our own is taken, which quotes no data, and nothing else.
     ours, missing = OURS.search(text), MISSING.search(text)
     kind = getattr(errors, ours[1], None) if ours else None
     if ours and isinstance(kind, type) and issubclass(kind, LabelDPError):
@@ -532,6 +543,7 @@ class NameJob:
 
     @scrubs_errors
     def __call__(self, batches: Batches) -> Batches:
+        # By keyed hash: what a shuffle leaves on disk names nobody.
         key = self.work.handle.fetch().run_secrets(self.work.facts)[0].key("ids")
         for batch in regrouped(batches):
             raw = id_blocks(row_ids(batch, self.work.spec.ids), key).templates().view(np.uint8).reshape(-1, 16)[:, 1:13]
@@ -608,6 +620,7 @@ class DrawJob:
             if len(released):
                 yield self._with(released, second.order_words(drawn.blocks), drawn.check[drawn.kept], 1)
             if len(released) < len(rows):
+                # The sums must cover them too, or the second pass would not match the first; a label of their own must not travel.
                 others = drawn.check[~drawn.kept]
                 first = rows.slice(int(np.argmin(drawn.kept)), 1)
                 yield self._with(self._blank(first), np.zeros(1, np.uint64), others.sum(axis=0, keepdims=True), 0, len(others))
@@ -644,6 +657,7 @@ class WriteJob:
             for batch in regrouped(batches):
                 for i, name in enumerate(CHECK):
                     sums[i : i + 1] += batch.column(name).to_numpy(zero_copy_only=False).view(np.uint64).sum(dtype=np.uint64)
+                # One row may stand for many that got no output.
                 stands_for = int(batch.column(ROW_COUNT).to_numpy(zero_copy_only=False).sum())
                 rows += stands_for
                 kept = batch.filter(batch.column(KEPT))
@@ -668,7 +682,7 @@ def _finished(sink: PartsSink) -> tuple[Part, ...]:
 
 
 def regrouped(batches: Batches) -> Batches:
-    """The same rows in batches that are worth working on: engines hand out small ones."""
+    """Join small batches, as engines hand them out, to ones that are worth working on."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -700,7 +714,7 @@ def _released(
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of a schema, in its types: engines hand out text, times and nested columns in types of their own."""
+    """Cast columns to a schema's types: engines hand out text, times and nested columns in types of their own."""
     columns = [batch.column(field.name) for field in schema]
     same = [c if c.type == field.type else c.cast(field.type) for c, field in zip(columns, schema, strict=True)]
     return pa.record_batch(same, schema=schema)

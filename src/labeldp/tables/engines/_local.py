@@ -154,7 +154,7 @@ def published(
     salt: str,
     words: NDArray[np.uint64] | None = None,
 ) -> pa.RecordBatch:
-    """A drawn batch as it is published, and a column `DRAWN` of what each row adds to the digest of what was drawn.
+    """Make of a drawn batch what is published, and a column `DRAWN` of what each row adds to the digest of what was drawn.
 
     Parameters
     ----------
@@ -174,9 +174,11 @@ def published(
     """
     ids, prior = facts.ids, facts.prior
     if not kept.all():
+        # Rows over the cap, or of another stage, get no output: they are not in the table at all.
         batch = batch.filter(pa.array(kept))
         ids, prior = None if ids is None else filtered(ids, kept), None if prior is None else prior[kept]
     (block,) = noisy.blocks
+    # Ties between equally likely classes are broken by the row's id.
     named = noisy if noisy.explicit_ids or words is None else replace(noisy, ids=words)
     codes = block.outputs if block.law.kind == "label" else named.hard_codes(prior)
     evidence = pack(block.law, block.outputs, block.side) if needs_evidence(block.law) else None
@@ -188,7 +190,7 @@ def published(
 
 
 class LocalEngine:
-    """This process, which streams the table: an `Engine` (`labeldp.tables._release`).
+    """Streams a table in this process: an `Engine` (`labeldp.tables._release`).
 
     Parameters
     ----------
@@ -206,6 +208,7 @@ class LocalEngine:
 
     def dataset(self, spec: ReleaseSpec, out: Place) -> str:
         """As given, or the table's name."""
+        # All of this is known from schema and path: it is refused before a row is read.
         check_same_format(self._table, out)
         check_columns(self._table, spec.columns)
         return spec.dataset or table_name(self._table)
@@ -225,7 +228,7 @@ class LocalEngine:
 
 
 def declared_codec(table: Readable, label: str, classes: Sequence[object] | None) -> LabelCodec:
-    """The classes as values of the label's type: as declared, or with "infer" read off the column."""
+    """Make a codec of the classes: as declared, or with "infer" read off the column."""
     kind = table.type_of(label)
     known = declared_or_infer(classes)
     if infers(known):
@@ -252,6 +255,7 @@ class LocalPasses:
     def pin(self) -> str:
         """First pass: check every row and pin it. Without ids all columns are read, and their digest names the rows."""
         by_columns = not self._spec.ids
+        # Without ids a row is its place in the file, and only the public columns say later that it is the same file.
         for batch in self._batches("check", ahead(self._source.batches(None if by_columns else self._reader.columns))):
             facts = self._reader(batch, self._pinned)
             self._pin.add(facts.codes, ids=facts.ids, units=facts.units, prior=facts.prior)
@@ -262,6 +266,7 @@ class LocalPasses:
             raise InvalidInput(f"Expected rows, got none in {self._source.path.name}: only a header or a schema.")
         if by_columns:
             return self._digest.hexdigest()
+        # An id that occurs twice would be given one block of noise for two labels: their difference would show.
         self._pin.require_distinct(lambda: ids_repeat(self._ids))
         return ""
 
@@ -284,6 +289,7 @@ class LocalPasses:
     def draw(self, run: TableDraw, made: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
         """Second pass: draw every row and write it; by way of a shuffle unless the order is public."""
         spec = self._spec
+        # Batches become row groups: from here on their sizes must not depend on the raw label column.
         self._source.plan(self._reader.codec, made.evidence_bytes)
         text = to_json(made.shared, indent=None)
         sink = PartsSink(staging, lambda place: self._source.sink(place, text), staging.suffix, ordered=not spec.ids)
@@ -308,13 +314,15 @@ class LocalPasses:
                 sink.write(released)
             else:
                 shuffle.scatter(released, words)
+        # Before a byte is published: the rows that were drawn are those that were pinned, as a keyed sum over ids and labels shows.
         run.check_pin()
+        # Only now, when every row is there: the order of the output is that of secret words, and says nothing about the input.
         if shuffle is not None:
             self._gather(shuffle, sink, rows)
         return rows
 
     def _drawn(self, run: TableDraw, read: Read, salt: str) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]]:
-        """Every batch as it is written, and the words to order its rows by, or to break ties by. `salt`: of what is drawn."""
+        """Draw every batch: its rows as they are written, and the words to order them by, or to break ties by. `salt`: of what is drawn."""
         rows, ordered = 0, self._spec.order == "shuffle" or not self._spec.ids
         for batch in self._batches("draw", self._source.batches()):
             facts = read(batch, rows)
@@ -326,6 +334,7 @@ class LocalPasses:
 
     def _gather(self, shuffle: "Shuffle", sink: PartsSink, rows: int) -> None:
         done = 0
+        # A bucket is read and sorted while the one before it is compressed.
         for released in ahead(shuffle.gather()):
             sink.write(released)
             done += released.num_rows
@@ -368,6 +377,7 @@ class AnswersReader:
     def _weights(self, batch: Columns, n: int) -> Floats:
         if self._by_id is None:
             rows = self._next(n)
+            # The usual case: the table is as it was when the model was asked, row for row.
             if len(rows) == n and all(_equal(id_column(batch, name), id_column(rows, name)) for name in self._ids):
                 return kept_weights(rows.column(WEIGHTS), self._n_classes)
             if not self._ids:
@@ -437,10 +447,12 @@ class Shuffle:
         worded = rows.append_column(WORD, pa.array(words))
         if not self._writers:
             self._open(worded)
+        # A small table needs no scattering: it is one bucket.
         if not self._bits:
             self._writers[0].write_batch(worded)
             return
         bucket = (words >> np.uint64(64 - self._bits)).astype(np.uint16)
+        # One gather a batch, and a slice for each bucket, cost less than a filter for each bucket.
         grouped = pc.take(worded, pa.array(np.argsort(bucket, kind="stable")), boundscheck=False)
         edges = np.concatenate([[0], np.cumsum(np.bincount(bucket, minlength=len(self._paths)))])
         for writer, start, stop in zip(self._writers, edges[:-1], edges[1:], strict=True):
@@ -448,6 +460,7 @@ class Shuffle:
                 writer.write_batch(grouped.slice(start, stop - start))
 
     def _open(self, first: pa.RecordBatch) -> None:
+        # As wide as the first rows are: a guess, and only the size of buckets depends on it.
         total = self._rows * first.nbytes / max(len(first), 1)
         self._bits = min(max(int(np.ceil(np.log2(max(total, 1) / BUCKET_BYTES))), 0), MAX_BITS)
         self._paths = [self._folder / f"bucket-{i:03d}.arrow" for i in range(1 << self._bits)]
@@ -485,6 +498,7 @@ def order_of(words: NDArray[np.uint64], bits: int = 0) -> NDArray[np.int64]:
     keys = ((words << np.uint64(bits)) >> width << width) | np.arange(len(words), dtype=np.uint64)
     keys.sort()
     leading = keys >> width
+    # Two words that differ only in bits that the position took: rare, and then the slow way is exact.
     if (leading[1:] == leading[:-1]).any():
         return np.argsort(words, kind="stable")
     return (keys & ((np.uint64(1) << width) - np.uint64(1))).view(np.int64)
@@ -514,6 +528,7 @@ def ahead(source: Iterator[Item], depth: int = 1) -> Iterator[Item]:
     def put(item: Item | _End) -> bool:
         while not stop.is_set():
             try:
+                # With a time limit, so that a consumer that has stopped is seen.
                 items.put(item, timeout=0.1)
             except queue.Full:
                 continue
@@ -537,5 +552,6 @@ def ahead(source: Iterator[Item], depth: int = 1) -> Iterator[Item]:
         if item.error is not None:
             raise item.error
     finally:
+        # Also where the consumer raised: no thread may go on reading labels after a release has failed.
         stop.set()
         thread.join()

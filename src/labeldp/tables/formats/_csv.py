@@ -63,6 +63,7 @@ class CsvSource(Source):
         with reading(self.path), self.path.open_input() as stream:
             stream.seek(len(self._header))
             for text in whole_records(stream):
+                # Before Arrow reads it: what it would take one way and another reader another way.
                 check_dialect(text, self.delimiter, row)
                 for rows in self._parsed(text, row, columns):
                     yield CsvBatch(rows, row, len(text))
@@ -80,6 +81,7 @@ class CsvSource(Source):
         text = BYTE_ORDER_MARK + text if text.startswith(BYTE_ORDER_MARK) else text
         blank_lines = {"ignore_empty_lines": len(self.names) > 1}  # of one column they are rows
         nulls = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
+        # One block, so that a record is never cut; one thread, since chunks are read ahead in another one anyway.
         found = pa_csv.read_csv(
             pa.py_buffer(text),
             pa_csv.ReadOptions(use_threads=False, column_names=self.names, block_size=len(text) + 1),
@@ -104,6 +106,7 @@ class CsvSource(Source):
                     if not row:
                         return line
                     row -= 1
+                # A line feed inside quotes ends no record.
                 quoted ^= text.count(b'"') % 2 == 1
                 line += 1
         return line
@@ -118,6 +121,7 @@ class CsvSource(Source):
 
     def sink(self, path: Path | Place, facts: str) -> "CsvSink":
         """A new text table with this header; the shared facts go to the manifest, since CSV has no place for them."""
+        # The mark and the line ends of the input stay: a reader that needed them still does.
         names = [pa.array([name]) for name in self.shape.released().names]
         return CsvSink(path, self._mark + _lines(names, self.delimiter)[0].as_py(), self._line_end)
 
@@ -181,6 +185,7 @@ def _lines(columns: Sequence[pa.Array], delimiter: str) -> pa.Array:
 
 def _quoted(fields: pa.Array, delimiter: bytes) -> pa.Array:
     """Fields with quotes around those that need them; empty text is one, since null is written without any."""
+    # The whole buffer is searched first: most columns hold no mark, and are written as they are.
     needed, text = pc.equal(fields, b""), bytes(fields.buffers()[2] or b"")
     for mark in (b'"', delimiter, b"\n", b"\r"):
         if mark in text:
@@ -195,6 +200,7 @@ def _quoted(fields: pa.Array, delimiter: bytes) -> pa.Array:
 def _base64(evidence: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """(n, m) uint8: base64url without padding, all rows in one call (every row has the same width)."""
     n, width = evidence.shape
+    # Three bytes are four characters: with every row padded to threes one call encodes all of them.
     padded = np.zeros((n, -(-width // 3) * 3), np.uint8)
     padded[:, :width] = evidence
     return np.frombuffer(base64.urlsafe_b64encode(padded.tobytes()), np.uint8).reshape(n, -1)[:, : -(-width * 8 // 6)]
@@ -233,7 +239,7 @@ def _names(header: bytes, delimiter: str, file: str) -> tuple[str, ...]:
 
 
 def whole_records(stream: BinaryIO) -> Iterator[bytes]:
-    """The text in pieces of about 4 MiB that end where a record does; the last record need not have a line end."""
+    """Cut text into pieces of about 4 MiB that end where a record does; the last record need not have a line end."""
     rest, done = b"", 0
     while fresh := stream.read(CHUNK):
         text = rest + fresh
@@ -250,8 +256,9 @@ def whole_records(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _end_of_records(text: bytes) -> int:
-    """Where the last record that is whole ends: after a line feed that has an even number of quotes before it."""
+    """Find where the last whole record ends: after a line feed that has an even number of quotes before it."""
     end = text.rfind(b"\n") + 1
+    # In this dialect quotes come in pairs: an odd number of them before a line feed means that it is inside a field.
     odd = text.count(b'"', 0, end) % 2
     while end and odd:
         start = text.rfind(b"\n", 0, end - 1) + 1
@@ -266,12 +273,14 @@ def check_dialect(text: bytes, delimiter: str, row: int) -> None:
         return
     data = np.frombuffer(text + b"\n", np.uint8)
     quotes, returns = np.flatnonzero(data == QUOTE), np.flatnonzero(data == RETURN)
+    # Some readers end a record at a bare carriage return: the same file would have other rows there.
     bare = returns[data[returns + 1] != LINE_FEED]
     if (np.searchsorted(quotes, bare) % 2 == 0).any():
         raise InvalidInput(
             f"Expected carriage returns only before line feeds or in quotes, got a bare one after row {row}. Quote the field."
         )
     opening, closing = quotes[0::2], quotes[1::2]
+    # Where every field that has quotes is quoted as a whole, quotes alternate between opening and closing.
     around = np.zeros(256, bool)
     around[[ord(delimiter), LINE_FEED, QUOTE]] = True
     after = data[closing + 1]
@@ -280,5 +289,6 @@ def check_dialect(text: bytes, delimiter: str, row: int) -> None:
             f"Expected quotes only around whole fields, got one inside a field after row {row}. "
             'Quote such fields and double the quotes in them ("a ""b"" c").'
         )
+    # Else the rest of the file would be one field, and its rows would be missing.
     if len(opening) > len(closing):
         raise InvalidInput(f"Expected every quoted field to end, got one left open after row {row}. The file may be cut short.")

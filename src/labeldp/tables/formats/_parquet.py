@@ -58,6 +58,7 @@ class ParquetSource(Source):
         self.path = Place.of(path)
         self._row_bytes = 0
         with reading(self.path):
+            # Before the schema is read: a file that is replaced in between is seen to have changed.
             self._stamp = self.path.stamp
             file = self._opened()
         with file:
@@ -94,6 +95,7 @@ class ParquetSource(Source):
         with self._open() as file:
             size = int(np.clip(BATCH_BYTES // self._bytes_of_a_row(), 64, 1 << 18))
             wanted = None if columns is None else list(columns)
+            # A store is asked for one row group at a time: more would be fetched ahead than memory has room for.
             groups = [[i] for i in range(file.num_row_groups)] if self.path.local is None else [list(range(file.num_row_groups))]
             for group in groups:
                 yield from self._read(file.iter_batches(size, row_groups=group, columns=wanted))
@@ -103,6 +105,7 @@ class ParquetSource(Source):
         while True:
             try:
                 batch = next(batches, None)
+            # Of a file that was replaced meanwhile Arrow says that it is damaged: it is told by its size and time first.
             except (pa.ArrowInvalid, OSError) as error:
                 self._check_unchanged()
                 raise _damaged(self.path, error) from None
@@ -148,6 +151,7 @@ class ParquetSink:
     def __init__(self, path: Path | Place, schema: pa.Schema, settings: Mapping[str, object], facts: str = ""):
         self._file = HashedFile(path)
         self._buffer = pa.BufferedOutputStream(pa.PythonFile(self._file, mode="w"), WRITE_BUFFER)
+        # A file with facts writes its Arrow schema itself, at the end, when the facts about all rows are known.
         self._writer = pq.ParquetWriter(self._buffer, schema, store_schema=not facts, **settings)
         self._schema, self._facts = schema, facts
         self._waiting: list[pa.RecordBatch] = []
@@ -193,6 +197,7 @@ class ParquetSink:
 
 def released_sink(path: Path | Place, shape: Shape, settings: WriterSettings, facts: str, text: Sequence[str] = ()) -> ParquetSink:
     """A new file of released rows, with the shared facts in its schema's metadata. `text`: more columns to write with dictionaries."""
+    # The label always has one: whether a dictionary paid in the input tells how raw labels were spread.
     dictionaries = [*settings["use_dictionary"], *text, shape.codec.column]
     return ParquetSink(path, shape.released(), {**settings, "use_dictionary": dictionaries}, facts)
 
@@ -264,7 +269,7 @@ def files_of(where: Place | Sequence[Place]) -> Files:
 
 
 def _file_of(place: Place) -> object:
-    """The same for two names of one file: its rows would be drawn twice."""
+    """Return what is the same for two names of one file, whose rows would be drawn twice."""
     if place.local is None or not place.local.exists():
         return place
     facts = place.local.stat()
@@ -276,7 +281,7 @@ def _is_hidden(part: str) -> bool:
 
 
 def _root(where: Place | Sequence[Place]) -> Place:
-    """The folder itself; of a pattern the part before it begins; of a list the nearest folder that has all."""
+    """Return the folder that all files are below: of a pattern the part before it begins, of a list the nearest one that has all."""
     if isinstance(where, Place):
         while "*" in where.path:
             where = where.parent
@@ -337,6 +342,7 @@ class DatasetSource(Source):
 
     def sink(self, path: Path | Place, facts: str) -> ParquetSink:
         """A new Parquet file, compressed as the first file with rows is."""
+        # An empty file says nothing about compression.
         like = next((file for file in self._files if file.extent), self._files[0])
         return released_sink(path, self.shape, like.settings, facts, text=self.partition_keys)
 
@@ -349,13 +355,14 @@ def _opened(files: Sequence[Place]) -> list[ParquetSource]:
 
 
 def _partitions(files: Files) -> tuple[pa.Schema, list[Mapping[str, pa.Scalar]]]:
-    """The schema of the partitions' keys, and their values for each file."""
+    """Read the partitions' keys off the folders' names: their schema, and their values for each file."""
     folders = ["/".join(file.below(files.root)[:-1]) for file in files.files]
     if not any("=" in folder for folder in folders):
         return pa.schema([]), [{} for _ in folders]
     options = ds.FileSystemFactoryOptions(
         partitioning=ds.HivePartitioning.discover(), partition_base_dir=files.root.path, exclude_invalid_files=False
     )
+    # Arrow finds the types of the keys from all files at once: "1" in one folder and "a" in another is text in both.
     paths = [file.path for file in files.files]
     factory = ds.FileSystemDatasetFactory(files.root.filesystem, paths, ds.ParquetFileFormat(), options)
     try:
@@ -374,7 +381,7 @@ def _partitions(files: Files) -> tuple[pa.Schema, list[Mapping[str, pa.Scalar]]]
 
 
 def _common_schema(files: Sequence[ParquetSource], keys: pa.Schema) -> pa.Schema:
-    """Columns of the first file, which all others have too, in any order; then the partitions' keys."""
+    """Check that all files have the same columns, in any order; return those of the first, then the partitions' keys."""
     first = files[0]
     types = {field.name: field.type for field in first.schema}
     for name in keys.names:
@@ -400,9 +407,10 @@ def _in_both(what: str) -> InvalidInput:
 
 
 def check_apart(root: Place, out: Place) -> None:
-    """The output is neither among the input's files nor around them."""
+    """Refuse an output among the input's files, or around them."""
     if root.filesystem != out.filesystem:
         return
+    # Links are followed: an output inside the input would be read as part of it the next time.
     source, target = (place.path if place.local is None else os.path.realpath(place.path) for place in (root, out))
     if f"{target}/".startswith(f"{source}/") or f"{source}/".startswith(f"{target}/"):
         raise ReleaseError(f"Expected an output apart from the input {root}, got {out}. Choose a folder that is not in it.")
@@ -420,7 +428,7 @@ FORMATS: dict[str, type[CsvSource] | type[ParquetSource]] = {
 
 
 def open_table(where: Any) -> Source:
-    """The table in a file, or in the Parquet files of a folder, of a pattern with "*", or of a list.
+    """Open the table in a file, or in the Parquet files of a folder, of a pattern with "*", or of a list.
 
     Parameters
     ----------
@@ -458,18 +466,18 @@ def _kind(path: Place) -> type[CsvSource] | type[ParquetSource]:
 
 
 def table_name(table: Source) -> str:
-    """What a table is called in the ledger unless it is told: its file's or folder's name without the format's ending."""
+    """Name a table in the ledger where the user does not: its file's or folder's name without the format's ending."""
     name = table.path.name
     return table.path.stem if not isinstance(table, DatasetSource) or table.path.suffix.lower() in FORMATS else name
 
 
 def row_name(table: Readable, row: int) -> str:
-    """How a row is called in messages: of a text table by its line."""
+    """Name a row in messages: of a text table by its line."""
     return f"line {table.line_of(row)}" if isinstance(table, CsvSource) else row_number(row)
 
 
 def given_parts(where: Any) -> tuple[str, ...]:
-    """The parts of a path as they were given: a relative one says nothing about the folders above it."""
+    """Split a path into parts as it was given: a relative one says nothing about the folders above it."""
     if isinstance(where, list):
         return ()
     if isinstance(where, Place | tuple) or "://" in os.fspath(where):
@@ -478,7 +486,7 @@ def given_parts(where: Any) -> tuple[str, ...]:
 
 
 def check_same_format(table: Source, out: Place) -> None:
-    """A release keeps the format: the output's ending must name it; of many files it is a folder."""
+    """Refuse an output of another format than the input's, by its ending; of many files it is a folder."""
     source = table.path
     if isinstance(table, DatasetSource):
         if out.suffix.lower() in (".csv", ".tsv"):
@@ -490,7 +498,7 @@ def check_same_format(table: Source, out: Place) -> None:
 
 
 def check_layout(table: Source, given: Sequence[str], label: str, classes: Sequence[object], *, public: bool) -> None:
-    """A path that names the label's value gives it away for a whole file.
+    """Refuse a path that names the label's value, and so gives it away for a whole file.
 
     Parameters
     ----------
@@ -512,11 +520,13 @@ def check_layout(table: Source, given: Sequence[str], label: str, classes: Seque
         )
     if public:
         return
+    # As the user gave it: folders above a relative path are this machine's affair, and are not published.
     parts = [*(given[-1:] if many else given), table.path.stem, *inner, *(Place.of(part).stem for part in set(inner))]
     if any(_is_key(part, label) for part in [*given, *parts]):
         raise InvalidInput(
             f"Expected the label as a column of the file, got {label!r} as a part of the path. Merge the parts into one file first."
         )
+    # A folder per class is how images are kept: its name is the label of every row in it.
     texts = {str(c) for c in classes if c is not None and str(c)}
     if texts & set(parts):
         raise InvalidInput(
@@ -530,18 +540,18 @@ def _is_key(part: str, label: str) -> bool:
 
 
 def check_ending(out: Path) -> None:
-    """The output is Parquet or CSV by its ending."""
+    """Refuse an output that is neither Parquet nor CSV by its ending."""
     if out.suffix.lower() not in FORMATS:
         raise InvalidInput(f"Expected an output that ends in {', '.join(FORMATS)}; got {out.name}.")
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether the ending says so."""
+    """True if the ending says so."""
     return FORMATS.get(path.suffix.lower()) is ParquetSource
 
 
 def table_writer(path: Path, schema: pa.Schema) -> "pq.ParquetWriter | pyarrow.csv.CSVWriter":
-    """What writes Arrow's tables and batches into a new file of the format that its ending says."""
+    """Open a writer of Arrow's tables and batches for a new file of the format that its ending says."""
     if is_parquet(path):
         return pq.ParquetWriter(path, schema)
     return pyarrow.csv.CSVWriter(

@@ -171,6 +171,7 @@ class Shape:
         # A fresh field: the input's may carry metadata about the raw column, or promise that there are no nulls.
         fresh = pa.field(self.codec.column, self.codec.column_type, nullable=self.schema.field(place).nullable)
         schema = self.schema.set(place, fresh)
+        # A model's answers came along to be drawn with; they are no column of the input.
         schema = pa.schema([field for field in schema if field.name != WEIGHTS])
         evidence = pa.field(self.codec.column + EVIDENCE, pa.binary(), nullable=False)
         return schema.insert(place + 1, evidence) if self.evidence_bytes else schema
@@ -187,6 +188,7 @@ class Shape:
 def as_binary(rows: NDArray[np.uint8]) -> pa.Array:
     """A binary column of (n, width) bytes."""
     n, width = rows.shape
+    # All rows have one width: the column is made of the bytes as they are, without a copy for each row.
     offsets = np.arange(0, (n + 1) * width, width, dtype=np.int32)
     return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows))])
 
@@ -197,7 +199,7 @@ def plain(column: pa.Array) -> pa.Array:
 
 
 def check_columns(source: Readable, names: Sequence[str]) -> None:
-    """Every named column exists, or the nearest names are suggested."""
+    """Refuse names that are no columns, and suggest the nearest ones."""
     for name in names:
         if name not in source.names:
             listed = ", ".join(source.names[:20]) + (" ..." if len(source.names) > 20 else "")
@@ -209,7 +211,7 @@ def check_columns(source: Readable, names: Sequence[str]) -> None:
 
 
 def check_own(names: Sequence[str]) -> None:
-    """No column has a name that a release would take for one of its own."""
+    """Refuse columns whose names a release would take for its own."""
     found = next((name for name in names if name.startswith(OWN)), None)
     if found is not None:
         raise InvalidInput(f"Expected columns whose names do not begin with {OWN!r}, got {found!r}. Rename it.")
@@ -219,7 +221,7 @@ def check_own(names: Sequence[str]) -> None:
 
 
 class LabelCodec:
-    """Codes of a label column and the column of some codes.
+    """Translates a label column to class codes, and codes to a column.
 
     Parameters
     ----------
@@ -239,7 +241,9 @@ class LabelCodec:
         self.column = column
         self.column_type = column_type
         kind = value_type(column_type)
+        # Text classes are compared as large_string, whatever kind of text the column is.
         self._values = pa.array(list(self.classes), type=pa.large_string() if is_text(kind) else kind)
+        # The output's dictionary lists the declared classes and nothing else: the input's could hold values that no row has any more.
         if pa.types.is_dictionary(column_type):
             room = np.iinfo(column_type.index_type.to_pandas_dtype()).max
             if len(self.classes) - 1 > room:
@@ -253,6 +257,7 @@ class LabelCodec:
         A label that is not declared is refused with its row number, or with what it differs by, never its value.
         """
         if pa.types.is_dictionary(labels.type):
+            # Each entry is looked up once; entries that no row has may be undeclared.
             found = pc.take(self._find(labels.dictionary), labels.indices)
             if labels.indices.null_count and None in self.classes:
                 found = pc.if_else(labels.indices.is_null(), pa.scalar(self.classes.index(None), pa.int32()), found)
@@ -268,6 +273,7 @@ class LabelCodec:
         return pa.DictionaryArray.from_arrays(pa.array(self.encode(labels, start_row)), self._values)
 
     def _find(self, labels: pa.Array) -> pa.Array:
+        # Classes 0..K-1 are their own codes: a look at the range replaces a search for each row.
         if self._plain_codes and not labels.null_count:
             raw = labels.to_numpy(zero_copy_only=True)
             if len(raw) and raw.min() >= 0 and raw.max() < len(self.classes):
@@ -283,6 +289,7 @@ class LabelCodec:
     def _refuse(self, labels: pa.Array, found: pa.Array, start_row: int | None) -> None:
         at = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
         row = "some row" if start_row is None else (self._name_row or row_number)(start_row + at)
+        # It is looked at, and never shown: the message names the row, or how the value differs from a class.
         value = labels[at].as_py()
         if value is None or value == "":
             raise InvalidInput(
@@ -315,12 +322,12 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def row_number(row: int) -> str:
-    """How a row is called where nothing but its number is known."""
+    """Name a row of which nothing but its number is known."""
     return f"row {row} (the first is row 0)"
 
 
 def distinct_labels(arrays: Iterable[pa.Array], column_type: pa.DataType) -> tuple[object, ...]:
-    """The distinct labels of a column, sorted, without null and empty text, where they may be its classes (`read_off`)."""
+    """Read the distinct labels off a column, sorted, without null and empty text, where they may be its classes (`read_off`)."""
     seen: set[Any] = set()
     rows = 0
     for array in arrays:
@@ -337,7 +344,7 @@ def value_type(column_type: pa.DataType) -> pa.DataType:
 
 
 def check_type(column: str, column_type: pa.DataType) -> None:
-    """Only types whose values are classes: whole numbers, text, booleans, floats, or a dictionary of those."""
+    """Refuse a label column of other types than whole numbers, text, booleans, floats, or a dictionary of those."""
     kind, types = value_type(column_type), pa.types
     good = types.is_integer(kind) or types.is_boolean(kind) or types.is_float32(kind) or types.is_float64(kind) or is_text(kind)
     if not good:
@@ -347,12 +354,12 @@ def check_type(column: str, column_type: pa.DataType) -> None:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether Arrow says so, without a dictionary around it."""
+    """True for each of Arrow's types of text, without a dictionary around it."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def parse_classes(classes: Sequence[object], column: str, column_type: pa.DataType, *, text_table: bool) -> tuple[object, ...]:
-    """The declared classes as values of the column's type.
+    """Convert the declared classes to values of the column's type.
 
     In a text table (CSV) every class is text, and a null class is the empty field.
     """
@@ -362,6 +369,7 @@ def parse_classes(classes: Sequence[object], column: str, column_type: pa.DataTy
         values = tuple("" if c is None else _text(c) for c in classes)
     else:
         values = tuple(None if c is None else _parse(c, kind, column) for c in classes)
+    # A column of 32-bit floats rounds what is declared: two classes could become one.
     stored = values if text_table else pa.array(values, kind).to_pylist()  # a float of 32 bits holds fewer values than one of 64
     if len(set(stored)) < len(values):
         raise InvalidInput(f"Expected distinct classes, got two that are the same value of type {kind}. List each one once.")
@@ -395,6 +403,7 @@ def _truth(value: object) -> bool:
 
 
 def _number(value: object, kind: pa.DataType) -> float | int:
+    # True is an int in Python, but not the class 1.
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError
     if pa.types.is_integer(kind):
@@ -412,20 +421,22 @@ def _number(value: object, kind: pa.DataType) -> float | int:
 
 
 def row_ids(batch: Columns, names: tuple[str, ...]) -> Ids | None:
-    """Ids of the rows, a list of columns where several name them, or None where none does."""
+    """Read the ids of the rows: a column, a list of columns where several name them, or None where none does."""
     if not names:
         return None
     columns = [id_column(batch, name) for name in names]
+    # Of several columns 1 and "1" are the same part of an id, in whatever type a copy holds them.
     return columns[0] if len(columns) == 1 else [_as_text(column) for column in columns]
 
 
 def id_column(batch: Columns, name: str) -> NDArray[np.integer] | pa.Array:
-    """Whole numbers (NumPy) or text (Arrow) that name rows or units; never empty."""
+    """Read a column of whole numbers (NumPy) or text (Arrow) that names rows or units; empty values are refused."""
     column = plain(batch.column(name))
     kind = pa.types
     text = kind.is_string(column.type) or kind.is_large_string(column.type) or kind.is_string_view(column.type)
     if not (text or kind.is_integer(column.type)):
         raise InvalidInput(f"Expected ids and units of whole numbers or text, got column {name!r} of type {column.type}. Cast it.")
+    # A row without an id has no block of noise; an empty one would be shared by all rows that have none.
     if column.null_count or (text and pc.any(pc.equal(pc.binary_length(column), 0)).as_py()):
         raise InvalidInput(f"Expected a value in every row of column {name!r}, got empty ones. Fill them, or drop such rows.")
     return column.cast(pa.large_string()) if text else column.to_numpy(zero_copy_only=False)
@@ -463,12 +474,13 @@ def evidence_bytes(law: Law) -> int:
 
 
 def draw_salt(facts: Mapping[str, object]) -> str:
-    """Binds what was drawn to the classes, law, receipt and stage that a table's shared facts state."""
+    """Make the salt that binds what was drawn to the classes, law, receipt and stage that a table's shared facts state."""
+    # Whoever changes law, classes, receipt or stage in a manifest changes the salt, and no row matches any more.
     return "drawn/" + _hash.digest({name: facts[name] for name in ("classes", "law", "receipt", "stage")})
 
 
 def drawn_words(salt: str, ids: Ids | None, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> NDArray[np.uint64]:
-    """What each row adds to the digest of what was drawn: (n,) uint64.
+    """Compute what each row adds to the digest of what was drawn: (n,) uint64.
 
     Parameters
     ----------
@@ -480,6 +492,7 @@ def drawn_words(salt: str, ids: Ids | None, codes: NDArray[np.integer], evidence
         Noisy labels.
     evidence : (n, width) uint8, or None where the label says all
     """
+    # A copy may hold ids as text that were numbers: both give one word.
     columns = [] if ids is None else [_named(column) for column in (ids if isinstance(ids, list) else [ids])]
     return _hash.public_hash(salt, *columns, codes.astype(np.int64, copy=False), *([] if evidence is None else [evidence]))
 
@@ -503,6 +516,7 @@ class DrawnDigest:
 
     def update(self, words: NDArray[np.uint64]) -> None:
         """Add the next rows, by their `drawn_words`."""
+        # A sum knows no order: where rows have no ids their places are added in.
         start = self.first + self.rows
         self._set.update(*([np.arange(start, start + len(words))] if self._ordered else []), words)
         self.rows += len(words)
@@ -521,7 +535,7 @@ class DrawnDigest:
 
 
 def drawn_in_all(digests: Iterable[str]) -> str:
-    """The digest of all files of a release, from those of each."""
+    """Add up the digests of a release's files."""
     total = _hash.SetDigest()
     for each in digests:
         total += _hash.SetDigest.from_hexdigest(each)
@@ -529,20 +543,22 @@ def drawn_in_all(digests: Iterable[str]) -> str:
 
 
 def id_words(ids: Any) -> NDArray[np.uint64]:
-    """One word for each row's ids, the same whatever their types: (n,) uint64."""
+    """Hash each row's ids to one word, the same whatever their types: (n,) uint64."""
     columns = [_named(column) for column in (ids if isinstance(ids, list) else [ids])]
     return columns[0] if len(columns) == 1 else _hash.public_hash("names", *columns)
 
 
 def _named(ids: NDArray[np.generic] | pa.Array) -> NDArray[np.uint64]:
-    """One id column as words: whole numbers of up to 19 digits are themselves, in any type and as text; everything else is hashed text."""
+    """Turn an id column into words: whole numbers of up to 19 digits are themselves, in any type and as text; all else is hashed text."""
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
+        # Larger and negative numbers go the way of text, which holds any of them.
         if not len(ids) or (ids.min() >= 0 and ids.max() < 10**_DIGITS):
             return ids.astype(np.uint64, copy=False)
         ids = pa.array(ids).cast(pa.large_string())
     text = ids if isinstance(ids, pa.Array) else pa.array(ids)
     length = pc.binary_length(text)
     decimal = pc.and_(pc.ascii_is_decimal(text), pc.less_equal(length, _DIGITS))
+    # "007" is not 7: only text that a number prints as is that number.
     decimal = pc.and_(decimal, pc.or_(pc.equal(length, 1), pc.invert(pc.starts_with(text, "0"))))
     numbers = np.asarray(decimal.to_numpy(zero_copy_only=False), bool)
     if numbers.all():
@@ -583,7 +599,7 @@ class Sink(Protocol):
 
 
 class PartsSink:
-    """A release being written: one file, or files of about 256 MB.
+    """Writes a release: one file, or files of about 256 MB.
 
     Parameters
     ----------
@@ -602,6 +618,7 @@ class PartsSink:
     def __init__(self, staging: Staging, make: Callable[[Place], Sink], suffix: str, *, ordered: bool = False):
         self.parts: list[Part] = []
         self._staging, self._make, self._suffix = staging, make, suffix
+        # Large enough to read fast, small enough to write again after a failed task.
         self._limit = inf if staging.single else PART_BYTES
         self._open: tuple[str, Sink] | None = None
         self._drawn = DrawnDigest(ordered)
@@ -636,6 +653,7 @@ class PartsSink:
         sink = self._current()
         assert self._open is not None
         drawn = self._drawn
+        # The words of all rows must have come, or the digest would not be that of the file.
         facts = drawn.facts() if drawn.rows == sink.rows else {}
         sha256 = sink.close(facts or None)
         self.parts.append(Part(self._open[0], sink.rows, sink.size, sha256, str(facts.get("drawn", ""))))
@@ -684,11 +702,13 @@ class ArrowDigest:
 
 
 class _ColumnDigest:
-    """One column: places of its nulls, lengths, values, and what is nested in it, each as a stream of its own."""
+    """Digests one column: places of its nulls, lengths, values, and what is nested in it, each as a stream of its own."""
 
     def __init__(self, kind: pa.DataType):
+        # Readers choose between text and large text, dictionary and plain: the values are the same, so the digest must be.
         self._kind = _plain_type(kind)
         self._rows = 0
+        # Streams of their own, so that ["ab"] and ["a", "b"], or null and "", never come to the same bytes.
         self._nulls, self._lengths, self._values = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
         self._children = [_ColumnDigest(f.type) for f in _nested(self._kind)]
 
@@ -739,7 +759,7 @@ class _ColumnDigest:
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type that stands for all types of the same values."""
+    """Return the type that stands for all types of the same values."""
     types = pa.types
     if types.is_dictionary(kind):
         return _plain_type(kind.value_type)
