@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The durable record of what was spent: charge before anything is drawn, settle when the result is public.
+"""The ledger: the durable record of what was spent. Charge before anything is drawn, settle when the result is public.
 
 It holds public facts only: names, laws, epsilons, digests of public things. Never a label, a digest of one, or a secret.
 """
@@ -89,7 +89,7 @@ class Ledger:
 
     @property
     def key_source(self) -> KeySource | None:
-        """Where the release secret is; None where the runs' folders hold all of their secrets."""
+        """Where the release secret is; None where the runs' folders hold their whole secrets."""
         return None if self.key is None else KeySource.of(self.key)
 
     # Writing ----------------------------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class Ledger:
         total: float | None = None,
         known: Collection[str] | None = None,
     ) -> Receipt:
-        """Write down a spend before it happens.
+        """Write down what a run spends, before anything is drawn.
 
         Parameters
         ----------
@@ -120,22 +120,29 @@ class Ledger:
         Returns
         -------
         Receipt
-            On disk when this returns, and so is the row set. BudgetExceeded or LedgerError (RowsOverlap): nothing was written.
+            The entry and the row set are on disk when this returns.
+
+        Raises
+        ------
+        BudgetExceeded, RowsOverlap, LedgerError
+            Nothing was written.
         """
         if overlap not in ("charge", "refuse"):
             raise InvalidInput(f"Expected overlap to be 'charge' or 'refuse', got overlap={overlap!r}.")
         body, run_id, sets, store = spending.body(), spending.run_id, self._sets, self._store
-        # the row set, then what a lost ledger is restored from, then the charge: so no charge lacks what limits or proves it
+        # The order of writes: the row set, the file that a lost ledger is restored from, the charge. Whenever the process dies, there is no
+        # charge without them; what lies there without a charge is nothing that was drawn, and `repair` removes it.
         if rows is not None:
             sets.keep(run_id, rows)
             body |= {"rows": rows.facts()}
         folder = sets.folder / run_id
         try:
-            if not store.exists():  # before it is made: a new ledger knows none of the results beside it
+            if not store.exists():  # asked before it is made: a new ledger knows none of the results beside it
                 self._require_known(list)
-            if folder.is_dir():
+            if folder.is_dir():  # a caller without a folder, as a test has, loses only what `adopt` would read
                 RunStore(folder).write(CHARGE, text(body).encode())
             with store.writing() as session:
+                # all that follows is decided while nobody else can write, on what nobody can change before the entry is there
                 self._require_known(session.unknown)
                 decision = _Decision(session, self, spending, rows)
                 decision.check_new(known)
@@ -152,7 +159,7 @@ class Ledger:
         return charged(row).receipt
 
     def intend(self, run_id: str, parts: Iterable[File], drawn: Mapping[str, str] | None = None) -> None:
-        """Write down the files of a run's result, in order, before any of them gets its final name.
+        """Announce the files of a run's result, in order, before any of them gets its final name.
 
         Again with the same: no effect. With others: they take the place of the earlier ones, unless the run is settled or abandoned.
         `drawn`: for each stage of these files the digest of what was drawn, which a copy in another format or order has, too.
@@ -167,16 +174,17 @@ class Ledger:
                 raise LedgerError(
                     f"Expected run {run_id} to be charged, got one that is {run.state} already; its parts stay what they are."
                 )
+            # the table holds the parts, the chain their digest: changing the table is seen, and entries stay short
             session.replace_parts(run_id, listed)
             names = {"run_id": run_id, "dataset": run.dataset, "column": run.column}
             session.append({"kind": "parts", **names, **facts, **({"drawn": dict(drawn)} if drawn else {})})
 
     def settle(self, run_id: str, artefact: str) -> None:
-        """Write down that a run's result is complete; `artefact` is the digest of the public result. Again with the same: no effect."""
+        """Settle a run: its result is complete, and `artefact` is the public result's digest. Again with the same: no effect."""
         self._close(run_id, "settle", {"artefact": name(artefact=artefact)})
 
     def abandon(self, run_id: str, reason: str) -> None:
-        """Write down that a run will not be finished, and destroy its half of the secret and its pin.
+        """Give a run up: it will not be finished, and its half of the secret and its pin are destroyed.
 
         Its epsilon stays spent: words may have been drawn.
         """
@@ -208,7 +216,7 @@ class Ledger:
             return ledger_check.adopt(session, self.runs_dir, said, str(self.location))
 
     def set_budget(self, dataset: str, column: str, budget: float) -> None:
-        """Set the budget of a (dataset, column), higher or lower. The change is part of the history."""
+        """Set the budget of a (dataset, column), higher or lower; the change stays in the history."""
         facts = {"dataset": name(dataset=dataset), "column": name(column=column)}
         amount = repr(_validate.positive(budget=budget, fix="Pass the total epsilon to allow."))
         with self._store.writing() as session:
@@ -227,6 +235,7 @@ class Ledger:
             )
 
     def _close(self, run_id: str, kind: str, facts: dict[str, object]) -> None:
+        """Settle or abandon a run, once; a process that died after the entry may do it again."""
         state = {"settle": "settled", "abandon": "abandoned"}[kind]
         with self._store.writing() as session:
             _, run = self._run(session, run_id, kind)
@@ -246,11 +255,11 @@ class Ledger:
     # Reading ----------------------------------------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        """Whether anything was ever written; a place that cannot be looked into is an error."""
+        """Tell whether anything was ever written; a place that cannot be looked into is an error."""
         return self._store.exists()
 
     def find(self, dataset: str, column: str, identity: str) -> RunRecord | None:
-        """The latest run of this request that is settled, or charged and can be picked up again."""
+        """Find the latest run of this request that is settled, or charged and can be picked up again."""
         with self._store.reading() as session:
             if session is None:
                 return None
@@ -261,17 +270,17 @@ class Ledger:
         return None
 
     def runs(self, dataset: str | None = None, column: str | None = None) -> list[RunRecord]:
-        """The runs in the order of their charges."""
+        """List the runs, of a data set, a column or both, in the order of their charges."""
         with self._store.reading() as session:
             return [] if session is None else list(session.history(dataset, column).runs.values())
 
     def run(self, run_id: str) -> RunRecord | None:
-        """One run; None where this ledger does not know it."""
+        """Look a run up; None where this ledger does not know it."""
         with self._store.reading() as session:
             return None if session is None else session.run(run_id_of(run_id)).runs.get(run_id)
 
     def looked_up(self, receipt: Receipt) -> Receipt:
-        """The receipt, `recorded` if and only if its charge is in this ledger.
+        """Look a receipt up: it comes back as `recorded` if and only if its charge is in this ledger.
 
         Raises
         ------
@@ -281,7 +290,7 @@ class Ledger:
         run = self.run(receipt.run_id)
         if run is None:
             return replace(receipt, recorded=False)
-        if run.adopted:
+        if run.adopted:  # its first charge is lost with the old history: only what was spent can be compared
             receipt = replace(receipt, ledger_head=run.receipt.ledger_head, charged_at=run.receipt.charged_at)
         same = text(receipt.event) == text(run.event)
         if not same or replace(receipt, recorded=True, secure=run.receipt.secure) != run.receipt:
@@ -350,22 +359,22 @@ class Ledger:
         return float_down(max(budget - spent, Fraction(0)))
 
     def budget_of(self, dataset: str, column: str) -> float | None:
-        """The budget kept for a (dataset, column); None before its first charge. The first charge without one sets its own epsilon."""
+        """The budget kept for a (dataset, column); None before its first charge, which without one sets its own epsilon."""
         budget = self._read(dataset, column).budget
         return None if budget is None else float_down(budget)
 
     def parts(self, run_id: str) -> list[Part]:
-        """The files that `intend` announced for a run, by number."""
+        """List the files that `intend` announced for a run, in order."""
         with self._store.reading() as session:
             return [] if session is None else [part for _, part in session.parts(run_id_of(run_id))]
 
     def history(self) -> list[dict[str, object]]:
-        """Every entry from the first: its facts, and its hash under "hash"."""
+        """List every entry from the first: its facts, and its hash under "hash"."""
         with self._store.reading() as session:
             return [] if session is None else [entry_facts(row) for row in session.rows()]
 
     def head(self) -> tuple[int, str]:
-        """Number and hash of the last entry, which stand for the whole history: an anchor, if they are kept elsewhere."""
+        """Number and hash of the last entry: they stand for the whole history, and kept elsewhere they are an anchor for `verify`."""
         with self._store.reading() as session:
             last = self._present(session).last()
         return (0, "") if last is None else (last[0], last[3])
@@ -373,7 +382,7 @@ class Ledger:
     def verify(
         self, receipts: Iterable[Receipt] = (), *, anchors: Iterable[tuple[int, str]] = (), outputs: Mapping[str, str] | None = None
     ) -> list[str]:
-        """What does not add up, one sentence each; empty if the history is whole.
+        """Check the whole history, and say what does not add up, one sentence each; empty if it is whole.
 
         Parameters
         ----------
@@ -392,7 +401,7 @@ class Ledger:
     # Rows and folders --------------------------------------------------------------------------------------------------------------
 
     def row_set_builder(self, id_name: str = "id", unit_name: str = "unit", *, integers: bool = False) -> RowSetBuilder:
-        """An empty builder of a run's row set: picklable, so that workers fill copies.
+        """Make an empty builder of a run's row set: picklable, so that workers fill copies.
 
         Parameters
         ----------
@@ -414,7 +423,7 @@ class Ledger:
 
     @property
     def _place(self) -> Path | LedgerUrl:
-        assert not isinstance(self.location, str)  # made a path or a URL when the ledger was
+        assert not isinstance(self.location, str)  # __post_init__ has made it a path or a URL
         return self.location
 
     @property
@@ -426,7 +435,7 @@ class Ledger:
         place = self._place
         if isinstance(place, Path):
             return SqliteStore(place)
-        from labeldp.ledger._postgres import PostgresStore
+        from labeldp.ledger._postgres import PostgresStore  # only teams have its driver installed
 
         return PostgresStore(place)
 
@@ -445,13 +454,36 @@ class Ledger:
             return History() if session is None else session.history(*names)
 
 
+def default_ledger() -> Ledger:
+    """Give the user's own ledger: the file or URL in the environment variable LABELDP_LEDGER, else a file in the user's data folder.
+
+    LABELDP_KEY says where its release secret is, if there is one.
+    """
+    location = os.environ.get("LABELDP_LEDGER") or platformdirs.user_data_path("labeldp") / "ledger.sqlite"
+    return Ledger(location, key=os.environ.get("LABELDP_KEY") or None)
+
+
+def as_ledger(given: object) -> Ledger | None:
+    """Read an argument that names a ledger: the ledger itself, or its path or URL; None for none."""
+    if given is None or isinstance(given, Ledger):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return Ledger(os.fspath(given))
+    raise InvalidInput(f"Expected a ledger, or its path, got {type(given).__name__}. Pass ledger=labeldp.Ledger('ledger.db').")
+
+
+def ledger_of(given: object) -> Ledger:
+    """Read an argument that names a ledger, as `as_ledger`; for none it is the user's own."""
+    return as_ledger(given) or default_ledger()
+
+
 class SameRequest(LedgerError):
-    """Another process has charged this very request since the caller looked: nothing was charged.
+    """Another process has charged this very request since the caller looked: nothing more was charged.
 
     Attributes
     ----------
     run_id : str
-        The other one's.
+        The run that the other process has charged.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -477,7 +509,7 @@ class _Decision:
         if not self._session.unknown([run_id]):
             raise LedgerError(f"Expected a run id that was never charged, got {run_id}. Make one with new_run_id().")
         if known is not None:
-            # two identical requests at once are one charge: the second one sees the first here
+            # of two processes that make one request at once, one charges: the second sees the first here, under the lock
             runs = self._session.request_runs(self._dataset, self._column, self._spending.identity)
             if new := [run for run in runs if run not in known]:
                 raise SameRequest(new[-1])
@@ -487,7 +519,7 @@ class _Decision:
         return self._session.history(self._dataset, self._column).runs
 
     def check_unit(self) -> None:
-        """Refuse another unit than the account's."""
+        """Refuse another unit than that of the earlier charges."""
         unit, other = self._spending.unit, self.balance.unit
         if other not in (None, unit):
             raise LedgerError(
@@ -496,7 +528,7 @@ class _Decision:
             )
 
     def check_rows(self) -> None:
-        """Refuse rows that an earlier run may cover."""
+        """Refuse rows that an earlier run covers, or may cover where that cannot be told."""
         if not self.balance.runs:
             return
         found = overlaps(self._rows, self._runs.values(), self._ledger._sets)
@@ -508,7 +540,7 @@ class _Decision:
             )
 
     def budget_entry(self, total: float | None) -> list[dict[str, object]]:
-        """The entry that sets the budget, where there is none yet; BudgetExceeded where too little is left."""
+        """Give the entry that sets the budget, where none is kept yet; raise BudgetExceeded where too little is left."""
         declared, kept, where = self._ledger.budget, self.balance.budget, self._where
         epsilon = exact(self._spending.epsilon)
         if kept is not None and declared is not None and kept != exact(declared):
@@ -519,7 +551,7 @@ class _Decision:
         first = epsilon if total is None else exact(total)
         budget = kept if kept is not None else first if declared is None else exact(declared)
         covered = self._covered(epsilon, budget)
-        if not epsilon <= budget - covered:
+        if not epsilon <= budget - covered:  # exact fractions: no tolerance, and nothing is rounded
             left, needed = float_down(max(budget - covered, Fraction(0))), float_up(covered + epsilon)
             said = (
                 f"Expected epsilon <= {left!r}, which remains of budget {float_down(budget)!r} for {self._of} in {where}; "
@@ -538,39 +570,17 @@ class _Decision:
         return [{"kind": "budget", "dataset": self._dataset, "column": self._column, "budget": amount, "why": why}]
 
     def _covered(self, epsilon: Fraction, budget: Fraction) -> Fraction:
-        """What the request's rows have spent so far; the plain sum, without a look at row sets, where already that leaves enough."""
+        """The epsilon that the most used of the request's rows has spent so far, or an upper bound of it that leaves enough."""
+        # the plain sum is such a bound; row sets, which may be large, are read only where it does not leave enough
         balance = self.balance
         if balance.total == balance.everywhere or balance.total + epsilon <= budget:
             return balance.total
         return Spend(self._ledger._sets.load, self._runs.values()).covered(self._rows)
 
     def _by_budget(self, amount: float) -> str:
-        """How a budget is set, in Python and on the command line."""
+        """Say how a budget is set, in Python and on the command line."""
         return f"with set_budget({self._dataset!r}, {self._column!r}, {amount!r}), or `{self._command(amount)}`"
 
     def _command(self, amount: float) -> str:
         dataset, column = shlex.quote(self._dataset), shlex.quote(self._column)
         return f"labeldp ledger set-budget --dataset {dataset} --label {column} --budget {amount!r}"
-
-
-def default_ledger() -> Ledger:
-    """The user's own ledger: the file or URL in the environment variable LABELDP_LEDGER, else a file in the user's data folder.
-
-    LABELDP_KEY says where its release secret is, if there is one.
-    """
-    location = os.environ.get("LABELDP_LEDGER") or platformdirs.user_data_path("labeldp") / "ledger.sqlite"
-    return Ledger(location, key=os.environ.get("LABELDP_KEY") or None)
-
-
-def as_ledger(given: object) -> Ledger | None:
-    """The ledger that an argument names: itself, or a path or URL of one; None for none."""
-    if given is None or isinstance(given, Ledger):
-        return given
-    if isinstance(given, str | os.PathLike):
-        return Ledger(os.fspath(given))
-    raise InvalidInput(f"Expected a ledger, or its path, got {type(given).__name__}. Pass ledger=labeldp.Ledger('ledger.db').")
-
-
-def ledger_of(given: object) -> Ledger:
-    """`as_ledger`; for none the user's own."""
-    return as_ledger(given) or default_ledger()
