@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows a run covers, kept beside its charge so that only rows in several runs pay for several.
+"""Which rows a run covers, kept beside its charge so that only rows in several runs pay for several; and what they have spent.
 
-The set of the rows' ids, and that of the units' where these are named, each exact: integers as they are, other ids (text, bytes, several
+A row set has the rows' ids, and the units' where these are named, each exact: integers as they are, other ids (text, bytes, several
 columns) as keyed 64-bit hashes. Two different ids with one hash make two runs share a row that they do not: more is counted, never less.
 All of it is public: ids, no labels.
 """
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap64
 
+from labeldp._files import write_new
 from labeldp._validate import exact
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.ledger._database import ROW, RunRecord
@@ -39,9 +40,10 @@ Words = NDArray[np.uint64]
 
 _BUFFERED: Final = 1 << 22  # numbers that wait, so that a bitmap's container is touched once for many of them
 _SPARSE: Final = 4  # numbers to a container of 65,536 values below which bitmaps cost more than 8 bytes a number
-_PIECE: Final = 1 << 20
+_PIECE: Final = 1 << 20  # scattered numbers that are compared with a bitmap at a time
 
 FILE: Final = "rows.bin"
+"""The file in a run's folder that holds its row set."""
 _SECRET: Final = ".ids-key"
 
 
@@ -56,7 +58,7 @@ class IdSet:
     name : str
         What the columns are called.
     key_id : str
-        Of the key that names were hashed with, "" for integers.
+        Public id of the key that names were hashed with, "" for integers.
     members : NumberSet
     """
 
@@ -71,12 +73,12 @@ class IdSet:
         return self.kind, self.name, self.key_id
 
     def shared(self, other: "IdSet") -> int | None:
-        """How many ids are in both; None where that cannot be told."""
+        """Count the ids that are in both sets; None where that cannot be told."""
         return self.members.shared(other.members) if self.space == other.space else None
 
 
 class RowSet:
-    """The rows of one run, and the units they belong to where units are named; `RowSetBuilder.finish` makes it.
+    """The rows of one run, and the units that they belong to where units are named; `RowSetBuilder.finish` makes it.
 
     Attributes
     ----------
@@ -91,11 +93,11 @@ class RowSet:
         return f"RowSet({', '.join(f'{len(ids.members)} {role}s' for role, ids in sorted(self.sets.items()))})"
 
     def shared(self, other: "RowSet") -> dict[Role, int | None]:
-        """How many rows, and units, are in both sets, None where that cannot be told; empty where they know nothing in common."""
+        """Count the rows, and units, that are in both sets: None where that cannot be told, nothing where only one set has any."""
         return {role: ids.shared(other.sets[role]) for role, ids in self.sets.items() if role in other.sets}
 
     def to_bytes(self) -> bytes:
-        """The sets with a header, as a run's folder keeps them."""
+        """Write the sets with a header, as a run's folder keeps them."""
         if self._bytes is None:
             bodies = {role: ids.members.chunks() for role, ids in sorted(self.sets.items())}
             facts = self._facts()
@@ -106,8 +108,8 @@ class RowSet:
 
     @classmethod
     def from_bytes(cls, data: bytes, digest: str) -> "RowSet":
-        """The sets that `to_bytes` wrote; LedgerError where the bytes do not have the digest or are something else."""
-        if hashlib.sha256(data).hexdigest() != digest:
+        """Read the sets that `to_bytes` wrote; LedgerError where the bytes do not have the digest or are something else."""
+        if hashlib.sha256(data).hexdigest() != digest:  # first of all: a set with fewer rows would let others be charged for less
             raise LedgerError("Expected a row set with the digest that the ledger keeps, got other bytes: it was damaged or replaced.")
         if not data.startswith(_MAGIC):
             raise LedgerError("Expected a row set of this version of labeldp, got something else: it proves nothing.")
@@ -120,7 +122,7 @@ class RowSet:
         return cls(sets)
 
     def facts(self) -> dict[str, object]:
-        """What the charge's entry says of it, JSON-ready and public: kind, name and count of each set, and the digest of the bytes."""
+        """Give what the charge's entry says of the set, JSON-ready and public: kind, name and count, and the digest of the bytes."""
         return {**self._facts(), "digest": hashlib.sha256(self.to_bytes()).hexdigest()}
 
     def _facts(self) -> dict[str, dict[str, object]]:
@@ -156,10 +158,11 @@ class RowSetBuilder:
 
     @property
     def repeated(self) -> bool | None:
-        """Whether some row's id came twice; None where two rows have one hash, which another search must look into."""
+        """Whether some row's id came twice; None where two rows have one 64-bit hash, which another search must look into."""
         rows = self._piles.get("row")
         if rows is None:
             return None
+        # as many different numbers as were added: no repeat. Names are hashes, so fewer may be two ids with one hash
         return False if len(rows.members()) == rows.count else True if rows.kind == "integers" else None
 
     def add(self, ids: object = None, units: object = None) -> None:
@@ -180,7 +183,7 @@ class RowSetBuilder:
             self._piles.setdefault(role, _Pile()).merge(pile)
 
     def finish(self) -> RowSet:
-        """The set of what was added."""
+        """Make the set of what was added; more may be added afterwards."""
         if not self._piles:
             raise InvalidInput("Expected ids or units of some rows, got none. Add them first.")
         sets: dict[Role, IdSet] = {}
@@ -191,6 +194,7 @@ class RowSetBuilder:
         return RowSet(sets)
 
     def __getstate__(self) -> dict[str, Any]:
+        # the function reads the ledger's folder, which a worker's machine may not have: the bytes go along, hidden in what is printed
         return vars(self) | {"_secret": None if self._secret is None else self._bytes()}
 
     def _bytes(self) -> bytes:
@@ -204,7 +208,7 @@ class RowSetBuilder:
 
 
 class _Pile:
-    """The ids of one role so far."""
+    """Collects the ids of one role; integers below 0 are kept apart, so that -1 and 2^64 - 1 stay two ids."""
 
     def __init__(self) -> None:
         self.kind: Kind | None = None
@@ -241,14 +245,17 @@ class _Pile:
 
 # Row sets in the runs' folders -----------------------------------------------------------------------------------------------------
 
+# A set is written before its charge, and read back by its digest. The ledger keeps a set's facts and digest; the bytes lie in the run's
+# folder. A set that is missing, does not have its digest, or is of an older format, proves nothing: its run then counts for every row.
+
 
 class RowSets:
-    """The row sets of a ledger's runs.
+    """Keeps and reads the row sets of a ledger's runs.
 
     Parameters
     ----------
     folder : Path
-        Private folder of all runs.
+        The private folder of all runs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -256,18 +263,19 @@ class RowSets:
 
     def keep(self, run_id: str, rows: RowSet) -> None:
         """Write the set of a run that is to be charged, before the last file of its charge."""
+        # a set that is there belongs to a charge: replacing it would make that run cover other rows than it has drawn
         if (self.folder / run_id / FILE).exists():
             raise LedgerError(f"Expected a run id that was never charged, got {run_id}. Make one with new_run_id().")
         RunStore(self.folder / run_id).write(FILE, rows.to_bytes(), last=False)
 
     def forget(self, run_id: str) -> None:
-        """Remove the set of a run that was not charged after all."""
+        """Remove the set of a run whose charge was refused."""
         (self.folder / run_id / FILE).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             (self.folder / run_id).rmdir()  # only where nothing else is in it
 
     def load(self, run: RunRecord) -> RowSet | None:
-        """A run's set, or None where it has none, or none that can be trusted."""
+        """Read a run's set; None where it has none, or none that can be trusted."""
         if run.rows is None:
             return None
         try:
@@ -277,19 +285,19 @@ class RowSets:
             return None
 
     def harmed(self, run: RunRecord) -> bool:
-        """Whether the ledger names a set that is missing or damaged."""
+        """Tell whether the ledger names a set that is missing or damaged."""
         return run.rows is not None and self.load(run) is None
 
     def secret(self) -> bytes:
-        """The ledger's own 32 bytes for hashing names; made at the first call."""
+        """Read the ledger's own 32 bytes for hashing names; they are made at the first call.
+
+        All runs hash names with one key, else no two of their sets could be compared.
+        """
         path = self.folder / _SECRET
         if not path.exists():
             private_folder(self.folder)
             part = self.folder / f"{_SECRET}.{os.getpid()}.{os.urandom(4).hex()}.part"
-            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(new_secret())
-                file.flush()
-                os.fsync(file.fileno())
+            write_new(part, new_secret())
             with contextlib.suppress(FileExistsError):  # another process was first: its bytes stand
                 os.link(part, path)
             part.unlink()
@@ -300,12 +308,12 @@ class RowSets:
 
 
 def overlaps(rows: RowSet | None, runs: Iterable[RunRecord], sets: RowSets) -> dict[str, str]:
-    """The runs that may share a row or a unit with `rows`, and in words how many."""
+    """Find the runs that may share a row or a unit with `rows`, and say in words how many they share."""
     found: dict[str, str] = {}
     for run in runs:
         theirs = None if rows is None else sets.load(run)
         shared = {} if rows is None or theirs is None else rows.shared(theirs)
-        if not shared or None in shared.values():
+        if not shared or None in shared.values():  # differently named ids, or a set that is gone: nothing proves the rows to be others
             found[run.run_id] = "an unknown number of them"
         elif shared.get("row"):
             found[run.run_id] = f"{shared['row']:,} of them"
@@ -319,7 +327,14 @@ def overlaps(rows: RowSet | None, runs: Iterable[RunRecord], sets: RowSets) -> d
 
 @dataclass(frozen=True, eq=False, repr=False)
 class IntegerSet:
-    """A set of uint64; `members` is a bitmap, or a sorted array without repeats where the numbers are scattered."""
+    """A set of uint64.
+
+    Attributes
+    ----------
+    members : BitMap64 or (n,) uint64 array
+        A compressed bitmap, or sorted numbers without repeats where they are scattered. A small set has the one form or the other by the
+        way in which it was filled; every operation takes both.
+    """
 
     members: "BitMap64 | Words"
 
@@ -353,21 +368,24 @@ class IntegerSet:
         return IntegerSet(common if keep else mine - common)
 
     def shared(self, other: "IntegerSet") -> int:
-        """How many numbers are in both."""
+        """Count the numbers that are in both sets."""
         if isinstance(self.members, BitMap64) and isinstance(other.members, BitMap64):
             return int(self.members.intersection_cardinality(other.members))
         return len(self & other)
 
     def chunks(self) -> list[memoryview]:
-        """Its bytes: one of form, then roaring's portable format or little-endian numbers. Equal sets of one form give equal bytes."""
+        """Write the set: one byte of form, then roaring's portable format or little-endian numbers.
+
+        Equal sets of one form give equal bytes.
+        """
         if isinstance(self.members, np.ndarray):
             return [memoryview(b"n"), self.members.astype("<u8", copy=False).view(np.uint8).data]
-        self.members.run_optimize()
+        self.members.run_optimize()  # the same containers however the set was filled, and the smallest ones
         return [memoryview(b"b"), memoryview(self.members.serialize())]
 
     @classmethod
     def from_bytes(cls, data: "bytes | memoryview") -> "IntegerSet":
-        """The set of such bytes. The caller has checked a digest: the formats themselves are not proof against harm."""
+        """Read the set that `chunks` wrote. The caller has checked a digest: the formats themselves are not proof against harm."""
         form, rest = bytes(data[:1]), data[1:]
         if form == b"n":
             return cls(np.frombuffer(rest, "<u8").astype(np.uint64, copy=False))
@@ -400,17 +418,17 @@ class NumberSet:
         return NumberSet(self.natural | other.natural, self.negative | other.negative)
 
     def shared(self, other: "NumberSet") -> int:
-        """How many numbers are in both."""
+        """Count the numbers that are in both sets."""
         return self.natural.shared(other.natural) + self.negative.shared(other.negative)
 
     def chunks(self) -> list[memoryview]:
-        """Its bytes: the length of the first part as 8 bytes, then both."""
+        """Write the set: the length of the first part as 8 bytes, then both parts."""
         natural = self.natural.chunks()
         return [memoryview(sum(map(len, natural)).to_bytes(8, "little")), *natural, *self.negative.chunks()]
 
     @classmethod
     def from_bytes(cls, data: "bytes | memoryview") -> "NumberSet":
-        """The set of such bytes; see `IntegerSet.from_bytes`."""
+        """Read the set that `chunks` wrote; see `IntegerSet.from_bytes`."""
         end = 8 + int.from_bytes(data[:8], "little")
         return cls(IntegerSet.from_bytes(data[8:end]), IntegerSet.from_bytes(data[end:]))
 
@@ -434,6 +452,7 @@ class IntegerPile:
         if not len(values):
             return
         self.count += len(values)
+        # consecutive numbers, as most tables have them, go into the bitmap as one range: nothing is sorted or copied
         first, last = int(values[0]), int(values[-1])
         if last - first == len(values) - 1 and last < 2**64 - 1 and bool((values[1:] - values[:-1] == 1).all()):
             self._bitmap.add_range(first, last + 1)
@@ -459,8 +478,9 @@ class IntegerPile:
         self.count += other.count
 
     def result(self) -> IntegerSet:
-        """The set of all numbers so far; more may be added afterwards."""
+        """Make the set of all numbers so far; more may be added afterwards."""
         self._flush()
+        # batches that were scattered one by one may lie close together as a whole: the form is chosen once more
         if self._scattered and (len(self._scattered) > 1 or self._bitmap):
             self._scattered.append(np.asarray(self._bitmap.to_array(), np.uint64))
             values = np.concatenate(self._scattered)
@@ -491,13 +511,14 @@ class IntegerPile:
 
 
 def distinct(values: Words) -> Words:
-    """The different ones of these numbers, sorted, which are sorted in place; many times faster than np.unique, which hashes."""
+    """Sort these numbers in place, and return the different ones; many times faster than np.unique, which hashes."""
     values.sort()
     fresh = values[1:] != values[:-1]
     return values if fresh.all() else values[np.r_[True, fresh]]
 
 
 def _is_sparse(values: Words) -> bool:
+    """Whether the sorted numbers are too few to each container of 65,536 values for a bitmap to be smaller."""
     return len(values) < _SPARSE * (1 + int(np.count_nonzero((values[1:] ^ values[:-1]) >> np.uint64(16))))
 
 
@@ -523,28 +544,30 @@ def _bitmap(values: Words) -> BitMap64:
 
 
 # Who has spent what ----------------------------------------------------------------------------------------------------------------
-# What the most heavily used row has spent: the maximum over rows of the sum over the runs that cover the row, never less.
+
+# What the most used row has spent: the maximum over rows of the sum over the runs that cover the row, never less.
 #
-# Runs whose ids are of one space (kind and name) are exact, level by level. What is known of one space proves nothing about another, so the
-# maxima of several spaces add; a run without a set, or with one that proves nothing, counts for every row. Where units are named, units and
-# rows are counted side by side, and the larger sum holds: a column of units that changed its meaning cannot hide that rows are the same.
+# Runs whose ids are of one space (kind and name) are added level by level, exactly. What is known of one space proves nothing about
+# another, so the maxima of several spaces add; a run without a set, or with one that proves nothing, counts for every row. Where units
+# are named, units and rows are counted side by side, and the larger sum holds: a column of units that changed its meaning cannot hide
+# that the rows are the same.
 
 SetOf = Callable[[RunRecord], RowSet | None]
-"""The row set of a run, or None where there is none that can be trusted."""
+"""Gives the row set of a run; None where there is none that can be trusted."""
 
 
 def epsilon_of(run: RunRecord) -> Fraction:
-    """A run's epsilon, as the decimal number that it is written as."""
+    """Read a run's epsilon as the decimal number that it is written as."""
     return exact(run.epsilon)
 
 
 def delta_of(run: RunRecord) -> Fraction:
-    """A run's delta, as the decimal number that it is written as."""
+    """Read a run's delta as the decimal number that it is written as."""
     return exact(run.delta)
 
 
 class Spend:
-    """What was spent on the rows of one (dataset, column), run by run.
+    """Adds up what was spent on the rows of one (dataset, column), run by run.
 
     Parameters
     ----------
@@ -572,19 +595,19 @@ class Spend:
 
     @property
     def most(self) -> Fraction:
-        """What the most heavily used row, or unit, has spent."""
+        """What the most used row, or unit, has spent."""
         return self._everywhere + max(map(_most, self._spaces.values()), default=Fraction(0))
 
     def covered(self, rows: RowSet | None) -> Fraction:
-        """What the most heavily used of these rows has spent; None: of all rows."""
+        """Find what the most used of these rows has spent; None: of all rows."""
         protected = "unit" if "unit" in self._spaces else ROW
-        if rows is None or protected not in rows.sets:
+        if rows is None or protected not in rows.sets:  # nothing tells these rows from those that have spent most
             return self.most
         found = [_covered(self._spaces[role], ids) for role, ids in rows.sets.items() if role in self._spaces]
         return self._everywhere + max(found, default=Fraction(0))
 
     def by_rows(self) -> list[tuple[Fraction, int | None]]:
-        """(spent, number of rows, or units), least first, where one space tells; else what bounds all rows, without a number."""
+        """List (spent, number of rows, or units), least first, where one space tells; else one bound for all rows, without a number."""
         spaces = self._spaces.get("unit", self._spaces.get("row", {}))
         if len(spaces) != 1 or not _most(spaces) or self._everywhere + _most(spaces) < self.most:
             return [(self.most, None)]
@@ -601,7 +624,7 @@ def _covered(spaces: "dict[Space, Levels]", ids: IdSet) -> Fraction:
 
 
 class Levels:
-    """A partition of rows by what they have spent."""
+    """Partitions the rows of one space by what they have spent."""
 
     def __init__(self) -> None:
         self._levels: dict[Fraction, NumberSet] = {}
@@ -612,18 +635,18 @@ class Levels:
         return max(self._levels, default=Fraction(0))
 
     def items(self) -> Iterable[tuple[Fraction, NumberSet]]:
-        """The levels with their rows; none is empty."""
+        """Iterate over the levels with their rows; no level is empty."""
         return self._levels.items()
 
     def covered(self, members: NumberSet) -> Fraction:
-        """The highest level that these rows are in."""
+        """Find the highest level that any of these rows is in."""
         for spent in sorted(self._levels, reverse=True):
             if self._levels[spent].shared(members):
                 return spent
         return Fraction(0)
 
     def add(self, cost: Fraction, members: NumberSet) -> None:
-        """These rows spend this much more."""
+        """Let these rows spend this much more: each level splits into the rows that do and those that do not."""
         made: dict[Fraction, NumberSet] = {}
         rest = members
         for spent, rows in self._levels.items():

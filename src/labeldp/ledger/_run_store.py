@@ -23,8 +23,7 @@ if TYPE_CHECKING:  # a machine that only trains keeps its steps here too, and ha
     from labeldp.noise._secrets import Secret, SecretHalves
 
 CHARGE: Final = "charge.json"
-"""The file in a run's folder that says what was charged, as the ledger does: for a ledger that is lost."""
-
+"""The file in a run's folder that says what was charged, as the ledger does: `Ledger.adopt` reads it where the ledger was lost."""
 
 ROWS: Final = "rows-drawn"
 """Ending of the arrays that say which rows a stage draws."""
@@ -37,17 +36,17 @@ class Held:
         self._handle = os.open(folder, os.O_RDONLY) if os.name == "posix" else -1
 
     def wait(self) -> None:
-        """Have it, when nobody else does."""
+        """Take the lock, when nobody else has it."""
         self._lock(wait=True)
 
     def try_now(self) -> bool:
-        """Have it, unless somebody else does."""
+        """Take the lock together with others who only look, unless somebody holds it; whether it was free."""
         return self._lock(wait=False)
 
     def _lock(self, *, wait: bool) -> bool:
         if self._handle < 0:
             return True
-        import fcntl
+        import fcntl  # POSIX alone has it
 
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX if wait else fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -56,8 +55,8 @@ class Held:
         return True
 
     def close(self) -> None:
-        """Let others have it."""
-        handle, self._handle = self._handle, -1
+        """Let others have the lock."""
+        handle, self._handle = self._handle, -1  # a second call, as __del__ makes, closes no handle of somebody else
         if handle >= 0:
             os.close(handle)
 
@@ -66,7 +65,7 @@ class Held:
 
 
 class RunStore:
-    """The private folder of one run; every file appears whole or not at all."""
+    """The private folder of one run; each of its files appears whole or not at all, whenever the process dies."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -74,7 +73,8 @@ class RunStore:
     def write(self, name: str, data: bytes, *, last: bool = True) -> None:
         """Write a file, readable by its owner only, and wait until it is on disk.
 
-        Of several files that count together only the last one waits for the folder, too: its name is on disk, and so are those before it.
+        Of several files that count together only the last one waits for the folder, too: then its name is on disk, and so are the names of
+        those before it.
         """
         private_folder(self.folder)
         self._written(name, data).replace(self.folder / name)
@@ -82,11 +82,11 @@ class RunStore:
             sync(self.folder)
 
     def keep(self, name: str, data: bytes) -> bytes:
-        """Write a file once: what was written under this name first stands, and is returned."""
+        """Write a file once: what was written under this name first stands, by whatever process, and is returned."""
         private_folder(self.folder)
         part = self._written(name, data)
         with contextlib.suppress(FileExistsError):
-            os.link(part, self.folder / name)
+            os.link(part, self.folder / name)  # a link never replaces a file, as a rename would
         part.unlink()
         sync(self.folder)
         return (self.folder / name).read_bytes()
@@ -97,33 +97,34 @@ class RunStore:
         return part
 
     def _part(self, name: str) -> Path:
+        # hidden, and different in each process and call: what a killed one leaves is no result, and `repair` knows it by its form
         return self.folder / f".{name}.{os.getpid()}.{os.urandom(4).hex()}.part"
 
     def read(self, name: str) -> bytes | None:
-        """The file's bytes, or None if there is no such file."""
+        """Read a file; None if there is no such file."""
         try:
             return (self.folder / name).read_bytes()
         except FileNotFoundError:
             return None
 
     def keep_secret(self, halves: "SecretHalves") -> None:
-        """Write the stored half, and which release secret is the other one, before the last file of a charge."""
+        """Write the stored half of the secret, and which release secret is the other half, before the last file of a charge."""
         if halves.key is not None:
             facts = {"source": halves.key.text, "key_id": halves.key.key_id}
             self.write("key", json.dumps(facts).encode())  # first: without it the stored half would pass for the whole
         self.write("secret", halves.stored, last=False)
 
     def stored_half(self) -> "Secret | None":
-        """What is stored of the secret, or None if it is gone."""
+        """Read what is stored of the secret; None if it is gone."""
         from labeldp.noise._secrets import Secret
 
         try:
-            return Secret((self.folder / "secret").read_bytes())  # nothing plain stays in a frame
+            return Secret((self.folder / "secret").read_bytes())  # in no variable of its own: a traceback with variables shows nothing
         except FileNotFoundError:
             return None
 
     def key_id(self) -> str | None:
-        """Public id of the release secret that the run was charged under, or None where there is none."""
+        """Read the public id of the release secret that the run was charged under; None where there is none."""
         data = self.read("key")
         try:
             return None if data is None else str(json.loads(data)["key_id"])
@@ -132,6 +133,7 @@ class RunStore:
 
     def forget_secret(self) -> None:
         """Destroy the stored half of the secret, and the pin: the noise can never be computed again, whoever has the release secret."""
+        # overwritten before it is unlinked: an unlinked file's blocks stay readable on the disk until something else is written there
         for name in ("secret", "pin"):
             path = self.folder / name
             with contextlib.suppress(FileNotFoundError):  # another process may be doing the same
@@ -142,13 +144,13 @@ class RunStore:
                 path.unlink()
 
     def has_results(self) -> bool:
-        """Whether something was drawn, and so charged before: no other run has such files in its folder."""
+        """Tell whether something was drawn, and so charged before: a folder without a charge never has such files."""
         names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
         return any(re.fullmatch(r"(?!\.)(.*\.)?(output|manifest\.json|done|parquet)", name) for name in names)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """No other process, or handle of this one, is in such a block of the same run."""
+        """Keep every other process, and every other handle of this one, out of such a block of the same run."""
         held = self.hold()
         try:
             yield
@@ -156,14 +158,14 @@ class RunStore:
             held.close()
 
     def hold(self) -> "Held":
-        """Wait until nobody holds this run, and hold it until the answer is closed or collected, or the process ends."""
+        """Wait until nobody holds this run, and hold it until what is returned is closed or collected, or the process ends."""
         private_folder(self.folder)
         held = Held(self.folder)
         held.wait()
         return held
 
     def is_held(self) -> bool:
-        """Whether some process, or this one, holds the run now."""
+        """Tell whether some process, or this one, holds the run now."""
         if not self.folder.is_dir():
             return False
         held = Held(self.folder)
@@ -174,10 +176,12 @@ class RunStore:
 
     def save_array(self, name: str, array: NDArray[np.generic]) -> None:
         """Keep a public array."""
-        self.write(f"{name}.npy", _npy(array))
+        buffer = io.BytesIO()
+        np.save(buffer, array, allow_pickle=False)
+        self.write(f"{name}.npy", buffer.getvalue())
 
     def load_array(self, name: str) -> NDArray[np.generic] | None:
-        """The kept array, or None."""
+        """Read a kept array; None where there is none."""
         path = self.folder / f"{name}.npy"
         return np.asarray(np.load(path, allow_pickle=False)) if path.exists() else None
 
@@ -192,7 +196,7 @@ class RunStore:
         return self.load_side(stage) or {}
 
     def load_side(self, stage: str) -> dict[str, NDArray[np.generic]] | None:
-        """The kept side, or None."""
+        """Read the kept side of a stage; None where there is none."""
         data = self.read(f"{stage}.side.npz")
         if data is None:
             return None
@@ -200,11 +204,11 @@ class RunStore:
             return {name: side[name] for name in side.files}
 
     def claims(self) -> list[str]:
-        """Names of the stages that have begun: the rows of each are kept as an array, before they are drawn."""
+        """List the stages that have begun: the rows of each are kept as an array before they are drawn."""
         return sorted(path.name.removesuffix(f".{ROWS}.npy") for path in self.folder.glob(f"*.{ROWS}.npy"))
 
     def stages(self) -> list[str]:
-        """Names of the stages whose outputs are kept."""
+        """List the stages whose outputs are kept."""
         return sorted(path.name.removesuffix(".parquet") for path in self.folder.glob("*.parquet"))
 
     def save_noisy(self, stage: str, noisy: NoisyLabels) -> None:
@@ -216,12 +220,12 @@ class RunStore:
         sync(self.folder)
 
     def load_noisy(self, stage: str) -> NoisyLabels | None:
-        """A stage's outputs, or None."""
+        """Read a stage's outputs; None where there are none."""
         path = self.folder / f"{stage}.parquet"
         return NoisyLabels.load(path) if path.exists() else None
 
     def digest(self) -> str:
-        """Digest of the stored outputs."""
+        """Digest the stored outputs of all stages, with their names; the run settles with it."""
         state = hashlib.sha256()
         for path in sorted(self.folder.glob("*.parquet")):
             state.update(path.name.encode())
@@ -238,6 +242,7 @@ def private_folder(path: Path) -> None:
         It, or the folder of all runs that it is in, is there already and is another user's, or others may write to it: they could read or
         replace the secrets.
     """
+    # from the top down, and each name on disk before anything is put into the folder: power loss leaves no secret in a lost folder
     for folder in reversed([each for each in (path, *path.parents) if not each.exists()]):
         folder.mkdir(mode=0o700, exist_ok=True)
         sync(folder.parent)
@@ -253,20 +258,14 @@ def private_folder(path: Path) -> None:
 
 
 def unknown_runs(runs_dir: Path, unknown: Callable[[Sequence[str]], Sequence[str]]) -> list[str]:
-    """Runs with results that a ledger does not know, in one listing; `unknown` says which of these run ids those may be."""
+    """Find the runs with results that a ledger does not know, in one listing; `unknown` says which of these run ids it does not know."""
     try:
         with os.scandir(runs_dir) as listed:
             names = [entry.name for entry in listed if re.fullmatch("[0-9a-f]{32}", entry.name) and entry.is_dir(follow_symlinks=False)]
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError):  # nothing was drawn beside this ledger
         return []
     except OSError as error:
         raise LedgerError(
             f"Expected to list the runs in {runs_dir}, got: {error.strerror}. Nothing was charged. Check its rights."
         ) from None
     return sorted(run_id for run_id in (unknown(names) if names else ()) if RunStore(runs_dir / run_id).has_results())
-
-
-def _npy(array: NDArray[np.generic]) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    return buffer.getvalue()
