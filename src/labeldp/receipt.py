@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a draw leaves behind as public fact: a receipt for the charge, and what was spent in total."""
+"""The public facts that a draw leaves: the receipt of its charge, and what was spent in total."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ DECLARED = "declared"
 
 
 def guarantee_text(epsilon: float, delta: float, who: str, except_for: str = "") -> str:
-    """A guarantee in words; all that show one to people take it from here.
+    """Write a guarantee in words. Every text for people takes it from here.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def guarantee_text(epsilon: float, delta: float, who: str, except_for: str = "")
     who : str
         Whom it is for: "row", or what the unit is.
     except_for : str
-        What it does not cover.
+        The part that the guarantee does not cover.
     """
     if epsilon == math.inf:
         return "not protected: the noise came from a seed"
@@ -40,9 +40,9 @@ class Receipt:
     run_id : str
         128 random bits in hexadecimal, made with the charge; the same id means the same charge.
     dataset, column : str
-        What was charged; `dataset` is "" where the run has no durable ledger.
+        The charged account; `dataset` is "" if the run has no durable ledger.
     unit : str
-        What is protected: "row", or the name of the column that names the person.
+        The unit of protection: "row", or the name of the column that names the person.
     max_rows_per_unit : int
         Rows of one unit that the charge covers.
     epsilon, delta : float
@@ -52,7 +52,7 @@ class Receipt:
     secure : bool
         False if the noise came from a seed: then there is no guarantee at all.
     event : mapping
-        What was done, as JSON data (see `labeldp.ledger._database`).
+        The event, as JSON data (see `labeldp.ledger._database`).
     ledger_head : str
         Head of the ledger's hash chain after this charge; "" without a durable ledger.
     charged_at : str
@@ -83,39 +83,39 @@ class Receipt:
 
     @property
     def except_for(self) -> str:
-        """What the guarantee does not cover, "" for nothing: which classes occur, where they were read off the labels."""
+        """The exception from the guarantee, "" for none: which classes occur, if they were inferred from the labels."""
         asked = self.event.get("law", self.event.get("query"))
         return WHICH_CLASSES if isinstance(asked, Mapping) and asked.get("classes_inferred") else ""
 
     @property
     def guarantee(self) -> str:
-        """What was promised, in words."""
+        """The guarantee in words."""
         cap = self.max_rows_per_unit
         who = self.unit if self.unit == "row" else f"{self.unit} (at most {cap} row{'s' * (cap != 1)} each)"
         return guarantee_text(self.epsilon if self.secure else math.inf, self.delta, who, self.except_for)
 
     @property
     def declared(self) -> bool:
-        """True if nothing was charged: the law of labels that something else has drawn, as somebody states it."""
+        """True if nothing was charged: the labels were drawn by another mechanism, whose law somebody states."""
         return self.event.get("event") == DECLARED
 
     def to_dict(self) -> dict[str, object]:
-        """The receipt as JSON-ready data; of a repeat, rows over the cap and what is not covered only where there is something."""
+        """Return the receipt as JSON-ready data, with rows over the cap and exceptions only if there are some."""
         facts = {name: fact for name in self.__dataclass_fields__ if (fact := getattr(self, name)) or name not in _RARE}
         return facts | {"event": dict(self.event)} | ({"except_for": self.except_for} if self.except_for else {})
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> "Receipt":
-        """The receipt that `to_dict` wrote; unknown fields are refused by the constructor."""
+        """Read a receipt from the output of `to_dict`; the constructor refuses unknown fields."""
         return cls(**{name: value for name, value in data.items() if name != "except_for"})  # type: ignore[arg-type]
 
 
 _RARE = ("repeated", "rows_over_the_cap", "except_for")
-"""What is told only where there is something to tell."""
+"""Facts that are shown only if there is something to show."""
 
 
 def _shown(value: "Receipt | PrivacySpent", names: Iterable[str]) -> str:
-    """As dataclasses show themselves: of a repeat only where there was one, and never without what is not covered."""
+    """Show a value as dataclasses do: `repeated` only if it is True, and always what the guarantee does not cover."""
     facts = {name: getattr(value, name) for name in names if name not in _RARE}
     facts |= {name: told for name in _RARE if (told := getattr(value, name))}
     return f"{type(value).__name__}({', '.join(f'{name}={fact!r}' for name, fact in facts.items())})"
@@ -123,14 +123,14 @@ def _shown(value: "Receipt | PrivacySpent", names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, repr=False)
 class PrivacySpent:
-    """What the labels behind an artefact have spent.
+    """The privacy that the labels behind an artefact have spent.
 
     Attributes
     ----------
     epsilon, delta : float
         Total for one unit, rounded up. Infinite epsilon where the noise came from a seed.
     unit : str
-        What the total protects: "row", or the column that names the person.
+        The unit of protection: "row", or the column that names the person.
     recorded : bool
         True if every charge is in a durable ledger.
     secure : bool
@@ -139,7 +139,7 @@ class PrivacySpent:
         True if an answer among these is of an earlier run, and the labels given for it were not read. What was spent is the same, so it
         does not count in comparisons.
     except_for : str
-        What the guarantee does not cover, "" for nothing: which classes occur, where they were read off the labels.
+        The exception from the guarantee, "" for none: which classes occur, if they were inferred from the labels.
     declared : bool
         True if some labels were drawn by something else than labeldp, or were changed after the draw: their law is what somebody states.
     rows_over_the_cap : int
@@ -171,13 +171,12 @@ class PrivacySpent:
 
     @property
     def evidence(self) -> str:
-        """How far the total can be relied on: "proven", "not recorded" (some charge is in no ledger that was asked), or "declared, not
-        proven"."""
+        """The strength of the evidence: "proven", "not recorded" (a charge is in no given ledger), or "declared, not proven"."""
         return "declared, not proven" if self.declared else "proven" if self.recorded else "not recorded"
 
 
 def spent_in_sequence(*spent: PrivacySpent) -> PrivacySpent:
-    """What one unit spent in all, if everything touched every unit: the sums, rounded up; no guarantee where a part has none."""
+    """Compute what one unit spent if every part concerned every unit: the sums, rounded up; no guarantee if a part has none."""
     units = " and ".join(sorted({each.unit for each in spent})) or "row"
     recorded, secure = all(each.recorded for each in spent), all(each.secure for each in spent)
     uncovered = _together(each.except_for for each in spent)
@@ -190,12 +189,12 @@ def spent_in_sequence(*spent: PrivacySpent) -> PrivacySpent:
 
 
 def _together(exceptions: Iterable[str]) -> str:
-    """All that is not covered, each once."""
+    """Join the exceptions of several guarantees, each once."""
     return " and ".join(sorted({each for each in exceptions if each}))
 
 
 def spent_together(receipts: Iterable[Receipt]) -> PrivacySpent:
-    """What one unit spent on all of these draws, each receipt counted once; see `spent_in_sequence`.
+    """Compute what one unit spent on all of these draws, each receipt counted once; see `spent_in_sequence`.
 
     Parameters
     ----------

@@ -211,7 +211,7 @@ def _draw(law: Law, side: Side, label: int, words: CounterWords) -> Array:
 def _check_word_measure(law: Law, side: Side) -> None:
     """Check that the number of first words that lead to each output is exactly the claimed probability.
 
-    Where other words matter too, what is measured is whether the output holds the label; of scores, the level of each class by its word.
+    If other words matter, too, the test measures whether the output holds the label; for scores, the level of each class by its word.
     """
     if law.kind == "scores":
         return _check_level_measure(law, side)

@@ -54,7 +54,7 @@ class NetOptions:
     device : str
         "auto": the GPU if there is one.
     folder : Path, optional
-        Where the training keeps its state, so that the same call goes on after it was killed.
+        Folder for the state of the training, from which the same call resumes after a kill.
     """
 
     epochs: int | None = None
@@ -91,9 +91,9 @@ class ClustersSpec:
     Parameters
     ----------
     n_clusters : int, optional
-        As many as the budget can tell the labels of, if None.
+        Number of clusters. Default: as many as the budget can distinguish the labels of.
     epsilon : float, optional
-        What their histograms cost, out of the total; a share by rule if None.
+        Part of the total that their histograms cost. Default: a share by rule.
     """
 
     n_clusters: int | None = None
@@ -158,7 +158,7 @@ def fit_ordinal(inputs: ColumnInputs, table: pa.Table, most: int) -> tuple[Colum
     transformer : ColumnTransformer
         Fitted.
     rarer : dict of str to int
-        How many categories of a column have no code, where there are some.
+        Number of categories without a code, for each column that has some.
     """
     kept, rarer = [], {}
     for name in inputs.categories:

@@ -84,7 +84,7 @@ class StoredModel:
     ----------
     model : Predicts
     inputs : Inputs
-        How it reads a row.
+        The way in which it reads a row.
     classes : tuple
         Class values by code.
     facts : mapping
@@ -156,7 +156,7 @@ def load_model(folder: Path, trust: Collection[str] = (), device: str = "cpu") -
     trust : collection of str
         Types that the file may build although neither skops nor labeldp knows them.
     device : str
-        Where a net is put; "auto" is the GPU if there is one.
+        The device of a net; "auto" is the GPU if there is one.
 
     Raises
     ------
@@ -321,7 +321,7 @@ def check_estimator(estimator: Any, name: str, trust: Collection[str] = ()) -> A
     ----------
     estimator : what skops has built
     name : str
-        Of its file.
+        Name of its file, for messages.
     trust : collection of str
         Types that the user vouches for.
 

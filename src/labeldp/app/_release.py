@@ -66,11 +66,11 @@ def release(
         A Parquet or CSV file; or a folder, a pattern ("day=*/*.parquet") or a list of Parquet files, read in the order of their paths.
         Addresses like s3://bucket/key are places in an object store.
     out : str, Path, Place or (file system, path)
-        Of one file, a file of the same format; of many, a folder of numbered files. It must not exist, unless it is this very release.
+        For one file, a file of the same format; for many, a folder of numbered files. It must not exist, unless it is this very release.
     spec : ReleaseSpec
-        What is private, at which epsilon, by which law.
+        The private column, epsilon and law.
     ledger : Ledger, or its path, optional
-        Where the charge is recorded. Default: the user's own ledger; there is no release without one.
+        The ledger that records the charge. Default: the user's own ledger; there is no release without one.
     engine : {"local", "spark", "ray"}, default="local"
         This process, in bounded memory; or Spark or Ray, which take Parquet, need `id` and `classes` in the spec, and write a folder.
     master : str, optional

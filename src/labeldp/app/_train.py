@@ -60,7 +60,7 @@ _EXPECTED_FITS = 7  # two halves and the whole, each with a linear round and a w
 DEFAULT_INPUTS = "X"
 PREDICTION, PROBABILITY = "prediction", "probability_"
 ESTIMATES = ("estimated_accuracy", "estimated_log_loss", "baseline_accuracy", "baseline_log_loss")
-"""What model.json says of held-out noisy rows: each an unbiased value with its interval, or null."""
+"""Estimates in model.json, from held-out noisy rows: each an unbiased value with its interval, or null."""
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,9 @@ class EvidenceSpec:
     manifest : Path, optional
         The release's manifest.
     released : Path, optional
-        The released table that the rows are some of: evidence is read there, by their ids.
-    declared : bool
-        The label column is noisy by a law that the user states.
+        The released table from which the rows were taken: their evidence is read there, by id.
+    declared : bool, default=False
+        Whether the user states that the label column is noisy, and by which law.
     """
 
     manifest: Path | None = None
@@ -169,12 +169,12 @@ class TrainSpec:
         columns of a table have many categories, else boosting for rows of numbers, and a small convnet for images.
     net : NetOptions
     inputs : InputsSpec
-        What to learn from.
+        The inputs to learn from.
     prior : ClustersSpec, optional
         Ask clusters of the inputs first, at a part of epsilon.
     evidence : EvidenceSpec
-        What proves a released table; or that labels were drawn by something else than labeldp, by `law` at `epsilon`: nothing is charged
-        then, and nothing is proven.
+        The evidence that proves a released table; or the statement that another mechanism drew the labels, by `law` at `epsilon`: then
+        nothing is charged, and nothing is proven.
     """
 
     label: str
@@ -654,7 +654,7 @@ def predict(
     model : str or Path
         A folder that `train` wrote.
     source : str or Path
-        Of the kind that the model was trained on: Parquet or CSV, either; or .npz or .npy.
+        Rows of the kind that the model was trained on: a table, in Parquet or CSV; or .npz or .npy.
     out : str or Path
         Parquet or CSV. It has a row for each row of `source`, in its order: the id columns of the training, as far as they are there,
         `prediction`, and `probability_CLASS` for each class. Ids keep their type; those of CSV that are whole numbers are so in Parquet.

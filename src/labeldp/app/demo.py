@@ -221,16 +221,16 @@ def run(out: str | Path = "demo-out", *, seeds: int = 8, workers: int = 2, conso
     out : path
         The folder to write to; it is made if it is missing.
     seeds : int
-        How many noise seeds and splits to average over.
+        Number of noise seeds and splits to average over.
     workers : int
-        How many processes, of one thread each.
+        Number of processes, of one thread each.
     console : rich Console, optional
-        Where the progress bar goes; standard error if not given.
+        The console of the progress bar; standard error by default.
 
     Returns
     -------
     dict
-        What summary.json holds: `rows` (a mean and spread per task, epsilon and method), `runs` (every fit), and the conditions.
+        The content of summary.json: `rows` (a mean and spread per task, epsilon and method), `runs` (every fit), and the conditions.
     """
     seeds = _validate.integer(seeds=seeds, low=1)
     workers = _validate.integer(workers=workers, low=1)

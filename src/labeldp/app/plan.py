@@ -72,11 +72,11 @@ class CapAtBudget:
         Total of one unit.
     max_rows_per_unit, rows_kept : int
     share_kept : float
-        Of all rows.
+        Share of all rows that is kept.
     epsilon_per_row, bits_per_row : float
         With the law that tells most at this epsilon.
     bits : float
-        Of all rows that are kept.
+        Sum over all rows that are kept.
     recommended : bool
         The most bits.
     """

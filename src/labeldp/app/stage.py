@@ -33,8 +33,9 @@ def plan(
     folder : str or Path
         New or empty; the plan is written there.
     spec : ReleaseSpec
-        What all stages share; `id`, `dataset` and declared classes are required. Its epsilon is the total over all stages, whose rows are
-        disjoint. Its law is the name of each stage's law; None stands for "auto". It has no prior: each later stage has its own.
+        The facts that all stages share; `id`, `dataset` and declared classes are required. Its epsilon is the total over all stages,
+        whose rows are disjoint. Its law is the name of each stage's law; None stands for "auto". It has no prior: each later stage has
+        its own.
     parts : sequence of float
         Share of the rows in each stage: above 0, sum 1. A secret key decides which rows those are.
     first_law : str, optional

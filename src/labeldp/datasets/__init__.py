@@ -44,7 +44,7 @@ class DataSet:
     classes : tuple of str
         The K class values.
     description : str
-        What it is, who made it, and what to know before using it.
+        Content, source, and notes on its use.
     columns : tuple of str
         The d column names of a table; empty for images.
     categories : mapping of str to tuple of str

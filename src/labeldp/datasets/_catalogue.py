@@ -98,7 +98,7 @@ class DownloadBar:
     Parameters
     ----------
     name : str
-        What to call the file.
+        Name of the file.
     """
 
     def __init__(self, name: str) -> None:

@@ -32,7 +32,7 @@ def channels_first(images: Tensor, layout: Layout = "auto") -> Tensor:
     ----------
     images : (n, h, w), (n, h, w, c) or (n, c, h, w) tensor
     layout : {"auto", "first", "last"}
-        Where the channels of (n, a, b, c) are. "auto": that axis of the two whose length is 1, 3 or 4.
+        The place of the channels in (n, a, b, c). "auto": the axis of the two whose length is 1, 3 or 4.
     """
     chosen = _validate.one_of(("auto", "first", "last"), layout=layout)
     if images.ndim == 3:
@@ -149,9 +149,9 @@ class Embedder(_Fixed):
         repeated for each channel.
     batch_size : int >= 1, default=256
     device : str or torch.device, optional
-        Where the net is moved to and stays; None: where it is.
+        Device to which the net is moved; None: it stays where it is.
     pool : {"auto", "first", "mean"}, or function from the net's output to a tensor (m, d), default="auto"
-        How a row of features is made. "auto": the net's own vector an image if it names one (image_embeds, pooler_output), else the first
+        How to make a row of features. "auto": the net's own vector an image if it names one (image_embeds, pooler_output), else the first
         token of (m, tokens, d); "mean": the mean over tokens. Feature maps (m, d, h, w) are averaged over the image.
     image : tuple, optional
         Shape of one image, (h, w), (h, w, c) or (c, h, w), if rows are flat, as most of scikit-learn expects them.

@@ -167,7 +167,7 @@ class User:
     ----------
     name : int
     asked : int
-        How many requests were answered: who asked is not passed on to anyone.
+        Number of answered requests; who asked is not passed on to anyone.
     """
 
     name: int
