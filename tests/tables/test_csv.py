@@ -54,7 +54,8 @@ def released(source: CsvSource, codes: np.ndarray, evidence: np.ndarray | None =
     for batch in source.batches():
         mine = kept[row : row + len(batch)]
         part, row = slice(done, done + int(mine.sum())), row + len(batch)
-        sink.write(batch.release(codes[part], None if evidence is None else evidence[part], mine))
+        rows = batch.rows.filter(pa.array(mine))
+        sink.write(source.rewrite(rows, codes[part], None if evidence is None else evidence[part]))
         done = part.stop
     sink.close()
     data = out.read_bytes()

@@ -38,7 +38,7 @@ def released(path: Path, out: Path, label: str, classes: list[object], codes: li
     sink = source.sink(out, '{"k": 1}')
     start = 0
     for batch in source.batches():
-        sink.write(batch.release(np.array(codes[start : start + len(batch)]), None, None))
+        sink.write(source.rewrite(batch.rows, np.array(codes[start : start + len(batch)]), None))
         start += len(batch)
     sink.close()
     return pq.read_table(out)
