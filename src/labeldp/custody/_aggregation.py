@@ -582,7 +582,7 @@ def _require_room(account: Account, coverage: RowSet | None, total: float | None
 def _held_out_rows(charge: Charge, rows: TableRows, share: float) -> NDArray[np.bool_]:
     """(n,) bool: the rows that are not asked, by the run's secret, independent of labels; kept, since the secret is not."""
     if not share:
-        return np.zeros(len(rows), bool)
+        return np.zeros(rows.n_rows, bool)
     stored = None if charge.store is None else charge.store.load_array(_HELD_OUT)
     if stored is not None:
         return rows.in_table_order(stored).astype(bool)

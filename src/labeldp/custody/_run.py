@@ -28,7 +28,6 @@ from labeldp.ledger._rowset import RowSet
 from labeldp.ledger._run_store import ROWS, RunStore
 from labeldp.noise._secrets import new_secret
 from labeldp.noise._words import Blocks, Key, Pin, RowWords, SeededNoise, id_blocks, one_word, partition, row_blocks
-from labeldp.receipt import Receipt
 
 
 def privatize(
@@ -139,7 +138,7 @@ def privatize(
     )
     account.check()
     with charged_run(request, account, codes, rows) as run:
-        return run.draw_with_side(np.arange(len(codes)), law, side, name)
+        return run.draw_with_side(np.arange(len(codes)), law, used, side, name)
 
 
 def open_run(
@@ -205,13 +204,17 @@ class Run:
 
     Attributes
     ----------
+    receipt : Receipt
+        The charge.
+    n_rows : int
+        Rows of the table, drawn or not.
     kept : (n,) bool
         Rows within their unit's cap.
     """
 
     def __init__(self, charge: Charge, codes: NDArray[np.int32], rows: "TableRows") -> None:
         self._charge, self._codes, self._rows = charge, codes, rows
-        self._store = charge.store
+        self._store, self.receipt, self.n_rows = charge.store, charge.receipt, len(codes)
         self._stages: set[str] = set()
         self._drawn = self._drawn_before()
         self.kept = self._within_cap()
@@ -228,16 +231,6 @@ class Run:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is None:
             self.settle()
-
-    @property
-    def receipt(self) -> Receipt:
-        """The charge."""
-        return self._charge.receipt
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of the table, drawn or not."""
-        return len(self._codes)
 
     def partition(self, fractions: Sequence[float]) -> NDArray[np.int16]:
         """Number of the part that each row is in: (n,) int16, by secret key, independent of labels and of every seed."""
@@ -264,7 +257,7 @@ class Run:
         -------
         NoisyLabels of m rows.
         """
-        self._check_law(law)
+        row_law = self._row_law(law)
         check_prior_use(law, prior)
         stored = self._stored(check_stage(stage), rows)
         if stored is not None:
@@ -273,20 +266,19 @@ class Run:
         # what was decided before a crash stands: a model's prior need not come out the same twice
         side: dict[str, Array] = {}
         if kept is None:
-            used = law_per_row(law, self.receipt.max_rows_per_unit)
-            side = prepare_side(used, prior, len(rows), self._rows.words(used, rows))
-        return self._draw(rows, law, side, stage)
+            side = prepare_side(row_law, prior, len(rows), self._rows.words(row_law, rows))
+        return self._draw(rows, law, row_law, side, stage)
 
-    def draw_with_side(self, rows: NDArray[np.integer], law: Law, side: Mapping[str, Array], stage: str) -> NoisyLabels:
-        """Like `privatize`, with the side that the law has already prepared."""
+    def draw_with_side(self, rows: NDArray[np.integer], law: Law, row_law: Law, side: Mapping[str, Array], stage: str) -> NoisyLabels:
+        """Like `privatize`, of what was checked before the charge: the law of one row has prepared the side."""
         stored = self._stored(stage, rows)
-        return self._draw(rows, law, side, stage) if stored is None else stored
+        return self._draw(rows, law, row_law, side, stage) if stored is None else stored
 
     def settle(self) -> None:
         """Mark the run as finished and destroy its secret: its outputs stand, and cannot be computed again."""
         self._charge.settle()
 
-    def _draw(self, rows: NDArray[np.integer], law: Law, side: Mapping[str, Array], stage: str) -> NoisyLabels:
+    def _draw(self, rows: NDArray[np.integer], law: Law, row_law: Law, side: Mapping[str, Array], stage: str) -> NoisyLabels:
         rows = np.asarray(rows, np.int64)
         mask = np.zeros(self.n_rows, bool)
         mask[rows] = True
@@ -300,7 +292,7 @@ class Run:
         blocks = self._rows.blocks(self._secret)
         if not np.array_equal(chosen, np.arange(self.n_rows)):  # a copy of the whole is spared
             blocks = blocks[chosen.astype(np.intp)]
-        draw = Draw(self._secret, law_per_row(law, self.receipt.max_rows_per_unit), self.receipt, prior, stage)
+        draw = Draw(self._secret, row_law, self.receipt, prior, stage)
         noisy = draw.release(self._codes[chosen], blocks, part, self._rows.ids[rows], rows=inside, explicit_ids=self._rows.explicit)
         if self._store:
             self._store.save_noisy(stage, noisy)
@@ -413,12 +405,15 @@ class Run:
             )
         return self._charge.secret
 
-    def _check_law(self, law: Law) -> None:
+    def _row_law(self, law: Law) -> Law:
+        """The law of one row, if this run may draw by it."""
         if law.n_classes != len(self._rows.column.values):
             raise InvalidInput(f"Expected a law over {len(self._rows.column.values)} classes, got {law}.")
         if not law.epsilon <= self.receipt.epsilon:
             raise InvalidInput(f"Expected a law within the run's epsilon={self.receipt.epsilon}, got {law}.")
-        check_contract(law_per_row(law, self.receipt.max_rows_per_unit))
+        row_law = law_per_row(law, self.receipt.max_rows_per_unit)
+        check_contract(row_law)
+        return row_law
 
 
 def charged_run(request: Request, account: Account, codes: NDArray[np.int32], rows: "TableRows", *, by_labels: bool = False) -> Run:
@@ -494,6 +489,9 @@ class TableRows:
     ----------
     ids : (n,) or (n, columns) array
         The explicit ids, or the row numbers.
+    n_rows : int
+    explicit : bool
+        Whether the caller gave ids.
 
     Raises
     ------
@@ -502,21 +500,13 @@ class TableRows:
     """
 
     def __init__(self, given: RowIds, n_rows: int, column: PrivateColumn) -> None:
-        self.given, self.column = given, column
+        self.given, self.column, self.n_rows, self.explicit = given, column, n_rows, given.ids is not None
         _check(given, n_rows, column)
         names = np.arange(n_rows) if given.ids is None else np.asarray(given.ids)
         self.ids = names[:, 0] if names.ndim == 2 and names.shape[1] == 1 else names
         if self.explicit and self.ids.dtype.kind in "USO" and len(np.unique(self.ids.astype(np.str_), axis=0)) < n_rows:
             raise InvalidInput("Expected ids that stay different as text of one type, without trailing NULs; rename some.")
         self._known_blocks: tuple[str, Blocks] | None = None
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @property
-    def explicit(self) -> bool:
-        """Whether the caller gave ids."""
-        return self.given.ids is not None
 
     # What a request says of them --------------------------------------------------------------------------------------------------
 
@@ -530,7 +520,7 @@ class TableRows:
         """Digest of which row is about whom; "" where each row is its own unit."""
         if self.given.unit is None:
             return ""
-        return set_digest(np.arange(len(self)) if self.given.ids is None else self.given.ids, self.given.unit)
+        return set_digest(np.arange(self.n_rows) if self.given.ids is None else self.given.ids, self.given.unit)
 
     def coverage(self, ledger: Ledger | None) -> RowSet | None:
         """Which rows and units a charge is about, where ids name them; an id that comes twice is refused."""
@@ -548,7 +538,7 @@ class TableRows:
     def blocks(self, secret: RunSecret) -> Blocks:
         """Each row's name as a block, under a run's secret; an id that comes twice is refused."""
         if not self.explicit:
-            return row_blocks(len(self))
+            return row_blocks(self.n_rows)
         if self._known_blocks is None or self._known_blocks[0] != secret.run_id:  # hashing text takes longer than all else
             blocks = id_blocks(self.given.ids, secret.key("ids"))  # of an array, 1 and "1" could become one id
             repeat = blocks.first_repeat()
@@ -566,7 +556,7 @@ class TableRows:
         """Public words of slices of these rows, None for all, for what the law asks each of them."""
 
         def public_blocks(key: Key) -> Blocks:
-            blocks = id_blocks(self.given.ids, key) if self.explicit else row_blocks(len(self))
+            blocks = id_blocks(self.given.ids, key) if self.explicit else row_blocks(self.n_rows)
             return blocks if rows is None else blocks[np.asarray(rows, np.intp)]
 
         return question_words(law, self.column.dataset, self.column.column, public_blocks)
@@ -574,7 +564,7 @@ class TableRows:
     def within_cap(self, secret: RunSecret) -> NDArray[np.bool_]:
         """(n,) bool: the rows within their unit's cap, chosen by the run's secret; all where each row is its own unit."""
         if self._unit_codes is None:
-            return np.ones(len(self), bool)
+            return np.ones(self.n_rows, bool)
         return keep_within_cap(self._unit_codes, one_word(secret.key("unit-cap"), self.blocks(secret)), self.column.max_rows_per_unit)
 
     @cached_property
@@ -584,7 +574,7 @@ class TableRows:
             return 0
         cap = self.column.max_rows_per_unit
         over = int(np.maximum(np.bincount(self._unit_codes) - cap, 0).sum())
-        warn_of_cap(over, len(self), cap, self.column.unit)
+        warn_of_cap(over, self.n_rows, cap, self.column.unit)
         return over
 
     @cached_property
@@ -599,14 +589,14 @@ class TableRows:
 
     def by_id(self, rows: NDArray[np.integer] | None = None) -> NDArray[np.intp]:
         """Places among these rows, None for all, in the order of their ids: how a run keeps what it knows of each row."""
-        if rows is None or (len(rows) == len(self) and np.array_equal(rows, np.arange(len(self)))):
+        if rows is None or (len(rows) == self.n_rows and np.array_equal(rows, np.arange(self.n_rows))):
             return self._order
         return np.arange(len(rows)) if not self.explicit else _order_of(self.ids[rows])
 
     @cached_property
     def _order(self) -> NDArray[np.intp]:
         """Places of all rows in the order of their ids; sorted once."""
-        return np.arange(len(self)) if not self.explicit else _order_of(self.ids)
+        return np.arange(self.n_rows) if not self.explicit else _order_of(self.ids)
 
     def in_id_order(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
         """An array with a value for each row of the table, as it is kept."""

@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar
 
@@ -780,6 +780,7 @@ def _fixed(array: Array) -> bool:
 # Bytes -------------------------------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=256)  # laws are values
 def record_type(law: Law) -> np.dtype[np.void]:
     """Make the type of the packed record of one row."""
     layout = law.layout()

@@ -602,5 +602,6 @@ def split_information(mass: Floats, epsilon: float) -> Floats:
     truth, lie = m / WORD, (WORD - m) / WORD
     rest, lift = 1.0 - mass, (2 * m - WORD) / WORD
     yes, no = mass * truth + rest * lie, mass * lie + rest * truth
-    cases = ((mass, truth, yes, rest), (rest, lie, yes, -mass), (mass, lie, no, -rest), (rest, truth, no, mass))
-    return np.asarray(np.maximum(0.0, sum(w * p * log_quotient(p, out, gap * lift) for w, p, out, gap in cases)))
+    weight, gap, out = np.stack([mass, rest, mass, rest]), np.stack([rest, -mass, -rest, mass]) * lift, np.stack([yes, yes, no, no])
+    chance = np.array([truth, lie, lie, truth]).reshape(4, *(1 for _ in mass.shape))
+    return np.asarray(np.maximum(0.0, (weight * chance * log_quotient(chance, out, gap)).sum(axis=0)))
