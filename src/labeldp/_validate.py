@@ -21,7 +21,7 @@ _SHOWN = 80  # characters of a text in a message
 
 
 def shown(value: object) -> str:
-    """A value as a message shows it: a number or a short text as it is, of anything else the type, since it may hold labels."""
+    """Show a value in a message: a number or a short text as it is, of anything else the type, since it may hold labels."""
     if isinstance(value, str):
         return repr(value) if len(value) <= _SHOWN else f"a text of {len(value)} characters"
     return repr(value) if value is None or isinstance(value, numbers.Number | np.generic) else type(value).__name__
@@ -39,7 +39,7 @@ def _real(name: str, value: object, expected: str, fix: str) -> float:
 
 
 def positive(*, zero: bool = False, fix: str = "", **named: object) -> float:
-    """A finite number above 0, as a float; 0 only if asked for."""
+    """Check a finite number above 0 and return it as a float; 0 only if asked for."""
     name, value = _single(named)
     expected = f"0 {'<=' if zero else '<'} {name} < inf"
     number = _real(name, value, expected, fix)
@@ -49,12 +49,12 @@ def positive(*, zero: bool = False, fix: str = "", **named: object) -> float:
 
 
 def epsilon(value: object) -> float:
-    """A legal total budget: a finite number above 0."""
+    """Check a total budget: a finite number above 0."""
     return positive(epsilon=value, fix="Pass the total budget, for example epsilon=1.0.")
 
 
 def fraction(*, zero: bool = False, one: bool = False, fix: str = "", **named: object) -> float:
-    """A number between 0 and 1, as a float; the ends only if asked for."""
+    """Check a number between 0 and 1 and return it as a float; the ends only if asked for."""
     name, value = _single(named)
     expected = f"0 {'<=' if zero else '<'} {name} {'<=' if one else '<'} 1"
     number = _real(name, value, expected, fix)
@@ -64,7 +64,7 @@ def fraction(*, zero: bool = False, one: bool = False, fix: str = "", **named: o
 
 
 def integer(*, low: int, high: int | None = None, fix: str = "", **named: object) -> int:
-    """A whole number in [low, high], as an int."""
+    """Check a whole number in [low, high] and return it as an int."""
     name, value = _single(named)
     expected = f"a whole number {name} >= {low}" + ("" if high is None else f" and <= {high}")
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
@@ -76,7 +76,7 @@ def integer(*, low: int, high: int | None = None, fix: str = "", **named: object
 
 
 def one_of(allowed: Iterable[str], /, *, fix: str = "", **named: object) -> str:
-    """One of the allowed names; a near miss is suggested."""
+    """Check that a name is one of those allowed; suggest one for a near miss."""
     name, value = _single(named)
     names = list(allowed)
     if isinstance(value, str) and value in names:
@@ -85,7 +85,7 @@ def one_of(allowed: Iterable[str], /, *, fix: str = "", **named: object) -> str:
 
 
 def suggest(given: object, known: Iterable[str]) -> str:
-    """' Did you mean ...?' with the nearest known names, or nothing."""
+    """Suggest the nearest known names, " Did you mean ...?", or nothing."""
     near = difflib.get_close_matches(given, list(known), n=3, cutoff=0.5) if isinstance(given, str) else []
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
@@ -94,12 +94,12 @@ def suggest(given: object, known: Iterable[str]) -> str:
 
 
 def exact(value: float) -> Fraction:
-    """The decimal number that `repr(value)` shows, exactly."""
+    """Read a float as the decimal number that `repr` shows, exactly."""
     return Fraction(repr(float(value)))
 
 
 def float_up(value: Fraction) -> float:
-    """The least float that is not below `value`; infinity above them all."""
+    """Round up to the least float that is not below `value`; infinity above them all."""
     try:
         near = float(value)
     except OverflowError:
@@ -108,7 +108,7 @@ def float_up(value: Fraction) -> float:
 
 
 def float_down(value: Fraction, *, binary: bool = False) -> float:
-    """The greatest float that is not above `value`, as the decimal number that it shows; if asked for, as the binary number that it is."""
+    """Round down to the greatest float that is not above `value`, as the decimal number that it shows; if asked for, as the binary one."""
     near = float(value)
     read = Fraction(near) if binary else exact(near)
     return near if read <= value else math.nextafter(near, -math.inf)

@@ -25,7 +25,7 @@ WIDEST_LAPLACE = 1 << 47
 
 @dataclass(frozen=True)
 class Query(ABC):
-    """A question about the labels of each group of rows, with what its answer may cost.
+    """A query about the labels of each group of rows, with what its answer may cost.
 
     Parameters
     ----------

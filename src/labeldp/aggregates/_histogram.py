@@ -60,7 +60,7 @@ class Histogram(Query):
         return float(np.sqrt(scale) if self.mechanism == "gaussian" else np.exp(-scale / 2) * np.sqrt(2) / -np.expm1(-scale))
 
     def value_shape(self) -> tuple[int, ...]:
-        """(n_groups, K)."""
+        """Say the shape of all values: (n_groups, K)."""
         return self.n_groups, self.n_classes
 
     def release(self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1) -> NDArray[np.int64]:

@@ -66,22 +66,22 @@ class Aggregate:
 
     @property
     def n_groups(self) -> int:
-        """Number of groups, empty ones too."""
+        """Count the groups, empty ones too."""
         return self.query.n_groups
 
     @property
     def epsilon(self) -> float:
-        """What one unit spent; infinite where the noise came from a seed."""
+        """Tell the epsilon that one unit spent; infinite where the noise came from a seed."""
         return self.privacy.epsilon
 
     @property
     def delta(self) -> float:
-        """Probability with which epsilon may be exceeded; 0 for a pure mechanism."""
+        """Tell the probability with which epsilon may be exceeded; 0 for a pure mechanism."""
         return self.privacy.delta
 
     @property
     def privacy(self) -> PrivacySpent:
-        """What one unit spent on this answer."""
+        """Tell what one unit spent on this answer."""
         return spent_together([self.receipt])
 
     def prior(self, groups: ArrayLike) -> NDArray[np.float64]:
@@ -97,6 +97,7 @@ class Aggregate:
         group that was empty, or of which the noise leaves nothing.
         """
         table = self.query.shares(self.values, self.n_rows, self.receipt.max_rows_per_unit)
+        # Noise of an empty group says nothing, and looks like counts.
         table[self.n_rows == 0] = 1 / self.query.n_classes
         return np.asarray(table[self._numbers(groups)])
 
@@ -177,6 +178,7 @@ class Aggregate:
                 "Restore the file; counts that something else has made are no labeldp aggregate."
             )
         n_rows, receipt = table["n_rows"].to_numpy(), Receipt.from_dict(facts["receipt"])
+        # Without a digest the numbers may be anybody's, so no charge is claimed for them.
         receipt = receipt if "drawn" in facts else replace(receipt, recorded=False)
         return cls(query, shaped, n_rows, tuple(facts["classes"]), receipt, groups, facts.get("chosen"))
 

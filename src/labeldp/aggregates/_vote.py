@@ -70,7 +70,7 @@ class Vote(Query):
         return self.delta if self.chosen(max_rows_per_unit) == "gaussian" else 0.0
 
     def value_shape(self) -> tuple[int, ...]:
-        """(n_groups,)."""
+        """Say the shape of all values: (n_groups,)."""
         return (self.n_groups,)
 
     def failure(self, gaps: ArrayLike, max_rows_per_unit: int = 1) -> NDArray[np.float64]:
@@ -134,7 +134,7 @@ def _alike(n_classes: int, lead: int) -> NDArray[np.int64]:
 
 
 def _flip_failure(kept: NDArray[np.float64]) -> NDArray[np.float64]:
-    """1 - the integral over t in [0, 1] of the product of (1 - t kept): the best class comes at time t, every other one earlier with
+    """Integrate 1 - the product of (1 - t kept) over t in [0, 1]: the best class comes at time t, every other one earlier with
     chance t, and is then taken with chance `kept`: (g,) from (g, K - 1)."""
     others = kept.shape[1]
     if (kept == kept[:, :1]).all():

@@ -139,7 +139,7 @@ def aggregate_batches(
     redraw: bool = False,
     before_charge: Callable[[], None] | None = None,
 ) -> Aggregate:
-    """`aggregate` for tables of any length: one pass over record batches, memory for one batch and the counts.
+    """Answer a query about a table of any length, as `aggregate`: one pass over record batches, memory for one batch and the counts.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def _parquet(path: str | Path) -> "pq.ParquetFile":
 
 
 def _group_column(batch: pa.RecordBatch, group: str, query: Query, start: int) -> NDArray[np.int64]:
-    """The groups of a batch that begins at row `start`."""
+    """Read and check the groups of a batch that begins at row `start`."""
     if group not in batch.schema.names:
         raise InvalidInput(f"Expected a column {group!r} of groups, got columns {', '.join(batch.schema.names)}.")
     column = batch.column(group)
@@ -311,7 +311,7 @@ def aggregate_best(
 
 
 def _check(candidates: Sequence[tuple[Query, ArrayLike]], score: Callable[[Aggregate], float], tuning: RepeatAndSelect) -> None:
-    """Refuse what cannot be charged for beforehand."""
+    """Check the arguments of `aggregate_best`, before anything is charged."""
     if not callable(score):
         raise InvalidInput(f"Expected score to be a function of an Aggregate, got {type(score).__name__}. Name it with score_name=.")
     pairs = isinstance(candidates, Sequence) and all(isinstance(pair, Sequence) and len(pair) == 2 for pair in candidates)
@@ -329,7 +329,7 @@ def _check(candidates: Sequence[tuple[Query, ArrayLike]], score: Callable[[Aggre
 
 
 def _facts(tried: _Candidates, tuning: RepeatAndSelect, score_name: str) -> dict[str, object]:
-    """The whole tuning as the ledger keeps it."""
+    """Describe the whole tuning as the ledger keeps it."""
     return {
         "query": "best-of",
         "candidates": [query.to_dict() for query, _ in tried],
@@ -347,7 +347,9 @@ def _best(
     charge: Charge,
     secret: RunSecret,
 ) -> Aggregate:
-    """All runs of a charged tuning: how many, which candidates, and their noise are words of the run's secret, each of a key of its own."""
+    """Run a charged tuning: how often, which candidates, and their noise are words of the run's secret, each of a key of its own."""
+    # Candidates, repetitions and noise have keys of their own: the score may look at an answer as it likes, and learns nothing of
+    # further draws.
     picks = secret.answer_key("tuning-candidates", request.identity)
 
     @lru_cache(maxsize=64)
@@ -360,6 +362,7 @@ def _best(
     def run(repetition: int) -> tuple[float, Aggregate]:
         number = int(below(RowWords(picks, row_blocks(1, repetition)), len(tried), 0, 1)[0])
         query, counts = tried[number][0], counted(number)
+        # The repetition is a fact of the key: the same candidate tried twice gets fresh noise.
         key = secret.answer_key("aggregate", request.identity, query=query.to_dict(), repetition=repetition)
         values = drawn(query, counts.table(), key, 1)
         answer = Aggregate(query, values, counts.n_rows(), request.column.values, charge.receipt, chosen=number)
@@ -369,7 +372,7 @@ def _best(
 
 
 def _number(score: object) -> float:
-    """What a score returned; text is no number, though float reads some."""
+    """Check that a score returned a number; text is none, though `float` reads some."""
     try:
         return float(None if isinstance(score, str | bytes) else score)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -390,7 +393,7 @@ _CELLS_CHUNK = 1 << 18  # rows whose cells fit the cache
 
 @dataclass(frozen=True, eq=False)
 class GroupQuestion:
-    """What an estimator asks of groups of rows: public, and fixed before anything is charged.
+    """A query about groups of rows, with what an estimator fixes beside it before anything is charged: all of it is public.
 
     Attributes
     ----------
@@ -418,7 +421,7 @@ class GroupQuestion:
 
 @dataclass(frozen=True, eq=False)
 class GroupAnswer:
-    """An answer, and which rows it is about.
+    """A private answer, with the rows that it is about.
 
     Attributes
     ----------
@@ -440,7 +443,7 @@ class GroupAnswer:
 def answer_groups(
     labels: ArrayLike, question: GroupQuestion, classes: Sequence[object], account: Account, given: RowIds, *, inferred: bool = False
 ) -> GroupAnswer:
-    """Ask the labels of groups of rows once, and keep the answer.
+    """Answer a query about groups of rows in memory once, and keep the answer.
 
     Parameters
     ----------
@@ -461,9 +464,12 @@ def answer_groups(
     rows = TableRows(given, len(codes), column)
     rows.check_distinct()
     groups = groups_of(question.groups, query, len(codes))
+    # Sizes of groups are public: groups do not depend on labels.
     query.require(np.bincount(groups, minlength=query.n_groups), units=given.unit is not None)
     query.require_cap(account.max_rows_per_unit)
     warn_of_delta(query.spent_delta(account.max_rows_per_unit), len(groups))
+    # What the groups follow from, and not the groups, names an estimator's request: a clustering need not come out the same twice, and
+    # must not be charged twice.
     by_origin = question.origin is not None and account.ledger is not None
     request = query_request(
         query,
@@ -479,6 +485,7 @@ def answer_groups(
         request, account, coverage=coverage, before_charge=lambda: _require_room(account, coverage, question.total), total=question.total
     )
     charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
+    # After the charge, as it needs the run's secret.
     held_out = _held_out_rows(charge, rows, question.held_out)
     groups, kept = (groups, question.kept) if question.origin is None else _kept_with(charge, rows, groups, question.kept)
 
@@ -491,7 +498,7 @@ def answer_groups(
 
 
 def checked(query: object) -> Query:
-    """The query, if it is one."""
+    """Check that this is a query."""
     if not isinstance(query, Query):
         raise InvalidInput(f"Expected a query, such as Histogram or Vote, got {type(query).__name__}. See labeldp.aggregates.")
     return query
@@ -500,7 +507,7 @@ def checked(query: object) -> Query:
 def query_request(
     query: Query, column: PrivateColumn, *, rows: str, units: str = "", id_name: str = "", noted: Mapping[str, object] | None = None
 ) -> Request:
-    """The request for one answer; a cap that the query cannot be answered at is refused.
+    """Make the request for one answer; refuse a cap at which the query cannot be answered.
 
     Parameters
     ----------
@@ -517,7 +524,7 @@ def query_request(
 
 
 def warn_of_delta(delta: float, n_rows: int) -> None:
-    """Say aloud, before the charge, that a delta is so large that the labels of some rows may come out as they are."""
+    """Warn, before the charge, of a delta so large that the labels of some rows may come out as they are."""
     if delta * n_rows >= 1:
         warn(
             LabelDPWarning(
@@ -528,7 +535,7 @@ def warn_of_delta(delta: float, n_rows: int) -> None:
 
 
 def groups_of(groups: ArrayLike, query: Query, n_rows: int) -> NDArray[np.int64]:
-    """The checked group of each row: (n_rows,)."""
+    """Check the group of each row: (n_rows,) int64."""
     where = check_groups(groups, query.n_groups)
     if len(where) != n_rows:
         raise InvalidInput(f"Expected groups of {n_rows} rows, got {len(where)}.")
@@ -536,7 +543,7 @@ def groups_of(groups: ArrayLike, query: Query, n_rows: int) -> NDArray[np.int64]
 
 
 class GroupsDigest:
-    """Digest of which row, by its number, is in which group."""
+    """A digest of which row, by its number, is in which group, fed batch by batch."""
 
     def __init__(self, query: Query) -> None:
         self._state, self._kind = hashlib.sha256(b"labeldp groups of rows"), "<u4" if query.n_groups <= 1 << 32 else "<u8"
@@ -547,12 +554,12 @@ class GroupsDigest:
             self._state.update(groups[start : start + _BATCH].astype(self._kind).data)
 
     def hexdigest(self) -> str:
-        """SHA-256, hexadecimal."""
+        """Return the SHA-256 so far, hexadecimal."""
         return self._state.hexdigest()
 
 
 def groups_digest(groups: NDArray[np.int64], query: Query, rows: TableRows) -> str:
-    """Digest of which row is in which group: by their ids, or by their numbers."""
+    """Digest which row is in which group: by the rows' ids, or by their numbers."""
     if rows.explicit:
         return set_digest(rows.given.ids, groups)  # type: ignore[arg-type]  # explicit ids are not None
     found = GroupsDigest(query)
@@ -566,7 +573,7 @@ def _origin_digest(question: GroupQuestion, rows: TableRows) -> str:
 
 
 def _require_room(account: Account, coverage: RowSet | None, total: float | None) -> None:
-    """Refuse a first charge where the others of a total could not follow it on the same rows."""
+    """Refuse a charge that leaves no room for the further ones that are to follow it on the same rows."""
     ledger = account.ledger
     if ledger is None or total is None:
         return
@@ -580,7 +587,7 @@ def _require_room(account: Account, coverage: RowSet | None, total: float | None
 
 
 def _held_out_rows(charge: Charge, rows: TableRows, share: float) -> NDArray[np.bool_]:
-    """(n,) bool: the rows that are not asked, by the run's secret, independent of labels; kept, since the secret is not."""
+    """Mark the rows that are not asked: (n,) bool, by the run's secret, independent of labels; kept, since the secret is not."""
     if not share:
         return np.zeros(rows.n_rows, bool)
     stored = None if charge.store is None else charge.store.load_array(_HELD_OUT)
@@ -600,7 +607,7 @@ def _held_out_rows(charge: Charge, rows: TableRows, share: float) -> NDArray[np.
 def _kept_with(
     charge: Charge, rows: TableRows, groups: NDArray[np.int64], kept: Mapping[str, NDArray[np.generic]]
 ) -> tuple[NDArray[np.int64], Mapping[str, NDArray[np.generic]]]:
-    """The groups that are asked, and what goes with them: what was kept, of a request that was answered before."""
+    """Keep the groups that are asked, and what goes with them; of a request that was answered before, load them."""
     store = charge.store
     if store is None:
         return groups, kept
@@ -622,14 +629,14 @@ def _kept_with(
 
 
 def drawn_answer(request: Request, query: Query, counts: "GroupCounts", charge: Charge, secret: RunSecret) -> Aggregate:
-    """The answer from raw counts, with the words of a charged run."""
+    """Draw the answer from raw counts, with the words of a charged run."""
     key = secret.answer_key("aggregate", request.identity, query=query.to_dict())
     values = drawn(query, counts.table(), key, request.column.max_rows_per_unit)
     return Aggregate(query, values, counts.n_rows(), request.column.values, charge.receipt)
 
 
 def drawn(query: Query, counts: NDArray[np.int64], key: Key, max_rows_per_unit: int) -> NDArray[np.int64]:
-    """All values, some groups at a time, each with streams of words of its own."""
+    """Draw all values, some groups at a time, each with streams of words of its own."""
     ends = np.append(0, np.cumsum(query.streams(counts.sum(axis=1))))
     parts, start = [], 0
     while start < query.n_groups:
@@ -641,10 +648,11 @@ def drawn(query: Query, counts: NDArray[np.int64], key: Key, max_rows_per_unit: 
 
 
 def answered(charge: Charge, draw: Callable[[RunSecret], Aggregate]) -> Aggregate:
-    """Draw, store, settle; or what was stored before. `draw` is called once, if at all."""
+    """Draw an answer, store it and settle; or load the answer that was stored before. `draw` is called once, if at all."""
     if charge.secret is None:
         return _stored(charge)
     answer = draw(charge.secret)
+    # Stored before settling: whoever dies in between has an answer that a repeat returns, and settles.
     if charge.store is not None:
         charge.store.write(_OUTPUT, _as_file(answer))
     charge.settle()
@@ -652,7 +660,7 @@ def answered(charge: Charge, draw: Callable[[RunSecret], Aggregate]) -> Aggregat
 
 
 def _stored(charge: Charge) -> Aggregate:
-    """The answer of a run that stored it; settles the run, if its process died before it could."""
+    """Load the answer of a run, and settle the run if its process died before it could."""
     import pyarrow.parquet as pq
 
     store, run, ledger = charge.store, charge.settled, charge.ledger
@@ -682,7 +690,7 @@ def _as_file(answer: Aggregate) -> bytes:
 
 
 class GroupCounts:
-    """How often each class occurs in each group: raw, so it is neither shown nor stored."""
+    """Raw counts of each class in each group: neither shown nor stored."""
 
     def __init__(self, n_groups: int, n_classes: int) -> None:
         self._shape = n_groups, n_classes
@@ -703,16 +711,16 @@ class GroupCounts:
             self._cells += np.bincount(cells, minlength=len(self._cells))
 
     def table(self) -> NDArray[np.int64]:
-        """(n_groups, K) raw counts, for a query's release alone."""
+        """Return the (n_groups, K) raw counts, for a query's release alone."""
         return np.asarray(self._cells.reshape(self._shape))
 
     def n_rows(self) -> NDArray[np.int64]:
-        """(n_groups,) rows counted: public, as it does not depend on the labels."""
+        """Return how many rows each group has, (n_groups,): public, as it does not depend on the labels."""
         return np.asarray(self.table().sum(axis=1))
 
 
 class LabelReader:
-    """Class codes of an Arrow label column, batch after batch; no message shows a label.
+    """Reads class codes from an Arrow label column, batch after batch; no message shows a label.
 
     Parameters
     ----------
@@ -728,7 +736,7 @@ class LabelReader:
         """Rows read so far."""
 
     def codes(self, batch: pa.RecordBatch) -> NDArray[np.integer]:
-        """(n,) codes in 0..K-1 of a batch's rows."""
+        """Read the codes of a batch's rows: (n,) in 0..K-1."""
         if self._label not in batch.schema.names:
             raise InvalidInput(f"Expected a label column {self._label!r}, got columns {', '.join(batch.schema.names)}.")
         column = batch.column(self._label)

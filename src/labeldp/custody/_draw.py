@@ -55,6 +55,7 @@ def check_contract(law: Law) -> None:
             "it draws can be read: labeldp.register_law(cls)."
         )
     try:
+        # Somebody else's sampler runs on raw labels with secret words: it is tried out, exactly, before the first charge.
         _check_once(law)
     except Exception as error:  # somebody else's code; no label was there to quote
         raise InvalidInput(
@@ -67,7 +68,7 @@ _check_once = lru_cache(maxsize=64)(check_any_size)  # laws are values
 
 
 def question_words(law: Law, dataset: str, column: str, blocks: Callable[[Key], Blocks]) -> Callable[[slice], RowWords | None]:
-    """Public words that a law draws its rows' questions with (`Law.draws_side`): not noise, and no secret.
+    """Make the public words that a law draws its rows' questions with (`Law.draws_side`): not noise, and no secret.
 
     They depend on the law, the data set, the column and the row's id alone. So a retry, a repeat, another engine and another order of
     the rows ask each row the same question, and the digest of the side names the request. No word of a draw is among them: these keys
@@ -94,12 +95,12 @@ def question_words(law: Law, dataset: str, column: str, blocks: Callable[[Key], 
 
 
 def law_per_row(law: Law, max_rows_per_unit: int) -> Law:
-    """The law of one row when a unit's total is shared by m rows."""
+    """Give each of a unit's m rows its share of the unit's epsilon, rounded down."""
     return law if max_rows_per_unit == 1 else replace(law, epsilon=per_row_epsilon(law.epsilon, max_rows_per_unit))
 
 
 def prepare_side(law: Law, prior: Prior, n_rows: int, words: Callable[[slice], RowWords | None]) -> dict[str, Array]:
-    """Side of n rows, reading the prior a batch at a time: it is never copied whole.
+    """Decide the side of n rows from their prior, which is read a batch at a time and never copied whole.
 
     words : function of a slice of the rows
         Their public words (`question_words`), None where the law draws no questions.
@@ -143,7 +144,7 @@ def _batches(prior: Prior, n_rows: int, n_classes: int) -> Iterator[NDArray[np.g
 
 
 def draw(law: Law, codes: NDArray[np.int32], key: Key, blocks: Blocks, side: Mapping[str, Array]) -> Array:
-    """One output a row under this key: every word is used for this draw alone.
+    """Draw one output a row under this key: every word is used for this draw alone.
 
     Returns
     -------
@@ -165,7 +166,7 @@ Ids = Array | list[Array]
 
 @dataclass(frozen=True)
 class Share:
-    """The part of a run's rows that one draw is about, by a secret key: a row's part depends on its id alone.
+    """The part of a run's rows that one draw is about: by a secret key and a row's id alone.
 
     Attributes
     ----------
@@ -211,6 +212,8 @@ class Draw:
 
     def __init__(self, secret: RunSecret, law: Law, receipt: Receipt, prior: str, stage: str) -> None:
         self._law, self._receipt, self._stage, self._values = law, receipt, stage, secret.column.values
+        # Law, prior and stage are facts of the key: another law or side over the same rows gets words of its own. Equal words under two
+        # laws would tell together more of a label than both budgets say.
         self._key = secret.key("draw", law=law.to_dict(), prior=prior, stage=stage)
 
     def release(
@@ -234,6 +237,7 @@ class Draw:
         explicit_ids : bool
             They are the caller's, and not row numbers.
         """
+        # The one call of a sampler on raw labels in all of labeldp, besides counts of groups; a test keeps it the only one.
         outputs = draw(self._law, codes, self._key, blocks, side)
         place = np.arange(len(codes)) if rows is None else rows
         block = Block(self._law, outputs, dict(side), place, self._receipt, self._stage)
@@ -245,13 +249,13 @@ SecretParts = Sequence[tuple[str, bytes, KeySource | None]]
 
 
 def run_secrets_of(parts: SecretParts, facts: RunFacts) -> list[RunSecret]:
-    """The secrets that a driver sent to a worker."""
+    """Put together the secrets that a driver sent to a worker."""
     return [RunSecret(run_id, run_secret(stored, key, run_id), facts) for run_id, stored, key in parts]
 
 
 @dataclass
 class PassSums:
-    """What a pass adds up over its rows; sums of parts are merged in any order.
+    """The sums of one pass over a table's rows; sums of parts are merged in any order.
 
     Attributes
     ----------
@@ -272,7 +276,7 @@ class PassSums:
     told: NDArray[np.uint8] | None = None
 
     def check(self, run_id: str) -> tuple[int, int, int]:
-        """Rows, and two sums modulo 2^64 over labels, units and sides: what the second pass must come to as the first one did."""
+        """Return the number of rows, and two sums modulo 2^64 over labels, units and sides: both passes must come to the same."""
         first, second = (sum(map(int, each)) for each in zip(self.pins[run_id].sums, self.units.sums, self.side.sums, strict=True))
         return self.rows, first % 2**64, second % 2**64
 
@@ -288,6 +292,7 @@ class PassSums:
     def merge(self, other: "PassSums") -> None:
         """Add another part's sums."""
         self.rows += other.rows
+        # Sums and sets of classes: the order of merging does not matter, as engines promise none.
         self.tell(other.told)
         for run_id, pin in other.pins.items():
             if run_id in self.pins:
@@ -318,6 +323,7 @@ class FirstPass:
     ) -> list[Blocks]:
         """Add (n,) codes with their ids, or the row numbers from `start`; returns the rows' blocks under each secret."""
         found = []
+        # The pin is summed under every secret that this input may turn out to belong to, so that finding out costs no further pass.
         for secret, ids_key in self._secrets:
             blocks = blocks_of_rows(len(codes), start, ids, ids_key)
             self.sums.pins[secret.run_id].update(blocks, codes)
@@ -393,6 +399,7 @@ class SecondPass:
         names = np.arange(start, start + len(codes)) if ids is None else ids
         side = side_of(self.facts, prior, len(codes), start, ids)
         check = self._note(blocks, codes, _public(names, units, side), check_rows)
+        # Sums are over all rows, kept or not: rows that are left out are part of the input that was charged, too.
         kept = self._chosen(blocks, kept)
         if not kept.all():
             codes, blocks, names = codes[kept], blocks[kept], filtered(names, kept)
@@ -401,7 +408,7 @@ class SecondPass:
         return BatchDraw(noisy, blocks, check, kept)
 
     def _chosen(self, blocks: Blocks, within_cap: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
-        """(n,) bool: rows that get an output."""
+        """Mark the rows that get an output: (n,) bool."""
         kept = np.ones(len(blocks), bool) if within_cap is None else within_cap
         share = self.facts.share
         return kept if share is None else kept & (partition(self._part_key, blocks, share.fractions) == share.number)
@@ -409,6 +416,7 @@ class SecondPass:
     def _note(
         self, blocks: Blocks, codes: NDArray[np.int32], public: Mapping[str, list[Array]], check_rows: bool
     ) -> NDArray[np.uint64] | None:
+        # An engine that tries tasks again must not add a row twice, so each row's share travels with the row until it is final.
         if check_rows:
             words = pin_words(self._pin_key, blocks, codes)
             for columns in public.values():
@@ -420,17 +428,17 @@ class SecondPass:
         return None
 
     def order_words(self, blocks: Blocks) -> NDArray[np.uint64]:
-        """A secret random word for each row, to order the output by: (n,) uint64."""
+        """Draw a secret random word for each row, to order the output by: (n,) uint64."""
         return one_word(self._order_key, blocks)
 
 
 def blocks_of_rows(n: int, start: int, ids: Ids | None, ids_key: Key) -> Blocks:
-    """The blocks of rows that ids name, or of the row numbers from `start`."""
+    """Name n rows by blocks: of their ids, or of the row numbers from `start`."""
     return row_blocks(n, start) if ids is None else id_blocks(ids, ids_key)
 
 
 def side_of(facts: RunFacts, prior: Array | None, n_rows: int, start: int, ids: Ids | None) -> dict[str, Array]:
-    """What the law decides from the prior of n rows, uniform if None, with their public words; empty where it uses no prior."""
+    """Let the law decide the side of n rows from their prior, uniform if None, and their public words; {} where it uses no prior."""
     law = facts.law
     if not law.uses_prior:
         return {}
@@ -439,19 +447,19 @@ def side_of(facts: RunFacts, prior: Array | None, n_rows: int, start: int, ids: 
 
 
 def packed(side: Mapping[str, Array]) -> NDArray[np.uint8]:
-    """(n, width) uint8: every row's side, its arrays by name, little-endian."""
+    """Pack every row's side into bytes, its arrays by name, little-endian: (n, width) uint8."""
     parts = [np.ascontiguousarray(side[name], side[name].dtype.newbyteorder("<")) for name in sorted(side)]
     return np.hstack([part.reshape(len(part), -1).view(np.uint8) for part in parts])
 
 
 def _public(names: Ids, units: Ids | None, side: Mapping[str, Array]) -> dict[str, list[Array]]:
-    """What both passes must read of each row besides its label, by the digest of `PassSums` that it enters."""
+    """Collect what both passes must read of each row besides its label, by the digest of `PassSums` that it enters."""
     found = {} if units is None else {"units": [*_columns(names), *_columns(units)]}
     return found | ({"side": [*_columns(names), packed(side)]} if side else {})
 
 
 def filtered(ids: Ids, kept: NDArray[np.bool_]) -> Ids:
-    """The ids of the kept rows."""
+    """Choose the ids of the kept rows."""
     return [_of_rows(column, kept) for column in ids] if isinstance(ids, list) else _of_rows(ids, kept)
 
 
@@ -464,7 +472,7 @@ def _columns(ids: Ids) -> list[Array]:
 
 
 def _names(ids: Ids, law: Law, n_rows: int) -> Array:
-    """The ids as a NumPy array, as ties are broken by them; where a law knows no ties, text is not worth turning into one."""
+    """Turn the ids into a NumPy array, as ties are broken by them; where a law knows no ties, row numbers stand for text."""
     if isinstance(ids, np.ndarray):
         return ids
     if law.kind == "label":

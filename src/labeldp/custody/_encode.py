@@ -31,7 +31,7 @@ _WHOLE = re.compile(r"[+-]?\d+")
 
 
 class Codes(np.ndarray[Any, np.dtype[np.int32]]):
-    """Raw labels as class codes, which say nothing of themselves in a message or a traceback with variables."""
+    """Class codes of raw labels, which a message or a traceback with variables does not show."""
 
     def __repr__(self) -> str:
         return f"<{self.size} private labels>"
@@ -43,12 +43,12 @@ class Codes(np.ndarray[Any, np.dtype[np.int32]]):
 
 
 def infers(classes: object) -> bool:
-    """Whether the classes are to be read off the labels, as `classes="infer"` says."""
+    """Tell whether the classes are to be read off the labels: `classes="infer"`."""
     return isinstance(classes, str) and classes == INFER
 
 
 def classes_for(labels: ArrayLike, classes: Classes | None, n_classes: int | None = None) -> tuple[tuple[object, ...], bool]:
-    """The classes of some labels, and whether they were read off them.
+    """Find the classes of some labels, and whether they were read off them.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def classes_for(labels: ArrayLike, classes: Classes | None, n_classes: int | Non
 
 
 def declare(classes: Classes, n_classes: int | None = None, *, null: bool = False) -> tuple[object, ...]:
-    """The declared classes as a tuple of plain values: at least two, all different, none missing.
+    """Check the declared classes and return them as a tuple of plain values: at least two, all different, none missing.
 
     Parameters
     ----------
@@ -100,6 +100,7 @@ def declare(classes: Classes, n_classes: int | None = None, *, null: bool = Fals
         Otherwise, or if their number is not `n_classes`.
     """
     values = tuple(value.item() if isinstance(value, np.generic) else value for value in _listed(classes))
+    # Classes are public and go into keys and digests by their repr, so they must be plain values that mean the same everywhere.
     if not all(isinstance(value, Hashable) for value in values):
         raise InvalidInput("Expected classes that are plain values, text or numbers, got lists or arrays. Write classes=['no', 'yes'].")
     if any(_missing(value) for value in values if not (null and value is None)):
@@ -114,7 +115,7 @@ def declare(classes: Classes, n_classes: int | None = None, *, null: bool = Fals
 
 
 def _listed(classes: Any) -> tuple[object, ...]:
-    """The members of a list of classes; a text or a number is none, and a set has no order."""
+    """Return the members of a list of classes; refuse a text and a number, which are no lists, and a set, which has no order."""
     if isinstance(classes, bool | int | np.integer):
         fix = f"Write classes=range({classes}) for the codes from 0 on, or list the values that a label can have."
         raise InvalidInput(f"Expected classes to be a list of values, got {classes!r}. {fix}")
@@ -137,7 +138,7 @@ def _missing(value: object) -> bool:
 
 
 def undeclared(kind: str = "") -> InvalidInput:
-    """That the classes are to be declared, and how; `kind` is that of the labels' type in NumPy, which is public."""
+    """Make the error that asks to declare the classes; `kind` is that of the labels' type in NumPy, which is public."""
     example = {"b": "classes=[False, True]", "i": "classes=[0, 1]", "u": "classes=[0, 1]"}.get(kind, "classes=['no', 'yes']")
     what = "the classes that a label can have, got none"
     price = "read off the private labels, which tells everybody which classes occur"
@@ -148,7 +149,7 @@ def undeclared(kind: str = "") -> InvalidInput:
 
 
 def most_read_off(n_rows: int) -> int:
-    """How many distinct labels of so many rows may be read off them as classes: the square root, at least 2 and at most 100,000.
+    """Bound how many classes may be read off the labels of so many rows: their square root, at least 2 and at most 100,000.
 
     It depends on nothing but the number of rows, so to be within it or not tells little. Each of that many classes has, on average, as
     many rows as there are classes or more; numbers and texts that hardly two rows share are never within it.
@@ -157,7 +158,7 @@ def most_read_off(n_rows: int) -> int:
 
 
 def read_off(values: Collection[Any], n_rows: int, *, floats: bool = False) -> tuple[object, ...]:
-    """The distinct labels, sorted, as classes: everybody will know that each of them occurs, so it warns.
+    """Read the classes off the labels, sorted, and warn: everybody will know that each of them occurs.
 
     Parameters
     ----------
@@ -204,7 +205,7 @@ def _is_fraction(text: str) -> bool:
 
 
 def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
-    """Class codes of raw labels.
+    """Turn raw labels into class codes.
 
     Parameters
     ----------
@@ -238,7 +239,7 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
 
 
 def near_miss(value: object, classes: Iterable[object]) -> str:
-    """How a label that is not declared nearly is, as a sentence; "" where it is not, or where the sentence would fit some classes only.
+    """Say in a sentence how a label nearly is a declared class; "" where it is not, or where the sentence would fit some classes only.
 
     Not to be said beside the label's row: of few classes it leaves one.
     """
@@ -269,7 +270,7 @@ def _as_text(classes: Sequence[object]) -> str:
 
 
 def _format_of(number: str, texts: Iterable[str]) -> str:
-    """How a number is written, where each of the classes could be written so."""
+    """Say how a number is written, where each of the classes could be written so."""
     marks = {",": "with a decimal comma", ".": "with a decimal point", "e": "with an exponent", '"': "in quotation marks"}
     whole = all(_WHOLE.fullmatch(text) for text in texts)
     found = [said for mark, said in marks.items() if whole and mark in number.lower()]
@@ -281,7 +282,7 @@ def _number(text: str) -> float | None:
 
 
 def as_array(labels: ArrayLike) -> NDArray[np.generic]:
-    """Labels as a one-dimensional NumPy array; columns of data frames and of Arrow tables are fine."""
+    """Turn labels into a one-dimensional NumPy array; columns of data frames and of Arrow tables are fine."""
     if np.ma.is_masked(labels):
         raise InvalidInput("Expected a label in every row, got masked ones. Give missing labels a class of their own, or drop such rows.")
     array = None
@@ -297,13 +298,14 @@ def as_array(labels: ArrayLike) -> NDArray[np.generic]:
 
 
 def not_plain() -> InvalidInput:
-    """That labels are no column of plain values."""
+    """Make the error about labels that are no column of plain values."""
     return InvalidInput(
         "Expected a column of labels of one type, one a row, got what is no array: lists within it, or bytes beside text. Convert them."
     )
 
 
 def _by_search(array: NDArray[np.generic], classes: Sequence[object]) -> NDArray[np.int32]:
+    # NumPy compares 1 with "1" as text, or not at all: only types that compare as they are read are searched.
     known = np.asarray(classes)
     if not (known.dtype.kind == array.dtype.kind or {known.dtype.kind, array.dtype.kind} <= set("biuf")):
         return _by_table(array.astype(object), classes)
@@ -357,7 +359,7 @@ class RowIds:
     def of(
         cls, ids: ArrayLike | None, unit: ArrayLike | None = None, id_name: Name | None = None, unit_name: Name | None = None
     ) -> "RowIds":
-        """What the caller gave. A name that is not given is the column's own; without one it is "id", and "unit"."""
+        """Take ids and units as the caller gave them. A name that is not given is the column's own; without one it is "id", and "unit"."""
         for what, values, name in ((PLAIN, ids, id_name), ("unit", unit, unit_name)):
             if values is None and name is not None:
                 raise InvalidInput(f"Expected {what}_name only with {what}s, got {what}_name={name!r} alone. Pass {what}s too, or drop it.")
@@ -368,6 +370,7 @@ class RowIds:
     def beside(self, labels: Any) -> "RowIds":
         """Refuse the labels themselves, or the column that they were taken from, as ids or units: whatever `column=` calls them."""
         own = _own_name(labels)
+        # By identity and by name: the labels under another name in the same table would put raw labels into public digests.
         same = any(values is not None and values is labels for values in (self.ids, self.unit))
         if same or (isinstance(own, str) and own and own in self.columns):
             raise InvalidInput("Expected ids and units of public columns, got the labels themselves among them. Leave them out.")
@@ -380,7 +383,7 @@ class RowIds:
 
 
 def unit_of(name: str) -> str:
-    """The name of a unit's column, if it may be one."""
+    """Check the name of a unit's column."""
     if name == ROW:
         raise InvalidInput(
             "Expected a unit by another name than 'row', which stands for rows that are protected one by one. Give the column another name."
@@ -389,12 +392,12 @@ def unit_of(name: str) -> str:
 
 
 def joined(names: Iterable[str]) -> str:
-    """Names of columns as one text; no two lists read alike."""
+    """Join names of columns to one text; no two lists read alike."""
     return ",".join(name.replace("\\", "\\\\").replace(",", "\\,") for name in names)
 
 
 def _names(what: str, columns: Any, given: Name | None) -> list[str]:
-    """The name of each column."""
+    """Name each column: as the caller says, as it says itself, or by its number."""
     own = _own_names(columns)
     if given is not None:
         named = [given] if isinstance(given, str) else list(given)
@@ -410,7 +413,7 @@ def _names(what: str, columns: Any, given: Name | None) -> list[str]:
 
 
 def _own_names(columns: Any) -> list[object]:
-    """What each column is called by itself, None for nothing."""
+    """Ask each column for its own name, None where it has none."""
     if hasattr(columns, "columns"):  # a table of pandas, polars or Arrow
         return list(columns.column_names if hasattr(columns, "column_names") else columns.columns)
     if getattr(columns, "ndim", 1) == 2:
@@ -424,5 +427,5 @@ def _own_names(columns: Any) -> list[object]:
 
 
 def _own_name(column: Any) -> object:
-    """Of a column of a data frame, or of an Arrow array that was taken from a table."""
+    """Ask a column of a data frame, or an Arrow array that was taken from a table, for its name."""
     return getattr(column, "name", getattr(column, "_name", None))

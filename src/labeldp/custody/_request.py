@@ -50,7 +50,7 @@ _told: set[str] = set()  # runs that this process has spoken of
 
 @dataclass(frozen=True)
 class PrivateColumn:
-    """A column of private labels, by the public facts that enter every key of its runs.
+    """The public facts of a column of private labels that enter every key of its runs.
 
     Attributes
     ----------
@@ -71,14 +71,15 @@ class PrivateColumn:
 
     @cached_property
     def public(self) -> dict[str, object]:
-        """The facts of every key: the names, whom the labels are about, and the digest of the declared classes in their order."""
+        """List the facts of every key: the names, whom the labels are about, and the digest of the declared classes in their order."""
         facts = {name: getattr(self, name) for name in ("dataset", "column", "unit", "max_rows_per_unit")}
         return facts | {"classes": digest({"classes": list(map(repr, self.values))})}
 
 
 class RunSecret:
-    """A run's secret in the process that uses it, which gives all keys of the run: neither shown nor pickled."""
+    """The secret of a run, from which all keys of the run are derived: neither shown nor pickled."""
 
+    # No __dict__, and a mangled name: vars(), pickle and a debugger's list of attributes do not come across the bytes.
     __slots__ = ("__secret", "column", "run_id")
 
     def __init__(self, run_id: str, secret: bytes, column: PrivateColumn) -> None:
@@ -93,21 +94,22 @@ class RunSecret:
         raise TypeError("A run's secret is never pickled or copied. Fetch it where it is needed.")
 
     def key(self, purpose: str, **facts: object) -> Key:
-        """The key of one use."""
+        """Derive the key of one use."""
+        # All public facts enter each key: where any of them differs, even by a name, no word of one draw occurs in the other.
         return derive_key(self.__secret, purpose=purpose, facts={**self.column.public, "run_id": self.run_id, **facts})
 
     def answer_key(self, purpose: str, identity: str, **facts: object) -> Key:
-        """The key of one use in the answer to a query about groups, by the request's identity."""
+        """Derive the key of one use in the answer to a query about groups, by the request's identity."""
         return derive_key(self.__secret, purpose=purpose, facts={"run_id": self.run_id, "plan": identity} | facts)
 
     def is_of(self, secret: "RunSecret") -> bool:
-        """Whether it is the same run's, with the same bytes."""
+        """Tell whether both are of the same run, with the same bytes."""
         return self.run_id == secret.run_id and self.__secret == secret.__secret
 
 
 @dataclass(frozen=True)
 class Account:
-    """Where labels are charged, and how they are drawn.
+    """The budget that a call is charged to, and how its labels are drawn.
 
     Attributes
     ----------
@@ -145,11 +147,11 @@ class Account:
             )
 
     def private_column(self, classes: Sequence[object], rows: RowIds) -> PrivateColumn:
-        """The column whose labels these rows have, by its declared classes."""
+        """Name the column whose labels these rows have, with its declared classes."""
         return PrivateColumn(self.dataset, self.column, rows.unit_name, self.max_rows_per_unit, tuple(classes))
 
     def check(self) -> None:
-        """Refuse a charge that nobody could find again; say aloud that noise is seeded, or, once, that nothing is recorded."""
+        """Refuse a charge that nobody could find again; warn of seeded noise, or, once, that nothing is recorded."""
         if self.ledger is not None and not self.dataset:
             raise InvalidInput("Expected dataset= with a ledger: the public name under which this data set's budget is kept.")
         if self.noise is not None:
@@ -169,7 +171,7 @@ _warned: set[str] = set()
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a column's labels: the one list of the public facts that make two requests the same request.
+    """A request about a column's labels: the one list of the public facts that make two requests the same request.
 
     Attributes
     ----------
@@ -202,24 +204,25 @@ class Request:
 
     @cached_property
     def identity(self) -> str:
-        """Digest of all of it: requests with equal identity are repeats of each other."""
+        """Digest the whole request: requests with equal identity are repeats of each other."""
+        # Public facts alone, no label and no key: everybody may compute it, and what the ledger stores tells nothing.
         facts = {**self.column.public, "epsilon": self.epsilon, "delta": self.delta, "laws": self.asked}
         facts |= {"prior": self.prior, "rows": self.rows, "units": self.units}
         return digest(facts | ({} if self.id_name in ("", PLAIN) else {"id_name": self.id_name}))
 
     @property
     def question(self) -> str:
-        """Digest of all but the rows: of a run whose rows have no ids, and whose labels in their order may name them as well."""
+        """Digest all but the rows, for runs whose rows have no ids: their labels in their order may name them as well."""
         return replace(self, rows="").identity
 
     @property
     def event(self) -> dict[str, object]:
-        """What is done, as the ledger keeps it."""
+        """Describe what is done, as the ledger keeps it."""
         kind = AggregateDraw if self.of_groups else LabelDraw
         return kind(self.asked, self.epsilon, self.delta, self.column.unit, self.column.max_rows_per_unit).to_dict()
 
     def spending(self, run_id: str) -> Spending:
-        """What a run of it spends; an answer about groups cannot be drawn again, so its run is never picked up."""
+        """State what a run of it spends; an answer about groups cannot be drawn again, so its run is never picked up."""
         column = self.column
         return Spending(
             column.dataset,
@@ -243,7 +246,7 @@ PinOf = Callable[[RunSecret], str]
 
 @dataclass(frozen=True, eq=False)
 class Charge:
-    """A run that may draw, or one that has settled. Not shown or stored: it holds the secret.
+    """A charged run that may draw, or one that has settled. Not shown or stored: it holds the secret.
 
     Attributes
     ----------
@@ -274,7 +277,7 @@ class Charge:
 
     @property
     def run_id(self) -> str:
-        """The run's id."""
+        """Return the run's id."""
         return self.receipt.run_id
 
     def settle(self, artefact: str | None = None) -> None:
@@ -285,6 +288,7 @@ class Charge:
         artefact : str, optional
             Digest of what was published; None: of what the run's folder keeps.
         """
+        # The ledger first: dying in between leaves a secret whose run is known to be over, and the next look at it deletes that.
         if self.ledger is None or self.store is None or self.settled is not None:
             return
         self.ledger.settle(self.run_id, self.store.digest() if artefact is None else artefact)
@@ -336,6 +340,7 @@ def begin(
     secret = RunSecret(halves.run_id, halves.secret, request.column)
 
     def prepare(store: RunStore) -> None:
+        # The secret and the pin must be on disk before the charge: a charge whose noise nobody can draw again would be lost epsilon.
         store.keep_secret(halves)
         if by_labels:
             store.write(_QUESTION, request.question.encode(), last=False)
@@ -344,6 +349,7 @@ def begin(
     try:
         return _charge(request, ledger, secret, prepare, coverage, overlap=account.overlap, known=_known(request, account, runs))
     except SameRequest:
+        # The caller has pinned its rows under this secret; another run's pin needs another pass over them.
         if fresh is not None:
             raise
     return begin(request, account, pin_of=pin_of, coverage=coverage, by_labels=by_labels)
@@ -382,14 +388,17 @@ def begin_once(
     runs = _runs_of(request, account, ledger)
     for run in reversed([] if account.redraw else runs):
         store = RunStore(ledger.run_dir(run.run_id))
+        # An abandoned run is spent, and gave no answer to repeat.
         if run.identity != request.identity or run.state == "abandoned":
             continue
         if run.state == "settled" or store.has_results():
             return _again(run, ledger)
+        # A lock of the operating system ends with its process, so a held folder means that the answer may still come.
         if store.is_held():
             return _awaited(SameRequest(run.run_id), ledger)
     if before_charge is not None:
         before_charge()
+    # Never written down: noise on counts could be taken off by whoever reads it, and a crash just costs a new charge.
     secret, locks = RunSecret(new_run_id(), new_secret(), request.column), list[object]()
 
     def hold(store: RunStore) -> None:
@@ -404,12 +413,12 @@ def begin_once(
 
 
 def fresh_secret(ledger: Ledger) -> SecretHalves:
-    """The secret of a run that is still to be charged, under a new run id."""
+    """Draw the secret of a run that is still to be charged, under a new run id."""
     return run_secret_halves(new_secret(), ledger.key_source, new_run_id())
 
 
 def kept_secret(ledger: Ledger, run_id: str) -> SecretHalves | None:
-    """The secret of a charged run; None if the half in its folder is gone.
+    """Load the secret of a charged run; None if the half in its folder is gone.
 
     Raises
     ------
@@ -446,7 +455,7 @@ def _gone(run_id: str) -> str:
 
 
 def warn_of_repeat(receipt: Receipt, of_these: str = "the labels given now were not read") -> None:
-    """Say that the answer of a run comes back, and what became of the labels given: aloud once a run and process, in the log each time."""
+    """Warn that a stored answer comes back, and what became of the labels given: aloud once a run and process, in the log each time."""
     said = (
         f"Run {receipt.run_id} of {receipt.charged_at[:10]} has answered this request for dataset {receipt.dataset!r}, column "
         f"{receipt.column!r}: its answer came back at no cost, and {of_these}. If they are of another target, "
@@ -466,7 +475,7 @@ def warn_of_repeat(receipt: Receipt, of_these: str = "the labels given now were 
 
 
 def _warn_of_epsilon(request: Request, account: Account) -> None:
-    """Say so where the budget protects next to nothing."""
+    """Warn of a budget that protects next to nothing."""
     if account.noise is None and request.epsilon > LARGE_EPSILON:
         warn(
             LargeEpsilonWarning(
@@ -477,14 +486,15 @@ def _warn_of_epsilon(request: Request, account: Account) -> None:
 
 
 class _Earlier:
-    """The search for an earlier run of a request: to pick up, or to repeat."""
+    """The search for an earlier run of a request: one to pick up, or one to repeat."""
 
     def __init__(self, request: Request, account: Account, ledger: Ledger, pin_of: PinOf, by_labels: bool) -> None:
         self._request, self._account, self._ledger, self._pin_of, self._by_labels = request, account, ledger, pin_of, by_labels
 
     def among(self, runs: Sequence[RunRecord]) -> Charge | None:
-        """The crashed run to pick up, or the settled one that the request repeats; None for a new charge."""
+        """Find the crashed run to pick up, or the settled one that the request repeats; None for a new charge."""
         request, ledger, redraw = self._request, self._ledger, self._account.redraw
+        # The newest of both kinds: a crashed run on top of a settled one is a draw, by redraw=True, that is paid for and was never given.
         open_to_repeats = [run for run in runs if run.state == "settled" or (run.state == "charged" and run.repeatable)]
         found = next((run for run in reversed(open_to_repeats) if run.identity == request.identity), None)
         resumed = self._resume(found) if found is not None and found.state == "charged" else None
@@ -492,8 +502,10 @@ class _Earlier:
             return resumed
         closed = [run for run in runs if run.state != "charged"]
         for run in closed:
+            # Whoever looks next finishes the deletion that a killed process has left.
             RunStore(ledger.run_dir(run.run_id)).forget_secret()  # where a process died right after settling, or the run was given up
         settled = [run for run in closed if run.state == "settled" and run.event.get("event") != AggregateDraw.kind]  # those release no row
+        # Without names of rows a repeat looks like other rows. Guessing wrong would draw the same labels twice under one charge.
         if not request.rows and settled and not redraw:
             raise LedgerError(
                 f"Expected to know whether these rows are new: {request.column.dataset!r}, column {request.column.column!r} was released "
@@ -506,16 +518,17 @@ class _Earlier:
         return self._with_other_columns(runs) if self._by_labels and not redraw else None
 
     def _resume(self, found: RunRecord) -> Charge | None:
-        """The crashed run, if its secret is still there and the labelled input is the one it was charged for."""
+        """Pick a crashed run up, if its secret is still there and the labelled input is the one it was charged for."""
         store = RunStore(self._ledger.run_dir(found.run_id))
         kept, pin = kept_secret(self._ledger, found.run_id), store.read("pin")
         if kept is None or pin is None:
             return None
         secret = RunSecret(found.run_id, kept.secret, self._request.column)
+        # Other labels under the same words would show where they differ: two outputs of one row from one word.
         return Charge(found.receipt, self._ledger, secret, store) if self._pin_of(secret).encode() == pin else None
 
     def _with_other_columns(self, runs: Sequence[RunRecord]) -> Charge | None:
-        """A run that failed and was asked the same of the same labels in the same order, but with other public columns.
+        """Find a run that failed and was asked the same of the same labels in the same order, but with other public columns.
 
         Its labels are drawn, or will be, by their places: with whatever columns they are read, it is the same draw. The pin compares them.
         """
@@ -531,18 +544,19 @@ class _Earlier:
         return None
 
     def _names(self, run: RunRecord) -> list[str]:
-        """Identities, besides its own, of requests that have picked a run up."""
+        """List the identities, besides its own, of requests that have picked a run up."""
         return (RunStore(self._ledger.run_dir(run.run_id)).read(_NAMES) or b"").decode().split()
 
 
 def _again(run: RunRecord, ledger: Ledger) -> Charge:
-    """A run whose answer is given once more."""
+    """Turn the record of a run into a charge whose answer is given once more."""
     return Charge(replace(run.receipt, repeated=True), ledger, None, RunStore(ledger.run_dir(run.run_id)), run)
 
 
 def _awaited(other: SameRequest, ledger: Ledger) -> Charge:
-    """The answer of another process that makes the same request now; the error where it does not come."""
+    """Wait for the answer of another process that makes the same request now; raise where it does not come."""
     store, end = RunStore(ledger.run_dir(other.run_id)), time.monotonic() + _WAIT_SECONDS
+    # Its answer, or its death, is looked for; only a process that still holds the lock is waited for.
     while time.monotonic() < end:
         alive, run = store.is_held(), ledger.run(other.run_id)
         if run is None or run.state == "abandoned" or not (alive or run.state == "settled" or store.has_results()):
@@ -573,7 +587,7 @@ def _unrecorded(request: Request, account: Account) -> Charge:
 
 
 def _runs_of(request: Request, account: Account, ledger: Ledger) -> list[RunRecord]:
-    """All runs of the column, read once; seeded noise is refused first."""
+    """Read all runs of the column, once; refuse seeded noise first."""
     if account.noise is not None:
         raise InvalidInput(
             "Expected noise=None with a ledger: seeded noise protects nothing, so there is nothing to record. Drop one of the two."
@@ -582,7 +596,7 @@ def _runs_of(request: Request, account: Account, ledger: Ledger) -> list[RunReco
 
 
 def _known(request: Request, account: Account, runs: Sequence[RunRecord]) -> frozenset[str] | None:
-    """Ids of the runs of this request; None where a further one is wanted whatever there is."""
+    """List the ids of this request's runs; None where a further one is wanted whatever there is."""
     return None if account.redraw else frozenset(run.run_id for run in runs if run.identity == request.identity)
 
 
@@ -597,7 +611,8 @@ def _charge(
     known: frozenset[str] | None,
     total: float | None = None,
 ) -> Charge:
-    """The charge of a run whose folder is prepared before it; where either fails, neither is left."""
+    """Prepare the folder of a run and charge it; where either fails, neither is left."""
+    # Folder first, charge second: a folder without a charge is rubbish, a charge without its folder would be epsilon for nothing.
     store = RunStore(ledger.run_dir(secret.run_id))
     try:
         prepare(store)

@@ -114,6 +114,7 @@ def privatize(
     """
     if not isinstance(law, Law):
         raise InvalidInput(f"Expected a law, such as labeldp.RandomizedResponse(n_classes=2, epsilon=1.0), got {_validate.shown(law)}.")
+    # Ids, units and classes are public and go into digests as they are, so labels among them are refused before anything else.
     given = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
     declared, inferred = classes_for(labels, classes, law.n_classes)
     codes = encode(labels, declared)
@@ -136,6 +137,7 @@ def privatize(
         units=rows.units_digest,
         id_name=given.id_name,
     )
+    # Everything that can be wrong was refused above: from here on epsilon may be spent.
     account.check()
     with charged_run(request, account, codes, rows) as run:
         return run.draw_with_side(np.arange(len(codes)), law, used, side, name)
@@ -152,7 +154,7 @@ def open_run(
     prior_digest: str = "",
     public_digest: str = "",
 ) -> "Run":
-    """Charge one run over all rows of a table, or pick up the run that this request repeats.
+    """Charge one run over all rows in memory, or pick up the run that this request repeats.
 
     Parameters
     ----------
@@ -198,7 +200,7 @@ _DRAW = "/draw"
 
 
 class Run:
-    """One charge and the draws that it covers, of disjoint rows; made by `open_run`.
+    """A charged run over labels in memory: its draws are of disjoint rows. Made by `open_run`.
 
     A context manager: leaving it settles the run, an exception leaves it charged, to be picked up by the same request.
 
@@ -233,7 +235,7 @@ class Run:
             self.settle()
 
     def partition(self, fractions: Sequence[float]) -> NDArray[np.int16]:
-        """Number of the part that each row is in: (n,) int16, by secret key, independent of labels and of every seed."""
+        """Divide the rows among parts by a secret key, independent of labels and of every seed: (n,) int16, each row's part."""
         stored = self._load_by_id("partition")
         if stored is not None:
             return stored.astype(np.int16)
@@ -270,7 +272,7 @@ class Run:
         return self._draw(rows, law, row_law, side, stage)
 
     def draw_with_side(self, rows: NDArray[np.integer], law: Law, row_law: Law, side: Mapping[str, Array], stage: str) -> NoisyLabels:
-        """Like `privatize`, of what was checked before the charge: the law of one row has prepared the side."""
+        """Draw like `privatize`, by a law that was checked, and whose side was prepared, before the charge."""
         stored = self._stored(stage, rows)
         return self._draw(rows, law, row_law, side, stage) if stored is None else stored
 
@@ -282,8 +284,10 @@ class Run:
         rows = np.asarray(rows, np.int64)
         mask = np.zeros(self.n_rows, bool)
         mask[rows] = True
+        # A row drawn twice under one charge would have spent twice what the receipt says.
         if (again := int(self._drawn[rows].sum())) or np.count_nonzero(mask) != len(rows):
             raise InvalidInput(f"Expected rows that this run has not drawn yet, got {again} drawn ones in stage {stage!r}.")
+        # Claimed on disk before the first word: after a crash no other stage can take these rows, nor this one another prior.
         side, prior = self._claimed(rows, mask, law, side, stage)
         self._drawn[rows] = True
         inside = np.flatnonzero(self.kept[rows])
@@ -301,7 +305,7 @@ class Run:
     def _claimed(
         self, rows: NDArray[np.integer], mask: NDArray[np.bool_], law: Law, side: Mapping[str, Array], stage: str
     ) -> tuple[Mapping[str, Array], str]:
-        """The side to draw with, and its digest, when it is on disk and in the ledger which rows this stage draws, and how.
+        """Put on disk and into the ledger which rows this stage draws, and how; return the side to draw with, and its digest.
 
         Then no other stage, of any handle or process, draws them again, and a run's folder that is set back is seen.
         """
@@ -311,6 +315,7 @@ class Run:
         order = self._rows.by_id(rows) if law.uses_prior else np.empty(0, np.intp)  # ids are sorted where a side needs it
         chosen = mask if mask.all() else self._rows.in_id_order(mask).astype(bool)
         mine = {name: np.ascontiguousarray(values[order]) for name, values in side.items()}
+        # Alone: between looking at what other stages have claimed and writing this claim, nobody else may claim.
         with store.alone():
             kept = store.load_side(stage)
             kept = mine if kept is None else kept
@@ -318,6 +323,7 @@ class Run:
                 raise LedgerError(f"Expected the rows that stage {stage!r} of run {self.receipt.run_id} began with, got other ones.")
             prior = array_digest(kept) if kept else ""
             self._claim(store, chosen, {"law": law.to_dict(), "prior": prior}, stage)
+            # After the claim, whose digest names it: whoever finds the side finds also what it belongs to.
             if kept:
                 store.keep_side(stage, kept)
         back = np.empty_like(order)
@@ -332,6 +338,7 @@ class Run:
         for other in sorted(begun.union(store.claims()) - {stage}):
             theirs = store.load_array(f"{other}.{ROWS}")
             known = announced.get(f"{other}{_DRAW}")
+            # The ledger cannot be set back without notice, the folder can: where they differ, the folder may have lost draws.
             if theirs is None or (known is not None and int(theirs.sum()) != known.rows):
                 raise _set_back(run_id, other)
             again = int(np.count_nonzero(chosen[theirs.astype(bool)]))
@@ -342,17 +349,18 @@ class Run:
         if before is not None and before.sha256 != part.sha256:
             raise _set_back(run_id, stage)
         store.save_array(f"{stage}.{ROWS}", chosen)
+        # A draw of all rows without a prior needs no announcement: drawn again it is the same.
         if ledger is not None and before is None and (how["prior"] or n_chosen < self.n_rows):
             ledger.intend(run_id, [*announced.values(), part])
 
     @cached_property
     def _intact(self) -> bool:
-        """True if a settled run's stored outputs are those that it settled with."""
+        """Tell whether a settled run's stored outputs are those that it settled with."""
         store, settled = self._store, self._charge.settled
         return store is not None and settled is not None and store.digest() == settled.artefact
 
     def _drawn_before(self) -> NDArray[np.bool_]:
-        """(n,) bool: rows whose outputs an earlier attempt at this run has kept; no other stage may draw them again."""
+        """Mark the rows whose outputs an earlier attempt at this run has kept: no other stage may draw them again."""
         drawn = np.zeros(self.n_rows, bool)
         store = self._store
         for stage in store.stages() if store is not None and self._charge.secret is not None else ():
@@ -365,7 +373,7 @@ class Run:
             self._store.save_array(name, self._rows.in_id_order(array))
 
     def _load_by_id(self, name: str) -> NDArray[np.generic] | None:
-        """A kept array with a value for each row of the table, in the table's present order."""
+        """Load an array with a value for each row, in the table's present order."""
         stored = self._store.load_array(name) if self._store else None
         return None if stored is None else self._rows.in_table_order(stored)
 
@@ -387,7 +395,8 @@ class Run:
         return _reorder(noisy, self._rows.ids[rows])
 
     def _within_cap(self) -> NDArray[np.bool_]:
-        """(n,) bool: rows within their unit's cap, as they were chosen first."""
+        """Mark the rows within their unit's cap, as they were chosen first: (n,) bool."""
+        # The choice needs the secret, which is gone once the run has settled: a repeat reads who was kept.
         stored = self._load_by_id("kept")
         if stored is not None or self._charge.secret is None:
             return np.ones(self.n_rows, bool) if stored is None else stored.astype(bool)
@@ -406,7 +415,7 @@ class Run:
         return self._charge.secret
 
     def _row_law(self, law: Law) -> Law:
-        """The law of one row, if this run may draw by it."""
+        """Check that this run may draw by a law, and return the law of one row."""
         if law.n_classes != len(self._rows.column.values):
             raise InvalidInput(f"Expected a law over {len(self._rows.column.values)} classes, got {law}.")
         if not law.epsilon <= self.receipt.epsilon:
@@ -449,7 +458,7 @@ def _set_back(run_id: str, stage: str) -> LedgerError:
 
 
 def check_stage(stage: str) -> str:
-    """The name of a stage, which names files of the run too."""
+    """Check the name of a stage, which names files of the run too."""
     if not (isinstance(stage, str) and 0 < len(stage) <= 64 and stage.isprintable() and stage[0] != "." and not set(stage) & set("/\\:")):
         raise InvalidInput(f"Expected a stage named by 1 to 64 characters, without slashes or a leading dot; got {stage!r}.")
     return stage
@@ -462,7 +471,7 @@ def check_prior_use(law: Law, prior: Prior) -> None:
 
 
 def _reorder(noisy: NoisyLabels, ids: Array) -> NoisyLabels:
-    """Stored noisy labels in the order of these ids."""
+    """Bring stored noisy labels into the order of these ids."""
     if np.array_equal(noisy.ids, ids):
         return noisy
     found = places_of(ids, noisy.ids)
@@ -504,6 +513,7 @@ class TableRows:
         _check(given, n_rows, column)
         names = np.arange(n_rows) if given.ids is None else np.asarray(given.ids)
         self.ids = names[:, 0] if names.ndim == 2 and names.shape[1] == 1 else names
+        # NumPy drops trailing NULs of text, and turns 1 and "1" of one list into the same text: two ids must not become one.
         if self.explicit and self.ids.dtype.kind in "USO" and len(np.unique(self.ids.astype(np.str_), axis=0)) < n_rows:
             raise InvalidInput("Expected ids that stay different as text of one type, without trailing NULs; rename some.")
         self._known_blocks: tuple[str, Blocks] | None = None
@@ -512,23 +522,24 @@ class TableRows:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the set of explicit ids, in whatever order; "" without ids."""
+        """Digest the set of explicit ids, in whatever order; "" without ids."""
         return "" if self.given.ids is None else set_digest(self.given.ids)
 
     @property
     def units_digest(self) -> str:
-        """Digest of which row is about whom; "" where each row is its own unit."""
+        """Digest which row is about whom; "" where each row is its own unit."""
         if self.given.unit is None:
             return ""
         return set_digest(np.arange(self.n_rows) if self.given.ids is None else self.given.ids, self.given.unit)
 
     def coverage(self, ledger: Ledger | None) -> RowSet | None:
-        """Which rows and units a charge is about, where ids name them; an id that comes twice is refused."""
+        """Collect which rows and units a charge is about, where ids name them; refuse an id that comes twice."""
         given = self.given
         if ledger is None or (given.ids is None and given.unit is None):
             return None
         found = ledger.row_set_builder(given.id_name, given.unit_name)
         found.add(given.ids, given.unit)
+        # None: a set of hashes cannot tell, as two ids have one hash. Then the ids themselves are compared.
         if found.repeated is not False:
             self.check_distinct()
         return found.finish()
@@ -536,10 +547,11 @@ class TableRows:
     # What a run's keys make of them -------------------------------------------------------------------------------------------------
 
     def blocks(self, secret: RunSecret) -> Blocks:
-        """Each row's name as a block, under a run's secret; an id that comes twice is refused."""
+        """Name each row by a block, under a run's secret; refuse an id that comes twice."""
         if not self.explicit:
             return row_blocks(self.n_rows)
-        if self._known_blocks is None or self._known_blocks[0] != secret.run_id:  # hashing text takes longer than all else
+        # One run's blocks are kept: hashing text takes longer than everything else, and pin, cap, parts and draw all need them.
+        if self._known_blocks is None or self._known_blocks[0] != secret.run_id:
             blocks = id_blocks(self.given.ids, secret.key("ids"))  # of an array, 1 and "1" could become one id
             repeat = blocks.first_repeat()
             if repeat is not None:
@@ -553,7 +565,7 @@ class TableRows:
             self.blocks(RunSecret("check", new_secret(), self.column))
 
     def words(self, law: Law, rows: NDArray[np.integer] | None = None) -> Callable[[slice], RowWords | None]:
-        """Public words of slices of these rows, None for all, for what the law asks each of them."""
+        """Make the public words that a law draws the questions of these rows with, None for all; see `question_words`."""
 
         def public_blocks(key: Key) -> Blocks:
             blocks = id_blocks(self.given.ids, key) if self.explicit else row_blocks(self.n_rows)
@@ -562,14 +574,14 @@ class TableRows:
         return question_words(law, self.column.dataset, self.column.column, public_blocks)
 
     def within_cap(self, secret: RunSecret) -> NDArray[np.bool_]:
-        """(n,) bool: the rows within their unit's cap, chosen by the run's secret; all where each row is its own unit."""
+        """Choose the rows within their unit's cap by the run's secret: (n,) bool; all where each row is its own unit."""
         if self._unit_codes is None:
             return np.ones(self.n_rows, bool)
         return keep_within_cap(self._unit_codes, one_word(secret.key("unit-cap"), self.blocks(secret)), self.column.max_rows_per_unit)
 
     @cached_property
     def over_the_cap(self) -> int:
-        """Rows over their unit's cap, which nothing is drawn for; warns of them."""
+        """Count the rows over their unit's cap, for which nothing is drawn, and warn of them."""
         if self._unit_codes is None:
             return 0
         cap = self.column.max_rows_per_unit
@@ -579,7 +591,7 @@ class TableRows:
 
     @cached_property
     def _unit_codes(self) -> NDArray[np.int64] | None:
-        """Number of each row's unit, in no order that matters: (n,); None where each row is its own unit."""
+        """Number the units, in no order that matters: (n,); None where each row is its own unit."""
         if self.given.unit is None:
             return None
         key = RunSecret("check", new_secret(), self.column).key("ids")  # any key tells units apart
@@ -588,22 +600,22 @@ class TableRows:
     # Their order -------------------------------------------------------------------------------------------------------------------
 
     def by_id(self, rows: NDArray[np.integer] | None = None) -> NDArray[np.intp]:
-        """Places among these rows, None for all, in the order of their ids: how a run keeps what it knows of each row."""
+        """Sort these rows, None for all, by their ids: the order in which a run keeps what it knows of each row."""
         if rows is None or (len(rows) == self.n_rows and np.array_equal(rows, np.arange(self.n_rows))):
             return self._order
         return np.arange(len(rows)) if not self.explicit else _order_of(self.ids[rows])
 
     @cached_property
     def _order(self) -> NDArray[np.intp]:
-        """Places of all rows in the order of their ids; sorted once."""
+        """Sort all rows by their ids, once."""
         return np.arange(self.n_rows) if not self.explicit else _order_of(self.ids)
 
     def in_id_order(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
-        """An array with a value for each row of the table, as it is kept."""
+        """Bring an array with a value for each row into the order in which it is kept."""
         return np.asarray(array[self.by_id()])
 
     def in_table_order(self, kept: NDArray[np.generic]) -> NDArray[np.generic]:
-        """What `in_id_order` gave, in the table's present order."""
+        """Bring an array that `in_id_order` gave back into the table's present order."""
         array = np.empty_like(kept)
         array[self.by_id()] = kept
         return array
@@ -615,14 +627,14 @@ def _order_of(names: Array) -> NDArray[np.intp]:
 
 
 def set_digest(*columns: ArrayLike) -> str:
-    """Digest of a set of rows by their public columns, whatever their order."""
+    """Digest a set of rows by their public columns, whatever their order."""
     named = SetDigest()
     named.update(*map(np.asarray, columns))
     return named.hexdigest()
 
 
 def keep_within_cap(unit: NDArray[np.generic], words: NDArray[np.uint64], cap: int) -> NDArray[np.bool_]:
-    """(n,) bool: the `cap` rows of each unit with the smallest words."""
+    """Mark the `cap` rows of each unit with the smallest words: (n,) bool."""
     _, codes = np.unique(unit, return_inverse=True)
     order = np.lexsort((words, codes))
     first = np.r_[0, np.flatnonzero(np.diff(codes[order])) + 1] if len(codes) else np.empty(0, np.int64)

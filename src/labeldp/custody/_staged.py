@@ -45,6 +45,7 @@ class Stage:
     def __post_init__(self) -> None:
         object.__setattr__(self, "laws", tuple(self.laws))
         object.__setattr__(self, "fractions", tuple(self.fractions))
+        # The fractions decide which rows a stage draws: a wrong sum would leave rows out, or draw some twice.
         partition_edges(self.fractions)  # checks them
         if len(self.laws) != len(self.fractions):
             raise InvalidInput(f"Expected one law for each of {len(self.fractions)} stages, got {len(self.laws)}.")
@@ -58,37 +59,37 @@ class Stage:
 
     @property
     def name(self) -> str:
-        """Enters the draw key, the outputs and the names of what is kept."""
+        """Name the draw: in its key, in the outputs and in the files that are kept."""
         return stage_name(self.number)
 
     @property
     def law(self) -> Law:
-        """Of this stage."""
+        """Return the law of this stage."""
         return self.laws[self.number - 1]
 
     @property
     def share(self) -> Share:
-        """Which rows are drawn."""
+        """Tell which rows are drawn."""
         return Share(tuple(self.fractions), self.number - 1)
 
     @property
     def last(self) -> bool:
-        """Whether the run ends with it."""
+        """Tell whether the run ends with this stage."""
         return self.number == len(self.laws)
 
     def facts(self) -> dict[str, object]:
-        """What is charged for: the same for all stages of a plan."""
+        """Describe what is charged for: the same for all stages of a plan."""
         laws = [{"law": law.to_dict(), "fraction": share} for law, share in zip(self.laws, self.fractions, strict=True)]
         return {"plan": self.plan, "stages": laws}
 
 
 def stage_name(number: int) -> str:
-    """Name of the draw of a stage, from 1."""
+    """Name the draw of a stage, from 1."""
     return f"stage-{number}"
 
 
 class StagedRun:
-    """Where the run of a plan stands.
+    """The run of a plan, and how far it has come.
 
     Parameters
     ----------
@@ -103,15 +104,15 @@ class StagedRun:
 
     @property
     def record(self) -> RunRecord | None:
-        """The plan's charge, the first one if two processes have begun the plan at once."""
+        """Find the plan's charge, the first one if two processes have begun the plan at once."""
         return next((run for run in self._ledger.runs(*self._names) if _plan_of(run) == self._plan), None)
 
     def done(self, number: int) -> str | None:
-        """Digest of what a stage published; None before it did."""
+        """Read the digest of what a stage published; None before it did."""
         return self._read(number, "done")
 
     def begun(self, number: int) -> bool:
-        """Whether a stage may have drawn."""
+        """Tell whether a stage may have drawn."""
         return self._read(number, "prior") is not None
 
     def settle(self) -> str:
@@ -125,6 +126,7 @@ class StagedRun:
                 f"Expected at least one released stage, got none. To give the whole charge up: labeldp ledger abandon {record.run_id}."
             )
         whole = f"sha256:{digest({'format': 'stages/1', 'stages': artefacts})}"
+        # The ledger before the secret, as for every run: a death in between leaves a secret that the next look deletes.
         self._ledger.settle(record.run_id, whole)
         self._store(record).forget_secret()
         return whole
@@ -153,12 +155,12 @@ class StageTurn(StagedRun):
 
     @property
     def is_done(self) -> bool:
-        """Whether this stage was published before."""
+        """Tell whether this stage was published before."""
         return self.done(self._stage.number) is not None
 
     @property
     def runs(self) -> list[RunRecord]:
-        """The charge that this stage belongs to, if there is one."""
+        """List the charge that this stage belongs to, if there is one."""
         return [] if self.record is None else [self.record]
 
     def check(self, law: Law, *, redraw: bool) -> None:
@@ -200,7 +202,7 @@ class StageTurn(StagedRun):
             )
 
     def begin(self, run_id: str, prior: str, side: str) -> RunRecord | None:
-        """After the charge: the run with this stage's own artefact if the stage was published before, else None, and it may draw.
+        """Begin the stage after the charge. None: it may draw. Else it was published before: the run's record with its artefact.
 
         Parameters
         ----------
@@ -213,16 +215,19 @@ class StageTurn(StagedRun):
             stand; others are refused, since they would draw the same rows twice.
         """
         record = self._charged()
+        # Both were charged; the first goes on, and the other has drawn nothing. Its epsilon stays spent, which errs on the safe side.
         if record.run_id != run_id:
             self._ledger.abandon(run_id, "another process has begun this plan at the same time")
             RunStore(self._ledger.run_dir(run_id)).forget_secret()
             raise LedgerError(f"Expected one process to begin a plan, but another one has charged run {record.run_id}. Run this again.")
         stage = self._stage
+        # The ledger outlives a folder restored from a backup, and says that this stage may have drawn with a prior now unknown.
         if not self.begun(stage.number) and any(part.name.startswith(f"{stage.name}/") for part in self._ledger.parts(run_id)):
             raise LedgerError(
                 f"Expected what stage {stage.number} began with in the folder of run {run_id}, since the ledger has its files, but it is "
                 "gone: the folder was set back. Restore it, or make a new plan, which is charged."
             )
+        # Written once and for good, before anything is drawn: a second prior would draw the same rows again.
         self._keep(record, "prior", prior)
         artefact = self.done(stage.number)
         if artefact is None:
@@ -263,6 +268,6 @@ class StageTurn(StagedRun):
 
 
 def _plan_of(run: RunRecord) -> object:
-    """Id of the plan that a run was charged for; None where there is none."""
+    """Read the id of the plan that a run was charged for; None where there is none."""
     law = run.event.get("law")
     return law.get("plan") if isinstance(law, Mapping) else None

@@ -78,6 +78,7 @@ class TablePin:
         if not dataset or ledger is None:
             raise InvalidInput("Expected a ledger and a dataset name: the public name under which this data set's budget is kept.")
         row_law = law_per_row(law, cap)
+        # A stage that is refused only when its turn comes would leave a charge half used.
         for each in (law,) if stage is None else stage.laws:  # the first stage is charged for all
             check_contract(law_per_row(each, cap))
         share = None if stage is None else stage.share
@@ -89,6 +90,7 @@ class TablePin:
             self._turn.check(law, redraw=account.redraw)
         self._more = dict(facts or {})
         self._id_name, self._prior = id_name, prior
+        # Candidates before the first row: which run the input belongs to is known only after it, and it is read just twice.
         crashed, self._fresh = self._crashed(), fresh_secret(ledger)
         self._halves = {each.run_id: each for each in (self._fresh, *crashed)}
         self.candidates = tuple(RunSecret(each.run_id, each.secret, self.facts) for each in self._halves.values())
@@ -103,16 +105,16 @@ class TablePin:
 
     @property
     def sums(self) -> PassSums:
-        """What the pass has added up."""
+        """Return what the pass has added up so far."""
         return self._first.sums
 
     @property
     def stage_name(self) -> str:
-        """Name of the draw."""
+        """Name the draw."""
         return RELEASE if self._stage is None else self._stage.name
 
     def for_workers(self) -> SecretParts:
-        """What workers need to have the secrets of this pass (`labeldp.custody._draw.run_secrets_of`); send it to them privately."""
+        """List what workers need to put this pass's secrets together (`labeldp.custody._draw.run_secrets_of`); send it privately."""
         return [(run_id, *halves.for_worker()) for run_id, halves in self._halves.items()]
 
     # Rows ----------------------------------------------------------------------------------------------------------------------------
@@ -126,6 +128,7 @@ class TablePin:
             self._row_set.add(ids, units)
         if units is not None:
             words = {each.run_id: one_word(each.key("unit-cap"), blocks) for each, blocks in zip(self.candidates, found, strict=True)}
+            # Any key tells units apart; 8 of a block's 16 bytes are kept, for memory.
             self._units.add(id_blocks(units, self.candidates[0].key("ids")), words)
 
     def absorb(self, sums: PassSums, rows: RowSetBuilder | None = None) -> None:
@@ -138,7 +141,7 @@ class TablePin:
                 self._row_set.merge(rows)
 
     def row_set_builder(self, *, integers: bool = False) -> RowSetBuilder:
-        """An empty builder of the rows' ids, and of the units where these are named."""
+        """Make an empty builder of the rows' ids, and of the units where these are named."""
         return self._ledger.row_set_builder(self._id_name, self.facts.unit, integers=integers)
 
     def require_distinct(self, look: Callable[[], bool]) -> None:
@@ -155,7 +158,7 @@ class TablePin:
 
     @property
     def prior_digest(self) -> str:
-        """Digest of the side of all rows, "" where the law uses no prior."""
+        """Digest the side of all rows; "" where the law uses no prior."""
         return self.sums.side.hexdigest() if self._total.uses_prior else ""
 
     def take_side(self, side: SetDigest, told: NDArray[np.uint8] | None = None) -> None:
@@ -163,7 +166,7 @@ class TablePin:
         self.sums.side, self.sums.told = side, self.sums.told if told is None else told
 
     def planned(self, public_digest: str = "") -> RunSecret | None:
-        """The secret that `charge` is about to draw with, of a run to pick up or a new one; None where this very release was made before.
+        """Find the secret that `charge` will draw with, of a run to pick up or a new one; None where this very release was made before.
 
         For priors that are asked before the charge, and not again where a run is picked up.
         """
@@ -187,7 +190,7 @@ class TablePin:
             raise lost_answers(secret.run_id)
 
     def _is_set_back(self, run_id: str) -> bool:
-        """The ledger knows files of a draw that the run's folder does not."""
+        """Tell whether the ledger knows files of a draw that the run's folder does not."""
         return bool(self._ledger.parts(run_id)) and RunStore(self._ledger.run_dir(run_id)).read(f"{RELEASE}.side") is None
 
     def check_side(self, run_id: str, side: str) -> None:
@@ -200,7 +203,7 @@ class TablePin:
     # The charge ----------------------------------------------------------------------------------------------------------------------
 
     def lookup(self, public_digest: str = "") -> RunRecord | None:
-        """The charged or settled run that this input would repeat, after all rows; charges nothing.
+        """Find the charged or settled run that this input would repeat, after all rows; charge nothing.
 
         `public_digest` names the public columns where there are no ids.
         """
@@ -212,12 +215,14 @@ class TablePin:
         return self._ledger.find(self.facts.dataset, self.facts.column, request.identity)
 
     def charge(self, public_digest: str = "") -> "TableDraw | RunRecord":
-        """Charge the run, or pick up the crashed one that this input belongs to: it may draw. Else the settled run that it repeats."""
+        """Charge the run, or pick up the crashed one of this input: it may draw. Else return the settled run that the input repeats."""
+        # Again, though the engine has looked already: another process may have charged meanwhile.
         self.lookup(public_digest)
         if self._stage is None or self._stage.number == 1:
             check_told_apart(self.facts.law, self.sums.told, self.facts.values, self.sums.rows)
         coverage = None if self._row_set is None else self._row_set.finish()
         charge = begin(self._request(public_digest), self._account, pin_of=self._pin_of, fresh=self._fresh, coverage=coverage)
+        # The ledger has the row set now; the second pass needs the memory.
         self._row_set = None
         settled = self._settled(charge)
         if settled is not None:
@@ -229,7 +234,7 @@ class TablePin:
         return TableDraw(charge, charge.secret, self, self._halves[charge.run_id], kept, self._turn)
 
     def _settled(self, charge: Charge) -> RunRecord | None:
-        """The settled run that was found, or a stage's; None where something is to be drawn, with the prior that is on disk now."""
+        """Return the settled run, or a published stage's; None where something is to be drawn, by a prior that is on disk from now on."""
         if self._turn is not None:
             return self._turn.begin(charge.run_id, self._named_prior, self.prior_digest)
         if self._prior is not None and charge.store is not None and charge.settled is None:
@@ -259,7 +264,7 @@ class TablePin:
         return self.sums.pins[secret.run_id].hexdigest() if any(map(secret.is_of, self.candidates)) else ""
 
     def _crashed(self) -> list[SecretHalves]:
-        """Secrets of runs of this column that were charged and never settled, newest first."""
+        """Load the secrets of runs of this column that were charged and never settled, newest first."""
         found: list[SecretHalves] = []
         runs = self._ledger.runs(self.facts.dataset, self.facts.column) if self._turn is None else self._turn.runs
         for record in reversed(runs):
@@ -306,7 +311,7 @@ class TableDraw:
         raise TypeError("A draw holds a secret, so it is never pickled.")
 
     def for_workers(self) -> SecretParts:
-        """As `TablePin.for_workers`, for this pass."""
+        """List what workers need to put this pass's secret together, as `TablePin.for_workers`."""
         return [(self._halves.run_id, *self._halves.for_worker())]
 
     def draw(
@@ -318,7 +323,7 @@ class TableDraw:
         prior: Array | None = None,
         ordered: bool = True,
     ) -> tuple[NoisyLabels, NDArray[np.bool_], NDArray[np.uint64] | None]:
-        """Draw a batch.
+        """Draw a batch of rows.
 
         Parameters
         ----------
@@ -341,22 +346,25 @@ class TableDraw:
         return drawn.noisy, drawn.kept, self._second.order_words(drawn.blocks) if ordered else None
 
     def _within_cap(self, start: int, n: int, ids: Ids | None) -> NDArray[np.bool_] | None:
-        """(n,) bool: which of these rows are within their unit's cap; they must stand where they stood in the first pass."""
+        """Mark which of these rows are within their unit's cap; they must stand where they stood in the first pass."""
         if self._kept is None:
             return None
         words = one_word(self.secret.key("unit-cap"), blocks_of_rows(n, start, ids, self.secret.key("ids")))
         rows = slice(start, start + n)
+        # Who is within the cap is known by position. Another order in the second pass would keep other rows of a unit, or more.
         if not np.array_equal(words, self._kept.words[rows]):
             raise changed_input()  # which the pin does not see: it knows no order
         return self._kept.kept[rows]
 
     def check_pin(self, check: tuple[int, int, int] | None = None) -> None:
         """Refuse to publish if this pass did not read what the first one did; `check` is what workers came to."""
+        # Labels that changed after the pin were drawn with words that the pinned ones may be drawn with on the next try.
         if (self._second.sums.check(self.receipt.run_id) if check is None else check) != self._pinned:
             raise changed_input()
 
     def announce(self, files: Sequence[File], drawn: str) -> None:
         """Write the output's files, and the digest of what was drawn, into the ledger, before the files get their final names."""
+        # Before the files get their names: once others can see them, the ledger must know which bytes are this run's.
         intend = self._ledger.intend if self._turn is None else self._turn.announce
         intend(self.receipt.run_id, files, {self.stage_name: drawn})
 
@@ -370,7 +378,7 @@ class TableDraw:
 
 @dataclass(frozen=True, eq=False)
 class _KeptRows:
-    """Which rows of a table are within their unit's cap, and the words that decide it: (n,) bool and (n,) uint64."""
+    """The rows of a table within their unit's cap, (n,) bool, and the words that decide it, (n,) uint64."""
 
     kept: NDArray[np.bool_]
     words: NDArray[np.uint64]
@@ -378,7 +386,7 @@ class _KeptRows:
 
 @dataclass
 class _Units:
-    """Who each row of a table on one machine is about, and the words that would decide which rows of a unit are kept, by run id."""
+    """The unit of each row of a table on one machine, and the words that would decide which rows of a unit are kept, by run id."""
 
     codes: list[NDArray[np.uint64]] = field(default_factory=list)
     words: dict[str, list[NDArray[np.uint64]]] = field(default_factory=dict)
@@ -389,7 +397,7 @@ class _Units:
             self.words.setdefault(run_id, []).append(new)
 
     def kept(self, run_id: str, cap: int) -> _KeptRows | None:
-        """Rows within the cap, by the words of this run; None where no units were given. What was noted is forgotten."""
+        """Choose the rows within the cap by the words of this run, and forget what was noted; None where no units were given."""
         if not self.codes:
             return None
         words, codes = np.concatenate(self.words.pop(run_id)), np.concatenate(self.codes)
@@ -398,7 +406,7 @@ class _Units:
 
 
 def ids_repeat(batches: Callable[[], Iterable[Ids]]) -> bool:
-    """Whether two rows have one id, by the ids themselves; for text, or several columns of text.
+    """Tell whether two rows have one id, by the ids themselves; for text, or several columns of text.
 
     Cost: two passes over the batches, a sort of 8 bytes a row.
     """
@@ -417,7 +425,7 @@ def ids_repeat(batches: Callable[[], Iterable[Ids]]) -> bool:
 
 
 def lost_answers(run_id: str) -> ReleaseError:
-    """What is said where a model's answers are gone and other ones must not take their place."""
+    """Make the error about a model's answers that are gone, where other ones must not take their place."""
     return ReleaseError(
         f"Expected the prior that run {run_id} was charged with, as its model gave it, but the files of it are gone or not whole, and "
         f"something may have been drawn with it: a row is never drawn under two priors. Restore them, or give the charge up with "
@@ -426,7 +434,7 @@ def lost_answers(run_id: str) -> ReleaseError:
 
 
 def changed_input() -> ReleaseError:
-    """What is said of a table that was not the same in both passes."""
+    """Make the error about a table that was not the same in both passes."""
     return ReleaseError(
         "Expected the same input in both passes, but it changed while it was read. Nothing was published; the charge stands. "
         "Release a file that nobody writes to."

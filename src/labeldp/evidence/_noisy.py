@@ -181,6 +181,7 @@ class NoisyLabels:
         InvalidInput
             The law releases something else than labels, or a label is none of the classes.
         """
+        # A set or a score has a side and a meaning that no list of labels can declare.
         label_law(law)
         values = tuple(range(law.n_classes)) if classes is None else tuple(classes)
         given, place = np.unique(np.asarray(labels), return_inverse=True)
@@ -231,6 +232,7 @@ class NoisyLabels:
         """Choose the rows at these positions (slice, integers or bool mask), in that order; repeats are allowed."""
         if isinstance(rows, tuple) and len(rows) == 2 and rows[1] is Ellipsis:  # how scikit-learn indexes a one-dimensional array
             rows = rows[0]
+        # Repeats of a row are allowed here, as cross-validation and bootstraps make them; `concat` counts one draw once.
         wanted = self._positions(rows)
         found = [place[wanted] for place in self._places]
         blocks = tuple(block.at(at[at >= 0], np.flatnonzero(at >= 0)) for block, at in zip(self.blocks, found, strict=True))
@@ -250,6 +252,7 @@ class NoisyLabels:
         InvalidInput
             An id has no noisy label, or more than one.
         """
+        # By value and not by position: labels that are given in another order than the noisy ones must not be paired with them.
         place = {value: row for row, value in enumerate(id_keys(self.ids, ids))}
         if len(place) < len(self):
             raise InvalidInput(f"Expected noisy labels whose ids are all different, got {len(self) - len(place)} that repeat.")
@@ -296,6 +299,7 @@ class NoisyLabels:
         """
         if len(self) != len(other) or self.classes != other.classes or not np.array_equal(self.ids, other.ids):
             raise InvalidInput("Expected noisy labels of the same rows: equal length, classes and ids, in the same order.")
+        # Likelihoods of one draw multiplied twice would claim certainty that was never bought.
         if {r.run_id for r in self.receipts} & {r.run_id for r in other.receipts}:
             raise InvalidInput("Expected independent draws, but a receipt occurs in both: the same draw cannot count as evidence twice.")
         both = replace(self, blocks=self.blocks + other.blocks, behind=_distinct(self.behind + other.behind))
@@ -347,6 +351,7 @@ class NoisyLabels:
         """
         if ledger is None:
             return self
+        # A protocol and no import: evidence stands below the ledger, so that a machine that only trains needs none.
         if not callable(getattr(ledger, "looked_up", None)):
             given = type(ledger).__name__
             raise InvalidInput(f"Expected a ledger, got {given}. Open it at its path: noisy.looked_up(labeldp.Ledger('ledger.db')).")
@@ -363,6 +368,7 @@ class NoisyLabels:
 
     def _per_row_total(self) -> tuple[float, float]:
         """Find the largest total over row ids, each receipt counted once an id."""
+        # The largest total over rows, not the sum over receipts: with ids it is proven that most receipts are about other rows.
         order = {receipt.run_id: i for i, receipt in enumerate(self.receipts)}
         _, codes = np.unique(sortable(self.ids), axis=0 if self.ids.ndim == 2 else None, return_inverse=True)
         drawn = np.zeros((codes.max(initial=-1) + 1, len(order)), bool)
@@ -404,6 +410,7 @@ class NoisyLabels:
         for block in noisy.blocks:
             for part in block.batches():
                 total[part.rows] += part.law.log_likelihood(part.outputs, part.side).astype(dtype)
+        # Likelihoods are known up to a factor a row: the largest is made 1, so that none vanishes in single precision.
         total -= total.max(axis=1, keepdims=True) if self.n_classes else 0
         return total
 
@@ -453,6 +460,7 @@ class NoisyLabels:
                 with np.errstate(divide="ignore"):
                     score = score + np.log(weights[batch])
             best = score == score.max(axis=1, keepdims=True)
+            # A public hash: the same on every machine, and no class gains from its place in the list.
             pick = public_hash(salt, self.ids[batch]) % best.sum(axis=1).astype(np.uint64)
             codes[batch] = np.argmax(best.cumsum(axis=1) > pick[:, None].astype(np.int64), axis=1)
         return codes if prior is not None else self._with_released(codes)
@@ -605,6 +613,7 @@ class NoisyLabels:
         ids = columns[0] if names == ["id"] else np.column_stack(columns)
         laws = [law_from_dict(found["law"]) for found in facts["blocks"]]
         pieces = [_whole(table[f"evidence_{i}"], record_type(law).itemsize) for i, law in enumerate(laws)]
+        # Row by row, so that rows may be left out or sorted, and still no byte of evidence be changed.
         good = _proof(facts, ids, pieces) == _numbers(table[PROOF])
         if not good.all():
             raise InvalidInput(
@@ -638,6 +647,7 @@ Evidence = TypeVar("Evidence", bound=NoisyLabels)
 
 def as_drawn(noisy: Evidence) -> Evidence:
     """Mark noisy labels as drawn or proven by labeldp, for whoever drew them, or read and proved them. Their arrays become read-only."""
+    # "Drawn" is a promise about these very bytes: arrays that could still be written to would let raw labels in under it.
     fixed = tuple(block.read_only() for block in noisy.blocks)
     found = replace(noisy, blocks=fixed, ids=read_only(noisy.ids))
     object.__setattr__(found, "_drawn", True)
@@ -767,6 +777,7 @@ def _fixed(array: Array) -> bool:
     while isinstance(array.base, np.ndarray):
         array = array.base
     memory: Any = array.base
+    # Bytes are the one memory that NumPy can never be told to make writable again.
     if type(memory) is not bytes or array.flags.writeable:  # an array out of a pickle has bytes of its own, and writes to them
         return False
     try:

@@ -198,11 +198,13 @@ class Law(ABC):
             Of the outputs only the size of sets is used. A law with weights of its own says its range; by default theirs is bounded by what
             the released output shows, (largest - least loss) x sum_c |weight|.
         """
+        # Other weights than those by inclusion: all that is known of them is what they are at the released output.
         if type(self).weights is not Law.weights:
             return np.asarray(np.ptp(losses, axis=1) * np.abs(self.weights(outputs, side)).sum(axis=1))
         own, other = self.inclusion(outputs, side)
         spread = np.ptp(losses, axis=1)
         if self.kind == "set":
+            # Over sets of the released size, the sum of losses lies between that of the smallest losses and that of the largest.
             ordered = np.sort(losses, axis=1)
             below = np.cumsum(ordered, axis=1)
             size = set_sizes(outputs).astype(np.int64)[:, None]
@@ -261,6 +263,7 @@ class Law(ABC):
             part = slice(start, start + step)
             weights = rows[part].astype(np.float64)
             total = weights.sum(axis=1, keepdims=True)
+            # A row of zeros counts as uniform, as `prepare` takes it.
             weights = np.where(total > 0, weights, 1.0)
             weights /= weights.sum(axis=1, keepdims=True)
             result[part] = self._information(weights, {name: value[part] for name, value in side.items()})
@@ -428,6 +431,7 @@ def register_law(cls: type[AnyLaw]) -> type[AnyLaw]:
     name = getattr(cls, "name", None)
     if not (isinstance(name, str) and re.fullmatch(r"[\w.-]+", name)):
         raise InvalidInput(f"Expected a law with a name of letters, digits and dashes, got {_validate.shown(name)} in {cls.__name__}.")
+    # A class of the same module and name is the same law defined anew, as in a notebook; any other one must take another name.
     known = LAWS.setdefault(name, cls)
     if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
         raise InvalidInput(f"Expected a new law name, got {name!r}, which {known.__name__} has. Rename the law.")
@@ -481,10 +485,12 @@ def law_named(text: str, n_classes: int, epsilon: float) -> Law:
 def law_from_dict(data: Mapping[str, object]) -> Law:
     """Make the law that `to_dict` (or `event`) described; an unknown name or field is refused."""
     cls = _law_type(data.get("law"))
+    # What a law is made of; `event` adds its exact epsilon, which follows from it.
     values = {k: v for k, v in data.items() if k not in ("law", "epsilon_exact")}
     known = {f.name for f in fields(cls)}
     if extra := sorted(set(values) - known):
         raise InvalidInput(f"Expected only {', '.join(sorted(known))} for law {cls.name!r}, got also {', '.join(extra)}.")
+    # The constructor checks every value: a law from a file is held to what a law in code is.
     try:
         return cls.from_fields(values)
     except TypeError as error:

@@ -137,6 +137,7 @@ class ClusterRR(Law):
         """
         least = float(self._least)
         weights = quantise(prior)
+        # The floor first, then what lies above it in proportion: no class ever has less than the floor, whatever rounding does.
         above = np.maximum(np.floor(weights * float(GRID) / weights.sum(axis=1, keepdims=True)) - least, 0.0)
         total = above.sum(axis=1, keepdims=True)
         free = GRID - self.n_classes * self._least
@@ -160,6 +161,7 @@ class ClusterRR(Law):
         edges = np.empty((len(resampling), self.n_classes + 1), dtype=np.uint64)
         edges[:, 0], edges[:, -1] = 0, resampling
         parts = np.cumsum(side["q"][:, :-1], axis=1, dtype=np.uint64)
+        # floor(L x parts / 2^32), exactly: 96 bits in two words.
         high, low = multiply(resampling[:, None], parts)
         edges[:, 1:-1] = (high << np.uint64(32)) | (low >> np.uint64(32))
         return edges
@@ -175,6 +177,7 @@ class ClusterRR(Law):
             return respond_to_all(labels, r, self.epsilon, self.n_classes)
         self._require_parts(side["q"])
         resampling = self.resampling(side)
+        # Both readings of a row's word are made, whatever its label; only `where` looks at it.
         kept, out = _rest(resampling), np.empty(len(labels), dtype=np.int32)
         for rows in prior_chunks(len(labels), self.n_classes):
             edges = self._edges({"q": side["q"][rows]}, resampling[rows])

@@ -50,6 +50,7 @@ def exp_floor(epsilon: float) -> Fraction:
     epsilon is a binary number, and the decimal number that is shown and that ledgers add up: the smaller of the two is taken, so that a
     claim of 0.1 holds as one tenth. Never below 1, so that a law at any positive epsilon is no worse than uniform.
     """
+    # One unit in the last of 60 digits below the correctly rounded value: a strict bound, where a float of e^epsilon may be above it.
     context = _context(decimal.ROUND_HALF_EVEN)
     claimed = min(float(epsilon), LARGEST_EXPONENT)
     below = context.next_minus(context.exp(min(Decimal(claimed), Decimal(repr(claimed)))))
@@ -62,12 +63,14 @@ def log_ceil(x: Fraction) -> float:
         return 0.0
     up = _context(decimal.ROUND_CEILING)
     bound = up.next_plus(_context(decimal.ROUND_HALF_EVEN).ln(up.divide(Decimal(x.numerator), Decimal(x.denominator))))
+    # float() rounds to nearest, which may be down: then the next double is the bound.
     nearest = float(bound)
     return nearest if Decimal(nearest) >= bound else math.nextafter(nearest, math.inf)
 
 
 def log_ratio(numerator: int, denominator: int) -> float:
     """Compute ln(numerator / denominator) to double precision, without loss where the two are close."""
+    # The difference of two logarithms near each other loses its digits, and small budgets are all there is in such ratios.
     if 2 * numerator > denominator and numerator < 2 * denominator:
         return math.log1p((numerator - denominator) / denominator)
     return math.log(numerator) - math.log(denominator)
@@ -152,6 +155,7 @@ def position_type(n_classes: int) -> np.dtype[np.unsignedinteger]:
 def below(words: Words, bound: int, counter: int, stride: int) -> NDArray[np.intp]:
     """Draw a uniform whole number below `bound` for every row, from word numbers counter, counter + stride, ..."""
     factor, reject = np.uint64(bound), np.uint64(WORD % bound)
+    # Which rows take a further word depends on words alone, never on a label, so neither time nor words tell one.
     high, low = multiply(words.take(counter), factor)
     rows = np.flatnonzero(low < reject)
     while len(rows):
@@ -169,6 +173,7 @@ def ordered_sample(words: Words, n_classes: int, steps: int, first: int) -> NDAr
     order[:] = np.arange(n_classes, dtype=order.dtype)[:, None]
     flat, columns = order.reshape(-1), np.arange(n)
     for i in range(steps):
+        # The last position has nothing left to choose, and takes no word.
         spot = below(words, n_classes - i, first + i, steps) if i < n_classes - 1 else np.zeros(n, dtype=np.intp)
         spot += i
         spot *= n
@@ -255,6 +260,7 @@ def set_sizes(packed: Bits) -> NDArray[np.int64]:
 def single_sets(labels: NDArray[np.integer], n_classes: int) -> Bits:
     """Make the sets that hold each label alone: (n, ceil(K/8))."""
     size = set_bytes(n_classes)
+    # Every byte of the row is compared with the label's: memory is read in the same places whatever the label is.
     index = labels.astype(np.int32, copy=False)
     bit = np.left_shift(np.uint8(1), (index & 7).astype(np.uint8))
     hit = (index >> 3)[:, None] == np.arange(size, dtype=np.int32)
@@ -366,6 +372,7 @@ def checked_prior(prior: Array, weight: Floats | None = None) -> tuple[Array, Fl
         values = values * weight
     columns = _fold(values).T.astype(np.float64, order="C")
     top = columns.max(axis=0)
+    # NaN fails both comparisons.
     if not (values.min() >= 0 and top.max() < np.inf):
         bad = np.flatnonzero(~((values >= 0) & (values < np.inf)).all(axis=1))[0]
         raise InvalidInput(f"Expected a finite prior >= 0 everywhere; row {bad} of this batch is not. Clip it, or pass uniform weights.")
@@ -419,6 +426,7 @@ def by_chunks(
     `like` gives type and shape of one row of each side array. Memory: the side, plus a few chunks of 2 MiB.
     """
     array = as_prior(prior, n_classes)
+    # A broadcast row, such as the uniform prior: decided once, and kept as one row.
     if array.strides[0] == 0 and len(array) > 1:
         one = decide(array[:1])
         return {name: np.broadcast_to(value[0], (len(array), *value.shape[1:])) for name, value in one.items()}
@@ -435,6 +443,7 @@ def heaviest(weights: Floats, size: NDArray[np.integer], threshold: Floats) -> N
     threshold : (n,), the weight of the last class that is in; only among classes of that very weight does the index decide.
     """
     edge = threshold[:, None]
+    # Most rows have no tie at the edge; only those that have are ranked by index.
     inside = weights >= edge
     excess = inside.sum(axis=1) > size
     if excess.any():

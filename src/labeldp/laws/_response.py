@@ -55,6 +55,7 @@ _NAN = float("nan")
 def response_profile(epsilon: float, n_classes: int, k: int) -> tuple[Cell, ...]:
     """List the cells of randomized response on k of n_classes candidates."""
     a, b = response_words(epsilon, k)
+    # 2^64 is no multiple of k: the first cells of a label outside have one word more. The profile counts them apart, as they run.
     wide = WORD % k
     found = [("candidate", "kept", a, 1), ("candidate", "other", b, k - 1)]
     if k < n_classes:
@@ -80,6 +81,7 @@ def response_table(epsilon: float, n_classes: int, inside: NDArray[np.bool_]) ->
 def response_information(epsilon: float, prior: Floats, inside: NDArray[np.bool_], size: NDArray[np.integer]) -> Floats:
     """Compute the nats of randomized response on each row's candidates: prior (n, K) sums to 1, inside (n, K), size (n,). O(n K)."""
     a, b, lift, drop = np.empty((4, len(prior), 1))  # kept, other, and how far these are from each other and from 1 / k
+    # Few sizes occur among many rows.
     for k in map(int, np.unique(size)):
         kept, other = response_words(epsilon, k)
         a[size == k, 0], b[size == k, 0] = kept / WORD, other / WORD
@@ -299,6 +301,7 @@ def response_words(epsilon: float, k: int) -> tuple[int, int]:
 
     InvalidInput where a label outside k candidates would be told from one inside by more than epsilon (k b > 2^64: epsilon < k^2 / 2^64).
     """
+    # b rounded up makes a rounded down: both bring a / b nearer to 1, so that rounding never costs privacy.
     b = whole_above(WORD / (exp_floor(epsilon) + k - 1))
     if k * b > WORD:
         least = f"about {k * k / WORD:.1g} or more"
@@ -310,6 +313,7 @@ def response_words(epsilon: float, k: int) -> tuple[int, int]:
 def inside_words(epsilon: float, n_classes: int, size: int) -> int:
     """Count m, the words of 2^64 that release a set of `size` with the label. InvalidInput where rounding m down exceeds epsilon."""
     e = exp_floor(epsilon)
+    # Rounded down: fewer words for sets with the label is nearer to uniform, until rounding turns the ratio over, which is refused.
     m = whole_below(WORD * e * size / (e * size + n_classes - size))
     if m * (n_classes - size) * e < (WORD - m) * size:
         least = n_classes / (size * WORD)

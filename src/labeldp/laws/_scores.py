@@ -116,6 +116,7 @@ class Alibi(Law):
         edges = np.array(np.cumsum(level_words(self.epsilon, self.levels), dtype=object)[:-1], dtype=np.uint64)
         out = np.empty((len(labels), self.n_classes), dtype=np.uint8)
         top = np.uint8(self.levels - 1)
+        # Each class has a word of its own, and both levels are looked up for it; only `where` looks at the label.
         for c in range(self.n_classes):
             r = words.take(c)
             other = np.searchsorted(edges, r, side="right").astype(np.uint8)

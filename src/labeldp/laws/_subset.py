@@ -122,6 +122,7 @@ class SubsetSelection(Law):
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> Bits:
         m, d = np.uint64(inside_words(self.epsilon, self.n_classes, self.set_size)), self.set_size
         out = np.empty((len(labels), set_bytes(self.n_classes)), dtype=np.uint8)
+        # Word 0 decides whether the set holds the label, words 1 .. d + 1 shuffle the classes: the same words whatever it is.
         for rows in shuffle_blocks(len(labels), self.n_classes):
             stream = words.select(rows)
             inside = stream.take(0) < m
@@ -183,6 +184,7 @@ def _complete(labels: NDArray[np.integer], inside: NDArray[np.bool_], drawn: Arr
     steps, n = drawn.shape
     y = labels.astype(drawn.dtype)
     step = np.arange(steps, dtype=np.int32)[:, None]
+    # The label is looked for in every place of every row's sample, and the result chosen without a branch.
     own = drawn == y
     spot = np.where(own, step, steps).min(axis=0)  # where the sample holds the label; past its end if nowhere
     taken = (step - (step > spot) < steps - 1 - inside) & ~own
@@ -245,6 +247,7 @@ class PriorSplit(Law):
         near = score >= (1.0 - _LOST) * best[:, None]
         number = (unit(words.take(0)) * near.sum(axis=1)).astype(np.intp)
         chosen = (np.cumsum(near, axis=1) > number[:, None]).argmax(axis=1)
+        # Now and then any threshold: those that the prior finds useless would otherwise never be asked about.
         other = equal_cell(words.take(1), np.uint64(k - 1))
         lost = best - score[np.arange(len(score)), other]
         chosen = np.where(unit(words.take(2)) * lost <= _LOST * best, other, chosen)
@@ -378,6 +381,7 @@ class AutoLaw(Law):
         stream = PlainWords(np.arange(len(array))) if words is None else words
         like = {name: value for name, value in self.layout().items() if name != "output"}
         side: dict[str, Array] = {name: np.empty((len(array), *shape), dtype) for name, (dtype, shape) in like.items()}
+        # One prior for all rows is scored once; a split still draws a set for each row.
         one = self._chosen(array[:1]) if array.strides[0] == 0 and len(array) else None
         if one is not None and (one[1] != SPLIT).all():
             found = self._settled(*one, stream.select(np.arange(1)))
@@ -398,6 +402,7 @@ class AutoLaw(Law):
         scores[:, RR] = self._score(RR, response_scores(ordered, self.epsilon))
         if self._subset_size > 1:  # else it is randomized response
             scores[:, SUBSET] = self._score(SUBSET, subset_scores(ordered, self.epsilon, self._subset_size))
+        # No split tells more than one of half the mass: where another law beats even that, nothing is estimated.
         most = self._score(SPLIT, split_scores(np.array(0.5), self.epsilon))
         rows = np.flatnonzero((scores.max(axis=1) < most) & (k > 2))
         scores[rows, SPLIT] = self._score(SPLIT, even_split_scores(in_order[rows], self.epsilon, _MIXED))
@@ -410,6 +415,7 @@ class AutoLaw(Law):
         inside = np.ones(weights.shape, dtype=np.bool_)
         rows = np.flatnonzero(choice == SPLIT)
         if len(rows):
+            # Streams go with rows: which laws the other rows have changes nothing about this row's question.
             inside[rows] = even_half(weights[rows], words.select(rows))
         size = np.where(choice == SUBSET, self._subset_size, inside.sum(axis=1)).astype(np.int32)
         return {"choice": choice, "size": size, "set": pack_sets(inside)}
