@@ -170,6 +170,7 @@ def aggregate_batches(
         raise InvalidInput(
             f"Expected a public column of groups, got the label column {label!r}, whose counts would be exact. Name another."
         )
+    # One pass, before the charge: counts of raw labels stay in this process, and go with it if the charge is refused.
     reader, counts, rows = LabelReader(private.values, label), GroupCounts(query.n_groups, query.n_classes), GroupsDigest(query)
     for batch in _batches(source, label, group):
         where = _group_column(batch, group, query, reader.rows)
@@ -293,10 +294,12 @@ def aggregate_best(
     del labels
     account = Account(dataset or "", column, 1, ledger, noise, redraw)
     rows = TableRows(given, len(codes), account.private_column(declared, given))
+    # A row that is there twice would be counted twice, at the price of once.
     rows.check_distinct()
     tried = [(query, groups_of(groups, query, len(codes))) for query, groups in candidates]
     for query, where in tried:
         query.require(np.bincount(where, minlength=query.n_groups))
+    # All candidates and the tuning are in the request, and are charged for together, however many runs there will be.
     request = Request(
         rows.column,
         tuning.pure_epsilon(max(query.epsilon for query, _ in tried)),
@@ -578,6 +581,7 @@ def _require_room(account: Account, coverage: RowSet | None, total: float | None
     if ledger is None or total is None:
         return
     left = ledger.remaining(account.dataset, account.column, coverage)
+    # Compared as exact decimals: budgets that are just enough must do.
     if left < float("inf") and exact(left) < exact(total):
         raise BudgetExceeded(
             f"Expected epsilon <= {left!r}, which remains for these rows of dataset {account.dataset!r}, column {account.column!r} in "
@@ -590,6 +594,7 @@ def _held_out_rows(charge: Charge, rows: TableRows, share: float) -> NDArray[np.
     """Mark the rows that are not asked: (n,) bool, by the run's secret, independent of labels; kept, since the secret is not."""
     if not share:
         return np.zeros(rows.n_rows, bool)
+    # As it was drawn first, so that a repeat measures on rows that were not asked.
     stored = None if charge.store is None else charge.store.load_array(_HELD_OUT)
     if stored is not None:
         return rows.in_table_order(stored).astype(bool)
@@ -639,6 +644,7 @@ def drawn(query: Query, counts: NDArray[np.int64], key: Key, max_rows_per_unit: 
     """Draw all values, some groups at a time, each with streams of words of its own."""
     ends = np.append(0, np.cumsum(query.streams(counts.sum(axis=1))))
     parts, start = [], 0
+    # Streams are numbered over all groups, so the values do not depend on how many groups are worked on at a time.
     while start < query.n_groups:
         stop = max(start + 1, int(np.searchsorted(ends, ends[start] + CHUNK, side="right")) - 1)
         words = RowWords(key, row_blocks(int(ends[stop] - ends[start]), int(ends[start])))
@@ -668,6 +674,7 @@ def _stored(charge: Charge) -> Aggregate:
     assert run is not None
     assert ledger is not None
     found, artefact = store.read(_OUTPUT), store.digest()
+    # An answer cannot be drawn again: one that was changed or lost is refused, and never computed anew under the old charge.
     if found is None or (run.state == "settled" and run.artefact != artefact):
         raise LedgerError(
             f"Expected the stored answer of run {run.run_id} (settled {run.settled_at}) in {store.folder}, but it is gone, or was changed. "
@@ -706,6 +713,7 @@ class GroupCounts:
         """Count rows: (n,) groups and (n,) class codes, both checked."""
         step = max(_CELLS_CHUNK, 2 * len(self._cells))
         for start in range(0, len(codes), step):
+            # Some rows at a time: their cells stay in the cache, and bincount's own result is not made for too few of them.
             cells = groups[start : start + step] * self._shape[1]
             np.add(cells, np.asarray(codes[start : start + step]), out=cells, casting="unsafe")  # codes are small, whatever their type
             self._cells += np.bincount(cells, minlength=len(self._cells))
@@ -746,6 +754,7 @@ class LabelReader:
             codes: NDArray[np.integer] = self._searched(column.dictionary).take(column.indices.to_numpy())
         else:
             codes = column.to_numpy() if self._are_codes and pa.types.is_integer(column.type) else self._searched(column)
+        # The range is checked over the whole batch first: the search for the row costs only where there is one.
         bad = bool(len(codes)) and not (codes.min() >= 0 and codes.max() < len(self._classes))
         if bad:
             self._refuse((codes < 0) | (codes >= len(self._classes)))

@@ -129,6 +129,7 @@ def _batches(prior: Prior, n_rows: int, n_classes: int) -> Iterator[NDArray[np.g
     step = max(1, _CELLS // n_classes)
     if prior is None:
         prior = np.broadcast_to(1.0, (n_rows, n_classes))
+    # A function or an iterator gives a batch at a time: (n, K) weights are never held whole.
     if callable(prior):
         for start in range(0, n_rows, step):
             yield np.asarray(prior(np.arange(start, min(start + step, n_rows))))
@@ -152,6 +153,7 @@ def draw(law: Law, codes: NDArray[np.int32], key: Key, blocks: Blocks, side: Map
     """
     kind, shape = law.layout()["output"]
     outputs = np.empty((len(codes), *shape), kind)
+    # Chunks that fit the cache; word and row belong together whatever the chunks are.
     for chunk, words in word_chunks(key, blocks):
         outputs[chunk] = law.sample(np.asarray(codes[chunk]), words, {name: values[chunk] for name, values in side.items()})
     return outputs
@@ -395,6 +397,7 @@ class SecondPass:
         `units` must be those of the first pass. `check_rows` asks for what each row adds to the sums, for engines that know only later
         which rows they keep.
         """
+        # The same reading of ids and units as in the first pass, whose sums it must come to.
         blocks = blocks_of_rows(len(codes), start, ids, self._ids_key)
         names = np.arange(start, start + len(codes)) if ids is None else ids
         side = side_of(self.facts, prior, len(codes), start, ids)
@@ -454,6 +457,8 @@ def packed(side: Mapping[str, Array]) -> NDArray[np.uint8]:
 
 def _public(names: Ids, units: Ids | None, side: Mapping[str, Array]) -> dict[str, list[Array]]:
     """Collect what both passes must read of each row besides its label, by the digest of `PassSums` that it enters."""
+    # Units and sides are public, but they decide who is kept and how a row is drawn: if they changed between the passes, rows would
+    # be drawn that nobody charged for.
     found = {} if units is None else {"units": [*_columns(names), *_columns(units)]}
     return found | ({"side": [*_columns(names), packed(side)]} if side else {})
 
@@ -475,6 +480,7 @@ def _names(ids: Ids, law: Law, n_rows: int) -> Array:
     """Turn the ids into a NumPy array, as ties are broken by them; where a law knows no ties, row numbers stand for text."""
     if isinstance(ids, np.ndarray):
         return ids
+    # Ids break ties between equally likely classes; a released label has none.
     if law.kind == "label":
         return np.arange(n_rows)
     return np.column_stack([np.asarray(c).astype(np.str_) for c in ids]) if isinstance(ids, list) else np.asarray(ids).astype(np.str_)

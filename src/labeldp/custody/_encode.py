@@ -178,8 +178,10 @@ def read_off(values: Collection[Any], n_rows: int, *, floats: bool = False) -> t
         found = sorted(set(values))
     except TypeError:
         raise InvalidInput("Expected labels of one type, none missing, got several types. Convert them, or declare the classes.") from None
+    # Numbers with a fraction are measurements: a list of them would be the private column itself.
     if floats or any(isinstance(value, float) or (isinstance(value, str) and _is_fraction(value)) for value in found):
         raise _unfit("labels that are names of classes", "numbers with a decimal point, or missing values")
+    # The bound depends on the number of rows alone. How many values there are is private, so the message does not tell.
     if len(found) > most_read_off(n_rows):
         raise _unfit(f"at most {most_read_off(n_rows)} distinct labels in {n_rows} rows (the square root)", "more")
     warnings.warn(
@@ -245,6 +247,7 @@ def near_miss(value: object, classes: Iterable[object]) -> str:
     """
     label = value.item() if isinstance(value, np.generic) else value
     known = [c for c in classes if c is not None]
+    # Each sentence holds for every class, or it is not said: it must not single out the class that this row's label is near.
     texts = {str(c) for c in known}
     if isinstance(label, str):
         if label in texts:
@@ -285,6 +288,7 @@ def as_array(labels: ArrayLike) -> NDArray[np.generic]:
     """Turn labels into a one-dimensional NumPy array; columns of data frames and of Arrow tables are fine."""
     if np.ma.is_masked(labels):
         raise InvalidInput("Expected a label in every row, got masked ones. Give missing labels a class of their own, or drop such rows.")
+    # NumPy quotes values in its errors, and an error that is chained is printed with the first: so it is left, and another is raised.
     array = None
     with contextlib.suppress(ValueError, TypeError):  # left behind, not chained: a UnicodeDecodeError holds and quotes a label
         array = np.asarray(labels)

@@ -431,6 +431,7 @@ def kept_secret(ledger: Ledger, run_id: str) -> SecretHalves | None:
     stored, key_id = store.stored_half(), store.key_id()
     if stored is None or key_id is None:
         return None if stored is None else run_secret_halves(stored, None, run_id)
+    # The ledger remembers which release secret a run needs, so a wrong or missing one is named before anything is charged anew.
     if ledger.key_source is None:
         raise UnknownReleaseSecret(
             f"Expected the release secret with id {key_id}, under which run {run_id} was charged, got a ledger without a key source. "
@@ -469,6 +470,7 @@ def warn_of_repeat(receipt: Receipt, of_these: str = "the labels given now were 
         "charged; labeldp train learns from what was released."
     )
     _log.info(message)
+    # An answer that comes back says nothing of the labels given now: who has corrected them must hear it, once.
     if receipt.run_id not in _told:
         _told.add(receipt.run_id)
         warn(RepeatWarning(f"{message} (Said once.)", cli=cli))
@@ -502,7 +504,6 @@ class _Earlier:
             return resumed
         closed = [run for run in runs if run.state != "charged"]
         for run in closed:
-            # Whoever looks next finishes the deletion that a killed process has left.
             RunStore(ledger.run_dir(run.run_id)).forget_secret()  # where a process died right after settling, or the run was given up
         settled = [run for run in closed if run.state == "settled" and run.event.get("event") != AggregateDraw.kind]  # those release no row
         # Without names of rows a repeat looks like other rows. Guessing wrong would draw the same labels twice under one charge.
@@ -521,6 +522,8 @@ class _Earlier:
         """Pick a crashed run up, if its secret is still there and the labelled input is the one it was charged for."""
         store = RunStore(self._ledger.run_dir(found.run_id))
         kept, pin = kept_secret(self._ledger, found.run_id), store.read("pin")
+        # Without the secret its noise cannot be drawn again, and without the pin nobody can tell whether these are its labels: a new
+        # charge, which errs towards paying twice, never towards drawing twice.
         if kept is None or pin is None:
             return None
         secret = RunSecret(found.run_id, kept.secret, self._request.column)
@@ -570,6 +573,7 @@ def _awaited(other: SameRequest, ledger: Ledger) -> Charge:
 def _unrecorded(request: Request, account: Account) -> Charge:
     column, noise = request.column, account.noise
     run_id = new_run_id() if noise is None else noise.run_id({"identity": request.identity})
+    # A seed's secret follows from the request, so that tests on public data see the same noise; it says secure=False everywhere.
     secret = new_secret() if noise is None else Secret(noise.secret())
     receipt = Receipt(
         run_id,
@@ -623,6 +627,7 @@ def _charge(
         raise LedgerError(
             f"Expected to write the run's private folder {store.folder}, got: {error.strerror}. Nothing was charged."
         ) from None
+    # A refused charge, such as one over budget, leaves no secret behind that nothing was ever drawn with.
     except LabelDPError:
         shutil.rmtree(store.folder, ignore_errors=True)
         raise

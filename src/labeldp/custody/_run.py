@@ -127,6 +127,7 @@ def privatize(
     check_contract(used)
     side = prepare_side(used, prior, len(codes), rows.words(used))
     check_told_apart(used, used.told_apart(side), declared, len(codes))
+    # The digest of the side is taken in the order of ids, as rows of a repeat may come in another one.
     order = rows.by_id() if rows.explicit and side else slice(None)  # a repeat in another order is the same request
     request = Request(
         rows.column,
@@ -182,6 +183,7 @@ def open_run(
     del labels
     rows = TableRows(given, len(codes), column)
     account.check()
+    # Ids name rows. Without them public columns do, and if these differ, the labels in their order (the pin) may still tell.
     public = "" if rows.explicit else public_digest
     request = Request(
         column,
@@ -236,6 +238,7 @@ class Run:
 
     def partition(self, fractions: Sequence[float]) -> NDArray[np.int16]:
         """Divide the rows among parts by a secret key, independent of labels and of every seed: (n,) int16, each row's part."""
+        # As it was drawn first: after a crash every row stays in its part, or it could be drawn in two stages.
         stored = self._load_by_id("partition")
         if stored is not None:
             return stored.astype(np.int16)
@@ -290,6 +293,7 @@ class Run:
         # Claimed on disk before the first word: after a crash no other stage can take these rows, nor this one another prior.
         side, prior = self._claimed(rows, mask, law, side, stage)
         self._drawn[rows] = True
+        # Rows over the cap are claimed with the others, and get no output: which they are is settled once for the run.
         inside = np.flatnonzero(self.kept[rows])
         chosen = rows[inside]
         part = {name: values[inside] for name, values in side.items()} if len(inside) < len(rows) else side
@@ -382,6 +386,7 @@ class Run:
             raise InvalidInput(f"Expected a name of its own for each stage of a run, got {stage!r} again.")
         self._stages.add(stage)
         noisy = self._store.load_noisy(stage) if self._store else None
+        # A settled run's secret is gone, so nothing can be drawn in place of what is missing; and a changed file is nobody's evidence.
         if self._charge.settled and (noisy is None or not self._intact):
             folder = self._store.folder if self._store else "its folder"
             raise LedgerError(
@@ -391,6 +396,7 @@ class Run:
         if noisy is None:
             return None
         self._drawn[rows] = True
+        # The receipt of this call says whether it is a repeat; the stored one was written when it was not.
         noisy = derived(noisy, blocks=tuple(replace(block, receipt=self.receipt) for block in noisy.blocks))
         return _reorder(noisy, self._rows.ids[rows])
 
@@ -442,6 +448,7 @@ def charged_run(request: Request, account: Account, codes: NDArray[np.int32], ro
         pin.update(rows.blocks(secret), codes)
         return pin.hexdigest()
 
+    # Before the charge: an id that comes twice is refused while nothing is spent.
     over, coverage = rows.over_the_cap, rows.coverage(account.ledger)
     charge = begin(request, account, pin_of=pin_of, coverage=coverage, by_labels=by_labels)
     charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
@@ -594,7 +601,8 @@ class TableRows:
         """Number the units, in no order that matters: (n,); None where each row is its own unit."""
         if self.given.unit is None:
             return None
-        key = RunSecret("check", new_secret(), self.column).key("ids")  # any key tells units apart
+        # Units of any type are compared as blocks, under a key that is thrown away.
+        key = RunSecret("check", new_secret(), self.column).key("ids")
         return np.unique(id_blocks(self.given.unit, key).templates(), axis=0, return_inverse=True)[1].reshape(-1)
 
     # Their order -------------------------------------------------------------------------------------------------------------------

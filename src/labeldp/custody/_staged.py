@@ -170,6 +170,7 @@ class StageTurn(StagedRun):
             raise InvalidInput(f"Expected the law that the plan names for stage {stage.number}, {stage.law}, got {law}.")
         if redraw:
             raise InvalidInput("Expected a stage without redraw. To draw the same rows again, make a new plan, which is charged.")
+        # In order: the prior of a stage is learned from what the stages before it have published.
         if before and (record is None or self.done(before) is None):
             raise InvalidInput(f"Expected stage {before} to be released before stage {stage.number}, but it is not. Release it first.")
         if record is not None and record.state != "charged" and self.done(stage.number) is None:
@@ -195,6 +196,7 @@ class StageTurn(StagedRun):
             raise LedgerError(
                 f"Expected the secret of run {record.run_id} in its folder, but it is gone. Make a new plan, which is charged."
             )
+        # All stages read the whole table, though each draws a part: other labels under the run's secret would be drawn with its words.
         if pin_of(kept).encode() != pin:
             raise InvalidInput(
                 f"Expected the labels that run {record.run_id} of this plan was charged for, but some have changed. Corrected labels are a "
@@ -254,6 +256,7 @@ class StageTurn(StagedRun):
 
     def announce(self, run_id: str, files: Sequence[File], drawn: Mapping[str, str]) -> None:
         """Write the stage's files, and the digest of what was drawn, into the ledger, after those of the stages before it."""
+        # Announced parts are replaced as a whole, so those of earlier stages are named again.
         earlier = [part for part in self._ledger.parts(run_id) if not part.name.startswith(f"{self._stage.name}/")]
         mine = [Part(0, f"{self._stage.name}/{file.name}", file.rows, file.sha256) for file in files]
         self._ledger.intend(run_id, [*earlier, *mine], drawn)

@@ -207,6 +207,7 @@ class TablePin:
 
         `public_digest` names the public columns where there are no ids.
         """
+        # An engine that has forgotten to compare ids fails here, not by drawing one row twice.
         if self.sums.ids.count and not self._distinct:
             self.require_distinct(lambda: True)
         request = self._request(public_digest)
@@ -238,7 +239,7 @@ class TablePin:
         if self._turn is not None:
             return self._turn.begin(charge.run_id, self._named_prior, self.prior_digest)
         if self._prior is not None and charge.store is not None and charge.settled is None:
-            # a prior that could be asked twice is drawn with once
+            # On disk before the first draw, and never replaced: whoever picks this run up draws with the same side or not at all.
             charge.store.keep(f"{RELEASE}.side", self.prior_digest.encode())
             self.check_side(charge.run_id, self.prior_digest)
         return charge.settled
@@ -410,6 +411,7 @@ def ids_repeat(batches: Callable[[], Iterable[Ids]]) -> bool:
 
     Cost: two passes over the batches, a sort of 8 bytes a row.
     """
+    # 8 bytes a row and not the ids: only rows whose hashes are equal are read again.
     words = np.concatenate([public_hash("ids", ids) for ids in batches()])
     words.sort()
     suspects = words[1:][words[1:] == words[:-1]]

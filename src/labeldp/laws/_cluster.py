@@ -116,12 +116,12 @@ class ClusterRR(Law):
 
     @property
     def is_uniform(self) -> bool:
-        """True where the floor leaves nothing but the uniform distribution: randomized response."""
+        """Tell whether the floor leaves nothing but the uniform distribution: randomized response."""
         return self.floor == 1.0 / self.n_classes
 
     @property
     def _least(self) -> int:
-        """The floor in parts of the grid, rounded down."""
+        """Round the floor down to parts of the grid."""
         return whole_below(Fraction(self.floor or 0.0) * GRID)
 
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
@@ -235,7 +235,7 @@ class ClusterRR(Law):
         return np.asarray((self.members(outputs, side) - (1.0 - keep) * q) / keep)
 
     def _kept(self, outputs: Array, side: Side) -> Floats:
-        """1 - lambda of each row: (n,)."""
+        """Compute 1 - lambda of each row: (n,)."""
         if self.is_uniform:
             a, b = response_words(self.epsilon, self.n_classes)
             return np.full(len(outputs), (a - b) / WORD)
@@ -288,7 +288,7 @@ class ClusterRR(Law):
 
 
 def _rest(resampling: U64) -> U64:
-    """2^64 - L."""
+    """Subtract from 2^64, which no word holds: 2^64 - L."""
     return np.asarray(np.uint64(0xFFFFFFFFFFFFFFFF) - resampling + np.uint64(1))
 
 

@@ -26,7 +26,7 @@ _FLOORS = tuple(float(f) for f in np.round(np.geomspace(0.004, 1.0, 32), 4))  # 
 
 
 def smoothed(frequencies: ArrayLike, floor: float | Fraction) -> NDArray[np.object_] | NDArray[np.float64]:
-    """Noisy label frequencies as distributions with no class below the floor: the clipping and renormalisation of the paper's Algorithm 1.
+    """Turn noisy label frequencies into distributions with no class below the floor: clipped and renormalised as in Algorithm 1.
 
     Parameters
     ----------
@@ -50,6 +50,7 @@ def smoothed(frequencies: ArrayLike, floor: float | Fraction) -> NDArray[np.obje
         raise InvalidInput(f"Expected 0 <= floor <= 1/{values.shape[-1]}, got floor={floor!r}: the floors of all classes must fit.")
     least = np.asarray(floor, dtype=values.dtype)
     clipped = np.minimum(np.maximum(values, least), 1)
+    # What clipping added is taken from the classes above the floor, in proportion; what it took is given in proportion to the room.
     missing = 1 - clipped.sum(axis=-1, keepdims=True)
     room = np.where(missing < 0, clipped - least, 1 - clipped)
     total = room.sum(axis=-1, keepdims=True)
@@ -57,7 +58,7 @@ def smoothed(frequencies: ArrayLike, floor: float | Fraction) -> NDArray[np.obje
 
 
 def resampling_epsilon(floor: float, resample: float) -> float:
-    """ln(1 + (1 - lambda) / (lambda tau)), rounded up: what releasing labels costs. 0 at lambda = 1, infinite at tau = 0.
+    """Compute what releasing labels costs: ln(1 + (1 - lambda) / (lambda tau)), rounded up. 0 at lambda = 1, infinite at tau = 0.
 
     Parameters
     ----------
@@ -78,7 +79,7 @@ def _resample(resample: float) -> Fraction:
 
 
 def histogram_epsilon(sigma: float) -> float:
-    """2 / sigma, rounded up: Laplace noise of scale sigma (continuous or discrete) on the counts of disjoint clusters. Infinite at 0.
+    """Compute what Laplace noise of scale sigma on the counts of disjoint clusters costs: 2 / sigma, rounded up. Infinite at 0.
 
     Parameters
     ----------
@@ -94,7 +95,7 @@ def histogram_epsilon(sigma: float) -> float:
 
 @dataclass(frozen=True)
 class ClusterBudget:
-    """Both parts of the clustering mechanism with what they cost.
+    """The two parts of the clustering mechanism, with what each costs.
 
     Parameters
     ----------
@@ -129,7 +130,7 @@ class ClusterBudget:
 
     @classmethod
     def of(cls, n_classes: int, *, sigma: float, floor: float, resample: float) -> Self:
-        """The cost of the paper's parameters.
+        """Make the budget that the paper's parameters cost.
 
         Parameters
         ----------
@@ -148,29 +149,29 @@ class ClusterBudget:
 
     @property
     def epsilon(self) -> float:
-        """What both parts cost together, rounded up."""
+        """Add up what both parts cost, rounded up."""
         total = (self.histogram_epsilon, self.label_epsilon)
         return math.inf if math.inf in total else sum_up(total)
 
     @property
     def published_epsilon(self) -> float:
-        """What Theorem 1 of Esfandiari et al. (2021) claims for the same mechanism: too little, its first part by half."""
+        """Compute what Theorem 1 of Esfandiari et al. (2021) claims for the same mechanism: too little, its first part by half."""
         return self.histogram_epsilon / 2 + self.label_epsilon
 
     @property
     def sigma(self) -> float:
-        """Scale of the noise on a count."""
+        """Compute the scale of the noise on a count."""
         return math.inf if self.histogram_epsilon == 0 else 2.0 / self.histogram_epsilon
 
     @property
     def resample(self) -> float:
-        """lambda where the least class has the floor itself; a row with a higher minimum resamples less often at the same epsilon."""
+        """Compute lambda where the least class has the floor itself; a row with a higher minimum resamples less often at this epsilon."""
         gain = exp_floor(self.label_epsilon) - 1 if self.label_epsilon else Fraction(0)
         return float(1 / (1 + exact(self.floor) * gain))
 
     @property
     def law(self) -> ClusterRR:
-        """The law of the second part; refused where lambda is 1."""
+        """Make the law of the second part; refuse lambda = 1, which needs none."""
         if self.label_epsilon == 0:
             raise InvalidInput(
                 "Expected lambda < 1 (label_epsilon > 0) for a law of the labels, got lambda = 1, at which outputs are draws from the "
@@ -179,7 +180,7 @@ class ClusterBudget:
         return ClusterRR(self.n_classes, self.label_epsilon, self.floor)
 
     def require(self, epsilon: float) -> Self:
-        """This budget, if it costs at most epsilon; InvalidInput with both numbers otherwise."""
+        """Check that this budget costs at most epsilon; InvalidInput names both numbers otherwise."""
         if not self.epsilon <= _validate.epsilon(epsilon):
             raise InvalidInput(
                 f"Expected parameters that cost at most epsilon={epsilon!r}, got {self.epsilon!r}: {self.histogram_epsilon!r} for the "
@@ -194,7 +195,7 @@ def _classes(n_classes: object) -> int:
 
 
 def corollary_1(n_classes: int, epsilon: float) -> ClusterBudget:
-    """UniformRR: tau = 1 / K, lambda = K / (K - 1 + e^epsilon), any sigma. Exactly randomized response, at epsilon.
+    """Make the budget of UniformRR: tau = 1 / K, lambda = K / (K - 1 + e^epsilon), any sigma. Exactly randomized response, at epsilon.
 
     Source: Esfandiari et al. 2021, Corollary 1; sigma need not be infinite, since no cluster's distribution is seen through tau = 1 / K.
     """
@@ -203,7 +204,7 @@ def corollary_1(n_classes: int, epsilon: float) -> ClusterBudget:
 
 
 def corollary_2(n_classes: int, epsilon: float, phi: float) -> ClusterBudget:
-    """The paper's settings: sigma = 1 / epsilon, tau = phi, lambda = 1 / (1 + (e^epsilon - 1) phi). They cost 3 epsilon.
+    """Make the paper's settings: sigma = 1 / epsilon, tau = phi, lambda = 1 / (1 + (e^epsilon - 1) phi). They cost 3 epsilon.
 
     Parameters
     ----------
@@ -300,13 +301,14 @@ def split_budget(
 def _option(total: float, n_classes: int, share: float, floor: float) -> ClusterBudget:
     first = float_down(exact(total) * exact(share))
     rest = float_down(exact(total) - exact(first))
+    # Two floats may add up to more as decimals, and a ledger compares budgets without any tolerance.
     if exact(first) + exact(rest) > exact(total):  # read as decimals, as they are charged
         rest = math.nextafter(rest, 0.0)
     return ClusterBudget(n_classes, first, floor / n_classes, rest)
 
 
 def _honoured(option: ClusterBudget) -> bool:
-    """Whether 64-bit words can honour the law."""
+    """Tell whether 64-bit words can honour the law."""
     try:
         return option.law.epsilon == option.label_epsilon
     except InvalidInput:
@@ -314,7 +316,7 @@ def _honoured(option: ClusterBudget) -> bool:
 
 
 def _predict(option: ClusterBudget, sizes: NDArray[np.integer], weight: NDArray[np.float64], purity: float) -> tuple[float, float]:
-    """(agreement, information) expected over clusters of these sizes."""
+    """Predict (agreement, information), in expectation over clusters of these sizes."""
     k, tau, rate = option.n_classes, option.floor, option.resample
     shares = np.array([purity, (1.0 - purity) / (k - 1)])
     count = np.array([1.0, k - 1.0])
