@@ -28,8 +28,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Protocol
 
-import platformdirs
-
 from labeldp import _validate
 from labeldp._files import sync
 from labeldp._validate import exact, float_down
@@ -888,6 +886,8 @@ def runs_folder(location: Path | LedgerUrl) -> Path:
     """Name the private folder of a ledger's runs: beside a file; for a database in LABELDP_RUNS or the user's data folder."""
     if isinstance(location, Path):
         return location.with_name(f"{location.name}.runs")
+    import platformdirs  # here, as a machine that only trains on noisy labels may lack it, and reads this file's words
+
     chosen = os.environ.get("LABELDP_RUNS")
     base = Path(chosen).expanduser().absolute() if chosen else platformdirs.user_data_path("labeldp")
     return base / f"{hashlib.sha256(location.name.encode()).hexdigest()[:32]}.runs"  # no two ledgers share a folder
