@@ -314,6 +314,7 @@ def test_closing_gives_the_rest_up_and_destroys_the_secret(job: Job) -> None:
         job.release(2)
     assert job.release(1).repeated
     assert [facts["state"] for facts in stage.status(stage.load(job.where, job.ledger))["stages"]] == ["released", "given up"]  # type: ignore[attr-defined]
+    assert "All rows are released." not in stage.status_text(stage.status(stage.load(job.where, job.ledger)))
 
 
 def test_a_charge_that_published_nothing_is_abandoned_instead(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,5 +180,7 @@ def status_text(facts: dict[str, Any]) -> str:
     charged = "nothing is charged yet" if facts["run_id"] is None else f"run {facts['run_id']} is {facts['state']}"
     head = f"{facts['dataset']}, column {facts['label']}: epsilon {facts['epsilon']:g} for each {facts['unit']} over all stages; {charged}."
     table = table_text(("stage", "state", "law", "fraction", "rows", "path"), facts["stages"])
-    following = f"Next: stage {facts['next']}." if facts["next"] else "All rows are released." if facts["state"] == "settled" else ""
+    given_up = any(each["state"] == "given up" for each in facts["stages"])
+    ended = "The plan is closed." if given_up else "All rows are released." if facts["state"] == "settled" else ""
+    following = f"Next: stage {facts['next']}." if facts["next"] else ended
     return "\n".join(line for line in (head, table, following) if line)
