@@ -74,8 +74,9 @@ $(READY_DEV):
 demo: $(READY)
 	@$(PY) -m labeldp.cli demo
 
+# Work is stolen, not dealt: the slowest tests come last, and neighbours share what their module makes.
 test: $(READY_DEV)
-	@$(PY) -m pytest --numprocesses=auto --maxprocesses=8 --quiet --ignore=tests/engines $(TESTS)
+	@$(PY) -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal --quiet --ignore=tests/engines $(TESTS)
 
 test-deep:
 	@$(MAKE) $(DEEP_READY) VENV=$(DEEP_VENV) DEV_PINS=$(DEEP_PINS)
@@ -121,7 +122,7 @@ engines: $(READY_DEV)
 
 coverage: $(READY_DEV)
 	@rm -f .coverage .coverage.*
-	@$(PY) -m pytest --numprocesses=auto --maxprocesses=8 --quiet --ignore=tests/engines --cov --cov-report= $(TESTS)
+	@$(PY) -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal --quiet --ignore=tests/engines --cov --cov-report= $(TESTS)
 	@$(PY) -m coverage report | tail -n 1
 
 dist: $(READY_DEV)

@@ -3,12 +3,12 @@
 
 import doctest
 import re
-import subprocess
-import sys
+import shlex
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.cli.commands import run
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -45,13 +45,8 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not problems, "".join(problems)
     for line, text in blocks(page, "console"):
         for command in re.findall(r"^\$ (labeldp .*)$", text.replace("\\\n", " "), re.MULTILINE):
-            done = subprocess.run(
-                ["bash", "-c", command.replace("labeldp", f"{sys.executable} -m labeldp.cli", 1)],
-                capture_output=True,
-                text=True,
-                stdin=subprocess.DEVNULL,
-            )
-            assert done.returncode == 0, f"{page.name}:{line}: {command}\n{done.stdout}\n{done.stderr}"
+            code, said, told = run(*shlex.split(command)[1:])
+            assert code == 0, f"{page.name}:{line}: {command}\n{said}\n{told}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
