@@ -105,6 +105,8 @@ def main(arguments: Sequence[str]) -> None:
             for name, epsilon in ORDER
             if args.table in (None, name) and (not args.epsilon or epsilon in args.epsilon)
         ]
+        if not wanted:
+            options.error(f"no run of that kind; tables and epsilons are {', '.join(f'{name} {epsilon:g}' for name, epsilon in ORDER)}")
         run_all(wanted, settings, args.seconds)
     print(tables())
 
@@ -119,7 +121,7 @@ def run_all(wanted: Sequence[tuple[str, float, int]], settings: Settings, second
         kept = load_runs(path)
         if any(run["status"] == "finished" and all(run[key] == value for key, value in asked.items()) for run in kept):
             continue
-        if time.perf_counter() - started + longest > seconds:
+        if time.perf_counter() - started + longest >= seconds:
             print(f"{name} at {epsilon:g} would not end in time: start the command again", flush=True)
             return
         save_runs(path, [*kept, asked | {"status": "started", "started": now(), "machine": machine()}])
@@ -146,7 +148,8 @@ def features(data: Data, settings: Settings, device: str) -> dict[str, torch.Ten
         ssl.simclr(trunk, data.X, settings.features(), generator=generator, temperature=0.2, device=device, progress=_say)
         print(f"{data.name}: features in {time.perf_counter() - start:.0f} s", flush=True)
         path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save({"weights": trunk.state_dict(), "seconds": time.perf_counter() - start}, path)
+        weights = {name: values.cpu() for name, values in trunk.state_dict().items()}
+        torch.save({"weights": weights, "seconds": time.perf_counter() - start}, path)
     return dict(torch.load(path, map_location="cpu"))
 
 

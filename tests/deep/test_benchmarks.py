@@ -12,7 +12,7 @@ import pytest
 import torch
 from benchmarks import BENCHMARKS, tables
 from benchmarks.common import load_json, load_runs
-from benchmarks.deep import recipes, runs, speed
+from benchmarks.deep import gpu, recipes, runs, speed
 from benchmarks.deep.data import Data
 from benchmarks.deep.recipes import FROZEN, GRIDS, method
 from benchmarks.deep.train import fit, precision_used, probabilities
@@ -123,6 +123,21 @@ def test_a_recipe_trains_in_stages_and_draws_each_row_once():
     assert probabilities(found.net, data.X_test, "shift 1").shape == (100, 10)
     clean = fit(data, method("mnist", "cpu", "non-private", None).shortened(20), None, 0)
     assert np.mean(probabilities(clean.net, data.X_test).argmax(axis=1) == data.y_test) > 0.5
+
+
+def test_the_smallest_setting_of_a_gpu_runs_here_and_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (700, 3, 32, 32), np.uint8))
+    labels = np.random.default_rng(1).integers(0, 10, 700)
+    data = Data("cifar10", images[:600], labels[:600], images[600:], labels[600:], 10, np.empty((0, 0), np.float32))
+    for name, value in (("load", lambda _: data), ("RESULTS", tmp_path), ("CACHE", tmp_path / "cache")):
+        monkeypatch.setattr(gpu, name, value)
+    gpu.main(["--tiny", "--table", "cifar10", "--epsilon", "1"])
+    (run,) = load_runs(tmp_path / "gpu.json")
+    assert (run["status"], run["law"], run["device"]) == ("finished", "subset", gpu._name("cuda" if torch.cuda.is_available() else "cpu"))
+    assert all(0 <= run[name] <= 1 for name in ("accuracy", "worst_class", "calibration_error"))
+    gpu.main(["--tiny", "--table", "cifar10", "--epsilon", "1", "2", "--seconds", "0"])
+    assert load_runs(tmp_path / "gpu.json") == [run]
+    assert "start the command again" in capsys.readouterr().out
 
 
 def test_every_benchmark_of_nets_has_a_command():

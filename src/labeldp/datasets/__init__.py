@@ -220,6 +220,9 @@ _READERS: dict[str, _Reader] = {
     "cifar10-binary": lambda name, entry, form, paths: _image_set(readers.read_cifar(paths[0], label_bytes=1), name, entry),
     "cifar10-sheets": lambda name, entry, form, paths: _image_set(readers.read_cifar_sheets(paths), name, entry),
     "cifar100-binary": _cifar100,
+    "cifar100-sheets": lambda name, entry, form, paths: _image_set(
+        readers.read_cifar_sheets(paths), name, entry, readers.read_sheet_names(paths[-1])
+    ),
     "ratings-zip": _table(readers.read_ratings_zip, readers.RATING_COLUMNS),
     "ratings-npz": _table(readers.read_ratings_npz, readers.RATING_COLUMNS),
     "credit": _table(readers.read_credit, readers.CREDIT_COLUMNS),

@@ -177,6 +177,15 @@ _CIFAR10_SHEETS = (
     File("cifar10-test.webp", ("ff9de491fc23a41297e1e58c42a552efb04f949758a185cc7541e5a51cf1c35f",)),
     File("cifar10-labels.npz", ("100457827cb30b2869dbdce3761c5279714820de9a8c6fa4d0dcc7cbc3037527",)),
 )
+_CIFAR100_SHEETS = (
+    File("cifar100-train-1.webp", ("5a0cfdaf78c8908c829b812fb2711c488fe4a753c8f121e8c352de088e3dfa3f",)),
+    File("cifar100-train-2.webp", ("4e45cc61fff08640f03e0eeb5525a2839a0c805c5483a1d6324baefc1742129e",)),
+    File("cifar100-train-3.webp", ("c8c0195319e8b6074cb9ea5dc2fa33cc54b7fee226fdcfac735a85959b187951",)),
+    File("cifar100-train-4.webp", ("c048dd49f0e1a0334294e2569f0d832136c57fe630772e1a1a08ac035170844a",)),
+    File("cifar100-train-5.webp", ("2aaa9be74034da3fa3db0d629384a932decea143f841e39692c7906f8d3b39fe",)),
+    File("cifar100-test.webp", ("e2e810cbb179ae55f8d233e97034164877d2ab15a41cfeb2632eb6c47734c352",)),
+    File("cifar100-labels.npz", ("258b11dc049e87f7a5303cd468cdbc7b6b57e785c957ce2d5d3a4f58a3689da8",)),
+)
 
 ENTRIES: dict[str, Entry] = {
     "fashion_mnist": Entry(
@@ -257,6 +266,7 @@ ENTRIES: dict[str, Entry] = {
                 ),
                 "cifar100-binary",
             ),
+            Form(_CIFAR100_SHEETS, "cifar100-sheets"),
         ),
         "CIFAR-100: 50,000 + 10,000 colour images 32 x 32, 100 balanced classes (the fine labels). Krizhevsky, 2009.",
     ),

@@ -92,12 +92,18 @@ def _member(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 def read_cifar_sheets(paths: Sequence[Path]) -> Split:
-    """Read CIFAR-10 from lossless WebP sheets of 100 x 100 images: five train sheets, one test sheet, and the labels as .npz."""
+    """Read CIFAR from lossless WebP sheets of 100 x 100 images: five train sheets, one test sheet, and the labels as .npz."""
     *sheets, labels = paths
     pixels = [_sheet(path) for path in sheets]
     with np.load(labels, allow_pickle=False) as archive:
         train_labels, test_labels = archive["train"].astype(np.int64), archive["test"].astype(np.int64)
     return np.concatenate(pixels[:-1]), train_labels, pixels[-1], test_labels
+
+
+def read_sheet_names(labels: Path) -> tuple[str, ...]:
+    """Read the class names beside the labels of CIFAR-100's sheets."""
+    with np.load(labels, allow_pickle=False) as archive:
+        return tuple(map(str, archive["names"]))
 
 
 def _sheet(path: Path) -> Images:
