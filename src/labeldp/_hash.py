@@ -25,12 +25,12 @@ REACH = 64
 
 
 def digest(facts: Mapping[str, object]) -> str:
-    """SHA-256 of public facts in canonical JSON, hexadecimal."""
+    """Digest public facts: SHA-256 of their canonical JSON, hexadecimal."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()).hexdigest()
 
 
 def array_digest(arrays: Mapping[str, NDArray[np.generic]]) -> str:
-    """SHA-256 of public arrays with their names, types and shapes, hexadecimal."""
+    """Digest public arrays with their names, types and shapes: SHA-256, hexadecimal."""
     state = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
@@ -40,7 +40,7 @@ def array_digest(arrays: Mapping[str, NDArray[np.generic]]) -> str:
 
 
 def public_hash(salt: str, *ids: object) -> NDArray[np.uint64]:
-    """A well-mixed uint64 for each id, or for each row of several of them: (n,), the same on every machine.
+    """Hash each id, or each row of several of them, to a well-mixed uint64: (n,), the same on every machine.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ _SET_SALTS = ("set/0", "set/1")
 
 
 class SetDigest:
-    """Order-free name of a set of ids, built batch by batch and from parts: two 64-bit sums of hashes and a count. It can be pickled."""
+    """Names a set of ids in whatever order, batch by batch and part by part: two 64-bit sums of hashes, and a count. It can be pickled."""
 
     def __init__(self) -> None:
         self.sums = np.zeros(2, np.uint64)
@@ -76,7 +76,7 @@ class SetDigest:
 
     @staticmethod
     def words(*ids: object) -> NDArray[np.uint64]:
-        """What each row adds to `sums`: (n, 2) uint64."""
+        """Compute what each row adds to `sums`: (n, 2) uint64."""
         columns = _columns(ids)
         out = np.empty((_common_length(columns), 2), np.uint64)
         for where, states in _hash_chunks(_SET_SALTS, columns, exact=True):
@@ -93,12 +93,12 @@ class SetDigest:
         return self
 
     def hexdigest(self) -> str:
-        """48 hexadecimal digits."""
+        """Write count and sums as 48 hexadecimal digits."""
         return f"{self.count:016x}{int(self.sums[0]):016x}{int(self.sums[1]):016x}"
 
     @classmethod
     def from_hexdigest(cls, text: str) -> "SetDigest":
-        """The digest that `hexdigest` wrote, to be merged or updated."""
+        """Read the digest that `hexdigest` wrote, to be merged or updated."""
         made = cls()
         made.count, *sums = (int(text[i : i + 16], 16) for i in (0, 16, 32))
         made.sums = np.array(sums, np.uint64)
@@ -351,7 +351,7 @@ def _columns(ids: Sequence[object]) -> list[Column]:
 
 
 def _parts(part: Any) -> list[Column]:
-    """The columns of one operand."""
+    """Split one operand into its columns."""
     if isinstance(part, (list, tuple)):
         return _columns(part)
     if hasattr(part, "columns") and hasattr(part, "__arrow_c_stream__"):  # a table of Arrow, pandas or polars
@@ -385,7 +385,7 @@ def _numpy_column(column: NDArray[Any]) -> Column:
 
 
 def _words(record: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """(n, width) bytes as words, (n, ceil(width / 8)), and a last one that tells the width."""
+    """Read (n, width) bytes as words, (n, ceil(width / 8)), and a last one that tells the width."""
     n, width = record.shape
     words = np.zeros((n, -(-width // 8) + 1), "<u8")
     words.view(np.uint8)[:, :width] = record
@@ -401,7 +401,7 @@ def _common_length(columns: Sequence[Column]) -> int:
 
 
 def _hash_chunks(salts: Sequence[str], columns: Sequence[Column], exact: bool = False) -> Iterator[tuple[slice, list[NDArray[np.uint64]]]]:
-    """The hashes of all rows under each salt, a chunk of rows at a time, and where they stand.
+    """Hash all rows under each salt, a chunk of rows at a time, and say where they stand.
 
     A number of 2^63 or more has the 64 bits of a negative one; with `exact` it has another hash.
     """
@@ -422,7 +422,7 @@ def _hash_chunks(salts: Sequence[str], columns: Sequence[Column], exact: bool = 
 
 
 def _absorb_text(states: list[NDArray[np.uint64]], rows: LongestFirst) -> list[NDArray[np.uint64]]:
-    """Length, then words of 8 bytes, the last one filled up with NULs; a word of nothing but NULs leaves the state as it is."""
+    """Mix in the length, then words of 8 bytes, the last one filled up with NULs; a word of nothing but NULs leaves the state as it is."""
     if rows.order is not None:
         states = [state.take(rows.order) for state in states]
     _absorb(states, rows.lengths.view(np.uint64))

@@ -46,7 +46,7 @@ _FEWEST_VALUES: Final = 8  # different bytes among 32; random ones have fewer wi
 
 
 class _Hidden:
-    """Says nothing of itself in a message or a traceback with variables."""
+    """Shows nothing of itself in a message, or in a traceback with variables."""
 
     __slots__ = ()
 
@@ -60,7 +60,7 @@ class _Hidden:
 
 
 class Secret(_Hidden, bytes):
-    """Hidden bytes, which refuse to be pickled or copied."""
+    """Hidden bytes, which refuse to be pickled or copied: what a tool prints, sends or logs never has them by accident."""
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)
@@ -71,19 +71,19 @@ class Secret(_Hidden, bytes):
 
 
 class SentSecret(Secret):
-    """What is sent to a worker: hidden as a secret is, and pickled, since another process needs it."""
+    """Bytes that are sent to a worker: hidden as a secret is, but pickled, since another process needs them."""
 
     def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
         return SentSecret, (bytes(self),)
 
 
 def new_secret() -> Secret:
-    """32 bytes of the operating system's entropy: the secret of one run or ledger. They are never shown, pickled or copied."""
+    """Draw 32 bytes of the operating system's entropy: the secret of one run or ledger. They are never shown, pickled or copied."""
     return Secret(os.urandom(SECRET_BYTES))
 
 
 def new_run_id() -> str:
-    """128 random bits in hexadecimal, the public name of one charge."""
+    """Draw 128 random bits in hexadecimal: the public name of one charge."""
     return os.urandom(16).hex()
 
 
@@ -103,11 +103,11 @@ class SeededNoise:
         object.__setattr__(self, "seed", _validate.integer(seed=self.seed, low=0))
 
     def secret(self) -> bytes:
-        """The 32 bytes that stand in for `new_secret()`."""
+        """Give the 32 bytes that stand in for `new_secret()`."""
         return hashlib.sha256(b"labeldp seeded secret %d" % self.seed).digest()
 
     def run_id(self, facts: Mapping[str, object], counter: int = 0) -> str:
-        """The id that stands in for `new_run_id()`: a hash of the seed, what the run is (JSON-like facts) and how many such there were."""
+        """Give the id that stands in for `new_run_id()`: a hash of the seed, of what the run is, and of how many such there were."""
         info = _canonical({"counter": counter, "facts": dict(facts)})
         return hmac.new(self.secret(), b"labeldp seeded run id " + info, hashlib.sha256).hexdigest()[:32]
 
@@ -128,7 +128,7 @@ class Key:
         raise TypeError(f"A labeldp key is never pickled or copied (purpose {self.purpose!r}). Derive it again where it is needed.")
 
     def material(self, used_by: str) -> Secret:
-        """The key's 16 bytes, hidden, for a use that its purpose allows: a key that served two uses would give them the same words."""
+        """Give the key's 16 bytes, hidden, for a use that its purpose allows: a key that served two uses would give both the same words."""
         if _OWN_USE.get(self.purpose, "RowWords") != used_by:
             wanted = [purpose for purpose, use in _OWN_USE.items() if use == used_by] or ["draw"]
             raise InvalidInput(f"Expected a key of purpose {wanted[0]!r} for {used_by}, got {self.purpose!r}. Derive one for this use.")
@@ -136,7 +136,7 @@ class Key:
 
 
 def derive_key(secret: bytes, *, purpose: str, facts: Mapping[str, object]) -> Key:
-    """The key for one use of a run's secret.
+    """Derive the key for one use of a run's secret.
 
     Parameters
     ----------
@@ -172,7 +172,10 @@ def derive_key(secret: bytes, *, purpose: str, facts: Mapping[str, object]) -> K
 
 
 def _canonical(facts: Mapping[str, object]) -> bytes:
-    """RFC 8785 JSON in UTF-8: keys sorted, no spaces; a float as {"float64": its 8 bytes, big-endian, in hexadecimal}."""
+    """Write facts as RFC 8785 JSON in UTF-8: keys sorted, no spaces; a float as {"float64": its 8 bytes, big-endian, in hexadecimal}.
+
+    Different facts never give the same bytes: else two draws would have one key.
+    """
     tree = _plain(facts, "facts")
     try:
         return json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
@@ -181,11 +184,13 @@ def _canonical(facts: Mapping[str, object]) -> bytes:
 
 
 def _plain(value: object, name: str) -> object:
+    """Bring facts down to what JSON has one spelling for; what has none is refused."""
     if value is None or isinstance(value, (bool, str)):
         return str(value) if isinstance(value, str) else value
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, (float, np.floating)) and math.isfinite(value):
+        # as bits: decimal spellings of a float differ between languages, and 1.0 must not read as the integer 1
         return {"float64": struct.pack(">d", float(value)).hex()}
     if isinstance(value, Mapping):
         bad = [key for key in value if not (isinstance(key, str) and key.isascii() and key != "float64")]
@@ -207,7 +212,7 @@ def _hkdf(secret: bytes, info: bytes, *, salt: bytes | None = None, length: int 
 
 
 class UnknownReleaseSecret(LedgerError):
-    """The secret that was found is not the one that is asked for."""
+    """The release secret that was found is not the one that is needed."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -237,7 +242,7 @@ class KeySource:
 
     @classmethod
     def of(cls, value: object) -> "KeySource":
-        """A source as it is given: itself, a text, the path of a file, or a function that can be imported by its name."""
+        """Read a source: a KeySource, a text, the path of a file, or a function that can be imported by its name."""
         if isinstance(value, KeySource):
             return value
         if isinstance(value, Path):
@@ -245,11 +250,11 @@ class KeySource:
         return cls(_hook_name(value) if callable(value) else str(value) if isinstance(value, str) else "")
 
     def expecting(self, key_id: str) -> "KeySource":
-        """The same source, which refuses any other secret than the one of this id."""
+        """Bind the source to the secret of this id: any other that it gives is refused."""
         return replace(self, key_id=key_id)
 
     def fetch(self) -> Secret:
-        """The release secret, read now: nothing is kept between calls.
+        """Read the release secret; nothing is kept between calls, so a revoked secret is gone at once.
 
         Raises
         ------
@@ -259,6 +264,7 @@ class KeySource:
         kind, _, place = self.text.partition(":")
         read: dict[str, Callable[[str], Secret]] = {"file": _from_file, "env": _from_environment, "hook": _from_hook}
         secret = read[kind](place)
+        # a wrong secret would give other noise for a charge that may have been drawn with already: the rows would be drawn twice
         if self.key_id and not hmac.compare_digest(key_id(secret), self.key_id):
             raise UnknownReleaseSecret(
                 f"Expected the release secret with id {self.key_id} from {self.text}, got one with id {key_id(secret)}. "
@@ -280,12 +286,12 @@ class SecretHalves:
         return f"SecretHalves({self.run_id!r}, key={self.key!r})"
 
     def for_worker(self) -> tuple[bytes, KeySource | None]:
-        """What another process needs for `run_secret`. Without a key source the bytes are the secret itself: send them privately."""
+        """Give what another process needs for `run_secret`; without a key source the bytes are the secret itself: send them privately."""
         return SentSecret(self.stored), self.key
 
 
 def run_secret(stored: bytes, key: KeySource | None, run_id: str) -> Secret:
-    """The secret of a run.
+    """Make the secret of a run from its two halves.
 
     Parameters
     ----------
@@ -304,7 +310,7 @@ def run_secret(stored: bytes, key: KeySource | None, run_id: str) -> Secret:
 
 
 def run_secret_halves(stored: bytes, key: KeySource | None, run_id: str) -> SecretHalves:
-    """`run_secret` with its halves; the key source is bound to the secret that it gave now."""
+    """Make the secret of a run, as `run_secret`, and keep its halves; the key source is bound to the secret that it gave now."""
     stored = Secret(stored)  # an argument that is hidden already stays so in the caller's frame
     if len(stored) != SECRET_BYTES:
         raise LedgerError(f"Expected {SECRET_BYTES} stored bytes of run {run_id}, got {len(stored)}. The run's folder is damaged.")
@@ -316,7 +322,7 @@ def run_secret_halves(stored: bytes, key: KeySource | None, run_id: str) -> Secr
 
 
 def key_id(release: bytes) -> str:
-    """Public name of a release secret, 16 hexadecimal digits: tells two secrets apart and gives nothing of them away."""
+    """Name a release secret in public, by 16 hexadecimal digits: they tell two secrets apart and give nothing of them away."""
     return _hkdf(release, b"labeldp release secret id", length=8).hex()
 
 
@@ -331,7 +337,7 @@ def create_key_file(path: Path) -> KeySource:
     except FileExistsError:
         raise LedgerError(f"Expected the name of a new file, got {path}, which exists. A key is never overwritten.") from None
     secret = Secret(os.urandom(SECRET_BYTES))
-    try:
+    try:  # half a key must not stay: it would be taken for one
         with open(handle, "wb") as file:
             file.write(secret.hex().encode() + b"\n")
             file.flush()
@@ -344,12 +350,12 @@ def create_key_file(path: Path) -> KeySource:
 
 
 def key_file_id(path: Path) -> str:
-    """Public id of the release secret in a file, whoever may read that file."""
+    """Read the public id of the release secret in a file, whoever may read that file."""
     return key_id(_from_file(str(Path(path).expanduser().absolute()), private=False))
 
 
 def destroy_key_file(path: Path) -> str:
-    """Overwrite and remove a file that holds a release secret; its public id. Copies elsewhere stay as they are."""
+    """Overwrite and remove a file that holds a release secret, and return the secret's public id. Copies elsewhere stay as they are."""
     path = Path(path).expanduser().absolute()
     if path.is_symlink():
         raise LedgerError(f"Expected the key file itself, got the link {path}. Name the file that it leads to.")
@@ -389,7 +395,7 @@ class _Answer:
 
 
 def _checked(text: object) -> str:
-    """The text in its full form. A refused one is not shown: it may be the secret itself, given in the wrong place."""
+    """Check the text of a source, and give its full form. A refused one is not shown: it may be the secret itself, in the wrong place."""
     kind, _, place = text.partition(":") if isinstance(text, str) else ("", "", "")
     good = {
         "file": place.strip() != "" and place.isprintable(),
@@ -440,7 +446,7 @@ def _from_file(place: str, private: bool = True) -> Secret:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Opening a pipe that nobody writes to would else wait for ever."""
+    """Open for `open(opener=)` without waiting: a pipe that nobody writes to would else be waited for for ever."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -479,6 +485,7 @@ _ABANDON: Final = (
 
 
 def _random(secret: Secret, source: str) -> Secret:
+    """Refuse bytes that are obviously not random, as zeros or a repeated letter from a misread variable."""
     if len(set(secret)) < _FEWEST_VALUES:
         raise LedgerError(
             f"Expected random bytes from {source}, got almost always the same one. Make a key with `labeldp key create PATH`."
@@ -487,7 +494,7 @@ def _random(secret: Secret, source: str) -> Secret:
 
 
 def _is_text(data: bytes) -> bool:
-    """A password, or hexadecimal digits of half the length: 32 random bytes look like this with probability 2e-14."""
+    """Tell a password, or hexadecimal digits of half the length: 32 random bytes look like this with probability 2e-14."""
     return all(0x20 <= byte < 0x7F for byte in data)
 
 
@@ -497,7 +504,7 @@ def _from_hexadecimal(data: bytes) -> Secret | None:
 
 
 def _decoded(text: str) -> Secret | None:
-    """The 32 bytes that a text spells out, in hexadecimal or in base64 (either alphabet), or None."""
+    """Read the 32 bytes that a text spells out, in hexadecimal or in base64 (either alphabet); None where it spells none."""
     if re.fullmatch(r"[0-9a-fA-F]{64}", text, re.ASCII):
         return Secret(bytes.fromhex(text))
     if not re.fullmatch(r"[A-Za-z0-9+/_-]{43}=", text, re.ASCII):

@@ -65,7 +65,7 @@ class Blocks:
 
     def __init__(self, tag: int, low: "NDArray[np.uint64] | range", high: "NDArray[np.uint32] | None" = None, signed: bool = False) -> None:
         self.tag = tag
-        self._low = low  # bytes 0..7 of the id; a range stands for row numbers that were never written out
+        self._low = low  # bytes 0..7 of the id; a range stands for row numbers, which then take no memory
         self._high = high  # bytes 8..11; None: the sign of `_low` where some are negative, else 0
         self._signed = signed
 
@@ -83,7 +83,7 @@ class Blocks:
         return Blocks(self.tag, self._low[index], None if self._high is None else self._high[index], self._signed)
 
     def templates(self, into: "NDArray[np.uint64] | None" = None) -> NDArray[np.uint64]:
-        """The blocks with counter 0: (n, 2) uint64, little-endian; seen as bytes, (n, 16). Cost: 16 bytes a row, so slice first.
+        """Write the blocks out with counter 0: (n, 2) uint64, little-endian; seen as bytes, (n, 16). Cost: 16 bytes a row, so slice first.
 
         into : (n or more, 2) uint64, optional
             Templates of another slice of the same blocks, to be overwritten: what all rows share is there already.
@@ -101,7 +101,7 @@ class Blocks:
         return out
 
     def halves(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-        """The 96 bits of the ids: bytes 0 to 7, and bytes 8 to 11."""
+        """Split the 96 bits of each id: bytes 0 to 7, and bytes 8 to 11."""
         low = _written_out(self._low)
         if self._high is not None:
             return low, self._high
@@ -110,11 +110,11 @@ class Blocks:
         return low, np.zeros(len(low), np.uint32)
 
     def first_repeat(self) -> int | None:
-        """Position of the first row whose id occurred before, or None. Cost: a sort, O(n log n)."""
+        """Find the first row whose id occurred before; None where every id is different. Cost: a sort, O(n log n)."""
         if isinstance(self._low, range):
             return None
         low, high = self._low, self._high
-        ordered = np.sort(low)
+        ordered = np.sort(low)  # without positions first: many times faster, and most tables have no repeat
         if not (ordered[1:] == ordered[:-1]).any():
             return None
         order = np.argsort(low, kind="stable") if high is None else np.lexsort((low, high))
@@ -129,14 +129,14 @@ def _written_out(low: "NDArray[np.uint64] | range") -> NDArray[np.uint64]:
 
 
 def row_blocks(n: int, start: int = 0) -> Blocks:
-    """Blocks of the row numbers start .. start + n - 1 of one pinned input; nothing is stored for each row."""
+    """Make the blocks of the row numbers start .. start + n - 1 of one pinned input; nothing is stored for each row."""
     if not (n >= 0 and 0 <= start <= start + n < 1 << 63):
         raise InvalidInput(f"Expected n >= 0 rows numbered from start >= 0, below 2^63; got n={n}, start={start}.")
     return Blocks(ROW, range(start, start + n))
 
 
 def id_blocks(ids: object, key: Key) -> Blocks:
-    """Blocks of explicit row ids: the same id is the same block in any order, file and machine.
+    """Make the blocks of explicit row ids: the same id is the same block in any order, file and machine.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def id_blocks(ids: object, key: Key) -> Blocks:
 
 
 def integers_or_names(ids: object, key: Callable[[], bytes]) -> "NDArray[np.integer] | Blocks":
-    """One column of integers as it is, whatever holds it; all else as blocks of how it reads.
+    """Read ids for a row set: one column of integers as it is, whatever holds it; all else as blocks of how it reads.
 
     "7", b"7" and ("7",) are one name, and so are the parts of a composite id, since another table may have kept them in another type.
     """
@@ -182,7 +182,7 @@ def integers_or_names(ids: object, key: Callable[[], bytes]) -> "NDArray[np.inte
 
 
 class RowWords:
-    """The words of a chunk of rows under one key: implements `labeldp.laws._exact.Words`.
+    """Gives the words of a chunk of rows under one key; implements `labeldp.laws._exact.Words`.
 
     Words 2c and 2c + 1 of a row are the two halves of AES(block with counter c). For more than about `CHUNK` rows use
     `word_chunks`.
@@ -209,18 +209,18 @@ class RowWords:
         return len(self._templates)
 
     def take(self, counter: int, rows: NDArray[np.intp] | None = None) -> NDArray[np.uint64]:
-        """Word number `counter` of every row, or of the rows at these positions: (len(rows),) uint64, the caller's own."""
+        """Take word number `counter` of every row, or of the rows at these positions: (len(rows),) uint64, the caller's own."""
         if not 0 <= counter < _MAX_COUNTER:
             raise InvalidInput(f"Expected 0 <= counter < 2^25, got counter={counter}. No law needs so many words of one row.")
         block, half = divmod(counter, 2)
         return self._pair(block, rows)[:, half].copy()
 
     def select(self, rows: NDArray[np.intp]) -> "RowWords":
-        """The streams of the rows at these positions, as a chunk of its own."""
+        """Make a chunk of the rows at these positions, whose words stay what they are."""
         return object.__new__(RowWords)._start(self._context, self._templates[rows], None)
 
     def _pair(self, block: int, rows: NDArray[np.intp] | None) -> NDArray[np.uint64]:
-        """Both words of a block, (n, 2). The last block is kept: laws take word 2c and then 2c + 1."""
+        """Compute both words of a block, (n, 2). The last block is kept: laws take word 2c and then 2c + 1."""
         if self._cache is not None and self._cache[0] == block:
             _, kept, words = self._cache
             if kept is None:
@@ -236,7 +236,7 @@ class RowWords:
 
 
 def word_chunks(key: Key, blocks: Blocks) -> Iterator[tuple[slice, RowWords]]:
-    """The words of any number of rows, a cache-sized chunk at a time: (which rows, their words).
+    """Iterate over the words of any number of rows, a cache-sized chunk at a time: (which rows, their words).
 
     The chunks share memory, which so stays in the processor's cache: use one chunk's words before the next; what was taken stays.
     """
@@ -251,14 +251,14 @@ def _chunks(n: int) -> Iterator[slice]:
 
 
 def _first_words(context: CipherContext, blocks: Blocks) -> Iterator[tuple[slice, NDArray[np.uint64]]]:
-    """AES of every block with counter 0, a chunk at a time: (which rows, (m, 2) uint64)."""
+    """Encrypt every block with counter 0, a chunk at a time: (which rows, (m, 2) uint64), valid until the next chunk."""
     templates, space = blocks[:CHUNK].templates(), space_for(min(CHUNK, len(blocks)))
     for rows in _chunks(len(blocks)):
         yield rows, encrypt(context, blocks[rows].templates(templates), space)
 
 
 def one_word(key: Key, blocks: Blocks) -> NDArray[np.uint64]:
-    """Word 0 of every row, for orders and choices that need one: (n,) uint64. As `RowWords(key, blocks).take(0)`, in less memory."""
+    """Take word 0 of every row, for orders and choices that need one: (n,) uint64. As `RowWords(key, blocks).take(0)`, in less memory."""
     out = np.empty(len(blocks), np.uint64)
     for rows, words in word_chunks(key, blocks):
         out[rows] = words.take(0)
@@ -290,7 +290,8 @@ def partition(key: Key, blocks: Blocks, fractions: Sequence[float]) -> NDArray[n
 
 
 def partition_edges(fractions: Sequence[float]) -> NDArray[np.uint64]:
-    """Where one part ends and the next begins, for `partition`, which says what fractions are allowed: one edge less than parts."""
+    """Compute where one part ends and the next begins, for `partition`, which says what fractions are allowed: one edge less than parts."""
+    # exact fractions: a float sum could place an edge, and so a row, differently on another machine
     shares = [Fraction(_validate.positive(fraction=share, fix="Give each part a share.")) for share in fractions]
     if not (0 < len(shares) < 1 << 15 and abs(sum(shares, Fraction(0)) - 1) <= Fraction(1, 10**9)):
         raise InvalidInput(f"Expected fractions that sum to 1, got {list(fractions)!r}. Divide them by their sum.")
@@ -299,9 +300,9 @@ def partition_edges(fractions: Sequence[float]) -> NDArray[np.uint64]:
 
 
 class Pin:
-    """A keyed digest of which row has which label, whatever their order: it shows whether an input is still the one charged for.
+    """Digests which row has which label, whatever their order, under a key: it shows whether an input is still the one charged for.
 
-    It is kept with the run's secret and destroyed with it. Unlike a plain digest it confirms no guess to those without the key.
+    It is kept with the run's secret and destroyed with it. Unlike a plain digest it confirms no guess of a label without the key.
 
     Parameters
     ----------
@@ -321,7 +322,7 @@ class Pin:
         return f"Pin({self.count} rows)"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _sums_alone, (self.count, self.sums)
+        return _sums_alone, (self.count, self.sums)  # workers send sums; the key never leaves the process that derived it
 
     def update(self, blocks: Blocks, codes: NDArray[np.integer]) -> None:
         """Add rows: n blocks and their (n,) class codes."""
@@ -344,7 +345,7 @@ class Pin:
 
 
 def pin_words(key: Key, blocks: Blocks, codes: NDArray[np.integer]) -> NDArray[np.uint64]:
-    """What each row adds to the sums of a `Pin` under this key: (n, 2) uint64."""
+    """Compute what each row adds to the sums of a `Pin` under this key: (n, 2) uint64."""
     out = np.empty((len(blocks), 2), np.uint64)
     for rows, words in _pinned(encryptor(key.material("Pin")), blocks, codes):
         out[rows] = words
@@ -352,13 +353,14 @@ def pin_words(key: Key, blocks: Blocks, codes: NDArray[np.integer]) -> NDArray[n
 
 
 def _pinned(context: CipherContext, blocks: Blocks, codes: NDArray[np.integer]) -> Iterator[tuple[slice, NDArray[np.uint64]]]:
+    # AES twice, CBC-MAC of (row, label): encrypting the row first keeps row XOR label from being the same for two different pairs
     for rows, state in _first_words(context, blocks):
         state[:, 0] ^= np.asarray(codes[rows], np.int64).view(np.uint64)
         yield rows, encrypt(context, state)
 
 
 def _sums_alone(count: int, sums: NDArray[np.uint64]) -> Pin:
-    """A pin without its key: it adds up with others, and takes no rows."""
+    """Make a pin without its key: it adds up with others, and takes no rows."""
     pin = object.__new__(Pin)
     pin._context, pin.count, pin.sums = None, count, sums
     return pin
@@ -381,6 +383,7 @@ def _integer_blocks(values: NDArray[np.integer]) -> Blocks:
 
 
 def _mac_blocks(tag: int, messages: "Strings | Composites", key: bytes) -> Blocks:
+    """Make blocks of messages of any length: AES-CMAC under the run's key, cut to the 96 bits of an id."""
     low, high = np.empty(len(messages), WORD), np.empty(len(messages), "<u4")
     for where, macs in cmac_chunks(key, messages):
         low[where] = macs[:, 0]
@@ -389,7 +392,7 @@ def _mac_blocks(tag: int, messages: "Strings | Composites", key: bytes) -> Block
 
 
 def _columns(ids: object) -> list[Any] | None:
-    """The columns of a composite id, or None if `ids` is one column."""
+    """Split a composite id into its columns; None if `ids` is one column."""
     if isinstance(ids, np.ndarray) and ids.ndim == 2:
         return [ids[:, i] for i in range(ids.shape[1])]
     if hasattr(ids, "columns"):  # a table of Arrow, pandas or polars
@@ -421,7 +424,7 @@ _FIX = "Pass integers, strings or bytes, or several such columns."
 
 
 def _typed(column: Any, name: str) -> "tuple[int, NDArray[np.integer] | Strings]":
-    """(INTEGER, (n,) integer array), or (TEXT or BYTES, n strings); refuses everything else."""
+    """Read one column as (INTEGER, (n,) integer array), or (TEXT or BYTES, n strings); refuse everything else."""
     if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "iuUS":
         return _typed_numpy(column, name)
     values = _arrow(column, name)
@@ -483,7 +486,7 @@ _WIDTHS = (8, 16, 24, 32, 40, 48, REACH)  # of what is written at a time
 
 
 class Composites:
-    """n composite ids: each part as type (1 byte), length (8 bytes), bytes, so that no two ids give the same message.
+    """Writes n composite ids as messages: each part as type (1 byte), length (8 bytes), bytes, so that no two ids give the same message.
 
     Parameters
     ----------
@@ -499,7 +502,7 @@ class Composites:
         return self._n
 
     def chunks(self) -> Iterator[tuple[slice, Rows]]:
-        """All messages, a chunk at a time, and where they stand."""
+        """Iterate over all messages, a chunk at a time, and where they stand."""
         for start in range(0, self._n, _COMPOSITE_CHUNK):
             where = slice(start, min(start + _COMPOSITE_CHUNK, self._n))
             yield where, self._rows(where)
@@ -515,7 +518,7 @@ Piece = NDArray[np.void] | Rows
 
 
 def _pieces(tag: int, column: "Strings | tuple[NDArray[np.uint64], NDArray[np.uint32]]", where: slice) -> list[Piece]:
-    """A chunk of one part."""
+    """Write a chunk of one part: its headers, and its bytes."""
     n = where.stop - where.start
     if isinstance(column, Strings):
         rows, header = column.rows(where.start, where.stop), np.empty(n, _HEADER)
@@ -534,7 +537,7 @@ def _void(records: NDArray[np.void]) -> NDArray[np.void]:
 
 
 def _even(pieces: Sequence[Piece]) -> Rows:
-    """Messages of one length."""
+    """Join pieces into messages of one length."""
     n, length = len(pieces[0]), sum(piece.itemsize for piece in pieces if not isinstance(piece, Rows))
     data, at = np.empty(n * length + REACH, np.uint8), 0
     for piece in pieces:
@@ -545,7 +548,10 @@ def _even(pieces: Sequence[Piece]) -> Rows:
 
 
 def _uneven(pieces: Sequence[Piece], n: int, longest: int) -> Rows:
-    """Messages whose lengths differ, with room behind each: a part is written past its end, where the next part or nothing follows."""
+    """Join pieces into messages whose lengths differ, with room behind each.
+
+    A part is written in steps of one width, also past its end: the next part overwrites that, or nothing follows and nobody reads it.
+    """
     width = next(width for width in _WIDTHS if width >= min(longest, REACH))
     lengths = np.zeros(n, np.int64)
     for piece in pieces:
@@ -576,25 +582,27 @@ def _put(rows: Rows, target: NDArray[np.void], at: NDArray[np.int64]) -> None:
 
 
 def encryptor(key: bytes) -> CipherContext:
-    """A context that turns each 16-byte block into its AES encryption; it keeps no state between blocks."""
+    """Make a context that turns each 16-byte block into its AES encryption; it keeps no state between blocks."""
     # ECB is AES itself: a keyed permutation of blocks. Every block here is a distinct input, nothing is being hidden by it.
     return Cipher(algorithms.AES(key), modes.ECB()).encryptor()
 
 
 def space_for(n: int) -> NDArray[np.uint8]:
-    """Space for the encryption of n blocks; AES asks for 15 spare bytes behind them."""
+    """Allocate space for the encryption of n blocks; the library asks for 15 spare bytes behind them."""
     return np.empty(16 * n + 15, np.uint8)
 
 
 def encrypt(context: CipherContext, blocks: NDArray[np.uint64], into: NDArray[np.uint8] | None = None) -> NDArray[np.uint64]:
-    """AES of each row of a C-contiguous (n, 2) array, byte order little-endian; (n, 2) of the same, in the space given or a new one."""
+    """Encrypt each row of a C-contiguous (n, 2) array, byte order little-endian: (n, 2) of the same, in the space given or a new one."""
     out = space_for(len(blocks)) if into is None else into
     context.update_into(blocks.view(np.uint8).reshape(-1).data, out.data)
     return out[: blocks.nbytes].view(WORD).reshape(-1, 2)
 
 
 def cmac_chunks(key: bytes, messages: Strings | Composites) -> Iterator[tuple[slice, NDArray[np.uint64]]]:
-    """CMAC of each message, a chunk of rows at a time: where they stand, and (m, 2) uint64, little-endian, valid until the next chunk.
+    """Compute each message's CMAC, a chunk of rows at a time: where they stand, and (m, 2) uint64, little-endian.
+
+    An array is valid until the next chunk.
 
     Notes
     -----
@@ -610,6 +618,7 @@ def cmac_chunks(key: bytes, messages: Strings | Composites) -> Iterator[tuple[sl
 
 
 def _chunk(context: CipherContext, ends: "_Ends", rows: LongestFirst, space: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    # the longest rows come first: those with a further block are always the leading ones, and AES runs over a slice
     out = np.empty(len(rows), "V16")
     state: NDArray[np.uint64] | None = None
     running, place = len(rows), 0
@@ -626,7 +635,7 @@ def _chunk(context: CipherContext, ends: "_Ends", rows: LongestFirst, space: NDA
 
 
 class _Ends:
-    """How the last block of a message is padded and keyed, by the 0 to 16 bytes of the message in it."""
+    """Pads and keys the last block of a message, by the 0 to 16 bytes of the message in it: looked up, without a branch for any row."""
 
     def __init__(self, context: CipherContext) -> None:
         complete, padded = _subkeys(context)
@@ -635,13 +644,13 @@ class _Ends:
         self._keep = np.tril(np.full((17, 16), 0xFF, np.uint8), -1).view("V16")[:, 0]
 
     def finish(self, message: NDArray[np.uint64], lengths: NDArray[np.int64]) -> None:
-        """Pad and key last blocks in place."""
+        """Pad and key these last blocks in place: clear what stands behind the message, then put mark and subkey in."""
         message &= self._keep.take(lengths).view(WORD).reshape(-1, 2)
         message ^= self._change.take(lengths).view(WORD).reshape(-1, 2)
 
 
 def _subkeys(context: CipherContext) -> NDArray[np.uint64]:
-    """K1, for a complete last block, and K2, for a padded one (RFC 4493, section 2.3): (2, 2) uint64."""
+    """Derive K1, for a complete last block, and K2, for a padded one (RFC 4493, section 2.3): (2, 2) uint64."""
     keys = []
     number = int.from_bytes(encrypt(context, np.zeros((1, 2), WORD)).tobytes(), "big")
     for _ in range(2):
