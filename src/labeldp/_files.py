@@ -30,14 +30,19 @@ def write_new(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def replace_file(made: Path, path: Path, data: bytes, *, public: bool = False) -> None:
-    """Write a file that appears under its name whole or not at all, and is on disk; `made`: what it is called until then, in private."""
+def replace_file(made: Path, path: Path, data: bytes, *, public: bool = False, last: bool = True) -> None:
+    """Write a file that appears under its name whole or not at all, and is on disk; `made`: what it is called until then, in private.
+
+    Of several files that count together only the `last` one waits for the folder, too: then its name is on disk, and so are the names of
+    those before it.
+    """
     made.unlink(missing_ok=True)
     write_new(made, data)
     if public:
         give_usual_rights(made)
     os.replace(made, path)
-    sync(path.parent)
+    if last:
+        sync(path.parent)
 
 
 def publish_file(made: Path, path: Path) -> None:
@@ -49,12 +54,12 @@ def publish_file(made: Path, path: Path) -> None:
 
 
 def private_opener(path: str, flags: int) -> int:
-    """For `open(opener=)`: a new file is readable by its owner only, and a link is never followed."""
+    """Open for `open(opener=)`: a new file is readable by its owner only, and a link is never followed."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
 def private_file(path: Path) -> Path:
-    """A new, empty file that its owner alone can read, for writers that open it by its name."""
+    """Make a new, empty file that its owner alone can read, for writers that open it by its name."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     return path
 
@@ -65,7 +70,8 @@ def give_usual_rights(path: Path) -> None:
 
 
 def usual_rights(folder: Path, of_folders: bool) -> int:
-    """The rights that new files, or folders, get in a private folder, as one made there shows; `clear_own` removes it after a crash."""
+    """Find the rights of new files, or folders, in a private folder: those of one made there, which `clear_own` removes after a crash."""
+    # made and looked at, since the process's mask cannot be read without changing it for every thread
     probe = Path(tempfile.mktemp(prefix=".labeldp-rights-", dir=folder))  # made at once, or an error
     if of_folders:
         probe.mkdir()
@@ -78,7 +84,7 @@ def usual_rights(folder: Path, of_folders: bool) -> int:
 
 
 def own_folder(path: Path) -> bool:
-    """A folder for the caller's eyes only: made now (True), or one that is exactly that already.
+    """Make a folder for the caller's eyes only (True), or accept one that is exactly that already (False).
 
     Raises
     ------
@@ -89,7 +95,7 @@ def own_folder(path: Path) -> bool:
         It cannot be made.
     """
     try:
-        os.mkdir(path, 0o700)
+        os.mkdir(path, 0o700)  # made with its rights: between a mkdir and a chmod others could look in
         return True
     except FileExistsError:
         facts = os.lstat(path)
@@ -106,7 +112,7 @@ def own_folder(path: Path) -> bool:
 
 
 def clear_own(folder: Path, ours: re.Pattern[str]) -> list[Path]:
-    """Delete what has a name of ours in a folder, and in folders of such names in it; what is left, which somebody else put there."""
+    """Delete what has a name of ours in a folder, and in folders of such names in it; return what somebody else put there."""
     left: list[Path] = []
     for path in sorted(folder.iterdir()):
         with contextlib.suppress(FileNotFoundError):  # another process may be doing the same

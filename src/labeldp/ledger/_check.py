@@ -43,7 +43,7 @@ from labeldp.receipt import Receipt
 
 @dataclass(frozen=True)
 class Witnesses:
-    """What was kept outside of the ledger, to compare it with.
+    """What was kept outside of the ledger, to compare the ledger with.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Witnesses:
     outputs : mapping of run id to str
         The digest of the output that a manifest names.
     anchors : sequence of (seq, hash)
-        Heads that were written down.
+        Numbers and hashes of entries that were written down elsewhere.
     """
 
     receipts: Sequence[Receipt] = ()
@@ -61,7 +61,7 @@ class Witnesses:
 
 @dataclass
 class _Read:
-    """What the entries said so far."""
+    """What the entries say, as far as they were read."""
 
     charges: dict[str, dict[str, Any]] = field(default_factory=dict)
     heads: list[str] = field(default_factory=list)
@@ -82,7 +82,7 @@ class _Account:
         self.balance.apply(row)
 
     def exceeded(self, run: RunRecord) -> bool:
-        """Whether the run, read last, was more than the budget left; row sets are read only where the plain sum is too much."""
+        """Tell whether the run, read last, was more than the budget left; row sets are read only where the plain sum is too much."""
         budget = self.said.budget
         if budget is None:
             return True
@@ -105,12 +105,13 @@ def problems(
     balances: Sequence[Balance] = (),
     kept: Witnesses | None = None,
 ) -> list[str]:
-    """What does not add up, one sentence each; empty if nothing."""
+    """Say what does not add up, one sentence each; empty if everything does."""
     found: list[str] = []
     read, ends = _Read(), {(balance.dataset, balance.column): balance for balance in balances}
     previous = GENESIS
     for expected, row in enumerate(rows, start=1):
         seq, before, body, head = row
+        # behind a break nothing can be trusted, so nothing more is looked at
         if seq != expected or before != previous:
             return [*found, f"The chain breaks at entry {expected}: an entry before or at it is missing or was rewritten."]
         if entry_hash(before, body) != head:
@@ -142,7 +143,7 @@ def _names(body: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _misplaced(row: Row, read: _Read, sets: RowSets) -> list[str]:
-    """An entry that no labeldp would have written where it stands."""
+    """Look for an entry that no labeldp would have written where it stands: a chain with true hashes can be made up by anybody."""
     seq, body = row[0], _json(row[2])
     kind = body.get("kind")
     if body.get("seq") != seq or (kind == "open") != (seq == 1):
@@ -174,7 +175,7 @@ def _harmed(read: _Read, sets: RowSets) -> list[str]:
 
 
 def _forgotten(read: _Read, sets: RowSets) -> list[str]:
-    """Runs that drew and that the history does not know: whoever set the ledger back left their folders."""
+    """Look for runs that have drawn and that the history does not know: whoever set the ledger back left their folders."""
     known = {run for account in read.accounts.values() for run in account.said.runs}
     others = unknown_runs(sets.folder, lambda names: [name for name in names if name not in known])
     return [f"Run {run_id} has results, but is not in this history: the ledger was cut, or set back." for run_id in others]
@@ -190,7 +191,7 @@ def _parts_problems(read: _Read, parts: Sequence[tuple[str, Part]]) -> list[str]
 
 
 def _balance_problem(balance: Balance, kept: Mapping[tuple[str, str], Balance]) -> list[str]:
-    """What an account is kept to stand at must follow from its entries up to there; where it ends at no entry, nobody uses it."""
+    """Compare a kept balance with the entries up to where it ends; one that ends at no entry is used by nobody."""
     found = kept.get((balance.dataset, balance.column), balance)
     if (found.seq, found.head) != (balance.seq, balance.head) or found == balance:
         return []
@@ -232,7 +233,7 @@ def check_drawn(run: RunRecord, store: RunStore, block: Block, ids: Array) -> No
 
 
 def _is_charged(run: RunRecord, block: Block) -> bool:
-    """Whether the law is of the classes and the epsilon that the run was charged for."""
+    """Tell whether the law is of the classes and the epsilon that the run was charged for."""
     drawn: Any = run.event.get("law", {})  # an aggregate has none: it releases no row
     named = [each["law"] for each in drawn.get("stages", [drawn]) if "law" in each]
     laws = {(law["n_classes"], float(law["epsilon"])) for law in named}
@@ -241,7 +242,7 @@ def _is_charged(run: RunRecord, block: Block) -> bool:
 
 
 def _is_kept(run: RunRecord, store: RunStore, block: Block, ids: Array) -> bool:
-    """Whether the run's folder has the same draws, or has none to compare with."""
+    """Tell whether the run's folder has the same draws, or has none to compare with."""
     stages = store.stages()
     if not stages:
         return True
@@ -267,13 +268,13 @@ _AGGREGATE: Final = "aggregate.parquet"
 
 @dataclass(frozen=True)
 class Statement:
-    """What the user says of runs whose folders say nothing.
+    """What the user declares for runs whose folders say nothing.
 
     Attributes
     ----------
     dataset, column : str
     epsilon : float
-        Of each of these runs, which then count for every row.
+        What each of these runs has spent; it then counts for every row.
     """
 
     dataset: str
@@ -281,7 +282,7 @@ class Statement:
     epsilon: float
 
     def body(self, run_id: str) -> dict[str, object]:
-        """The entry of such a run."""
+        """Make the entry of such a run."""
         event = LabelDraw({}, self.epsilon).to_dict()
         return _body(Receipt(run_id, self.dataset, self.column, "row", 1, self.epsilon, 0.0, True, True, event))
 
@@ -305,6 +306,7 @@ def adopt(session: Session, runs_dir: Path, stated: Statement | None, where: str
     """
     bodies: dict[str, dict[str, object]] = {}
     silent: list[str] = []
+    # all of them are read before the first is written: either every run is counted again, or none
     for run_id in unknown_runs(runs_dir, session.unknown):
         found = _read(RunStore(runs_dir / run_id)) or (None if stated is None else stated.body(run_id))
         silent += [run_id] if found is None else []
@@ -336,7 +338,7 @@ def _adopted(session: Session, store: RunStore, body: dict[str, object]) -> dict
 
 
 def _read(store: RunStore) -> dict[str, object] | None:
-    """The entry that a run's folder speaks for, or None."""
+    """Read the entry that a run's folder speaks for: its copy of the charge, or else a receipt in its results; None for neither."""
     kept = _json(store.read(CHARGE))
     if kept.get("run_id") == store.folder.name:
         try:
@@ -356,7 +358,7 @@ def _read(store: RunStore) -> dict[str, object] | None:
 
 
 def _body(receipt: Receipt, identity: str = "", *, repeatable: bool = False) -> dict[str, object]:
-    """The entry of a charge; without its identity the request is not known again, and a repeat is a new charge."""
+    """Make the entry of a charge; without its identity the request is not known again, and a repeat is a new charge."""
     spending = Spending(
         dataset=receipt.dataset,
         column=receipt.column,
@@ -373,7 +375,7 @@ def _body(receipt: Receipt, identity: str = "", *, repeatable: bool = False) -> 
 
 
 def _rows(store: RunStore, facts: object) -> dict[str, object]:
-    """The facts of a whole row set, or nothing: then the run counts for every row."""
+    """Read the facts of a whole row set, or nothing: then the run counts for every row."""
     data = store.read(FILE)
     if data is None:
         return {}
@@ -385,7 +387,7 @@ def _rows(store: RunStore, facts: object) -> dict[str, object]:
 
 
 def _receipts(store: RunStore) -> list[Receipt]:
-    """The receipts that a run's results carry."""
+    """Read the receipts that a run's results carry."""
     import pyarrow.parquet as pq
 
     found: list[Receipt] = []
@@ -403,7 +405,7 @@ def _receipts(store: RunStore) -> list[Receipt]:
 
 
 def _artefact(store: RunStore) -> str | None:
-    """The digest that the run settled with, where its results tell it; a repeat checks them against it."""
+    """Find the digest that the run settled with, where its results tell it; a repeat checks them against it."""
     if any(path.suffix == ".parquet" for path in store.folder.iterdir()):
         return store.digest()
     output = _json(store.read("manifest.json")).get("digests", {})
@@ -411,7 +413,7 @@ def _artefact(store: RunStore) -> str | None:
 
 
 def stated(dataset: str | None, column: str | None, epsilon: float | None) -> Statement | None:
-    """What the user says, all of it or nothing."""
+    """Check what the user declares: all of it, or nothing."""
     if dataset is None and column is None and epsilon is None:
         return None
     if dataset is None or column is None or epsilon is None:

@@ -46,19 +46,19 @@ class PostgresSession(Session):
         self.connection = connection
 
     def query(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
-        """Run a statement."""
+        """Run a statement, and return its rows, if it has any."""
         from sqlalchemy import text
 
         result = self.connection.execute(text(statement), values)
         return [tuple(row) for row in result] if result.returns_rows else []
 
     def fact(self, name: str) -> str:
-        """A fact in an entry's text."""
+        """Give the SQL expression for a fact in an entry's text, in the form that the indexes have."""
         return f"(CAST(body AS json) ->> '{name}')"
 
     @property
     def version(self) -> int | None:
-        """Of the ledger in this database, or None where there is none."""
+        """The format of the ledger in this database; None where there is no ledger."""
         if self.query("SELECT to_regclass(:name)", name=f"{_PREFIX}entries")[0][0] is None:
             return None
         return int(self.query(f"SELECT version FROM {_PREFIX}format")[0][0])
@@ -66,40 +66,40 @@ class PostgresSession(Session):
 
 @dataclass(frozen=True)
 class PostgresStore:
-    """The ledger in a database."""
+    """The ledger in a database of a PostgreSQL server."""
 
     url: LedgerUrl
 
     def exists(self) -> bool:
-        """Whether the database has a ledger; one that cannot be reached is an error."""
+        """Tell whether the database has a ledger; one that cannot be reached is an error."""
         with self._view() as session:
             return self._checked(session) is not None
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Session | None]:
-        """One consistent view."""
+        """Open one consistent view; None where the database has no ledger."""
         with self._view() as session:
             yield None if self._checked(session) is None else session
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Session]:
-        """The only writer of all machines; what was appended is on the server's disk when the block ends."""
+        """Be the only writer of all machines; what was appended is on the server's disk when the block ends."""
         with _errors(self.url), _engine(self.url).connect() as connection:
             session = PostgresSession(connection.execution_options(isolation_level="READ COMMITTED"))
             with self._locked(session) as version:
                 if version is not None:
                     yield session
                     return
-                self._create(session)
+                self._create(session)  # a transaction of its own: a refused charge leaves the new ledger, as a new file stays
             with self._locked(session):
                 yield session
 
     @contextlib.contextmanager
     def _locked(self, session: PostgresSession) -> Iterator[int | None]:
-        """A transaction that no other writer is in; the ledger's version."""
+        """Open a transaction that no other writer is in, and give the ledger's format."""
         with session.connection.begin():
             session.query(f"SET LOCAL lock_timeout = '{_WAIT_SECONDS}s'")
-            session.query("SET LOCAL synchronous_commit = on")
+            session.query("SET LOCAL synchronous_commit = on")  # whatever the server's default is: a charge that returned is on disk
             session.query("SELECT pg_advisory_xact_lock(:lock)", lock=_LOCK)
             yield self._checked(session)
 
@@ -161,7 +161,7 @@ def _fix(error: Exception) -> str:
 
 
 def _said(error: Exception) -> str:
-    """The first line of the server's message, without anything that could be a password."""
+    """Take the first line of the server's message, without anything that could be a password."""
     cause = getattr(error, "orig", None) or error
     line = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
     return re.sub(r"(password\s*=\s*)\S+|(://[^:/@\s]*):[^@\s]*@", r"\1\2***", line)[:200]

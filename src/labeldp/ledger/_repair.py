@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What killed processes leave behind beside a ledger, and its removal. Nothing that a charged run needs is ever touched."""
+"""Finds and removes what killed processes leave beside a ledger. Nothing that a charged run needs is ever touched."""
 
 import re
 import shutil
@@ -20,7 +20,7 @@ STAGING: Final = "staging"
 """The file in a run's folder that says where its staging folder is: a path or a URI, as text."""
 
 ANSWERS: Final = "prior-answers"
-"""As `STAGING`, of what a model said as the prior (`labeldp.tables._priors`)."""
+"""The file that says, as `STAGING` does, where a model's answers lie that are used as the prior."""
 
 _PART: Final = re.compile(r"\..+\.\d+\.[0-9a-f]{8}\.part(-wal|-shm|-journal)?")
 
@@ -49,7 +49,7 @@ class Orphan:
 
 
 def orphans(ledger: Ledger, *, minutes: float = 60) -> list[Orphan]:
-    """What may be removed; a ledger that does not exist is an error, because then every folder would look unneeded.
+    """Find what may be removed; a ledger that does not exist is an error, because then every folder would look unneeded.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def orphans(ledger: Ledger, *, minutes: float = 60) -> list[Orphan]:
 
 
 def repair(ledger: Ledger, found: Sequence[Orphan], remove_staging: "Callable[[str], None] | None" = None) -> list[Orphan]:
-    """Remove what `orphans` found, each after another look at its run; those that are gone afterwards; what cannot be removed stays.
+    """Remove what `orphans` found, each after another look at its run, and return what is gone; what cannot be removed stays.
 
     Parameters
     ----------
@@ -80,7 +80,9 @@ def repair(ledger: Ledger, found: Sequence[Orphan], remove_staging: "Callable[[s
     done: list[Orphan] = []
     kept: set[str] = set()  # runs whose staging folder stays, and so the note of where it is
     for orphan in found:
-        state = next((run.state for run in ledger.runs() if run.run_id == orphan.run_id), None)
+        # asked again for each: since `orphans` looked, a living process may have charged, or settled
+        run = ledger.run(orphan.run_id) if orphan.run_id else None
+        state = None if run is None else run.state
         needed = state == "charged" or (orphan.kind == "folder" and (state is not None or orphan.run_id in kept))
         if needed and orphan.kind != "part":
             continue
@@ -115,10 +117,11 @@ def _remove(ledger: Ledger, orphan: Orphan, remove_staging: Callable[[str], None
 
 
 def _of_run(folder: Path, state: str | None, old: float) -> Iterator[Orphan]:
-    """What is unneeded in one run's folder; `state` is None where the run was never charged."""
+    """Find what is unneeded in one run's folder; `state` is None where the run was never charged."""
     run_id = folder.name
     if state is None:
-        if _age(folder) > old and not RunStore(folder).has_results():  # of a ledger that was set back: what `verify` speaks of
+        # results without a charge are no orphan but the trace of a ledger that was set back: `verify` tells of them, `adopt` counts them
+        if _age(folder) > old and not RunStore(folder).has_results():
             yield from _staging(folder, "its run was never charged")
             yield Orphan("folder", str(folder), run_id, "its run was never charged")
         return
@@ -136,13 +139,13 @@ def _staging(folder: Path, why: str) -> Iterator[Orphan]:
 
 
 def _said(folder: Path, name: str) -> str:
-    """The place that a run's folder says; "" if it says none."""
+    """Read the place that a file of a run's folder says; "" if it says none."""
     said = RunStore(folder).read(name)
     return "" if said is None else said.decode("utf-8", "replace").strip()
 
 
 def _is_staging(place: str, run_id: str) -> bool:
-    """A staging folder's own name says labeldp and the run; nothing else is ever removed, whatever the note says."""
+    """Tell a staging folder by its own name, which says labeldp and the run; nothing else is ever removed, whatever the note says."""
     name = place.rstrip("/").rsplit("/", 1)[-1]
     return "labeldp" in name and run_id[:8] in name
 
@@ -164,7 +167,7 @@ def _run_folders(ledger: Ledger) -> Iterator[Path]:
 
 
 def _halves(ledger: Ledger) -> Iterator[Path]:
-    """Half files beside the ledger, of its making, and of its folder of runs."""
+    """Find half files: beside the ledger, from when it was made, and in its folder of runs."""
     if isinstance(ledger.location, Path):
         yield from (path for path in _parts(ledger.location.parent) if path.name.startswith(f".{ledger.location.name}."))
     yield from _parts(ledger.runs_dir)
@@ -176,6 +179,6 @@ def _parts(folder: Path) -> Iterator[Path]:
 
 
 def _age(path: Path) -> float:
-    """Seconds since anything in it changed; negative, which is never old, where the clock was set back."""
+    """Count the seconds since anything in it changed; negative, which is never old, where the clock was set back."""
     inside = path.iterdir() if path.is_dir() else iter(())
     return time.time() - max(each.lstat().st_mtime for each in (path, *inside))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labeldp._files import private_file, sync, write_new
+from labeldp._files import private_file, replace_file, sync, write_new
 from labeldp.errors import LedgerError
 from labeldp.evidence import NoisyLabels
 
@@ -71,30 +71,20 @@ class RunStore:
         self.folder = folder
 
     def write(self, name: str, data: bytes, *, last: bool = True) -> None:
-        """Write a file, readable by its owner only, and wait until it is on disk.
-
-        Of several files that count together only the last one waits for the folder, too: then its name is on disk, and so are the names of
-        those before it.
-        """
+        """Write a file, readable by its owner only, and wait until it is on disk; `last`: see `labeldp._files.replace_file`."""
         private_folder(self.folder)
-        self._written(name, data).replace(self.folder / name)
-        if last:
-            sync(self.folder)
+        replace_file(self._part(name), self.folder / name, data, last=last)
 
     def keep(self, name: str, data: bytes) -> bytes:
         """Write a file once: what was written under this name first stands, by whatever process, and is returned."""
         private_folder(self.folder)
-        part = self._written(name, data)
+        part = self._part(name)
+        write_new(part, data)
         with contextlib.suppress(FileExistsError):
             os.link(part, self.folder / name)  # a link never replaces a file, as a rename would
         part.unlink()
         sync(self.folder)
         return (self.folder / name).read_bytes()
-
-    def _written(self, name: str, data: bytes) -> Path:
-        part = self._part(name)
-        write_new(part, data)
-        return part
 
     def _part(self, name: str) -> Path:
         # hidden, and different in each process and call: what a killed one leaves is no result, and `repair` knows it by its form
