@@ -14,12 +14,15 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from labeldp import _validate
 from labeldp.custody._encode import Name
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law, RandomizedResponse
 from labeldp.learn._clusters import ClusterModel, ClusterPrior
 from labeldp.learn._corrections import (
+    CORRECTIONS,
+    DEFAULTS,
     Learner,
     LearnOptions,
     Model,
@@ -238,6 +241,7 @@ class LabelDPClassifier(StagedEstimator[Model]):
     def _inputs(self, X: Any, y: Any) -> Any:
         require_classifier(self._base())
         self._require_settings()
+        _validate.one_of(CORRECTIONS, correction=self.correction)
         if y is None:
             raise InvalidInput("This LabelDPClassifier requires y to be passed, but the target y is None.")
         return self._checked(X, reset=True)
@@ -252,7 +256,7 @@ class LabelDPClassifier(StagedEstimator[Model]):
         return Model(known, n_classes)
 
     def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: None) -> "_Training":
-        options, random_state = self.options or LearnOptions(), check_random_state(self.random_state)
+        options, random_state = self.options or DEFAULTS, check_random_state(self.random_state)
         base, encoder = self._base(inputs.shape[0]), encoder_of(inputs) if self.estimator is None else None
         encoded = inputs if encoder is None else encoder.fit_transform(inputs)  # of public columns, so once for all parts
         if encoder is not None:

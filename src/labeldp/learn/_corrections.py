@@ -201,6 +201,9 @@ class LearnOptions:
         _validate.integer(consensus_rounds=self.consensus_rounds, low=0)
 
 
+DEFAULTS = LearnOptions()
+
+
 class Learner(Protocol):
     """One correction with its estimator."""
 
@@ -227,7 +230,7 @@ def make_learner(
     Parameters
     ----------
     estimator : scikit-learn classifier or pipeline
-    correction : str
+    correction : one of CORRECTIONS
     options : LearnOptions
     random_state : numpy RandomState
     linear : bool
@@ -235,20 +238,19 @@ def make_learner(
     top_k_filter : int, "mean" or None
         Leave out rows of earlier stages whose output misses the model's k likeliest classes.
     """
-    wanted = _validate.one_of(CORRECTIONS, correction=correction)
-    _require_known_labels(estimator, wanted, options)
-    exact = exact_learner(estimator) if wanted in ("auto", "likelihood") else None
+    _require_known_labels(estimator, correction, options)
+    exact = exact_learner(estimator) if correction in ("auto", "likelihood") else None
     inner: Learner
     if exact is not None:
         inner = ExactLearner(exact)
-    elif wanted == "likelihood":
+    elif correction == "likelihood":
         raise InvalidInput(
             f"Expected an estimator that can take likelihoods with correction='likelihood', got {type(estimator).__name__}: its last step "
             "needs a method fit_likelihood(X, log_likelihood), or to be a plain LogisticRegression. Use correction='em' for any estimator."
         )
-    elif wanted == "none":
+    elif correction == "none":
         inner = HardLearner(estimator)
-    elif wanted == "debias":
+    elif correction == "debias":
         inner = DebiasLearner(estimator, options, random_state)
     else:
         inner = EMLearner(estimator, options, random_state, linear)
@@ -392,7 +394,8 @@ def exact_learner(estimator: Estimator) -> Estimator | None:
 
 def _exact_fit(learner: Estimator, X: object, noisy: NoisyLabels) -> Model:
     table = noisy.log_likelihood(dtype="float64")
-    return Model(fit_last(clone(learner), X, lambda last, F: last.fit_likelihood(F, table), noisy.hard_codes()), noisy.n_classes)
+    codes = noisy.hard_codes() if isinstance(learner, Pipeline) else None  # for transformers that need labels
+    return Model(fit_last(clone(learner), X, lambda last, F: last.fit_likelihood(F, table), codes), table.shape[1])
 
 
 # The law undone -----------------------------------------------------------------------------------------------------------------------

@@ -24,6 +24,8 @@ from labeldp.evidence import NoisyLabels
 
 Floats = NDArray[np.float64]
 
+_FLOOR = 1e-15  # the least probability that a log-loss counts
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -122,11 +124,7 @@ def accuracy(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 
     >>> 0.9 < ldp.metrics.accuracy(noisy, truth).high <= 1.0
     True
     """
-    return _accuracy(noisy, _codes(noisy, predictions), confidence)
-
-
-def _accuracy(noisy: NoisyLabels, codes: NDArray[np.integer], confidence: float = 0.95) -> Estimate:
-    hits = np.eye(noisy.n_classes)[codes]
+    hits = np.eye(noisy.n_classes)[_codes(noisy, predictions)]
     return _mean(noisy.debias(hits), noisy.loss_range(hits), confidence, least=0.0, most=1.0)
 
 
@@ -176,7 +174,7 @@ def warn_of_raw_labels(n_rows: int, learned: int, noise: object) -> None:
 _told: set[str] = set()
 
 
-def log_loss(noisy: NoisyLabels, proba: ArrayLike, *, confidence: float = 0.95, floor: float = 1e-15) -> Estimate:
+def log_loss(noisy: NoisyLabels, proba: ArrayLike, *, confidence: float = 0.95, floor: float = _FLOOR) -> Estimate:
     """Estimate the mean of -ln of the probability that the model gives to the true label.
 
     Parameters
@@ -193,11 +191,7 @@ def log_loss(noisy: NoisyLabels, proba: ArrayLike, *, confidence: float = 0.95, 
     A log-loss has no upper bound, so the interval takes the model's word: a row's range is that of -ln of its own probabilities. Its width
     says nothing of rows unlike these where the model is surer.
     """
-    return _log_loss(noisy, _probabilities(noisy, proba), confidence, _validate.fraction(floor=floor))
-
-
-def _log_loss(noisy: NoisyLabels, table: Floats, confidence: float = 0.95, floor: float = 1e-15) -> Estimate:
-    losses = -np.log(np.clip(table, floor, 1.0))
+    losses = -np.log(np.clip(_probabilities(noisy, proba), _validate.fraction(floor=floor), 1.0))
     return _mean(noisy.debias(losses), noisy.loss_range(losses), confidence, least=0.0, most=float(losses.max()))
 
 
@@ -236,12 +230,12 @@ def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judge
     """
     table = _probabilities(noisy, proba)
     constant = _probabilities(noisy, np.broadcast_to(np.asarray(frequencies, np.float64), table.shape))
-    return Judgement(
-        _accuracy(noisy, table.argmax(axis=1)),
-        _log_loss(noisy, table),
-        _accuracy(noisy, constant.argmax(axis=1)),
-        _log_loss(noisy, constant),
-    )
+    one_hot = np.eye(table.shape[1])
+    losses = [each for p in (table, constant) for each in (one_hot[p.argmax(axis=1)], -np.log(np.clip(p, _FLOOR, 1.0)))]
+    values, ranges = np.array([noisy.debias(each) for each in losses]), np.array([noisy.loss_range(each) for each in losses])
+    most = np.array([1.0, losses[1].max(), 1.0, losses[3].max()])
+    value, low, high, stderr = (part.tolist() for part in mean_interval(values, ranges, 0.95, least=0.0, most=most))
+    return Judgement(*(Estimate(value[i], low[i], high[i], 0.95, stderr[i], 0.0, float(most[i])) for i in range(4)))
 
 
 def confusion_matrix(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 0.95) -> Estimates:
@@ -459,7 +453,7 @@ def _mean(values: Floats, ranges: Floats, confidence: float, *, least: float, mo
 
 
 def mean_interval(
-    values: Floats, ranges: Floats, confidence: float, *, least: float = -np.inf, most: float = np.inf
+    values: Floats, ranges: Floats, confidence: float, *, least: float = -np.inf, most: float | Floats = np.inf
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Estimate the mean of independent values that each lie in an interval of known length: (mean, low, high, stderr).
 
@@ -469,7 +463,7 @@ def mean_interval(
     ranges : (..., n) float64
         The lengths: `NoisyLabels.loss_range`.
     confidence : float
-    least, most : float
+    least, most : float, or (...) array
         What the ends are cut to; an interval that lies outside becomes all of it.
 
     Notes
