@@ -286,3 +286,16 @@ def test_bad_probabilities_are_refused(table, message):
         metrics.accuracy(noisy, [0, 1])
     with pytest.raises(ldp.InvalidInput, match="at least one"):
         metrics.accuracy(noisy[:0], [])
+
+
+@pytest.mark.parametrize("n", [7, 500])
+def test_a_judgement_is_the_four_estimates_that_it_holds(n):
+    rng = np.random.default_rng(0)
+    noisy = ldp.privatize(rng.integers(K, size=n), ldp.SubsetSelection(K, 1.0), classes=range(K), noise=ldp.SeededNoise(1))
+    proba, frequencies = rng.dirichlet(np.ones(K), n), rng.dirichlet(np.ones(K))
+    constant = np.tile(frequencies, (n, 1))
+    found = metrics.judge(noisy, proba, frequencies)
+    assert found.accuracy == metrics.accuracy(noisy, proba.argmax(axis=1))
+    assert found.log_loss == metrics.log_loss(noisy, proba)
+    assert found.baseline_accuracy == metrics.accuracy(noisy, constant.argmax(axis=1))
+    assert found.baseline_log_loss == metrics.log_loss(noisy, constant)

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from labeldp import _validate
-from labeldp.custody._encode import Name
+from labeldp.custody._encode import RowIds
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law, RandomizedResponse
@@ -204,40 +204,6 @@ class LabelDPClassifier(StagedEstimator[Model]):
 
     # Fitting ----------------------------------------------------------------------------------------------------------------------
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        ids: ArrayLike | None = None,
-        unit: ArrayLike | None = None,
-        id_name: Name | None = None,
-        unit_name: Name | None = None,
-    ) -> Self:
-        """Privatize the labels and learn from them, or learn from noisy labels.
-
-        Parameters
-        ----------
-        X : (n, n_features) array, sparse matrix or data frame; public
-        y : (n,) raw labels, which are charged, or NoisyLabels, which cost nothing
-        ids : (n,) or (n, columns) array, optional
-            Public ids of the rows; their positions by default. With NoisyLabels, each row of X gets the label of its id, and rows without
-            one are left out; by default row i of X gets noisy label i, which warns where the two may lie in another order.
-        unit : (n,) array, optional
-            Who each row is about.
-        id_name, unit_name : str, optional
-            What the columns of ids and units are called, as in `labeldp.privatize`; columns of data frames say it themselves.
-
-        Raises
-        ------
-        InvalidInput
-            Before anything is charged, for whatever is wrong with X, y, the estimator or the settings; a copy of the estimator is fitted
-            to a few rows of X with made-up labels. Where the training fails later, the labels stay with the run, and the same fit goes on
-            from them: with another estimator or another X, as long as the ids, or without ids the labels in their order, are the same.
-        """
-        checked = self._inputs(X, y)
-        return self._fit(checked, checked, y, ids, unit, (id_name, unit_name))
-
     def _inputs(self, X: Any, y: Any) -> Any:
         require_classifier(self._base())
         self._require_settings()
@@ -248,6 +214,9 @@ class LabelDPClassifier(StagedEstimator[Model]):
 
     def _matched(self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
         return together(X if inputs is None else inputs, noisy, ids)
+
+    def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
+        super()._fit_raw(inputs, inputs, y, rows)  # a prior, too, gets X as it was checked
 
     def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
         return read_labels(settings, y, n_rows)

@@ -148,14 +148,22 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
 
         Parameters
         ----------
-        X : (n, ...) features; public
+        X : (n, ...) array, sparse matrix or data frame of features; public
         y : (n,) raw labels, which are charged, or NoisyLabels, which cost nothing
         ids : (n,) or (n, columns) array, optional
-            Public ids of the rows; their positions by default.
+            Public ids of the rows; their positions by default. With NoisyLabels, each row of X gets the label of its id, and rows without
+            one are left out; by default row i of X gets noisy label i, which warns where the two may lie in another order.
         unit : (n,) array, optional
             Who each row is about.
         id_name, unit_name : str, optional
             What the columns of ids and units are called, as in `labeldp.privatize`; columns of data frames say it themselves.
+
+        Raises
+        ------
+        InvalidInput
+            Before anything is charged, for whatever is wrong with X, y, the estimator or the settings; a copy of the estimator is fitted
+            to a few rows of X with made-up labels. Where the training fails later, the labels stay with the run, and the same fit goes on
+            from them: with another estimator or another X, as long as the ids, or without ids the labels in their order, are the same.
         """
         return self._fit(X, self._inputs(X, y), y, ids, unit, (id_name, unit_name))
 
