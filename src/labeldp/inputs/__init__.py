@@ -17,6 +17,6 @@ Inputs = ColumnInputs | ImageInputs | ArrayInputs
 
 
 def inputs_from_dict(data: Mapping[str, Any]) -> Inputs:
-    """What `to_dict` of any of them wrote."""
+    """Build the inputs that `to_dict` of any of them wrote."""
     kinds: dict[object, type[ImageInputs | ArrayInputs]] = {"images": ImageInputs, "array": ArrayInputs}
     return kinds.get(data.get("kind"), ColumnInputs).from_dict(data)

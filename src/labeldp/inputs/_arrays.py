@@ -81,18 +81,18 @@ class ArrayTable:
         return flat
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator["ArrayBatch"]:
-        """The rows in order."""
+        """Give the rows in order, some thousands at a time."""
         for start in range(0, self.extent, _ROWS):
             yield ArrayBatch(self, slice(start, min(start + _ROWS, self.extent)))
 
     def column(self, name: str, rows: slice) -> pa.Array:
-        """Some rows of an array of one value a row."""
+        """Give some rows of an array that has one value a row."""
         return _arrow(self._column(name)[rows], name)
 
 
 @dataclass(frozen=True)
 class ArrayBatch:
-    """Consecutive rows of arrays."""
+    """Consecutive rows of an `ArrayTable`."""
 
     table: ArrayTable
     rows: slice
@@ -106,11 +106,11 @@ class ArrayBatch:
         return len(self)
 
     def column(self, name: str) -> pa.Array:
-        """One value a row."""
+        """Give these rows of an array that has one value a row."""
         return self.table.column(name, self.rows)
 
     def array(self, name: str) -> Array:
-        """Of any shape."""
+        """Give these rows of an array of any shape."""
         return self.table.array(name)[self.rows]
 
 
@@ -193,7 +193,7 @@ class ArrayInputs:
         return self.shape if self.channels == "first" else (self.shape[2], *self.shape[:2])  # type: ignore[return-value]
 
     def read(self, batch: Any, start: int | None = None) -> Array:
-        """(m, d), with NaN where a number is missing or infinite; or (m, channels, height, width)."""
+        """Read m rows: (m, d), with NaN where a number is missing or infinite; or (m, channels, height, width)."""
         if not isinstance(batch, ArrayBatch):
             raise InvalidInput(f"Expected inputs as the array {self.key!r} of an .npz or .npy file, got a table. The model was trained so.")
         found = batch.array(self.key)
@@ -210,12 +210,12 @@ class ArrayInputs:
         return values if self.channels == "first" else np.ascontiguousarray(values.transpose(0, 3, 1, 2))
 
     def to_dict(self) -> dict[str, object]:
-        """JSON-ready data."""
+        """Say all of it as JSON-ready data."""
         return {"kind": "array", "key": self.key, "shape": list(self.shape), "dtype": self.dtype, "channels": self.channels}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ArrayInputs":
-        """What `to_dict` wrote."""
+        """Build it from what `to_dict` wrote."""
         return cls(str(data["key"]), tuple(map(int, data["shape"])), str(data["dtype"]), data["channels"])
 
 
@@ -234,7 +234,7 @@ def learn_array(table: ArrayTable) -> ArrayInputs:
 
 
 def _channels(shape: tuple[int, ...]) -> Channels | None:
-    """Where the channels are in rows of this shape; None where it is neither a matrix nor images, or could be images both ways."""
+    """Say where the channels are in rows of this shape; None where it is neither a matrix nor images, or could be images both ways."""
     if len(shape) == 3:
         first, last = shape[0] in _CHANNELS, shape[2] in _CHANNELS
         return None if first == last else "first" if first else "last"

@@ -30,7 +30,7 @@ class Column:
 
 @dataclass(frozen=True)
 class ColumnInputs:
-    """Columns of a table.
+    """Inputs that are columns of a table.
 
     Attributes
     ----------
@@ -59,19 +59,19 @@ class ColumnInputs:
 
     @property
     def image(self) -> None:
-        """None."""
+        """None: rows are no images."""
 
     def read(self, batch: Rows, start: int | None = None) -> pa.Table:
-        """Numbers and times as float64, null where a value is missing or infinite; categories as text, "" where it is missing."""
+        """Read numbers and times as float64, null where one is missing or infinite; categories as text, "" where one is missing."""
         return pa.table({each.name: _values(batch.column(each.name), each) for each in self.columns})
 
     def to_dict(self) -> dict[str, object]:
-        """JSON-ready data."""
+        """Say all of it as JSON-ready data."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ColumnInputs":
-        """What `to_dict` wrote."""
+        """Build it from what `to_dict` wrote."""
         columns = tuple(Column(str(each["name"]), str(each["kind"])) for each in data["columns"])
         return cls(columns, tuple(map(str, data["left_out"])))
 
@@ -91,7 +91,7 @@ def learn_columns(source: Readable, names: Sequence[str]) -> ColumnInputs:
 
 
 def matrix_of(batch: Rows, names: Sequence[str]) -> NDArray[np.float64]:
-    """Columns of numbers: (n, d) float64, NaN where a value is missing."""
+    """Read columns of numbers: (n, d) float64, NaN where a value is missing."""
     columns = [_numbers(batch.column(name), name).to_numpy(zero_copy_only=False) for name in names]
     return np.column_stack(columns) if columns else np.empty((len(batch), 0))
 
@@ -121,7 +121,7 @@ def _is_category(kind: pa.DataType) -> bool:
 
 
 def _text(column: pa.Array) -> pa.Array:
-    """Text without spaces around it, and null where a value is missing."""
+    """Make text without spaces around it, and null where a value is missing."""
     plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     trimmed = pc.utf8_trim_whitespace(plain.cast(_TEXT))
     return pc.if_else(pc.is_in(trimmed, value_set=pa.array(MISSING, _TEXT)), pa.scalar(None, _TEXT), trimmed)

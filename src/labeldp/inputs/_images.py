@@ -44,7 +44,7 @@ class ImageInputs:
         return [self.column]
 
     def read(self, batch: Rows, start: int | None = None) -> Pixels:
-        """(m, channels, height, width); `start` is the first row's number, for messages."""
+        """Read m images: (m, channels, height, width); `start` is the first row's number, for messages."""
         files = _files(batch.column(self.column), self.column, self.folder)
         found = [self._checked(pixels_of(data, name := _row(start, i)), name) for i, data in enumerate(files)]
         return np.stack(found) if found else np.empty((0, *self.image), np.uint8)
@@ -61,12 +61,12 @@ class ImageInputs:
         raise InvalidInput(f"Expected images of one size, {height} x {width} pixels, got {h} x {w} in {name}. Resize or crop them.")
 
     def to_dict(self) -> dict[str, object]:
-        """JSON-ready data."""
+        """Say all of it but the folder as JSON-ready data."""
         return {"kind": "images", "column": self.column, "image": list(self.image)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ImageInputs":
-        """What `to_dict` wrote."""
+        """Build it from what `to_dict` wrote."""
         channels, height, width = map(int, data["image"])
         return cls(str(data["column"]), (channels, height, width))
 
@@ -130,7 +130,7 @@ def _files(column: pa.Array, name: str, folder: Path | None) -> Iterable[bytes]:
 
 
 def _field(column: pa.Array, name: str) -> pa.Array:
-    """The values of a column, without a dictionary around them; of structs that have it, this field."""
+    """Give the values of a column, without a dictionary around them; of structs that have it, this field."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return column.field(name) if pa.types.is_struct(column.type) and column.type.get_field_index(name) >= 0 else column
@@ -174,7 +174,7 @@ class NamesOfFiles:
         self._lengths = sorted({len(phrase) for phrase in self._phrases})
 
     def check(self, column: pa.Array, start: int) -> None:
-        """The names in a column of images, if it has any; `start` is the first one's row."""
+        """Check the names in a column of images, if it has any; `start` is the first one's row."""
         names = _field(column, "path")  # of images with their bytes, where they are known
         for i, name in enumerate(names.to_pylist() if is_text(names.type) else ()):
             if name is not None and self._shows(name.casefold()):
@@ -184,7 +184,7 @@ class NamesOfFiles:
                 )
 
     def check_layout(self, layout: Iterable[Sequence[str]]) -> None:
-        """The paths of a table of many files, as their parts."""
+        """Check the paths of a table of many files, given as their parts."""
         if any(self._shows("/".join(parts).casefold()) for parts in layout):
             raise InvalidInput(
                 "Expected a table whose paths say nothing about the labels, got one with a folder or file named like a class. Write it "

@@ -296,7 +296,7 @@ class LabelDPClassifier(StagedEstimator[Model]):
         return checked
 
     def predict_proba(self, X: Any) -> Floats:
-        """Probabilities of the true label: (n, K) float64, columns in the order of `classes_`.
+        """Predict probabilities of the true label: (n, K) float64, columns in the order of `classes_`.
 
         Parameters
         ----------

@@ -85,7 +85,7 @@ class ClusterEstimator(LabelDPEstimator):
 
     @abstractmethod
     def _query(self, n_classes: int, n_clusters: int) -> Query:
-        """The question, with what it costs; what is wrong with it is refused."""
+        """Make the question, which knows what it costs, and refuse what is wrong with it."""
 
     @abstractmethod
     def _learn(self, X: Any, groups: NDArray[np.int64]) -> None:
@@ -237,7 +237,7 @@ class NoiseCluster(ClusterEstimator):
             self.estimator_ = self._model.estimator
 
     def failure(self, lead: float = 0.5) -> Floats:
-        """Chance that noise overruled the most frequent label of each cluster, for a supposed lead: (n_clusters,) float64.
+        """Compute the chance that noise overruled the most frequent label of each cluster, for a supposed lead: (n_clusters,) float64.
 
         Parameters
         ----------
@@ -256,7 +256,7 @@ class NoiseCluster(ClusterEstimator):
     # Predicting -------------------------------------------------------------------------------------------------------------------
 
     def predict_proba(self, X: Any) -> Floats:
-        """Probabilities of the classes: (n, K) float64, columns in the order of `classes_`.
+        """Predict probabilities of the classes: (n, K) float64, columns in the order of `classes_`.
 
         Parameters
         ----------
@@ -389,14 +389,14 @@ class ProportionClassifier(ClusterEstimator):
         self.estimator_ = self._model.estimator
 
     def _embedded(self, X: Any) -> Any:
-        """What the estimator sees: the embedding by default, else the features."""
+        """Give what the estimator learns from: the embedding by default, else the features."""
         if self.estimator is not None:
             return X
         found = embedded(self.clusters_.embedder, X)
         return found.toarray() if hasattr(found, "toarray") else found
 
     def predict_proba(self, X: Any) -> Floats:
-        """Probabilities of the classes: (n, K) float64, columns in the order of `classes_`.
+        """Predict probabilities of the classes: (n, K) float64, columns in the order of `classes_`.
 
         Parameters
         ----------
@@ -407,13 +407,13 @@ class ProportionClassifier(ClusterEstimator):
 
 
 def _default_for(X: NDArray[np.floating[Any]]) -> Pipeline:
-    """Logistic regression whose penalty is that of columns with variance 1 on average."""
+    """Make a logistic regression whose penalty is that of columns with variance 1 on average."""
     spread = float(X.var(axis=0, dtype=np.float64).mean())
     return make_pipeline(StandardScaler(with_std=False), LogisticRegression(C=_PENALTY / spread if spread > 0 else _PENALTY))
 
 
 def learner_of_counts(estimator: Estimator) -> Estimator:
-    """A clone, or its equal, whose last step has `fit_counts`; others are refused."""
+    """Clone an estimator, or its equal, so that the last step has `fit_counts`; others are refused."""
     if isinstance(estimator, Pipeline):
         *before, (name, last) = estimator.steps
         return Pipeline([*((each, clone(step, safe=False)) for each, step in before), (name, learner_of_counts(last))])

@@ -74,7 +74,7 @@ class Clusters:
         return {"centres": self.centres}
 
     def restored(self, kept: Mapping[str, NDArray[Any]]) -> "Clusters":
-        """The clusters with the centres that were kept."""
+        """Give the clusters with the centres that were kept."""
         return replace(self, centres=np.asarray(kept["centres"], np.float64))
 
     @property
@@ -83,7 +83,7 @@ class Clusters:
         return len(self.centres)
 
     def model_of(self, answer: Aggregate) -> "ClusterModel":
-        """A model of the true label of any row, by the histogram of its cluster."""
+        """Make a model of the true label of any row, by the histogram of its cluster."""
         return ClusterModel(self, answer)
 
     def assign(self, X: Any) -> Codes:
@@ -124,7 +124,7 @@ class ClusterModel:
         return np.arange(len(self.answer.classes))
 
     def predict_proba(self, X: Any) -> Floats:
-        """(n, K): the histogram of each row's nearest cluster, by `labeldp.aggregates.Aggregate.prior`.
+        """Predict by the histogram of each row's nearest cluster: (n, K), by `labeldp.aggregates.Aggregate.prior`.
 
         Parameters
         ----------
@@ -266,7 +266,7 @@ class _Flat:
 
 
 def _faiss(features: Any, n_clusters: int, seed: int) -> Floats:
-    """Centres by the k-means of faiss."""
+    """Find centres by the k-means of faiss."""
     try:
         import faiss
     except ImportError:
@@ -458,5 +458,5 @@ class ClusterPrior(BaseEstimator):
 
 
 def _share(epsilon: float) -> float:
-    """The histogram's part of a budget, to three digits."""
+    """Give the histogram's part of a budget, to three digits."""
     return float(f"{epsilon / (1 + epsilon):.3g}")

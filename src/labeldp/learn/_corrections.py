@@ -68,7 +68,7 @@ class Model:
     chose: bool = False
 
     def predict_proba(self, X: object) -> Floats:
-        """Probabilities of the true label: (n, K), rows sum to 1."""
+        """Predict probabilities of the true label: (n, K), rows sum to 1."""
         p = self._aligned(X)
         if self.channel is not None:
             # The estimator gave P[class in output | x] / size = (other + (own - other) P[class | x]) / size: solve for P[class | x]. A
@@ -81,7 +81,7 @@ class Model:
         return p if self.frequencies is None else np.asarray(self.share * p + (1.0 - self.share) * self.frequencies)
 
     def _aligned(self, X: object) -> Floats:
-        """The estimator's probabilities with a column for each of the K classes; certain predictions where it has none."""
+        """Predict by the estimator, with a column for each of the K classes; certain predictions where it has none."""
         if not hasattr(self.estimator, "predict_proba"):
             return np.eye(self.n_classes)[np.asarray(self.estimator.predict(X), np.int64)]
         found = np.asarray(self.estimator.predict_proba(X), np.float64)
@@ -153,7 +153,7 @@ def fit_last(learner: Estimator, X: object, fit: Callable[[Estimator, object], E
 
 
 def weight_keyword(estimator: Estimator) -> str | None:
-    """The keyword under which `fit` takes sample weights, following pipelines to their last step; None if it takes none."""
+    """Find the keyword under which `fit` takes sample weights, following pipelines to their last step; None if it takes none."""
     if isinstance(estimator, Pipeline):
         name, last = estimator.steps[-1]
         inner = None if isinstance(last, str) else weight_keyword(last)
@@ -162,7 +162,7 @@ def weight_keyword(estimator: Estimator) -> str | None:
 
 
 def seeded(estimator: Estimator, random_state: np.random.RandomState | None) -> Estimator:
-    """A clone in which every random_state that is None has a number from this generator."""
+    """Clone an estimator and give every random_state that is None a number from this generator."""
     copied = clone(estimator)
     if random_state is None:
         return copied
@@ -176,7 +176,7 @@ def seeded(estimator: Estimator, random_state: np.random.RandomState | None) -> 
 
 @dataclass(frozen=True)
 class LearnOptions:
-    """What can be set about learning beyond the correction; the defaults suit most data.
+    """Settings of learning beyond the correction; the defaults suit most data.
 
     Attributes
     ----------
@@ -225,7 +225,7 @@ def make_learner(
     linear: bool = True,
     top_k_filter: TopK | None = None,
 ) -> Learner:
-    """The learner for this correction; "auto" is "likelihood" where the estimator can take it, else "em".
+    """Make the learner for this correction; "auto" is "likelihood" where the estimator can take it, else "em".
 
     Parameters
     ----------
@@ -378,7 +378,7 @@ class ExactLearner:
 
 
 def exact_learner(estimator: Estimator) -> Estimator | None:
-    """The estimator, or its equal, with a method `fit_likelihood(X, log_likelihood)` at its end; None if there is none.
+    """Give the estimator, or its equal, with a method `fit_likelihood(X, log_likelihood)` at its end; None if there is none.
 
     An estimator or a pipeline's last step that has the method is used as it is. A LogisticRegression with the plain L2 penalty becomes a
     `SoftmaxRegression`: the same model, which may choose a stronger penalty than C (up to 1000 times) by the likelihood of held-out rows.
@@ -429,7 +429,7 @@ class DebiasLearner:
 
 
 def common_channel(noisy: NoisyLabels) -> tuple[float, float] | None:
-    """(own, other) of `Model.channel` if one invertible law covers all rows, each drawn once; else None."""
+    """Find (own, other) of `Model.channel` if one invertible law covers all rows, each drawn once; else None."""
     if not len(noisy) or sum(len(block.rows) for block in noisy.blocks) != len(noisy):
         return None
     own, other = noisy.inclusion()
@@ -439,7 +439,7 @@ def common_channel(noisy: NoisyLabels) -> tuple[float, float] | None:
 
 
 def linear_round(estimator: Estimator, X: object, noisy: NoisyLabels, row_budget: int, random_state: np.random.RandomState) -> Model | None:
-    """One fit on outputs as they are; consistent, and the start of expectation-maximisation. None where no common channel exists.
+    """Fit once on outputs as they are; consistent, and the start of expectation-maximisation. None where no common channel exists.
 
     Each row is repeated once for each class in its output (equal weights, since all outputs have one size). The estimator then models
     P[class in output | x] / size, from which `Model.predict_proba` takes the law's affine map off.
@@ -550,7 +550,7 @@ class EMLearner:
     def _cross_fitted(
         self, X: object, noisy: NoisyLabels, likelihood: NDArray[np.floating], frequencies: Floats, able: Codes, least: int
     ) -> tuple[int, float]:
-        """(rounds, share of the model beside the frequencies) by what each half of the rows says of models of the other half."""
+        """Choose (rounds, share of the model beside the frequencies) by what each half of the rows says of models of the other half."""
         most = self.options.em_rounds
         # A model of one half has not seen the outputs of the other, whose likelihood under it is therefore honest.
         half = self.random_state.permutation(len(noisy)) % 2
@@ -613,7 +613,10 @@ def _keeps(candidate: Model, model: Model, choosing: HeldOut, *, lenient: bool) 
 
 
 def posterior(belief: Floats, likelihood: NDArray[np.floating]) -> Floats:
-    """P[label | features, outputs]: (n, K), rows sum to 1; the likelihood alone where the model rules out all that is possible."""
+    """Compute P[label | features, outputs]: (n, K), rows sum to 1.
+
+    Where the model rules out all that is possible, the likelihood alone decides: such a row would else have no weight at all.
+    """
     joint = belief * likelihood
     total = joint.sum(axis=1, keepdims=True)
     joint = np.where(total > 0, joint, likelihood)
@@ -636,7 +639,7 @@ def m_step(estimator: Estimator, X: object, weights: Floats, number: int, row_bu
 
 
 def _heaviest(weights: Floats) -> NDArray[np.bool_]:
-    """The fewest classes of each row that hold MASS of it."""
+    """Choose the fewest classes of each row that hold MASS of it."""
     order = np.argsort(-weights, axis=1, kind="stable")
     ordered = np.take_along_axis(weights, order, axis=1)
     needed = np.cumsum(ordered, axis=1) - ordered < MASS

@@ -35,7 +35,7 @@ _TABLES = ("shape", "iloc", "__array__", "__array_interface__", "__dataframe__",
 
 
 def take(X: object, rows: Codes) -> object:
-    """These rows of an array, a sparse matrix or a data frame."""
+    """Take these rows of an array, a sparse matrix or a data frame."""
     if hasattr(X, "iloc"):
         return X.iloc[rows]
     return X[rows] if hasattr(X, "__getitem__") and hasattr(X, "shape") else np.asarray(X)[rows]

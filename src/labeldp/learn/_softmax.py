@@ -213,7 +213,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         return float(strengths[-1] / 10 * 10 ** (belief @ decades))
 
     def _solve(self, X: Floats, evidence: "Evidence", start: Floats, strength: float, max_iter: int) -> tuple[Floats, int]:
-        """Coefficients and intercepts (K, n_features + 1) from this start, and the iterations taken."""
+        """Minimise the loss from this start: coefficients and intercepts (K, n_features + 1), and the iterations taken."""
         penalty = np.full(start.shape, 2.0 if len(start) == 2 else 1.0)  # |w_1 - w_0|^2 is twice the sum, as w_0 = -w_1
         penalty[:, :-1] /= strength
         penalty[:, -1] /= self.intercept_C
@@ -227,7 +227,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         return result.x.reshape(start.shape), max(1, int(result.nit))
 
     def decision_function(self, X: ArrayLike) -> Floats:
-        """Scores before the softmax: (n, K), for K = 2 the difference (n,)."""
+        """Compute scores before the softmax: (n, K), for K = 2 the difference (n,)."""
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
@@ -237,11 +237,11 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         return np.asarray(features @ self.coef_.T + self.intercept_)
 
     def predict_proba(self, X: ArrayLike) -> Floats:
-        """Probabilities of the true label: (n, K), rows sum to 1."""
+        """Predict probabilities of the true label: (n, K), rows sum to 1."""
         return np.asarray(softmax(self._scores(X), axis=1))
 
     def predict(self, X: ArrayLike) -> NDArray[np.generic]:
-        """The most likely class: (n,) class values."""
+        """Predict the most likely class: (n,) class values."""
         scores = self._scores(X)
         return np.asarray(self.classes_[scores.argmax(axis=1)])
 
@@ -295,19 +295,19 @@ class RowEvidence:
 
     @property
     def n_units(self) -> int:
-        """n."""
+        """Number of rows."""
         return len(self.table)
 
     def part(self, units: Order) -> tuple[Order, "RowEvidence"]:
-        """These rows, and what was released of them."""
+        """Give these rows, and what was released of them."""
         return units, RowEvidence(np.asfortranarray(self.table[units]), self.row_weights[units])
 
     def frequencies(self) -> Floats:
-        """See `labeldp.protocol.metrics.likeliest_frequencies`."""
+        """Estimate the class frequencies: see `labeldp.protocol.metrics.likeliest_frequencies`."""
         return likeliest_frequencies(np.exp(self.table), self.row_weights)
 
     def loss(self, scores: Floats) -> tuple[float, Floats]:
-        """Sum of -log sum_y p_y L_y and its gradient, softmax - posterior: a number and (n, K), from logits (n, K). Cost O(n K)."""
+        """Sum -log sum_y p_y L_y, with its gradient, softmax - posterior: a number and (n, K), from logits (n, K). Cost O(n K)."""
         residual, posterior = scores.copy(order="K"), scores + self.table
         found = -_to_softmax(residual) + _to_softmax(posterior)
         residual -= posterior
@@ -366,7 +366,7 @@ class CountEvidence:
         return len(self.counts)
 
     def part(self, units: Order) -> tuple[Order, "CountEvidence"]:
-        """The rows of these groups, and what was released of them."""
+        """Give the rows of these groups, and what was released of them."""
         number = np.full(self.n_units, -1)
         number[units] = np.arange(len(units))
         rows = np.flatnonzero(number[self.groups] >= 0)
@@ -392,7 +392,7 @@ class CountEvidence:
         return drawn_to_equal(sums / sums.sum(), evidence)
 
     def loss(self, scores: Floats) -> tuple[float, Floats]:
-        """Minus the normal log-density of the counts and its gradient: a number and (n, K), from logits (n, K). Cost O(n K)."""
+        """Compute minus the normal log-density of the counts and its gradient: a number and (n, K), from logits (n, K). Cost O(n K)."""
         p, share = scores.copy(order="K"), self.row_weights[:, None]
         _to_softmax(p)
         counted = p * share

@@ -54,7 +54,7 @@ try:
 except ImportError:  # a machine that only trains nets need not have scikit-learn
 
     class ClassifierMixin:  # type: ignore[no-redef]
-        """Says nothing there."""
+        """In the place of scikit-learn's."""
 
     class BaseEstimator:  # type: ignore[no-redef]
         """Parameters by name, as scikit-learn has them."""
@@ -117,7 +117,7 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
 
     @abstractmethod
     def predict_proba(self, X: Any) -> Floats:
-        """Probabilities of the true label: (n, K) float64, columns in the order of `classes_`."""
+        """Predict probabilities of the true label: (n, K) float64, columns in the order of `classes_`."""
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters by name; `name__part` sets a parameter of a parameter.
@@ -182,12 +182,12 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
         return self
 
     def _settings(self) -> FitSettings:
-        """What was asked for, as one value."""
+        """Gather the parameters by which labels are charged and drawn."""
         given = self.get_params(deep=False)
         return FitSettings(**{field.name: given[field.name] for field in fields(FitSettings) if field.name in given})
 
     def _looked_up(self, noisy: NoisyLabels) -> NoisyLabels:
-        """The noisy labels with their receipts as this ledger has them: a file's own word on what was spent is not proof."""
+        """Give the noisy labels with their receipts as this ledger has them: a file's own word on what was spent is not proof."""
         if self.ledger is None:
             return noisy  # and nothing of the ledger is imported: a machine that only trains need not have it
         from labeldp.ledger._ledger import as_ledger
@@ -197,7 +197,7 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
     # Predicting -----------------------------------------------------------------------------------------------------------------------
 
     def predict(self, X: Any) -> NDArray[np.generic]:
-        """The most likely class of each row: (n,) class values.
+        """Predict the most likely class of each row: (n,) class values.
 
         Parameters
         ----------
@@ -207,7 +207,7 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
         return np.asarray(self.classes_[codes])
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, ids: ArrayLike | None = None) -> float:
-        """Accuracy on true labels.
+        """Measure the accuracy on true labels.
 
         Parameters
         ----------
@@ -243,28 +243,28 @@ class Training(Protocol[Fitted]):
 
     @property
     def public_digest(self) -> Callable[[], str]:
-        """Gives the digest of the public columns, by which a repeat of a fit without ids is known."""
+        """Function that gives the digest of the public columns, by which a repeat of a fit without ids is known."""
         ...
 
     @property
     def permutation(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
-        """Puts positions into a random order, which chooses the held-out rows of noisy labels."""
+        """Function that puts positions into a random order, which chooses the held-out rows of noisy labels."""
         ...
 
     def fit(self, rows: Rows, noisy: NoisyLabels, model: Fitted | None, held_out: HeldOut | None) -> Fitted:
-        """The next stage's model, learned from all rows drawn so far."""
+        """Learn the next stage's model from all rows drawn so far."""
         ...
 
     def prior_of(self, model: Fitted, rows: Rows) -> Floats:
-        """Weights of the classes, (m, K), with which the next stage draws these rows."""
+        """Give the prior, (m, K) weights of the classes, with which the next stage draws these rows."""
         ...
 
     def proba(self, model: Fitted, rows: Rows) -> Floats:
-        """Probabilities of the true label: (m, K)."""
+        """Predict probabilities of the true label: (m, K)."""
         ...
 
     def judging(self, model: Fitted, held_out: Rows) -> Rows:
-        """Of the held-out rows those that have chosen nothing about the model."""
+        """Choose the held-out rows that have decided nothing about the model, and so can measure it."""
         ...
 
 
@@ -297,22 +297,22 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
 
     @abstractmethod
     def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
-        """Checked raw labels, the classes, and whether these were read off the labels."""
+        """Check raw labels; give them, the classes, and whether these were read off the labels."""
 
     @abstractmethod
     def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: Any) -> Training[Fitted]:
-        """How these inputs will be learned from; for raw labels (a plan), after a dry run."""
+        """Make ready to learn from these inputs; for raw labels (a plan), after a dry run."""
 
     @abstractmethod
     def _keep(self, training: Any, noisy: NoisyLabels, model: Fitted, held_out: Rows) -> Rows:
         """Set what is fitted; gives the rows that it has still not learned from."""
 
     def _state(self) -> contextlib.AbstractContextManager[Any]:
-        """Where the state of the fit is kept while it runs: nowhere."""
+        """Open the place where the fit keeps its state while it runs: none, unless a subclass has one."""
         return contextlib.nullcontext()
 
     def _once(self, make: Callable[[], Result]) -> Result:
-        """The result of what must happen once for all processes of a training."""
+        """Do what must happen once for all processes of a training, and give its result to each."""
         return make()
 
     def _open(self, plan: FitPlan, labels: NDArray[Any], training: Any, state: Any) -> ChargedRun:
@@ -320,7 +320,7 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
         return open_fit(plan, labels, public_digest=training.public_digest)
 
     def _start(self, known: Any, n_classes: int) -> Fitted | None:
-        """The model that the first stage starts from, where a prior of groups was asked."""
+        """Make the model that the first stage starts from, where a prior of groups was asked."""
         return None
 
     def _require_settings(self) -> None:
@@ -489,7 +489,7 @@ def _judged(noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[
 
 
 def evidenced(rows: Rows, noisy: NoisyLabels, held_out: HeldOut | None) -> tuple[Rows, NoisyLabels, HeldOut | None]:
-    """Rows, noisy labels and held-out rows without those that have no evidence: rows over their unit's cap."""
+    """Leave out of rows, noisy labels and held-out rows those without evidence: rows over their unit's cap."""
     found = np.flatnonzero(noisy.evidenced)
     if not len(found):
         raise InvalidInput("Expected at least one row with evidence to learn from. Give more rows.")
@@ -501,7 +501,7 @@ def evidenced(rows: Rows, noisy: NoisyLabels, held_out: HeldOut | None) -> tuple
 
 
 def members(noisy: NoisyLabels) -> NDArray[np.bool_]:
-    """The output of each row as a set of classes: (n, K) bool. Each row must have one draw."""
+    """Give the output of each row as a set of classes: (n, K) bool. Each row must have one draw."""
     inside = np.zeros((len(noisy), noisy.n_classes), bool)
     for block in noisy.blocks:
         inside[block.rows] = block.law.members(block.outputs, block.side)
@@ -554,7 +554,7 @@ def _mean_size(blocks: Sequence[Block], n_classes: int) -> int:
 
 
 def check_count(n_labels: int, n_rows: int) -> None:
-    """One label a row, and at least two rows."""
+    """Refuse another number of labels than of rows, and fewer than two rows."""
     if n_labels != n_rows:
         raise InvalidInput(f"Found input variables with inconsistent numbers of samples: X has {n_rows} rows, y has {n_labels}.")
     if n_rows < 2:

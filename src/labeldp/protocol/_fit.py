@@ -78,7 +78,7 @@ class FitSettings:
     validation_fraction: float = 0.0
 
     def account(self, resumes: str = "") -> "Account":
-        """The account that is charged; `resumes` is the id of the run that must be picked up."""
+        """Make the account that is charged; `resumes` is the id of the run that must be picked up."""
         from labeldp.custody._request import Account
 
         return Account(self.dataset or "", self.column, self.max_rows_per_unit, self.ledger, self.noise, resumes=resumes)
@@ -136,7 +136,7 @@ class FitPlan:
         return self.stages.invertible and self.prior is None and self.grouped is None
 
     def with_answer(self, asked: "GroupAnswer | None") -> "FitPlan":
-        """The plan with its prior of groups paid for; as it is, without one."""
+        """Give the plan with its prior of groups paid for; as it is, without one."""
         if asked is None or self.grouped is None:
             return self
         # rows that the histogram counted would measure a model that has already heard of their labels
@@ -145,17 +145,17 @@ class FitPlan:
         return replace(self, answer=asked.answer, prior=prior, grouped=self.grouped.as_asked(asked), held_out=held_out)
 
     def to_dict(self) -> dict[str, object]:
-        """The plan as JSON-ready data, for the charge."""
+        """Say the plan as JSON-ready data, for the charge."""
         return self.stages.to_dict() | ({"classes_inferred": True} if self.inferred else {})
 
 
 def settled_classes(settings: FitSettings, labels: NDArray[Any]) -> tuple[tuple[object, ...], bool]:
-    """The classes of a fit, and whether they were read off the raw labels; where none are declared, a Law says how many codes there are."""
+    """Settle the classes, and whether they are read off the raw labels; where none are declared, a Law says how many codes there are."""
     return classes_for(labels, settings.classes, settings.law.n_classes if isinstance(settings.law, Law) else None)
 
 
 def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X: Any, n_rows: int, *, inferred: bool) -> FitPlan:
-    """Law, stages and first prior of a fit; every fault of the settings is found here, before the charge.
+    """Plan law, stages and first prior of a fit; every fault of the settings is found here, before the charge.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X
 
 
 def _law_for(settings: FitSettings, grouped: "GroupPlan | None", n_classes: int) -> Law:
-    """The law that is asked for by name or as a value, over these classes and at the epsilon that a prior of groups leaves."""
+    """Make the law that is asked for by name or as a value, over these classes and at the epsilon that a prior of groups leaves."""
     from labeldp.custody._draw import check_contract, law_per_row
 
     budget = _validate.epsilon(settings.epsilon) if grouped is None else grouped.epsilon
@@ -222,7 +222,7 @@ def _require_use(law: Law) -> None:
 
 
 def _known_prior(prior: Any, X: Any, n_rows: int, n_classes: int) -> Floats:
-    """A public prior as an (n, K) array; a row of zeros counts as uniform."""
+    """Check a public prior: (n, K) weights, of which a row of zeros counts as uniform."""
     weights = np.asarray(prior(X) if callable(prior) else prior, np.float64)
     if weights.shape != (n_rows, n_classes):
         raise InvalidInput(f"Expected a prior of shape {(n_rows, n_classes)}, got {weights.shape}.")
@@ -288,7 +288,7 @@ class StagePlan:
         return bool(np.isfinite(own[0])) and (self.n_stages == 1 or not self.law.uses_prior)
 
     def to_dict(self) -> dict[str, object]:
-        """The plan as JSON-ready data, for the charge."""
+        """Say the plan as JSON-ready data, for the charge."""
         return {"law": self.law.to_dict(), "sizes": list(self.sizes), "validation_fraction": self.validation_fraction}
 
 
@@ -310,7 +310,7 @@ def _invertible(law: Law) -> Law:
 
 
 def plan_stages(law: Law, *, n_stages: int, sizes: tuple[float, ...] | None, validation_fraction: float, n_rows: int) -> StagePlan:
-    """A checked plan; one stage where a prior could not change the law, and no validation part that would be too small to tell anything.
+    """Plan the stages: one where a prior could not change the law, and no validation part that would be too small to tell anything.
 
     Parameters
     ----------
@@ -369,24 +369,24 @@ class GroupPlan:
         return digest({"groups": array_digest({"groups": self.groups}), "query": self.query.to_dict()})
 
     def as_asked(self, asked: "GroupAnswer") -> "GroupPlan":
-        """The plan with the groups that the answer is about: those of an earlier fit, where the ledger had its answer."""
+        """Give the plan with the groups that the answer is about: those of an earlier fit, where the ledger had its answer."""
         return replace(self, groups=asked.groups, found=None if self.found is None else self.found.restored(asked.kept))
 
 
 class Found(Protocol):
-    """How groups of other rows are found."""
+    """Finds the groups of other rows."""
 
     @property
     def kept(self) -> Mapping[str, NDArray[Any]]:
-        """What is kept with the answer."""
+        """Arrays that are kept with the answer."""
         ...
 
     def restored(self, kept: Mapping[str, NDArray[Any]]) -> Self:
-        """The same as it was when the groups were asked."""
+        """Give it back as it was when the groups were asked, from what was kept."""
         ...
 
     def model_of(self, answer: "Aggregate") -> Any:
-        """What an answer about the groups says of any row: a model with `predict_proba`."""
+        """Make a model of any row, with `predict_proba`, of an answer about the groups."""
         ...
 
 
@@ -414,7 +414,7 @@ def is_group_prior(prior: Any) -> TypeGuard[GroupPrior]:
 
 
 def left_of(epsilon: float, part: float, what: str = "the prior") -> float:
-    """What a part leaves of a budget: the two together, read as the decimals that they show, are not above it.
+    """Compute what a part leaves of a budget: the two together, read as the decimals that they show, are not above it.
 
     Parameters
     ----------
@@ -608,7 +608,7 @@ def run_stages(
 
 
 def _prior(law: Law, rows: Rows, model: Model | None, prior_of: Callable[[Model, Rows], ArrayLike], first_prior: Floats | None) -> "Prior":
-    """The prior of a stage's rows as a function of positions among them, so that a repeat of the run need not evaluate it."""
+    """Make the prior of a stage's rows a function of positions among them, so that a repeat of the run need not evaluate it."""
     if model is not None and law.uses_prior:
         return lambda positions: prior_of(model, rows[positions])
     if first_prior is not None:

@@ -55,7 +55,7 @@ class Estimate:
 
     @property
     def tells(self) -> bool:
-        """The interval rules something out; False: too few rows for their noise."""
+        """Whether the interval rules something out; if not, there are too few rows for their noise."""
         return self.low > self.least or self.high < self.most
 
     def __float__(self) -> float:
@@ -361,12 +361,12 @@ def likelihood_scorer(estimator: _Classifier, X: object, noisy: NoisyLabels) -> 
 
 
 def mean_log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> float:
-    """Mean of `log_evidence` over the rows."""
+    """Average `log_evidence` over the rows."""
     return float(log_evidence(noisy, proba).mean())
 
 
 def log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> Floats:
-    """Log-probability of what was released of each row, ln sum_y proba[i, y] L[i, y] but for a constant of the row: (n,) float64."""
+    """Compute ln P[released | model] of each row, ln sum_y proba[i, y] L[i, y], but for a constant of the row: (n,) float64."""
     evidence = (_probabilities(noisy, proba) * noisy.likelihood(dtype="float64")).sum(axis=1)
     return np.asarray(np.log(np.maximum(evidence, 1e-300)))
 
@@ -447,7 +447,7 @@ def _probabilities(noisy: NoisyLabels, proba: ArrayLike) -> Floats:
 
 
 def _mean(values: Floats, ranges: Floats, confidence: float, *, least: float, most: float) -> Estimate:
-    """Mean of one value a row."""
+    """Estimate the mean of one value a row."""
     value, low, high, stderr = (float(part) for part in mean_interval(values, ranges, confidence, least=least, most=most))
     return Estimate(value, low, high, confidence, stderr, least, most)
 
