@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
 from labeldp.laws import law_from_dict
-from labeldp.laws._base import Array, Law, Side, worst_ratio
-from labeldp.laws._exact import WORD, exp_floor, hashed, unpack_sets
+from labeldp.laws._base import Law, Side, worst_ratio
+from labeldp.laws._exact import WORD, Array, exp_floor, hashed, unpack_sets
 
 FALSE_ALARM = 1e-6  # chance that one chi-square test here fails a law that is right; words are fixed, so a law passes always or never
 _DRAWS = 20_000  # per label

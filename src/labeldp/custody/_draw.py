@@ -20,7 +20,8 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import as_drawn
 from labeldp.laws import LAWS
-from labeldp.laws._base import Array, Law
+from labeldp.laws._base import Law
+from labeldp.laws._exact import Array
 from labeldp.ledger._database import per_row_epsilon
 from labeldp.noise._secrets import KeySource, run_secret
 from labeldp.noise._words import Blocks, Key, Pin, RowWords, derive_key, id_blocks, one_word, partition, pin_words, row_blocks, word_chunks

@@ -21,7 +21,8 @@ from labeldp.custody._request import Account, Charge, PrivateColumn, Request, Ru
 from labeldp.errors import InvalidInput, LedgerError, LeftOutWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived, places_of
-from labeldp.laws._base import Array, Law, check_told_apart
+from labeldp.laws._base import Law, check_told_apart
+from labeldp.laws._exact import Array
 from labeldp.ledger._database import Part
 from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._rowset import RowSet

@@ -21,7 +21,8 @@ from labeldp.custody._run import keep_within_cap
 from labeldp.custody._staged import Stage, StageTurn
 from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.evidence import NoisyLabels
-from labeldp.laws._base import Array, Law, check_told_apart
+from labeldp.laws._base import Law, check_told_apart
+from labeldp.laws._exact import Array
 from labeldp.ledger._database import File
 from labeldp.ledger._ledger import RunRecord
 from labeldp.ledger._rowset import RowSetBuilder

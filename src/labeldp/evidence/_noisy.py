@@ -26,8 +26,8 @@ from labeldp._hash import array_digest, digest, public_hash, sortable
 from labeldp._validate import sum_up
 from labeldp.errors import InvalidInput
 from labeldp.laws import law_from_dict
-from labeldp.laws._base import Array, Law
-from labeldp.laws._exact import select_members, set_sizes
+from labeldp.laws._base import Law
+from labeldp.laws._exact import Array, select_members, set_sizes
 from labeldp.receipt import DECLARED, PrivacySpent, Receipt, spent_in_sequence, spent_together
 
 if TYPE_CHECKING:

@@ -25,9 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput, MergedClassesWarning
-from labeldp.laws._exact import Array as Array
-from labeldp.laws._exact import Bits, Words, exp_floor, log_ceil, pack_sets, set_sizes, unpack_sets
-from labeldp.laws._exact import Floats as Floats
+from labeldp.laws._exact import Array, Bits, Floats, Words, exp_floor, log_ceil, pack_sets, set_sizes, unpack_sets
 
 Side = Mapping[str, Array]
 

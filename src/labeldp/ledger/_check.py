@@ -20,7 +20,7 @@ from labeldp.aggregates import Aggregate
 from labeldp.errors import InvalidInput, LabelDPError, LedgerError
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import pack, places_of
-from labeldp.laws._base import Array
+from labeldp.laws._exact import Array
 from labeldp.ledger._database import (
     GENESIS,
     Balance,

@@ -20,7 +20,7 @@ from labeldp import _validate
 from labeldp._validate import exact, float_down, float_up
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RowsOverlap
 from labeldp.evidence import Block
-from labeldp.laws._base import Array
+from labeldp.laws._exact import Array
 from labeldp.ledger import _check as ledger_check
 from labeldp.ledger._check import Witnesses
 from labeldp.ledger._database import (
