@@ -8,9 +8,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.entropy import seeded
 
 settings.register_profile("labeldp", deadline=None, derandomize=bool(os.environ.get("CI")), suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("labeldp")
@@ -25,8 +25,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Secrets from a seed, also behind a ledger, so that a model is judged the same every time; LABELDP_TEST_SEED names another seed."""
-    monkeypatch.setattr(os, "urandom", np.random.default_rng(int(os.environ.get("LABELDP_TEST_SEED", "0"))).bytes)
+    """Secrets of this process are from a seed, also behind a ledger."""
+    monkeypatch.setattr(os, "urandom", seeded())
 
 
 @pytest.fixture(autouse=True)

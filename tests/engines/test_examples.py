@@ -13,12 +13,16 @@ import labeldp as ldp
 
 pytestmark = pytest.mark.engines
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SEEDED = Path(__file__).resolve().parents[1] / "entropy.py"
 
 
 def test_two_stages_on_spark(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="needs labeldp[spark]")
     done = subprocess.run(
-        [sys.executable, EXAMPLES / "two_stages_on_spark.py", tmp_path / "work"], capture_output=True, text=True, stdin=subprocess.DEVNULL
+        [sys.executable, SEEDED, EXAMPLES / "two_stages_on_spark.py", tmp_path / "work"],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stderr
     first, second = (float(found) for found in re.findall(r"accuracy (0\.\d+)", done.stdout))

@@ -422,6 +422,33 @@ def test_the_secret_is_kept_between_stages(job: Job) -> None:
     assert ldp.Ledger(job.ledger.location).runs()[0].state == "charged"
 
 
+@pytest.mark.parametrize("harm", ["gone", "cut short"])
+def test_a_plan_whose_secret_is_lost_draws_no_more(job: Job, draws: Counter[tuple[bytes, bytes]], harm: str) -> None:
+    """A secret made anew would draw the rows of the second stage in another part than the first left out."""
+    secret = job.ledger.run_dir(job.release(1).receipt.run_id) / "secret"
+    secret.unlink() if harm == "gone" else secret.write_bytes(secret.read_bytes()[:16])
+    drawn = dict(draws)
+    with pytest.raises(LedgerError, match=r"secret of run \w+ in its folder, but it is gone|32 stored bytes"):
+        job.release(2)
+    assert draws == drawn and job.ledger.spent("d", "y") == 1.0 and not (job.folder / "out-2.parquet").exists()
+
+
+def test_a_stage_that_the_ledger_knows_and_the_folder_does_not_is_not_drawn_again(
+    job: Job, monkeypatch: pytest.MonkeyPatch, draws: Counter[tuple[bytes, bytes]]
+) -> None:
+    """As after a backup of the folder was put back: which prior the rows were drawn with is not known."""
+    folder = job.ledger.run_dir(job.release(1).receipt.run_id)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(StageTurn, "finish", _kill)
+        job.release(2)
+    drawn = dict(draws)
+    for note in folder.glob("stage-2.*"):
+        note.unlink()
+    with pytest.raises(LedgerError, match="the folder was set back"):
+        job.release(2)
+    assert draws == drawn and job.ledger.spent("d", "y") == 1.0
+
+
 @dataclass(frozen=True)
 class Dice:
     """A prior that is never the same twice, and counts how often it is asked."""
