@@ -280,21 +280,23 @@ KILLED = """
 import os, signal, sys
 from labeldp.app import _release as module
 from labeldp.ledger._ledger import Ledger
-from labeldp.tables._place import Place
+from labeldp.tables._place import Place, Staging
 from labeldp.tables._spec import ReleaseSpec
 
 source, out, ledger, where = sys.argv[1:]
 die = lambda: os.kill(os.getpid(), signal.SIGKILL)
 calls = 0
-def publish(made, final, real=Place.move):
-    global calls
-    calls += 1
-    if where == f"before publish {calls}":
-        die()
-    real(made, final)
-    if where == f"after publish {calls}":
-        die()
-Place.move = publish
+def publishing(real):
+    def publish(*given):
+        global calls
+        calls += 1
+        if where == f"before publish {calls}":
+            die()
+        real(*given)
+        if where == f"after publish {calls}":
+            die()
+    return publish
+Place.move, Staging.write_manifest = publishing(Place.move), publishing(Staging.write_manifest)  # the file, then the manifest
 def progress(phase, done, total):
     if where == phase:
         die()
