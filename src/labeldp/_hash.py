@@ -34,6 +34,7 @@ def array_digest(arrays: Mapping[str, NDArray[np.generic]]) -> str:
     state = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
+        # name, type and shape stand first: without them the same bytes, cut otherwise, would be other arrays with one digest
         state.update(f"{name}:{array.dtype.str}:{array.shape};".encode())
         state.update(array.data if array.size else b"")
     return state.hexdigest()
@@ -70,6 +71,7 @@ class SetDigest:
     def update(self, *ids: object) -> None:
         """Add ids, as `public_hash` takes them; several operands are columns that belong together, row by row."""
         columns = _columns(ids)
+        # sums modulo 2^64: no order of rows or batches matters, and a row that comes twice counts twice, where XOR would cancel it
         for _, states in _hash_chunks(_SET_SALTS, columns, exact=True):
             self.sums += np.array([state.sum(dtype=np.uint64) for state in states])
         self.count += _common_length(columns)
@@ -407,7 +409,7 @@ def _hash_chunks(salts: Sequence[str], columns: Sequence[Column], exact: bool = 
     """
     seeds = [int.from_bytes(hashlib.sha256(salt.encode()).digest()[:8], "little") for salt in salts]
     n = _common_length(columns)
-    for start in range(0, n, CHUNK):
+    for start in range(0, n, CHUNK):  # all columns of a few rows, not all rows of a column: what is mixed stays in the cache
         where = slice(start, min(start + CHUNK, n))
         states = [np.full(where.stop - start, seed, np.uint64) for seed in seeds]
         for column in columns:

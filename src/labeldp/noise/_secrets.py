@@ -160,10 +160,12 @@ def derive_key(secret: bytes, *, purpose: str, facts: Mapping[str, object]) -> K
     """
     if not (isinstance(secret, bytes) and len(secret) == SECRET_BYTES):
         raise InvalidInput(f"Expected a secret of {SECRET_BYTES} bytes, got another value. Make one with new_secret().")
+    # a fact that is left out would make two different draws one, with the same words
     missing = [name for name in DRAW_FACTS if name not in facts] if purpose == "draw" else []
     if missing:
         wanted = f"Expected the facts {', '.join(DRAW_FACTS)} for a draw"
         raise InvalidInput(f"{wanted}, got nothing for {', '.join(missing)}. Pass None where there is none.")
+    # a fact of such a name would replace the key's own, and so take another purpose's words
     clash = sorted({"format", "purpose"} & set(facts))
     if clash:
         raise InvalidInput(f"Expected facts other than format and purpose, got {', '.join(clash)}. Give it another name.")
@@ -317,6 +319,7 @@ def run_secret_halves(stored: bytes, key: KeySource | None, run_id: str) -> Secr
     if key is None:
         return SecretHalves(run_id, stored, stored, None)
     release = key.fetch()
+    # both halves go in: neither the run's folder nor the release secret alone gives a word of noise
     secret = _hkdf(release, b"labeldp run secret " + run_id.encode(), salt=stored)
     return SecretHalves(run_id, secret, stored, key.expecting(key_id(release)))
 

@@ -50,7 +50,7 @@ ROW, INTEGER, TEXT, BYTES, COMPOSITE = range(5)
 _BLOCK: Final = np.dtype({"names": ["tag", "low", "high"], "formats": ["u1", "<u8", "<u4"], "offsets": [0, 1, 9], "itemsize": 16})
 """A block as fields: one byte of type tag, twelve of id, all little-endian; bytes 13 to 15, the counter, are left out."""
 
-_MAX_COUNTER: Final = 1 << 25
+_MAX_COUNTER: Final = 1 << 25  # two words a block, and three bytes of counter
 Index = slice | NDArray[np.intp] | NDArray[np.bool_]
 
 
@@ -156,7 +156,7 @@ def id_blocks(ids: object, key: Key) -> Blocks:
     A hashed id is AES-CMAC cut to 96 bits: among n ids, two collide with probability at most about n^2 / 2^97 (1e-13 for a hundred
     million). Cost: no copy of 64-bit integers; 12 bytes a row otherwise.
     """
-    material = key.material("id_blocks")
+    material = key.material("id_blocks")  # checked also where integers need no key: a wrong key must not work by luck
     columns = _columns(ids)
     if columns is not None:
         return _mac_blocks(COMPOSITE, _joined([_typed(column, f"part {i} of ids") for i, column in enumerate(columns)]), material)
@@ -241,6 +241,7 @@ def word_chunks(key: Key, blocks: Blocks) -> Iterator[tuple[slice, RowWords]]:
     The chunks share memory, which so stays in the processor's cache: use one chunk's words before the next; what was taken stays.
     """
     context = encryptor(key.material("RowWords"))
+    # one buffer of blocks and one of words for all chunks: new ones would be fetched from memory each time
     templates, space = blocks[:CHUNK].templates(), space_for(min(CHUNK, len(blocks)))
     for rows in _chunks(len(blocks)):
         yield rows, object.__new__(RowWords)._start(context, blocks[rows].templates(templates), space)
@@ -285,7 +286,7 @@ def partition(key: Key, blocks: Blocks, fractions: Sequence[float]) -> NDArray[n
     edges = partition_edges(fractions)
     context, out = encryptor(key.material("partition")), np.empty(len(blocks), np.int16)
     for rows, words in _first_words(context, blocks):
-        out[rows] = np.searchsorted(edges, words[:, 0], side="right")
+        out[rows] = np.searchsorted(edges, words[:, 0], side="right")  # a word on an edge is in the part that begins there
     return out
 
 
