@@ -46,8 +46,8 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "deep-speed-gpu": _of("deep.speed", "tables", "gpu"),
         "defaults": _of("defaults"),
         "stages": _of("defaults", "stages_tables"),
-        "deep-defaults": _of("deep.defaults"),
         "deep-gpu": _of("deep.gpu"),
+        "deep-defaults": _of("deep.defaults"),
     },
     "docs/scale.md": {"scale": _of("scale"), "faults": _of("faults"), "plan": _of("scale", "planned")},
 }
