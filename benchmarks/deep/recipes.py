@@ -62,7 +62,13 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
 }
 
 
-SGD = {"optimizer": "sgd", "momentum": 0.9, "channels_last": True, "patience": None}  # with Training's fields, all that a Recipe has
+SGD = {
+    "optimizer": "sgd",
+    "momentum": 0.9,
+    "channels_last": True,
+    "patience": None,
+    "consistency": None,
+}  # with Training's fields, all that a Recipe has
 
 
 @dataclass(frozen=True)
