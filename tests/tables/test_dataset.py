@@ -5,6 +5,7 @@ import datetime
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,9 @@ def test_a_folder_comes_out_as_a_folder(root: Place, ledger: Ledger, monkeypatch
     assert orphans(ledger, minutes=1e-9) == []
 
 
+move, write_manifest = Place.move, Staging.write_manifest  # after each of them a process may be dead
+
+
 class Killed(BaseException):
     """Stands for the end of the process."""
 
@@ -119,21 +123,24 @@ def test_nobody_takes_a_part_of_a_release_for_the_whole(root: Place, ledger: Led
     """A process that dies anywhere between the first file's final name and the manifest leaves what readers refuse, and it is finished."""
     monkeypatch.setattr("labeldp.tables.formats._table.PART_BYTES", 20_000)
     monkeypatch.setattr("labeldp.tables.formats._parquet.GROUP_BYTES", 10_000)
-    source, move, moved = folder(root, table()), Place.move, 0
+    source, moved = folder(root, table()), 0
     made: list[str] = []
+    before_manifest = False
     for dies in range(1, 100):
         done = len(made)
 
-        def counted(self: Place, target: Place, last: int = dies) -> None:
-            nonlocal moved
+        def counted(self: Any, *given: Any, last: int = dies, step: Any) -> None:
+            nonlocal moved, before_manifest
             moved += 1
             if moved == last:
+                before_manifest |= step is write_manifest
                 raise Killed
-            move(self, target)
+            step(self, *given)
 
         moved = 0
         with monkeypatch.context() as patch:
-            patch.setattr(Place, "move", counted)
+            patch.setattr(Place, "move", partialmethod(counted, step=move))
+            patch.setattr(Staging, "write_manifest", partialmethod(counted, step=write_manifest))
             patch.setattr(Staging, "tidy", lambda self: None)  # a dead process tidies nothing up
             try:
                 release(source, root.child("out"), spec(order="keep"), ledger)
@@ -147,7 +154,7 @@ def test_nobody_takes_a_part_of_a_release_for_the_whole(root: Place, ledger: Led
             for reader in (lambda: read_noisy(root.child("out")), lambda: read_noisy(root.child("out"), ledger=ledger)):
                 with pytest.raises(InvalidInput, match="The same labeldp release command finishes it"):
                     reader()
-    assert dies > 3 and len(read_noisy(root.child("out"), ledger=ledger)) == N
+    assert dies > 3 and before_manifest and len(read_noisy(root.child("out"), ledger=ledger)) == N
     assert len(ledger.runs()) == 1 and not [name for name in names(root) if "labeldp" in name]
 
 

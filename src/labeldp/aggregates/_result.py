@@ -197,7 +197,7 @@ class Aggregate:
 
 
 def _drawn(facts: Mapping[str, object], table: "pa.Table") -> str:
-    """Digest an answer: its values, groups and what is said of it. It finds accidents; who means to deceive can write another."""
+    """Digest an answer's values, groups and facts. The digest detects accidents; it does not stop a forger."""
     said = {name: value for name, value in facts.items() if name != "drawn"}
     values = [
         [repr(value) for value in column.to_pylist()]

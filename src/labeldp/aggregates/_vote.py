@@ -113,7 +113,7 @@ class Vote(Query):
 
 @lru_cache(maxsize=256)
 def _chosen(n_classes: int, epsilon: float, delta: float, max_rows_per_unit: int) -> str:
-    """Choose permute-and-flip, unless Gaussian noise fails more rarely at the lead (over all alike) at which that fails rarely enough."""
+    """Choose permute-and-flip, unless Gaussian noise fails less often at the lead where its failure becomes rare."""
     if not delta > 0:
         return "permute-and-flip"
     flip = Vote(n_classes, epsilon, 1, "permute-and-flip")

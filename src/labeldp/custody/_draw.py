@@ -36,7 +36,7 @@ _PUBLIC: Final = hashlib.sha256(b"labeldp public words").digest()
 
 
 def check_contract(law: Law) -> None:
-    """Refuse a law of somebody else's that is not registered, or whose sampler does not keep its claims; asked before every charge.
+    """Refuse a user's own law that is not registered or whose sampler breaks its claim. Called before every charge.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ class RunFacts(PrivateColumn):
 
 
 class Draw:
-    """One draw of a charged run: its law, its key, and what its outputs say of it.
+    """One draw of a charged run: its law, its key, and the facts stored with its outputs.
 
     Parameters
     ----------

@@ -363,7 +363,7 @@ def begin_once(
     before_charge: Callable[[], None] | None = None,
     total: float | None = None,
 ) -> Charge:
-    """Charge a run that nobody can pick up, or find the one whose results are stored already.
+    """Charge a run that cannot be resumed after a crash, or find the settled run whose results are stored.
 
     Its secret is kept in this process alone: a crash before the results are stored leaves the charge spent, and a repeat is a new charge.
 

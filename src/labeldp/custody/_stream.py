@@ -183,7 +183,7 @@ class TablePin:
         return None if any(run.state == "settled" and run.identity == identity for run in runs) else self.candidates[0]
 
     def check_may_ask(self, secret: RunSecret, noted: bool) -> None:
-        """Refuse to ask a prior again of which it cannot be told whether something was drawn with former answers.
+        """Refuse to ask a prior again if rows may have been drawn under its former answers.
 
         `secret` is what `planned` gave; `noted`: the run's folder says what was asked before its charge. A stage notes in its turn.
         """

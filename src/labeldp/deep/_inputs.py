@@ -91,7 +91,7 @@ class Inputs(ABC):
 
     @property
     def steady(self) -> bool:
-        """Whether a row is the same each time it is read, as far as is known; random transforms are not."""
+        """Whether a row is the same at each reading; False for random transforms, as far as they are known."""
         return True
 
     @property
@@ -627,7 +627,7 @@ def together(X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None) 
 
 
 def require_own_order(X: Any, ids: ArrayLike | None) -> None:
-    """Refuse raw labels with a dataset whose items `with_evidence` has put into another order, unless ids say which is which.
+    """Refuse raw labels with a dataset that `with_evidence` has reordered, unless ids match them to items.
 
     Parameters
     ----------

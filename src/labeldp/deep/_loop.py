@@ -539,7 +539,7 @@ def _reads_of_last_layer(module: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def _batches(n: int, size: int, generator: torch.Generator) -> Sequence[Tensor]:
-    """All rows once in a random order; a last single row, of which batch normalisation knows no variance, joins the batch before it."""
+    """Yield all rows once in random order. A last batch of one row joins the one before, since batch normalisation needs two."""
     found: Sequence[Tensor] = torch.randperm(n, generator=generator).tensor_split(_ends(n, size))
     return found
 
@@ -562,7 +562,7 @@ def _tell_of_no_step(n: int, recipe: Recipe) -> None:
 
 
 def _ready(x: Tensor, device: torch.device, layout: torch.memory_format, dtype: torch.dtype) -> Tensor:
-    """On the device, images of bytes scaled to 0..1, floats of the net's type, other numbers, such as codes, as they are."""
+    """Move inputs to the device: image bytes are scaled to 0..1, floats get the net's type, and integers stay as they are."""
     x = x.to(device, non_blocking=True, memory_format=layout)
     if x.dtype == torch.uint8 and x.ndim > 2:
         return x.to(dtype).div_(255)
@@ -789,5 +789,5 @@ def from_first(make: Callable[[], Result]) -> Result:
 
 
 def distributed() -> bool:
-    """Whether there are other processes."""
+    """Return whether several processes train together."""
     return bool(dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)

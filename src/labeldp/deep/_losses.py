@@ -80,7 +80,7 @@ class Form(ABC):
 
     @abstractmethod
     def fits(self, n_classes: int) -> bool:
-        """Whether the stored shapes are those of a table with K columns; looks at no values."""
+        """Return whether the stored shapes match a table with K columns; values are not read."""
 
     def in_range(self, n_classes: int) -> bool:
         """Whether every stored class is in [0, K). Reads values, so it waits for the device."""
@@ -209,7 +209,7 @@ class PackedSets(Form):
         return torch.where(mask, self.inside.to(dtype)[:, None], self.outside.to(dtype)[:, None])
 
     def _by_row(self, dtype: torch.dtype) -> Tensor:
-        """For many classes: each row's values of all 256 bytes, looked up; several times as quick as choosing class by class."""
+        """Expand rows with many classes by a look-up of each byte's eight values; several times faster than class by class."""
         n = len(self.bits)
         every = _unpacked(self.bits.device).view(torch.bool).view(1, 256, 8)
         values = torch.where(every, self.inside.to(dtype)[:, None, None], self.outside.to(dtype)[:, None, None])

@@ -28,7 +28,7 @@ ROWS = 1 << 13  # given to a module at once
 
 @dataclass(frozen=True)
 class Net:
-    """One of the nets of `labeldp.deep.models`.
+    """A net of `labeldp.deep.models` that the command line knows by name.
 
     Attributes
     ----------

@@ -641,7 +641,7 @@ def facts_of_labels(plan: FitPlan) -> dict[str, object]:
 
 
 def _alike(recipes: list[object]) -> object:
-    """One recipe, where all stages have the same."""
+    """Return one recipe if all stages have the same, else the list."""
     return recipes[0] if all(each == recipes[0] for each in recipes) else recipes
 
 

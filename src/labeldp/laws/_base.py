@@ -180,7 +180,8 @@ class Law(ABC):
         return np.asarray((self.members(outputs, side) - other) / gap)
 
     def told_apart(self, side: Side) -> Bits | None:
-        """Find the classes that some row tells from every other class: packed, (ceil(K/8),); None where any row may, for any class.
+        """Find the classes that at least one row distinguishes from all others: packed, (ceil(K/8),); None if every row can distinguish
+        all.
 
         Two classes that are not among them are told apart by no row: their outputs are equally likely, whatever the epsilon.
         """
@@ -315,7 +316,7 @@ class Law(ABC):
 
 
 def check_told_apart(law: Law, told: Bits | None, classes: Sequence[object], n_rows: int) -> None:
-    """Refuse, before the charge, a draw that would tell nothing; warn of one that tells some classes apart in no row.
+    """Refuse, before the charge, a draw whose outputs distinguish no classes; warn if some pair of classes is distinguished in no row.
 
     Parameters
     ----------

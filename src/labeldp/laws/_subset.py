@@ -365,7 +365,7 @@ class AutoLaw(Law):
 
     @cached_property
     def _apart(self) -> Floats:
-        """How far apart the outputs of each law, by code, are for two classes; 0 for laws with candidates.
+        """Compute how differently each law, by code, treats two classes; 0 for laws with candidate sets.
 
         P[the label is in the output] - P[a given other class is]. Of a split, two classes are on different sides in about half of the rows.
         """
@@ -511,7 +511,7 @@ _SMALL = 2.0**-10  # below this epsilon a score is its leading term, epsilon^2 t
 
 
 def on_grid(scores: Floats, epsilon: float) -> Floats:
-    """Round scores to whole numbers, so that machines whose logarithms differ in the last place compare alike.
+    """Round scores to a grid, so that machines whose logarithms differ in the last bit choose the same law.
 
     The grid is 2^-20 nats from epsilon 1 on, and 2^-20 epsilon^2 nats below, as information is of order epsilon^2.
     """

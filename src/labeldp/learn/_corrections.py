@@ -258,7 +258,7 @@ def make_learner(
 
 
 def takes_raw_labels(estimator: Estimator) -> bool:
-    """Whether the `fit` of the estimator, or of one inside it, privatizes the labels that it is given."""
+    """Return whether `fit` of the estimator, or of one inside it, privatizes its labels."""
     return _raw_inside(estimator) is not None
 
 

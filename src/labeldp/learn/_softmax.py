@@ -455,7 +455,7 @@ def objective(X: Floats, evidence: Evidence, penalty: Floats, intercept: bool, c
 
 
 def _towards(shares: Floats, scores: Floats, weights: Floats) -> Floats:
-    """What to add to the scores (n, K) of each class so that its mean probability is its share: (K,)."""
+    """Compute the shift of the scores (n, K) that gives each class its share as mean probability: (K,)."""
     shift = np.zeros(len(shares))
     for _ in range(100):
         p = scores + shift

@@ -69,7 +69,7 @@ class _Read:
 
 
 class _Account:
-    """One (dataset, column) while its entries are read."""
+    """The state of one (dataset, column) while its entries are read in order."""
 
     def __init__(self, dataset: str, column: str, sets: RowSets) -> None:
         self.said = History()

@@ -48,7 +48,7 @@ State = Literal["charged", "settled", "abandoned"]
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One charge and what became of it.
+    """One charge of the ledger and the state of its run.
 
     Attributes
     ----------
@@ -180,7 +180,7 @@ class History:
 
 @dataclass
 class Balance:
-    """What a charge needs to know of a (dataset, column), up to entry `seq` with the hash `head`.
+    """The cached totals of a (dataset, column) up to entry `seq`, whose hash is `head`.
 
     It is kept in the table `accounts`, so that a charge reads only the entries that are new since the last one.
 

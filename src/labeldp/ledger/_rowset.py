@@ -69,7 +69,7 @@ class IdSet:
 
     @property
     def space(self) -> Space:
-        """What two sets must have in common for one to prove anything about the other."""
+        """The kind, name and key of the ids. Only sets that agree in all three can be compared."""
         return self.kind, self.name, self.key_id
 
     def shared(self, other: "IdSet") -> int | None:

@@ -176,7 +176,7 @@ class RunStore:
         return np.asarray(np.load(path, allow_pickle=False)) if path.exists() else None
 
     def keep_side(self, stage: str, side: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
-        """Keep what a stage's law decided from its prior, before anything is drawn; what is kept already stands, and is returned.
+        """Store the side that a stage's law derived from its prior, before the draw; if one is stored already, return that.
 
         Two processes in the same run so draw with one side, and not each row twice.
         """

@@ -385,7 +385,7 @@ class _SecretText(_Hidden, str):
 
 
 class _Answer:
-    """What a hook returned, in no variable of its own."""
+    """A holder of a hook's return value, so that no local variable keeps it in a traceback."""
 
     __slots__ = ("value",)
 

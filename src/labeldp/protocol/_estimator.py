@@ -239,7 +239,7 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
 
 
 class Training(Protocol[Fitted]):
-    """How a staged estimator learns, ready before the charge; rows are positions among its inputs."""
+    """A staged training that is ready before the charge. Rows are positions among its inputs."""
 
     @property
     def public_digest(self) -> Callable[[], str]:

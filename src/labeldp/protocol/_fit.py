@@ -86,7 +86,7 @@ class FitSettings:
 
 @dataclass(frozen=True, eq=False)
 class FitPlan:
-    """What a fit on raw labels will do: public, checked, and fixed before anything is charged.
+    """The checked, public plan of a fit on raw labels, fixed before the charge.
 
     Attributes
     ----------
@@ -240,7 +240,7 @@ def _known_prior(prior: Any, X: Any, n_rows: int, n_classes: int) -> Floats:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """How the rows are divided and which law each part is drawn with: public, and fixed before anything is drawn.
+    """The division of the rows into stages, and the law of each: public, and fixed before anything is drawn.
 
     Attributes
     ----------
@@ -391,7 +391,7 @@ class Found(Protocol):
 
 
 class GroupPrior(Protocol):
-    """What an estimator's `prior=` must have to be a prior of groups."""
+    """The interface of an estimator's `prior=` that groups the rows."""
 
     def plan_groups(self, X: Any, *, n_rows: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: "str | Law") -> GroupPlan:
         """Group the rows of X and divide the budget; everything that is wrong is refused here.
@@ -409,7 +409,7 @@ class GroupPrior(Protocol):
 
 
 def is_group_prior(prior: Any) -> TypeGuard[GroupPrior]:
-    """Whether a prior groups rows and asks the labels, instead of being known."""
+    """Return whether a prior groups the rows and pays for an answer, instead of being known."""
     return hasattr(prior, "plan_groups")
 
 

@@ -197,7 +197,7 @@ def log_loss(noisy: NoisyLabels, proba: ArrayLike, *, confidence: float = 0.95, 
 
 @dataclass(frozen=True)
 class Judgement:
-    """How good a model is, beside what a constant gets on the same rows: the class frequencies, and the most frequent class.
+    """The quality of a model beside that of a constant on the same rows: the class frequencies, or the most frequent class.
 
     Attributes
     ----------

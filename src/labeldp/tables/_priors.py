@@ -42,7 +42,7 @@ Floats = NDArray[np.float64]
 
 @runtime_checkable
 class Prior(Protocol):
-    """Where a prior comes from, as a frozen value for a `ReleaseSpec`."""
+    """The source of a prior, as a frozen value of a `ReleaseSpec`."""
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ class Prior(Protocol):
 
 
 class OpenPrior(Protocol):
-    """A prior whose files were read: a value that pickles, so that workers have it too.
+    """A prior whose files are in memory; it pickles, so that workers can use it.
 
     Attributes
     ----------
@@ -447,7 +447,7 @@ class AnswersFolder(Staging):
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model said of a table or a partition: the files, and the sums over ids and sides of a first pass."""
+    """Stored answers of a model prior for a table or a partition: its files, and the sums over ids and sides."""
 
     parts: tuple[Part, ...]
     sums: PassSums

@@ -54,14 +54,14 @@ Manifest = Mapping[str, Any]
 
 
 class Passes(Protocol):
-    """What an engine does with the rows of one release."""
+    """An engine's two passes over the rows of one release."""
 
     def pin(self) -> str:
         """First pass: check every row and pin it. The digest of the public columns where nothing else names the rows, else ""."""
         ...
 
     def ask(self, folder: AnswersFolder, prior: OpenPrior) -> Answers:
-        """Between the passes, for a prior that is asked once: ask it, and write what it says. No label is read."""
+        """Run a model prior once, between the passes, and store its answers. No label is read."""
         ...
 
     def draw(self, run: TableDraw, made: "ReleaseFacts", staging: Staging, scratch: Path, answers: Sequence[Place]) -> "OutputFacts":
@@ -70,7 +70,7 @@ class Passes(Protocol):
 
 
 class Engine(Protocol):
-    """Where the rows of a table are worked on.
+    """An execution engine: this process, Spark or Ray.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class TableRelease:
-    """What a release left behind.
+    """The result of a release: its place, receipt and manifest.
 
     Attributes
     ----------
@@ -527,7 +527,7 @@ def run_id_of(facts: Mapping[str, object], stage: str) -> str:
 
 
 def released_facts(source: Source, manifest: Any = None) -> Manifest | None:
-    """What a table says of itself, in a manifest (`manifest`, or the one beside it) or its Parquet metadata; None: it claims nothing.
+    """Read the release facts of a table from `manifest`, from the manifest beside it, or from its Parquet metadata; None if there are none.
 
     That it is what these facts speak of is for `proven` to find out.
     """
@@ -550,7 +550,7 @@ def released_facts(source: Source, manifest: Any = None) -> Manifest | None:
 
 
 def check_raw(table: Source, label: str, ledger: Ledger | None = None, but: str | None = None) -> None:
-    """Refuse a table whose labels are noisy already, as its manifest or metadata says, or as a ledger knows the very file.
+    """Refuse a table whose labels are noisy already, according to its manifest, its metadata, or a ledger that knows the file.
 
     The ledger is asked where it is given; the file is then read once to take its SHA-256, if the ledger has releases of this column.
     Those of the data set `but` are left out: what a repeat reads can be, where rows are few, what it has written, to the byte.

@@ -136,7 +136,7 @@ class ReleaseSpec:
 
     @cached_property
     def infers_classes(self) -> bool:
-        """Whether the classes are read off the private column."""
+        """Whether `classes` is "infer": the classes are read from the private column."""
         return infers(self.classes)
 
     @cached_property
@@ -301,7 +301,7 @@ class ReleasePlan:
         return self._spec(made.law, prior, made)
 
     def run(self) -> StagedRun:
-        """Where the plan stands."""
+        """The ledger's view of this plan: which stages were drawn and published."""
         return StagedRun(self.ledger, self.dataset, self.label, self.id)
 
     def to_json(self) -> str:

@@ -157,7 +157,7 @@ class _Ray:
         self._keeper: Any = None
 
     def schema(self, table: "Dataset") -> pa.Schema:
-        """Of the Arrow blocks."""
+        """The schema of the Arrow blocks."""
         found = table.schema()
         base = getattr(found, "base_schema", None)
         if not isinstance(base, pa.Schema):

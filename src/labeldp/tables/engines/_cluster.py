@@ -86,7 +86,7 @@ class Job(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class Shipment:
-    """What a driver sends to its workers privately, and what no plan or closure may hold: it reaches them as the engine's private data.
+    """Secrets and row sets that the driver sends to its workers as the engine's private data, so that no query plan or closure holds them.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class Shipment:
 
 
 class Handle(Protocol):
-    """Pickles without what it stands for, and fetches it on a worker."""
+    """A reference to a shipment; pickling copies the reference only, and a worker fetches the content."""
 
     def fetch(self) -> Shipment:
         """What was sent."""
@@ -122,7 +122,7 @@ class Handle(Protocol):
 
 @dataclass(frozen=True)
 class Work:
-    """What all jobs of a release know: public facts, and the handle of the secrets.
+    """What every job of a release needs: public facts, and the handle of the secrets.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Drawing:
-    """What draws: the charge, the digest of the prior, where files go, what they say, and the salt of what is drawn."""
+    """The settings of the second pass: charge, prior digest, output folder, metadata, and the salt of the digest of drawn rows."""
 
     receipt: Receipt
     prior: str
@@ -169,7 +169,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class FirstSummary:
-    """What the first pass over one partition comes to."""
+    """The result of the first pass over one partition."""
 
     sums: PassSums
     rows: RowSetBuilder | None
@@ -230,7 +230,7 @@ class Cluster(Protocol):
         ...
 
     def repeats(self, table: Table, column: str, rows: int) -> bool:
-        """Whether any value occurs twice."""
+        """Return whether any value occurs twice."""
         ...
 
     def count(self, table: Table) -> int:
@@ -303,13 +303,14 @@ class ClusterPasses:
         return ""
 
     def _ids_repeat(self, handle: Handle) -> bool:
-        """One shuffle of the ids, where their set does not tell."""
+        """Shuffle the ids once to find duplicates, when the row set alone cannot decide."""
         names = self._cluster.select(self._table, self._spec.ids)
         job = NameJob(self._work(handle, names))
         return self._cluster.repeats(self._cluster.flow(names, job, job.schema), NAME, self._pin.sums.rows)
 
     def _row_set(self, table: Table) -> RowSetBuilder | None:
-        """What tells the rows of runs apart. Hashes of text pass through the driver: of too many, the run counts against every other."""
+        """Make the builder of the run's row set. Hashes of text ids pass through the driver; above the limit the run counts against every
+        other run."""
         text = self._has_text_ids()
         # Counting more than was spent is safe, counting less never is.
         if text and self._cluster.count(table) > MOST_NAMES:
@@ -425,7 +426,7 @@ def _settings(shape: Shape) -> WriterSettings:
 
 
 def summarised(job: Callable[[Batches], Iterable[object]], batches: Batches) -> Batches:
-    """Run a job whose results are summaries; what is wrong with the table comes back as one, so that no engine tries again."""
+    """Run a job that returns summaries. An error in the table is returned as a summary, so that the engine does not retry the task."""
     try:
         with scrubbed_errors():
             found: list[object] = list(job(batches))
@@ -447,7 +448,7 @@ def scrubbed_errors() -> Iterator[None]:
 
 
 def scrubs_errors(job: Method) -> Method:
-    """A job whose unforeseen errors go through `scrubbed_errors`."""
+    """Decorate a job so that `scrubbed_errors` removes data from its unforeseen errors."""
 
     @wraps(job)
     def run(self: object, batches: Batches) -> Batches:
@@ -505,7 +506,7 @@ class PinJob:
 
 @dataclass(frozen=True)
 class AskJob:
-    """Between the passes, for a prior that is asked once: ask it of a partition's rows, and write what it says. No label is there.
+    """Run a model prior on one partition, between the passes, and store its answers. No label is present.
 
     Attributes
     ----------

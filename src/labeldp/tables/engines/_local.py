@@ -66,7 +66,7 @@ def silent(phase: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True, repr=False)
 class Facts:
-    """What a release reads of a batch of n rows.
+    """The codes, ids, units and side that a release reads from a batch of n rows.
 
     Attributes
     ----------
@@ -277,7 +277,7 @@ class LocalPasses:
             yield ids
 
     def ask(self, folder: AnswersFolder, prior: OpenPrior) -> Answers:
-        """Between the passes, for a prior that is asked once: ask it, and write what it says. No label is read."""
+        """Run a model prior once, between the passes, and store its answers. No label is read."""
         return write_answers(self._asked(prior), self._spec.ids, self._pin.facts, folder)
 
     def _asked(self, prior: OpenPrior) -> Iterator[tuple[Columns, NDArray[np.float64]]]:
@@ -518,7 +518,7 @@ class _End:
 
 
 def ahead(source: Iterator[Item], depth: int = 1) -> Iterator[Item]:
-    """The same items in the same order; up to `depth` + 1 of them are made before they are asked for.
+    """Iterate over `source` in order while a thread reads up to `depth` + 1 items in advance.
 
     It gains where making an item leaves Python's lock, as Arrow's readers do. If the consumer stops, the thread ends too.
     """

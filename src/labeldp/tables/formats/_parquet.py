@@ -124,7 +124,7 @@ class ParquetSource(Source):
         )
 
     def _bytes_of_a_row(self) -> int:
-        """In memory, as the first rows take: what is encoded in the file can be many times smaller.
+        """Estimate the bytes of a decoded row from the first rows; the encoded file can be many times smaller.
 
         The label counts as LABEL_BYTES whatever it is: batches become row groups, and their sizes must tell nothing of raw labels.
         """
@@ -335,7 +335,7 @@ class DatasetSource(Source):
                 yield Batch(pa.record_batch([found[name] for name in wanted], schema=schema))
 
     def plan(self, codec: LabelCodec, evidence_bytes: int) -> None:
-        """As of any table."""
+        """Prepare every file for output; see `Source.plan`."""
         super().plan(codec, evidence_bytes)
         for file in self._files:
             file.plan(codec, evidence_bytes)

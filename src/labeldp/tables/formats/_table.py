@@ -38,7 +38,7 @@ _DIGITS = 19  # so many always fit into 64 bits
 
 
 class Columns(Protocol):
-    """Rows whose columns can be asked for: a batch of any format, or an Arrow record batch."""
+    """Rows that give access to columns by name: a batch of any format, or an Arrow record batch."""
 
     def column(self, name: str) -> pa.Array:
         """One column."""
