@@ -158,6 +158,32 @@ def test_nobody_takes_a_part_of_a_release_for_the_whole(root: Place, ledger: Led
     assert len(ledger.runs()) == 1 and not [name for name in names(root) if "labeldp" in name]
 
 
+@pytest.mark.parametrize("name", ["out", "out.parquet"])
+def test_a_manifest_that_was_removed_is_written_again_beside_the_very_table(root: Place, ledger: Ledger, name: str) -> None:
+    source, out = folder(root, table()), root.child(name)
+    one = root.child("in.parquet") if name.endswith(".parquet") else source
+    if one is not source:
+        with one.open_output() as sink:
+            pq.write_table(table(), sink)
+    manifest = root.child(f"{name}.manifest.json")
+    release(one, out, spec(dataset="in"), ledger)
+
+    def files() -> list[str]:
+        return [file.digest() for file in (out.files() if out.is_folder() else [out])]
+
+    first, written = manifest.read_bytes(), files()
+    manifest.delete()
+    again = release(one, out, spec(dataset="in"), ledger)
+    assert again.repeated and manifest.read_bytes() == first and files() == written
+    assert len(ledger.runs()) == 1 and ledger.spent("in", "label") == 1.0
+    # A table of somebody else without a manifest is still refused.
+    manifest.delete()
+    changed = out.child("part-00000.parquet") if out.is_folder() else out
+    changed.write_bytes(changed.read_bytes() + b" ")
+    with pytest.raises(ReleaseError, match="holds something else"):
+        release(one, out, spec(dataset="in"), ledger)
+
+
 def test_a_repeat_reads_what_is_there_and_copies_it_elsewhere(root: Place, ledger: Ledger) -> None:
     source = folder(root, table())
     release(source, root.child("out"), spec(), ledger)

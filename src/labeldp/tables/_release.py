@@ -237,8 +237,16 @@ class Publication:
 
     def _is_of(self, runs: Iterable[RunRecord]) -> bool:
         """True if one of these runs wrote what is there, as a whole or until it was killed."""
-        known = {run.run_id for run in runs}
-        return self._run_id() in known or any(self.files_of(run_id).begun for run_id in known)
+        known = {run.run_id: run for run in runs}
+        if self._run_id() in known or any(self.files_of(run_id).begun for run_id in known):
+            return True
+        # Somebody removed the manifest: a table that is a run's to the byte is still that run's.
+        return not manifest_place(self.place).exists() and any(map(self._wrote, known.values()))
+
+    def _wrote(self, run: RunRecord) -> bool:
+        """True if the output is what this settled run wrote, byte for byte."""
+        text = self._store(run.run_id).read(kept_name(MANIFEST, self._stage))
+        return text is not None and holds(self.place, run.artefact, json.loads(text))
 
     def _run_id(self) -> str:
         """The run that wrote what is there, in this very stage; "" if none did."""
