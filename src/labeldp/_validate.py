@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that users give: checks that accept only what is good, so that NaN never passes, and exact sums of budgets.
+"""Numbers and settings that users give: checks that accept only what is good, so that NaN never passes, and exact sums of budgets.
 
 Every message says what was expected, what was given and how to fix it. Call the checks with a keyword: `positive(epsilon=eps)`.
 
@@ -82,6 +82,21 @@ def one_of(allowed: Iterable[str], /, *, fix: str = "", **named: object) -> str:
     if isinstance(value, str) and value in names:
         return value
     raise InvalidInput(f"Expected {name} to be one of {', '.join(names)}; got {shown(value)}.{suggest(value, names)} {fix}".rstrip())
+
+
+def boolean(**named: object) -> bool:
+    """Check that a value is True or False, and not what merely counts as such."""
+    name, value = _single(named)
+    if not isinstance(value, bool):
+        raise InvalidInput(f"Expected {name} as True or False, got {shown(value)}.")
+    return value
+
+
+def function(*, takes: str, none: bool = False, **named: object) -> None:
+    """Check that a value can be called, or is None where `none` allows it; `takes` says what it is called with, for the message."""
+    name, value = _single(named)
+    if not callable(value) and not (none and value is None):
+        raise InvalidInput(f"Expected {name} as a function of {takes}{' or None' if none else ''}, got {shown(value)}.")
 
 
 def suggest(given: object, known: Iterable[str]) -> str:

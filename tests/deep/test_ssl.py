@@ -190,7 +190,7 @@ def test_scan_finds_clusters_and_gives_their_probabilities(precision):
 def test_neighbours_are_the_nearest_others():
     angles = torch.tensor([0.0, 0.1, 0.3, 3.0, 3.2])
     features = torch.stack((angles.cos(), angles.sin()), 1) * torch.tensor([1.0, 5.0, 0.1, 2.0, 1.0])[:, None]
-    assert ssl.neighbours(features, 2).tolist() == [[1, 2], [0, 2], [1, 0], [4, 2], [3, 2]]
+    assert ssl.nearest_rows(features, 2).tolist() == [[1, 2], [0, 2], [1, 0], [4, 2], [3, 2]]
 
 
 # What is given to the net -------------------------------------------------------------------------------------------------------------

@@ -28,6 +28,10 @@ from labeldp.protocol.metrics import likeliest_frequencies
 
 _CELLS = 1 << 25  # numbers worked on at a time: 128 MiB of float32
 _LEAST = 1e-9  # of a probability whose logarithm is taken
+_PRIOR_SHARE = 0.02  # of the class frequencies in first predictions: a vote of 0 would rule a class out
+_FOLLOWED, _FOLLOWED_ROWS = 0.02, 512  # each 512 rows move the classes' mean predictions by 0.02 towards theirs
+_EM_STEPS = 40
+_COUNTED_CELLS = 1 << 22  # numbers, at most, from which class frequencies are estimated
 
 
 @dataclass(frozen=True)
@@ -97,8 +101,7 @@ class Consistency:
     neighbours: int = 0
 
     def __post_init__(self) -> None:
-        if not callable(self.strong):
-            raise InvalidInput(f"Expected strong as a function of (inputs, generator), got {_validate.shown(self.strong)}.")
+        _validate.function(strong=self.strong, takes="(inputs, generator)")
         _validate.positive(weight=self.weight)
         _validate.fraction(temperature=self.temperature, zero=True, one=True)
         _validate.fraction(threshold=self.threshold, zero=True)
@@ -106,12 +109,11 @@ class Consistency:
         _validate.fraction(memory=self.memory, zero=True)
         _validate.integer(warm_up=self.warm_up, low=0)
         _validate.integer(neighbours=self.neighbours, low=0)
-        for name in ("align", "own"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidInput(f"Expected {name} as True or False, got {_validate.shown(getattr(self, name))}.")
+        _validate.boolean(align=self.align)
+        _validate.boolean(own=self.own)
 
     def weight_at(self, epochs: float) -> float:
-        """The weight of the targets after this many epochs, in part or whole."""
+        """The weight of the targets after so many epochs, which may be a fraction."""
         if epochs < self.warm_up:
             return 0.0
         return self.weight * (1.0 if not self.warm_up else min(1.0, (epochs - self.warm_up) / self.warm_up))
@@ -139,17 +141,18 @@ class Targets:
         self._settings, self._evidence = settings, evidence
         device = evidence.tensors[0].device
         self.frequencies = _frequencies(evidence, n_classes).to(device)
-        self._mean = self.frequencies.repeat(len(evidence), 1) if first is None else torch.lerp(first.float(), self.frequencies, 0.02)
-        self._known = torch.full((len(evidence),), first is not None, device=device)
+        every = self.frequencies.repeat(len(evidence), 1)
+        self._mean = every if first is None else torch.lerp(first.float(), every, _PRIOR_SHARE)
+        self._predicted = torch.full((len(evidence),), first is not None, device=device)  # rows whose mean is of predictions
         self._present = self._mean.mean(0)  # class frequencies of the mean predictions, followed batch by batch
 
     @torch.no_grad()
     def learn(self, rows: Tensor, proba: Tensor) -> None:
-        """Take in the averaged net's predictions (m, K) for some rows."""
-        past = torch.where(self._known[rows], self._settings.memory, 0.0)[:, None]
+        """Take in the averaged net's predictions (m, K) for some rows; a row's first one replaces the class frequencies."""
+        past = torch.where(self._predicted[rows], self._settings.memory, 0.0)[:, None]
         self._mean[rows] = mean = torch.lerp(proba, self._mean[rows], past)
-        self._known[rows] = True
-        self._present.lerp_(mean.mean(0), min(1.0, 0.02 * len(rows) / 512))
+        self._predicted[rows] = True
+        self._present.lerp_(mean.mean(0), min(1.0, _FOLLOWED * len(rows) / _FOLLOWED_ROWS))
 
     @torch.no_grad()
     def of(self, rows: Tensor) -> Tensor:
@@ -171,14 +174,19 @@ class Targets:
 
 
 def _frequencies(evidence: Form, n_classes: int) -> Tensor:
-    """The class frequencies that make the noisy labels likeliest, of at most 2^22 cells."""
-    step = max(1, len(evidence) * n_classes >> 22)
-    some = evidence[slice(None, None, step)].expand(n_classes)
-    likelihood = (some - some.amax(dim=1, keepdim=True)).exp()
+    """The class frequencies (K,) that make the noisy labels likeliest; of many rows, every so many-th is looked at."""
+    step = max(1, len(evidence) * n_classes // _COUNTED_CELLS)
+    likelihood = _likelihood(evidence[slice(None, None, step)], n_classes)
     return torch.from_numpy(likeliest_frequencies(np.asarray(likelihood.double().cpu()))).float()
 
 
-def neighbours(features: Tensor, count: int) -> Tensor:
+def _likelihood(evidence: Form, n_classes: int) -> Tensor:
+    """Likelihoods (m, K) of each class, as multiples of the row's largest, so that none of them overflows."""
+    table = evidence.expand(n_classes)
+    return (table - table.amax(dim=1, keepdim=True)).exp()
+
+
+def nearest_rows(features: Tensor, count: int) -> Tensor:
     """Find the nearest other rows by cosine, nearest first: (n, count) int64 on the CPU.
 
     Parameters
@@ -236,10 +244,9 @@ def neighbour_votes(features: Tensor, evidence: Form, n_classes: int, count: int
     found = []
     for near in _nearest(features, count):
         for some in near.split(max(1, _CELLS // (count * n_classes))):
-            table = evidence[some.flatten()].expand(n_classes).view(len(some), count, n_classes)
-            likelihood = (table - table.amax(dim=2, keepdim=True)).exp()
+            likelihood = _likelihood(evidence[some.flatten()], n_classes).view(len(some), count, n_classes)
             mix = start.repeat(len(some), 1)
-            for _ in range(40):
+            for _ in range(_EM_STEPS):
                 posterior = mix[:, None] * likelihood
                 mix = (posterior / posterior.sum(dim=2, keepdim=True)).mean(dim=1)
             found.append(mix)
@@ -247,7 +254,7 @@ def neighbour_votes(features: Tensor, evidence: Form, n_classes: int, count: int
 
 
 def _nearest(features: Tensor, count: int) -> Iterator[Tensor]:
-    """Block by block of rows, the nearest others of each."""
+    """Yield the nearest other rows (m, count) of each row, block by block of rows."""
     unit = functional.normalize(features.float(), dim=1)
     for rows in torch.arange(len(unit), device=unit.device).split(max(1, (_CELLS << 1) // len(unit))):
         cosines: Any = unit[rows] @ unit.T

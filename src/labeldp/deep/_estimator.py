@@ -18,6 +18,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from labeldp import _validate
 from labeldp.custody._encode import Name, as_array
 from labeldp.deep._inputs import Inputs, Resident, inputs_digest, inputs_name, inputs_of, require_own_order, together
 from labeldp.deep._loop import (
@@ -26,9 +27,7 @@ from labeldp.deep._loop import (
     Result,
     default_recipe,
     device_of,
-    flag,
     from_first,
-    function,
     is_first,
     plain,
     predict,
@@ -409,8 +408,8 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
 
     def _require_settings(self) -> None:
         super()._require_settings()
-        flag(warm_start=self.warm_start)
-        function(progress=self.progress, takes="an Epoch", none=True)
+        _validate.boolean(warm_start=self.warm_start)
+        _validate.function(progress=self.progress, takes="an Epoch", none=True)
         if self._fabric is None:
             device_of(self.device)
 

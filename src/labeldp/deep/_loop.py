@@ -133,19 +133,19 @@ class Recipe:
             raise InvalidInput(f"Expected clip > 0, got {_validate.shown(clip)}. Pass math.inf for no clipping.")
         if self.patience is not None:
             _validate.integer(patience=self.patience, low=1, fix="None trains for all epochs.")
-        flag(channels_last=self.channels_last)
-        function(augment=self.augment, takes="(images, generator)", none=True)
-        function(loss=self.loss, takes="(logits, evidence, reduction=...)")
+        _validate.boolean(channels_last=self.channels_last)
+        _validate.function(augment=self.augment, takes="(images, generator)", none=True)
+        _validate.function(loss=self.loss, takes="(logits, evidence, reduction=...)")
         if self.consistency is not None:
+            if not isinstance(self.consistency, Consistency):
+                raise InvalidInput(f"Expected consistency as a deep.Consistency or None, got {_validate.shown(self.consistency)}.")
             self._require_likelihoods()
-        function(schedule=self.schedule, takes="progress in [0, 1]")
+        _validate.function(schedule=self.schedule, takes="progress in [0, 1]")
         for progress in (0.0, 1.0):  # a schedule that fails is found now, and not after labels were charged and drawn
             _require_factor(self.schedule, progress)
 
     def _require_likelihoods(self) -> None:
-        """Targets are posteriors: the law's likelihoods must reach the loss."""
-        if not isinstance(self.consistency, Consistency):
-            raise InvalidInput(f"Expected consistency as a deep.Consistency or None, got {_validate.shown(self.consistency)}.")
+        """Refuse consistency with a loss on labels or weights: its targets are posteriors, which need the law's likelihoods."""
         loss = plain(self.loss)
         if loss is debiased_loss or takes_labels(loss):
             name = getattr(loss, "__name__", type(loss).__name__)
@@ -171,30 +171,6 @@ def plain(loss: Any) -> Any:
     return plain(loss.func) if isinstance(loss, partial) else loss
 
 
-def flag(**named: object) -> bool:
-    """Refuse all but True and False, also what merely counts as such."""
-    ((name, value),) = named.items()
-    if not isinstance(value, bool):
-        raise InvalidInput(f"Expected {name} as True or False, got {_validate.shown(value)}.")
-    return value
-
-
-def function(*, takes: str, none: bool = False, **named: object) -> None:
-    """Refuse what cannot be called; None passes only if asked for.
-
-    Parameters
-    ----------
-    takes : str
-        What it is given, for the message.
-    none : bool
-    **named
-        One name and its value.
-    """
-    ((name, value),) = named.items()
-    if not callable(value) and not (none and value is None):
-        raise InvalidInput(f"Expected {name} as a function of {takes}{' or None' if none else ''}, got {_validate.shown(value)}.")
-
-
 def _require_factor(schedule: Any, progress: float) -> None:
     try:
         found = schedule(progress)
@@ -206,7 +182,8 @@ def _require_factor(schedule: Any, progress: float) -> None:
         ) from error
     if not 0 <= factor < math.inf:
         raise InvalidInput(
-            f"Expected a schedule that gives a factor of the rate, 0 to 1, got {_validate.shown(found)} at {progress}. See deep.schedules."
+            f"Expected a schedule that gives a finite factor of the rate, 0 or more, got {_validate.shown(found)} at {progress}. "
+            "See deep.schedules."
         )
 
 
@@ -383,7 +360,7 @@ class _Training:
 
     @torch.no_grad()
     def _first_targets(self, settings: Consistency) -> Targets:
-        """What rows share before the first step: nothing, or their neighbours' votes by the net's features."""
+        """The targets before the first step: class frequencies alone, or the neighbours' votes by the net's features."""
         if self._place.world > 1:
             raise InvalidInput(f"Expected one process with consistency, got {self._place.world}: rows' targets are kept in one. Start one.")
         if not isinstance(self._evidence, Form):
@@ -441,22 +418,21 @@ class _Training:
         x = _ready(x, self._place.device, self._layout, self._dtype)
         if recipe.augment is not None:
             x = recipe.augment(x, self._draws)
-        shared, weight = None, 0.0
+        targets, weight = None, 0.0
         if recipe.consistency is not None:
             weight = recipe.consistency.weight_at(self._passed)
-            shared = self._learned_targets(rows, x)
+            targets = self._learned_targets(rows, x)
             x = recipe.consistency.views(x, self._draws)
         mixed = mixup(x, self._draws, alpha=recipe.alpha) if recipe.alpha else None
         with self._place.autocast():  # the net alone: losses compute in float32
             logits = self._net(x if mixed is None else mixed.inputs)
 
-        def mean(loss: Callable[..., Tensor], table: Any, rows: Tensor | slice) -> Tensor:
-            target = table[rows]
-            return loss(logits, target) if mixed is None else mixup_loss(loss, logits, target, target[mixed.partner], mixed.lam)
+        def mean(loss: Callable[..., Tensor], given: Any) -> Tensor:
+            return loss(logits, given) if mixed is None else mixup_loss(loss, logits, given, given[mixed.partner], mixed.lam)
 
-        found = mean(recipe.loss, self._evidence, rows)
-        # a target times 0 or 1 is a table of weights: the loss -sum(w ln p) is linear in them
-        return found if shared is None or not weight else found + weight * mean(debiased_loss, shared, slice(None))
+        found = mean(recipe.loss, self._evidence[rows])
+        # debiased_loss is -sum(w ln p) of a table w: a target is such a table, all 0 where the row has none
+        return found if targets is None or not weight else found + weight * mean(debiased_loss, targets)
 
     @torch.no_grad()
     def _learned_targets(self, rows: Tensor, x: Tensor) -> Tensor:
@@ -539,7 +515,7 @@ def _reads_of_last_layer(module: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def _batches(n: int, size: int, generator: torch.Generator) -> Sequence[Tensor]:
-    """Yield all rows once in random order. A last batch of one row joins the one before, since batch normalisation needs two."""
+    """Batches that have each row once, in random order. A last one of one row joins the one before: batch normalisation needs two."""
     found: Sequence[Tensor] = torch.randperm(n, generator=generator).tensor_split(_ends(n, size))
     return found
 

@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel
 
 from labeldp import _validate
-from labeldp.deep._consistency import neighbours
+from labeldp.deep._consistency import nearest_rows
 from labeldp.deep._inputs import Inputs, Resident, as_inputs
 from labeldp.deep._loop import Progress, Recipe, predict, require_generator, train
 from labeldp.deep._losses import likelihood_loss
@@ -214,7 +214,7 @@ def scan(
         n_neighbours=settings.n_neighbours, low=1, high=len(found) - 1, fix="An image has at most all others as neighbours."
     )
     module.to(device if fabric is None else fabric.device)
-    pairs = _Pairs(found, neighbours(predict(module, found), near), _seed(generator))
+    pairs = _Pairs(found, nearest_rows(predict(module, found), near), _seed(generator))
     with _first_weights(generator):
         net: nn.Module = nn.Sequential(module, nn.Linear(_width(module, found), count))
     host, recipe, last = _Host(device, progress, fabric), settings.recipe, settings.self_label
