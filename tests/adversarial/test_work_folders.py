@@ -149,7 +149,7 @@ def test_staging_folders_are_our_own(kind: type[Staging], tmp_path: Path, precio
     staging = kind(Place.of(tmp_path / "out"), RUN)
     folder = Path(staging.folder.path)
     folder.symlink_to(precious)
-    for call in (staging.prepare, staging.abandon, lambda: staging.write_manifest(b"{}")):
+    for call in (staging.prepare, staging.delete, lambda: staging.write_manifest(b"{}")):
         with pytest.raises(ReleaseError, match="a link"):
             call()
     assert len(list(precious.iterdir())) == 3

@@ -169,7 +169,7 @@ def test_a_run_killed_while_it_publishes_is_finished_by_the_same_command(
 
     with monkeypatch.context() as patch:
         patch.setattr(Place, "move", move)
-        patch.setattr(Staging, "tidy", lambda self: None)  # a killed process tidies nothing
+        patch.setattr(Staging, "delete_unless_begun", lambda self: None)  # a killed process tidies nothing
         with pytest.raises(_Killed):
             release(source, bucket.child("out"), spec(), ledger)
     assert sum(name.startswith("out/part-") for name in names(bucket)) == 2
@@ -199,7 +199,7 @@ def test_staging_is_published_abandoned_and_named_by_worker_copies(bucket: Place
     other = Staging(bucket.child("none"), "e" * 32)
     other.prepare()
     other.new_file().write_bytes(b"one")
-    other.abandon()
+    other.delete()
     assert not bucket.child("none").exists()
 
 

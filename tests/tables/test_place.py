@@ -66,7 +66,7 @@ def test_abandoned_files_are_gone(root: Place) -> None:
     staging = Staging(root.child("out"), RUN)
     staging.prepare()
     write(staging, "one")
-    staging.abandon()
+    staging.delete()
     assert state(root) == {}
     assert not root.child("out").exists()
     assert not staging.folder.exists()
@@ -145,7 +145,7 @@ def test_what_somebody_put_there_after_a_kill_is_not_overwritten(
     staging.prepare()
     parts = [write(staging, "one")]
     with monkeypatch.context() as patch:
-        patch.setattr(Staging, "_settle_name", lambda *_: (_ for _ in ()).throw(_Killed()))
+        patch.setattr(Staging, "_move_to_final_name", lambda *_: (_ for _ in ()).throw(_Killed()))
         with pytest.raises(_Killed):
             staging.publish(parts, b"facts")
     assert staging.begun
@@ -162,7 +162,7 @@ def test_what_somebody_put_there_after_a_kill_is_not_overwritten(
 def test_files_of_an_earlier_attempt_with_other_bytes_are_known_as_ours(root: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice killed: each time after its list of files was written, the second time before anything was moved."""
     staging = Staging(root.child("out"), RUN)
-    settle = Staging._settle_name
+    settle = Staging._move_to_final_name
     moved = []
 
     def dying(self: Staging, part: Part, target: Place) -> None:
@@ -172,7 +172,7 @@ def test_files_of_an_earlier_attempt_with_other_bytes_are_known_as_ours(root: Pl
         moved.append(part.name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Staging, "_settle_name", dying)
+        patch.setattr(Staging, "_move_to_final_name", dying)
         for texts in (["one", "two"], ["eins", "zwei"]):
             staging.prepare()
             with pytest.raises(_Killed):

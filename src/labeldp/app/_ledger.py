@@ -19,8 +19,7 @@ from labeldp.ledger._run_store import RunStore
 from labeldp.noise._secrets import create_key_file, destroy_key_file, key_file_id
 from labeldp.receipt import Receipt
 from labeldp.tables._evidence import check_drawn
-from labeldp.tables._place import Place, manifest_name, release_digest
-from labeldp.tables._place import remove as remove_folder
+from labeldp.tables._place import Place, delete_folder, manifest_name, release_digest
 from labeldp.tables._release import charged_law, guarantee, holds
 from labeldp.tables.formats._parquet import open_table
 
@@ -218,7 +217,7 @@ def repair(ledger: Ledger, minutes: float = 60, remove: bool = False) -> list[di
 
 def _remove(where: str) -> None:
     place = Place.of(where)
-    remove_folder(place) if place.is_folder() else place.delete()
+    delete_folder(place) if place.is_folder() else place.delete()
 
 
 def repair_text(found: Sequence[Mapping[str, object]]) -> str:

@@ -16,7 +16,7 @@ from labeldp.custody._staged import stage_name
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.ledger._run_store import RunStore
-from labeldp.tables._release import OUTPUT, kept_name
+from labeldp.tables._release import KEPT_PLACE, kept_name
 from labeldp.tables._spec import ReleasePlan, ReleaseSpec, make_plan
 from labeldp.tables.engines._local import Progress, silent
 
@@ -171,7 +171,7 @@ def _stage_facts(plan: ReleasePlan, number: int, state: str) -> dict[str, object
         open_ = state in ("planned", "charged")
         return facts | {"state": "given up" if not open_ else "waiting" if not turn else "begun" if run.begun(number) else "next"}
     parts = [part for part in plan.ledger.parts(record.run_id) if part.name.startswith(f"{stage_name(number)}/")]
-    path = RunStore(plan.ledger.run_dir(record.run_id)).read(kept_name(OUTPUT, stage_name(number)))
+    path = RunStore(plan.ledger.run_dir(record.run_id)).read(kept_name(KEPT_PLACE, stage_name(number)))
     return facts | {"rows": sum(part.rows for part in parts), "path": None if path is None else path.decode()}
 
 

@@ -2,7 +2,7 @@
 """Where files are, on this machine or in a store, and how a release's files get there: the files first, the manifest last.
 
 A `Place` is a path in any file system. `Staging` is the private folder of a run's files until they are published. `workplace` lets one
-process at a time work on an output.
+process of a POSIX machine at a time work on a local output.
 """
 
 import hashlib
@@ -31,15 +31,17 @@ from labeldp._hash import digest
 from labeldp.errors import InvalidInput, ReleaseError
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-RENAMES = ("local", "hdfs", "mock")  # a folder gets another name in one step; all others are taken for object stores
+_CAN_RENAME = ("local", "hdfs", "mock")  # a folder gets another name in one step; all others are taken for object stores
 SCHEMES = {"gcs": "gs", "abfs": "abfs", "s3": "s3", "hdfs": "hdfs"}
 CHUNK = 1 << 20
-JOURNAL, MANIFEST = "_publishing.json", "_manifest.json"
+JOURNAL = "_publishing.json"
+TEMPORARY = "_manifest.json"
+"""Name in staging of a manifest, or of a new journal, until it is whole and gets its own."""
 STAGING_PREFIX = "_labeldp_staging_"
 LOCK = "lock"
 BUCKET = r"bucket-\d{3}\.arrow"
 """What the files of a shuffle are called, as a pattern."""
-_OURS = re.compile(rf"attempt-[0-9a-f]{{32}}[.\w]*|part-\d{{5,}}[.\w]*|{MANIFEST}")
+_OURS = re.compile(rf"attempt-[0-9a-f]{{32}}[.\w]*|part-\d{{5,}}[.\w]*|{TEMPORARY}")
 _AND_JOURNAL = re.compile(f"{_OURS.pattern}|{JOURNAL}")
 _COUNTER = itertools.count()
 
@@ -107,9 +109,9 @@ class Place:
         return Path(self.path) if self.filesystem.type_name == "local" else None
 
     @cached_property
-    def renames(self) -> bool:
+    def can_rename(self) -> bool:
         """True if a whole folder can be given another name in one step."""
-        return self.filesystem.type_name in RENAMES
+        return self.filesystem.type_name in _CAN_RENAME
 
     @cached_property
     def name(self) -> str:
@@ -172,7 +174,7 @@ class Place:
 
     @property
     def stamp(self) -> tuple[int, int]:
-        """Size and time of the last change, as far as the file system keeps it: what a file has as long as nobody writes to it."""
+        """Size and time of the last change (0 where none is kept): they stay the same as long as nobody writes to the file."""
         info = self.info
         if not info.is_file:
             raise FileNotFoundError(self.path)
@@ -205,7 +207,7 @@ class Place:
 
     def open_output(self) -> pa.NativeFile:
         """A file to write; folders that it lacks are made where there are such things. A new local one is its owner's alone."""
-        if self.renames:
+        if self.can_rename:
             self.parent.make_folder()
         # pyarrow opens by name and with usual rights: the file is made private before anything is written to it.
         if self.local is not None and not self.local.exists():
@@ -242,7 +244,7 @@ class Place:
             return own_folder(self.local)
         if self.local is not None:
             self.local.mkdir(parents=True, exist_ok=True)
-        elif self.renames:
+        elif self.can_rename:
             self.filesystem.create_dir(self.path)
         return True
 
@@ -250,7 +252,7 @@ class Place:
         """Rename a file in the same file system and replace what has that name; a local one is on disk first, with usual rights."""
         if self.local is not None and target.local is not None:
             publish_file(self.local, target.local)
-        elif self.renames:
+        elif self.can_rename:
             self.filesystem.move(self.path, target.path)
         else:
             # A store has no rename: the copy appears whole under its name, and the original goes only after the sizes agree.
@@ -306,8 +308,8 @@ def _from_uri(uri: str) -> tuple[pafs.FileSystem, str]:
 def unused_name() -> str:
     """Return a name that no other process, thread or machine makes up; not a secret."""
     # Workers on several machines and attempts of one task write into one folder: the name must not come twice, but it hides nothing.
-    made = (platform.node(), os.getpid(), threading.get_ident(), time.time_ns(), next(_COUNTER))
-    return hashlib.sha256(repr(made).encode()).hexdigest()[:32]
+    facts = (platform.node(), os.getpid(), threading.get_ident(), time.time_ns(), next(_COUNTER))
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
 
 @contextmanager
@@ -436,11 +438,14 @@ class Staging:
     run_id : str
         Of the charge.
     single : bool
+    occupied : bool
+        The output's name held something when this attempt began.
     """
 
     out: Place
     run_id: str
     single: bool = False
+    occupied: bool = False
 
     def __post_init__(self) -> None:
         # Staging and manifest stand beside the output, so it cannot be a whole bucket.
@@ -450,25 +455,25 @@ class Staging:
     @cached_property
     def folder(self) -> Place:
         """The staging folder."""
-        if self.out.renames:
+        if self.out.can_rename:
             return self.out.beside(f".{self.out.name}.labeldp-{self.run_id[:8]}")
         # A store lists by prefix: files of a folder are staged below it, where readers that know the underscore pass them over.
         name = f"{STAGING_PREFIX}{self.run_id}"
         return self.out.beside(f"{name}_{self.out.name}") if self.single else self.out.child(name)
 
     def prepare(self) -> None:
-        """An empty staging folder: what a killed attempt left in it is deleted. Only the driver calls this, before any worker writes.
+        """Make the staging folder, or delete what a killed attempt left in it. Only the driver calls this, before any worker writes.
 
-        The list of files that a killed publication had begun to move stays, for `publish`.
+        The journal of a killed publication stays, for `publish`.
         """
         # A folder that was made this moment has nothing to clear.
-        made, local = self.folder.make_folder(private=True), self.folder.local
+        is_new, local = self.folder.make_folder(private=True), self.folder.local
         if local is None:
             for file in self.folder.files():
                 if file.name != JOURNAL:
                     file.delete()
-        elif not made:
-            _clear(local, _OURS)
+        elif not is_new:
+            _clear(local, _OURS, kept=JOURNAL)
 
     @property
     def begun(self) -> bool:
@@ -513,13 +518,13 @@ class Staging:
         names = self.names(parts)
         if self.single and len(parts) != 1:
             raise ReleaseError(f"Expected one file for {self.out.name}, got {len(parts)}.")
-        # Earlier attempts of this run may have left files under the final names, with other bytes if rows were batched otherwise: all that
-        # they wrote counts as ours. Anything else is somebody's, whatever its name and size.
+        # Earlier attempts of this run may have moved files to the final names, with other bytes if rows were batched otherwise: the
+        # journal lists the digests of them all. A file with any other digest is somebody's, whatever its name and size.
         known, there = self._journal(), self._there()
         for name, part in zip(names, parts, strict=True):
             known[name] = [*known.get(name, []), part.sha256]
         if not replace and not all(file.digest() in known.get(name, ()) for name, file in there.items()):
-            raise taken(self.out)
+            raise name_taken_error(self.out)
         if self.folder.files():  # else all was published before
             self._write_journal(known)
         if not self.single:
@@ -528,13 +533,13 @@ class Staging:
             if self.out.local is not None:
                 sync(self.out.local.parent)
         for part, name in zip(parts, names, strict=True):
-            self._settle_name(part, self.out if self.single else self.out.child(name))
+            self._move_to_final_name(part, self.out if self.single else self.out.child(name))
         # Fewer files than an earlier attempt had: its last ones would be read as rows of this release.
         for name in there.keys() - set(names):
             there[name].delete()
         # Last of all: a table with a manifest is whole.
         self.write_manifest(manifest)
-        self._remove()
+        self._delete_folder()
         return names
 
     def _write_journal(self, known: dict[str, list[str]]) -> None:
@@ -542,9 +547,9 @@ class Staging:
         journal, data = self.folder.child(JOURNAL), json.dumps(known).encode()
         if journal.local is not None:
             # Before the first move, so that whoever finds a file under its name can tell that it is ours.
-            replace_file(journal.local.with_name(MANIFEST), journal.local, data)
+            replace_file(journal.local.with_name(TEMPORARY), journal.local, data)
             return
-        if self.single and not self.out.renames:
+        if self.single and not self.out.can_rename:
             # First the marker, then the journal, then the object: a reader between any two of them is warned.
             _marker(self.out).write_bytes(b"")
         self._write_whole(journal, data)
@@ -562,13 +567,13 @@ class Staging:
         found = {"/".join(file.below(self.out)): file for file in self.out.files()}
         return {name: file for name, file in found.items() if not name.startswith(STAGING_PREFIX)}
 
-    def _settle_name(self, part: Part, target: Place) -> None:
+    def _move_to_final_name(self, part: Part, target: Place) -> None:
         """Move a part from staging to its final name, where it may stand already since a crash."""
-        made = self.folder.child(part.name)
+        staged = self.folder.child(part.name)
         # No file there: an earlier attempt has moved it, and it is told by its bytes.
-        size = made.size
+        size = staged.size
         if size == part.size:
-            made.move(target)
+            staged.move(target)
         elif size >= 0 or target.size != part.size or target.digest() != part.sha256:
             raise ReleaseError(
                 f"Expected the file {part.name} in {self.folder} as it was written, got none or another one. Run the same command again."
@@ -579,36 +584,36 @@ class Staging:
         self._write_whole(manifest_place(self.out), data)
 
     def _write_whole(self, target: Place, data: bytes) -> None:
-        if not self.out.renames:  # an object appears when it is complete
+        if not self.out.can_rename:  # an object appears when it is complete
             target.write_bytes(data)
             return
         self.folder.make_folder(private=True)
-        made = self.folder.child(MANIFEST)
-        if made.local is not None and target.local is not None:
-            replace_file(made.local, target.local, data, public=True)
+        temporary = self.folder.child(TEMPORARY)
+        if temporary.local is not None and target.local is not None:
+            replace_file(temporary.local, target.local, data, public=True)
             return
-        made.write_bytes(data)
-        made.move(target)
+        temporary.write_bytes(data)
+        temporary.move(target)
 
-    def abandon(self) -> None:
-        """Delete everything in staging."""
-        self._remove()
-        if not self.out.renames and not self.single and self.out.is_folder() and not self.out.files():
+    def delete(self) -> None:
+        """Delete staging with all that is in it, the journal too."""
+        self._delete_folder()
+        if not self.out.can_rename and not self.single and self.out.is_folder() and not self.out.files():
             self.out.delete()  # an object store's marker of an empty folder
 
-    def _remove(self) -> None:
-        if self.single and not self.out.renames:
-            _marker(self.out).delete()  # while the journal is there: who is killed here is followed by one who comes back
-        remove(self.folder)
+    def _delete_folder(self) -> None:
+        if self.single and not self.out.can_rename:
+            # The marker goes before the journal: killed in between, the next attempt still finds the journal and deletes both.
+            _marker(self.out).delete()
+        delete_folder(self.folder)
 
-    def tidy(self) -> None:
-        """Delete the attempts in staging, and all of it unless a publication has begun, which the same run can finish."""
-        # A begun publication keeps its staging: the journal in it says which of the published files are ours.
+    def delete_unless_begun(self) -> None:
+        """Delete staging, unless a publication has begun: the same run finishes that one, and the journal says which files are its own."""
         if not self.begun:
-            self.abandon()
+            self.delete()
 
 
-def remove(folder: Place) -> None:
+def delete_folder(folder: Place) -> None:
     """Delete a private folder, with all that is ours in it; no effect if it is not there.
 
     Raises
@@ -626,8 +631,9 @@ def remove(folder: Place) -> None:
         local.rmdir()
 
 
-def _clear(folder: Path, ours: re.Pattern[str]) -> None:
-    strangers = [path for path in clear_own(folder, ours) if path.name != JOURNAL]
+def _clear(folder: Path, ours: re.Pattern[str], *, kept: str = "") -> None:
+    """Delete what labeldp made in a private folder; refuse files of anybody else's, but for one of the name `kept`, which stays."""
+    strangers = [path for path in clear_own(folder, ours) if path.name != kept]
     if strangers:
         raise ReleaseError(
             f"Expected only files that labeldp makes in {folder}, got {strangers[0].name}. Nothing else is deleted there: move it away."
@@ -636,7 +642,7 @@ def _clear(folder: Path, ours: re.Pattern[str]) -> None:
 
 def unfinished(out: Place) -> bool:
     """Tell whether a release of this name was killed, or goes on, while files and manifest get their final names; anybody can see that."""
-    if out.renames:
+    if out.can_rename:
         return any(map(re.compile(rf"\.{re.escape(out.name)}\.labeldp-[0-9a-f]{{8}}").fullmatch, out.parent.names()))
     if any(map(re.compile(rf"{STAGING_PREFIX}[0-9a-f]{{32}}").fullmatch, out.names())):
         return True
@@ -650,7 +656,7 @@ def _marker(out: Place) -> Place:
     return out.beside(f"_labeldp_publishing_{out.name}")
 
 
-def taken(out: Place) -> ReleaseError:
+def name_taken_error(out: Place) -> ReleaseError:
     """The error for an output whose name holds something else."""
     return ReleaseError(f"Expected a new name for the output, got {out}, which holds something else. Remove it, or choose another name.")
 
@@ -695,7 +701,8 @@ class _Busy(Exception):
 def workplace(out: Path, *names: str) -> Iterator[Path]:
     """A private folder beside `out`, on the same file system, that is gone afterwards.
 
-    What a killed process left there is removed. Two processes never work on one output at once.
+    What a killed process left there is deleted. On one POSIX machine two processes never work on one output at once; other systems have
+    no such lock, and neither is one promised between machines.
 
     Parameters
     ----------
@@ -727,38 +734,35 @@ def workplace(out: Path, *names: str) -> Iterator[Path]:
     except _Busy:
         raise ReleaseError(f"Expected no other process to work on {out}, got one that does. Wait until it ends.") from None
     except BaseException:
-        _leave(folder, ours)
+        _delete_workplace(folder, ours)
         raise
     else:
-        _leave(folder, ours)
+        _delete_workplace(folder, ours)
     finally:
         os.close(lock)
 
 
 def _clear_stale(folder: Path, ours: re.Pattern[str], out: Path) -> None:
-    """Remove what killed runs have left: here, and in their staging folders."""
+    """Delete what killed runs have left: here, and in their staging folders."""
     # The lock that this process holds stays.
-    kept = re.compile(f"(?!{LOCK}$)(?:{ours.pattern})")
-    strangers = [path for path in clear_own(folder, kept) if path.name != LOCK]
-    if strangers:
-        raise ReleaseError(
-            f"Expected only files that labeldp makes in {folder}, got {strangers[0].name}. Nothing else is deleted there: move it away."
-        )
+    _clear(folder, re.compile(f"(?!{LOCK}$)(?:{ours.pattern})"), kept=LOCK)
     for left in sorted(out.parent.iterdir()):
         if re.fullmatch(rf"{re.escape(folder.name)}-[0-9a-f]{{8}}", left.name):
             with suppress(OSError, ReleaseError):  # of another user, or no folder: it stays
                 # An output that is there may be half published: its journal is then needed by the run that comes back.
                 stale = Staging(Place.of(out), left.name[-8:], single=True)
-                stale.tidy() if out.exists() else stale.abandon()
+                stale.delete_unless_begun() if out.exists() else stale.delete()
 
 
-def _leave(folder: Path, ours: re.Pattern[str]) -> None:
+def _delete_workplace(folder: Path, ours: re.Pattern[str]) -> None:
+    """Delete the folder with what is ours in it; with anything else in it, or an error of the disk, it stays."""
     with suppress(OSError):
         if not clear_own(folder, ours):
             folder.rmdir()
 
 
 def _lock(lock: int, folder: Path) -> None:
+    """Take the lock, or raise `_Busy`; no effect where the system has no `flock`."""
     if os.name != "posix":
         return
     import fcntl
@@ -774,7 +778,7 @@ def _lock(lock: int, folder: Path) -> None:
 
 @contextmanager
 def scratch(out: Place) -> Iterator[Path]:
-    """`workplace` of a local output. Of any other one, a private folder for temporary files; the output's place is tried first.
+    """`workplace` of a local output. Of any other one a private folder for temporary files, without a lock; a file is written there first.
 
     Raises
     ------

@@ -33,7 +33,7 @@ from labeldp.laws._exact import quantise
 from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.ledger._repair import ANSWERS
 from labeldp.ledger._run_store import RunStore
-from labeldp.tables._place import Part, Place, Staging, reading, remove
+from labeldp.tables._place import Part, Place, Staging, delete_folder, reading
 from labeldp.tables.formats._parquet import ParquetSink
 from labeldp.tables.formats._table import WEIGHTS, Columns, PartsSink, as_binary, plain, row_ids
 
@@ -384,7 +384,7 @@ class AskedOnce:
         """Delete the files; after the release is published."""
         if self._folder is not None:
             with suppress(OSError, ReleaseError):
-                remove(self._folder)
+                delete_folder(self._folder)
                 for name in (self._note, ANSWERS):
                     (self._store.folder / name).unlink(missing_ok=True)
 

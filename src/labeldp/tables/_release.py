@@ -38,18 +38,19 @@ from labeldp.tables._place import (
     Place,
     Staging,
     manifest_place,
+    name_taken_error,
     part_name,
     release_digest,
     scratch,
-    taken,
     unfinished,
 )
 from labeldp.tables._priors import Answers, AnswersFolder, AskedOnce, OpenPrior, Prior, opened, prior_identity
 from labeldp.tables._spec import ReleaseSpec, law_of
 from labeldp.tables.formats._parquet import DatasetSource, ParquetSource, check_apart
-from labeldp.tables.formats._table import EVIDENCE, LabelCodec, Source, drawn_in_all, evidence_bytes
+from labeldp.tables.formats._table import EVIDENCE, LabelCodec, Source, drawn_in_all, evidence_width
 
-OUTPUT, MANIFEST = "output", "manifest.json"
+KEPT_PLACE, KEPT_MANIFEST = "output", "manifest.json"
+"""What a run's private folder keeps of a release, so that a repeat finds it: where the table went, and the manifest's text."""
 Manifest = Mapping[str, Any]
 
 
@@ -64,7 +65,7 @@ class Passes(Protocol):
         """Run a model prior once, between the passes, and store its answers. No label is read."""
         ...
 
-    def draw(self, run: TableDraw, made: "ReleaseFacts", staging: Staging, scratch: Path, answers: Sequence[Place]) -> "OutputFacts":
+    def draw(self, run: TableDraw, facts: "ReleaseFacts", staging: Staging, scratch: Path, answers: Sequence[Place]) -> "OutputFacts":
         """Second pass: draw every row, with the answers if there are any, and write it; refuse another input than was pinned."""
         ...
 
@@ -95,7 +96,7 @@ class Engine(Protocol):
         ...
 
     def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> Passes:
-        """The passes of one run; a prior that is asked once is not theirs to ask."""
+        """The passes of one run, which ask `prior` for each row; None: there is none, or it is a model that `ask` asks once."""
         ...
 
 
@@ -122,7 +123,7 @@ class TableRelease:
 def release_table(engine: Engine, out: Place, spec: ReleaseSpec, ledger: Ledger, *, redraw: bool) -> TableRelease:
     """Release an engine's table; see `labeldp.release` and `labeldp.tables.spark.release`."""
     task = _Release(engine, out, spec, ledger, redraw=redraw)
-    with scratch(out) as folder:  # one release at a time works on a name
+    with scratch(out) as folder:  # of a local output, one release at a time on a POSIX machine
         return task.run(folder)
 
 
@@ -145,25 +146,25 @@ class _Release:
         prior, pin = self._prior, self._begin()
         # A model may answer otherwise the next time: it is asked once, between the passes, and its answers are kept until the release is
         # published.
-        once = None if prior is None or prior.exact else AskedOnce(pin, self._ledger, self._out.place)
-        passes = self._engine.passes(self._spec, self._codec, pin, prior if once is None else None)
+        model = None if prior is None or prior.exact else AskedOnce(pin, self._ledger, self._out.place)
+        passes = self._engine.passes(self._spec, self._codec, pin, prior if model is None else None)
         rows = passes.pin()
         # Only after the first pass it is known which run this request repeats; nothing is charged yet.
         self._out.check_owner(pin.lookup(rows))
-        run = pin.charge(rows) if once is None or prior is None else once.charge(partial(passes.ask, prior=prior), rows)
+        run = pin.charge(rows) if model is None or prior is None else model.charge(partial(passes.ask, prior=prior), rows)
         # The same request has settled: what was published then is given again, byte for byte.
         if isinstance(run, RunRecord):
             return TableRelease(self._out.place, run.receipt, True, self._out.repeat(run))
-        named = None if prior is None else prior.facts
-        made = ReleaseFacts(self._spec, str(self._account.dataset), self._codec.classes, run.facts.law, run.receipt, named)
+        prior_facts = None if prior is None else prior.facts
+        facts = ReleaseFacts(self._spec, str(self._account.dataset), self._codec.classes, run.facts.law, run.receipt, prior_facts)
         # From here on the charge stands, whatever happens: the same request picks it up and draws the same rows.
         with self._out.staging(run.receipt.run_id) as staging:
-            written = passes.draw(run, made, staging, folder, () if once is None else once.files)
-            facts = manifest(made, written, many=self._engine.many)
-            self._out.publish(run, staging, facts, written.parts)
-        if once is not None:
-            once.forget()
-        return TableRelease(self._out.place, run.receipt, False, facts)
+            written = passes.draw(run, facts, staging, folder, () if model is None else model.files)
+            manifest = manifest_of(facts, written, many=self._engine.many)
+            self._out.publish(run, staging, manifest, written.parts)
+        if model is not None:
+            model.forget()
+        return TableRelease(self._out.place, run.receipt, False, manifest)
 
     def _begin(self) -> TablePin:
         """Begin the first pass. Nothing in it depends on the engine, so that engines find each other's charges."""
@@ -185,7 +186,7 @@ class _Release:
 
 
 class Publication:
-    """Keeps an output: whose it is, how its files get their names, and how it is found again.
+    """The output of a release: finds out whose run wrote what is there, publishes and settles, and finds a settled release again.
 
     Parameters
     ----------
@@ -203,7 +204,7 @@ class Publication:
     def __init__(self, place: Place, many: bool, source: Place | None, stage: str, account: Account):
         assert account.ledger is not None  # no release without one
         self.place, self._many, self._source, self._stage = place, many, source, stage
-        self._account, self._ledger, self._replaces = account, account.ledger, False
+        self._account, self._ledger = account, account.ledger
 
     # Before the charge ------------------------------------------------------------------------------------------------------------
 
@@ -220,16 +221,16 @@ class Publication:
         elif self._source is not None and kind == FileType.File and _same_file(self.place, self._source):
             raise ReleaseError(f"Expected another file for the output, got the input {self.place}. It would be overwritten.")
         # A new draw may only take the place of one that died just before it settled.
-        there = self._exists() if kind == FileType.Directory else kind != FileType.NotFound
+        there = self._occupied() if kind == FileType.Directory else kind != FileType.NotFound
         if there and not self._is_of(run for run in self._runs() if not self._account.redraw or run.state == "charged"):
-            raise taken(self.place)
+            raise name_taken_error(self.place)
 
     def check_owner(self, known: RunRecord | None) -> None:
         """Refuse, before anything is charged, an existing output of another run than this request repeats."""
-        if self._exists() and not self._is_of(run for run in self._runs() if known is not None and run.identity == known.identity):
-            raise taken(self.place)
+        if self._occupied() and not self._is_of(run for run in self._runs() if known is not None and run.identity == known.identity):
+            raise name_taken_error(self.place)
 
-    def _exists(self) -> bool:
+    def _occupied(self) -> bool:
         """True if something is there that a release would replace."""
         if not self._many or not self.place.is_folder():
             return self.place.exists()
@@ -238,19 +239,19 @@ class Publication:
     def _is_of(self, runs: Iterable[RunRecord]) -> bool:
         """True if one of these runs wrote what is there, as a whole or until it was killed."""
         known = {run.run_id: run for run in runs}
-        if self._run_id() in known or any(self.files_of(run_id).begun for run_id in known):
+        if self._producing_run() in known or any(self.files_of(run_id).begun for run_id in known):
             return True
         # Somebody removed the manifest: a table that is a run's to the byte is still that run's.
         return not manifest_place(self.place).exists() and any(map(self._wrote, known.values()))
 
     def _wrote(self, run: RunRecord) -> bool:
         """True if the output is what this settled run wrote, byte for byte."""
-        text = self._store(run.run_id).read(kept_name(MANIFEST, self._stage))
+        text = self._store(run.run_id).read(kept_name(KEPT_MANIFEST, self._stage))
         return text is not None and holds(self.place, run.artefact, json.loads(text))
 
-    def _run_id(self) -> str:
+    def _producing_run(self) -> str:
         """The run that wrote what is there, in this very stage; "" if none did."""
-        return run_id_of(read_manifest(self.place) or {}, self._stage)
+        return producing_run(read_manifest(self.place) or {}, self._stage)
 
     def _runs(self) -> list[RunRecord]:
         return list(self._ledger.runs(str(self._account.dataset), self._account.column))
@@ -264,9 +265,9 @@ class Publication:
     @contextmanager
     def staging(self, run_id: str) -> Iterator[Staging]:
         """An empty staging folder that is gone afterwards and that `labeldp ledger repair` knows of meanwhile."""
-        staging, self._replaces = self.files_of(run_id), self._exists()
-        if self._replaces and self._run_id() != run_id and not staging.begun:
-            raise taken(self.place)  # by an earlier draw, while a later one was never finished
+        staging = replace(self.files_of(run_id), occupied=self._occupied())
+        if staging.occupied and self._producing_run() != run_id and not staging.begun:
+            raise name_taken_error(self.place)  # by an earlier draw, while a later one was never finished
         # Before the folder is made: files that a killed process leaves are found by the ledger alone.
         self._store(run_id).write(STAGING, str(staging.folder).encode())
         with self._prepared(staging):
@@ -277,12 +278,12 @@ class Publication:
         run_id, text, digests = run.receipt.run_id, to_json(facts).encode(), facts["digests"]
         store = self._store(run_id)
         # Where it went and what it says, on disk before it settles: a repeat copies the table from there and never draws again.
-        store.write(kept_name(OUTPUT, self._stage), str(self.place).encode())
-        store.write(kept_name(MANIFEST, self._stage), text)
+        store.write(kept_name(KEPT_PLACE, self._stage), str(self.place).encode())
+        store.write(kept_name(KEPT_MANIFEST, self._stage), text)
         # The ledger knows the bytes before anybody sees them: such a file is never taken for raw labels, with or without its manifest.
         run.announce([replace(part, name=name) for part, name in zip(parts, staging.names(parts), strict=True)], digests["drawn"])
         # Asked again, since the draw took long and the name may have changed hands.
-        staging.publish(parts, text + b"\n", replace=self._replaces and self._run_id() == run_id)
+        staging.publish(parts, text + b"\n", replace=staging.occupied and self._producing_run() == run_id)
         # The secret goes only after table and manifest are on disk; killed before, the run is picked up and draws the same again.
         run.settle(digests["output"])
         (store.folder / STAGING).unlink(missing_ok=True)
@@ -292,7 +293,7 @@ class Publication:
     def repeat(self, record: RunRecord) -> dict[str, object]:
         """The manifest of the settled release, whose table is there as it was, or is copied from where it was first written."""
         store = self._store(record.run_id)
-        text, first = (store.read(kept_name(name, self._stage)) for name in (MANIFEST, OUTPUT))
+        text, first = (store.read(kept_name(name, self._stage)) for name in (KEPT_MANIFEST, KEPT_PLACE))
         facts = {} if text is None else json.loads(text)
         places = [self.place, *([self._first_place(first.decode())] if first else [])]
         # Byte for byte: a table that was changed is not handed out as the release.
@@ -304,15 +305,15 @@ class Publication:
             )
         staging = self.files_of(record.run_id)
         if found != self.place:
-            if self._exists() and not staging.begun:
-                raise taken(self.place)
+            if self._occupied() and not staging.begun:
+                raise name_taken_error(self.place)
             with self._prepared(staging):
                 files = [found.child(str(part["name"])) for part in _parts_of(facts)] if self._many else [found]
                 staging.publish([_copied(file, staging) for file in files], text + b"\n")
         # Killed between the table and its manifest, or somebody removed it.
         elif not manifest_place(self.place).exists():
             staging.write_manifest(text + b"\n")
-            staging.abandon()
+            staging.delete()
         return read_manifest(self.place) or {}
 
     def _first_place(self, text: str) -> Place | None:
@@ -340,7 +341,7 @@ class Publication:
             yield
         except BaseException as error:
             with suppress(OSError, ReleaseError):
-                staging.tidy()
+                staging.delete_unless_begun()
             if not isinstance(error, OSError):
                 raise
             # The charge stands and the secret is kept: the message says that nothing is lost.
@@ -354,7 +355,7 @@ class Publication:
 
 
 def kept_name(name: str, stage: str) -> str:
-    """Name of what a run's folder keeps of a release: `OUTPUT`, where it is, or `MANIFEST`."""
+    """Name of what a run's folder keeps of a release: `KEPT_PLACE` or `KEPT_MANIFEST`."""
     return name if stage == RELEASE else f"{stage}.{name}"
 
 
@@ -406,7 +407,7 @@ class ReleaseFacts:
     @cached_property
     def evidence_bytes(self) -> int:
         """Width of a row's evidence; 0 where the label says all."""
-        return evidence_bytes(self.law)
+        return evidence_width(self.law)
 
     @cached_property
     def shared(self) -> dict[str, object]:
@@ -443,15 +444,15 @@ class OutputFacts:
     public_digest: str | None = None
 
 
-def manifest(made: ReleaseFacts, written: OutputFacts, *, many: bool) -> dict[str, Any]:
+def manifest_of(release: ReleaseFacts, written: OutputFacts, *, many: bool) -> dict[str, Any]:
     """The manifest as JSON-ready data, the unit first. `many`: files in a folder, even if there is one."""
-    spec, receipt = made.spec, made.receipt
-    facts: dict[str, Any] = made.shared | {
-        "dataset": made.dataset,
+    spec, receipt = release.spec, release.receipt
+    facts: dict[str, Any] = release.shared | {
+        "dataset": release.dataset,
         "dataset_from": "given" if spec.dataset else "name of the input file" if not many else "name of the input folder",
         "classes_inferred": spec.infers_classes,
         "order": "keyed permutation" if spec.order == "shuffle" else "kept: stated to be public",
-        "prior": (list(spec.prior_columns) or None) if made.prior is None else dict(made.prior),
+        "prior": (list(spec.prior_columns) or None) if release.prior is None else dict(release.prior),
         "rows": sum(part.rows for part in written.parts),
         **_left_out(spec, written),
         "digests": {
@@ -466,7 +467,7 @@ def manifest(made: ReleaseFacts, written: OutputFacts, *, many: bool) -> dict[st
     # Seeded noise protects nobody: such a manifest carries no guarantee, so nobody can quote one.
     if not receipt.secure:
         return {"insecure": True} | facts
-    return {"guarantee": guarantee(receipt, made.law), "insecure": False} | facts
+    return {"guarantee": guarantee(receipt, release.law), "insecure": False} | facts
 
 
 def guarantee(receipt: Receipt, law: Law) -> dict[str, object]:
@@ -498,8 +499,11 @@ def charged_law(receipt: Receipt, stage: str) -> Law | None:
     if not isinstance(drawn, Mapping):
         return None
     stages = drawn.get("stages")
-    named: Any = {stage_name(i + 1): each["law"] for i, each in enumerate(stages)} if stages else {drawn.get("stage"): drawn.get("law")}
-    facts = named.get(stage)
+    facts: Any
+    if stages:
+        facts = next((each["law"] for number, each in enumerate(stages, 1) if stage_name(number) == stage), None)
+    else:
+        facts = drawn.get("law") if drawn.get("stage") == stage else None
     return None if facts is None else law_per_row(law_from_dict(facts), receipt.max_rows_per_unit)
 
 
@@ -525,7 +529,7 @@ def read_manifest(out: Path | Place, *, named: bool = False) -> dict[str, object
     return facts
 
 
-def run_id_of(facts: Mapping[str, object], stage: str) -> str:
+def producing_run(facts: Mapping[str, object], stage: str) -> str:
     """The run that made the table in this stage; "" if none did."""
     receipt = facts.get("receipt")
     return str(receipt["run_id"]) if isinstance(receipt, Mapping) and "run_id" in receipt and facts.get("stage") == stage else ""
@@ -557,19 +561,21 @@ def released_facts(source: Source, manifest: Any = None) -> Manifest | None:
     return found or embedded
 
 
-def check_raw(table: Source, label: str, ledger: Ledger | None = None, but: str | None = None) -> None:
+def check_raw(table: Source, label: str, ledger: Ledger | None = None, except_dataset: str | None = None) -> None:
     """Refuse a table whose labels are noisy already, according to its manifest, its metadata, or a ledger that knows the file.
 
     The ledger is asked where it is given; the file is then read once to take its SHA-256, if the ledger has releases of this column.
-    Those of the data set `but` are left out: what a repeat reads can be, where rows are few, what it has written, to the byte.
+    Those of `except_dataset` are left out: what a repeat reads can be, where rows are few, what it has written, to the byte.
     """
     facts = {} if label + EVIDENCE in table.names else released_facts(table) or {}
     if label + EVIDENCE in table.names or facts.get("label") == label:
-        raise InvalidInput(f"Expected a table with raw labels, got one whose column {label!r} was released already. Name its original.")
+        raise released_already(label)
     if ledger is None:
         return
     # By the bytes, since whoever took the manifest away may have renamed the file, too.
-    runs = {part.sha256: run.run_id for run in ledger.runs(column=label) if run.dataset != but for part in ledger.parts(run.run_id)}
+    runs = {
+        part.sha256: run.run_id for run in ledger.runs(column=label) if run.dataset != except_dataset for part in ledger.parts(run.run_id)
+    }
     found = next((runs[sha256] for sha256 in file_digests(table.path) if sha256 in runs), None) if runs else None
     if found is not None:
         raise InvalidInput(
@@ -579,12 +585,19 @@ def check_raw(table: Source, label: str, ledger: Ledger | None = None, but: str 
         )
 
 
+def released_already(label: str) -> InvalidInput:
+    """The error for a table whose label column holds noisy labels."""
+    return InvalidInput(f"Expected a table with raw labels, got one whose column {label!r} was released already. Name its original.")
+
+
 def embedded_facts(source: Source) -> dict[str, object] | None:
+    """Read the release facts that a Parquet file carries in its metadata (of a folder, its first file); None if there are none."""
     file = source.first if isinstance(source, DatasetSource) else source
     facts = json.loads(file.facts) if isinstance(file, ParquetSource) and file.facts is not None else None
     return facts if isinstance(facts, dict) and facts.get("kind") == "release" and facts.get("format") == FORMAT else None
 
 
 def file_digests(place: Place) -> list[str]:
+    """SHA-256 of a file, or of each file below a folder but hidden ones, sorted by path; hexadecimal."""
     files = [file for file in place.files() if file.name[:1] not in "._"] if place.is_folder() else [place]
     return [file.digest() for file in files if file.is_file()]

@@ -35,7 +35,7 @@ from labeldp.noise._words import id_blocks, one_word
 from labeldp.receipt import Receipt
 from labeldp.tables._place import Part, Place, Staging
 from labeldp.tables._priors import Answers, AnswersFolder, OpenPrior, weights_of, write_answers
-from labeldp.tables._release import OutputFacts, ReleaseFacts, to_json
+from labeldp.tables._release import OutputFacts, ReleaseFacts, released_already, to_json
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._local import Progress, Reader, published, silent
 from labeldp.tables.formats._parquet import WriterSettings, released_sink
@@ -51,7 +51,7 @@ from labeldp.tables.formats._table import (
     check_own,
     check_type,
     draw_salt,
-    evidence_bytes,
+    evidence_width,
     parse_classes,
     row_ids,
 )
@@ -270,7 +270,7 @@ class ClusterEngine:
 
     def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> "ClusterPasses":
         """Over partitions, on workers."""
-        shape = Shape(self._schema, codec, evidence_bytes(pin.facts.law))
+        shape = Shape(self._schema, codec, evidence_width(pin.facts.law))
         return ClusterPasses(self._cluster, self._table, spec, shape, pin, prior, self._progress)
 
 
@@ -331,7 +331,7 @@ class ClusterPasses:
 
     # Second pass ------------------------------------------------------------------------------------------------------------------
 
-    def draw(self, run: TableDraw, made: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
+    def draw(self, run: TableDraw, facts: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
         """Second pass: workers draw and write; the driver takes what the attempts that count have written."""
         with self._cluster.ship(Shipment(run.for_workers())) as handle:
             table = self._table
@@ -341,7 +341,7 @@ class ClusterPasses:
             work = replace(self._work(handle, table), answered=bool(answers))
             named = run.prior, run.stage_name
             drawing = Drawing(
-                run.receipt, *named, staging, _settings(self._shape), to_json(made.shared, indent=None), draw_salt(made.shared)
+                run.receipt, *named, staging, _settings(self._shape), to_json(facts.shared, indent=None), draw_salt(facts.shared)
             )
             try:
                 found = self._second(table, run.n_rows, work, drawing)
@@ -411,7 +411,7 @@ def _check_columns(schema: pa.Schema, label: str, names: Sequence[str]) -> None:
         raise InvalidInput("Expected distinct column names, got one twice. Rename it.")
     # A cluster's table has no manifest beside it: this column alone tells that it was released already.
     if label + EVIDENCE in schema.names:
-        raise InvalidInput(f"Expected a table with raw labels, got one with a column {label + EVIDENCE!r}. It was released already.")
+        raise released_already(label)
 
 
 def _settings(shape: Shape) -> WriterSettings:

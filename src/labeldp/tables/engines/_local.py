@@ -216,7 +216,7 @@ class LocalEngine:
     def codec(self, spec: ReleaseSpec, ledger: Ledger) -> LabelCodec:
         """As declared, or with "infer" read off the column."""
         # Parquet says itself that it was released: no pass over it for its digest.
-        check_raw(self._table, spec.label, ledger if self._table.text else None, but=spec.dataset or table_name(self._table))
+        check_raw(self._table, spec.label, ledger if self._table.text else None, except_dataset=spec.dataset or table_name(self._table))
         check_type(spec.label, self._table.type_of(spec.label))
         codec = declared_codec(self._table, spec.label, spec.classes)
         check_layout(self._table, self._given, spec.label, codec.classes, public=spec.order == "keep")
@@ -286,17 +286,17 @@ class LocalPasses:
             yield batch, weights_of(prior, batch, rows, self._pin.facts.law.n_classes)
             rows += len(batch)
 
-    def draw(self, run: TableDraw, made: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
+    def draw(self, run: TableDraw, facts: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
         """Second pass: draw every row and write it; by way of a shuffle unless the order is public."""
         spec = self._spec
         # Batches become row groups: from here on their sizes must not depend on the raw label column.
-        self._source.plan(self._reader.codec, made.evidence_bytes)
-        text = to_json(made.shared, indent=None)
+        self._source.plan(self._reader.codec, facts.evidence_bytes)
+        text = to_json(facts.shared, indent=None)
         sink = PartsSink(staging, lambda place: self._source.sink(place, text), staging.suffix, ordered=not spec.ids)
-        read = AnswersReader(self._reader, answers, spec.ids, made.law.n_classes) if answers else self._reader
+        read = AnswersReader(self._reader, answers, spec.ids, facts.law.n_classes) if answers else self._reader
         shuffle = Shuffle(scratch, self._pinned) if spec.order == "shuffle" else None
         try:
-            rows = self._write(run, self._drawn(run, read, draw_salt(made.shared)), sink, shuffle)
+            rows = self._write(run, self._drawn(run, read, draw_salt(facts.shared)), sink, shuffle)
             sink.close()
         finally:
             sink.abort()

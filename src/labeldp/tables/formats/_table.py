@@ -468,7 +468,7 @@ def needs_evidence(law: Law) -> bool:
     return law.kind != "label" or set(law.layout()) != {"output"}
 
 
-def evidence_bytes(law: Law) -> int:
+def evidence_width(law: Law) -> int:
     """Width of a row's evidence; 0 where the label says all."""
     return record_type(law).itemsize if needs_evidence(law) else 0
 
