@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from labeldp.errors import DomainLeakWarning, InvalidInput
-from labeldp.tables.formats._parquet import ParquetSource
+from labeldp.tables.formats._parquet import ParquetSource, table_writer
 from labeldp.tables.formats._table import LabelCodec, check_type, distinct_labels, parse_classes
 
 WIDE = pa.table(
@@ -197,3 +197,10 @@ def test_row_groups_and_compression(tmp_path: Path) -> None:
     meta = pq.ParquetFile(tmp_path / "o.parquet").metadata
     assert meta.num_row_groups == 1
     assert meta.row_group(0).column(0).compression == "ZSTD"
+
+
+@pytest.mark.parametrize("name", ["t.orc", "t"])
+def test_no_file_is_written_under_an_ending_of_no_format(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"ends in \.parquet, \.pq, \.csv, \.tsv; got t"):
+        table_writer(tmp_path / name, WIDE.schema)
+    assert not list(tmp_path.iterdir())

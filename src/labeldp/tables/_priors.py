@@ -34,7 +34,8 @@ from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.ledger._repair import ANSWERS
 from labeldp.ledger._run_store import RunStore
 from labeldp.tables._place import Part, Place, Staging, delete_folder, reading
-from labeldp.tables.formats._parquet import ParquetSink
+from labeldp.tables.formats._csv import CsvSource, delimiter_of
+from labeldp.tables.formats._parquet import FORMATS, ParquetSink, ParquetSource
 from labeldp.tables.formats._table import WEIGHTS, Columns, PartsSink, as_binary, plain, row_ids
 
 Floats = NDArray[np.float64]
@@ -273,15 +274,15 @@ class OpenTable:
 
 
 def _read(place: Place) -> pa.Table:
-    suffix = place.suffix.lower()
-    if suffix not in (".parquet", ".pq", ".csv", ".tsv"):
+    kind = FORMATS.get(place.suffix.lower())
+    if kind not in (ParquetSource, CsvSource):
         raise InvalidInput(f"Expected a table of priors in .parquet or .csv, got {place.name}. Convert it.")
     with reading(place), place.open_input() as stream:
         try:
-            if suffix in (".parquet", ".pq"):
+            if kind is ParquetSource:
                 table = pq.read_table(stream)
             else:
-                options = pyarrow.csv.ParseOptions(delimiter="\t" if suffix == ".tsv" else ",")
+                options = pyarrow.csv.ParseOptions(delimiter=delimiter_of(place))
                 table = pyarrow.csv.read_csv(stream, parse_options=options)
         except pa.ArrowInvalid:
             raise InvalidInput(f"Expected a table of priors, got something else in {place.name}. Write it again.") from None

@@ -29,6 +29,7 @@ from labeldp.tables._release import TableRelease, release_table
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._cluster import ClusterEngine, Handle, Job, Shipment, told_by_workers
 from labeldp.tables.engines._local import Progress, silent
+from labeldp.tables.formats._parquet import is_other_format
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -99,7 +100,7 @@ def read(source: Place) -> "Dataset":
     """Read a Parquet file, or a folder of them, as a Dataset."""
     import ray
 
-    if source.suffix.lower() in (".csv", ".tsv"):
+    if is_other_format(source):
         raise InvalidInput(f"Expected Parquet for engine='ray', got {source.name}. Convert it, or read it into a Dataset of your own.")
     context = ray.data.DataContext.get_current()
     newest = getattr(context, "use_datasource_v2", None)  # lists files in tasks of its own, which takes longer than a small release

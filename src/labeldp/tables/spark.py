@@ -27,6 +27,7 @@ from labeldp.tables._release import TableRelease, release_table
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._cluster import SUMMARY, ClusterEngine, Handle, Job, Shipment, told_by_workers
 from labeldp.tables.engines._local import Progress, silent
+from labeldp.tables.formats._parquet import is_other_format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -116,7 +117,7 @@ def start(master: str | None = None) -> "SparkSession":
 
 def read(session: "SparkSession", source: Place) -> "DataFrame":
     """Read a Parquet file, or a folder or pattern of them, as a DataFrame."""
-    if source.suffix.lower() in (".csv", ".tsv"):
+    if is_other_format(source):
         raise InvalidInput(f"Expected Parquet for engine='spark', got {source.name}. Convert it, or read it into a DataFrame of your own.")
     with _plain_errors():
         return session.read.parquet(_path(source))

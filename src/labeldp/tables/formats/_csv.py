@@ -43,7 +43,7 @@ class CsvSource(Source):
 
     def __init__(self, path: Path | Place):
         self.path = Place.of(path)
-        self.delimiter = "\t" if self.path.suffix.lower() == ".tsv" else ","
+        self.delimiter = delimiter_of(self.path)
         with reading(self.path):
             self._header = _read_header(self.path)
         self._mark = BYTE_ORDER_MARK if self._header.startswith(BYTE_ORDER_MARK) else b""
@@ -124,6 +124,11 @@ class CsvSource(Source):
         # The mark and the line ends of the input stay: a reader that needed them still does.
         names = [pa.array([name]) for name in self.shape.released().names]
         return CsvSink(path, self._mark + _lines(names, self.delimiter)[0].as_py(), self._line_end)
+
+
+def delimiter_of(path: Path | Place) -> str:
+    """What stands between the values of a file of this name: a tab for .tsv, else a comma."""
+    return "\t" if path.suffix.lower() == ".tsv" else ","
 
 
 class CsvBatch(Batch):

@@ -23,7 +23,7 @@ from pyarrow.fs import FileType
 
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.tables._place import HashedFile, Place, reading
-from labeldp.tables.formats._csv import CsvSource
+from labeldp.tables.formats._csv import CsvSource, delimiter_of
 from labeldp.tables.formats._table import BATCH_BYTES, Batch, LabelCodec, Readable, Shape, Source, row_number
 
 METADATA_KEY = b"labeldp"
@@ -489,11 +489,11 @@ def check_same_format(table: Source, out: Place) -> None:
     """Refuse an output of another format than the input's, by its ending; of many files it is a folder."""
     source = table.path
     if isinstance(table, DatasetSource):
-        if out.suffix.lower() in (".csv", ".tsv"):
+        if is_other_format(out):
             raise InvalidInput(f"Expected a folder for the output of many Parquet files, got {out.name}. Leave the ending out.")
         return
-    here, there = source.suffix.lower(), out.suffix.lower()
-    if _kind(out) is not FORMATS[here] or (here == ".tsv") != (there == ".tsv"):
+    here = source.suffix.lower()
+    if _kind(out) is not FORMATS[here] or delimiter_of(out) != delimiter_of(source):
         raise InvalidInput(f"Expected an output of the input's format, got {out.name} for {source.name}. End it in {here}.")
 
 
@@ -550,10 +550,15 @@ def is_parquet(path: Path) -> bool:
     return FORMATS.get(path.suffix.lower()) is ParquetSource
 
 
+def is_other_format(place: Place) -> bool:
+    """True if the ending is of another format than Parquet; a folder of Parquet files mostly has none."""
+    return FORMATS.get(place.suffix.lower(), ParquetSource) is not ParquetSource
+
+
 def table_writer(path: Path, schema: pa.Schema) -> "pq.ParquetWriter | pyarrow.csv.CSVWriter":
-    """Open a writer of Arrow's tables and batches for a new file of the format that its ending says."""
-    if is_parquet(path):
+    """Open a writer of Arrow's tables and batches for a new file of the format that its ending says; refuse any other ending."""
+    kind = _kind(Place.of(path))
+    if kind is ParquetSource:
         return pq.ParquetWriter(path, schema)
-    return pyarrow.csv.CSVWriter(
-        path, schema, write_options=pyarrow.csv.WriteOptions(delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-    )
+    assert kind is CsvSource, "a format needs a writer here"
+    return pyarrow.csv.CSVWriter(path, schema, write_options=pyarrow.csv.WriteOptions(delimiter=delimiter_of(path)))
