@@ -303,7 +303,7 @@ def test_default_ledger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def test_clock_going_back_is_harmless(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.set_budget("clicks", "label", 9.0)
     days = iter(range(28, 0, -1))
-    monkeypatch.setattr("labeldp.ledger._database.now", lambda: f"2026-01-{next(days):02}T00:00:00+00:00")
+    monkeypatch.setattr("labeldp.ledger._database.utc_now", lambda: f"2026-01-{next(days):02}T00:00:00+00:00")
     first, second = charge(ledger), charge(ledger)
     ledger.settle(first.run_id, "digest")
     found = ledger.find("clicks", "label", "request")
@@ -343,7 +343,7 @@ def rewrite(ledger: Ledger, change: Any) -> None:
         run("DELETE FROM {entries}")
         head = ledger_entries.GENESIS
         for seq, body in enumerate(change(bodies), start=1):
-            text = ledger_entries.text(body | {"seq": seq})
+            text = ledger_entries.canonical_text(body | {"seq": seq})
             new = ledger_entries.entry_hash(head, text)
             run("INSERT INTO {entries} VALUES (:a, :b, :c, :d)", a=seq, b=head, c=text, d=new)
             head = new

@@ -31,8 +31,8 @@ from labeldp.ledger._database import (
     RunRecord,
     Session,
     Spending,
+    checked_name,
     entry_hash,
-    name,
     parts_digest,
     per_row_epsilon,
 )
@@ -144,7 +144,7 @@ def _names(body: Mapping[str, Any]) -> tuple[str, str]:
 
 def _misplaced(row: Row, read: _Read, sets: RowSets) -> list[str]:
     """Look for an entry that no labeldp would have written where it stands: a chain with true hashes can be made up by anybody."""
-    seq, body = row[0], _json(row[2])
+    seq, body = row.seq, _json(row.text)
     kind = body.get("kind")
     if body.get("seq") != seq or (kind == "open") != (seq == 1):
         return [f"Entry {seq} does not belong there: it says kind {kind!r} and number {body.get('seq')!r}."]
@@ -367,7 +367,7 @@ def _body(receipt: Receipt, identity: str = "", *, repeatable: bool = False) -> 
         epsilon=receipt.epsilon,
         delta=receipt.delta,
         event=receipt.event,
-        identity=identity or f"adopted {name(run_id=receipt.run_id)}",
+        identity=identity or f"adopted {checked_name(run_id=receipt.run_id)}",
         run_id=receipt.run_id,
         repeatable=repeatable,
     )
@@ -418,4 +418,4 @@ def stated(dataset: str | None, column: str | None, epsilon: float | None) -> St
         return None
     if dataset is None or column is None or epsilon is None:
         raise InvalidInput("Expected dataset, column and epsilon together for runs whose folders say nothing, got some of them. Give all.")
-    return Statement(name(dataset=dataset), name(column=column), epsilon)
+    return Statement(checked_name(dataset=dataset), checked_name(column=column), epsilon)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger's database: entries in a hash chain, the accounts and runs that follow from them, and the SQLite file that holds them.
 
+In this order: entries and what they add up to; what a charge says (its event); what the database is asked (`Session`, `Store`); the ledger
+in an SQLite file; where a ledger may lie.
+
 An entry is canonical JSON with a number, a kind ("open", "budget", "charge", "parts", "settle", "abandon"), a time and the kind's facts.
 Its hash covers its text and the hash of the entry before, so that the last hash, the head, stands for the whole history.
 
@@ -26,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, Protocol
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 from labeldp import _validate
 from labeldp._files import sync
@@ -40,10 +43,16 @@ VERSION: Final = 2
 GENESIS = "0" * 64
 """The first entry has no entry before it; this stands for that entry's hash."""
 
-Row = tuple[int, str, str, str]
-"""seq, hash of the entry before, text, hash."""
-
 State = Literal["charged", "settled", "abandoned"]
+
+
+class Row(NamedTuple):
+    """An entry as the database has it: its number, the hash of the entry before, its text and its hash."""
+
+    seq: int
+    previous: str
+    text: str
+    hash: str
 
 
 @dataclass(frozen=True)
@@ -96,11 +105,11 @@ class RunRecord:
 
 
 class File(Protocol):
-    """A file of a result, as `Ledger.intend` takes it."""
+    """What `Ledger.intend` announces: a file of a result, or the rows that a stage claims; `Part` has the same facts."""
 
     @property
     def name(self) -> str:
-        """The file's name without its folder."""
+        """The file's name without its folder; of claimed rows "STAGE/draw"."""
 
     @property
     def rows(self) -> int:
@@ -108,22 +117,22 @@ class File(Protocol):
 
     @property
     def sha256(self) -> str:
-        """The file's SHA-256 in hexadecimal."""
+        """Its SHA-256 in hexadecimal."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One file of a run's result, as it was announced before it got its final name.
+    """One announced part of a run: a file of its result, before it gets its final name, or the rows that a stage claims.
 
     Attributes
     ----------
     number : int
         The part's place among the parts, from 0.
     name : str
-        The file's name without its folder.
+        The file's name without its folder; of claimed rows "STAGE/draw".
     rows : int
     sha256 : str
-        The file's SHA-256 in hexadecimal.
+        In hexadecimal: of the file, or of the claimed rows and how they are drawn.
     """
 
     number: int
@@ -156,13 +165,13 @@ class History:
     parts: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def apply(self, row: Row) -> None:
-        """Read the next entry; one that lacks facts raises whatever Python raises."""
-        body: dict[str, Any] = json.loads(row[2])
+        """Read the next entry; one that cannot be read raises ValueError, KeyError, TypeError or AttributeError."""
+        body: dict[str, Any] = json.loads(row.text)
         if body["kind"] == "budget":
             self.budget = Fraction(body["budget"])
             return
         if body["kind"] == "charge":
-            self.runs[body["run_id"]] = _charged(body, row[3])
+            self.runs[body["run_id"]] = run_of_entry(body, row.hash)
             return
         run = self.runs[body["run_id"]]  # every other kind follows a charge
         match body["kind"]:
@@ -210,11 +219,11 @@ class Balance:
     def apply(self, row: Row) -> None:
         """Read the next entry of the account."""
         try:
-            body: dict[str, Any] = json.loads(row[2])
+            body: dict[str, Any] = json.loads(row.text)
             if body["kind"] == "budget":
                 self.budget = Fraction(body["budget"])
             elif body["kind"] == "charge":
-                _charged(body, row[3])  # an entry that no charge could have written must not count as one
+                run_of_entry(body, row.hash)  # an entry that no charge could have written must not count as one
                 self.unit, self.runs = body["unit"], self.runs + 1
                 self.total += Fraction(body["epsilon"])
                 self.everywhere += Fraction(body["epsilon"]) if body.get("rows") is None else 0
@@ -222,16 +231,16 @@ class Balance:
                 raise ValueError(body["kind"])
         except (ValueError, KeyError, TypeError, AttributeError):
             raise _unreadable(row) from None
-        self.seq, self.head = row[0], row[3]
+        self.seq, self.head = row.seq, row.hash
 
     def to_text(self) -> str:
         """The sums as canonical JSON, for the table's column `facts`."""
         sums = {"budget": None if self.budget is None else str(self.budget), "total": str(self.total), "everywhere": str(self.everywhere)}
-        return text({**sums, "unit": self.unit, "runs": self.runs})
+        return canonical_text({**sums, "unit": self.unit, "runs": self.runs})
 
     @classmethod
     def from_text(cls, dataset: str, column: str, seq: int, head: str, facts: str) -> "Balance":
-        """The balance that `to_text` wrote; where it wrote nothing that can be read, one that starts at the first entry."""
+        """Read a balance that `to_text` wrote; facts that cannot be read give an empty one, which is added up from the first entry on."""
         try:
             data: dict[str, Any] = json.loads(facts)
             budget = None if data["budget"] is None else Fraction(data["budget"])
@@ -241,31 +250,31 @@ class Balance:
             return cls(dataset, column)
 
 
-def text(body: Mapping[str, object]) -> str:
+def canonical_text(body: Mapping[str, object]) -> str:
     """Write an entry as canonical JSON, which is hashed and stored: equal facts give equal bytes."""
     return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def entry_hash(previous: str, body: str) -> str:
+def entry_hash(previous: str, text: str) -> str:
     """SHA-256 of the previous hash, a line feed and the entry's text."""
-    return hashlib.sha256(f"{previous}\n{body}".encode()).hexdigest()
+    return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
 
 
 def entry_facts(row: Row) -> dict[str, object]:
     """Read an entry for people: its facts, and its hash."""
     try:
-        return {**json.loads(row[2]), "hash": row[3]}
+        return {**json.loads(row.text), "hash": row.hash}
     except (ValueError, TypeError):
         raise _unreadable(row) from None
 
 
-def now() -> str:
+def utc_now() -> str:
     """Give the time for people to read; order comes from the entry's number, so a clock that goes back does no harm."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def name(**named: object) -> str:
-    """Check a name that is kept and shown: control characters in it could forge a line of a log or a terminal."""
+def checked_name(**named: object) -> str:
+    """Check a name, the only keyword, that is kept and shown: control characters in it could forge a line of a log or a terminal."""
     ((what, value),) = named.items()
     if not (isinstance(value, str) and value and value.isprintable()):
         raise InvalidInput(f"Expected {what} as printable text, got {what}={_validate.shown(value)}. Give it a name.")
@@ -283,25 +292,22 @@ def run_id_of(value: object) -> str:
 
 def history_of(rows: Iterable[Row]) -> History:
     """Read entries in order; LedgerError where one cannot be read."""
-    account = History()
+    history = History()
     for row in rows:
         try:
-            account.apply(row)
+            history.apply(row)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise _unreadable(row) from None
-    return account
+    return history
 
 
 def _unreadable(row: Row) -> LedgerError:
-    return LedgerError(f"Expected entry {row[0]} of the ledger to be intact, got one that cannot be read. Run `verify`.")
+    """Make the error for an entry that lacks facts or is no JSON."""
+    return LedgerError(f"Expected entry {row.seq} of the ledger to be intact, got one that cannot be read. Run `verify`.")
 
 
-def charged(row: Row) -> RunRecord:
-    """Read the run of a charge's entry."""
-    return _charged(json.loads(row[2]), row[3])
-
-
-def _charged(body: Mapping[str, Any], head: str) -> RunRecord:
+def run_of_entry(body: Mapping[str, Any], head: str) -> RunRecord:
+    """Read the run that a charge's entry began, from the entry's facts and its hash, which the receipt names."""
     facts = {name: body[name] for name in ("run_id", "dataset", "column", "unit", "max_rows_per_unit", "event")}
     spend: dict[str, Any] = {"epsilon": float(body["epsilon"]), "delta": float(body["delta"])}
     receipt = Receipt(**facts, **spend, recorded=True, ledger_head=head, charged_at=body["at"])
@@ -368,15 +374,15 @@ class Spending:
         """Check each fact, and give them as an entry has them."""
         return {
             "kind": "charge",
-            "dataset": name(dataset=self.dataset),
-            "column": name(column=self.column),
-            "unit": name(unit=self.unit),
+            "dataset": checked_name(dataset=self.dataset),
+            "column": checked_name(column=self.column),
+            "unit": checked_name(unit=self.unit),
             "max_rows_per_unit": _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1),
             # as decimal text: what is added up later is exactly what people read here
             "epsilon": repr(_validate.epsilon(self.epsilon)),
             "delta": repr(_validate.fraction(delta=self.delta, zero=True)),
             "event": _checked_event(self.event, float(self.epsilon), float(self.delta), self.unit),
-            "identity": name(identity=self.identity),
+            "identity": checked_name(identity=self.identity),
             "run_id": run_id_of(self.run_id),
             "repeatable": bool(self.repeatable),
         }
@@ -391,13 +397,13 @@ def _checked_event(event: Mapping[str, object], epsilon: float, delta: float, un
             f"delta={known.delta!r}, unit {known.unit!r}. Charge what will be done."
         )
     try:
-        return dict(json.loads(text(dict(event))))
+        return dict(json.loads(canonical_text(dict(event))))
     except (TypeError, ValueError):
         raise InvalidInput("Expected an event of JSON data with finite numbers, got other types. Pass event.to_dict().") from None
 
 
-class _Single:
-    """One mechanism that reads some rows' labels once; its first field says which mechanism."""
+class _Mechanism:
+    """The checks of both kinds of event: a mechanism, named in the first field, that reads some rows' labels once."""
 
     kind: ClassVar[str]
     what: ClassVar[str]
@@ -426,7 +432,7 @@ class _Single:
 
 
 @dataclass(frozen=True)
-class LabelDraw(_Single):
+class LabelDraw(_Mechanism):
     """Each label of some rows went through a law once.
 
     Parameters
@@ -452,7 +458,7 @@ class LabelDraw(_Single):
 
 
 @dataclass(frozen=True)
-class AggregateDraw(_Single):
+class AggregateDraw(_Mechanism):
     """A query about groups of rows was answered once: each row is in one group, so the groups together cost what one of them costs.
 
     Parameters
@@ -514,7 +520,7 @@ class Session(ABC):
     prefix = ""
     """What every table's name begins with."""
     each = ""
-    """SQL for a table with the column `value`: the texts in the JSON list that the parameter :texts holds."""
+    """SQL that turns the JSON list in the parameter :texts into a table with one column, `value`."""
 
     @abstractmethod
     def query(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
@@ -535,9 +541,10 @@ class Session(ABC):
     def history(self, dataset: str | None = None, column: str | None = None) -> History:
         """Add up the entries of a data set, a column or both; for neither all of them."""
         # the opening entry is of no account: it is skipped where all are read, and nowhere else, so that no charge can take its place
-        return history_of(self.rows(dataset, column, after=int(dataset is None and column is None)))
+        everything = dataset is None and column is None
+        return history_of(self.rows(dataset, column, after=1 if everything else 0))
 
-    def run(self, run_id: str) -> History:
+    def history_of_run(self, run_id: str) -> History:
         """Add up the entries of one run."""
         return history_of(self._entries(f"{self.fact('run_id')} = :run_id ORDER BY seq", run_id=run_id))
 
@@ -560,13 +567,12 @@ class Session(ABC):
     def append(self, body: Mapping[str, object]) -> Row:
         """Add an entry behind the last one, with its number and the time."""
         last = self.last()
-        seq, head = (0, GENESIS) if last is None else (last[0], last[3])
-        if last is not None and entry_hash(last[1], last[2]) != head:  # nobody may build on a history that was rewritten
+        seq, head = (0, GENESIS) if last is None else (last.seq, last.hash)
+        if last is not None and entry_hash(last.previous, last.text) != head:  # nobody may build on a history that was rewritten
             raise LedgerError(f"Expected the ledger's last entry, {seq}, to have its hash; it was rewritten. Run `verify`.")
-        written = text({"seq": seq + 1, "at": now(), **body})
-        new = (seq + 1, head, written, entry_hash(head, written))
-        names = dict(zip(("seq", "previous", "body", "hash"), new, strict=True))
-        self._run("INSERT INTO {entries} (seq, previous, body, hash) VALUES (:seq, :previous, :body, :hash)", **names)
+        text = canonical_text({"seq": seq + 1, "at": utc_now(), **body})
+        new = Row(seq + 1, head, text, entry_hash(head, text))
+        self._run("INSERT INTO {entries} (seq, previous, body, hash) VALUES (:seq, :previous, :text, :hash)", **new._asdict())
         return new
 
     def extend(self, balance: Balance, *bodies: Mapping[str, object]) -> list[Row]:
@@ -579,7 +585,7 @@ class Session(ABC):
 
     def _entries(self, where: str, **values: object) -> list[Row]:
         found = self._run(f"SELECT seq, previous, body, hash FROM {{entries}} WHERE {where}", **values)
-        return [(int(seq), previous, body, head) for seq, previous, body, head in found]
+        return [Row(int(seq), previous, text, head) for seq, previous, text, head in found]
 
     # Balances -----------------------------------------------------------------------------------------------------------------------
 
@@ -591,7 +597,7 @@ class Session(ABC):
         where = " AND ".join(f"{self.fact(name)} = :{name}" for name in ("dataset", "column"))
         ends_at = self._entries(f"seq = :seq AND {where}", seq=kept.seq, dataset=dataset, column=column) if kept.seq else []
         # a kept balance is no evidence: where it ends at no entry of this account, it was forged or the ledger set back, and is not used
-        if not ends_at or ends_at[0][3] != kept.head:
+        if not ends_at or ends_at[0].hash != kept.head:
             kept = Balance(dataset, column)
         for row in self.rows(dataset, column, after=kept.seq):
             kept.apply(row)
@@ -653,7 +659,7 @@ class Store(Protocol):
         """Be the only writer; a missing ledger is made, with its opening entry. What was written is on disk when the block ends."""
 
 
-def opening() -> dict[str, object]:
+def opening_entry() -> dict[str, object]:
     """Make the first entry of a new ledger; a random name in it tells this ledger's chain from every other one."""
     return {"kind": "open", "ledger": os.urandom(16).hex(), "format": VERSION}
 
@@ -742,7 +748,7 @@ class SqliteStore:
     @contextlib.contextmanager
     def writing(self) -> Iterator[Session]:
         """Open the file with the only write lock; it is made where there is none."""
-        first = opening()  # before any lock: entropy may have to be waited for
+        first = opening_entry()  # before any lock: entropy may have to be waited for
         with _errors(self.path):
             check_local(self.path)
             if not self.path.exists():
@@ -769,6 +775,7 @@ def _errors(path: Path) -> Iterator[None]:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
+    """Connect to an existing ledger file, and refuse a file that is something else."""
     # SQLite takes an empty file for a new database: a ledger that was truncated would start again at nothing spent
     if path.is_file() and path.stat().st_size == 0:
         raise LedgerError(f"Expected a labeldp ledger, got the empty file {path}: its history is gone. Restore it, or choose another path.")
@@ -784,6 +791,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a database that is no ledger, is of another format, or is not in WAL mode."""
     (application,), (version,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version"))
     if application != _APPLICATION:
         raise LedgerError(f"Expected a labeldp ledger, got another SQLite database at {path}. Give the ledger a file of its own.")
@@ -886,7 +894,7 @@ def runs_folder(location: Path | LedgerUrl) -> Path:
     """Name the private folder of a ledger's runs: beside a file; for a database in LABELDP_RUNS or the user's data folder."""
     if isinstance(location, Path):
         return location.with_name(f"{location.name}.runs")
-    import platformdirs  # here, as a machine that only trains on noisy labels may lack it, and reads this file's words
+    import platformdirs  # imported late: ROW and the events are used without a ledger, too, on machines that may lack it
 
     chosen = os.environ.get("LABELDP_RUNS")
     base = Path(chosen).expanduser().absolute() if chosen else platformdirs.user_data_path("labeldp")
@@ -912,6 +920,7 @@ def _existing(folder: Path) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _kind_at(folder: str) -> str | None:
+    """Find the network file system that holds a folder; None for a local disk, and where the system does not list its mounts."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
             return network_kind(folder, lines)

@@ -33,14 +33,14 @@ from labeldp.ledger._database import (
     Spending,
     SqliteStore,
     Store,
-    charged,
+    canonical_text,
+    checked_name,
     entry_facts,
     location_of,
-    name,
     parts_digest,
     run_id_of,
+    run_of_entry,
     runs_folder,
-    text,
 )
 from labeldp.ledger._rowset import RowSet, RowSetBuilder, RowSets, Spend, delta_of, overlaps
 from labeldp.ledger._run_store import CHARGE, RunStore, unknown_runs
@@ -113,7 +113,7 @@ class Ledger:
         overlap : {"charge", "refuse"}
             Whether rows of an earlier run may be charged again.
         total : float, optional
-            Epsilon of this and of the charges that are to follow it: the budget where nobody has set one; else this charge's own.
+            What becomes the budget if none is set: epsilon of this charge and of those that follow it. None: of this charge alone.
         known : collection of run ids, optional
             The runs of this identity that the caller knows: where another has been charged meanwhile, nothing is (SameRequest).
 
@@ -130,17 +130,17 @@ class Ledger:
         if overlap not in ("charge", "refuse"):
             raise InvalidInput(f"Expected overlap to be 'charge' or 'refuse', got overlap={overlap!r}.")
         body, run_id, sets, store = spending.body(), spending.run_id, self._sets, self._store
-        # The order of writes: the row set, the file that a lost ledger is restored from, the charge. Whenever the process dies, there is no
-        # charge without them; what lies there without a charge is nothing that was drawn, and `repair` removes it.
+        # The order of writes: the row set, the file that a lost ledger is restored from, the charge. If the process dies in between, files
+        # may lie there without a charge, never a charge without its files; nothing was drawn for them, and `repair` removes them.
         if rows is not None:
             sets.keep(run_id, rows)
             body |= {"rows": rows.facts()}
         folder = sets.folder / run_id
         try:
             if not store.exists():  # asked before it is made: a new ledger knows none of the results beside it
-                self._require_known(list)
+                self._require_known(lambda run_ids: run_ids)
             if folder.is_dir():  # a caller without a folder, as a test has, loses only what `adopt` would read
-                RunStore(folder).write(CHARGE, text(body).encode())
+                RunStore(folder).write(CHARGE, canonical_text(body).encode())
             with store.writing() as session:
                 # all that follows is decided while nobody else can write, on what nobody can change before the entry is there
                 self._require_known(session.unknown)
@@ -149,26 +149,29 @@ class Ledger:
                 decision.check_unit()
                 if overlap == "refuse":
                     decision.check_rows()
-                row = session.extend(decision.balance, *decision.budget_entry(total), body)[-1]
+                budget = decision.budget_entry(total)
+                row = session.extend(decision.balance, *([] if budget is None else [budget]), body)[-1]
         except (LedgerError, BudgetExceeded):
             if folder.is_dir():
                 (folder / CHARGE).unlink(missing_ok=True)
             if rows is not None:
                 sets.forget(run_id)
             raise
-        return charged(row).receipt
+        if budget is not None:
+            decision.log_budget(budget)
+        return run_of_entry(entry_facts(row), row.hash).receipt
 
     def intend(self, run_id: str, parts: Iterable[File], drawn: Mapping[str, str] | None = None) -> None:
-        """Announce the files of a run's result, in order, before any of them gets its final name.
+        """Announce the parts of a run, in order: files of its result before any of them gets its final name, or rows that stages claim.
 
         Again with the same: no effect. With others: they take the place of the earlier ones, unless the run is settled or abandoned.
-        `drawn`: for each stage of these files the digest of what was drawn, which a copy in another format or order has, too.
+        `drawn`: for each stage of files the digest of what was drawn, which a copy in another format or order has, too.
         """
         listed = [Part(number, part.name, part.rows, part.sha256) for number, part in enumerate(parts)]
         facts: dict[str, object] = {"count": len(listed), "digest": parts_digest(listed)}
         with self._store.writing() as session:
-            account, run = self._run(session, run_id, "announce parts of")
-            if account.parts.get(run_id) == (facts["count"], facts["digest"]):
+            history, run = self._run(session, run_id, "announce parts of")
+            if history.parts.get(run_id) == (facts["count"], facts["digest"]):
                 return
             if run.state != "charged":
                 raise LedgerError(
@@ -181,14 +184,14 @@ class Ledger:
 
     def settle(self, run_id: str, artefact: str) -> None:
         """Settle a run: its result is complete, and `artefact` is the public result's digest. Again with the same: no effect."""
-        self._close(run_id, "settle", {"artefact": name(artefact=artefact)})
+        self._close(run_id, "settle", {"artefact": checked_name(artefact=artefact)})
 
     def abandon(self, run_id: str, reason: str) -> None:
         """Give a run up: it will not be finished, and its half of the secret and its pin are destroyed.
 
         Its epsilon stays spent: words may have been drawn.
         """
-        self._close(run_id, "abandon", {"reason": name(reason=reason)})
+        self._close(run_id, "abandon", {"reason": checked_name(reason=reason)})
         RunStore(self.run_dir(run_id)).forget_secret()
 
     def adopt(self, *, dataset: str | None = None, column: str | None = None, epsilon: float | None = None) -> list[dict[str, object]]:
@@ -217,7 +220,7 @@ class Ledger:
 
     def set_budget(self, dataset: str, column: str, budget: float) -> None:
         """Set the budget of a (dataset, column), higher or lower; the change stays in the history."""
-        facts = {"dataset": name(dataset=dataset), "column": name(column=column)}
+        facts = {"dataset": checked_name(dataset=dataset), "column": checked_name(column=column)}
         amount = repr(_validate.positive(budget=budget, fix="Pass the total epsilon to allow."))
         with self._store.writing() as session:
             balance = session.balance(dataset, column)
@@ -239,7 +242,8 @@ class Ledger:
         state = {"settle": "settled", "abandon": "abandoned"}[kind]
         with self._store.writing() as session:
             _, run = self._run(session, run_id, kind)
-            if run.state == state and facts.get("artefact", run.artefact) == run.artefact:
+            same_artefact = facts.get("artefact", run.artefact) == run.artefact  # who abandons a run names none
+            if run.state == state and same_artefact:
                 return
             if run.state != "charged":
                 raise LedgerError(f"Expected run {run_id} to be charged, got one that is {run.state} already; it cannot be {state}.")
@@ -247,10 +251,11 @@ class Ledger:
             session.append({"kind": kind, **names, **facts})
 
     def _run(self, session: Session, run_id: str, what: str) -> tuple[History, RunRecord]:
-        account = session.run(run_id_of(run_id))
-        if run_id not in account.runs:
+        """Read the entries of a run and its record; LedgerError, which says what it was wanted for, where it is unknown."""
+        history = session.history_of_run(run_id_of(run_id))
+        if run_id not in history.runs:
             raise LedgerError(f"Expected a charged run to {what}, got run id {run_id}, which {self.location} does not know.")
-        return account, account.runs[run_id]
+        return history, history.runs[run_id]
 
     # Reading ----------------------------------------------------------------------------------------------------------------------
 
@@ -277,7 +282,7 @@ class Ledger:
     def run(self, run_id: str) -> RunRecord | None:
         """Look a run up; None where this ledger does not know it."""
         with self._store.reading() as session:
-            return None if session is None else session.run(run_id_of(run_id)).runs.get(run_id)
+            return None if session is None else session.history_of_run(run_id_of(run_id)).runs.get(run_id)
 
     def looked_up(self, receipt: Receipt) -> Receipt:
         """Look a receipt up: it comes back as `recorded` if and only if its charge is in this ledger.
@@ -292,7 +297,7 @@ class Ledger:
             return replace(receipt, recorded=False)
         if run.adopted:  # its first charge is lost with the old history: only what was spent can be compared
             receipt = replace(receipt, ledger_head=run.receipt.ledger_head, charged_at=run.receipt.charged_at)
-        same = text(receipt.event) == text(run.event)
+        same = canonical_text(receipt.event) == canonical_text(run.event)
         if not same or replace(receipt, recorded=True, secure=run.receipt.secure) != run.receipt:
             raise LedgerError(
                 f"Expected the receipt of run {receipt.run_id} as {self.location} has it, got another one, changed after the charge. "
@@ -303,10 +308,11 @@ class Ledger:
     def check_drawn(self, block: Block, ids: Array) -> None:
         """Compare draws with what was charged for and what the run's folder, where it is beside this ledger, has kept of them.
 
+        Nothing is checked for a run that this ledger does not know: `looked_up` tells which those are.
+
         Parameters
         ----------
         block : Block
-            Its receipt is known here.
         ids : (m,) or (m, columns) array
             Of its draws.
 
@@ -320,7 +326,7 @@ class Ledger:
             ledger_check.check_drawn(run, RunStore(self.run_dir(run.run_id)), block, ids)
 
     def spent(self, dataset: str, column: str) -> float:
-        """Epsilon spent on a (dataset, column) by the row, or unit, in the most runs; added exactly, rounded up.
+        """Epsilon that the most used row, or unit, of a (dataset, column) has spent; added exactly, rounded up.
 
         0.0 where nothing was charged, and so for a misspelt name, too: `runs()` and `labeldp ledger spent` say which names there are.
         Runs whose row sets show that they share no row do not add; all others do, whatever became of them.
@@ -351,11 +357,14 @@ class Ledger:
         rows : RowSet, optional
             For which rows, or units; None: for every row.
         """
-        account = self._read(dataset, column)
-        budget = account.budget if account.budget is not None else None if self.budget is None else exact(self.budget)
+        history = self._read(dataset, column)
+        budget = history.budget
+        if budget is None and self.budget is not None:
+            budget = exact(self.budget)
         if budget is None:
             return float("inf")
-        spent = self._spend(account).most if rows is None else self._spend(account).covered(rows)
+        spend = self._spend(history)
+        spent = spend.most if rows is None else spend.covered(rows)
         return float_down(max(budget - spent, Fraction(0)))
 
     def budget_of(self, dataset: str, column: str) -> float | None:
@@ -364,7 +373,7 @@ class Ledger:
         return None if budget is None else float_down(budget)
 
     def parts(self, run_id: str) -> list[Part]:
-        """List the files that `intend` announced for a run, in order."""
+        """List what `intend` announced for a run, in order."""
         with self._store.reading() as session:
             return [] if session is None else [part for _, part in session.parts(run_id_of(run_id))]
 
@@ -377,7 +386,7 @@ class Ledger:
         """Number and hash of the last entry: they stand for the whole history, and kept elsewhere they are an anchor for `verify`."""
         with self._store.reading() as session:
             last = self._present(session).last()
-        return (0, "") if last is None else (last[0], last[3])
+        return (0, "") if last is None else (last.seq, last.hash)
 
     def verify(
         self, receipts: Iterable[Receipt] = (), *, anchors: Iterable[tuple[int, str]] = (), outputs: Mapping[str, str] | None = None
@@ -445,11 +454,11 @@ class Ledger:
             raise LedgerError(f"Expected a ledger at {self.location}, got {lack}. Check where it is.")
         return session
 
-    def _spend(self, account: History) -> Spend:
-        return Spend(self._sets.load, account.runs.values())
+    def _spend(self, history: History) -> Spend:
+        return Spend(self._sets.load, history.runs.values())
 
     def _read(self, dataset: str, column: str) -> History:
-        names = name(dataset=dataset), name(column=column)
+        names = checked_name(dataset=dataset), checked_name(column=column)
         with self._store.reading() as session:
             return History() if session is None else session.history(*names)
 
@@ -495,7 +504,7 @@ class SameRequest(LedgerError):
 
 
 class _Decision:
-    """Whether a charge may be written, decided while nobody else can write."""
+    """Decides whether a charge may be written, and whether it sets the budget, while nobody else can write."""
 
     def __init__(self, session: Session, ledger: Ledger, spending: Spending, rows: RowSet | None) -> None:
         self._session, self._ledger, self._spending, self._rows = session, ledger, spending, rows
@@ -539,8 +548,8 @@ class _Decision:
                 "them out, or allow it with overlap='charge'."
             )
 
-    def budget_entry(self, total: float | None) -> list[dict[str, object]]:
-        """Give the entry that sets the budget, where none is kept yet; raise BudgetExceeded where too little is left."""
+    def budget_entry(self, total: float | None) -> dict[str, object] | None:
+        """Give the entry that sets the budget, None where one is kept already; raise BudgetExceeded where too little is left."""
         declared, kept, where = self._ledger.budget, self.balance.budget, self._where
         epsilon = exact(self._spending.epsilon)
         if kept is not None and declared is not None and kept != exact(declared):
@@ -562,12 +571,15 @@ class _Decision:
                 cli=f"{said}with `{self._command(needed)}`. Other data need another name (--dataset); the default is the file's.",
             )
         if kept is not None:
-            return []
-        why, amount = ("first charge" if declared is None else "declared"), repr(float_down(budget))
-        level = logging.INFO if declared is not None else logging.WARNING  # nobody chose this one, so it is said aloud
+            return None
+        why = "first charge" if declared is None else "declared"
+        return {"kind": "budget", "dataset": self._dataset, "column": self._column, "budget": repr(float_down(budget)), "why": why}
+
+    def log_budget(self, entry: Mapping[str, object]) -> None:
+        """Log the budget that was set, once its entry is on disk."""
+        level = logging.INFO if entry["why"] == "declared" else logging.WARNING  # nobody chose this one, so it is said aloud
         said = "The budget of dataset %r, column %r is now %s (%s), kept in %s. `labeldp ledger set-budget` or set_budget changes it."
-        _log.log(level, said, self._dataset, self._column, amount, why, where)
-        return [{"kind": "budget", "dataset": self._dataset, "column": self._column, "budget": amount, "why": why}]
+        _log.log(level, said, self._dataset, self._column, entry["budget"], entry["why"], self._where)
 
     def _covered(self, epsilon: Fraction, budget: Fraction) -> Fraction:
         """The epsilon that the most used of the request's rows has spent so far, or an upper bound of it that leaves enough."""

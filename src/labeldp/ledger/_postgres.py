@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from labeldp.errors import InvalidInput, LedgerError, MissingExtra
-from labeldp.ledger._database import DERIVED, VERSION, LedgerUrl, Session, opening
+from labeldp.ledger._database import DERIVED, VERSION, LedgerUrl, Session, opening_entry
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -122,7 +122,7 @@ class PostgresStore:
         made = _ENTRIES.format(prefix=_PREFIX, version=VERSION) + DERIVED.format(prefix=_PREFIX)
         for statement in filter(str.strip, made.split(";")):
             session.query(statement)
-        session.append(opening())
+        session.append(opening_entry())
 
 
 @functools.lru_cache(maxsize=8)
