@@ -192,7 +192,7 @@ def test_no_variable_of_any_frame_shows_a_key(
         ldp.privatize(LABELS, law, classes=CLASSES, dataset="d", ids=ids, unit=IDS // 2, max_rows_per_unit=1, ledger=record)
         ldp.aggregate(LABELS, ldp.aggregates.Vote(3, 1.0, 2), IDS % 2, classes=CLASSES, dataset="e", ids=ids, ledger=record)
     assert {"draw", "pin", "aggregate", "secret"} <= watch.kinds and len(shown) > 500
-    assert {"_words.encryptor.key", "_secrets.__init__.material", "_request._charge.secret"} <= shown.keys()
+    assert {"_words.encryptor.key", "_secrets.__init__.material", "_request._charge_new.secret"} <= shown.keys()
     assert shown_keys(watch, shown) == []
 
 

@@ -669,7 +669,7 @@ def _stored(charge: Charge) -> Aggregate:
     """Load the answer of a run, and settle the run if its process died before it could."""
     import pyarrow.parquet as pq
 
-    store, run, ledger = charge.store, charge.settled, charge.ledger
+    store, run, ledger = charge.store, charge.repeats, charge.ledger
     assert store is not None
     assert run is not None
     assert ledger is not None

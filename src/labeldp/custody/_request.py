@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of private labels, and its charge: charge it, pick a crashed run up again, or find the run that it repeats.
+"""Requests for private labels. A request is charged, or resumes a crashed run, or repeats a settled one.
 
 A run's folder holds its stored half of the secret ("secret"; all of it where the ledger has no key source) and its pin (a keyed digest
 of the labelled input) until it settles; where the release secret is and its public id ("key"); and the public results of every step, so
@@ -40,12 +40,13 @@ Overlap = Literal["charge", "refuse"]
 
 
 LARGE_EPSILON = 8.0
-_QUESTION, _NAMES = "question", "identities"
-"""Files of a run whose rows have no ids: what was asked, whatever the public columns are, and as which requests it was picked up."""
+_QUESTION, _IDENTITIES = "question", "identities"
+"""Files of a run whose rows have no ids: what was asked, whatever the public columns are, and the identities of the requests that picked
+it up."""
 _WAIT_SECONDS = 60
 """For the answer of another process that has charged the same request."""
 _log = logging.getLogger("labeldp")
-_told: set[str] = set()  # runs that this process has spoken of
+_told: set[str] = set()  # what this process has warned of and warns of once only: runs whose answers came back, and "unrecorded"
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ class Account:
     overlap : {"charge", "refuse"}
         Whether rows of an earlier run may be charged again.
     resumes : str
-        Id of the run that must be picked up, or "" for any: then nothing is ever charged.
+        If given, only the run of this id may be picked up, and nothing is ever charged. "": any run, or a new charge.
     """
 
     dataset: str = ""
@@ -156,17 +157,14 @@ class Account:
             raise InvalidInput("Expected dataset= with a ledger: the public name under which this data set's budget is kept.")
         if self.noise is not None:
             warn(SeededNoiseWarning("The noise comes from a seed: nothing is protected. For tests and public data only."))
-        elif self.ledger is None and "unrecorded" not in _warned:
-            _warned.add("unrecorded")
+        elif self.ledger is None and "unrecorded" not in _told:
+            _told.add("unrecorded")
             warn(
                 UnrecordedWarning(
                     "No ledger: nothing records this spend, so the same labels can be drawn again and each draw adds to the total. "
                     "Pass ledger=labeldp.Ledger(path) and dataset='name'. (Said once.)"
                 )
             )
-
-
-_warned: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -246,7 +244,7 @@ PinOf = Callable[[RunSecret], str]
 
 @dataclass(frozen=True, eq=False)
 class Charge:
-    """A charged run that may draw, or one that has settled. Not shown or stored: it holds the secret.
+    """A charged run that may draw, or one whose stored answer comes back. Not shown or stored: it holds the secret.
 
     Attributes
     ----------
@@ -256,17 +254,17 @@ class Charge:
         None: the run may draw no more.
     store : RunStore or None
         The run's folder; None where nothing is recorded.
-    settled : RunRecord or None
-        The run that this request repeats.
+    repeats : RunRecord or None
+        The run whose stored answer comes back. It has settled, unless its process died, or is still at work, after it stored the answer.
     lock : object
-        Tells other processes that this one is at work, as long as it is not collected.
+        Tells other processes that this one is at work, while this object lives.
     """
 
     receipt: Receipt
     ledger: Ledger | None = None
     secret: RunSecret | None = None
     store: RunStore | None = None
-    settled: RunRecord | None = None
+    repeats: RunRecord | None = None
     lock: object = None
 
     def __repr__(self) -> str:
@@ -283,13 +281,15 @@ class Charge:
     def settle(self, artefact: str | None = None) -> None:
         """Mark the run as finished and destroy its secret: its results stand, and cannot be computed again.
 
+        Without a ledger, and for a request that repeats a run, this does nothing.
+
         Parameters
         ----------
         artefact : str, optional
             Digest of what was published; None: of what the run's folder keeps.
         """
         # The ledger first: dying in between leaves a secret whose run is known to be over, and the next look at it deletes that.
-        if self.ledger is None or self.store is None or self.settled is not None:
+        if self.ledger is None or self.store is None or self.repeats is not None:
             return
         self.ledger.settle(self.run_id, self.store.digest() if artefact is None else artefact)
         self.store.forget_secret()
@@ -317,7 +317,7 @@ def begin(
     coverage : RowSet, optional
         Which rows a new charge is about; None: it adds to every run of the column.
     by_labels : bool
-        A run that failed is picked up, too, where the public columns are others and the labels, in their order, are the same.
+        Also pick up a failed run with other public columns, if its labels, in their order, are the same.
 
     Raises
     ------
@@ -326,15 +326,14 @@ def begin(
     """
     ledger = account.ledger
     _warn_of_epsilon(request, account)
-    runs = [] if ledger is None else _runs_of(request, account, ledger)
-    earlier = _unrecorded(request, account) if ledger is None else _Earlier(request, account, ledger, pin_of, by_labels).among(runs)
-    if account.resumes and (earlier is None or earlier.run_id != account.resumes):
-        raise InvalidInput(
-            f"Expected what run {account.resumes} was charged for, got other labels, rows, ids or another ledger. Nothing was charged or "
-            "drawn. Give what that run was begun with, or begin a new one."
-        )
-    if earlier is not None or ledger is None:
-        assert earlier is not None
+    if ledger is None:
+        unrecorded = _unrecorded(request, account)
+        _check_resumed(account, unrecorded)
+        return unrecorded
+    runs = _runs_of(request, account, ledger)
+    earlier = _Earlier(request, account, ledger, pin_of, by_labels).among(runs)
+    _check_resumed(account, earlier)
+    if earlier is not None:
         return earlier
     halves = fresh or fresh_secret(ledger)
     secret = RunSecret(halves.run_id, halves.secret, request.column)
@@ -347,11 +346,12 @@ def begin(
         store.write("pin", pin_of(secret).encode(), last=False)  # the charge's own file is the last one
 
     try:
-        return _charge(request, ledger, secret, prepare, coverage, overlap=account.overlap, known=_known(request, account, runs))
+        return _charge_new(request, ledger, secret, prepare, coverage, overlap=account.overlap, known=_known(request, account, runs))
     except SameRequest:
         # The caller has pinned its rows under this secret; another run's pin needs another pass over them.
         if fresh is not None:
             raise
+    # Once more from the start: the other process's run is now among the earlier ones, and is picked up or repeated.
     return begin(request, account, pin_of=pin_of, coverage=coverage, by_labels=by_labels)
 
 
@@ -379,7 +379,7 @@ def begin_once(
     Returns
     -------
     Charge
-        `secret` is None where the results are stored: `settled` is then their run, which may still have to be settled.
+        `secret` is None where the results are stored: `repeats` is then their run, which may still have to be settled.
     """
     ledger = account.ledger
     _warn_of_epsilon(request, account)
@@ -406,7 +406,7 @@ def begin_once(
 
     try:
         known = _known(request, account, runs)
-        charge = _charge(request, ledger, secret, hold, coverage, overlap=account.overlap, known=known, total=total)
+        charge = _charge_new(request, ledger, secret, hold, coverage, overlap=account.overlap, known=known, total=total)
     except SameRequest as other:
         return _awaited(other, ledger)
     return replace(charge, lock=locks)
@@ -487,8 +487,21 @@ def _warn_of_epsilon(request: Request, account: Account) -> None:
         )
 
 
+def _check_resumed(account: Account, found: Charge | None) -> None:
+    """Refuse a new charge, and every other run, where `account.resumes` names the run to pick up."""
+    if account.resumes and (found is None or found.run_id != account.resumes):
+        raise InvalidInput(
+            f"Expected what run {account.resumes} was charged for, got other labels, rows, ids or another ledger. Nothing was charged or "
+            "drawn. Give what that run was begun with, or begin a new one."
+        )
+
+
 class _Earlier:
-    """The search for an earlier run of a request: one to pick up, or one to repeat."""
+    """The search for an earlier run of a request: one to pick up, or one to repeat.
+
+    With `by_labels` public columns alone name the rows, and they may be read differently the next time. A run then also counts as this
+    request's if only these columns differ and its pin shows the same labels in the same order, or if such a request has picked it up.
+    """
 
     def __init__(self, request: Request, account: Account, ledger: Ledger, pin_of: PinOf, by_labels: bool) -> None:
         self._request, self._account, self._ledger, self._pin_of, self._by_labels = request, account, ledger, pin_of, by_labels
@@ -502,10 +515,8 @@ class _Earlier:
         resumed = self._resume(found) if found is not None and found.state == "charged" else None
         if resumed is not None:
             return resumed
-        closed = [run for run in runs if run.state != "charged"]
-        for run in closed:
-            RunStore(ledger.run_dir(run.run_id)).forget_secret()  # where a process died right after settling, or the run was given up
-        settled = [run for run in closed if run.state == "settled" and run.event.get("event") != AggregateDraw.kind]  # those release no row
+        self._forget_secrets(runs)
+        settled = [run for run in runs if run.state == "settled" and run.event.get("event") != AggregateDraw.kind]  # those release no row
         # Without names of rows a repeat looks like other rows. Guessing wrong would draw the same labels twice under one charge.
         if not request.rows and settled and not redraw:
             raise LedgerError(
@@ -513,10 +524,16 @@ class _Earlier:
                 "before, and neither row ids nor public columns were given. Pass ids=, so that a repeat is recognised, or ask for a new, "
                 "charged draw with redraw=True."
             )
-        repeated = [run for run in settled if request.identity in (run.identity, *(self._names(run) if self._by_labels else ()))]
+        repeated = [run for run in settled if request.identity in (run.identity, *(self._other_identities(run) if self._by_labels else ()))]
         if repeated and request.rows and not redraw:
             return _again(repeated[-1], ledger)
         return self._with_other_columns(runs) if self._by_labels and not redraw else None
+
+    def _forget_secrets(self, runs: Sequence[RunRecord]) -> None:
+        """Destroy the secrets that ended runs have left: their process died right after settling, or they were given up."""
+        for run in runs:
+            if run.state != "charged":
+                RunStore(self._ledger.run_dir(run.run_id)).forget_secret()
 
     def _resume(self, found: RunRecord) -> Charge | None:
         """Pick a crashed run up, if its secret is still there and the labelled input is the one it was charged for."""
@@ -541,14 +558,14 @@ class _Earlier:
                 continue
             resumed = self._resume(run)
             if resumed is not None:
-                names = [*self._names(run), self._request.identity]
-                store.write(_NAMES, "\n".join(names).encode())  # its repeats will be known by these, too
+                identities = [*self._other_identities(run), self._request.identity]
+                store.write(_IDENTITIES, "\n".join(identities).encode())  # its repeats will be known by these, too
                 return resumed
         return None
 
-    def _names(self, run: RunRecord) -> list[str]:
+    def _other_identities(self, run: RunRecord) -> list[str]:
         """List the identities, besides its own, of requests that have picked a run up."""
-        return (RunStore(self._ledger.run_dir(run.run_id)).read(_NAMES) or b"").decode().split()
+        return (RunStore(self._ledger.run_dir(run.run_id)).read(_IDENTITIES) or b"").decode().split()
 
 
 def _again(run: RunRecord, ledger: Ledger) -> Charge:
@@ -571,6 +588,7 @@ def _awaited(other: SameRequest, ledger: Ledger) -> Charge:
 
 
 def _unrecorded(request: Request, account: Account) -> Charge:
+    """Make the charge of a run that nothing records; its secret is in memory alone, or follows from a seed."""
     column, noise = request.column, account.noise
     run_id = new_run_id() if noise is None else noise.run_id({"identity": request.identity})
     # A seed's secret follows from the request, so that tests on public data see the same noise; it says secure=False everywhere.
@@ -600,11 +618,11 @@ def _runs_of(request: Request, account: Account, ledger: Ledger) -> list[RunReco
 
 
 def _known(request: Request, account: Account, runs: Sequence[RunRecord]) -> frozenset[str] | None:
-    """List the ids of this request's runs; None where a further one is wanted whatever there is."""
+    """List the ids of this request's runs, so that one which another process adds is seen; None for a redraw, which adds one anyway."""
     return None if account.redraw else frozenset(run.run_id for run in runs if run.identity == request.identity)
 
 
-def _charge(
+def _charge_new(
     request: Request,
     ledger: Ledger,
     secret: RunSecret,

@@ -2,7 +2,7 @@
 """The one door for labels in memory: check everything, charge, and then draw, each row at most once.
 
 What comes out is `NoisyLabels`; answers about groups come out in `labeldp.custody._aggregation`, tables in `labeldp.custody._stream`.
-Neither can leak: whatever happens after it (training, tuning, choosing models) is post-processing.
+None of the three can leak labels: whatever happens after it (training, tuning, choosing models) is post-processing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -128,8 +128,8 @@ def privatize(
     check_contract(used)
     side = prepare_side(used, prior, len(codes), rows.words(used))
     check_told_apart(used, used.told_apart(side), declared, len(codes))
-    # The digest of the side is taken in the order of ids, as rows of a repeat may come in another one.
-    order = rows.by_id() if rows.explicit and side else slice(None)  # a repeat in another order is the same request
+    # In the order of ids: a repeat whose rows come in another order is the same request.
+    order = rows.by_id() if rows.explicit and side else slice(None)
     request = Request(
         rows.column,
         law.epsilon,
@@ -199,11 +199,11 @@ def open_run(
 
 
 _DRAW = "/draw"
-"""Ending of the parts by which a run announces its stages in the ledger."""
+"""Ending of the parts by which a run announces the rows of its stages in the ledger."""
 
 
 class Run:
-    """A charged run over labels in memory: its draws are of disjoint rows. Made by `open_run`.
+    """A charged run over labels in memory, which `charged_run` makes: its draws are of disjoint rows.
 
     A context manager: leaving it settles the run, an exception leaves it charged, to be picked up by the same request.
 
@@ -265,19 +265,19 @@ class Run:
         """
         row_law = self._row_law(law)
         check_prior_use(law, prior)
-        stored = self._stored(check_stage(stage), rows)
+        stored = self._take_stored(check_stage(stage), rows)
         if stored is not None:
             return stored
-        kept = self._store.load_side(stage) if self._store else None
-        # what was decided before a crash stands: a model's prior need not come out the same twice
+        # What was decided before a crash stands: a model's prior need not come out the same twice.
+        earlier_side = self._store.load_side(stage) if self._store else None
         side: dict[str, Array] = {}
-        if kept is None:
+        if earlier_side is None:
             side = prepare_side(row_law, prior, len(rows), self._rows.words(row_law, rows))
         return self._draw(rows, law, row_law, side, stage)
 
     def draw_with_side(self, rows: NDArray[np.integer], law: Law, row_law: Law, side: Mapping[str, Array], stage: str) -> NoisyLabels:
         """Draw like `privatize`, by a law that was checked, and whose side was prepared, before the charge."""
-        stored = self._stored(stage, rows)
+        stored = self._take_stored(stage, rows)
         return self._draw(rows, law, row_law, side, stage) if stored is None else stored
 
     def settle(self) -> None:
@@ -285,6 +285,7 @@ class Run:
         self._charge.settle()
 
     def _draw(self, rows: NDArray[np.integer], law: Law, row_law: Law, side: Mapping[str, Array], stage: str) -> NoisyLabels:
+        """Claim these rows for a stage, draw them and store what comes out; `side` is of these rows, in their order."""
         rows = np.asarray(rows, np.int64)
         mask = np.zeros(self.n_rows, bool)
         mask[rows] = True
@@ -292,7 +293,7 @@ class Run:
         if (again := int(self._drawn[rows].sum())) or np.count_nonzero(mask) != len(rows):
             raise InvalidInput(f"Expected rows that this run has not drawn yet, got {again} drawn ones in stage {stage!r}.")
         # Claimed on disk before the first word: after a crash no other stage can take these rows, nor this one another prior.
-        side, prior = self._claimed(rows, mask, law, side, stage)
+        side, prior = self._claim_stage(rows, mask, law, side, stage)
         self._drawn[rows] = True
         # Rows over the cap are claimed with the others, and get no output: which they are is settled once for the run.
         inside = np.flatnonzero(self.kept[rows])
@@ -307,10 +308,12 @@ class Run:
             self._store.save_noisy(stage, noisy)
         return noisy
 
-    def _claimed(
+    def _claim_stage(
         self, rows: NDArray[np.integer], mask: NDArray[np.bool_], law: Law, side: Mapping[str, Array], stage: str
     ) -> tuple[Mapping[str, Array], str]:
         """Put on disk and into the ledger which rows this stage draws, and how; return the side to draw with, and its digest.
+
+        Where an earlier attempt has kept a side, that one is returned.
 
         Then no other stage, of any handle or process, draws them again, and a run's folder that is set back is seen.
         """
@@ -322,21 +325,31 @@ class Run:
         mine = {name: np.ascontiguousarray(values[order]) for name, values in side.items()}
         # Alone: between looking at what other stages have claimed and writing this claim, nobody else may claim.
         with store.alone():
-            kept = store.load_side(stage)
-            kept = mine if kept is None else kept
-            if any(len(values) != len(rows) for values in kept.values()):
+            earlier_side = store.load_side(stage)
+            used = mine if earlier_side is None else earlier_side
+            if any(len(values) != len(rows) for values in used.values()):
                 raise LedgerError(f"Expected the rows that stage {stage!r} of run {self.receipt.run_id} began with, got other ones.")
-            prior = array_digest(kept) if kept else ""
-            self._claim(store, chosen, {"law": law.to_dict(), "prior": prior}, stage)
+            prior = array_digest(used) if used else ""
+            self._claim_rows(store, chosen, {"law": law.to_dict(), "prior": prior}, stage)
             # After the claim, whose digest names it: whoever finds the side finds also what it belongs to.
-            if kept:
-                store.keep_side(stage, kept)
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
-        return {name: values[back] for name, values in kept.items()}, prior
+            if used:
+                store.keep_side(stage, used)
+        inverse_order = np.empty_like(order)
+        inverse_order[order] = np.arange(len(order))
+        return {name: values[inverse_order] for name, values in used.items()}, prior
 
-    def _claim(self, store: RunStore, chosen: NDArray[np.bool_], how: Mapping[str, object], stage: str) -> None:
-        """Note and announce the rows of a stage, marked in the order of their ids, unless it was done before; alone in the run."""
+    def _claim_rows(self, store: RunStore, chosen: NDArray[np.bool_], drawn_by: Mapping[str, object], stage: str) -> None:
+        """Note and announce the rows of a stage, unless it was done before; the caller keeps all others out of the run meanwhile.
+
+        Parameters
+        ----------
+        store : RunStore
+        chosen : (n,) bool
+            The stage's rows, in the order of their ids.
+        drawn_by : mapping
+            The law, and the digest of the side under "prior": the stage may not be drawn in another way later.
+        stage : str
+        """
         ledger, run_id, n_chosen = self._charge.ledger, self.receipt.run_id, int(np.count_nonzero(chosen))
         announced = {} if ledger is None else {part.name: part for part in ledger.parts(run_id)}
         begun = {name.removesuffix(_DRAW) for name in announced if name.endswith(_DRAW)}
@@ -345,35 +358,38 @@ class Run:
             known = announced.get(f"{other}{_DRAW}")
             # The ledger cannot be set back without notice, the folder can: where they differ, the folder may have lost draws.
             if theirs is None or (known is not None and int(theirs.sum()) != known.rows):
-                raise _set_back(run_id, other)
+                raise _set_back_error(run_id, other)
             again = int(np.count_nonzero(chosen[theirs.astype(bool)]))
             if again:
                 raise InvalidInput(f"Expected rows that this run has not drawn yet, got {again} of its stage {other!r} in stage {stage!r}.")
-        part = Part(0, f"{stage}{_DRAW}", n_chosen, digest({"rows": array_digest({"rows": chosen}), **how}))
+        part = Part(0, f"{stage}{_DRAW}", n_chosen, digest({"rows": array_digest({"rows": chosen}), **drawn_by}))
         before = announced.get(part.name)
         if before is not None and before.sha256 != part.sha256:
-            raise _set_back(run_id, stage)
+            raise _set_back_error(run_id, stage)
         store.save_array(f"{stage}.{ROWS}", chosen)
         # A draw of all rows without a prior needs no announcement: drawn again it is the same.
-        if ledger is not None and before is None and (how["prior"] or n_chosen < self.n_rows):
+        if ledger is not None and before is None and (drawn_by["prior"] or n_chosen < self.n_rows):
             ledger.intend(run_id, [*announced.values(), part])
 
     @cached_property
     def _intact(self) -> bool:
         """Tell whether a settled run's stored outputs are those that it settled with."""
-        store, settled = self._store, self._charge.settled
+        store, settled = self._store, self._charge.repeats
         return store is not None and settled is not None and store.digest() == settled.artefact
 
     def _drawn_before(self) -> NDArray[np.bool_]:
         """Mark the rows whose outputs an earlier attempt at this run has kept: no other stage may draw them again."""
         drawn = np.zeros(self.n_rows, bool)
-        store = self._store
-        for stage in store.stages() if store is not None and self._charge.secret is not None else ():
-            noisy = store.load_noisy(stage) if store is not None else None
-            drawn |= False if noisy is None else places_of(self._rows.ids, noisy.ids) >= 0
+        if self._store is None or self._charge.secret is None:
+            return drawn
+        for stage in self._store.stages():
+            noisy = self._store.load_noisy(stage)
+            if noisy is not None:
+                drawn |= places_of(self._rows.ids, noisy.ids) >= 0
         return drawn
 
     def _save_by_id(self, name: str, array: NDArray[np.generic]) -> None:
+        """Store an array with a value for each row, in the order of ids."""
         if self._store:
             self._store.save_array(name, self._rows.in_id_order(array))
 
@@ -382,16 +398,18 @@ class Run:
         stored = self._store.load_array(name) if self._store else None
         return None if stored is None else self._rows.in_table_order(stored)
 
-    def _stored(self, stage: str, rows: NDArray[np.integer]) -> NoisyLabels | None:
+    def _take_stored(self, stage: str, rows: NDArray[np.integer]) -> NoisyLabels | None:
+        """Mark a stage as used, and load its stored outputs, if it has any, as drawn by this call; no stage is used twice."""
         if stage in self._stages:
             raise InvalidInput(f"Expected a name of its own for each stage of a run, got {stage!r} again.")
         self._stages.add(stage)
         noisy = self._store.load_noisy(stage) if self._store else None
         # A settled run's secret is gone, so nothing can be drawn in place of what is missing; and a changed file is nobody's evidence.
-        if self._charge.settled and (noisy is None or not self._intact):
+        settled = self._charge.repeats
+        if settled and (noisy is None or not self._intact):
             folder = self._store.folder if self._store else "its folder"
             raise LedgerError(
-                f"Expected the stored outputs of run {self.receipt.run_id} (settled {self._charge.settled.settled_at}) in {folder}, but "
+                f"Expected the stored outputs of run {self.receipt.run_id} (settled {settled.settled_at}) in {folder}, but "
                 f"stage {stage!r} is gone, or was changed. Restore it, or ask for a new, charged draw with redraw=True."
             )
         if noisy is None:
@@ -453,12 +471,13 @@ def charged_run(request: Request, account: Account, codes: NDArray[np.int32], ro
     over, coverage = rows.over_the_cap, rows.coverage(account.ledger)
     charge = begin(request, account, pin_of=pin_of, coverage=coverage, by_labels=by_labels)
     charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
-    if charge.settled is not None:
+    if charge.repeats is not None:
         warn_of_repeat(charge.receipt)
     return Run(charge, codes, rows)
 
 
-def _set_back(run_id: str, stage: str) -> LedgerError:
+def _set_back_error(run_id: str, stage: str) -> LedgerError:
+    """Make the error for a stage that the ledger and the run's folder have differently."""
     return LedgerError(
         f"Expected stage {stage!r} of run {run_id} as the ledger has it, but its folder does not have it so: the folder was set back, or "
         "this is another stage of that name. Nothing more was drawn. Restore the folder, or ask for a new, charged draw with redraw=True."
@@ -518,9 +537,9 @@ class TableRows:
 
     def __init__(self, given: RowIds, n_rows: int, column: PrivateColumn) -> None:
         self.given, self.column, self.n_rows, self.explicit = given, column, n_rows, given.ids is not None
-        _check(given, n_rows, column)
-        names = np.arange(n_rows) if given.ids is None else np.asarray(given.ids)
-        self.ids = names[:, 0] if names.ndim == 2 and names.shape[1] == 1 else names
+        _check_columns(given, n_rows, column)
+        ids = np.arange(n_rows) if given.ids is None else np.asarray(given.ids)
+        self.ids = ids[:, 0] if ids.ndim == 2 and ids.shape[1] == 1 else ids
         # NumPy drops trailing NULs of text, and turns 1 and "1" of one list into the same text: two ids must not become one.
         if self.explicit and self.ids.dtype.kind in "USO" and len(np.unique(self.ids.astype(np.str_), axis=0)) < n_rows:
             raise InvalidInput("Expected ids that stay different as text of one type, without trailing NULs; rename some.")
@@ -570,7 +589,7 @@ class TableRows:
     def check_distinct(self) -> None:
         """Refuse an id that comes twice."""
         if self.explicit:
-            self.blocks(RunSecret("check", new_secret(), self.column))
+            self.blocks(self._throwaway_secret())
 
     def words(self, law: Law, rows: NDArray[np.integer] | None = None) -> Callable[[slice], RowWords | None]:
         """Make the public words that a law draws the questions of these rows with, None for all; see `question_words`."""
@@ -602,9 +621,13 @@ class TableRows:
         """Number the units, in no order that matters: (n,); None where each row is its own unit."""
         if self.given.unit is None:
             return None
-        # Units of any type are compared as blocks, under a key that is thrown away.
-        key = RunSecret("check", new_secret(), self.column).key("ids")
+        # Units of any type are compared as blocks.
+        key = self._throwaway_secret().key("ids")
         return np.unique(id_blocks(self.given.unit, key).templates(), axis=0, return_inverse=True)[1].reshape(-1)
+
+    def _throwaway_secret(self) -> RunSecret:
+        """Make a secret that is of no run, and is gone after one comparison: nobody can compute its blocks again."""
+        return RunSecret("check", new_secret(), self.column)
 
     # Their order -------------------------------------------------------------------------------------------------------------------
 
@@ -630,9 +653,10 @@ class TableRows:
         return array
 
 
-def _order_of(names: Array) -> NDArray[np.intp]:
-    names = names.astype(np.str_) if names.dtype.kind == "O" else names
-    return np.argsort(names, kind="stable") if names.ndim == 1 else np.lexsort(names.T)
+def _order_of(ids: Array) -> NDArray[np.intp]:
+    """Sort ids of one column, or of several: (n,)."""
+    ids = ids.astype(np.str_) if ids.dtype.kind == "O" else ids
+    return np.argsort(ids, kind="stable") if ids.ndim == 1 else np.lexsort(ids.T)
 
 
 def set_digest(*columns: ArrayLike) -> str:
@@ -667,7 +691,8 @@ def warn_of_cap(over: int, n_rows: int, cap: int, unit: str) -> None:
     )
 
 
-def _check(given: RowIds, n_rows: int, column: PrivateColumn) -> None:
+def _check_columns(given: RowIds, n_rows: int, column: PrivateColumn) -> None:
+    """Refuse no rows, ids or units that are no public columns of this many rows, and a cap without units."""
     if not n_rows:
         raise InvalidInput("Expected at least one label, got none.")
     given.require_public(column.column)

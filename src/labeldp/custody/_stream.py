@@ -239,11 +239,11 @@ class TablePin:
         """Return the settled run, or a published stage's; None where something is to be drawn, by a prior that is on disk from now on."""
         if self._turn is not None:
             return self._turn.begin(charge.run_id, self._named_prior, self.prior_digest)
-        if self._prior is not None and charge.store is not None and charge.settled is None:
+        if self._prior is not None and charge.store is not None and charge.repeats is None:
             # On disk before the first draw, and never replaced: whoever picks this run up draws with the same side or not at all.
             charge.store.keep(f"{RELEASE}.side", self.prior_digest.encode())
             self.check_side(charge.run_id, self.prior_digest)
-        return charge.settled
+        return charge.repeats
 
     def _request(self, public_digest: str) -> Request:
         sums = self.sums
