@@ -34,7 +34,6 @@ LAYERS = {
     "tables": 9,
     "inputs": 10,
     "app": 11,
-    "report": 12,
     "research": 12,
     "cli": 12,
 }
@@ -180,7 +179,7 @@ def test_labels_are_read_and_drawn_in_custody_only(pattern: str) -> None:
         (("pyspark",), ("tables/spark.py",)),
         (("ray",), ("tables/ray.py",)),
         (("pandas", "polars", "narwhals"), ()),
-        (("typer", "click"), ("cli.py", "cli")),
+        (("typer", "click"), ("cli",)),
         (("sklearn",), ("learn", "protocol", "app", "datasets", "research")),
         (("sqlite3",), ("ledger",)),
         (("cryptography",), ("noise",)),

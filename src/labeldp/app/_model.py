@@ -47,7 +47,7 @@ MODEL, WEIGHTS, STEPS, FACTS = "model.skops", "weights.pt", "steps.skops", "mode
 _DIGESTED = {FACTS: "facts", MODEL: "model", WEIGHTS: "model", STEPS: "steps"}
 SAFE = frozenset(
     {
-        # what scikit-learn's histogram gradient boosting and imputer are made of, beyond what skops trusts; `model_check` looks into it
+        # what scikit-learn's histogram gradient boosting and imputer are made of, beyond what skops trusts; `check_estimator` looks into it
         "functools.partial",
         "numpy.dtype",
         "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
