@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import pickle
+import sqlite3
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,6 +74,19 @@ def test_first_charge_without_a_budget_sets_it_and_says_so(ledger: Ledger, caplo
     assert (ledger.budget_of("clicks", "label"), ledger.remaining("clicks", "label")) == (0.7, 0.0)
     with pytest.raises(BudgetExceeded):
         charge(ledger, 0.1)
+
+
+def test_a_budget_that_could_not_be_written_is_not_told_of(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: object, balance: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(ledger_entries.Session, "keep", full)
+    with caplog.at_level(logging.INFO, "labeldp"), pytest.raises(LedgerError, match="disk is full"):
+        charge(ledger, 0.7)
+    assert caplog.text == ""
+    assert ledger.budget_of("clicks", "label") is None
 
 
 def test_a_declared_budget_that_is_too_small_leaves_no_trace(ledger: Ledger) -> None:
