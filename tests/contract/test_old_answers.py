@@ -186,7 +186,7 @@ def test_a_table_that_was_released_before_says_it(ledger, tmp_path, capsys, ids)
         warnings.simplefilter("error", RepeatWarning)
         first = ldp.release(source, out, spec, ledger)
     pq.write_table(pa.table({"id": IDS, "y": SECOND}), source)  # corrected, or of another target
-    with pytest.warns(RepeatWarning, match=r"labels of the table given now are not in it.*redraw=True") as told:
+    with pytest.warns(RepeatWarning, match=r"neither labels nor other columns of the table given now are in it.*redraw=True") as told:
         again = ldp.release(source, out, spec, ledger)
     assert [each.filename for each in told] == [__file__] and first.receipt.run_id in str(told[0].message)
     assert again.repeated and again.receipt.repeated and again.receipt == first.receipt

@@ -24,6 +24,7 @@ from labeldp.deep import (
     train,
 )
 from labeldp.deep._consistency import Targets
+from labeldp.deep._loop import require_one_process
 from labeldp.deep._stages import described
 from labeldp.errors import InvalidInput
 
@@ -141,6 +142,29 @@ def test_features_that_cannot_vote_are_refused(features, message):
         neighbour_votes(features, Dense(UNIFORM), 2)
 
 
+def test_rows_of_any_size_vote_alike():
+    features = torch.rand(20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    table = evidence(*[[0.6, 0.4], [0.4, 0.6]] * 10)
+    wanted = neighbour_votes(features, table, 2, count=5)
+    for scale in (1e-30, 1e200):
+        assert torch.allclose(neighbour_votes(features * scale, table, 2, count=5), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("features", "table", "n_classes"),
+    [
+        (np.ones((4, 2)), Dense(UNIFORM), 2),
+        (torch.ones(4, 2), UNIFORM, 2),
+        (torch.ones(4, 2), Dense(UNIFORM), 3),
+        (torch.ones(4, 2), Dense(UNIFORM), 1),
+        (torch.ones(4, 2), Dense(UNIFORM), 2.0),
+    ],
+)
+def test_what_is_no_evidence_of_these_classes_is_refused(features, table, n_classes):
+    with pytest.raises(InvalidInput):
+        neighbour_votes(features, table, n_classes)
+
+
 # Strong changes -----------------------------------------------------------------------------------------------------------------------
 
 
@@ -172,6 +196,9 @@ def test_the_square_has_its_size():
         lambda x, g: augment.rand_augment(x, g, count=0),
         lambda x, g: augment.rand_augment(x, g, strength=0.0),
         lambda x, g: augment.rand_augment(x, g, hole=1.5),
+        lambda x, g: augment.rand_augment(255 * x, g),
+        lambda x, g: augment.rand_augment(x - 0.5, g),
+        lambda x, g: augment.rand_augment(x * torch.nan, g),
     ],
 )
 def test_strong_changes_of_something_else_are_refused(call):
@@ -235,6 +262,44 @@ def test_the_weight_rises_after_the_warm_up():
     settings = Consistency(weight=2.0, warm_up=4)
     assert [settings.weight_at(epochs) for epochs in (0, 3.9, 4, 6, 8, 20)] == [0, 0, 0, 1.0, 2.0, 2.0]
     assert Consistency(weight=2.0).weight_at(0) == 2.0
+
+
+def test_a_warm_up_without_end_is_refused():
+    with pytest.raises(InvalidInput, match="warm_up < epochs=5"):
+        Recipe(epochs=5, consistency=Consistency(warm_up=5))
+
+
+def test_many_processes_are_refused_before_anything_is_charged():
+    require_one_process((Recipe(consistency=Consistency()),), 1)
+    require_one_process((Recipe(),), 2)
+    with pytest.raises(InvalidInput, match="one process with consistency, got 2"):
+        require_one_process((Recipe(), Recipe(consistency=Consistency())), 2)
+
+
+@pytest.mark.parametrize("strong", [lambda x, _: x[:1], lambda x, _: x[..., :4], lambda x, _: None])
+def test_a_change_that_gives_other_rows_is_refused(strong):
+    with pytest.raises(InvalidInput, match="Change each row by itself"):
+        Consistency(strong=strong).views(torch.rand(8, 1, 8, 8), torch.Generator())
+
+
+def test_a_batch_of_one_row_is_tried_without_neighbours(tmp_path):
+    X, y, _, _ = digits(60)
+    recipe = Recipe(epochs=1, batch_size=1, consistency=Consistency(neighbours=5))
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    model = TorchClassifier(net, recipe=recipe, epsilon=2.0, classes=range(10), ledger=ledger, dataset="d", random_state=0)
+    assert model.fit(X.numpy(), y).predict(X.numpy()).shape == (60,)
+
+
+def test_a_table_of_likelihoods_is_evidence_too():
+    X, y, _, _ = digits(60)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(10, 2.0), noise=ldp.SeededNoise(0))
+    recipe = Recipe(epochs=1, consistency=Consistency(neighbours=5))
+    nets = [torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    for net, given in zip(nets, (evidence_of(noisy), evidence_of(noisy).expand(10)), strict=True):
+        train(net, X, given, recipe, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(nets[0][1].weight, nets[1][1].weight, atol=1e-5)
 
 
 def test_other_settings_are_another_fit():

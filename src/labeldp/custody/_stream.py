@@ -228,7 +228,7 @@ class TablePin:
         self._row_set = None
         settled = self._settled(charge)
         if settled is not None:
-            warn_of_repeat(charge.receipt, "the labels of the table given now are not in it")
+            warn_of_repeat(charge.receipt, "neither labels nor other columns of the table given now are in it")
             return replace(settled, receipt=charge.receipt)
         if charge.secret is None:
             raise LedgerError(f"Expected a run that may still draw, but run {charge.run_id} has settled meanwhile. Run this again.")

@@ -45,7 +45,8 @@ class Consistency:
     Parameters
     ----------
     strong : function (inputs, generator) -> inputs, default=augment.rand_augment
-        The strong change, applied after `Recipe.augment`. For other inputs than images give one that keeps the class.
+        The strong change, applied after `Recipe.augment`. The default is for images of values in 0..1. For other inputs give one that keeps
+        the class.
     weight : float > 0, default=1.0
         Weight of the cross-entropy against the targets; the recipe's loss has weight 1.
     temperature : float in [0, 1], default=0.5
@@ -121,7 +122,12 @@ class Consistency:
     def views(self, weak: Tensor, generator: torch.Generator) -> Tensor:
         """The batch that the net learns from: some inputs strongly changed, the others as they are."""
         chosen = (torch.rand(len(weak), generator=generator, device=generator.device) < self.share).to(weak.device)
-        return torch.where(chosen.view(-1, *[1] * (weak.ndim - 1)), self.strong(weak, generator), weak)
+        changed = self.strong(weak, generator)
+        # Checked here, since torch would repeat a single row for all.
+        if not isinstance(changed, Tensor) or changed.shape != weak.shape:
+            found = f"shape {tuple(changed.shape)}" if isinstance(changed, Tensor) else type(changed).__name__
+            raise InvalidInput(f"Expected strong to return inputs of shape {tuple(weak.shape)}, got {found}. Change each row by itself.")
+        return torch.where(chosen.view(-1, *[1] * (weak.ndim - 1)), changed, weak)
 
 
 class Targets:
@@ -199,7 +205,7 @@ def nearest_rows(features: Tensor, count: int) -> Tensor:
 
 
 @torch.no_grad()
-def neighbour_votes(features: Tensor, evidence: Form, n_classes: int, count: int = 200) -> Tensor:
+def neighbour_votes(features: Any, evidence: Any, n_classes: int, count: int = 200) -> Tensor:
     """Estimate each row's class probabilities from the noisy labels of its nearest other rows.
 
     Parameters
@@ -211,7 +217,8 @@ def neighbour_votes(features: Tensor, evidence: Form, n_classes: int, count: int
     n_classes : int
         K.
     count : int, default=200
-        Number of neighbours, cut to n - 1. As a rule of thumb their noisy labels together should tell some 20 nats.
+        Number of neighbours, by the cosine of their features, cut to n - 1. As a rule of thumb their noisy labels together should tell some
+        20 nats.
 
     Returns
     -------
@@ -221,7 +228,8 @@ def neighbour_votes(features: Tensor, evidence: Form, n_classes: int, count: int
     Raises
     ------
     InvalidInput
-        Features that are not finite, or not one for each row of evidence, or of fewer than two rows.
+        Features that are not finite, or not one for each row of evidence, or of fewer than two rows; evidence that is no form, or of other
+        classes.
 
     See Also
     --------
@@ -232,12 +240,18 @@ def neighbour_votes(features: Tensor, evidence: Form, n_classes: int, count: int
     Guarantee: post-processing of released labels. Cost: O(n^2 d) for the neighbours, then 40 steps of EM, O(n count K) each, on the
     features' device. Source: the vote of neighbours in Feng et al., "SSR" (2022), with the law's likelihood instead of labels.
     """
+    if not isinstance(features, Tensor) or not isinstance(evidence, Form):
+        kinds = f"{type(features).__name__} and {type(evidence).__name__}"
+        raise InvalidInput(f"Expected features as a tensor and evidence as a form, got {kinds}. Pass evidence_of(noisy).")
     if features.ndim != 2 or len(features) != len(evidence) or len(features) < 2:
         raise InvalidInput(
             f"Expected features (n, d) of the {len(evidence)} rows of evidence, two rows or more, got shape {tuple(features.shape)}."
         )
-    if not bool(features.isfinite().all()):
-        raise InvalidInput("Expected finite features, got NaN or infinity. Fill gaps, or lower the rate of the net's training.")
+    if not evidence.fits(_validate.integer(n_classes=n_classes, low=2)):
+        raise InvalidInput(f"Expected the number of classes of the evidence, got n_classes={n_classes}.")
+    if not bool((finite := features.isfinite().all(dim=1)).all()):
+        row = int((~finite).nonzero()[0, 0])
+        raise InvalidInput(f"Expected finite features, got NaN or infinity (first: row {row}). Look at the input of that row.")
     evidence = evidence.to(features.device)
     count = min(_validate.integer(count=count, low=1), len(features) - 1)
     start = _frequencies(evidence, n_classes).to(features.device)
@@ -255,7 +269,8 @@ def neighbour_votes(features: Tensor, evidence: Form, n_classes: int, count: int
 
 def _nearest(features: Tensor, count: int) -> Iterator[Tensor]:
     """Yield the nearest other rows (m, count) of each row, block by block of rows."""
-    unit = functional.normalize(features.float(), dim=1)
+    largest = features.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(features.dtype).tiny)  # squares of huge numbers overflow
+    unit = functional.normalize((features / largest).float(), dim=1)
     for rows in torch.arange(len(unit), device=unit.device).split(max(1, (_CELLS << 1) // len(unit))):
         cosines: Any = unit[rows] @ unit.T
         cosines[torch.arange(len(rows), device=unit.device), rows] = -2.0  # not itself

@@ -31,6 +31,7 @@ from labeldp.deep._loop import (
     is_first,
     plain,
     predict,
+    require_one_process,
     takes_labels,
     train,
 )
@@ -385,6 +386,7 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
         template = _template(self.module, n_classes, seed, few)
         fabric = self._fabric
         device = torch.device(device_of(self.device) if fabric is None else fabric.device)
+        require_one_process(recipes, 1 if fabric is None else fabric.world_size)
         least = fewest(len(inputs), min(recipe.rows_of_batch(1) for recipe in recipes), share)
         dry_run(template, few, n_classes, recipes, device, rows=least)
         digest = functools.cache(lambda: inputs_digest(inputs))  # of a Dataset it costs a pass over all items: once, and only if asked

@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 from labeldp import _validate
 from labeldp.deep._consistency import Consistency, Targets, neighbour_votes
 from labeldp.deep._inputs import Inputs, as_inputs
-from labeldp.deep._losses import Form, cross_entropy, debiased_loss, generalised_cross_entropy, likelihood_loss, mixup_loss
+from labeldp.deep._losses import Dense, Form, cross_entropy, debiased_loss, generalised_cross_entropy, likelihood_loss, mixup_loss
 from labeldp.deep.augment import Augmentation, mixup
 from labeldp.deep.schedules import Schedule, one_cycle, weight_average
 from labeldp.errors import HighRateWarning, InvalidInput, LabelDPError, UntrainedWarning
@@ -140,6 +140,10 @@ class Recipe:
             if not isinstance(self.consistency, Consistency):
                 raise InvalidInput(f"Expected consistency as a deep.Consistency or None, got {_validate.shown(self.consistency)}.")
             self._require_likelihoods()
+            if self.consistency.warm_up >= self.epochs:
+                raise InvalidInput(
+                    f"Expected warm_up < epochs={self.epochs}, got {self.consistency.warm_up}: no target would be learned. Lower warm_up."
+                )
         _validate.function(schedule=self.schedule, takes="progress in [0, 1]")
         for progress in (0.0, 1.0):  # a schedule that fails is found now, and not after labels were charged and drawn
             _require_factor(self.schedule, progress)
@@ -361,16 +365,19 @@ class _Training:
     @torch.no_grad()
     def _first_targets(self, settings: Consistency) -> Targets:
         """The targets before the first step: class frequencies alone, or the neighbours' votes by the net's features."""
-        if self._place.world > 1:
-            raise InvalidInput(f"Expected one process with consistency, got {self._place.world}: rows' targets are kept in one. Start one.")
+        require_one_process((self._recipe,), self._place.world)
+        if isinstance(self._evidence, Tensor) and self._evidence.ndim == 2 and self._evidence.is_floating_point():
+            self._evidence = Dense(self._evidence)
         if not isinstance(self._evidence, Form):
-            raise InvalidInput("Expected evidence as a form with consistency, got labels. Pass evidence_of(noisy).")
+            raise InvalidInput("Expected evidence with consistency, got labels. Pass evidence_of(noisy).")
         every = torch.arange(len(self._inputs)).split(1024)
-        if not settings.neighbours:
+        if not settings.neighbours or len(self._inputs) < 2:  # one row, as a step on trial may have, has no neighbour
             first = next(iter(_logits(self._module, self._inputs, every[:1], self._place)))
             return Targets(settings, self._evidence, first.shape[1])
         with _reads_of_last_layer(self._module) as features:
             n_classes = torch.cat(list(_logits(self._module, self._inputs, every, self._place))).shape[1]
+        if not features:
+            raise _no_features(self._module)
         votes = neighbour_votes(torch.cat(features), self._evidence, n_classes, settings.neighbours)
         return Targets(settings, self._evidence, n_classes, votes)
 
@@ -506,12 +513,24 @@ def _reads_of_last_layer(module: nn.Module) -> Iterator[list[Tensor]]:
     found: list[Tensor] = []
     linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
     if not linear:
-        raise InvalidInput(f"Expected a net with a linear layer for neighbours, got {type(module).__name__}. Leave neighbours out.")
+        raise _no_features(module)
     hook = linear[-1].register_forward_pre_hook(lambda _, given: found.append(given[0].detach().float()))
     try:
         yield found
     finally:
         hook.remove()
+
+
+def _no_features(module: nn.Module) -> InvalidInput:
+    return InvalidInput(
+        f"Expected a net whose last linear layer is used, for neighbours, got {type(module).__name__}. Leave neighbours out."
+    )
+
+
+def require_one_process(recipes: Sequence[Recipe], world: int) -> None:
+    """Refuse consistency in many processes: each would know the predictions for its own rows only."""
+    if world > 1 and any(recipe.consistency is not None for recipe in recipes):
+        raise InvalidInput(f"Expected one process with consistency, got {world}: rows' targets are kept in one. Start one.")
 
 
 def _batches(n: int, size: int, generator: torch.Generator) -> Sequence[Tensor]:

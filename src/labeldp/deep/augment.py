@@ -278,6 +278,11 @@ def rand_augment(images: Tensor, generator: torch.Generator, *, count: int = 2, 
     _require_floats(images)
     rounds, part = _validate.integer(count=count, low=1), _validate.fraction(strength=strength, one=True)
     side = _validate.fraction(hole=hole, zero=True, one=True)
+    # On a GPU one would have to wait for the answer; the step on trial of TorchClassifier is taken on the CPU.
+    if images.device.type == "cpu" and len(images) and not bool(((images >= 0) & (images <= 1)).all()):
+        raise InvalidInput("Expected images of values in 0..1, got others. Scale them, or give a change of your own.")
+    if not len(images):
+        return images.clone()
     n, _, h, w = images.shape
     moves = torch.eye(3).repeat(n, 1, 1)
     for _ in range(rounds):

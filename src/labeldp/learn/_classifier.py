@@ -295,6 +295,10 @@ class LabelDPClassifier(StagedEstimator[Model]):
         validate_data(self, X, reset=reset, skip_check_array=True)
         return checked
 
+    def __sklearn_is_fitted__(self) -> bool:
+        """Whether a fit has ended: the features of X, which scikit-learn looks for, are known before."""
+        return "_model" in vars(self)
+
     def predict_proba(self, X: Any) -> Floats:
         """Predict probabilities of the true label: (n, K) float64, columns in the order of `classes_`.
 
