@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import pickle
-import sqlite3
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,7 +79,7 @@ def test_a_budget_that_could_not_be_written_is_not_told_of(
     ledger: Ledger, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: object, balance: object) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
+        raise LedgerError("The disk is full.")  # of whichever database
 
     monkeypatch.setattr(ledger_entries.Session, "keep", full)
     with caplog.at_level(logging.INFO, "labeldp"), pytest.raises(LedgerError, match="disk is full"):
