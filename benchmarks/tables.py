@@ -56,7 +56,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
 
 def needs_torch(name: str) -> bool:
     """Return whether a table is about nets."""
-    return name.startswith("deep")
+    return name.startswith(("deep", "gpu"))
 
 
 def every() -> list[tuple[str, str]]:
