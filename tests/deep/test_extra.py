@@ -27,6 +27,12 @@ def test_naming_the_package_loads_no_torch() -> None:
     assert run(program).strip() == "False"
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+def test_a_training_loop_loads_no_scikit_learn() -> None:
+    program = "import sys; from labeldp.deep import Consistency, train, with_evidence; print('sklearn' in sys.modules)"
+    assert run(program).strip() == "False"
+
+
 def test_the_extra_is_named_where_torch_is_missing() -> None:
     program = """
 import sys

@@ -55,9 +55,10 @@ from labeldp.deep._stages import (
 from labeldp.errors import InvalidInput, LabelDPError
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
-from labeldp.protocol._estimator import StagedEstimator, TopK, check_count, not_fitted, undisturbed
+from labeldp.protocol._estimator import StagedEstimator, TopK, not_fitted, undisturbed
 from labeldp.protocol._fit import FitPlan, FitSettings, open_fit, settled_classes
 from labeldp.protocol._fit import Rows as Positions
+from labeldp.protocol._matching import check_count
 
 if TYPE_CHECKING:
     from labeldp.ledger._ledger import Ledger

@@ -30,7 +30,7 @@ from labeldp import _validate
 from labeldp.deep._losses import Shape, evidence_of, require_noisy
 from labeldp.errors import InvalidInput, LabelDPWarning
 from labeldp.evidence import NoisyLabels
-from labeldp.protocol._estimator import matched_by_id, positions_of, require_same_rows, warn_of_order
+from labeldp.protocol._matching import matched_by_id, positions_of, require_same_rows, warn_of_order
 
 Features = Callable[[Any], Any]
 

@@ -22,8 +22,8 @@ from labeldp._hash import array_digest
 from labeldp.custody._encode import infers, not_plain
 from labeldp.errors import InvalidInput, RareCategoriesWarning
 from labeldp.evidence import NoisyLabels
-from labeldp.protocol._estimator import check_count, matched_by_id, require_same_rows, warn_of_order
 from labeldp.protocol._fit import FitSettings, settled_classes
+from labeldp.protocol._matching import check_count, matched_by_id, require_same_rows, warn_of_order
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]

@@ -24,9 +24,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp.custody._encode import Name, RowIds, declare, infers
-from labeldp.errors import InvalidInput, LabelDPWarning, RawLabelsWarning, UnmeasuredWarning, warn
+from labeldp.errors import InvalidInput, RawLabelsWarning, UnmeasuredWarning, warn
 from labeldp.evidence import Block, NoisyLabels
-from labeldp.evidence._noisy import derived, id_keys
+from labeldp.evidence._noisy import derived
 from labeldp.protocol import metrics
 from labeldp.protocol._fit import (
     HELD_OUT,
@@ -548,106 +548,6 @@ def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArra
 def _mean_size(blocks: Sequence[Block], n_classes: int) -> int:
     sizes = np.concatenate([block.side["size"] if "candidates" in block.side else np.full(len(block.rows), n_classes) for block in blocks])
     return max(1, int(sizes.mean())) if len(sizes) else 1
-
-
-# Which row of X belongs to which noisy label: by ids where they are given; where nothing vouches for an order, a warning says so ----------
-
-
-def check_count(n_labels: int, n_rows: int) -> None:
-    """Refuse another number of labels than of rows, and fewer than two rows."""
-    if n_labels != n_rows:
-        raise InvalidInput(f"Found input variables with inconsistent numbers of samples: X has {n_rows} rows, y has {n_labels}.")
-    if n_rows < 2:
-        raise InvalidInput(f"Expected at least 2 rows, got n_samples={n_rows}.")
-
-
-def positions_of(ids: NDArray[Any], n_items: int, noisy: NoisyLabels, *, given: bool) -> NDArray[np.int64]:
-    """Find each noisy row's item by its id.
-
-    Parameters
-    ----------
-    ids : (n_items,) or (n_items, columns) array
-        Of the items, in their order.
-    n_items : int
-    noisy : NoisyLabels of n rows
-    given : bool
-        The caller gave the ids; else they are positions.
-
-    Returns
-    -------
-    (n,) int64
-
-    Raises
-    ------
-    InvalidInput
-        Not one id an item, ids that repeat, or a noisy row without an item.
-    """
-    if np.ndim(ids) == 0:
-        raise InvalidInput(f"Expected ids as a column of {n_items} values, got one {type(ids.item()).__name__}. Pass the column's values.")
-    if len(ids) != n_items:
-        raise InvalidInput(f"Expected one id an item, got {len(ids)} ids for {n_items} items. Pass ids in the order of the dataset.")
-    place = {value: position for position, value in enumerate(id_keys(ids, noisy.ids))}
-    if len(place) != n_items:
-        raise InvalidInput(f"Expected ids that are all different, got {n_items - len(place)} that repeat. Name each item by its own.")
-    found = [place.get(value, -1) for value in id_keys(noisy.ids, ids)]
-    if missing := found.count(-1):
-        unmatched = noisy.ids[found.index(-1)]
-        fix = "Pass the ids that were given to privatize, in the order of the dataset" if given or noisy.explicit_ids else "Pass ids="
-        raise InvalidInput(
-            f"Expected an item for every noisy row, but {missing} ids have none, such as {unmatched.tolist()!r}. {fix}; of some rows alone "
-            "take noisy.by_id(ids)."
-        )
-    return np.asarray(found, np.int64)
-
-
-def matched_by_id(ids: ArrayLike, n_items: int, noisy: NoisyLabels) -> tuple[NDArray[np.int64], NoisyLabels]:
-    """Find the items that have a noisy label: their positions, ascending, and the noisy labels in that order.
-
-    Parameters
-    ----------
-    ids : (n_items,) or (n_items, columns) array
-    n_items : int
-    noisy : NoisyLabels
-    """
-    places = positions_of(np.asarray(ids), n_items, noisy, given=True)
-    order = np.argsort(places, kind="stable")
-    return places[order], noisy[order]
-
-
-def require_same_rows(n_items: int, noisy: NoisyLabels) -> None:
-    """Refuse another number of noisy labels than of items, where no ids say which belong together."""
-    if len(noisy) != n_items:
-        raise InvalidInput(
-            f"Expected noisy labels of {n_items} rows, as many as X has, got {len(noisy)}. Pass ids= with the ids of X's rows: they are "
-            "matched."
-        )
-
-
-def warn_of_order(noisy: NoisyLabels, *, own: bool) -> None:
-    """Warn that nothing tells which row of X has which noisy label, where their orders may differ.
-
-    Parameters
-    ----------
-    noisy : NoisyLabels
-    own : bool
-        The order in which the labels were privatized in this process is the order of X.
-    """
-    drawn = noisy.order == "drawn"
-    named = noisy.explicit_ids and not np.array_equal(noisy.ids, np.arange(len(noisy)))
-    if (own and noisy.order == "labels") or not (drawn or named):
-        return
-    first = f", whose first id is {noisy.ids[0].tolist()!r}" if noisy.explicit_ids else ""
-    why = (
-        "The noisy labels were read from a released table, whose rows are in an order of their own"
-        if drawn
-        else "The noisy labels carry ids of their own"
-    )
-    fix = (
-        "Pass ids= with the ids of X's rows, and they are matched."
-        if noisy.explicit_ids
-        else "It has no ids to match by: read X from that very file, and say so by ids=range(len(X)); or release it with an id column."
-    )
-    warn(LabelDPWarning(f"{why}, and nothing says which row of X has which: row i of X is taken for that of noisy label i{first}. {fix}"))
 
 
 # Whose labels these are -----------------------------------------------------------------------------------------------------------------
