@@ -128,9 +128,13 @@ def run_all(wanted: Sequence[tuple[str, float, int]], settings: Settings, second
         data = load(name)
         if settings.rows is not None:
             data = data.tiny(settings.rows)
-        trunk = features(data, settings, device)
-        begun = time.perf_counter()
-        found = fit(data, epsilon, seed, trunk, settings, device)
+        try:
+            trunk = features(data, settings, device)
+            begun = time.perf_counter()
+            found = fit(data, epsilon, seed, trunk, settings, device)
+        except Exception as error:
+            save_runs(path, [*kept, asked | {"status": "failed", "finished": now(), "error": str(error), "machine": machine()}])
+            raise
         longest = time.perf_counter() - begun
         ended = {"status": "finished", "finished": now(), "seconds": round(longest, 1), "device": _name(device)}
         save_runs(path, [*kept, asked | ended | found | {"machine": machine()}])

@@ -139,6 +139,14 @@ def test_the_smallest_setting_of_a_gpu_runs_here_and_goes_on_where_it_stopped(tm
     assert load_runs(tmp_path / "gpu.json") == [run]
     assert "start the command again" in capsys.readouterr().out
 
+    def fails(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(gpu, "fit", fails)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        gpu.main(["--tiny", "--table", "cifar10", "--epsilon", "2"])
+    assert [(each["epsilon"], each["status"]) for each in load_runs(tmp_path / "gpu.json")] == [(1.0, "finished"), (2.0, "failed")]
+
 
 def test_every_benchmark_of_nets_has_a_command():
     for module, _ in (BENCHMARKS[name] for name in BENCHMARKS if tables.needs_torch(name)):
