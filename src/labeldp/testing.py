@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of every law as one test function: `check_law(law)`.
+"""Test the contract of a law: `check_law(law)`.
 
-Write a law, give it small n_classes, call `check_law` in a test. It compares what the law says of itself (profile, table, likelihood,
-inclusion) with the sampler that runs, in exact arithmetic where the sampler's words can be enumerated, statistically elsewhere.
+Write a law, give it few classes, and call `check_law` in a test. It compares the law's own description (profile, table, likelihood,
+inclusion) with its sampler: in exact arithmetic if the sampler's words can be enumerated, otherwise statistically.
 """
 
 import itertools
@@ -20,26 +20,26 @@ from labeldp.laws import law_from_dict
 from labeldp.laws._base import Law, Side, worst_ratio
 from labeldp.laws._exact import WORD, Array, exp_floor, hashed, unpack_sets
 
-FALSE_ALARM = 1e-6  # chance that one chi-square test here fails a law that is right; words are fixed, so a law passes always or never
+FALSE_ALARM = 1e-6  # probability that one chi-square test here rejects a correct law; words are fixed, so a law passes always or never
 _DRAWS = 20_000  # per label
-_QUESTIONS = 3  # sides that are tried of a law that draws them
-_FEW_CLASSES = (5, 8)  # whose outputs are enumerated in a moment
+_QUESTIONS = 3  # number of sides tried for a law that draws its side
+_FEW_CLASSES = (5, 8)  # numbers of classes whose outputs are enumerated in a moment
 
 
 @dataclass
 class CounterWords:
-    """A stream of words from a public hash, for tests only: it protects nothing.
+    """A stream of random words from a public hash, for tests only: it protects nothing.
 
     Attributes
     ----------
     rows : (n,) int64
-        Row numbers: equal numbers have equal words.
+        Row numbers; equal numbers get equal words.
     seed : int
-        Another seed is another, independent stream.
+        Seed of the stream; streams of different seeds are independent.
     fixed : mapping of counter to (n,) uint64
-        Words to hand out instead of the hash.
+        Words to return instead of the hash.
     asked : list
-        Every (counter, rows) that was asked for, in order; shared with the chunks that `select` cut off.
+        Log of every (counter, rows) that was read, in order; shared with the streams that `select` returns.
     """
 
     rows: NDArray[np.int64]
@@ -65,30 +65,30 @@ class CounterWords:
 
 
 def check_law(law: Law, priors: Sequence[Sequence[float]] | None = None) -> None:
-    """Check that a law keeps the contract; an AssertionError names what is wrong.
+    """Check that a law keeps the contract of `labeldp.laws.Law`; an AssertionError says what is wrong.
 
     Parameters
     ----------
     law : Law
-        With a matrix of at most a few thousand cells (K up to about 8), so that everything can be enumerated.
+        Its matrix must have at most a few thousand cells (K up to about 8), so that everything can be enumerated.
     priors : rows of K weights, optional
-        Tried one after another; the default holds a uniform, a peaked, a graded, a tied and a partly-zero one.
+        Priors to test with; the default is a uniform, a peaked, a graded, a tied and a partly-zero one.
 
     Raises
     ------
     AssertionError
-        The law breaks the contract.
+        If the law breaks the contract.
 
     See Also
     --------
-    labeldp.register_law : Gives a law of your own a name.
+    labeldp.register_law : registers a law under a name.
 
     Notes
     -----
     Checked, per prior: exact epsilon <= claim (against a certified lower bound of e^eps); probabilities sum to exactly 1; table and
     profile agree; the sampler's word intervals have exactly the claimed measure; samples fit the matrix (chi-square, false alarm 1e-6);
-    likelihoods are proportional to matrix columns; inclusion gives exactly unbiased estimates, weights unbiased ones; prepare is a
-    function of prior and public words, and fits the layout; the law survives JSON; labels never change which words are read.
+    likelihoods are proportional to matrix columns; inclusion gives exactly unbiased estimates, weights unbiased ones; prepare depends on
+    prior and public words alone, and fits the layout; the law survives JSON; the label never changes which words are read.
     """
     _check_value(law)
     for prior in _default_priors(law.n_classes) if priors is None else priors:
@@ -106,24 +106,29 @@ def check_law(law: Law, priors: Sequence[Sequence[float]] | None = None) -> None
 
 
 def check_any_size(law: Law) -> None:
-    """Check the contract of a law over any number of classes; a law over many is tested by a copy over few.
+    """Check the contract of a law over any number of classes; if they are many, the sampler is tested on a copy with few.
 
-    The exact probabilities over the law's own classes are compared with its epsilon. The sampler is checked on the copy if the classes are
-    many. InvalidInput if even the copy's matrix has too many cells to enumerate.
+    Raises
+    ------
+    AssertionError
+        If the law breaks the contract.
+    InvalidInput
+        If even the copy's matrix has too many cells to enumerate.
     """
     if law.n_classes <= _FEW_CLASSES[-1]:
         return check_law(law)
+    # The exact probabilities follow from profile and prior, without a matrix, so epsilon is checked over the law's own classes.
     for prior in _default_priors(law.n_classes):
         for number in range(_QUESTIONS if law.draws_side else 1):
             _check_privacy(law, _check_prepare(law, np.asarray(prior, dtype=np.float64), number))
     for n_classes in _FEW_CLASSES:
-        with suppress(InvalidInput):  # a law may need more classes, such as one for each candidate
+        with suppress(InvalidInput):  # a law may need more classes, for example at least as many as candidates
             return check_law(replace(law, n_classes=n_classes))
     return check_law(law)
 
 
 def _require(kept: object, message: str) -> None:
-    """Raise AssertionError unless a condition holds, also under Python's -O: charges rest on these checks."""
+    """Raise AssertionError unless a condition holds, even under Python's -O: charges rest on these checks."""
     if not kept:
         raise AssertionError(message)
 
@@ -143,7 +148,7 @@ def _check_value(law: Law) -> None:
 
 
 def _check_prepare(law: Law, prior: NDArray[np.float64], number: int) -> dict[str, Array]:
-    """Compute the side of the row with this number; one row, many equal rows and a stride-0 view must agree."""
+    """Return the side of the row with this number; check that one row, many equal rows and a stride-0 view agree."""
     side = law.prepare(prior[None], CounterWords(np.array([number])))
     layout = {name: value for name, value in law.layout().items() if name != "output"}
     _require(side.keys() == layout.keys(), f"prepare gives {sorted(side)}, layout promises {sorted(layout)}")
@@ -187,7 +192,7 @@ def _check_table(law: Law, side: Side) -> None:
 
 
 def _column_of(law: Law, side: Side) -> Callable[[Array], NDArray[np.int64]]:
-    """Make a function from outputs to columns of the matrix; it fails for an output without a column."""
+    """Return a function from outputs to columns of the matrix; it fails for an output without a column."""
     keys = _outputs_in_columns(law, side)
     known = {key.tobytes(): j for j, key in enumerate(keys)}
 
@@ -209,9 +214,9 @@ def _draw(law: Law, side: Side, label: int, words: CounterWords) -> Array:
 
 
 def _check_word_measure(law: Law, side: Side) -> None:
-    """Check that the number of first words that lead to each output is exactly the claimed probability.
+    """Check that the number of first words that lead to each output, over 2^64, is exactly the claimed probability.
 
-    If other words matter, too, the test measures whether the output holds the label; for scores, the level of each class by its word.
+    If the sampler reads more words, "output" is here only whether the output contains the label; for scores, each class's level.
     """
     if law.kind == "scores":
         return _check_level_measure(law, side)
@@ -257,11 +262,11 @@ def _uses_one_word(law: Law, side: Side) -> bool:
 
 
 def _edges(matrix: NDArray[np.object_], label: int) -> list[int]:
-    """List words at which one output may give way to another, as if the outputs' words were laid end to end from either side.
+    """List words at which one output may give way to the next, if the outputs' intervals lie end to end from either side.
 
-    So that no interval is missed for being narrow. Which words have which output is what the sampler says.
+    `_measure` starts its bisection from these, so that it misses no narrow interval; the sampler alone decides what a word's output is.
     """
-    least = matrix.min(axis=0)  # of what is drawn whatever the label
+    least = matrix.min(axis=0)  # the part of each output's probability that every label shares
     found: set[int] = set()
     for chances in (matrix[label], least):
         parts = [int(chance * WORD) for chance in chances]
@@ -270,7 +275,7 @@ def _edges(matrix: NDArray[np.object_], label: int) -> list[int]:
 
 
 def _measure(code: Callable[[list[int]], list[int]], edges: list[int]) -> dict[int, int]:
-    """Count the first words of each code, assuming that the words of a code form one or two intervals or lie near an edge."""
+    """Count the first words of each code by bisection, assuming that a code's words form one or two intervals or lie near an edge."""
     known = {0, WORD - 1} | {i << 58 for i in range(64)} | {WORD - (1 << i) for i in range(64)}
     marks = sorted(known | {edge for edge in edges if 0 <= edge < WORD})
     spans = [(lo, hi, a, b) for (lo, a), (hi, b) in _pairs(marks, code(marks))]
@@ -309,7 +314,7 @@ def _check_samples(law: Law, side: Side) -> None:
         observed, wanted = pooled[0][keep], pooled[1][keep]
         statistic = float(((observed - wanted) ** 2 / wanted).sum())
         limit = float(chi2.isf(FALSE_ALARM, max(1, len(wanted) - 1)))
-        small = wanted.min() < 10  # a pool of a few expected draws is no chi-square: allow it a Poisson tail
+        small = wanted.min() < 10  # a pool of few expected draws has a Poisson tail, heavier than the chi-square's
         _require(
             statistic <= limit * (3 if small else 1),
             f"label {label}: samples do not fit the matrix (chi-square {statistic:.1f} > {limit:.1f})",
@@ -346,7 +351,7 @@ def _check_inclusion(law: Law, side: Side) -> None:
     members = law.members(outputs, rows)
     k = law.n_classes
     if law.kind == "scores" and np.isnan(own).all():
-        return  # how many classes are likeliest differs between outputs: `weights` is the estimator
+        return  # the number of likeliest classes differs between outputs, so only `weights` gives an estimator
     chance = np.array([[sum(matrix[y][members[:, c]], Fraction(0)) for c in range(k)] for y in range(k)], dtype=object)
     same, different = {chance[c, c] for c in range(k)}, {chance[y, c] for y in range(k) for c in range(k) if y != c}
     if np.isnan(own).all() and np.isnan(other).all():
@@ -362,7 +367,8 @@ def _check_inclusion(law: Law, side: Side) -> None:
 
 
 def _check_weights(law: Law, side: Side) -> None:
-    """Check that the weights give unbiased estimates of every class's loss, up to rounding; NaN only where the law has no inverse."""
+    """Check that the weights give unbiased estimates of every class's loss, up to rounding; NaN is allowed only for a law without
+    inverse."""
     matrix, outputs = _exact_matrix(law, side).astype(np.float64), _outputs_in_columns(law, side)
     rows = {name: np.broadcast_to(value, (len(outputs), *np.shape(value))) for name, value in side.items()}
     weights = law.weights(outputs, rows)
@@ -375,7 +381,7 @@ def _check_weights(law: Law, side: Side) -> None:
 
 
 def _check_words(law: Law, side: Side) -> None:
-    """Check that the same words are read in the same order whatever the label, and that equal words give equal outputs."""
+    """Check that the label changes neither which words are read nor their order, and that equal words give equal outputs."""
     asked = []
     for label in range(law.n_classes):
         words = CounterWords(np.arange(300, dtype=np.int64), seed=99)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NumPy's files, .npz and .npy, as rows with columns: inputs of any shape, and labels, ids and units of one value a row."""
+"""Read NumPy files (.npz, .npy) as tables: inputs of any shape; labels, ids and units with one value per row."""
 
 import zipfile
 import zlib
@@ -25,22 +25,21 @@ Channels = Literal["", "none", "first", "last"]
 
 
 def is_arrays(path: str | Path) -> bool:
-    """Whether a file holds NumPy's arrays, by its ending."""
+    """Return whether a file's suffix says that it holds NumPy arrays."""
     return Path(path).suffix.lower() in ARRAYS
 
 
 class ArrayTable:
-    """Arrays of one length as a table that can be read: row i is item i of each.
+    """A table made of arrays of one length: row i is item i of each.
 
     Parameters
     ----------
     path : Path
-        An .npz file, or an .npy file, whose one array has the name `key`.
+        An .npz file, or an .npy file, whose one array gets the name `key`.
     key : str
-        The inputs, which say how many rows there are.
+        Name of the inputs' array, whose length is the number of rows.
     beside : (Path, str), optional
-        Another such file, whose arrays stand in for those of the same name, but never for the inputs. The name is that of its one array
-        if it is an .npy file.
+        A second such file, whose arrays replace those of the same name, except the inputs. If it is an .npy file, the str names its array.
     """
 
     text = False
@@ -61,7 +60,7 @@ class ArrayTable:
         self.extent = len(self.array(key))
 
     def array(self, name: str) -> Array:
-        """Read one array, whole and once: an archive's member has to be unpacked from its beginning for any row of it."""
+        """Read one array, whole and once: a zip member has to be unpacked from its beginning to reach any row."""
         if name not in self._arrays:
             self._arrays[name] = self._readers[name]()
         return self._arrays[name]
@@ -81,12 +80,12 @@ class ArrayTable:
         return flat
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator["ArrayBatch"]:
-        """Give the rows in order, some thousands at a time."""
+        """Yield the rows in order, some thousands at a time."""
         for start in range(0, self.extent, _ROWS):
             yield ArrayBatch(self, slice(start, min(start + _ROWS, self.extent)))
 
     def column(self, name: str, rows: slice) -> pa.Array:
-        """Give some rows of an array that has one value a row."""
+        """Return some rows of an array that has one value per row, as an Arrow array."""
         return _arrow(self._column(name)[rows], name)
 
 
@@ -102,15 +101,15 @@ class ArrayBatch:
 
     @property
     def extent(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return len(self)
 
     def column(self, name: str) -> pa.Array:
-        """Give these rows of an array that has one value a row."""
+        """Return these rows of an array that has one value per row, as an Arrow array."""
         return self.table.column(name, self.rows)
 
     def array(self, name: str) -> Array:
-        """Give these rows of an array of any shape."""
+        """Return these rows of an array of any shape."""
         return self.table.array(name)[self.rows]
 
 
@@ -122,12 +121,13 @@ def _arrow(values: Array, name: str) -> pa.Array:
 
 
 def _opened(path: Path, key: str) -> dict[str, Callable[[], Array]]:
-    """Name the arrays of a file, each read when it is asked for; no object in it is ever built, since building one runs its code."""
+    """Return a reader for each array of a file, by name."""
     if not path.is_file():
         raise ReleaseError(f"Expected an existing file, got {path}. Check the path.")
     if path.suffix.lower() == ".npy":
         return {key: partial(_read, path, None)}
     try:
+        # Pickled objects are refused here and in `_read`: unpickling runs code that the file brings.
         with np.load(path, allow_pickle=False) as archive:
             names = list(archive.files)
     except (*_DAMAGED, AttributeError):
@@ -160,17 +160,17 @@ def _not_numpy(path: Path) -> InvalidInput:
 
 @dataclass(frozen=True)
 class ArrayInputs:
-    """Inputs that are an array: a matrix, or images, which are read as (n, channels, height, width).
+    """Inputs from one array: a matrix, or images, which are read as (n, channels, height, width).
 
     Attributes
     ----------
     key : str
     shape : tuple of int
-        Of one row in the file.
+        Shape of one row in the file.
     dtype : {"uint8", "float32"}
-        Bytes stay bytes, of which nets make 0 to 1; a matrix is always of floats.
+        Images of bytes stay bytes (nets scale them to [0, 1]); a matrix is always read as floats.
     channels : {"", "none", "first", "last"}
-        Where the channels of an image are in the file; "" for a matrix.
+        Axis of the channels in the file's images: none, first or last; "" for a matrix.
     """
 
     key: str
@@ -180,7 +180,7 @@ class ArrayInputs:
 
     @property
     def names(self) -> list[str]:
-        """The array."""
+        """Name of the array, as a list."""
         return [self.key]
 
     @property
@@ -210,17 +210,17 @@ class ArrayInputs:
         return values if self.channels == "first" else np.ascontiguousarray(values.transpose(0, 3, 1, 2))
 
     def to_dict(self) -> dict[str, object]:
-        """Say all of it as JSON-ready data."""
+        """Describe the inputs as JSON-ready data."""
         return {"kind": "array", "key": self.key, "shape": list(self.shape), "dtype": self.dtype, "channels": self.channels}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ArrayInputs":
-        """Build it from what `to_dict` wrote."""
+        """Rebuild the inputs from the dict that `to_dict` wrote."""
         return cls(str(data["key"]), tuple(map(int, data["shape"])), str(data["dtype"]), data["channels"])
 
 
 def learn_array(table: ArrayTable) -> ArrayInputs:
-    """Tell a matrix (n, d) from images (n, h, w), (n, c, h, w) or (n, h, w, c) of 1 to 4 channels, by the array's shape."""
+    """Decide by the array's shape whether it is a matrix (n, d), or images (n, h, w), (n, c, h, w) or (n, h, w, c) with 1 to 4 channels."""
     found = table.array(table.key)
     if not len(found):
         raise InvalidInput(f"Expected rows, got none in {table.path.name}.")
@@ -234,7 +234,7 @@ def learn_array(table: ArrayTable) -> ArrayInputs:
 
 
 def _channels(shape: tuple[int, ...]) -> Channels | None:
-    """Say where the channels are in rows of this shape; None where it is neither a matrix nor images, or could be images both ways."""
+    """Return the axis of the channels for rows of this shape; None if it is neither a matrix nor images, or could be images both ways."""
     if len(shape) == 3:
         first, last = shape[0] in _CHANNELS, shape[2] in _CHANNELS
         return None if first == last else "first" if first else "last"

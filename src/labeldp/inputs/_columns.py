@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of a table as inputs: numbers, times and categories, as Arrow columns; the model itself holds what encodes them."""
+"""Read columns of a table as inputs: numbers, times and categories, as Arrow columns. The model itself holds the encoder."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +22,7 @@ _WRITTEN_TIMES = (pa.timestamp("us"), pa.timestamp("us", "UTC"))  # ISO 8601 wit
 
 @dataclass(frozen=True)
 class Column:
-    """How one column is read: as "number", as "time" (seconds, of dates since 1970) or as "category"."""
+    """A column and how it is read: as "number", as "time" (seconds; of dates, since 1970) or as "category"."""
 
     name: str
     kind: str
@@ -36,7 +36,7 @@ class ColumnInputs:
     ----------
     columns : tuple of Column
     left_out : tuple of str
-        Columns that are neither numbers, times nor categories.
+        Columns of other types, which are not read.
     """
 
     columns: tuple[Column, ...]
@@ -44,34 +44,34 @@ class ColumnInputs:
 
     @property
     def names(self) -> list[str]:
-        """The columns that are read."""
+        """Names of the columns that are read."""
         return [column.name for column in self.columns]
 
     @property
     def categories(self) -> list[str]:
-        """Names of the categories."""
+        """Names of the columns of categories."""
         return [column.name for column in self.columns if column.kind == CATEGORY]
 
     @property
     def numbers(self) -> list[str]:
-        """Names of numbers and times."""
+        """Names of the columns of numbers and times."""
         return [column.name for column in self.columns if column.kind != CATEGORY]
 
     @property
     def image(self) -> None:
-        """None: rows are no images."""
+        """None: the rows are not images."""
 
     def read(self, batch: Rows, start: int | None = None) -> pa.Table:
-        """Read numbers and times as float64, null where one is missing or infinite; categories as text, "" where one is missing."""
+        """Read the columns: numbers and times as float64, null if missing or infinite; categories as text, "" if missing."""
         return pa.table({each.name: _values(batch.column(each.name), each) for each in self.columns})
 
     def to_dict(self) -> dict[str, object]:
-        """Say all of it as JSON-ready data."""
+        """Describe the inputs as JSON-ready data."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ColumnInputs":
-        """Build it from what `to_dict` wrote."""
+        """Rebuild the inputs from the dict that `to_dict` wrote."""
         columns = tuple(Column(str(each["name"]), str(each["kind"])) for each in data["columns"])
         return cls(columns, tuple(map(str, data["left_out"])))
 
@@ -79,9 +79,9 @@ class ColumnInputs:
 def learn_columns(source: Readable, names: Sequence[str]) -> ColumnInputs:
     """Decide how each column is read.
 
-    Arrow's types say it: numbers and booleans are numbers; dates, times and durations are times; text and dictionaries are categories.
-    A text table is read once: a column is numbers if all its values that are there are, else times if all are dates or timestamps of
-    ISO 8601, else categories.
+    In a typed table Arrow's types decide: numbers and booleans are numbers; dates, times and durations are times; text and dictionaries
+    are categories. In a text table the values decide, in one pass: a column is numbers if all values present are, else times if all are
+    dates or timestamps in ISO 8601, else categories.
     """
     kinds = _written_kinds(source, names) if source.text else {name: _kind(source.type_of(name)) for name in names}
     found = tuple(Column(name, kind) for name, kind in kinds.items() if kind is not None)
@@ -100,7 +100,7 @@ def _written_kinds(source: Readable, names: Sequence[str]) -> dict[str, str | No
     kinds: dict[str, str | None] = dict.fromkeys(names, NUMBER)
     for batch in source.batches(list(names)):
         for name, kind in kinds.items():
-            # one value decides for the whole column, so a kind once left does not come back in later batches
+            # One value that does not fit rules a kind out for the whole column, so later batches never go back to it.
             while kind != CATEGORY and not _fits(batch.column(name), kind):
                 kind = TIME if kind == NUMBER else CATEGORY
             kinds[name] = kind
@@ -121,7 +121,7 @@ def _is_category(kind: pa.DataType) -> bool:
 
 
 def _text(column: pa.Array) -> pa.Array:
-    """Make text without spaces around it, and null where a value is missing."""
+    """Cast to text, strip spaces, and set missing values to null."""
     plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     trimmed = pc.utf8_trim_whitespace(plain.cast(_TEXT))
     return pc.if_else(pc.is_in(trimmed, value_set=pa.array(MISSING, _TEXT)), pa.scalar(None, _TEXT), trimmed)
@@ -144,7 +144,7 @@ def _written_times(text: pa.Array) -> pa.Array:
 
 def _values(column: pa.Array, of: Column) -> pa.Array:
     if of.kind == CATEGORY:
-        # a dictionary holds each text once; a missing one is a value of it, since NumPy takes a null of a dictionary for its first value
+        # A dictionary stores each text once. Missing values become the text "", since NumPy reads a dictionary's null as its first value.
         return _text(column).fill_null("").dictionary_encode()
     found = _seconds(column, of.name) if of.kind == TIME else _numbers(column, of.name)
     return pc.if_else(pc.is_finite(found), found, pa.scalar(None, pa.float64()))
@@ -158,6 +158,7 @@ def _numbers(column: pa.Array, name: str) -> pa.Array:
         if pa.types.is_boolean(kind):
             column = column.cast(pa.uint8())
         elif pa.types.is_temporal(kind):
+            # Arrow casts a temporal type to an integer only of the same width, and to no float.
             column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
         return column.cast(pa.float64(), safe=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images as inputs: the bytes of image files in a column, or names of files in a folder. Needs Pillow."""
+"""Read images as inputs: bytes of image files in a column, or names of files in a folder. Needs Pillow."""
 
 import io
 import re
@@ -27,11 +27,11 @@ class ImageInputs:
     Attributes
     ----------
     column : str
-        Bytes of image files, as plain values or as the field `bytes` of a struct; or names of files.
+        Column with the bytes of image files (as plain values or as field `bytes` of a struct), or with names of files.
     image : (int, int, int)
         Channels (1 grey, 3 colour), height and width.
     folder : Path or None
-        Where the files are that a column of names is about. Not part of what is kept of a model.
+        Folder of the named files; it is not stored with a model.
     """
 
     column: str
@@ -40,11 +40,11 @@ class ImageInputs:
 
     @property
     def names(self) -> list[str]:
-        """The column."""
+        """Name of the column, as a list."""
         return [self.column]
 
     def read(self, batch: Rows, start: int | None = None) -> Pixels:
-        """Read m images: (m, channels, height, width); `start` is the first row's number, for messages."""
+        """Read m images: (m, channels, height, width) uint8; `start` is the first row's number, for messages."""
         files = _files(batch.column(self.column), self.column, self.folder)
         found = [self._checked(pixels_of(data, name := _row(start, i)), name) for i, data in enumerate(files)]
         return np.stack(found) if found else np.empty((0, *self.image), np.uint8)
@@ -61,18 +61,18 @@ class ImageInputs:
         raise InvalidInput(f"Expected images of one size, {height} x {width} pixels, got {h} x {w} in {name}. Resize or crop them.")
 
     def to_dict(self) -> dict[str, object]:
-        """Say all of it but the folder as JSON-ready data."""
+        """Describe the inputs, except for the folder, as JSON-ready data."""
         return {"kind": "images", "column": self.column, "image": list(self.image)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ImageInputs":
-        """Build it from what `to_dict` wrote."""
+        """Rebuild the inputs from the dict that `to_dict` wrote."""
         channels, height, width = map(int, data["image"])
         return cls(str(data["column"]), (channels, height, width))
 
 
 def learn_images(table: Readable, column: str, folder: Path) -> ImageInputs:
-    """Read the first image, whose kind and size all others must have."""
+    """Read the first image, whose number of channels and size all others must have."""
     _pillow()
     for batch in table.batches([column]):
         for first in _files(batch.column(column), column, folder):
@@ -82,14 +82,14 @@ def learn_images(table: Readable, column: str, folder: Path) -> ImageInputs:
 
 
 def pixels_of(data: bytes, name: str) -> Pixels:
-    """Decode an image file: (1 or 3, height, width)."""
+    """Decode an image file: (1 or 3, height, width) uint8."""
     image_module = _pillow()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of a file that would fill the memory
+            warnings.simplefilter("error")  # Pillow only warns of a decompression bomb; here it is refused
             with image_module.open(io.BytesIO(data)) as image:
                 image.load()
-    except Exception as error:  # Pillow raises what its parts for each format raise
+    except Exception as error:  # each of Pillow's format plugins raises errors of its own
         raise InvalidInput(
             f"Expected an image that can be read, got something else in {name} ({type(error).__name__}). Write it again."
         ) from None
@@ -116,7 +116,7 @@ def _row(start: int | None, i: int) -> str:
 
 
 def _files(column: pa.Array, name: str, folder: Path | None) -> Iterable[bytes]:
-    """Read the bytes of each row's file, one at a time: a batch of photos at once may not fit."""
+    """Return an iterator over the bytes of each row's file, one at a time: a batch of photos at once may not fit into memory."""
     values, types = _field(column, "bytes"), pa.types
     if values.null_count:
         raise InvalidInput(f"Expected an image in every row of column {name!r}, got none in one. Drop such rows.")
@@ -130,14 +130,14 @@ def _files(column: pa.Array, name: str, folder: Path | None) -> Iterable[bytes]:
 
 
 def _field(column: pa.Array, name: str) -> pa.Array:
-    """Give the values of a column, without a dictionary around them; of structs that have it, this field."""
+    """Return a column's values, with dictionaries decoded; of structs that have it, this field."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return column.field(name) if pa.types.is_struct(column.type) and column.type.get_field_index(name) >= 0 else column
 
 
 def _content(folder: Path, name: str) -> bytes:
-    # names come from a table that somebody else may have written: none may lead out of the folder
+    # The names come from a table that somebody else may have written: none may lead out of the folder (path traversal).
     parts = _parts(name)
     if not name or Path(name).is_absolute() or ".." in parts:
         raise InvalidInput(f"Expected names of files below {folder}, got {name!r}. Name them from there, or another folder (--images).")
@@ -152,14 +152,16 @@ def _parts(name: str) -> list[str]:
 
 
 class NamesOfFiles:
-    """A check of file names that show the label, as folders named by class do: whoever sees the inputs would see it.
+    """Refuses file names that reveal the label, as folders named by class do.
+
+    A class with letters may be neither a folder nor a word in a name. A class that is a number may not be a folder, nor follow the word
+    "class", "label" or the label's column name; other numbers are allowed, since they count files.
 
     Parameters
     ----------
     column, label : str
+        Names of the column of images and of the label column.
     classes : sequence
-        A class of letters may be no folder and no word of a name; a number no folder, and no number after the word class, label, or the
-        label's own name, since numbers count files too.
     """
 
     def __init__(self, column: str, label: str, classes: Sequence[object]):
@@ -174,7 +176,8 @@ class NamesOfFiles:
         self._lengths = sorted({len(phrase) for phrase in self._phrases})
 
     def check(self, column: pa.Array, start: int) -> None:
-        """Check the names in a column of images, if it has any; `start` is the first one's row."""
+        """Check the names in a column of images, if it has any; `start` is the first row's number."""
+        # Structs of Hugging Face's image type keep the name of the original file beside the bytes.
         names = _field(column, "path")  # of images with their bytes, where they are known
         for i, name in enumerate(names.to_pylist() if is_text(names.type) else ()):
             if name is not None and self._shows(name.casefold()):
@@ -184,7 +187,7 @@ class NamesOfFiles:
                 )
 
     def check_layout(self, layout: Iterable[Sequence[str]]) -> None:
-        """Check the paths of a table of many files, given as their parts."""
+        """Check the paths of the files of a table; each path is given as its parts."""
         if any(self._shows("/".join(parts).casefold()) for parts in layout):
             raise InvalidInput(
                 "Expected a table whose paths say nothing about the labels, got one with a folder or file named like a class. Write it "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LabelDPClassifier: any scikit-learn classifier, trained on private labels."""
+"""LabelDPClassifier: train any scikit-learn classifier on private labels."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -58,41 +58,42 @@ class LabelDPClassifier(StagedEstimator[Model]):
     Parameters
     ----------
     estimator : classifier or pipeline, default=None
-        Histogram gradient boosting if None, which takes columns of text and categories, and gaps. Cloned; trained on class codes 0..K-1.
+        None: histogram gradient boosting, which takes columns of text and categories, and missing values. The estimator is cloned and
+        trained on class codes 0..K-1.
     epsilon : float > 0, default=1.0
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
     n_stages : int >= 1, default=1
-        Stages of training. With 2 or more the rows are drawn in parts, and each stage's model is the prior with which the next part is
-        privatized (LP-MST); the cost is the same epsilon, and time. It pays where the first part alone makes a good model; judged by
-        held-out noisy labels, it mostly did not, so the default is one. One stage is used where a prior could not help: two classes with
-        law="auto", or a law that ignores priors.
+        Number of stages. With 2 or more the rows are drawn in parts, and each stage's model is the prior with which the next part is
+        privatized (LP-MST), at the same epsilon and more time. This pays if the first part alone makes a good model; on held-out noisy
+        labels it mostly did not, so the default is 1. One stage is used where a prior cannot help: two classes with law="auto", or a law
+        that ignores priors.
     stage_sizes : sequence of n_stages floats > 0, default=None
         Share of the rows in each stage, at any scale. None: equal shares.
     law : str or Law, default="auto"
-        A law's name, or a Law, which must have this epsilon, or what a ClusterPrior leaves of it. "auto" draws each row with the most
+        A law's name, or a Law with this epsilon (with a ClusterPrior, the epsilon that it leaves). "auto" draws each row with the most
         informative law.
         The paper's LP-1ST and LP-2ST are `law="rr-with-prior", correction="none", validation_fraction=0` with n_stages=1 and 2, and
         `top_k_filter="mean"`.
     correction : {"auto", "likelihood", "em", "debias", "none"}, default="auto"
-        How the noise is accounted for: the exact likelihood (an estimator with `fit_likelihood`, or LogisticRegression, which becomes
-        the equal SoftmaxRegression with a penalty chosen on held-out noisy rows), expectation-maximisation with sample weights (any
-        estimator), the law undone on predictions, or not at all. "auto": likelihood where possible, else em; and em with a ClusterPrior,
-        whose histograms are where it starts.
+        Correction for the noise. "likelihood": maximise the exact likelihood (an estimator with `fit_likelihood`, or LogisticRegression,
+        which is replaced by the equivalent SoftmaxRegression with a penalty chosen on held-out noisy rows). "em":
+        expectation-maximisation with sample weights (any estimator). "debias": invert the law on the predictions. "none": train on noisy
+        labels as if they were true. "auto": "likelihood" if possible, else "em"; with a ClusterPrior "em", started from its histograms.
     prior : (n, K) array of floats >= 0, function of X, or ClusterPrior, default=None
-        Public class weights for the first stage; they must not depend on these labels. A `ClusterPrior` asks them privately, at a part of
-        epsilon, and the law gets the rest.
+        Public class weights for the first stage; they must not depend on these labels. A `ClusterPrior` asks for them privately, at a part
+        of epsilon, and the law gets the rest.
     prior_temperature : float > 0, default=1.0
-        Of the model that becomes the next stage's prior: below 1 sharpens it, above 1 flattens it.
+        Temperature of a model's probabilities as the next stage's prior: below 1 sharpens them, above 1 flattens them.
     top_k_filter : int >= 1, "mean" or None, default=None
-        In later stages, leave out rows of earlier ones whose output misses the k classes that the model so far holds likeliest. "mean", as
-        in the paper: k is the mean number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
+        In later stages, leave out rows of earlier stages whose output contains none of the k classes that are likeliest by the model so
+        far. "mean", as in the paper: k is the mean number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
     classes : sequence of K values, or "infer", default=None
-        The public list of classes. Raw labels need one, unless they are integer codes and `law` is a Law, which knows K; noisy labels
-        bring theirs. "infer" reads it off raw labels, which tells everybody which classes occur: it warns, `privacy_.except_for` says so,
-        and floats, or more than sqrt(n) different values, are refused.
+        The public list of classes. Raw labels need one, unless they are integer codes and `law` is a Law, which knows K; NoisyLabels have
+        theirs. "infer" takes the list from the raw labels, which reveals which classes occur: it warns, `privacy_.except_for` says so, and
+        floats, or more than sqrt(n) different values, are refused.
     validation_fraction : float in [0, 1), default=0.1
-        Rows held out to choose and measure the model by their noisy labels, and not asked by a ClusterPrior; then learned from too (see
-        `options`). None are held out where they would be fewer than 20.
+        Share of the rows held out to choose and measure the model by their noisy labels; a ClusterPrior does not count them. The final
+        refit learns from them, too (see `options`). No row is held out if they would be fewer than 20.
     dataset : str, default=None
         The name of the data set in the ledger; a ledger needs one.
     column : str, default="label"
@@ -104,7 +105,7 @@ class LabelDPClassifier(StagedEstimator[Model]):
     noise : SeededNoise, default=None
         For tests and benchmarks on public data only.
     random_state : int >= 0, RandomState or None, default=None
-        Drives training only, never the noise or who is in which stage.
+        Seed of the training only, never of the noise or of the partition into stages.
     options : LearnOptions, default=None
         Rounds of EM, row budget, consensus retraining, refit. None: `LearnOptions()`.
 
@@ -115,17 +116,17 @@ class LabelDPClassifier(StagedEstimator[Model]):
     noisy_labels_ : NoisyLabels of all rows, in the order of X
     privacy_ : PrivacySpent
     receipts_ : tuple of Receipt
-        Of all charges: of a ClusterPrior, and of the rows.
+        Receipts of all charges: the ClusterPrior's, and the rows'.
     stages_ : tuple of Stage
     prior_ : ClusterModel or None
         The clusters and their noisy histograms, with a ClusterPrior.
     estimated_accuracy_ : Estimate or None
-        True-label accuracy on held-out noisy rows that chose nothing, measured before the final refit. None without such rows: where they
-        would be fewer than 20, and under a law without an unbiased estimator.
+        Estimated true-label accuracy, on held-out noisy rows that chose nothing, before the final refit. None if there are fewer than 20
+        such rows, or the law has no unbiased estimator.
     estimated_log_loss_ : Estimate or None
-        The log-loss of its probabilities, measured there too.
+        Estimated log-loss on the same rows.
     baseline_accuracy_, baseline_log_loss_ : Estimate or None
-        What the class frequencies by themselves get there. Where a class is rare, accuracy says nothing without it.
+        The same metrics of a constant prediction, the class frequencies. Compare with them if a class is rare.
     n_features_in_, feature_names_in_
 
     See Also
@@ -139,9 +140,9 @@ class LabelDPClassifier(StagedEstimator[Model]):
 
     Notes
     -----
-    Guarantee: epsilon-label-DP of everything the fit leaves behind: labels pass the door once, and all else (stages, choice of model,
-    `estimated_accuracy_`) is post-processing of what it released. Features are not protected. Cost, in one
-    stage: with em up to 12 fits of the estimator, two thirds of them with weighted copies of rows; with an exact likelihood two fits.
+    Guarantee: everything that the fit returns or stores is epsilon-label-DP. Each label is randomized once; all else (stages, choice of
+    model, `estimated_accuracy_`) is post-processing of the outputs. Features are not protected. Cost of one stage: with em up to 12 fits
+    of the estimator, two thirds of them on weighted copies of rows; with an exact likelihood two fits.
 
     Examples
     --------
@@ -216,7 +217,7 @@ class LabelDPClassifier(StagedEstimator[Model]):
         return together(X if inputs is None else inputs, noisy, ids)
 
     def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
-        super()._fit_raw(inputs, inputs, y, rows)  # a prior, too, gets X as it was checked
+        super()._fit_raw(inputs, inputs, y, rows)  # a prior gets the checked X, too
 
     def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
         return read_labels(settings, y, n_rows)
@@ -227,15 +228,16 @@ class LabelDPClassifier(StagedEstimator[Model]):
     def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: None) -> "_Training":
         options, random_state = self.options or DEFAULTS, check_random_state(self.random_state)
         base, encoder = self._base(inputs.shape[0]), encoder_of(inputs) if self.estimator is None else None
-        encoded = inputs if encoder is None else encoder.fit_transform(inputs)  # of public columns, so once for all parts
+        # The encoder sees public columns alone, so it may be fitted once to all parts, held-out rows included.
+        encoded = inputs if encoder is None else encoder.fit_transform(inputs)
         if encoder is not None:
             base.set_params(categorical_features=list(range(len(encoder.transformers[0][2]))))
         estimator = seeded(base, random_state if self.random_state is not None else None)
-        raw = isinstance(source, FitPlan)  # noisy labels come without an answer about clusters, so nothing is known of these
+        raw = isinstance(source, FitPlan)  # noisy labels bring no answer about clusters to start from
 
         def learner_of(copy: Any, generator: np.random.RandomState) -> Learner:
             known = self.correction == "auto" and isinstance(self.prior, ClusterPrior) and raw and not takes_raw_labels(copy)
-            correction = "em" if known else self.correction  # which begins with what is known of the clusters
+            correction = "em" if known else self.correction  # EM can start from the clusters' histograms
             linear = not isinstance(self.prior, ClusterPrior)
             return make_learner(copy, correction, options, generator, linear=linear, top_k_filter=self.top_k_filter)
 
@@ -245,7 +247,7 @@ class LabelDPClassifier(StagedEstimator[Model]):
             rows = int(inputs.shape[0] * source.stages.fractions[-source.stages.n_stages])
 
             def fit(copy: Any, few: Any, noisy: NoisyLabels) -> Model:
-                # by a generator of its own: the training draws the same numbers whether the dry run made one try or three
+                # A generator of its own, so that the real training draws the same numbers however many tries the dry run makes.
                 return learner_of(copy, check_random_state(0)).fit(few, noisy, None, None)
 
             dry_run(estimator, encoded, len(source.classes), rows, fit)
@@ -272,20 +274,19 @@ class LabelDPClassifier(StagedEstimator[Model]):
         if len(held_out) and training.refit:
             usable = np.flatnonzero(noisy.evidenced)
             model = training.learner.refit(take(training.inputs, usable), noisy[usable], model)
-        if training.encoder is not None:  # the model was fitted to encoded columns, and predicts from columns as users have them
+        if training.encoder is not None:  # users predict from their own columns, but the model was fitted to encoded ones
             model = replace(model, estimator=Pipeline([("encoder", training.encoder), ("classifier", model.estimator)]))
         self._model, self.estimator_ = model, model.estimator
         return np.empty(0, np.int64) if training.refit else held_out
 
-    # What was asked for -----------------------------------------------------------------------------------------------------------
+    # Predicting -------------------------------------------------------------------------------------------------------------------
 
     def _base(self, n_rows: int = _FEW_ROWS) -> Any:
-        """Give the estimator, or the default: boosted shallow trees, of few noisy rows only a few small ones with large leaves.
-
-        No early stopping: it would hold out rows of its own and measure by noisy labels as if they were true.
-        """
+        """Return the user's estimator, or the default: boosted shallow trees."""
         if self.estimator is not None:
             return self.estimator
+        # Early stopping would hold out rows of its own and measure by noisy labels as if they were true. Few noisy rows allow only a few
+        # small trees with large leaves.
         if n_rows < _FEW_ROWS:
             return HistGradientBoostingClassifier(max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False)
         return HistGradientBoostingClassifier(max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False)
@@ -296,7 +297,7 @@ class LabelDPClassifier(StagedEstimator[Model]):
         return checked
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Whether a fit has ended: the features of X, which scikit-learn looks for, are known before."""
+        """Return whether a fit has ended: `n_features_in_`, by which scikit-learn would decide, is set when it starts."""
         return "_model" in vars(self)
 
     def predict_proba(self, X: Any) -> Floats:
@@ -312,7 +313,7 @@ class LabelDPClassifier(StagedEstimator[Model]):
 
 @dataclass(frozen=True, eq=False)
 class _Training:
-    """A `Learner` on the encoded inputs of a fit, whose rows are positions; see `labeldp.protocol._estimator.Training`."""
+    """A `Learner` on the encoded inputs of a fit; rows are positions. It implements `labeldp.protocol._estimator.Training`."""
 
     inputs: Any
     learner: Learner
@@ -334,19 +335,19 @@ class _Training:
         return model.predict_proba(take(self.inputs, rows))
 
     def judging(self, model: Model, held_out: Rows) -> Rows:
-        return held_out[1::2] if model.chose else held_out  # the others have chosen its rounds
+        return held_out[1::2] if model.chose else held_out  # the other half has chosen the number of rounds
 
 
 # The dry run ------------------------------------------------------------------------------------------------------------------------------
 
-_FEW, _ROUNDS, _CATEGORIES = 60, 5, 300  # rows, rounds of training and categories of a column that are enough to find what is wrong
+_FEW, _ROUNDS, _CATEGORIES = 60, 5, 300  # rows, rounds of training and categories per column that suffice to find a fault
 _LENGTHS = ("__max_iter", "__n_estimators", "__iterations", "__n_iter", "__num_boost_round")
 _OF_THE_REAL_FIT = ("__folder", "__progress")
 _Fit = Callable[[Estimator, Any, NoisyLabels], Model]
 
 
 def dry_run(estimator: Estimator, X: Any, n_classes: int, rows: int, fit: _Fit | None = None) -> None:
-    """Fit a copy to some rows of X with made-up labels, and predict all of X: first few rows and rounds, then as many as the fit will have.
+    """Fit a copy to some rows of X with made-up labels, and predict all of X: first with few rows and rounds, then with as many as the fit.
 
     Parameters
     ----------
@@ -355,27 +356,27 @@ def dry_run(estimator: Estimator, X: Any, n_classes: int, rows: int, fit: _Fit |
     X : array, sparse matrix or data frame of n rows
     n_classes : int
     rows : int
-        As many as the smallest part of the fit is expected to have.
+        Expected number of rows in the smallest part of the fit.
     fit : function of an estimator, inputs and noisy labels, optional
-        How the fit will learn; None: from class codes.
+        The fit's own training; None: train on class codes.
 
     Raises
     ------
     InvalidInput
-        Whatever stops both of them. A few rows can be too few for an estimator, so that they do not decide.
+        If both tries fail. A failure on few rows alone is ignored, since an estimator may need more.
 
     Notes
     -----
-    No label is read. Cost: a fit of a few rounds on a few rows and a prediction of X; a whole fit only where that fails. Global random
-    states are as before.
+    No label is read. Cost: a fit of a few rounds on a few rows and a prediction of X; a whole fit only if that fails. Global random states
+    are restored.
     """
     n = X.shape[0]
     few = min(max(2, rows), max(_FEW, 4 * n_classes))
     tries = [_some_rows(X, few), *([_of_each_category(X)] if text_columns(X) else [])]
-    # A column of a category that the first rows lack, or a gap that comes late, would else stop the training when labels are paid for.
+    # A category that the first rows lack, or a first missing value late in X, must fail here and not after the labels are paid for.
     failures = (_failure(_short(estimator), X, some, n_classes, fit) for some in tries)
     found = next((failure for failure in failures if failure is not None), None)
-    if found is not None and few < rows:  # were the rows just too few? As many as the fit will have decide
+    if found is not None and few < rows:  # perhaps the rows were just too few: try again with as many as the fit will have
         found = _failure(_stateless(clone(estimator)), X, _some_rows(X, rows), n_classes, fit)
     if found is not None:
         what = str(found).strip().split("\n")[0].removesuffix(".") or type(found).__name__
@@ -386,7 +387,7 @@ def dry_run(estimator: Estimator, X: Any, n_classes: int, rows: int, fit: _Fit |
 
 
 class _WrongType(InvalidInput, TypeError):
-    """A refusal that is a TypeError, too, since callers may wait for what their estimator raises."""
+    """A refusal that is a TypeError, too, for callers that catch the estimator's own error."""
 
 
 def _failure(estimator: Estimator, X: Any, rows: NDArray[np.int64], n_classes: int, fit: _Fit | None) -> Exception | None:
@@ -398,7 +399,7 @@ def _failure(estimator: Estimator, X: Any, rows: NDArray[np.int64], n_classes: i
             else:
                 model = fit(estimator, take(X, rows), NoisyLabels.from_labels(codes, RandomizedResponse(n_classes, 1.0)))
             model.predict_proba(X)
-    except MemoryError:  # of the machine, not of the estimator
+    except MemoryError:  # a limit of the machine, not a fault of the estimator
         raise
     except Exception as error:
         return error
@@ -406,7 +407,7 @@ def _failure(estimator: Estimator, X: Any, rows: NDArray[np.int64], n_classes: i
 
 
 def _some_rows(X: Any, count: int) -> NDArray[np.int64]:
-    """Choose so many rows, spread evenly, and for each column the first one in which a value is missing."""
+    """Choose this many rows, spread evenly, and for each column the first row with a missing value."""
     n = X.shape[0]
     return np.union1d(np.linspace(0, n - 1, min(count, n)).astype(np.int64), _first_missing(X))
 
@@ -422,7 +423,7 @@ def _first_missing(X: Any) -> NDArray[np.int64]:
 
 
 def _of_each_category(X: Any) -> NDArray[np.int64]:
-    """Choose the first row of every value of columns of text and categories, up to some hundreds: the number of them can be too large."""
+    """Choose the first row of each value in columns of text and categories, up to _CATEGORIES per column."""
     found = [np.arange(min(2, X.shape[0]))]
     for j in text_columns(X):
         values = np.asarray(X.iloc[:, j] if hasattr(X, "iloc") else X[:, j], object)
@@ -431,14 +432,14 @@ def _of_each_category(X: Any) -> NDArray[np.int64]:
 
 
 def _short(estimator: Estimator) -> Estimator:
-    """Clone an estimator so that it stops after a few rounds, where it has a number of them."""
+    """Clone an estimator and cut its number of rounds, if it has one, to a few."""
     copy = _stateless(clone(estimator))
     numbers = {name: value for name, value in copy.get_params().items() if f"__{name}".endswith(_LENGTHS)}
     return copy.set_params(**{name: _ROUNDS for name, value in numbers.items() if isinstance(value, int) and value > _ROUNDS})
 
 
 def _stateless(estimator: Estimator) -> Estimator:
-    """Drop the folder where a training keeps its state, and the function that shows progress: both are for the real training alone."""
+    """Drop the folder of the training's state and the progress callback: both are for the real training alone."""
     kept = [name for name in estimator.get_params() if f"__{name}".endswith(_OF_THE_REAL_FIT)]
     return estimator.set_params(**dict.fromkeys(kept)) if kept and getattr(estimator, "takes_raw_labels", False) else estimator
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NoiseCluster and ProportionClassifier: clusters of public features are asked for their labels once, and single rows never."""
+"""NoiseCluster and ProportionClassifier: release one aggregate per cluster of public features, and no label of a single row."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ _PENALTY = 0.1  # C of ProportionClassifier's default, for columns of variance 1
 
 
 class ClusterEstimator(LabelDPEstimator):
-    """An estimator that finds clusters and asks them one question; a subclass says which, and what it learns from the answer.
+    """Base of estimators that cluster the rows and ask one question about the clusters; a subclass gives the question and the learning.
 
     Parameters
     ----------
@@ -81,18 +81,18 @@ class ClusterEstimator(LabelDPEstimator):
         tags.input_tags.allow_nan = self.embedder is not None and not isinstance(self.embedder, str) and (inner is None or inner.allow_nan)
         return tags
 
-    # What a subclass says ---------------------------------------------------------------------------------------------------------
+    # What a subclass implements ---------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _query(self, n_classes: int, n_clusters: int) -> Query:
-        """Make the question, which knows what it costs, and refuse what is wrong with it."""
+        """Make the question, with its cost; refuse faults of its settings."""
 
     @abstractmethod
     def _learn(self, X: Any, groups: NDArray[np.int64]) -> None:
-        """Learn from `aggregate_`, which is about these groups of the rows of X."""
+        """Learn from `aggregate_`, the answer about these groups of the rows of X."""
 
     def _dry_run(self, X: Any, n_classes: int) -> None:
-        """Refuse an estimator that will not be able to learn, before anything is charged."""
+        """Refuse an estimator that cannot learn, before anything is charged."""
         if self.estimator is not None:
             dry_run(self.estimator, X, n_classes, X.shape[0])
 
@@ -105,7 +105,7 @@ class ClusterEstimator(LabelDPEstimator):
             raise InvalidInput(f"This {type(self).__name__} requires y to be passed, but the target y is None.")
         if isinstance(y, NoisyLabels):
             raise InvalidInput(
-                "Expected raw labels, got NoisyLabels, which are no counts of clusters. Learn from them with LabelDPClassifier."
+                "Expected raw labels, got NoisyLabels, which hold no counts of clusters. Learn from them with LabelDPClassifier."
             )
         return self._checked(X, reset=True)
 
@@ -121,10 +121,12 @@ class ClusterEstimator(LabelDPEstimator):
         count = self._count(inputs.shape[0], len(classes))
         clustering = {"embedder": self.embedder, "algorithm": self.algorithm, "random_state": self.random_state}
         plan = plan_clusters(inputs, self._query(len(classes), count), 0.0, **clustering)
+        # Before `ask_groups`, which charges.
         self._dry_run(inputs, len(classes))
         asked = ask_groups(asked_for, plan, labels, classes, inferred=inferred, rows=rows)
         self.classes_, self.aggregate_, self.privacy_ = np.asarray(classes), asked.answer, asked.answer.privacy
         self.receipts_, self._learned = (asked.answer.receipt,), None
+        # A repeat gets the stored centres, since clusters found again may differ by rounding from those that were asked about.
         found = plan.as_asked(asked).found
         assert isinstance(found, Clusters)
         self.clusters_ = found
@@ -147,21 +149,21 @@ class ClusterEstimator(LabelDPEstimator):
 
 
 class NoiseCluster(ClusterEstimator):
-    """Cluster public features, ask every cluster for its most frequent label once, and predict that.
+    """Cluster public features, release each cluster's most frequent label by one private vote, and predict it.
 
     Parameters
     ----------
     estimator : classifier or pipeline, default=None
-        None: a row is predicted as its nearest centre's cluster. Else it is cloned and trained on the training rows with their clusters'
-        labels, at no cost: it smooths over borders between clusters, and over votes that went wrong.
+        None: a row gets the label of its nearest centre. Else it is cloned and trained on the training rows with their clusters' labels,
+        at no cost: it smooths over borders between clusters, and over wrong votes.
     epsilon : float > 0, default=0.1
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`): all votes together.
     n_clusters : int in 1..n, default=None
-        None: as many as the budget can tell the labels of, 3 (3 + ln K) / epsilon rows in each on average, and 2000 at most.
+        None: at most 2000, with 3 (3 + ln K) / epsilon rows per cluster on average, so that most votes are right.
     embedder : "pca", "standard", transformer, or function of X, default=None
-        What the rows are clustered by; see `labeldp.learn.find_clusters`. Good features are worth more than anything else here.
+        Embedding by which the rows are clustered; see `labeldp.learn.find_clusters`. Good features matter most here.
     mechanism : {"auto", "permute-and-flip", "exponential", "gaussian"}, default="auto"
-        Of the votes; "auto" is pure unless delta is above 0.
+        Mechanism of the votes; "auto" is pure unless delta is above 0.
     delta : float in [0, 1), default=0.0
         Above 0: Gaussian noise.
     algorithm : {"auto", "k-means", "mini-batch", "faiss"}, default="auto"
@@ -180,7 +182,7 @@ class NoiseCluster(ClusterEstimator):
     noise : SeededNoise, default=None
         For tests and benchmarks on public data only.
     random_state : int >= 0, default=0
-        Of the clustering; fixed, so that a repeat is recognised. Never drives the noise.
+        Seed of the clustering, never of the noise; fixed, so that a repeat is recognised.
 
     Attributes
     ----------
@@ -189,20 +191,20 @@ class NoiseCluster(ClusterEstimator):
     aggregate_ : Aggregate
         The votes, with the number of rows of each cluster.
     cluster_classes_ : (n_clusters,) array
-        The class value that each cluster's vote gave.
+        The class value that each cluster's vote released.
     failure_ : (n_clusters,) float64
-        Chance that noise overruled a cluster's most frequent label, supposing that it led by half of the cluster's rows: from the public
-        sizes alone. 1 - 1/K for an empty cluster. `failure(lead)` supposes another lead.
+        Probability that noise overruled a cluster's most frequent label if it leads by half of the cluster's rows, from the public sizes
+        alone. 1 - 1/K for an empty cluster. `failure(lead)` takes another lead.
     estimator_ : fitted estimator (of class codes), or None
     privacy_ : PrivacySpent
     receipts_ : tuple of Receipt
-        Of the one charge.
+        The receipt of the one charge.
     n_features_in_, feature_names_in_
 
     See Also
     --------
-    ProportionClassifier : learns from counts of the clusters, which also tell rows of a mixed cluster apart.
-    ClusterPrior : counts of clusters as the prior with which each row is drawn.
+    ProportionClassifier : learns from counts per cluster, which also tell rows of a mixed cluster apart.
+    ClusterPrior : counts per cluster as the prior with which each row is drawn.
 
     References
     ----------
@@ -211,8 +213,9 @@ class NoiseCluster(ClusterEstimator):
 
     Notes
     -----
-    Guarantee: epsilon-label-DP of everything the fit leaves behind; a trusted curator counts raw labels. A row is in one cluster, so all
-    votes cost what one does. Cost: k-means, one pass over the labels, and the estimator's own fit.
+    Guarantee: everything that the fit returns or stores is epsilon-label-DP (central model: a trusted curator counts raw labels). A row is
+    in one cluster, so by parallel composition all votes cost as much as one. Cost: k-means, one pass over the labels, and the estimator's
+    own fit.
 
     Examples
     --------
@@ -237,15 +240,16 @@ class NoiseCluster(ClusterEstimator):
             self.estimator_ = self._model.estimator
 
     def failure(self, lead: float = 0.5) -> Floats:
-        """Compute the chance that noise overruled the most frequent label of each cluster, for a supposed lead: (n_clusters,) float64.
+        """Compute the probability that noise overruled each cluster's most frequent label, for an assumed lead: (n_clusters,) float64.
 
         Parameters
         ----------
         lead : float in (0, 1]
-            By how large a share of the cluster's rows its most frequent label leads over each other one. The true leads are private.
+            Assumed lead of the most frequent label over each other one, as a share of the cluster's rows. The true leads are private.
         """
         check_is_fitted(self, "aggregate_")
         share = _validate.fraction(lead=lead, one=True)
+        # Once per distinct size: the exact probability is slow, and many clusters have equal sizes.
         sizes, place = np.unique(self.aggregate_.n_rows, return_inverse=True)
         query = self.aggregate_.query
         assert isinstance(query, Vote)
@@ -264,7 +268,7 @@ class NoiseCluster(ClusterEstimator):
 
         Returns
         -------
-        Those of the estimator; without one, 1 - `failure_` for the class of the row's cluster, and the rest shared by the others.
+        The estimator's probabilities; without one, 1 - `failure_` for the class of the row's cluster, and equal shares for the others.
         """
         check_is_fitted(self, "aggregate_")
         checked = self._checked(X, reset=False)
@@ -279,25 +283,25 @@ class NoiseCluster(ClusterEstimator):
 
 
 class ProportionClassifier(ClusterEstimator):
-    """Cluster public features, ask every cluster once how many rows have each label, and learn single rows' labels from these counts.
+    """Cluster public features, release noisy label counts per cluster, and learn single rows' labels from these counts.
 
-    The counts of a cluster say what its rows' probabilities add up to, so a model is fitted to the likelihood of the noisy counts: learning
-    from label proportions. A vote says of a mixed cluster only which class leads; counts also teach what tells its rows apart.
+    This is learning from label proportions: the probabilities of a cluster's rows sum to its expected counts, and a model is fitted to the
+    likelihood of the noisy counts. A vote names only the leading class of a mixed cluster; counts also teach what tells its rows apart.
 
     Parameters
     ----------
     estimator : LogisticRegression, SoftmaxRegression, or pipeline that ends in one, default=None
-        It is cloned; so is any other whose last step has a method `fit_counts(X, groups, counts, variance=, counted=)` as
-        `labeldp.learn.SoftmaxRegression` has it. None: logistic regression on the embedding, whose scale, as for
-        the clusters, says what counts.
+        Any estimator whose last step has a method `fit_counts(X, groups, counts, variance=, counted=)`, as
+        `labeldp.learn.SoftmaxRegression` has, is allowed, too. It is cloned. None: logistic regression on the embedding, whose columns keep
+        their scale.
     epsilon : float > 0, default=0.1
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`): all counts together.
     n_clusters : int in 1..n, default=None
-        None: as many as the budget can tell the labels of, 3 (3 + ln K) / epsilon rows in each on average, and 2000 at most.
+        None: at most 2000, with 3 (3 + ln K) / epsilon rows per cluster on average.
     embedder : "pca", "standard", transformer, or function of X, default=None
-        What the rows are clustered by; see `labeldp.learn.find_clusters`.
+        Embedding by which the rows are clustered; see `labeldp.learn.find_clusters`.
     mechanism : {"auto", "laplace", "gaussian"}, default="auto"
-        Of the noise on counts; "auto" is pure unless delta is above 0.
+        Mechanism of the noise on counts; "auto" is pure unless delta is above 0.
     delta : float in [0, 1), default=0.0
         Above 0: Gaussian noise.
     algorithm : {"auto", "k-means", "mini-batch", "faiss"}, default="auto"
@@ -317,7 +321,7 @@ class ProportionClassifier(ClusterEstimator):
     noise : SeededNoise, default=None
         For tests and benchmarks on public data only.
     random_state : int >= 0, default=0
-        Of the clustering; fixed, so that a repeat is recognised. Never drives the noise.
+        Seed of the clustering, never of the noise; fixed, so that a repeat is recognised.
 
     Attributes
     ----------
@@ -328,7 +332,7 @@ class ProportionClassifier(ClusterEstimator):
     estimator_ : fitted estimator (of class codes)
     privacy_ : PrivacySpent
     receipts_ : tuple of Receipt
-        Of the one charge.
+        The receipt of the one charge.
     n_features_in_, feature_names_in_
 
     See Also
@@ -343,9 +347,9 @@ class ProportionClassifier(ClusterEstimator):
 
     Notes
     -----
-    Guarantee: epsilon-label-DP of everything the fit leaves behind; a trusted curator counts raw labels. A row is in one cluster, so all
-    counts cost what two of them do. Cost: k-means, one pass over the labels, and some tens of iterations of O(n K d). Where the
-    published methods correct counts, the noise is in the likelihood here.
+    Guarantee: everything that the fit returns or stores is epsilon-label-DP (central model: a trusted curator counts raw labels). Another
+    label of a row changes two counts by one each, and all counts cost as much as these two. Cost: k-means, one pass over the labels, and
+    some tens of iterations of O(n K d). The published methods correct the counts for noise; here the noise is part of the likelihood.
 
     Examples
     --------
@@ -389,7 +393,7 @@ class ProportionClassifier(ClusterEstimator):
         self.estimator_ = self._model.estimator
 
     def _embedded(self, X: Any) -> Any:
-        """Give what the estimator learns from: the embedding by default, else the features."""
+        """Return the model's inputs: the embedding for the default estimator, else the features."""
         if self.estimator is not None:
             return X
         found = embedded(self.clusters_.embedder, X)
@@ -407,13 +411,13 @@ class ProportionClassifier(ClusterEstimator):
 
 
 def _default_for(X: NDArray[np.floating[Any]]) -> Pipeline:
-    """Make a logistic regression whose penalty is that of columns with variance 1 on average."""
+    """Make a logistic regression with the penalty that suits columns of variance 1, rescaled to the mean variance of these."""
     spread = float(X.var(axis=0, dtype=np.float64).mean())
     return make_pipeline(StandardScaler(with_std=False), LogisticRegression(C=_PENALTY / spread if spread > 0 else _PENALTY))
 
 
 def learner_of_counts(estimator: Estimator) -> Estimator:
-    """Clone an estimator, or its equal, so that the last step has `fit_counts`; others are refused."""
+    """Clone an estimator so that its last step has `fit_counts` (LogisticRegression becomes SoftmaxRegression); refuse others."""
     if isinstance(estimator, Pipeline):
         *before, (name, last) = estimator.steps
         return Pipeline([*((each, clone(step, safe=False)) for each, step in before), (name, learner_of_counts(last))])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters of public features: rows grouped by k-means on an embedding, and other rows by the nearest centre. No label is ever seen."""
+"""Cluster rows by public features: k-means on an embedding; other rows go to the nearest centre. No label is read."""
 
 import math
 import warnings
@@ -29,27 +29,27 @@ from labeldp.protocol._fit import GroupPlan, left_of
 ALGORITHMS = ("auto", "k-means", "mini-batch", "faiss")
 EMBEDDERS = ("pca", "standard")
 MOST_CLUSTERS = 2000  # of the rule; more are slow to find
-_MANY_ROWS = 200_000  # above, mini-batches
+_MANY_ROWS = 200_000  # above, k-means works in mini-batches
 _COMPONENTS = 50
-_FEW_CLUSTERS = 50  # up to here several starts are tried: they cost little, and a bad one much
+_FEW_CLUSTERS = 50  # up to here k-means starts several times: cheap, and a bad start would merge whole clusters
 _ROWS_AT_ONCE = 1 << 16
-_MANY_SETTINGS = 64  # in one list: what is longer is data
-_NEEDS_LABELS = ("positional argument: 'y'", "requires y to be passed", "y cannot be None")  # what scikit-learn's own fits say
+_MANY_SETTINGS = 64  # a longer list counts as data, not as a setting
+_NEEDS_LABELS = ("positional argument: 'y'", "requires y to be passed", "y cannot be None")  # messages of scikit-learn's own fits
 
 Order = NDArray[np.intp]
 
 
 def clusters_for(n_rows: int, n_classes: int, epsilon: float) -> int:
-    """Choose how many clusters to ask: as many as the budget can tell the labels of, from public facts alone.
+    """Choose the number of clusters from public facts alone: as many as the budget can measure the labels of.
 
-    A cluster of s rows whose most frequent label leads by most of them is told right by noise of epsilon where epsilon s is well above
-    2 ln K, so s = 3 (3 + ln K) / epsilon: 16 / epsilon for ten classes. More and smaller clusters are purer, but are drowned by noise.
+    Noise of epsilon leaves the most frequent label of a pure cluster of s rows in the lead if epsilon s is well above 2 ln K, so
+    s = 3 (3 + ln K) / epsilon: 16 / epsilon for ten classes. Smaller clusters are purer, but the noise exceeds their counts.
 
     Parameters
     ----------
     n_rows, n_classes : int
     epsilon : float
-        For the histogram or the vote, of one row.
+        Budget of the histogram or the vote, for one row.
     """
     size = 3.0 * (3.0 + math.log(n_classes)) / epsilon
     return int(np.clip(round(n_rows / size), 1, min(MOST_CLUSTERS, max(1, n_rows // 2))))
@@ -57,7 +57,7 @@ def clusters_for(n_rows: int, n_classes: int, epsilon: float) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """Clusters of rows: their centres, and what embeds a row beside them.
+    """Clusters of rows: an embedder of rows, and the clusters' centres.
 
     Attributes
     ----------
@@ -70,20 +70,21 @@ class Clusters:
 
     @property
     def kept(self) -> dict[str, Floats]:
-        """The centres, which a ledger keeps with the answer: found again, they could differ by rounding, and the answer be of others."""
+        """The centres, to store with the answer: found again, they could differ by rounding, and the answer would be about other
+        clusters."""
         return {"centres": self.centres}
 
     def restored(self, kept: Mapping[str, NDArray[Any]]) -> "Clusters":
-        """Give the clusters with the centres that were kept."""
+        """Return the clusters with the stored centres."""
         return replace(self, centres=np.asarray(kept["centres"], np.float64))
 
     @property
     def n_clusters(self) -> int:
-        """Number of clusters, empty ones too."""
+        """Number of clusters, including empty ones."""
         return len(self.centres)
 
     def model_of(self, answer: Aggregate) -> "ClusterModel":
-        """Make a model of the true label of any row, by the histogram of its cluster."""
+        """Make a model that predicts any row's label by the histogram of its cluster."""
         return ClusterModel(self, answer)
 
     def assign(self, X: Any) -> Codes:
@@ -98,7 +99,7 @@ class Clusters:
             raise InvalidInput(
                 f"Expected embeddings of width {self.centres.shape[1]}, as the clusters were found on, got {features.shape[1]}."
             )
-        # in parts, as all distances at once would take n x n_clusters numbers; in the features' own precision, or they would be copied
+        # In parts, since all distances at once would take n x n_clusters numbers; in the features' precision, to avoid a copy of them.
         parts = [features[start : start + _ROWS_AT_ONCE] for start in range(0, features.shape[0], _ROWS_AT_ONCE)]
         found = [pairwise_distances_argmin(part, self.centres.astype(part.dtype)) for part in parts]
         return np.concatenate(found).astype(np.int64) if found else np.empty(0, np.int64)
@@ -106,13 +107,13 @@ class Clusters:
 
 @dataclass(frozen=True, eq=False)
 class ClusterModel:
-    """A model of the true label that knows a row's cluster alone: the cluster's noisy histogram.
+    """Predicts the label of a row by the noisy histogram of its cluster.
 
     Attributes
     ----------
     clusters : Clusters
     answer : Aggregate
-        Of a histogram.
+        The answer to a Histogram.
     """
 
     clusters: Clusters
@@ -140,15 +141,19 @@ def find_clusters(X: Any, n_clusters: int, *, embedder: Any = None, algorithm: s
     ----------
     X : (n, ...) features; public
     n_clusters : int
-        At most as many as rows.
-    embedder : None, "pca", "standard", transformer, or function of X
+        At most the number of rows.
+    embedder : None, "pca", "standard", transformer, or function of X, default=None
         None: the features as they are, images as rows of pixels. "pca": 50 principal components. "standard": every column standardised,
-        then 50 principal components. A transformer of scikit-learn is cloned and fitted; a net that is trained already comes as a
-        function. Nothing of it may have been chosen or trained by looking at these labels.
-    algorithm : {"auto", "k-means", "mini-batch", "faiss"}
+        then 50 principal components. A scikit-learn transformer is cloned and fitted; pass a trained net as a function. The embedder must
+        not have been chosen or trained with these labels.
+    algorithm : {"auto", "k-means", "mini-batch", "faiss"}, default="auto"
         "auto": k-means, in mini-batches above 200,000 rows.
-    random_state : int
-        The same number finds the same clusters on one machine with one number of threads; elsewhere rounding can move rows at borders.
+    random_state : int, default=0
+        One seed finds the same clusters again on one machine with the same number of threads; elsewhere rounding can move rows at borders.
+
+    Returns
+    -------
+    Clusters
 
     Notes
     -----
@@ -168,7 +173,7 @@ def find_clusters(X: Any, n_clusters: int, *, embedder: Any = None, algorithm: s
     shared = {"n_clusters": count, "n_init": starts, "random_state": seed}
     finder = MiniBatchKMeans(batch_size=10_240, **shared) if many else KMeans(**shared)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different rows than clusters: some are empty, which is fine
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters: some are empty, which is allowed
         finder.fit(features)
     return Clusters(fitted, np.asarray(finder.cluster_centers_, np.float64))
 
@@ -194,6 +199,7 @@ def embedded(embedder: Any, X: Any) -> Any:
         )
     try:
         array = np.asarray(found)
+        # float32 stays float32: images as float64 would take twice the memory for nothing, since k-means works in either.
         array = array if array.dtype == np.float32 else array.astype(np.float64)
     except ValueError:
         raise InvalidInput(
@@ -218,7 +224,7 @@ def _require_finite(values: NDArray[np.floating[Any]]) -> None:
 
 
 def _fitted(embedder: Any, X: Any) -> Any:
-    """Fit the embedder to these rows, where it is a transformer or the name of one."""
+    """Fit the embedder to these rows if it is a transformer or the name of one; return functions as they are."""
     if isinstance(embedder, type):
         raise InvalidInput(f"Expected an embedder that was made, got the class {embedder.__name__} itself. Pass {embedder.__name__}(...).")
     if isinstance(embedder, str):
@@ -237,7 +243,7 @@ def _fitted(embedder: Any, X: Any) -> Any:
 
 
 def _fitted_alone(embedder: Any, X: Any) -> Any:
-    """Fit a transformer to features; one that asks for labels is refused, since no embedder sees any."""
+    """Fit a transformer to features alone; one that needs labels is refused."""
     try:
         return clone(embedder).fit(X)
     except (TypeError, ValueError) as error:
@@ -250,14 +256,14 @@ def _fitted_alone(embedder: Any, X: Any) -> Any:
 
 
 def _plain(X: Any) -> Any:
-    """Make rows of numbers; a narrow sparse matrix becomes a dense one, since PCA of a sparse one cannot have all components."""
+    """Return rows of numbers; a narrow sparse matrix becomes dense, since PCA of a sparse one cannot return all components."""
     plain = embedded(None, X)
     return plain.toarray() if hasattr(plain, "tocsr") and plain.shape[1] <= _COMPONENTS else plain
 
 
 @dataclass(frozen=True, eq=False)
 class _Flat:
-    """A transformer that is given images as rows of pixels."""
+    """A fitted transformer that flattens images to rows of pixels first."""
 
     inner: Any
 
@@ -266,7 +272,6 @@ class _Flat:
 
 
 def _faiss(features: Any, n_clusters: int, seed: int) -> Floats:
-    """Find centres by the k-means of faiss."""
     try:
         import faiss
     except ImportError:
@@ -274,20 +279,21 @@ def _faiss(features: Any, n_clusters: int, seed: int) -> Floats:
     if hasattr(features, "tocsr"):
         raise InvalidInput("Expected dense features with algorithm='faiss', got a sparse matrix. Give embedder=TruncatedSVD(...).")
     rows = np.ascontiguousarray(features, np.float32)
+    # Without these limits faiss would train on a sample of 256 points per centroid, and warn of clusters below 39 points.
     finder = faiss.Kmeans(rows.shape[1], n_clusters, niter=25, seed=seed, max_points_per_centroid=1 << 30, min_points_per_centroid=1)
     finder.train(rows)
     return np.asarray(finder.centroids, np.float64)
 
 
 def plan_clusters(X: Any, query: Query, left: float, *, embedder: Any, algorithm: str, random_state: int) -> GroupPlan:
-    """Find as many clusters as a question has groups, and plan to ask it of them.
+    """Find as many clusters as the question has groups, and plan to ask it about them.
 
     Parameters
     ----------
     X : (n, ...) features
     query : Query
     left : float
-        Epsilon for a law that follows; 0 for none.
+        Epsilon left for a law; 0 if none follows.
     embedder, algorithm, random_state : as in `find_clusters`
     """
     settings: dict[str, Any] = {"algorithm": algorithm, "random_state": random_state}
@@ -296,22 +302,25 @@ def plan_clusters(X: Any, query: Query, left: float, *, embedder: Any, algorithm
     return GroupPlan(clusters.assign(X), query, left, None, clusters, request)
 
 
-# When two clusterings are the same request: by features and settings, not by groups, which other rounding can move --------------------
+# Recognising a repeat: by features and settings, not by groups, since rounding can move rows between these --------------------------------
 
 
 def clustering_request(X: Any, clusters: Clusters, embedder: Any, settings: Mapping[str, object]) -> Callable[[Order | None], str]:
-    """Name the request by a digest: a function of the order of the rows, called only where a ledger may know it.
+    """Return a function from the rows' order to a digest of the clustering request; it is called only if a ledger may know the request.
 
     Parameters
     ----------
     X : (n, ...) features
     clusters : Clusters
-    embedder : as it was given
-        Settings that say all of it stand for what it gives; of a function, and of a transformer with functions, arrays or objects of the
-        user's, or without a fixed random_state, the embedding itself is taken, which must then come out the same, bit by bit, for a
-        repeat to be recognised.
+    embedder : the user's `embedder=`
     settings : mapping
-        The other ones, as JSON-ready data.
+        The other settings, as JSON-ready data.
+
+    Notes
+    -----
+    The digest covers features and settings if these determine the embedding. Otherwise (a function; a transformer with functions, arrays
+    or objects of the user's, or without a fixed random_state) it covers the embedding itself, which must then be the same bit by bit for a
+    repeat to be recognised.
     """
 
     def named(order: Order | None) -> str:
@@ -334,25 +343,23 @@ def _is_table(X: Any) -> bool:
 
 
 def _settings_of(embedder: Any) -> str | None:
-    """Name an embedder by its settings; None where they do not say all of it.
-
-    An object of the user's may hold anything, also labels, and a digest of labels in a ledger would confirm a guess at them.
-    """
+    """Return a digest of an embedder's settings; None if they do not determine it."""
     if embedder is None or isinstance(embedder, str):
         return repr(embedder)
     if not hasattr(embedder, "get_params"):
         return None
     settings = embedder.get_params()
     parts = [embedder, *(value for value in settings.values() if hasattr(value, "get_params"))]
+    # An object of the user's may hold anything, also labels, and a digest of labels in a ledger would confirm a guess at them.
     if not all(_name_of(part).startswith("sklearn.") for part in parts):
-        return None  # whose settings may be anything, also data
+        return None
     facts = {name: _setting(value) for name, value in settings.items()}
     free = any(value is None and f"__{name}".endswith("__random_state") for name, value in settings.items())
     return None if free or None in facts.values() else digest({_name_of(embedder): facts})
 
 
 def _setting(value: object) -> str | None:
-    """Write a setting as text that stands for nothing else; None where there is none, such as of an array, which is data."""
+    """Write a setting as text that determines it; None if there is no such text, as for an array, which is data."""
     if value is None or isinstance(value, bool | int | float | str | np.generic):
         return repr(value)
     if isinstance(value, list | tuple) and len(value) <= _MANY_SETTINGS:
@@ -360,7 +367,7 @@ def _setting(value: object) -> str | None:
         return None if None in parts else f"{type(value).__name__}{parts}"
     if isinstance(value, type):
         return _name_of(value)
-    return _name_of(value) if hasattr(value, "get_params") else None  # whose own settings are among the others
+    return _name_of(value) if hasattr(value, "get_params") else None  # `get_params` of the whole lists its settings one by one
 
 
 def _name_of(thing: object) -> str:
@@ -368,35 +375,43 @@ def _name_of(thing: object) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-# As a prior -------------------------------------------------------------------------------------------------------------------------------
+# ClusterPrior -----------------------------------------------------------------------------------------------------------------------------
 
 
 class ClusterPrior(BaseEstimator):
-    """A prior for `LabelDPClassifier` and `TorchClassifier`: the noisy label histogram of a row's cluster of public features.
+    """A prior for `LabelDPClassifier` and `TorchClassifier`: the noisy label histogram of each row's cluster of public features.
 
     Parameters
     ----------
     embedder : "pca", "standard", transformer, or function of X, default=None
-        What the rows are clustered by; see `labeldp.learn.find_clusters`. It must not have been made with these labels.
+        Embedding by which the rows are clustered; see `labeldp.learn.find_clusters`. It must not have been made with these labels.
     n_clusters : int in 1..n, default=None
-        None: as many as its budget can tell the labels of, 3 (3 + ln K) / epsilon rows in each on average, and 2000 at most.
+        None: at most 2000, with 3 (3 + ln K) / epsilon rows per cluster on average.
     epsilon : float > 0, default=None
-        What the histogram costs, of the fit's total; it must be less than that. None: a share by rule, 1 / (1 + total): clusters are
-        worth most where rows alone say little. With law="cluster-rr", what `labeldp.laws.cluster_budget.split_budget` finds best.
+        Cost of the histogram, less than the fit's total. None: total / (1 + total), a share of 1 / (1 + total), since clusters are worth
+        most where single rows tell little. With law="cluster-rr": the best split by `labeldp.laws.cluster_budget.split_budget`.
     delta : float in [0, 1), default=0.0
         0: discrete Laplace noise, pure. Above 0: discrete Gaussian noise.
     algorithm : {"auto", "k-means", "mini-batch", "faiss"}, default="auto"
     random_state : int >= 0, default=0
-        Of the clustering; fixed, so that a repeat of a fit is recognised.
+        Seed of the clustering; fixed, so that a repeat of a fit is recognised.
+
+    See Also
+    --------
+    labeldp.learn.NoiseCluster, labeldp.learn.ProportionClassifier : learn from the clusters alone.
 
     Notes
     -----
     Guarantee: the histogram is `epsilon`-label-DP for each unit, one charge in the ledger, data set and column of the fit. The rows' draws
-    are charged what is left, on the same labels: the two add to the fit's epsilon. Rows that the fit holds out are not asked, so that they
-    measure a model that knows nothing of them. A repeat is known by the features and the settings (by what a function embeds, where that is
-    the embedder; by the clusters' sizes too, where these divide the budget) and gets the groups and centres that were kept with the
-    answer, whatever number of threads would find others. Rules use n, K and epsilon alone. Source: Algorithm 4 of Ghazi et al. 2021, with
-    one draw of noise a bin, and noisy counts projected to the cluster's public size instead of clamped.
+    are charged the rest, on the same labels: the two add to the fit's epsilon. The histogram does not count the rows that the fit holds
+    out, so that these measure the model without bias. A ledger recognises a repeat by features and settings (for a function, by its
+    embedding; if the clusters' sizes divide the budget, by these, too) and returns the groups and centres that it stored with the answer.
+    The rules use n, K and epsilon alone.
+
+    References
+    ----------
+    Ghazi et al. (2021), "Deep Learning with Label Differential Privacy", Algorithm 4. Here each bin gets one draw of noise, and noisy
+    counts are projected to the cluster's public size instead of clamped.
 
     Examples
     --------
@@ -427,14 +442,14 @@ class ClusterPrior(BaseEstimator):
         self.random_state = random_state
 
     def plan_groups(self, X: Any, *, n_rows: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: str | Law) -> GroupPlan:
-        """Cluster the rows of X and divide the budget; nothing is charged, and everything that is wrong is refused here.
+        """Cluster the rows of X and divide the budget; nothing is charged, and faults are refused here.
 
         Parameters
         ----------
         X : (n, ...) features
         n_rows, n_classes, max_rows_per_unit : int
         epsilon : float
-            For the histogram and the law together.
+            Budget of the histogram and the law together.
         law : str or Law
         """
         share = _share(epsilon) if self.epsilon is None else _validate.epsilon(self.epsilon)
@@ -448,15 +463,16 @@ class ClusterPrior(BaseEstimator):
         return plan
 
     def _divided(self, plan: GroupPlan, epsilon: float, n_classes: int) -> GroupPlan:
-        """Divide the budget between histogram and ClusterRR as suits the clusters' sizes, which are public, best."""
+        """Split the budget between histogram and ClusterRR as is best for the clusters' sizes, which are public."""
         budget = split_budget(epsilon, np.bincount(plan.groups, minlength=plan.query.n_groups), n_classes).budget
         if not budget.histogram_epsilon:
             return plan
+        # Three digits, so that ledger and messages show the same number that was spent.
         share = float(f"{budget.histogram_epsilon:.3g}")
         rest = left_of(epsilon, share)
         return replace(plan, query=replace(plan.query, epsilon=share), epsilon=rest, law=ClusterRR(n_classes, rest, budget.floor))
 
 
 def _share(epsilon: float) -> float:
-    """Give the histogram's part of a budget, to three digits."""
+    """Return the histogram's part of a budget, rounded to three digits."""
     return float(f"{epsilon / (1 + epsilon):.3g}")

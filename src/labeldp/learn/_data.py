@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features and labels as users have them: what is refused before a charge, which row a noisy label belongs to, categories as numbers.
+"""Check features and labels in the forms that users have, match noisy labels to rows, and encode categories as numbers.
 
 No message shows a label, and no warning depends on one.
 """
@@ -35,16 +35,21 @@ _TABLES = ("shape", "iloc", "__array__", "__array_interface__", "__dataframe__",
 
 
 def take(X: object, rows: Codes) -> object:
-    """Take these rows of an array, a sparse matrix or a data frame."""
+    """Return these rows of an array, a sparse matrix or a data frame."""
     if hasattr(X, "iloc"):
         return X.iloc[rows]
     return X[rows] if hasattr(X, "__getitem__") and hasattr(X, "shape") else np.asarray(X)[rows]
 
 
 def check_features(X: Any, estimator: Estimator, name: str) -> Any:
-    """Check X as the estimator will get it: data frames and object arrays pass as they are, numbers are checked for what it refuses.
+    """Check X as the estimator would: data frames and object arrays pass unchanged, numeric arrays by the estimator's tags.
 
-    Arrays of more than two dimensions pass where it `takes_images`; `name` is that of the estimator in messages.
+    Parameters
+    ----------
+    X : array, sparse matrix or data frame
+    estimator : scikit-learn estimator
+    name : str
+        The estimator's name in messages.
     """
     if not isinstance(X, Sequence) and hasattr(X, "__len__") and not any(hasattr(X, name) for name in _TABLES):
         raise InvalidInput(
@@ -57,7 +62,7 @@ def check_features(X: Any, estimator: Estimator, name: str) -> Any:
     return check_array(
         X,
         accept_sparse=["csr", "csc"] if tags.sparse else False,
-        # a pipeline's tags do not say whether a step fills gaps; if none does, the dry run finds out before anything is charged
+        # A pipeline's tags do not say whether a step fills missing values; if none does, the dry run fails before the charge.
         ensure_all_finite="allow-nan" if tags.allow_nan or isinstance(estimator, Pipeline) else True,
         allow_nd=takes_images(estimator),
         dtype=None if getattr(X, "dtype", np.dtype(object)).kind != "O" else "numeric",
@@ -67,14 +72,14 @@ def check_features(X: Any, estimator: Estimator, name: str) -> Any:
 
 
 def takes_images(estimator: Any) -> bool:
-    """Whether an estimator, or a pipeline's first step, takes arrays of three dimensions and more, as its tags say."""
+    """Return whether an estimator, or a pipeline's first step, takes arrays of three or more dimensions, by its tags."""
     if isinstance(estimator, Pipeline):
         return takes_images(estimator.steps[0][1])
     return hasattr(estimator, "__sklearn_tags__") and bool(get_tags(estimator).input_tags.three_d_array)
 
 
 def features_digest(X: Any) -> str:
-    """SHA-256 of the public columns, by which a repeat of a fit is recognised: of values, whatever holds them."""
+    """Return the SHA-256 of the public columns' values, whatever container holds them; a ledger recognises a repeated fit by it."""
     if hasattr(X, "tocsr"):
         rows = X.tocsr(copy=True)
         rows.sort_indices()
@@ -84,15 +89,14 @@ def features_digest(X: Any) -> str:
 
 
 def _plain(values: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Objects as text, so that bytes stand for values and not for addresses."""
-    return values.astype(np.str_) if values.dtype.kind == "O" else values
+    return values.astype(np.str_) if values.dtype.kind == "O" else values  # bytes of objects are addresses
 
 
 def encoder_of(X: Any) -> ColumnTransformer | None:
-    """Make a transformer of tables with text or categories into numbers, these columns first, for histogram gradient boosting.
+    """Make a transformer that encodes columns of text or categories, and puts them first, for gradient boosting; None if there are none.
 
-    The most frequent categories have codes, and all rarer ones share one, which is warned of; a new one later, and a missing value, is NaN.
-    None where no column needs it.
+    The most frequent categories get codes of their own, and all rarer ones share one, with a warning. Missing values, and categories that
+    are new when predicting, become NaN.
     """
     columns = text_columns(X)
     if not columns:
@@ -123,7 +127,7 @@ def _numbers_of_categories(X: Any, columns: Sequence[int]) -> Iterator[tuple[Any
 
 
 def text_columns(X: Any) -> list[int]:
-    """Positions of the columns that are categories, or text and no numbers."""
+    """Return the positions of columns that hold categories, or text that is not all numbers."""
     if getattr(X, "ndim", 0) != 2 or hasattr(X, "tocsr"):
         return []
     columns = [X.iloc[:, j] for j in range(X.shape[1])] if hasattr(X, "iloc") else [X[:, j] for j in range(X.shape[1])]
@@ -131,7 +135,7 @@ def text_columns(X: Any) -> list[int]:
 
 
 def _is_text(column: Any) -> bool:
-    """Whether a column is text, with numbers among it or not, and no column of numbers written as text."""
+    """Return whether a column holds text, possibly among numbers, that cannot be read as numbers throughout."""
     values = np.asarray(column, object)
     if not all(value is None or isinstance(value, (str, Number)) or repr(value) in _NOTHING for value in values):
         return False
@@ -152,7 +156,7 @@ def _as_numbers(X: Any) -> NDArray[np.float64]:
 
 
 def _as_text(X: Any) -> NDArray[np.object_]:
-    """Values as text, what is missing as NaN: columns may hold values of several types."""
+    """Return values as text, missing ones as NaN: a column may hold values of several types, which cannot be sorted together."""
     values = np.asarray(X, object)
     missing = X.isna().to_numpy() if hasattr(X, "isna") else np.array([[v is None or v != v for v in row] for row in values], bool)
     text = np.array([[str(v) for v in row] for row in values], object).reshape(values.shape)
@@ -160,11 +164,11 @@ def _as_text(X: Any) -> NDArray[np.object_]:
     return text
 
 
-# Labels, and which row each belongs to ----------------------------------------------------------------------------------------------------
+# Labels -----------------------------------------------------------------------------------------------------------------------------------
 
 
 def read_labels(settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
-    """Check raw labels, one a row and of a kind that can be classes; give them, the classes, and whether these were read off them.
+    """Check raw labels: one per row, of a type that can be classes. Return them and (classes, whether these were inferred from them).
 
     Parameters
     ----------
@@ -173,7 +177,7 @@ def read_labels(settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any
     n_rows : int
     """
     labels = None
-    with contextlib.suppress(UnicodeError):  # left behind, not chained: it holds and quotes a label
+    with contextlib.suppress(UnicodeError):  # not chained to the error below: its message quotes a raw label
         labels = column_or_1d(y, warn=True)
     if labels is None:
         raise not_plain()
@@ -183,7 +187,7 @@ def read_labels(settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any
     if infers(settings.classes):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # it warns by how many labels are different
+                warnings.simplefilter("ignore")  # scikit-learn's warning depends on the number of distinct raw labels
                 check_classification_targets(labels)
         except TypeError:
             raise InvalidInput("Expected labels of one type, none missing, got several types. Convert them, or declare classes=.") from None
@@ -191,20 +195,20 @@ def read_labels(settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any
 
 
 def together(X: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
-    """Match rows of X and noisy labels, both in the order of X; rows without a noisy label are left out where ids are given.
+    """Match rows of X and noisy labels, both in the order of X; with ids, rows without a noisy label are left out.
 
     Parameters
     ----------
     X : array, sparse matrix or data frame
     noisy : NoisyLabels
     ids : (len of X,) or (len of X, columns) array, optional
-        They decide. Without them the order does: a named index that has the ids of `noisy` vouches for it or speaks against it, and where
-        nothing does, a warning says so.
+        Ids of X's rows, to match by. Without them row i gets noisy label i: a named index with the ids of `noisy` confirms or refutes this
+        order, and if nothing does, a warning says so.
 
     Raises
     ------
     InvalidInput
-        Other ids, another number of rows, or an index that shows another order.
+        If ids do not match, numbers of rows differ, or the index shows another order.
     """
     n_rows = X.shape[0]
     if ids is not None:
@@ -212,7 +216,8 @@ def together(X: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, No
         return (X if np.array_equal(places, np.arange(n_rows)) else take(X, places)), noisy
     require_same_rows(n_rows, noisy)
     index = getattr(X, "index", None) if hasattr(X, "iloc") else None
-    known = None if getattr(index, "name", None) is None else np.asarray(index)  # one with a name was made of a column by somebody
+    # Only a named index counts: it was made from a column, while a nameless one numbers rows.
+    known = None if getattr(index, "name", None) is None else np.asarray(index)
     same = known is not None and noisy.explicit_ids and known.shape == noisy.ids.shape
     if known is None or not same or set(known.tolist()) != set(noisy.ids.tolist()):
         warn_of_order(noisy, own=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multinomial logistic regression that learns from what was released: the exact loss of noisy labels or noisy counts, by L-BFGS."""
+"""Multinomial logistic regression on the exact likelihood of noisy labels or noisy counts, by L-BFGS."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,15 +25,15 @@ Floats = NDArray[np.float64]
 Order = NDArray[np.intp]
 
 _FOLDS = 3
-_MANY_ROWS = 10_000  # above, one held-out third is enough to choose by
-_ENOUGH_ROWS = 30_000  # to choose by
-_ON_THE_WAY = 40  # iterations at penalties that are only passed through
-_SMALLEST = -1e6  # log-likelihood of a row that a model rules out
-_GRAIN = 0.25  # variance below which no count is believed: labels are whole
+_MANY_ROWS = 10_000  # above, C is chosen by one held-out third instead of three folds
+_ENOUGH_ROWS = 30_000  # sample of rows to choose C by
+_ON_THE_WAY = 40  # iterations at each C of the path before the last
+_SMALLEST = -1e6  # floor of a row's log-likelihood, for rows that the model rules out
+_GRAIN = 0.25  # added to the variance of a count: counts are integers, so the normal density must not become narrower
 
 
 class SoftmaxRegression(ClassifierMixin, BaseEstimator):
-    """Multinomial logistic regression whose loss is the likelihood of what was released, not of a guessed label.
+    """Multinomial logistic regression whose loss is the negative log-likelihood of the released outputs.
 
     Minimises  sum_i s_i * -log sum_y p(y | x_i) L[i, y]  +  penalty / (2 C),  with the penalty of scikit-learn's LogisticRegression, so
     that one-hot likelihoods give the model that LogisticRegression gives (for K = 2 it counts |w_1 - w_0|^2, else the sum over classes).
@@ -41,23 +41,23 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     C : float > 0 or sequence of them, default=1.0
-        Inverse of the penalty's strength, as in LogisticRegression. Of several, their mean weighted by the likelihood of held-out rows,
-        with a mild preference for a tenth of the largest: noise leaves so little evidence in a row that a much stronger penalty than
-        usual is often best, and so little to choose it by. They are fitted from the smallest on, each from the solution before.
+        Inverse of the penalty's strength, as in LogisticRegression. Of a sequence, C_ is the mean of log C weighted by the likelihood of
+        held-out rows, with a mild preference for a tenth of the largest: noisy rows often need a much stronger penalty than usual, but
+        have little evidence to choose it by.
     intercept_C : float > 0, default=inf
-        The same for the intercepts; inf leaves them free, as LogisticRegression does. Very noisy rows say little of a class, and a finite
-        value keeps it from vanishing: it holds the intercepts to the log of the frequencies that the outputs speak for, and in the end
-        sets them so that the mean probability of each class is its frequency (see `labeldp.protocol.metrics.likeliest_frequencies`).
+        The same for the intercepts; inf leaves them free, as LogisticRegression does. A finite value keeps classes from vanishing under
+        much noise: intercepts are penalised for their distance from the log of the estimated class frequencies, and finally shifted so
+        that the mean probability of each class is its frequency (see `labeldp.protocol.metrics.likeliest_frequencies`).
     fit_intercept : bool, default=True
-        Whether each class has a constant of its own.
+        Whether to fit a constant for each class.
     max_iter : int >= 1, default=200
-        Iterations of L-BFGS.
+        Maximal number of L-BFGS iterations.
     tol : float > 0, default=1e-05
-        Stop when no component of the mean loss's gradient is larger.
+        Stop when no component of the mean loss's gradient exceeds it.
     warm_start : bool, default=False
         Start from the coefficients of the previous fit.
     random_state : int >= 0, RandomState or None, default=None
-        Which rows are held out to choose C.
+        Chooses the rows that are held out to choose C.
 
     Attributes
     ----------
@@ -70,8 +70,12 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
 
     Notes
     -----
-    Source: the forward correction of Patrini et al. 2017 with a channel for each row. The loss is not convex where L is not one-hot;
-    from the start at zero, where all rows count alike, no bad optimum was seen. Cost: O(n K d) an iteration; X may be sparse.
+    The loss is not convex if L is not one-hot. The fit starts from zero, where all classes are equally likely; no bad optimum was seen.
+    Cost: O(n K d) per iteration; X may be sparse.
+
+    References
+    ----------
+    Patrini et al. (2017), "Making Deep Neural Networks Robust to Label Noise": the forward correction, here with a channel for each row.
     """
 
     def __init__(
@@ -123,7 +127,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         ----------
         X : (n, n_features) array or sparse matrix
         log_likelihood : (n, K) float
-            ln P[released | label y] of each row, up to a constant a row; -inf where impossible.
+            ln P[output | label y] of each row, up to a constant per row; -inf where impossible.
         sample_weight : (n,) array >= 0, optional
         """
         features: Floats = validate_data(self, X, accept_sparse="csr", dtype=np.float64)
@@ -139,18 +143,18 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         ----------
         X : (n, n_features) array or sparse matrix
         groups : (n,) integers in 0..g-1
-            Which group each row is in; groups may be empty.
+            Group of each row; groups may be empty.
         counts : (g, K) numbers
-            How many rows of each group have each label, with unbiased noise.
+            Number of rows with each label in each group, with unbiased noise.
         variance : float
-            Of the noise on one count.
+            Variance of the noise on one count.
         counted : (g,) integers, optional
-            How many rows of each group were counted, any of them alike; all by default.
+            Number of rows of each group that were counted, chosen at random; all by default.
 
         Notes
         -----
-        Learning from label proportions, with the noise in the likelihood: see `CountEvidence`. Held-out parts
-        are groups. Cost: O(n K d) an iteration.
+        Learning from label proportions, with the noise in the likelihood: see `CountEvidence`. C is chosen by held-out groups.
+        Cost: O(n K d) per iteration.
         """
         features: Floats = validate_data(self, X, accept_sparse="csr", dtype=np.float64)
         evidence = _counted(np.asarray(groups), np.asarray(counts, np.float64), variance, counted, features.shape[0])
@@ -162,23 +166,23 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
             raise InvalidInput(f"Expected sample_weight of shape ({X.shape[0]},), all >= 0 and finite; got shape {weight.shape}.")
         if not weight.any():
             raise InvalidInput("Expected some sample_weight above zero, got all of them zero.")
-        return RowEvidence(np.asfortranarray(table), weight)
+        return RowEvidence(np.asfortranarray(table), weight)  # columns contiguous, like `_logits`
 
     def _fit(self, X: Floats, evidence: "Evidence", classes: NDArray[np.generic]) -> Self:
         strengths = np.sort(np.atleast_1d(np.asarray(self.C, np.float64))).tolist()
         if not (strengths[0] > 0 and strengths[-1] < np.inf):  # NaN is sorted to the end
             _validate.positive(C=strengths[0] if strengths[0] <= 0 else strengths[-1])
-        # From zero all classes are equally likely in every row: the loss is not convex, and a start that favours some could keep to them.
+        # The loss is not convex, and a start that favours some classes could stay with them: at zero all are equally likely in every row.
         start = np.zeros((len(classes), X.shape[1] + 1))
         if self.warm_start and getattr(self, "coef_", np.empty(0)).shape == (start.shape[0], start.shape[1] - 1):
             start = np.column_stack([self.coef_, self.intercept_])
         shares = evidence.frequencies() if self.fit_intercept and np.isfinite(self.intercept_C) else np.full(len(classes), 1 / len(classes))
         self._centre: Floats = np.log(shares) - np.log(shares).mean()
         self.C_ = strengths[-1] if len(strengths) == 1 else self._choose(X, evidence, start, strengths)
-        for strength in (c for c in strengths if c < self.C_):  # the way that the held-out rows have spoken for
+        for strength in (c for c in strengths if c < self.C_):  # the path of warm starts by which C was judged
             start, _ = self._solve(X, evidence, start, strength, _ON_THE_WAY)
         start, iterations = self._solve(X, evidence, start, self.C_, self.max_iter)
-        if self.fit_intercept and np.isfinite(self.intercept_C):  # the penalty on intercepts and coefficients has moved the mean away
+        if self.fit_intercept and np.isfinite(self.intercept_C):  # the penalties have biased the mean probabilities: shift them back
             start[:, -1] += _towards(shares, _logits(X, start), evidence.row_weights)
         self.classes_: NDArray[np.generic] = classes
         self.coef_: Floats = start[:, :-1]
@@ -187,12 +191,8 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         return self
 
     def _choose(self, X: Floats, evidence: "Evidence", start: Floats, strengths: list[float]) -> float:
-        """Choose C by the likelihood of held-out parts: three folds, or one of many rows. Two worse strengths in a row end the search.
-
-        It is the mean of log C under these likelihoods and a normal distribution around a tenth of the largest, half a decade wide: the
-        best one alone would be chance, where noise tells strengths apart by next to nothing. C is the variance that coefficients have
-        beforehand, which does not depend on the number of rows: a sample is enough to find it.
-        """
+        """Choose C by the likelihood of held-out rows or groups: three folds, or one if there are many rows."""
+        # C is the prior variance of the coefficients, which does not depend on the number of rows, so a sample is enough to find it.
         order = check_random_state(self.random_state).permutation(evidence.n_units)[:_ENOUGH_ROWS]
         parts = [order[fold::_FOLDS] for fold in range(_FOLDS if len(order) <= _MANY_ROWS else 1)]
         folds = []
@@ -206,8 +206,10 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
                 solutions[number] = w = self._solve(known, told, solutions[number], strength, _ON_THE_WAY)[0]
                 score -= kept.loss(_logits(left, w))[0]
             scores.append(score)
-            if len(scores) > 2 and max(scores) > max(scores[-2:]):
+            if len(scores) > 2 and max(scores) > max(scores[-2:]):  # two worse ones in a row: larger C only overfit more
                 break
+        # The posterior mean of log C under a normal prior around a tenth of the largest, half a decade wide: under much noise the held-out
+        # likelihoods hardly differ, and the best one alone would be chance.
         decades = np.log10(strengths[: len(scores)]) - np.log10(strengths[-1] / 10)
         belief = softmax(np.asarray(scores) - 2 * decades**2)
         return float(strengths[-1] / 10 * 10 ** (belief @ decades))
@@ -247,7 +249,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
 
 
 def softmax_of(estimator: Any) -> SoftmaxRegression | None:
-    """The equal of a LogisticRegression with the plain L2 penalty, its intercepts held back a little; None of any other."""
+    """Return the SoftmaxRegression equivalent to a LogisticRegression with L2 penalty, its intercepts penalised a little; else None."""
     if type(estimator) is not LogisticRegression or not _is_plain(estimator):
         return None
     return SoftmaxRegression(
@@ -260,33 +262,33 @@ def softmax_of(estimator: Any) -> SoftmaxRegression | None:
     )
 
 
-# Parameters of LogisticRegression that do not change what it minimises, or that SoftmaxRegression has too.
+# Parameters of LogisticRegression that do not change its objective, or that SoftmaxRegression has, too.
 _FREE = {"C", "fit_intercept", "max_iter", "warm_start", "random_state", "solver", "tol", "verbose", "n_jobs", "multi_class"}
 _FREE |= {"intercept_scaling", "dual"}
 _SAME = {("penalty", "l2"), ("l1_ratio", 0), ("l1_ratio", None)}
 
 
 def _is_plain(regression: LogisticRegression) -> bool:
-    """Whether SoftmaxRegression has an equal for all that is set."""
+    """Return whether SoftmaxRegression has an equivalent of all settings."""
     defaults = LogisticRegression().get_params()
     given = {name: value for name, value in regression.get_params().items() if name not in _FREE}
     return 0 < regression.C < np.inf and all(value is None or value == defaults[n] or (n, value) in _SAME for n, value in given.items())
 
 
-# What was released, and its loss ----------------------------------------------------------------------------------------------------------
+# Evidence and its loss --------------------------------------------------------------------------------------------------------------------
 #
-# Both kinds of evidence say the same: how much each row counts, how many units there are that can be held out (rows, or groups of rows),
-# the class frequencies that they speak for, and -log P[released | X] with its gradient in the logits.
+# Both kinds have one interface: the weight of each row, the number of units that can be held out (rows, or groups of rows), an estimate of
+# the class frequencies, and the loss -log P[outputs | X] with its gradient in the logits.
 
 
 @dataclass(frozen=True, eq=False)
 class RowEvidence:
-    """An output for each row.
+    """One output per row.
 
     Attributes
     ----------
     table : (n, K) float64
-        ln P[released | label y], up to a constant a row.
+        ln P[output | label y], up to a constant per row.
     row_weights : (n,) float64
     """
 
@@ -299,15 +301,15 @@ class RowEvidence:
         return len(self.table)
 
     def part(self, units: Order) -> tuple[Order, "RowEvidence"]:
-        """Give these rows, and what was released of them."""
+        """Return these rows, and their evidence."""
         return units, RowEvidence(np.asfortranarray(self.table[units]), self.row_weights[units])
 
     def frequencies(self) -> Floats:
-        """Estimate the class frequencies: see `labeldp.protocol.metrics.likeliest_frequencies`."""
+        """Estimate the class frequencies (see `labeldp.protocol.metrics.likeliest_frequencies`)."""
         return likeliest_frequencies(np.exp(self.table), self.row_weights)
 
     def loss(self, scores: Floats) -> tuple[float, Floats]:
-        """Sum -log sum_y p_y L_y, with its gradient, softmax - posterior: a number and (n, K), from logits (n, K). Cost O(n K)."""
+        """Compute sum -log sum_y p_y L_y and its gradient, softmax - posterior: a number and (n, K), from logits (n, K). Cost O(n K)."""
         residual, posterior = scores.copy(order="K"), scores + self.table
         found = -_to_softmax(residual) + _to_softmax(posterior)
         residual -= posterior
@@ -316,15 +318,15 @@ class RowEvidence:
 
 
 def _logits(X: Floats, W: Floats) -> Floats:
-    """Scores of a linear model, (n, K), each class's in one piece of memory: sums over a few classes are then some times faster."""
+    """Compute the scores of a linear model: (n, K), Fortran order."""
+    # Each class's scores are contiguous, so that sums over a few classes are some times faster.
     return np.asarray((W[:, :-1] @ X.T).T + W[:, -1])
 
 
 def _to_softmax(scores: Floats) -> Floats:
-    """Put the softmax of each row in the place of its scores; gives ln of the sum of their exponentials: (n,).
-
-    In logarithms, since probabilities of classes that a model rules out underflow; in place, since fresh memory costs as much as exp.
-    """
+    """Replace each row's scores by their softmax, in place; return the log-sum-exp of each row: (n,)."""
+    # The caller gets logarithms, since probabilities of classes that a model rules out underflow; in place, since allocating costs as much
+    # as exp does.
     top = scores.max(axis=1)
     scores -= top[:, None]
     np.exp(scores, out=scores)
@@ -340,19 +342,22 @@ class CountEvidence:
     Attributes
     ----------
     groups : (n,) int
-        Which group each row is in; every group has a row.
+        Group of each row; every group has a row.
     counts : (g, K) float64
     variance : float
-        Of the noise on one count.
+        Variance of the noise on one count.
     share : (g,) float64 in [0, 1]
-        Which part of each group's rows was counted, nobody knows which.
+        Share of each group's rows that was counted; which ones is unknown.
 
     Notes
     -----
-    Given the features, labels are independent, so a group's count of a class has the mean and the variance that its rows' probabilities
-    add up to, and the noise's variance on top; its law is taken as normal, which groups of a few rows and noise of a few counts already are
-    well enough, and the K counts of a group as independent. Source: learning from label proportions (Quadrianto et al. 2009; Yu et al.
-    2014), with the noise in the likelihood.
+    Given the features, labels are independent. So a group's count of a class has mean sum p_i and variance sum p_i (1 - p_i) over its rows,
+    plus the noise's variance. The count is taken as normal, which holds well from groups of a few rows and noise of a few counts on, and
+    the K counts of a group as independent.
+
+    References
+    ----------
+    Learning from label proportions: Quadrianto et al. (2009), Yu et al. (2014); here with the noise in the likelihood.
     """
 
     groups: Order
@@ -366,7 +371,7 @@ class CountEvidence:
         return len(self.counts)
 
     def part(self, units: Order) -> tuple[Order, "CountEvidence"]:
-        """Give the rows of these groups, and what was released of them."""
+        """Return the rows of these groups, and the groups' evidence."""
         number = np.full(self.n_units, -1)
         number[units] = np.arange(len(units))
         rows = np.flatnonzero(number[self.groups] >= 0)
@@ -374,29 +379,31 @@ class CountEvidence:
 
     @cached_property
     def row_weights(self) -> Floats:
-        """Which part of each row's group was counted."""
+        """Share of each row's group that was counted: (n,)."""
         return self.share[self.groups]
 
     @cached_property
     def _members(self) -> Any:
-        """(g, n) sparse: 1 where a row is in a group."""
+        """(g, n) sparse membership matrix: 1 if a row is in a group."""
         return csr_matrix((np.ones(len(self.groups)), (self.groups, np.arange(len(self.groups)))), (self.n_units, len(self.groups)))
 
     def frequencies(self) -> Floats:
-        """Estimate the class frequencies from the sums over groups, each at least half a standard deviation of noise: (K,), sums to 1."""
+        """Estimate the class frequencies from the counts summed over groups: (K,), sums to 1."""
         n, k = float(self.row_weights.sum()), self.counts.shape[1]
         noise = self.n_units * self.variance
+        # A sum that the noise could hide counts as half a standard deviation of it, so that no frequency is 0 or below.
         sums = np.maximum(self.counts.sum(axis=0), 0.5 * np.sqrt(noise) + 0.5)
-        # what the sums gain over equal frequencies, as a chi-square: little of it, and the frequencies are drawn to equal ones
+        # Chi-square statistic of the sums against equal frequencies: where it is small, the frequencies are shrunk to equal ones.
         evidence = float(np.sum((self.counts.sum(axis=0) - n / k) ** 2) / (noise + n / k))
         return drawn_to_equal(sums / sums.sum(), evidence)
 
     def loss(self, scores: Floats) -> tuple[float, Floats]:
-        """Compute minus the normal log-density of the counts and its gradient: a number and (n, K), from logits (n, K). Cost O(n K)."""
+        """Compute the negative normal log-density of the counts and its gradient: a number and (n, K), from logits (n, K). Cost O(n K)."""
         p, share = scores.copy(order="K"), self.row_weights[:, None]
         _to_softmax(p)
         counted = p * share
         variance = self._members @ (counted * (1 - counted)) + self.variance + _GRAIN
+        # d(loss)/d(p) has a term through the mean (pull) and one through the variance (doubt); the softmax's Jacobian turns it into logits.
         off = self._members @ counted - self.counts
         pull = off / variance
         doubt = 0.5 * (1 / variance - pull**2)
@@ -408,7 +415,7 @@ Evidence = RowEvidence | CountEvidence
 
 
 def _counted(groups: NDArray[np.generic], counts: Floats, variance: float, counted: ArrayLike | None, n_rows: int) -> CountEvidence:
-    """Check groups and counts, and leave out groups without rows, which say nothing."""
+    """Check groups and counts; groups without rows are left out, since they tell nothing."""
     if groups.shape != (n_rows,) or groups.dtype.kind not in "iu":
         raise InvalidInput(f"Expected groups of {n_rows} rows as integers, got {groups.dtype} of shape {groups.shape}.")
     if counts.ndim != 2 or counts.shape[1] < 2 or not np.isfinite(counts).all():
@@ -426,18 +433,18 @@ def _counted(groups: NDArray[np.generic], counts: Floats, variance: float, count
 
 
 def objective(X: Floats, evidence: Evidence, penalty: Floats, intercept: bool, centre: Floats) -> Callable[[Floats], tuple[float, Floats]]:
-    """Mean loss of a linear model with its penalty, and the gradient, of flat coefficients with the intercepts in the last column.
+    """Return a function that computes the penalised mean loss of a linear model and its gradient, from flattened coefficients.
 
     Parameters
     ----------
     X : (n, d) array or sparse matrix
     evidence : Evidence of n rows
     penalty : (K, d + 1) float64
-        Of the sum of the loss.
+        Weight of each squared coefficient (intercepts last), relative to the sum of the loss.
     intercept : bool
-        False: the intercepts stay where they are.
+        False: the intercepts are not fitted.
     centre : (K,) float64
-        Intercepts that have no penalty.
+        Intercepts at which their penalty is 0.
     """
     total = max(float(evidence.row_weights.sum()), np.finfo(np.float64).tiny)
 
@@ -455,7 +462,7 @@ def objective(X: Floats, evidence: Evidence, penalty: Floats, intercept: bool, c
 
 
 def _towards(shares: Floats, scores: Floats, weights: Floats) -> Floats:
-    """Compute the shift of the scores (n, K) that gives each class its share as mean probability: (K,)."""
+    """Compute the shift of the scores (n, K) that makes each class's mean probability its share: (K,)."""
     shift = np.zeros(len(shares))
     for _ in range(100):
         p = scores + shift

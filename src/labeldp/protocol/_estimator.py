@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of every estimator: fit raw labels or noisy ones, score, receipts.
+"""Base classes of all estimators: fit raw or noisy labels, predict, score, keep receipts.
 
     LabelDPEstimator            one charge for raw labels, none for noisy ones; predictions, scores, receipts
       StagedEstimator           a law for each row, one or more stages: LabelDPClassifier, TorchClassifier
       learn.ClusterEstimator    one question about clusters of rows: NoiseCluster, ProportionClassifier
 
-A subclass says how it learns. Everything that is wrong with inputs and settings is refused, and a dry run is made, before the charge.
-What follows the classes says which rows are learned from and measured by, which noisy label belongs to which row, and whose labels come.
+A subclass implements the learning. Faults of inputs and settings are refused, and a dry run is made, before the charge. The functions
+after the classes choose training and held-out rows, and refuse raw labels that another estimator passes on.
 """
 
 import contextlib
@@ -54,10 +54,10 @@ try:
 except ImportError:  # a machine that only trains nets need not have scikit-learn
 
     class ClassifierMixin:  # type: ignore[no-redef]
-        """In the place of scikit-learn's."""
+        """Stands in for scikit-learn's mixin where scikit-learn is not installed."""
 
     class BaseEstimator:  # type: ignore[no-redef]
-        """Parameters by name, as scikit-learn has them."""
+        """Stands in for scikit-learn's base class: parameters are read and set by name."""
 
         def get_params(self, deep: bool = True) -> dict[str, Any]:
             return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
@@ -79,11 +79,11 @@ TopK = int | Literal["mean"]
 class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
     """A classifier whose `fit` privatizes the labels that it is given.
 
-    Every estimator has these parameters, by these names, and sets these attributes: `classes_`, `privacy_`, `receipts_`.
+    Every estimator has the parameters below and sets `classes_`, `privacy_` and `receipts_`.
     """
 
     takes_raw_labels: ClassVar[bool] = True
-    """`fit` privatizes what it is given, so no other estimator may call it with labels of its own making."""
+    """`fit` privatizes its labels, so a wrapping estimator must not pass labels that it made itself."""
 
     epsilon: float
     classes: Any
@@ -97,23 +97,23 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
     _learned: NoisyLabels | None
     _raw_rows: int
 
-    # What a subclass says -------------------------------------------------------------------------------------------------------------
+    # What a subclass implements -------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _inputs(self, X: Any, y: Any) -> Any:
-        """Check settings, estimator and features, and give X as it is learned from."""
+        """Check settings, estimator and features, and return X in the form that the training takes."""
 
     @abstractmethod
     def _matched(self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
-        """Match rows and noisy labels: both in the order of X; `inputs` is None where a fitted model is scored."""
+        """Return X and the noisy labels, row by row in the order of X; `inputs` is None where a fitted model is scored."""
 
     @abstractmethod
     def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
-        """Charge and privatize raw labels, and learn from what was released."""
+        """Charge and privatize raw labels, then learn from the noisy ones."""
 
     @abstractmethod
     def _fit_noisy(self, inputs: Any, noisy: NoisyLabels) -> None:
-        """Learn from labels that are noisy already."""
+        """Learn from noisy labels, at no charge."""
 
     @abstractmethod
     def predict_proba(self, X: Any) -> Floats:
@@ -154,21 +154,27 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
             Public ids of the rows; their positions by default. With NoisyLabels, each row of X gets the label of its id, and rows without
             one are left out; by default row i of X gets noisy label i, which warns where the two may lie in another order.
         unit : (n,) array, optional
-            Who each row is about.
+            The person (or other unit of privacy) that each row is about; by default each row is a unit of its own.
         id_name, unit_name : str, optional
-            What the columns of ids and units are called, as in `labeldp.privatize`; columns of data frames say it themselves.
+            Names of the columns of ids and units, as in `labeldp.privatize`; default: the names that columns of a data frame have.
+
+        Returns
+        -------
+        self
 
         Raises
         ------
         InvalidInput
-            Before anything is charged, for whatever is wrong with X, y, the estimator or the settings; a copy of the estimator is fitted
-            to a few rows of X with made-up labels. Where the training fails later, the labels stay with the run, and the same fit goes on
-            from them: with another estimator or another X, as long as the ids, or without ids the labels in their order, are the same.
+            For any fault of X, y, the estimator or the settings, before anything is charged. To find faults early, a copy of the estimator
+            is fitted to a few rows of X with made-up labels. If the real training fails later, the run keeps its noisy labels and the same
+            fit resumes from them at no further cost: another estimator or X is allowed, if the ids (or without ids the labels, in their
+            order) are the same.
         """
         return self._fit(X, self._inputs(X, y), y, ids, unit, (id_name, unit_name))
 
     def _fit(self, X: Any, inputs: Any, y: Any, ids: Any, unit: Any, names: tuple[Name | None, Name | None]) -> Self:
         if isinstance(y, NoisyLabels):
+            # Noisy labels were charged when they were drawn: nothing on this branch charges again.
             _check_noisy(y, self.classes, unit)
             inputs, noisy = self._matched(X, inputs, self._looked_up(y), ids)
             self._raw_rows = 0
@@ -176,18 +182,18 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
             return self
         rows = RowIds.of(ids, unit, *names).beside(y)
         _require_own_labels(self._settings())  # looks at the callers of `fit`, two frames up
-        rows.require_public(self.column)
+        rows.require_public(self.column)  # ids or units that are a copy of the label column would publish it in digests
         self._fit_raw(X, inputs, y, rows)
         self._raw_rows = _length(inputs)
         return self
 
     def _settings(self) -> FitSettings:
-        """Gather the parameters by which labels are charged and drawn."""
+        """Collect the parameters that decide how labels are charged and drawn."""
         given = self.get_params(deep=False)
         return FitSettings(**{field.name: given[field.name] for field in fields(FitSettings) if field.name in given})
 
     def _looked_up(self, noisy: NoisyLabels) -> NoisyLabels:
-        """Give the noisy labels with their receipts as this ledger has them: a file's own word on what was spent is not proof."""
+        """Return the noisy labels with the receipts that this ledger has: what a file says was spent is no proof."""
         if self.ledger is None:
             return noisy  # and nothing of the ledger is imported: a machine that only trains need not have it
         from labeldp.ledger._ledger import as_ledger
@@ -212,12 +218,18 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
         Parameters
         ----------
         X : (n, ...) features, as in the fit
-        y : NoisyLabels of n rows that the model did not learn from: unbiased through the law, with a SeenRowsWarning on others; or (n,)
-            public true labels: plain
+        y : NoisyLabels of n rows, or (n,) public true labels
+            With NoisyLabels the accuracy on the true labels is estimated without bias; a SeenRowsWarning says so where the model has
+            learned from them. With public labels it is the share of equal ones.
         sample_weight : (n,) array, optional
-            With public labels only.
+            For public labels only.
         ids : (n,) or (n, columns) array, optional
-            Of the rows, with NoisyLabels: as in `fit`.
+            Ids of X's rows, for NoisyLabels; as in `fit`.
+
+        Returns
+        -------
+        float
+            An unbiased estimate from few noisy rows can lie outside [0, 1].
         """
         if isinstance(y, NoisyLabels):
             if sample_weight is not None:
@@ -227,7 +239,7 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
                 metrics.warn_of_seen_rows(y, self._learned)
             return metrics.accuracy(y, self.predict(X)).value
         predicted = self.predict(X)
-        # The fit keeps no raw label and cannot know these again: their number is all that there is to warn by.
+        # The fit keeps no raw label, so it cannot recognise them here; an equal number of rows is the only sign to warn by.
         metrics.warn_of_raw_labels(len(predicted), self._raw_rows, self.noise)
         truth = np.asarray(y)
         if truth.shape == (len(predicted), 1):
@@ -239,16 +251,16 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
 
 
 class Training(Protocol[Fitted]):
-    """A staged training that is ready before the charge. Rows are positions among its inputs."""
+    """A staged training, ready before the charge. Rows are positions among its inputs."""
 
     @property
     def public_digest(self) -> Callable[[], str]:
-        """Function that gives the digest of the public columns, by which a repeat of a fit without ids is known."""
+        """Function that computes the digest of the public columns, by which a ledger recognises a repeated fit without ids."""
         ...
 
     @property
     def permutation(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
-        """Function that puts positions into a random order, which chooses the held-out rows of noisy labels."""
+        """Function that permutes positions at random, to choose the held-out rows among noisy labels."""
         ...
 
     def fit(self, rows: Rows, noisy: NoisyLabels, model: Fitted | None, held_out: HeldOut | None) -> Fitted:
@@ -256,7 +268,7 @@ class Training(Protocol[Fitted]):
         ...
 
     def prior_of(self, model: Fitted, rows: Rows) -> Floats:
-        """Give the prior, (m, K) weights of the classes, with which the next stage draws these rows."""
+        """Return the prior of these rows for the next stage's draw: (m, K) class weights."""
         ...
 
     def proba(self, model: Fitted, rows: Rows) -> Floats:
@@ -264,12 +276,12 @@ class Training(Protocol[Fitted]):
         ...
 
     def judging(self, model: Fitted, held_out: Rows) -> Rows:
-        """Choose the held-out rows that have decided nothing about the model, and so can measure it."""
+        """Return those held-out rows that chose nothing about the model, so that they can measure it."""
         ...
 
 
 class ChargedRun(StageRun, Protocol):
-    """A run that is settled at the end of a `with` block without an error."""
+    """A charged run as a context manager: it settles the run if the block ends without an error."""
 
     @property
     def receipt(self) -> Receipt | None:
@@ -282,7 +294,7 @@ class ChargedRun(StageRun, Protocol):
 
 
 class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
-    """An estimator that draws each row by a law, in one or more stages, of which each model is the prior of the next.
+    """An estimator that draws each row by a law, in one or more stages; each stage's model is the prior of the next.
 
     Beside those of `LabelDPEstimator` it sets `noisy_labels_`, `stages_`, `prior_`, and estimates of accuracy and log-loss.
     """
@@ -297,30 +309,30 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
 
     @abstractmethod
     def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
-        """Check raw labels; give them, the classes, and whether these were read off the labels."""
+        """Check raw labels; return them with (classes, whether these were inferred from the labels)."""
 
     @abstractmethod
     def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: Any) -> Training[Fitted]:
-        """Make ready to learn from these inputs; for raw labels (a plan), after a dry run."""
+        """Prepare the training; for raw labels (a plan) make a dry run."""
 
     @abstractmethod
     def _keep(self, training: Any, noisy: NoisyLabels, model: Fitted, held_out: Rows) -> Rows:
-        """Set what is fitted; gives the rows that it has still not learned from."""
+        """Set the fitted attributes; return the held-out rows that the final model has still not learned from."""
 
     def _state(self) -> contextlib.AbstractContextManager[Any]:
-        """Open the place where the fit keeps its state while it runs: none, unless a subclass has one."""
+        """Open the place where the fit keeps its state; by default it keeps none."""
         return contextlib.nullcontext()
 
     def _once(self, make: Callable[[], Result]) -> Result:
-        """Do what must happen once for all processes of a training, and give its result to each."""
+        """Call a function once for all processes of a training, and return its result to each of them."""
         return make()
 
     def _open(self, plan: FitPlan, labels: NDArray[Any], training: Any, state: Any) -> ChargedRun:
-        """Charge the run, or pick up the one that this fit repeats."""
+        """Charge the run, or reopen the run that this fit repeats."""
         return open_fit(plan, labels, public_digest=training.public_digest)
 
     def _start(self, known: Any, n_classes: int) -> Fitted | None:
-        """Make the model that the first stage starts from, where a prior of groups was asked."""
+        """Make the initial model of the first stage, for a prior of groups; None: start from nothing."""
         return None
 
     def _require_settings(self) -> None:
@@ -331,12 +343,13 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
     def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
         settings, n_rows = self._settings(), _length(inputs)
         labels, (classes, inferred) = self._read(settings, y, n_rows)
-        # All that can be refused is refused in the next lines, plan and dry run, since what comes after them costs budget.
+        # Order matters: plan and dry run find every fault that can be found, because everything after them costs budget.
         plan = plan_fit(settings, rows, classes, X, n_rows, inferred=inferred)
         _require_mean(self.top_k_filter, plan)
         with self._state() as state:
             training = self._training(inputs, plan, state)
-            # The first charge, where a prior asks for groups. Its answer is kept, so a fit that dies before the second one goes on with it.
+            # The first of two charges, if the prior asks about groups. The ledger keeps its answer, so a fit that is killed before the
+            # second charge resumes with the same answer.
             plan = plan.with_answer(self._once(lambda: answer_for(plan, labels)))
             start = None if plan.known is None else self._start(plan.known, len(classes))
             with self._open(plan, labels, training, state) as run, _paid(run, rows):
@@ -348,7 +361,8 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
                     first_prior=plan.prior,
                     held_out=plan.held_out,
                 )
-        # The rows' side shows what the histogram said, so whoever has these noisy labels has both, and their receipt must name both costs.
+        # Each row's side information shows what the histogram answered, so these noisy labels reveal both releases and must name both
+        # receipts.
         noisy = staged.noisy if plan.answer is None else derived(staged.noisy, behind=(plan.answer.receipt,))
         self._finish(training, noisy, staged.model, staged.validation, staged.stages)
         self.prior_ = plan.known
@@ -357,6 +371,7 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
         with self._state() as state:
             training = self._training(inputs, noisy, state)
             held_out = hold_out(noisy, self.validation_fraction, training.permutation)
+            # Rows over their unit's cap have no evidence: they carry no label to learn from.
             rows = np.setdiff1d(np.flatnonzero(noisy.evidenced), held_out)
             model = training.fit(rows, noisy[rows], None, (held_out, noisy[held_out]) if len(held_out) else None)
         self._finish(training, noisy, model, held_out, ())
@@ -364,13 +379,14 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
 
     def _finish(self, training: Training[Fitted], noisy: NoisyLabels, model: Fitted, held_out: Rows, stages: tuple[Stage, ...]) -> None:
         held_out = held_out[noisy.evidenced[held_out]]  # without rows over a unit's cap
-        # before `_keep`, which may learn from the held-out rows, too
+        # Measured before `_keep`, whose final refit may learn from the held-out rows, too.
         found = _judged(noisy, training.judging(model, held_out), lambda rows: training.proba(model, rows))
         self.classes_ = np.asarray(noisy.classes)
         self.estimated_accuracy_: metrics.Estimate | None = found.accuracy if found else None
         self.estimated_log_loss_: metrics.Estimate | None = found.log_loss if found else None
         self.baseline_accuracy_: metrics.Estimate | None = found.baseline_accuracy if found else None
         self.baseline_log_loss_: metrics.Estimate | None = found.baseline_log_loss if found else None
+        # `score` warns where it is given rows that the model has learned from, so their noisy labels are remembered.
         unseen = self._keep(training, noisy, model, held_out)
         self._learned = noisy[np.setdiff1d(np.arange(len(noisy)), unseen)] if len(unseen) else noisy
         self.noisy_labels_, self.privacy_, self.stages_ = noisy, noisy.privacy, stages
@@ -383,13 +399,13 @@ def _length(inputs: Any) -> int:
 
 @contextlib.contextmanager
 def _paid(run: ChargedRun, rows: RowIds) -> Iterator[None]:
-    """Add to an error of the training that the labels are drawn, paid for and kept, so that nobody pays for them again.
+    """Add a note to an error of the training: the labels are paid for and kept, and a repeat of the fit costs nothing.
 
     Parameters
     ----------
     run : ChargedRun
     rows : RowIds
-        Ids and units, as `fit` got them.
+        Ids and units, as passed to `fit`.
     """
     try:
         yield
@@ -405,7 +421,7 @@ def _paid(run: ChargedRun, rows: RowIds) -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Leave no trace of a dry run: global random states are put back, and no warning is shown, since the real training gives its own."""
+    """Restore the global random states after a dry run and hide its warnings, which the real training gives again."""
     of_numpy, of_python = np.random.get_state(), random.getstate()
     try:
         with warnings.catch_warnings():
@@ -417,29 +433,24 @@ def undisturbed() -> Iterator[None]:
 
 
 def not_fitted(name: str) -> Exception:
-    """Make the error of an estimator that is not fitted: InvalidInput, and where scikit-learn is installed its NotFittedError, too.
-
-    Parameters
-    ----------
-    name : str
-        Of the estimator's class.
-    """
+    """Make the error for an unfitted estimator: an InvalidInput that is also scikit-learn's NotFittedError, if that is installed."""
     message = f"Expected a fitted {name}. Call fit first."
     try:
         from sklearn.exceptions import NotFittedError
     except ImportError:
         return InvalidInput(message)
-    # a class of both kinds, made here, can be pickled only by the function that makes it
+    # Both callers of scikit-learn and of this library catch it by their own class. A class made in a function cannot be pickled by name, so
+    # it is pickled as a call of this function.
     kind = type("NotFitted", (InvalidInput, NotFittedError), {"__module__": __name__, "__reduce__": lambda self: (not_fitted, (name,))})
     made: Exception = kind(message)
     return made
 
 
-# Which rows are learned from, and which measure -------------------------------------------------------------------------------------------
+# Training rows and held-out rows ----------------------------------------------------------------------------------------------------------
 
 
 def _check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, unit: object) -> None:
-    """Refuse noisy labels of other classes or without evidence, and units, which only raw labels need."""
+    """Refuse noisy labels of other classes or without evidence, and `unit=`, which only raw labels need."""
     if unit is not None:
         raise InvalidInput("Expected unit only with raw labels; NoisyLabels were privatized for their own. Leave unit= out.")
     if classes is not None and not infers(classes) and declare(classes) != noisy.classes:
@@ -449,12 +460,12 @@ def _check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, unit: obj
 
 
 def hold_out(noisy: NoisyLabels, fraction: float, permutation: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Rows:
-    """Choose rows at random to measure the model by, among those of `NoisyLabels.measurable`; none where they would be too few.
+    """Choose at random the rows that measure the model, among `NoisyLabels.measurable`; none if they would be too few.
 
-    Rows of a later stage have an unbiased estimator only where its prior was flat: held out, they would measure the model on hard rows. A
-    warning says so where there are no others.
+    A warning says so where no row can be measured by.
     """
     share = _validate.fraction(validation_fraction=fraction, zero=True)
+    # Only rows drawn without a prior: a later stage has an unbiased estimator just where its prior was flat, and those are the hard rows.
     able = np.flatnonzero(noisy.measurable.evidenced)
     if not len(able) and share * len(noisy) >= MIN_VALIDATION_ROWS:
         laws = ", ".join(sorted({block.law.name for block in noisy.blocks}))
@@ -465,18 +476,19 @@ def hold_out(noisy: NoisyLabels, fraction: float, permutation: Callable[[NDArray
                 "pass validation_fraction=0."
             )
         )
+    # At most half of the measurable rows, so that training keeps some of them.
     count = int(min(share * len(noisy), 0.5 * len(able)))
     return np.sort(permutation(able)[:count]) if count >= MIN_VALIDATION_ROWS else np.empty(0, np.int64)
 
 
 def _judged(noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[np.floating]]) -> metrics.Judgement | None:
-    """Measure a model on the held-out rows that have an unbiased estimator, beside the class frequencies of all others; None without any.
+    """Measure a model on held-out rows, next to the constant prediction of the other rows' class frequencies; None without measurable rows.
 
     Parameters
     ----------
     noisy : NoisyLabels of all rows
     held_out : (m,) int
-        Positions of rows that the model has not learned from, and that have not chosen it.
+        Positions of rows that neither trained nor chose the model.
     proba : function of positions -> (m, K) probabilities of the model
     """
     fair = noisy.measurable
@@ -489,7 +501,7 @@ def _judged(noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[
 
 
 def evidenced(rows: Rows, noisy: NoisyLabels, held_out: HeldOut | None) -> tuple[Rows, NoisyLabels, HeldOut | None]:
-    """Leave out of rows, noisy labels and held-out rows those without evidence: rows over their unit's cap."""
+    """Drop rows without evidence (those over their unit's cap) from the training rows and the held-out rows."""
     found = np.flatnonzero(noisy.evidenced)
     if not len(found):
         raise InvalidInput("Expected at least one row with evidence to learn from. Give more rows.")
@@ -501,7 +513,7 @@ def evidenced(rows: Rows, noisy: NoisyLabels, held_out: HeldOut | None) -> tuple
 
 
 def members(noisy: NoisyLabels) -> NDArray[np.bool_]:
-    """Give the output of each row as a set of classes: (n, K) bool. Each row must have one draw."""
+    """Return each row's output as a set of classes: (n, K) bool. Each row must have one draw."""
     inside = np.zeros((len(noisy), noisy.n_classes), bool)
     for block in noisy.blocks:
         inside[block.rows] = block.law.members(block.outputs, block.side)
@@ -509,26 +521,26 @@ def members(noisy: NoisyLabels) -> NDArray[np.bool_]:
 
 
 def _require_mean(k: TopK | None, plan: FitPlan) -> None:
-    """Refuse top_k_filter="mean", before anything is charged, where the law has no candidates to take the mean of."""
+    """Refuse top_k_filter="mean" before the charge if the law has no candidates to average over."""
     law = plan.stages.law
     if k == "mean" and plan.stages.n_stages > 1 and "candidates" not in law.layout():
         raise InvalidInput(f"Expected law='rr-with-prior' with top_k_filter='mean', got {law}. Pass the number of classes to keep.")
 
 
 def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArray[np.int64]:
-    """Choose the latest stage's rows, and earlier ones whose output has one of the model's k likeliest classes: their positions.
+    """Select the latest stage's rows, and earlier rows whose output contains one of the model's k likeliest classes: their positions.
 
     Parameters
     ----------
     noisy : NoisyLabels of n rows, stage by stage
     proba : (n, K) array
-        Of the model before the latest stage.
+        Class probabilities by the model before the latest stage.
     k : int or "mean"
-        "mean": as many as the latest stage's candidates on average, rounded down; all, where its law has none.
+        "mean": the mean number of candidates of the latest stage, rounded down; all classes if its law has no candidates.
 
-    Notes
-    -----
-    Source: Ghazi et al. 2021, appendix B, "Multi-stage training"; `k="mean"` is theirs.
+    References
+    ----------
+    Ghazi et al. (2021), "Deep Learning with Label Differential Privacy", appendix B, "Multi-stage training", where k is "mean".
     """
     name = next((block.stage for block in reversed(noisy.blocks) if block.stage != HELD_OUT), HELD_OUT)
     latest = [block for block in noisy.blocks if block.stage == name]
@@ -540,6 +552,7 @@ def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArra
         return np.arange(len(noisy))
     earlier = np.flatnonzero(~kept)
     believed = proba[earlier]
+    # By the k-th largest probability, so that ties with it count as likely: no class is dropped by its position.
     likely = believed >= -np.partition(-believed, n_likely - 1, axis=1)[:, n_likely - 1 : n_likely]
     kept[earlier] = (members(noisy[earlier]) & likely).any(axis=1)
     return np.flatnonzero(kept) if kept.any() else np.arange(len(noisy))  # a filter that leaves nothing filters nothing
@@ -550,33 +563,25 @@ def _mean_size(blocks: Sequence[Block], n_classes: int) -> int:
     return max(1, int(sizes.mean())) if len(sizes) else 1
 
 
-# Whose labels these are -----------------------------------------------------------------------------------------------------------------
+# Raw labels passed by other estimators --------------------------------------------------------------------------------------------------
 
-_HAND_ON = {"base", "compose", "externals", "frozen", "pipeline", "utils"}  # of scikit-learn: what passes labels on as they are
+_PASSES_ON = {"base", "compose", "externals", "frozen", "pipeline", "utils"}  # modules of scikit-learn that pass labels on unchanged
 _SUPERVISED = ("sklearn.feature_selection.", "sklearn.cross_decomposition.")  # their transformers need labels, whatever their tags say
-_told: set[str] = set()  # callers that this process has warned of
+_warned: set[str] = set()  # callers that this process has warned of
 
 
 def _require_own_labels(settings: FitSettings) -> None:
     """Refuse, or warn of, raw labels that come through another estimator or a search, which chooses rows or makes labels of its own.
 
-    With a ledger a repeat is known by its rows: of several targets that another estimator makes, all but the first would get the first
-    one's labels. Without one, each of its fits is a spend of its own. Pipelines hand labels on as they are; a step of theirs that learns
-    from labels, such as a selection of features, would publish what it learned from raw ones.
-
-    Parameters
-    ----------
-    settings : FitSettings
-        Of the estimator that is fitted.
-
     Raises
     ------
     InvalidInput
-        With a durable ledger, or where a step of a pipeline has read the labels; nothing is charged.
+        With a durable ledger, or if a step of a pipeline has read the labels; nothing is charged.
     """
     if settings.noise is not None:  # of public data: nothing to protect
         return
-    caller, step = _made_by(), _step_that_learned()
+    caller, step = _calling_estimator(), _step_that_learned()
+    # Pipelines pass labels on unchanged, but a step that learns from them, such as a selection of features, publishes what it learned.
     if step:
         raise InvalidInput(
             f"Expected raw labels that nothing has read before, got some through a pipeline whose step {step} learns from labels: what it "
@@ -589,13 +594,15 @@ def _require_own_labels(settings: FitSettings) -> None:
         "Privatize the labels once, noisy = labeldp.privatize(y, law, ...), and pass noisy for y, in a search or cross-validation with a "
         "splitter that does not look at labels, such as cv=KFold(5); or fit this estimator by itself, which takes any number of classes."
     )
+    # A ledger recognises a repeat by its rows: of several targets that, say, OneVsRest makes, all but the first would get the first one's
+    # stored labels. Without a ledger each of its fits spends epsilon again.
     if settings.ledger is not None:
         raise InvalidInput(
             f"Expected raw labels from whoever holds them, got some through scikit-learn's {caller}, which chooses rows or makes targets "
             f"of its own: a ledger would take those for a repeat, or charge for each. Nothing was charged. {once}"
         )
-    if caller not in _told:
-        _told.add(caller)
+    if caller not in _warned:
+        _warned.add(caller)
         warn(
             RawLabelsWarning(
                 f"Raw labels come through scikit-learn's {caller}: each of its fits spends epsilon anew, the spends add up, and its scores "
@@ -604,16 +611,14 @@ def _require_own_labels(settings: FitSettings) -> None:
         )
 
 
-def _made_by() -> str:
-    """Name the outermost class or function of scikit-learn that has called this fit with rows or labels of its own choice; "" for none.
-
-    By the call stack: a search or a meta-estimator passes plain arrays, so nothing else shows where they come from.
-    """
+def _calling_estimator() -> str:
+    """Return the name of the outermost class or function of scikit-learn that called this fit with its own rows or labels; "" for none."""
+    # By the call stack: a search or a meta-estimator passes plain arrays, so nothing else shows where they come from.
     found, frame = "", sys._getframe(2).f_back
     while frame is not None:
         package, _, part = str(frame.f_globals.get("__name__")).partition(".")
         part = part.split(".")[0]
-        if package == "sklearn" and part not in _HAND_ON and not part.startswith("_"):
+        if package == "sklearn" and part not in _PASSES_ON and not part.startswith("_"):
             owner = frame.f_locals.get("self")
             found = frame.f_code.co_name if owner is None else type(owner).__name__
         frame = frame.f_back
@@ -621,7 +626,7 @@ def _made_by() -> str:
 
 
 def _step_that_learned() -> str:
-    """Name a step that learns from labels, of a pipeline that has called this fit; "" for none."""
+    """Return the name of a pipeline step that learns from labels, if that pipeline called this fit; "" for none."""
     frame = sys._getframe(2).f_back
     while frame is not None:
         owner = frame.f_locals.get("self") if str(frame.f_globals.get("__name__")).partition(".")[2] == "pipeline" else None
@@ -633,7 +638,7 @@ def _step_that_learned() -> str:
 
 
 def _learns_from_labels(step: Any) -> str:
-    """Name the transformer, or one that it holds, that needs labels, as scikit-learn's tags and modules say; "" for none."""
+    """Return the name of the transformer, or of one inside it, that needs labels by scikit-learn's tags and modules; "" for none."""
     held = [getattr(step, name, None) or () for name in ("steps", "transformer_list", "transformers")]
     if any(held):
         held.append([("remainder", getattr(step, "remainder", None))])

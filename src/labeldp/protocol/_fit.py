@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fit on raw labels as a plan and a loop: which law, stages and prior; then draw and learn, stage by stage.
+"""Plan a fit on raw labels (law, stages, prior), and run it: draw and learn, stage by stage.
 
     FitSettings --plan_fit--> FitPlan --answer_for--> its prior, paid for --open_fit--> run --run_stages--> StagedFit
 
-Raw labels pass through here to the door as arguments; nothing keeps them. Custody is imported where it is needed: a machine that only
-trains, on labels that are noisy already, has nothing of it.
+Raw labels pass through as arguments and are kept nowhere. `labeldp.custody` is imported inside the functions that charge, so that a
+machine that only trains on noisy labels loads none of it.
 
-The loop is LP-MST, Algorithm 3 of Ghazi et al. 2021 (with the prior from the model of the stage before): privatize a part, learn from
-everything so far, and let the model be the prior of the next part. The parts are disjoint, so the whole costs one epsilon by parallel
-composition, models and all outputs included.
+The loop is LP-MST, Algorithm 3 of Ghazi et al. (2021), with the previous stage's model as prior: privatize a part of the rows, learn from
+everything drawn so far, use the model as prior of the next part. The parts are disjoint, so by parallel composition the whole, with all
+models and outputs, costs one epsilon.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,12 +48,12 @@ HELD_OUT = "validation"
 
 @dataclass(frozen=True, eq=False)
 class FitSettings:
-    """The parameters of an estimator by which its labels are charged and drawn; `LabelDPClassifier` says what each means.
+    """The parameters of an estimator that decide how its labels are charged and drawn; `LabelDPClassifier` documents each.
 
     Attributes
     ----------
     epsilon : float
-        Of the whole fit, for one unit.
+        Budget of the whole fit, for one unit.
     classes : sequence of K values, "infer", or None
     dataset : str or None
     column : str
@@ -61,7 +61,7 @@ class FitSettings:
     ledger : Ledger, path, or None
     noise : SeededNoise or None
     law, n_stages, stage_sizes, prior, validation_fraction
-        Of estimators that draw each row; the defaults stand for those that ask about groups.
+        For estimators that draw each row; estimators that ask about groups leave them at their defaults.
     """
 
     epsilon: float
@@ -92,19 +92,19 @@ class FitPlan:
     ----------
     settings : FitSettings
     rows : RowIds
-        Ids and units, as `fit` got them.
+        Ids and units, as passed to `fit`.
     classes : tuple of K values
     inferred : bool
-        The classes were read off the labels.
+        Whether the classes were inferred from the labels.
     stages : StagePlan
     prior : (n, K) float64 array or None
-        Of the first stage.
+        Prior of the first stage.
     grouped : GroupPlan or None
-        A prior of groups, as long as it is not paid for (`answer_for`) and after.
+        The question that a prior of groups asks (`answer_for` pays for it).
     answer : Aggregate or None
-        The noisy histogram that was paid for.
+        The noisy histogram that answers it.
     held_out : (n,) bool, or None
-        The validation part of a fit with such a prior, whose histogram left these rows out. None: the run chooses it.
+        The validation rows of a fit with a prior of groups, which its histogram did not count. None: the run chooses them.
     """
 
     settings: FitSettings
@@ -119,14 +119,14 @@ class FitPlan:
 
     @property
     def prior_digest(self) -> str:
-        """Digest of the first stage's prior, or of the groups and the question that it will follow from; "" without a prior."""
+        """Digest of the first stage's prior, or of the groups and question that decide it; "" without a prior."""
         if self.prior is None:
             return "" if self.grouped is None else self.grouped.digest
         return array_digest({"prior": self.prior})
 
     @property
     def known(self) -> Any:
-        """The noisy histogram as a model of the true label of any row; None without one."""
+        """The noisy histogram as a model that predicts any row's label; None without one."""
         found = None if self.grouped is None else self.grouped.found
         return None if self.answer is None or found is None else found.model_of(self.answer)
 
@@ -136,37 +136,37 @@ class FitPlan:
         return self.stages.invertible and self.prior is None and self.grouped is None
 
     def with_answer(self, asked: "GroupAnswer | None") -> "FitPlan":
-        """Give the plan with its prior of groups paid for; as it is, without one."""
+        """Return the plan with the answer and the prior that follows from it; unchanged without a prior of groups."""
         if asked is None or self.grouped is None:
             return self
-        # rows that the histogram counted would measure a model that has already heard of their labels
+        # The model starts from the histogram, so rows that it counted could not measure the model without bias.
         held_out = asked.held_out if self.stages.validation_fraction else None
         prior = asked.answer.prior(asked.groups)
         return replace(self, answer=asked.answer, prior=prior, grouped=self.grouped.as_asked(asked), held_out=held_out)
 
     def to_dict(self) -> dict[str, object]:
-        """Say the plan as JSON-ready data, for the charge."""
+        """Describe the plan as JSON-ready data, for the charge's record."""
         return self.stages.to_dict() | ({"classes_inferred": True} if self.inferred else {})
 
 
 def settled_classes(settings: FitSettings, labels: NDArray[Any]) -> tuple[tuple[object, ...], bool]:
-    """Settle the classes, and whether they are read off the raw labels; where none are declared, a Law says how many codes there are."""
+    """Return the classes and whether they were inferred from the raw labels; if none are declared, a Law says how many codes there are."""
     return classes_for(labels, settings.classes, settings.law.n_classes if isinstance(settings.law, Law) else None)
 
 
 def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X: Any, n_rows: int, *, inferred: bool) -> FitPlan:
-    """Plan law, stages and first prior of a fit; every fault of the settings is found here, before the charge.
+    """Plan law, stages and first prior of a fit; every fault of the settings is refused here, before the charge.
 
     Parameters
     ----------
     settings : FitSettings
     rows : RowIds
-        Ids and units, as `fit` got them.
+        Ids and units, as passed to `fit`.
     classes : tuple of K values
-    X : what a prior that is a function is given
+    X : features, passed to a prior that is a function
     n_rows : int
     inferred : bool
-        The classes were read off the labels, as `settled_classes` says.
+        Whether the classes were inferred from the labels (see `settled_classes`).
     """
     grouped, known = None, None
     if is_group_prior(settings.prior):
@@ -192,15 +192,15 @@ def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X
         _require_use(law)
         known = _known_prior(settings.prior, X, n_rows, law.n_classes)
     first = stages.law_of(0, has_prior=known is not None)
-    # Where classes that no row tells apart are known before the charge, the user hears of it before the charge; where a law draws its
-    # questions with words of the run, only after it.
+    # Warn before the charge of classes that no row can tell apart. A law that draws its questions with the run's random words is known only
+    # after the charge, and is checked there.
     if known is not None and not first.draws_side:
         check_told_apart(first, first.told_apart(first.prepare(known)), classes, n_rows)
     return FitPlan(settings, rows, classes, inferred, stages, known, grouped)
 
 
 def _law_for(settings: FitSettings, grouped: "GroupPlan | None", n_classes: int) -> Law:
-    """Make the law that is asked for by name or as a value, over these classes and at the epsilon that a prior of groups leaves."""
+    """Make the law for these classes, at the epsilon that a prior of groups leaves."""
     from labeldp.custody._draw import check_contract, law_per_row
 
     budget = _validate.epsilon(settings.epsilon) if grouped is None else grouped.epsilon
@@ -222,7 +222,7 @@ def _require_use(law: Law) -> None:
 
 
 def _known_prior(prior: Any, X: Any, n_rows: int, n_classes: int) -> Floats:
-    """Check a public prior: (n, K) weights, of which a row of zeros counts as uniform."""
+    """Check a public prior: (n, K) weights; a row of zeros counts as uniform."""
     weights = np.asarray(prior(X) if callable(prior) else prior, np.float64)
     if weights.shape != (n_rows, n_classes):
         raise InvalidInput(f"Expected a prior of shape {(n_rows, n_classes)}, got {weights.shape}.")
@@ -235,17 +235,17 @@ def _known_prior(prior: Any, X: Any, n_rows: int, n_classes: int) -> Floats:
     return weights
 
 
-# How rows are divided ---------------------------------------------------------------------------------------------------------------------
+# Stages -----------------------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """The division of the rows into stages, and the law of each: public, and fixed before anything is drawn.
+    """Shares of the rows in each stage, and each stage's law: public, and fixed before anything is drawn.
 
     Attributes
     ----------
     law : Law
-        Of every stage (see `law_of`).
+        The law asked for; `law_of` and `validation_law` replace it where there is no prior.
     sizes : tuple of float
         Share of the training rows in each stage; sums to 1.
     validation_fraction : float
@@ -263,14 +263,11 @@ class StagePlan:
 
     @property
     def validation_law(self) -> Law:
-        """The law of held-out rows, invertible: the stages' own if it ignores priors, else one that releases the same kind of output.
-
-        Then each held-out row has an unbiased estimator; a row whose prior has ruled classes out has none.
-        """
+        """The law of held-out rows: it ignores priors, so that each of these rows has an unbiased estimator."""
         return _invertible(self.law)
 
     def law_of(self, stage: int, has_prior: bool) -> Law:
-        """The law of a stage, counted from 0."""
+        """The law of a stage; stages count from 0."""
         return without_prior(self.law) if stage == 0 and not has_prior else self.law
 
     @property
@@ -281,36 +278,33 @@ class StagePlan:
 
     @property
     def invertible(self) -> bool:
-        """True if every row has an unbiased estimator as long as the first prior is uniform."""
+        """Whether every row has an unbiased estimator, given a uniform first prior."""
         side = self.law.prepare(np.ones((1, self.law.n_classes)))
         kind, shape = self.law.layout()["output"]
         own, _ = self.law.inclusion(np.zeros((1, *shape), kind), side)
         return bool(np.isfinite(own[0])) and (self.n_stages == 1 or not self.law.uses_prior)
 
     def to_dict(self) -> dict[str, object]:
-        """Say the plan as JSON-ready data, for the charge."""
+        """Describe the stages as JSON-ready data, for the charge's record."""
         return {"law": self.law.to_dict(), "sizes": list(self.sizes), "validation_fraction": self.validation_fraction}
 
 
 def without_prior(law: Law) -> Law:
-    """Say what draws in a law's place where there is no prior yet.
-
-    Another law, where this one would have the same k candidates in every row, or, as a split of classes without order, tell no more and
-    have no inverse.
-    """
+    """Return the law that draws rows without a prior: the law itself, or one that ignores priors."""
+    # RRTopK would give every row the same k candidates; an unordered split is no more informative than subset selection, with no inverse.
     needs_one = isinstance(law, RRTopK) or (isinstance(law, PriorSplit) and not law.ordered)
     return _invertible(law) if needs_one else law
 
 
 def _invertible(law: Law) -> Law:
-    """The law itself if it ignores priors, else one that does, and releases the same kind of output."""
+    """Return the law itself if it ignores priors, else one that does and releases the same kind of output."""
     if not law.uses_prior:
         return law
     return (RandomizedResponse if law.kind == "label" else SubsetSelection)(law.n_classes, law.epsilon)
 
 
 def plan_stages(law: Law, *, n_stages: int, sizes: tuple[float, ...] | None, validation_fraction: float, n_rows: int) -> StagePlan:
-    """Plan the stages: one where a prior could not change the law, and no validation part that would be too small to tell anything.
+    """Plan the stages: one stage if a prior cannot change the law, and no validation part if it would be too small to measure by.
 
     Parameters
     ----------
@@ -326,34 +320,35 @@ def plan_stages(law: Law, *, n_stages: int, sizes: tuple[float, ...] | None, val
     shares = np.ones(count) if sizes is None else np.asarray(sizes, np.float64)
     if shares.shape != (count,) or not np.all((shares > 0) & (shares < np.inf)):
         raise InvalidInput(f"Expected stage_sizes of one positive number for each of n_stages={count}, got {sizes!r}. Make the two agree.")
-    # a prior changes nothing for laws that ignore it, nor with two classes, where every law that AutoLaw chooses from is the same one
+    # With two classes every law that AutoLaw chooses from is the same one, so there, as for laws that ignore priors, stages gain nothing.
     if not law.uses_prior or (isinstance(law, AutoLaw) and law.n_classes == 2):
         shares = np.ones(1)
     return StagePlan(law, tuple(float(s) for s in shares / shares.sum()), held_out if held_out * n_rows >= MIN_VALIDATION_ROWS else 0.0)
 
 
-# Priors that are paid for: which group each row is in is public, what the labels of a group are like is asked once, privately, as a
-# histogram of the same labels that the law then draws from, in the same ledger, data set and column: the two add. ------------------------
+# Priors of groups -------------------------------------------------------------------------------------------------------------------------
+# The groups of rows are public. The class frequencies of each group are released once, as a noisy histogram of the same labels that the law
+# then draws from. Both charges go to the same data set and column of the ledger, so their epsilons add.
 
 
 @dataclass(frozen=True, eq=False)
 class GroupPlan:
-    """A question about the labels of groups, for a prior or by itself: public, and fixed before anything is charged.
+    """A question about the labels of groups, with or without a law that follows: public, and fixed before anything is charged.
 
     Attributes
     ----------
     groups : (n,) int64
-        Which group each row is in: a function of public features.
+        Group of each row: a function of public features.
     query : Query
-        The question, with what it costs; of a prior a Histogram.
+        The question and its cost; for a prior a Histogram.
     epsilon : float
-        What it leaves for the law, rounded down; 0 where no law follows.
+        Budget left for the law, rounded down; 0 if no law follows.
     law : Law or None
-        A law that goes with this division of the budget; None: the one that the user asked for.
+        The law for this division of the budget; None: the user's.
     found : Found or None
-        How groups of other rows are found, for the estimator that asked.
+        Finds the groups of other rows.
     request : function of an order of the rows, or None
-        Gives the digest of what the groups follow from, by which a ledger knows a repeat; None: the groups themselves.
+        Computes the digest of what decides the groups, by which a ledger recognises a repeat; None: digest of the groups themselves.
     """
 
     groups: NDArray[np.int64]
@@ -365,36 +360,36 @@ class GroupPlan:
 
     @property
     def digest(self) -> str:
-        """Digest of groups and question: all that the prior follows from, but for the answer, which is noise and cannot name a request."""
+        """Digest of groups and question, which decide the prior but for the answer; the answer is noise and cannot identify a request."""
         return digest({"groups": array_digest({"groups": self.groups}), "query": self.query.to_dict()})
 
     def as_asked(self, asked: "GroupAnswer") -> "GroupPlan":
-        """Give the plan with the groups that the answer is about: those of an earlier fit, where the ledger had its answer."""
+        """Return the plan with the groups that were asked about: those of an earlier fit, if the ledger had its answer."""
         return replace(self, groups=asked.groups, found=None if self.found is None else self.found.restored(asked.kept))
 
 
 class Found(Protocol):
-    """Finds the groups of other rows."""
+    """Finds the group of any row."""
 
     @property
     def kept(self) -> Mapping[str, NDArray[Any]]:
-        """Arrays that are kept with the answer."""
+        """Arrays to store with the answer, from which `restored` rebuilds this object."""
         ...
 
     def restored(self, kept: Mapping[str, NDArray[Any]]) -> Self:
-        """Give it back as it was when the groups were asked, from what was kept."""
+        """Rebuild the object as it was when the groups were asked about."""
         ...
 
     def model_of(self, answer: "Aggregate") -> Any:
-        """Make a model of any row, with `predict_proba`, of an answer about the groups."""
+        """Make a model with `predict_proba` for any row, from an answer about the groups."""
         ...
 
 
 class GroupPrior(Protocol):
-    """The interface of an estimator's `prior=` that groups the rows."""
+    """Interface of an estimator's `prior=` that groups the rows."""
 
     def plan_groups(self, X: Any, *, n_rows: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: "str | Law") -> GroupPlan:
-        """Group the rows of X and divide the budget; everything that is wrong is refused here.
+        """Group the rows of X and divide the budget; faults are refused here.
 
         Parameters
         ----------
@@ -403,18 +398,18 @@ class GroupPrior(Protocol):
         epsilon : float
             For the histogram and the law together.
         law : str or Law
-            As the user asked for it.
+            The user's `law=`.
         """
         ...
 
 
 def is_group_prior(prior: Any) -> TypeGuard[GroupPrior]:
-    """Return whether a prior groups the rows and pays for an answer, instead of being known."""
+    """Return whether a prior groups the rows and pays for an answer, rather than being public weights."""
     return hasattr(prior, "plan_groups")
 
 
 def left_of(epsilon: float, part: float, what: str = "the prior") -> float:
-    """Compute what a part leaves of a budget: the two together, read as the decimals that they show, are not above it.
+    """Compute the budget that is left after a part, rounded down so that the decimals as written never sum to more than the total.
 
     Parameters
     ----------
@@ -434,7 +429,7 @@ def left_of(epsilon: float, part: float, what: str = "the prior") -> float:
 
 
 def answer_for(plan: FitPlan, labels: NDArray[Any]) -> "GroupAnswer | None":
-    """Ask the labels of the rows to learn from what a prior's groups are like: the first of a fit's two charges. None without such a prior.
+    """Ask about the prior's groups in the training rows: the first of a fit's two charges. None if the prior asks nothing.
 
     Parameters
     ----------
@@ -467,40 +462,40 @@ def ask_groups(
     labels : (n,) raw labels
     classes : sequence of K values
     inferred : bool
-        They were read off the labels.
+        Whether the classes were inferred from the labels.
     rows : RowIds
-        Ids and units, as `fit` got them.
+        Ids and units, as passed to `fit`.
     held_out : float in [0, 1)
-        Share of the rows that are left out, to measure a model by that did not see their labels.
+        Share of the rows that are not counted, so that they can measure the model.
     """
     from labeldp.custody._aggregation import GroupQuestion, answer_groups
 
-    total = settings.epsilon if plan.epsilon else None  # a histogram whose law is refused later would be paid for in vain
+    # The ledger must have room for the whole fit now: a histogram whose law is refused later would be paid for in vain.
+    total = settings.epsilon if plan.epsilon else None
     kept = {} if plan.found is None else plan.found.kept
     question = GroupQuestion(plan.query, plan.groups, held_out, total, plan.request, kept)
     return answer_groups(labels, question, classes, settings.account(), rows, inferred=inferred)
 
 
-# The run, drawn and learned from stage by stage -------------------------------------------------------------------------------------------
+# The run: draw and learn, stage by stage --------------------------------------------------------------------------------------------------
 
 
 def open_fit(plan: FitPlan, labels: NDArray[Any], *, public_digest: Callable[[], str], resumes: str = "") -> "Run":
-    """Charge the fit's run, or pick up the one that it repeats.
+    """Charge the fit's run, or reopen the run that it repeats.
 
     Parameters
     ----------
     plan : FitPlan
     labels : (n,) raw labels
     public_digest : function
-        Gives the digest of the public columns; called only where it is needed to recognise a repeat.
+        Computes the digest of the public columns; called only if it is needed to recognise a repeat.
     resumes : str
-        Run id of the run that must be picked up; "" for any, or a new one.
+        Id of the run that must be reopened; "" for any run, or a new one.
     """
     from labeldp.custody._run import open_run
 
     settings, rows = plan.settings, plan.rows
-    # A digest of all features costs a pass over them: it is made only where it can matter, without ids, and where something outlives the
-    # fit, a ledger's record or a seed's words.
+    # The digest costs a pass over all features, so it is computed only if a repeat can occur (a ledger, or a seed) and no ids identify it.
     known = settings.ledger is not None or settings.noise is not None
     return open_run(
         labels,
@@ -515,7 +510,7 @@ def open_fit(plan: FitPlan, labels: NDArray[Any], *, public_digest: Callable[[],
 
 
 class StageRun(Protocol):
-    """A charged run, as far as the loop needs it (see `labeldp.custody._run.Run`)."""
+    """The part of `labeldp.custody._run.Run` that the loop uses."""
 
     @property
     def n_rows(self) -> int: ...
@@ -540,9 +535,9 @@ class StagedFit(Generic[Model]):
 
     Attributes
     ----------
-    model : what `fit` returned last
+    model : the model that `fit` returned last
     noisy : NoisyLabels of all rows, in the order of the table
-    validation : int positions of the rows that are held out
+    validation : int64 positions of the held-out rows
     stages : tuple of Stage
     """
 
@@ -566,16 +561,16 @@ def run_stages(
     Parameters
     ----------
     run : labeldp.custody._run.Run
-        Charged; each row is drawn once.
+        A charged run.
     plan : StagePlan
     fit : function (rows, noisy labels of these rows, model of the stage before or None, held-out (rows, noisy) or None) -> model
         Learns from all rows drawn so far.
     prior_of : function (model, rows) -> (m, K) weights
-        Asked for rows whose labels the model knows nothing of.
+        Called for rows that the model has not learned from.
     first_prior : (n, K) array, optional
-        Public prior of the first stage; uniform if None.
+        Prior of the first stage; uniform if None.
     held_out : (n,) bool, optional
-        The validation part, where the first prior was made of the other rows' labels; None: the run chooses it.
+        The validation rows, if the first prior was made from the other rows' labels; None: the run chooses them.
 
     Returns
     -------
@@ -585,7 +580,7 @@ def run_stages(
         parts = run.partition(plan.fractions) + np.int16(0 if plan.validation_fraction else 1)
     else:
         parts = np.where(held_out, np.int16(0), run.partition(plan.sizes) + np.int16(1))
-    validation = np.flatnonzero(parts == 0)  # the others are numbered by their stage, from 1
+    validation = np.flatnonzero(parts == 0)  # training rows are numbered by their stage, from 1
     drawn: list[HeldOut] = []
     done: list[Stage] = []
     scored = (validation, run.privatize(validation, plan.validation_law, None, HELD_OUT)) if len(validation) else None
@@ -596,7 +591,7 @@ def run_stages(
             continue
         name = f"stage-{number + 1}"
         law = plan.law_of(number, first_prior is not None)
-        # Each row is drawn in one part only, by a partition that no label and no model decides: that is what makes the parts' epsilons one.
+        # Parallel composition needs disjoint parts that do not depend on labels: the partition is keyed by the run, not by any model.
         drawn.append((rows, run.privatize(rows, law, _prior(law, rows, model, prior_of, first_prior), name)))
         done.append(Stage(name, law, len(rows)))
         model = fit(np.concatenate([rows for rows, _ in drawn]), concat([noisy for _, noisy in drawn]), model, scored)
@@ -608,7 +603,7 @@ def run_stages(
 
 
 def _prior(law: Law, rows: Rows, model: Model | None, prior_of: Callable[[Model, Rows], ArrayLike], first_prior: Floats | None) -> "Prior":
-    """Make the prior of a stage's rows a function of positions among them, so that a repeat of the run need not evaluate it."""
+    """Return the prior of a stage's rows as a function of positions among them, so that a repeat of the run need not evaluate the model."""
     if model is not None and law.uses_prior:
         return lambda positions: prior_of(model, rows[positions])
     if first_prior is not None:

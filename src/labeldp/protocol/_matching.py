@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds which row of X belongs to which noisy label: by ids if they are given; where nothing vouches for an order, a warning says so.
+"""Match the rows of X and noisy labels: by ids if they are given; otherwise warn where nothing shows that their orders agree.
 
-A file of its own, since a training loop needs it and no estimator: scikit-learn is not imported for it.
+This is a file of its own, because a training loop imports it and must not load scikit-learn.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from labeldp.evidence._noisy import id_keys
 
 
 def check_count(n_labels: int, n_rows: int) -> None:
-    """Refuse another number of labels than of rows, and fewer than two rows."""
+    """Refuse a number of labels other than that of rows, and fewer than two rows."""
     if n_labels != n_rows:
         raise InvalidInput(f"Found input variables with inconsistent numbers of samples: X has {n_rows} rows, y has {n_labels}.")
     if n_rows < 2:
@@ -23,16 +23,16 @@ def check_count(n_labels: int, n_rows: int) -> None:
 
 
 def positions_of(ids: NDArray[Any], n_items: int, noisy: NoisyLabels, *, given: bool) -> NDArray[np.int64]:
-    """Find each noisy row's item by its id.
+    """Return the position of each noisy row's item, found by id.
 
     Parameters
     ----------
     ids : (n_items,) or (n_items, columns) array
-        Of the items, in their order.
+        Ids of the items, in their order.
     n_items : int
     noisy : NoisyLabels of n rows
     given : bool
-        The caller gave the ids; else they are positions.
+        Whether the caller gave the ids; otherwise they are positions.
 
     Returns
     -------
@@ -41,7 +41,7 @@ def positions_of(ids: NDArray[Any], n_items: int, noisy: NoisyLabels, *, given: 
     Raises
     ------
     InvalidInput
-        Not one id an item, ids that repeat, or a noisy row without an item.
+        If there is not one id per item, an id repeats, or a noisy row has no item.
     """
     if np.ndim(ids) == 0:
         raise InvalidInput(f"Expected ids as a column of {n_items} values, got one {type(ids.item()).__name__}. Pass the column's values.")
@@ -62,7 +62,7 @@ def positions_of(ids: NDArray[Any], n_items: int, noisy: NoisyLabels, *, given: 
 
 
 def matched_by_id(ids: ArrayLike, n_items: int, noisy: NoisyLabels) -> tuple[NDArray[np.int64], NoisyLabels]:
-    """Find the items that have a noisy label: their positions, ascending, and the noisy labels in that order.
+    """Find the items that have a noisy label; return their positions, ascending, and the noisy labels in that order.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def matched_by_id(ids: ArrayLike, n_items: int, noisy: NoisyLabels) -> tuple[NDA
 
 
 def require_same_rows(n_items: int, noisy: NoisyLabels) -> None:
-    """Refuse another number of noisy labels than of items, where no ids say which belong together."""
+    """Refuse numbers of noisy labels and items that differ, since no ids say which belong together."""
     if len(noisy) != n_items:
         raise InvalidInput(
             f"Expected noisy labels of {n_items} rows, as many as X has, got {len(noisy)}. Pass ids= with the ids of X's rows: they are "
@@ -85,13 +85,13 @@ def require_same_rows(n_items: int, noisy: NoisyLabels) -> None:
 
 
 def warn_of_order(noisy: NoisyLabels, *, own: bool) -> None:
-    """Warn that nothing tells which row of X has which noisy label, where their orders may differ.
+    """Warn if the rows of X and the noisy labels may be in different orders and nothing shows which belong together.
 
     Parameters
     ----------
     noisy : NoisyLabels
     own : bool
-        The order in which the labels were privatized in this process is the order of X.
+        Whether X is in the order in which this process privatized the labels.
     """
     drawn = noisy.order == "drawn"
     named = noisy.explicit_ids and not np.array_equal(noisy.ids, np.arange(len(noisy)))

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good predictions are on the true labels, measured on noisy labels alone.
+"""Unbiased metrics of predictions on the true labels, computed from noisy labels alone.
 
-Every number is unbiased through the law and comes with an interval. It is post-processing, so it costs no budget, however often it is
-asked for.
+Every number has a confidence interval. Metrics are post-processing: they cost no budget, however often they are computed.
 
-Use rows whose noisy labels the model has not seen. A model that was trained on them has fitted their noise, so it agrees with them more
-often than with the truth, and the numbers come out far too good (a 1-nearest-neighbour model seems perfect).
+Use rows whose noisy labels the model has not seen. A model fits the noise of its training rows and agrees with these noisy labels more
+often than with the truth, so the numbers are far too good there (a 1-nearest-neighbour model seems perfect).
 """
 
 import warnings
@@ -36,13 +35,13 @@ class Estimate:
     value : float
         Unbiased, so noise can carry it out of the range of what it estimates.
     low, high : float
-        Ends of the interval, kept in that range; the whole range where the interval lies outside of it.
+        Ends of the interval, cut to [least, most]; all of [least, most] if the interval lies outside of it.
     confidence : float
     stderr : float
-        Half the interval's width before it was cut, over the normal quantile: value +- quantile x stderr is the interval. At many rows the
-        standard deviation of the mean; at few it is larger by what rows that were not seen could say.
+        Half the width of the uncut interval divided by the normal quantile. With many rows it is the standard error of the mean; with few
+        it is larger (see `mean_interval`).
     least, most : float
-        The range of what is estimated.
+        The range of the estimated quantity.
     """
 
     value: float
@@ -55,7 +54,7 @@ class Estimate:
 
     @property
     def tells(self) -> bool:
-        """Whether the interval rules something out; if not, there are too few rows for their noise."""
+        """Whether the interval excludes anything; if not, there are too few rows for this much noise."""
         return self.low > self.least or self.high < self.most
 
     def __float__(self) -> float:
@@ -81,7 +80,7 @@ class Estimates:
     value, low, high, stderr : float64 arrays of one shape
         Each as in `Estimate`.
     confidence : float
-        Of each interval by itself, not of all together.
+        Confidence of each interval by itself, not of all together.
     """
 
     value: Floats
@@ -109,12 +108,14 @@ def accuracy(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 
 
     Returns
     -------
-    Estimate. (noisy agreement - other) / (own - other) where one law covers all rows; the interval is `mean_interval`'s.
+    Estimate
+        If one law covers all rows, it is (noisy agreement - other) / (own - other), where own and other are the law's probabilities that an
+        output contains the true class and another class. The interval is `mean_interval`'s.
 
     Raises
     ------
     InvalidInput
-        If some row has no unbiased estimator (a law that answers within a subset of the classes, or no draw).
+        If some row has no unbiased estimator: its law answers within a subset of the classes, or it was not drawn.
 
     Examples
     --------
@@ -149,16 +150,16 @@ def warn_of_seen_rows(noisy: NoisyLabels, learned: NoisyLabels) -> None:
 
 
 def warn_of_raw_labels(n_rows: int, learned: int, noise: object) -> None:
-    """Warn, once in a process, that a score may come from the raw labels that a fit privatized: it is a number without noise.
+    """Warn, once in a process, that a score may be computed from the raw labels that a fit privatized: it would be a number without noise.
 
     Parameters
     ----------
     n_rows : int
-        That are scored by plain labels.
+        Number of rows that are scored.
     learned : int
-        Rows whose raw labels the fit was given; 0 for none.
+        Number of raw labels that the fit was given.
     noise : SeededNoise or None
-        Of the fit: with a seed nothing is private anyway.
+        The fit's: with a seed nothing is private anyway.
     """
     if noise is None and n_rows == learned and "score" not in _told:
         _told.add("score")
@@ -175,7 +176,7 @@ _told: set[str] = set()
 
 
 def log_loss(noisy: NoisyLabels, proba: ArrayLike, *, confidence: float = 0.95, floor: float = _FLOOR) -> Estimate:
-    """Estimate the mean of -ln of the probability that the model gives to the true label.
+    """Estimate the mean log-loss, -ln of the model's probability of the true label.
 
     Parameters
     ----------
@@ -184,12 +185,16 @@ def log_loss(noisy: NoisyLabels, proba: ArrayLike, *, confidence: float = 0.95, 
         Columns in the order of `noisy.classes`.
     confidence : float
     floor : float
-        Smaller probabilities count as this.
+        Smaller probabilities are raised to this.
+
+    Returns
+    -------
+    Estimate
 
     Notes
     -----
-    A log-loss has no upper bound, so the interval takes the model's word: a row's range is that of -ln of its own probabilities. Its width
-    says nothing of rows unlike these where the model is surer.
+    A log-loss has no upper bound. The interval uses, for each row, the range of -ln over the row's own K probabilities, so it does not
+    cover rows on which the model would be surer than on any of these.
     """
     losses = -np.log(np.clip(_probabilities(noisy, proba), _validate.fraction(floor=floor), 1.0))
     return _mean(noisy.debias(losses), noisy.loss_range(losses), confidence, least=0.0, most=float(losses.max()))
@@ -197,13 +202,13 @@ def log_loss(noisy: NoisyLabels, proba: ArrayLike, *, confidence: float = 0.95, 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The quality of a model beside that of a constant on the same rows: the class frequencies, or the most frequent class.
+    """The accuracy and log-loss of a model, next to those of a constant prediction on the same rows: the class frequencies.
 
     Attributes
     ----------
     accuracy, log_loss : Estimate
     baseline_accuracy, baseline_log_loss : Estimate
-        Of the constant. Where a class is rare, it is nearly always right, and log-loss alone shows whether a model knows more.
+        Of the constant prediction. If a class is rare, the constant is nearly always right, and only the log-loss shows a better model.
     """
 
     accuracy: Estimate
@@ -219,14 +224,14 @@ class Judgement:
 
 
 def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judgement:
-    """Measure a model, and beside it the constant that goes with these class frequencies: accuracy and log-loss of both.
+    """Measure a model, and the constant prediction with these class frequencies: accuracy and log-loss of both.
 
     Parameters
     ----------
     noisy : NoisyLabels of n rows that neither has seen
     proba : (n, K) array
     frequencies : (K,) array
-        From the rows that the model learned from: `likeliest_frequencies`.
+        Class frequencies of the model's training rows, from `likeliest_frequencies`.
     """
     table = _probabilities(noisy, proba)
     constant = _probabilities(noisy, np.broadcast_to(np.asarray(frequencies, np.float64), table.shape))
@@ -249,7 +254,8 @@ def confusion_matrix(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: 
 
     Returns
     -------
-    Estimates of shape (K, K): row = true class, column = predicted class, all cells sum to 1. Cost O(n K) time for each true class.
+    Estimates of shape (K, K)
+        Row = true class, column = predicted class; all cells sum to 1. Takes O(n K) time for each true class.
     """
     predicted = _codes(noisy, predictions)
     guessed = predicted[None, :] == np.arange(noisy.n_classes)[:, None]
@@ -284,12 +290,12 @@ def class_frequencies(noisy: NoisyLabels, *, confidence: float = 0.95) -> Estima
 
 
 def likeliest_frequencies(likelihood: NDArray[np.floating], weights: Floats | None = None) -> Floats:
-    """Find the class frequencies that make the outputs likeliest: what a model goes back to where its rows say little.
+    """Find the class frequencies under which the outputs are likeliest, shrunk towards equal ones where the evidence is weak.
 
     Parameters
     ----------
     likelihood : (n, K) array
-        P[outputs | y] of each row up to a factor a row, of any law, invertible or not.
+        P[outputs | y] of each row, up to a factor per row, of any law.
     weights : (n,) array >= 0, optional
 
     Returns
@@ -298,11 +304,15 @@ def likeliest_frequencies(likelihood: NDArray[np.floating], weights: Floats | No
 
     Notes
     -----
-    Maximum likelihood with half a row of each class added, so that no class vanishes for want of evidence; then ln of it is drawn towards
-    equal frequencies by a factor of James and Stein's kind, 1 - (K - 1 + 2 sqrt(2 (K - 1))) / (2 x what the log-likelihood gains over
-    equal frequencies), at least 0: few very noisy rows cannot tell frequencies from equal ones, while with enough a class of 1 % stays one.
-    Source: EM for mixing proportions, sped up (Varadhan and Roland 2008). Cost O(n K) a step, some tens of steps, on at most 2^22 cells:
-    every m-th row beyond.
+    Maximum likelihood with half a row of each class added, so that no class gets frequency 0. Its logarithm is then shrunk towards equal
+    frequencies by a factor of James-Stein type, max(0, 1 - (K - 1 + 2 sqrt(2 (K - 1))) / (2 G)), where G is the gain in log-likelihood over
+    equal frequencies. Few, very noisy rows cannot tell the frequencies from equal ones; with enough rows a class of 1 % keeps its 1 %.
+    Cost O(n K) per step and some tens of steps, on at most 2^22 cells (beyond that, on every m-th row).
+
+    References
+    ----------
+    EM for mixing proportions, accelerated by SQUAREM: Varadhan and Roland (2008), "Simple and globally convergent methods for accelerating
+    the convergence of any EM algorithm".
     """
     step = max(1, likelihood.size >> 22)
     table = np.asarray(likelihood[::step], np.float64)
@@ -315,7 +325,8 @@ def likeliest_frequencies(likelihood: NDArray[np.floating], weights: Floats | No
 
     shares = np.full(k, 1 / k)
     for _ in range(100):
-        # two plain steps say how far to jump ahead; a third one mends where the jump has gone too far
+        # SQUAREM: two EM steps give the length of the extrapolation; a third one stabilises it. Long steps are capped, and the jump stays
+        # above a tenth of the first step, so that no frequency leaves the simplex.
         first = move(shares)
         ahead, bend = first - shares, move(first) - 2 * first + shares
         length = min(max(1.0, float(np.linalg.norm(ahead)) / max(float(np.linalg.norm(bend)), 1e-12)), 1e4)
@@ -330,7 +341,7 @@ def likeliest_frequencies(likelihood: NDArray[np.floating], weights: Floats | No
 
 
 def drawn_to_equal(shares: Floats, evidence: float) -> Floats:
-    """Draw frequencies (K,) towards equal ones, the less evidence there is, which is chi-square (K - 1 degrees) if they are equal."""
+    """Shrink frequencies (K,) towards equal ones, more if `evidence` is small: a statistic that is chi-square (K - 1) if they are equal."""
     free = len(shares) - 1
     kept = max(0.0, 1.0 - (free + 2 * np.sqrt(2 * free)) / max(evidence, 1e-300))
     drawn = np.exp(kept * np.log(shares))
@@ -338,7 +349,7 @@ def drawn_to_equal(shares: Floats, evidence: float) -> Floats:
 
 
 def accuracy_scorer(estimator: _Classifier, X: object, noisy: NoisyLabels) -> float:
-    """Score for scikit-learn's searches and cross-validation with noisy labels as `y`: the unbiased accuracy.
+    """Score by the unbiased accuracy, with noisy labels as `y`, for scikit-learn's searches and cross-validation.
 
     Examples
     --------
@@ -353,30 +364,29 @@ def log_loss_scorer(estimator: _Classifier, X: object, noisy: NoisyLabels) -> fl
 
 
 def likelihood_scorer(estimator: _Classifier, X: object, noisy: NoisyLabels) -> float:
-    """Score with noisy labels as `y`: mean log-probability of what was released, under the model.
+    """Score with noisy labels as `y`: the model's mean log-probability of the released outputs.
 
-    Works for every law, invertible or not, and varies less than the unbiased scores: the first choice for tuning.
+    It works for every law, invertible or not, and varies less than the unbiased scores, so it is the first choice for tuning.
     """
     return mean_log_evidence(noisy, estimator.predict_proba(X))
 
 
 def mean_log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> float:
-    """Average `log_evidence` over the rows."""
     return float(log_evidence(noisy, proba).mean())
 
 
 def log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> Floats:
-    """Compute ln P[released | model] of each row, ln sum_y proba[i, y] L[i, y], but for a constant of the row: (n,) float64."""
+    """Compute ln P[output | model] of each row, ln sum_y proba[i, y] L[i, y], up to a constant per row: (n,) float64."""
     evidence = (_probabilities(noisy, proba) * noisy.likelihood(dtype="float64")).sum(axis=1)
     return np.asarray(np.log(np.maximum(evidence, 1e-300)))
 
 
 LEAST_ROWS = 30
-"""Of which `lost_classes` says anything."""
+"""`lost_classes` names no class from fewer rows: their standard errors say too little."""
 
 
 def lost_classes(noisy: NoisyLabels, proba: ArrayLike) -> list[object]:
-    """Find classes that a model practically never expects, though the noisy labels speak for them.
+    """Find classes that a model practically never predicts, although the noisy labels are evidence for them.
 
     Parameters
     ----------
@@ -388,14 +398,13 @@ def lost_classes(noisy: NoisyLabels, proba: ArrayLike) -> list[object]:
     Returns
     -------
     list of class values, in their order
-        Mean probability below 0.1 / K, and a score above 5 standard errors: if outputs follow the model, L_c / (sum_y p_y L_y) - 1 has
-        mean 0 for every class c, so that with many rows a class that does not occur is named once in three million times. Of fewer than
-        LEAST_ROWS (30) rows, whose standard errors say too little, none is named. The class with the highest score is given its likeliest
-        share before the others are judged.
+        Classes whose mean probability is below 0.1 / K and whose score is above 5 standard errors. If the outputs follow the model,
+        L_c / (sum_y p_y L_y) - 1 has mean 0 for every class c, so with many rows a class that does not occur is named with probability
+        3e-7. None are named from fewer than LEAST_ROWS (30) rows.
 
     Notes
     -----
-    The likelihood of a class whose probability is 0 has no gradient: once lost, training does not bring it back. Cost O(n K).
+    The likelihood of a class whose probability is 0 has no gradient, so training does not bring a lost class back. Cost O(n K).
     """
     table, likelihood = _probabilities(noisy, proba), noisy.likelihood(dtype="float64")
     if len(noisy) < LEAST_ROWS:
@@ -411,12 +420,13 @@ def lost_classes(noisy: NoisyLabels, proba: ArrayLike) -> list[object]:
         code = int(np.flatnonzero(rare)[high.argmax()])
         found.append(code)
         rare[code] = False
-        evidence = _with_share(evidence, likelihood[:, code])  # its outputs speak for other classes too while it is missing
+        # Outputs of a class that the model lacks count as evidence for other classes, too: give it its share before the next test.
+        evidence = _with_share(evidence, likelihood[:, code])
     return [noisy.classes[code] for code in sorted(found)]
 
 
 def _with_share(evidence: Floats, likelihood: NDArray[np.floating]) -> Floats:
-    """Mix a model's evidence with that of one class, at the likeliest share of that class: some rounds of EM."""
+    """Mix a model's evidence with that of one class at the class's maximum-likelihood share, found by EM."""
     share = 0.1
     for _ in range(30):
         share = float(np.mean(share * likelihood / (share * likelihood + (1 - share) * evidence)))
@@ -447,7 +457,6 @@ def _probabilities(noisy: NoisyLabels, proba: ArrayLike) -> Floats:
 
 
 def _mean(values: Floats, ranges: Floats, confidence: float, *, least: float, most: float) -> Estimate:
-    """Estimate the mean of one value a row."""
     value, low, high, stderr = (float(part) for part in mean_interval(values, ranges, confidence, least=least, most=most))
     return Estimate(value, low, high, confidence, stderr, least, most)
 
@@ -461,18 +470,23 @@ def mean_interval(
     ----------
     values : (..., n) float64
     ranges : (..., n) float64
-        The lengths: `NoisyLabels.loss_range`.
+        Length of each value's interval (`NoisyLabels.loss_range`).
     confidence : float
     least, most : float, or (...) array
-        What the ends are cut to; an interval that lies outside becomes all of it.
+        The ends are cut to this range; an interval that lies outside of it becomes the whole range.
 
     Notes
     -----
-    mean +- z sqrt(sum (v - mean)^2 + z^2 R^2) / n with R = sum r^3 / sum r^2. The variance has z^2 further observations at the full range:
-    values that are all equal then leave z^2 R / n, which is Wilson's end z^2 / n at 0 of n successes (a range of 1), where a variance from
-    the values alone leaves nothing. R weighs ranges as their third moments weigh on the error of the normal approximation (Berry-Esseen).
-    Source: Wilson 1927; Agresti and Coull 1998. At the full range it is a little wide at few rows, and wider than normal by z^2 R^2 / (2 n
-    variance) at many. Cost O(n).
+    The interval is mean +- z sqrt(sum (v - mean)^2 + z^2 R^2) / n with R = sum r^3 / sum r^2: z^2 observations at the full range are added
+    to the variance. If all values are equal, z^2 R / n is left, which is Wilson's upper end z^2 / n at 0 of n successes (range 1); the
+    variance of the values alone would be 0. R weighs the ranges by their third moments, as the error of the normal approximation does
+    (Berry-Esseen). With few rows the interval is a little wide; with many it is wider than the normal one by a factor of
+    1 + z^2 R^2 / (2 n variance). Cost O(n).
+
+    References
+    ----------
+    Wilson (1927), "Probable inference, the law of succession, and statistical inference"; Agresti and Coull (1998), "Approximate is better
+    than 'exact' for interval estimation of binomial proportions".
     """
     z, n = _z(confidence), values.shape[-1]
     mean = values.mean(axis=-1)
@@ -485,5 +499,5 @@ def mean_interval(
 
 
 def _z(confidence: float) -> float:
-    # a confidence so near 1 that its quantile is infinite would make intervals of NaN
+    # A confidence that rounds to 1 has an infinite quantile, and would give intervals of NaN.
     return NormalDist().inv_cdf(min(0.5 + _validate.fraction(confidence=confidence) / 2, 1.0 - 2.0**-53))
