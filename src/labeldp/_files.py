@@ -31,18 +31,26 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def replace_file(made: Path, path: Path, data: bytes, *, public: bool = False, last: bool = True) -> None:
-    """Write a file that appears under its name whole or not at all, and is on disk; `made`: what it is called until then, in private.
+    """Replace a file atomically and durably: write it under the private name `made`, then rename it to `path`.
 
-    Of several files that count together only the `last` one waits for the folder, too: then its name is on disk, and so are the names of
-    those before it.
+    Parameters
+    ----------
+    made, path : Path
+        The temporary and the final name, in one folder.
+    data : bytes
+    public : bool
+        Give the file the rights of an ordinary new file; by default only its owner can read it.
+    last : bool
+        Wait for the folder, too. Of several files that count together only the last needs to.
     """
     made.unlink(missing_ok=True)
+    # The content is on disk before the rename: else a crash of the system could leave the final name with an empty file.
     write_new(made, data)
     if public:
         give_usual_rights(made)
     os.replace(made, path)
     if last:
-        sync(path.parent)
+        sync(path.parent)  # one sync of a folder writes all renames in it so far
 
 
 def publish_file(made: Path, path: Path) -> None:
@@ -65,14 +73,14 @@ def private_file(path: Path) -> Path:
 
 
 def give_usual_rights(path: Path) -> None:
-    """Give a file or folder that is to be published the rights that new ones have here; the folder that it is in is private."""
+    """Give a private file or folder the rights of an ordinary new one, before it is published. Its parent must be private."""
     path.chmod(usual_rights(path.parent, path.is_dir()))
 
 
 def usual_rights(folder: Path, of_folders: bool) -> int:
-    """Find the rights of new files, or folders, in a private folder: those of one made there, which `clear_own` removes after a crash."""
-    # made and looked at, since the process's mask cannot be read without changing it for every thread
-    probe = Path(tempfile.mktemp(prefix=".labeldp-rights-", dir=folder))  # made at once, or an error
+    """Find the mode that a new file, or folder, gets in a private folder, by making one. `clear_own` removes it after a crash."""
+    # os.umask() cannot read the mask without setting it, for all threads: a file that another thread makes meanwhile would be public.
+    probe = Path(tempfile.mktemp(prefix=".labeldp-rights-", dir=folder))  # mktemp is safe: O_EXCL and mkdir refuse a taken name
     if of_folders:
         probe.mkdir()
     else:
@@ -84,7 +92,7 @@ def usual_rights(folder: Path, of_folders: bool) -> int:
 
 
 def own_folder(path: Path) -> bool:
-    """Make a folder for the caller's eyes only (True), or accept one that is exactly that already (False).
+    """Make a folder that only its owner can open, and return True; accept an existing one that is so, and return False.
 
     Raises
     ------
@@ -98,7 +106,7 @@ def own_folder(path: Path) -> bool:
         os.mkdir(path, 0o700)  # made with its rights: between a mkdir and a chmod others could look in
         return True
     except FileExistsError:
-        facts = os.lstat(path)
+        facts = os.lstat(path)  # not stat: whoever plants a link here would choose where private files are written
     what = "a link" if stat.S_ISLNK(facts.st_mode) else "no folder" if not stat.S_ISDIR(facts.st_mode) else ""
     if os.name == "posix" and not what:
         mode = stat.S_IMODE(facts.st_mode)
@@ -112,10 +120,11 @@ def own_folder(path: Path) -> bool:
 
 
 def clear_own(folder: Path, ours: re.Pattern[str]) -> list[Path]:
-    """Delete what has a name of ours in a folder, and in folders of such names in it; return what somebody else put there."""
+    """Delete the files and folders whose names match `ours`; return the paths that somebody else put there, which stay."""
     left: list[Path] = []
     for path in sorted(folder.iterdir()):
         with contextlib.suppress(FileNotFoundError):  # another process may be doing the same
+            # a link is never followed, whatever its name: it could lead the deletion out of the folder
             if not (ours.fullmatch(path.name) or _PROBE.fullmatch(path.name)) or path.is_symlink():
                 left.append(path)
             elif path.is_dir():

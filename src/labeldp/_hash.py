@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public, unkeyed hashes: ties that nobody can steer by a label, and names for sets of ids and for columns.
+"""Public, unkeyed hashes: they break ties independently of labels, and name sets of ids and columns.
 
-Nothing here is secret and nothing here makes noise. Never feed it a raw label. Text is read as bytes of one buffer, a chunk of rows at a
-time, without an object for any string.
+Nothing here is secret and nothing here makes noise. Never hash a raw label with it: a few classes can be guessed from their hashes. Text is
+read as bytes of one buffer, a chunk of rows at a time: no Python object is made for a string, which would cost more than its hash.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from labeldp.errors import InvalidInput
 _MIX1, _MIX2, _STEP = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), np.uint64(0x9E3779B97F4A7C15)
 
 CHUNK = 1 << 15
-"""Rows worked on at a time: small enough that buffers stay in the processor's cache."""
+"""Rows processed at a time: few enough that their buffers stay in the processor's cache."""
 REACH = 64
-"""Bytes that may be read from any place where a row still has some."""
+"""Number of bytes that may be read from any byte of a row on, although they go beyond its end: every buffer is padded by so many."""
 
 
 def digest(facts: Mapping[str, object]) -> str:
@@ -62,7 +62,10 @@ _SET_SALTS = ("set/0", "set/1")
 
 
 class SetDigest:
-    """Names a set of ids in whatever order, batch by batch and part by part: two 64-bit sums of hashes, and a count. It can be pickled."""
+    """Digest of a set of ids that does not depend on their order: two 64-bit sums of hashes, and a count.
+
+    Batches are added with `update`, digests of partitions with `merge`. It can be pickled.
+    """
 
     def __init__(self) -> None:
         self.sums = np.zeros(2, np.uint64)
@@ -86,7 +89,7 @@ class SetDigest:
         return out
 
     def merge(self, other: "SetDigest") -> None:
-        """Add the rows of another set, which has none of these."""
+        """Add another digest, of other rows: a row that is in both counts twice."""
         self.sums += other.sums
         self.count += other.count
 
@@ -111,7 +114,7 @@ class SetDigest:
 
 
 class Rows:
-    """A few byte strings data[begins[i]:][:lengths[i]], with at least `REACH` bytes of the buffer behind each."""
+    """Byte strings data[begins[i]:][:lengths[i]] of one buffer, which goes on for at least `REACH` bytes after each."""
 
     __slots__ = ("begins", "data", "lengths")
 
@@ -123,30 +126,30 @@ class Rows:
 
     @property
     def stride(self) -> int:
-        """How far apart the rows begin; 0 where that differs."""
+        """The distance in bytes between the begins of two rows; 0 if it differs."""
         stride = int(self.begins[1] - self.begins[0]) if len(self) > 1 else 1
         return stride if (self.begins[1:] - self.begins[:-1] == stride).all() else 0
 
     def leading(self, width: int) -> NDArray[np.void]:
-        """The `width` bytes, at most `REACH` more than it has, from the beginning of each row."""
+        """View the first `width` bytes of each row, at most `REACH` more than it has: (n,) void."""
         if stride := self.stride:
             return np.ndarray(len(self), f"V{width}", self.data, offset=int(self.begins[0]) if len(self) else 0, strides=(stride,))
         return self.windows(width)[self.begins]
 
     def windows(self, width: int) -> NDArray[np.void]:
-        """The `width` bytes from each place of the buffer, without copies."""
+        """View the `width` bytes from each byte of the buffer on, without a copy."""
         return np.ndarray(len(self.data) - width + 1, f"V{width}", self.data, strides=(1,))
 
 
 class LongestFirst:
-    """Rows by length, so that those with bytes at some place are always the leading ones.
+    """Rows sorted by length, longest first: those with a byte at some place are a leading slice, which needs no mask.
 
     Attributes
     ----------
     order : (n,) intp or None
-        Which row is the i-th here; None where all have one length and so stand as they are.
+        Position of the i-th longest row; None if all have one length and are not sorted.
     lengths : (n,) int64
-        In this order.
+        The lengths in this order.
     """
 
     __slots__ = ("_begins", "_first", "_group", "_rows", "_shortness", "_stride", "_wide", "lengths", "order")
@@ -167,20 +170,22 @@ class LongestFirst:
         return len(self.lengths)
 
     def reach(self, place: int) -> int:
-        """How many rows have a byte at `place` or behind it."""
+        """Count the rows that are longer than `place` bytes."""
         if self.order is None:
             return len(self.lengths) if len(self.lengths) and self.lengths[0] > place else 0
         return int(np.searchsorted(self._shortness, -place, side="left"))
 
     def at(self, place: int, width: int, n: int) -> NDArray[np.void]:
-        """The `width` bytes from `place` of the first n rows; `place` is a multiple of `width`, a power of two up to `REACH`.
+        """View the `width` bytes from byte `place` on, of the first n rows: (n,) void.
 
-        All n rows must have a byte there, or `place` be 0; what stands behind a row's end is arbitrary.
+        `width` is a power of two up to `REACH`, and `place` a multiple of it. All n rows must have a byte at `place`, or `place` be 0.
+        Bytes behind a row's end are arbitrary.
         """
         if self._stride:
             return np.ndarray(n, f"V{width}", self._rows.data, offset=self._first + place, strides=(self._stride,))
         group, inside = divmod(place, REACH)
-        if group != self._group:  # one gather for several places
+        # One gather of 64 bytes serves the next 64 / width calls: it costs as much as one of 8, as both fetch a line of the cache.
+        if group != self._group:
             left = int(self.lengths[0]) - REACH * group if n else 0
             span = REACH if left > REACH // 2 else REACH // 2
             self._wide = self._rows.windows(span)[self._begins[:n] + REACH * group]
@@ -188,7 +193,7 @@ class LongestFirst:
         return np.ndarray(n, f"V{width}", self._wide, offset=inside, strides=(self._wide.itemsize,))
 
     def unsorted(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Values in this order, put back into the order of the rows."""
+        """Put values of this order back into the rows' original order."""
         if self.order is None:
             return values
         out = np.empty_like(values)
@@ -204,6 +209,7 @@ class _Part(NamedTuple):
     ends: NDArray[np.integer]
 
     def rows(self, start: int, stop: int) -> Rows:
+        # A buffer may end right behind its last row, where nothing may be read: then these rows are copied into a padded one.
         begins, ends = self.begins[start:stop].astype(np.int64), self.ends[start:stop].astype(np.int64)
         low, high = (int(begins.min()), int(ends.max())) if len(begins) else (0, 0)
         if high + REACH <= len(self.data):
@@ -214,12 +220,12 @@ class _Part(NamedTuple):
 
 
 class Strings:
-    """n byte strings, wherever they lie.
+    """A column of n byte strings, in one or several buffers.
 
     Parameters
     ----------
     parts : sequence of (data, begins, ends)
-        Each buffer of bytes, and where each string of it begins and ends.
+        A buffer of bytes, (bytes,) uint8, with the offsets at which its strings begin and end.
     """
 
     __slots__ = ("_parts", "_starts")
@@ -232,7 +238,7 @@ class Strings:
         return int(self._starts[-1])
 
     def rows(self, start: int, stop: int) -> Rows:
-        """Rows start .. stop - 1."""
+        """Return the strings start .. stop - 1."""
         first = max(bisect_right(self._starts, start) - 1, 0)
         found = []
         for part, begin in zip(self._parts[first:], self._starts[first:], strict=False):
@@ -242,19 +248,19 @@ class Strings:
         return found[0] if len(found) == 1 else _together(found)
 
     def chunks(self) -> Iterator[tuple[slice, Rows]]:
-        """All rows, a chunk at a time, and where they stand."""
+        """Iterate over chunks of `CHUNK` rows, each with its slice of the column."""
         for start in range(0, len(self), CHUNK):
             where = slice(start, min(start + CHUNK, len(self)))
             yield where, self.rows(where.start, where.stop)
 
     @staticmethod
     def joined(columns: "Sequence[Strings]") -> "Strings":
-        """The strings of several columns, one below the other."""
+        """Concatenate columns, without a copy."""
         return Strings([part for column in columns for part in column._parts])
 
 
 def _together(found: list[Rows]) -> Rows:
-    """Rows of several buffers in one."""
+    """Copy rows of several buffers into one."""
     data, begins, filled = [np.empty(0, np.uint8)], [np.empty(0, np.int64)], 0
     for rows in found:
         low, high = (int(rows.begins.min()), int((rows.begins + rows.lengths).max())) if len(rows) else (0, 0)
@@ -266,9 +272,9 @@ def _together(found: list[Rows]) -> Rows:
 
 
 def from_arrow(column: Any) -> Strings | None:
-    """The strings of an Arrow array or chunked array of text or bytes, also dictionary-encoded; None if it is of anything else.
+    """Read the strings of an Arrow array or chunked array of text or bytes, also dictionary-encoded; None for any other type.
 
-    Nothing is copied but chunks, views and dictionaries. Nulls count as empty: refuse them first.
+    Only views and dictionaries are copied. Nulls read as empty strings, so the caller must refuse them first.
     """
     import pyarrow as pa
 
@@ -296,7 +302,7 @@ def from_arrow(column: Any) -> Strings | None:
 
 
 def decoded(column: Any) -> Any:
-    """A dictionary-encoded Arrow array or chunked array as plain values; a null of the dictionary becomes one of the column."""
+    """Decode a dictionary-encoded Arrow array or chunked array; a null in the dictionary becomes a null of the column."""
     import pyarrow as pa
 
     if isinstance(column, pa.ChunkedArray):
@@ -312,11 +318,12 @@ def _bytes_of(buffer: Any) -> NDArray[np.uint8]:
 
 
 def from_numpy(column: NDArray[np.generic]) -> Strings:
-    """The strings of an array of np.str_, as UTF-8, or of np.bytes_; UnicodeError where they are no text.
+    """Read the strings of an array of np.str_, as UTF-8, or of np.bytes_; UnicodeError for lone surrogates.
 
     Trailing NULs do not count, as in NumPy.
     """
     if column.dtype.kind == "U":
+        # NumPy keeps text as UTF-32. Of ASCII the lowest byte of each is its UTF-8, so one cast replaces an encoder that makes objects.
         points = np.ascontiguousarray(column.astype(column.dtype.newbyteorder("="), copy=False)).view(np.uint32)
         if points.size and points.max() >= 128:
             return from_numpy(np.char.encode(column.astype(np.str_), "utf-8"))
@@ -329,7 +336,7 @@ def from_numpy(column: NDArray[np.generic]) -> Strings:
 
 
 def _lengths(matrix: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Bytes of each row up to its last one that is not 0."""
+    """Count the bytes of each row up to its last one that is not 0."""
     width = matrix.shape[1]
     if len(matrix) and matrix[:, -1].all():
         return np.full(len(matrix), width, np.int64)
@@ -337,7 +344,7 @@ def _lengths(matrix: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def sortable(ids: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Ids that can be sorted: columns of several types, and text as data frames hold it, as text of one type."""
+    """Convert ids to an array that can be sorted: objects of several types, which Python cannot compare, become text."""
     return ids.astype(np.str_) if ids.dtype.kind == "O" else ids
 
 
@@ -345,7 +352,7 @@ def sortable(ids: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 Column = NDArray[np.integer] | Strings
-"""(n,) integers, widened; (n, words) bytes of each row; or strings."""
+"""(n,) integers of 64 bits; (n, words) uint64 with the bytes of a record; or strings."""
 
 
 def _columns(ids: Sequence[object]) -> list[Column]:
@@ -353,7 +360,7 @@ def _columns(ids: Sequence[object]) -> list[Column]:
 
 
 def _parts(part: Any) -> list[Column]:
-    """Split one operand into its columns."""
+    """Split one operand of `public_hash` into its columns."""
     if isinstance(part, (list, tuple)):
         return _columns(part)
     if hasattr(part, "columns") and hasattr(part, "__arrow_c_stream__"):  # a table of Arrow, pandas or polars
@@ -387,7 +394,8 @@ def _numpy_column(column: NDArray[Any]) -> Column:
 
 
 def _words(record: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Read (n, width) bytes as words, (n, ceil(width / 8)), and a last one that tells the width."""
+    """Read (n, width) bytes as words: (n, ceil(width / 8) + 1) uint64."""
+    # The last word is the width: else records that differ by trailing zeros alone would have one hash.
     n, width = record.shape
     words = np.zeros((n, -(-width // 8) + 1), "<u8")
     words.view(np.uint8)[:, :width] = record
@@ -403,9 +411,9 @@ def _common_length(columns: Sequence[Column]) -> int:
 
 
 def _hash_chunks(salts: Sequence[str], columns: Sequence[Column], exact: bool = False) -> Iterator[tuple[slice, list[NDArray[np.uint64]]]]:
-    """Hash all rows under each salt, a chunk of rows at a time, and say where they stand.
+    """Hash all rows under each salt, in chunks of rows: (slice of the rows, one (m,) array for each salt).
 
-    A number of 2^63 or more has the 64 bits of a negative one; with `exact` it has another hash.
+    With `exact` an unsigned number of 2^63 or more, which has the 64 bits of a negative one, gets a different hash.
     """
     seeds = [int.from_bytes(hashlib.sha256(salt.encode()).digest()[:8], "little") for salt in salts]
     n = _common_length(columns)
@@ -424,7 +432,7 @@ def _hash_chunks(salts: Sequence[str], columns: Sequence[Column], exact: bool = 
 
 
 def _absorb_text(states: list[NDArray[np.uint64]], rows: LongestFirst) -> list[NDArray[np.uint64]]:
-    """Mix in the length, then words of 8 bytes, the last one filled up with NULs; a word of nothing but NULs leaves the state as it is."""
+    """Mix in the length, then the bytes as words of 8, the last one padded with zeros; a word of zeros leaves the state as it is."""
     if rows.order is not None:
         states = [state.take(rows.order) for state in states]
     _absorb(states, rows.lengths.view(np.uint64))
@@ -432,7 +440,8 @@ def _absorb_text(states: list[NDArray[np.uint64]], rows: LongestFirst) -> list[N
     while running:
         words = rows.at(place, 8, running).copy().view("<u8")
         complete = rows.reach(place + 7)
-        words[complete:] &= _KEEP.take(rows.lengths[complete:running] - place)
+        words[complete:] &= _KEEP.take(rows.lengths[complete:running] - place)  # clears the arbitrary bytes behind a row's end
+        # The format of published hashes skips words of zeros, and a vectorised step cannot skip: such rows get their old state back.
         empty = None if words.min() else np.flatnonzero(words == 0)
         before = [] if empty is None else [state[empty] for state in states]
         _absorb([state[:running] for state in states], words)
@@ -457,6 +466,7 @@ def _absorb_at(states: Sequence[NDArray[np.uint64]], rows: NDArray[np.intp]) -> 
 
 def _absorb(states: Sequence[NDArray[np.uint64]], words: NDArray[np.uint64]) -> None:
     """Mix a word into each state, in place: the finalizer of splitmix64 (Steele, Lea and Flood 2014), a bijection."""
+    # In place, with one spare array that stays in the cache: the steps are so cheap that fetching memory for new arrays would dominate.
     spare = np.empty(len(words), np.uint64)
     for state in states:
         state ^= words

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers and settings that users give: checks that accept only what is good, so that NaN never passes, and exact sums of budgets.
+"""Checks of numbers and settings that users give, and exact sums of budgets.
+
+Every check tests that a value is good, never that it is bad: all comparisons with NaN are false, so NaN is refused.
 
 Every message says what was expected, what was given and how to fix it. Call the checks with a keyword: `positive(epsilon=eps)`.
 

@@ -16,6 +16,7 @@ LabelDPWarning
 ├── LeftOutWarning       rows over a unit's cap are not used
 ├── LostClassWarning     a net has given up a class that occurs
 ├── MergedClassesWarning some classes are told apart by no row
+├── RareCategoriesWarning a column has more categories than its learner takes
 ├── RawLabelsWarning     raw labels are used where each use is a spend, or a score without noise
 ├── RepeatWarning        an earlier run's answer came back, and the labels given were not read
 ├── SeenRowsWarning      a model is measured on what it learned from
@@ -31,6 +32,8 @@ import warnings
 
 def warn(warning: "LabelDPWarning") -> None:
     """Issue a warning at the caller's line: the nearest code outside of the package."""
+    # The number of our own frames differs from call to call, and Python hides a warning of one line after the first: so each warning is
+    # issued at the user's line, which is counted out here.
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] == "labeldp":
         level, frame = level + 1, frame.f_back
@@ -45,7 +48,7 @@ class LabelDPError(Exception):
     *args : object
         The message.
     cli : str
-        The same in the words of the command line, where these differ; "" where they do not.
+        The message in terms of the command line's options; "" if `args` fits there, too.
     """
 
     def __init__(self, *args: object, cli: str = "") -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from labeldp._validate import sum_up
 
 WHICH_CLASSES = "which classes occur"
-"""What no epsilon covers where the classes were read off the labels."""
+"""The exception from a guarantee whose classes were read off the private labels: no epsilon covers this fact."""
 DECLARED = "declared"
-"""Kind of event of labels that something else than labeldp has drawn."""
+"""The kind of event of labels that another mechanism than labeldp drew."""
 
 
 def guarantee_text(epsilon: float, delta: float, who: str, except_for: str = "") -> str:
@@ -19,9 +19,9 @@ def guarantee_text(epsilon: float, delta: float, who: str, except_for: str = "")
     Parameters
     ----------
     epsilon, delta : float
-        Infinite epsilon: there is none.
+        An infinite epsilon means that there is no guarantee.
     who : str
-        Whom it is for: "row", or what the unit is.
+        Whom the guarantee protects: "row", or a description of the unit.
     except_for : str
         The part that the guarantee does not cover.
     """
@@ -81,6 +81,8 @@ class Receipt:
     def __repr__(self) -> str:
         return _shown(self, self.__dataclass_fields__)
 
+    # Both follow from fields that are stored already. A stored copy could contradict them.
+
     @property
     def except_for(self) -> str:
         """The exception from the guarantee, "" for none: which classes occur, if they were inferred from the labels."""
@@ -101,6 +103,7 @@ class Receipt:
 
     def to_dict(self) -> dict[str, object]:
         """Return the receipt as JSON-ready data, with rows over the cap and exceptions only if there are some."""
+        # Rare facts are left out, so that receipts written by earlier versions keep their bytes, and so their digests.
         facts = {name: fact for name in self.__dataclass_fields__ if (fact := getattr(self, name)) or name not in _RARE}
         return facts | {"event": dict(self.event)} | ({"except_for": self.except_for} if self.except_for else {})
 
@@ -111,7 +114,7 @@ class Receipt:
 
 
 _RARE = ("repeated", "rows_over_the_cap", "except_for")
-"""Facts that are shown only if there is something to show."""
+"""Fields that are shown and stored only if they are true, above 0 or not empty."""
 
 
 def _shown(value: "Receipt | PrivacySpent", names: Iterable[str]) -> str:
@@ -141,9 +144,10 @@ class PrivacySpent:
     except_for : str
         The exception from the guarantee, "" for none: which classes occur, if they were inferred from the labels.
     declared : bool
-        True if some labels were drawn by something else than labeldp, or were changed after the draw: their law is what somebody states.
+        True if some labels were drawn by another mechanism, or were changed after the draw: then their law is a claim, not a proof.
     rows_over_the_cap : int
-        The most rows that one run behind these has left out, as their units have more than its cap; it does not count in comparisons.
+        The largest number of rows that one of these runs left out, because their units have more rows than its cap. It does not count
+        in comparisons.
     """
 
     epsilon: float
@@ -182,7 +186,7 @@ def spent_in_sequence(*spent: PrivacySpent) -> PrivacySpent:
     uncovered = _together(each.except_for for each in spent)
     repeated, declared = any(each.repeated for each in spent), any(each.declared for each in spent)
     over = max((each.rows_over_the_cap for each in spent), default=0)
-    if not secure:
+    if not secure:  # delta = 1 as well: nothing at all is promised
         return PrivacySpent(math.inf, 1.0, units, recorded, secure, repeated, uncovered, declared, over)
     epsilon, delta = sum_up(each.epsilon for each in spent), min(1.0, sum_up(each.delta for each in spent))
     return PrivacySpent(epsilon, delta, units, recorded, secure, repeated, uncovered, declared, over)
@@ -201,6 +205,8 @@ def spent_together(receipts: Iterable[Receipt]) -> PrivacySpent:
     receipts : iterable of Receipt
         For example of a histogram, and of the labels that were drawn with a prior made from it.
     """
+    # A run is charged once, however many of its stages or copies are at hand. Runs on disjoint rows are added all the same: a receipt
+    # does not list rows, so the sum is an upper bound. The ledger, which knows the rows, adds them exactly.
     distinct = {receipt.run_id: receipt for receipt in receipts}.values()
     found = (
         PrivacySpent(r.epsilon, r.delta, r.unit, r.recorded, r.secure, r.repeated, r.except_for, r.declared, r.rows_over_the_cap)

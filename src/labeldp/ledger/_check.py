@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a ledger's history adds up, and whether it is the one that receipts, manifests, anchors and the runs' folders speak of.
+"""Verifies a ledger: its history must be consistent, and agree with receipts, manifests, anchors and the runs' folders.
 
-Runs that a ledger does not know although their results lie beside it show that it was set back, or lost, and would charge too little. A
-charge looks for them in one listing of the runs' folder, and refuses. `adopt` counts them again, from what their folders say.
+If results lie beside a ledger that does not know their runs, it was lost or restored from a backup, and would charge too little. A charge
+looks for such runs in one listing of the runs' folder, and is refused. `adopt` charges them again, from the facts in their folders.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ from labeldp.receipt import Receipt
 
 @dataclass(frozen=True)
 class Witnesses:
-    """What was kept outside of the ledger, to compare the ledger with.
+    """Facts kept outside the ledger, with which its history is compared.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Witnesses:
     outputs : mapping of run id to str
         The digest of the output that a manifest names.
     anchors : sequence of (seq, hash)
-        Numbers and hashes of entries that were written down elsewhere.
+        Numbers and hashes of entries, as `Ledger.head` returned them earlier.
     """
 
     receipts: Sequence[Receipt] = ()
@@ -61,7 +61,7 @@ class Witnesses:
 
 @dataclass
 class _Read:
-    """What the entries say, as far as they were read."""
+    """The state of the history after the entries read so far."""
 
     charges: dict[str, dict[str, Any]] = field(default_factory=dict)
     heads: list[str] = field(default_factory=list)
@@ -82,7 +82,9 @@ class _Account:
         self.balance.apply(row)
 
     def exceeded(self, run: RunRecord) -> bool:
-        """Tell whether the run, read last, was more than the budget left; row sets are read only where the plain sum is too much."""
+        """Tell whether the run, the last one read, exceeded the budget at its time."""
+        # Row sets are read only once the plain sum exceeds the budget. From then on a `Spend` grows with the runs: building it anew for
+        # each run would take quadratic time.
         budget = self.said.budget
         if budget is None:
             return True
@@ -105,13 +107,13 @@ def problems(
     balances: Sequence[Balance] = (),
     kept: Witnesses | None = None,
 ) -> list[str]:
-    """Say what does not add up, one sentence each; empty if everything does."""
+    """Return one sentence for each inconsistency; an empty list if there is none. See `Ledger.verify`."""
     found: list[str] = []
     read, ends = _Read(), {(balance.dataset, balance.column): balance for balance in balances}
     previous = GENESIS
     for expected, row in enumerate(rows, start=1):
         seq, before, body, head = row
-        # behind a break nothing can be trusted, so nothing more is looked at
+        # After a break nothing can be trusted, so the search ends.
         if seq != expected or before != previous:
             return [*found, f"The chain breaks at entry {expected}: an entry before or at it is missing or was rewritten."]
         if entry_hash(before, body) != head:
@@ -130,7 +132,7 @@ def problems(
 
 
 def _json(data: str | bytes | None) -> dict[str, Any]:
-    """The object that a text spells out; an empty one where it spells none."""
+    """Parse a JSON object; an empty one if the text is none."""
     try:
         facts = json.loads(data or "{}")
     except ValueError:
@@ -143,7 +145,8 @@ def _names(body: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _misplaced(row: Row, read: _Read, sets: RowSets) -> list[str]:
-    """Look for an entry that no labeldp would have written where it stands: a chain with true hashes can be made up by anybody."""
+    """Report an entry that labeldp would not have written at this position."""
+    # The hashes are not keyed, so anybody can compute a chain of made-up entries. Here the entries themselves must make sense.
     seq, body = row.seq, _json(row.text)
     kind = body.get("kind")
     if body.get("seq") != seq or (kind == "open") != (seq == 1):
@@ -175,7 +178,7 @@ def _harmed(read: _Read, sets: RowSets) -> list[str]:
 
 
 def _forgotten(read: _Read, sets: RowSets) -> list[str]:
-    """Look for runs that have drawn and that the history does not know: whoever set the ledger back left their folders."""
+    """Report runs with results that are missing in the history: an older copy of the ledger has replaced a newer one."""
     known = {run for account in read.accounts.values() for run in account.said.runs}
     others = unknown_runs(sets.folder, lambda names: [name for name in names if name not in known])
     return [f"Run {run_id} has results, but is not in this history: the ledger was cut, or set back." for run_id in others]
@@ -191,7 +194,7 @@ def _parts_problems(read: _Read, parts: Sequence[tuple[str, Part]]) -> list[str]
 
 
 def _balance_problem(balance: Balance, kept: Mapping[tuple[str, str], Balance]) -> list[str]:
-    """Compare a kept balance with the entries up to where it ends; one that ends at no entry is used by nobody."""
+    """Compare a stored balance with the sum of the entries up to its last one. A balance that ends at no entry is never used."""
     found = kept.get((balance.dataset, balance.column), balance)
     if (found.seq, found.head) != (balance.seq, balance.head) or found == balance:
         return []
@@ -217,6 +220,7 @@ def _receipt_problem(receipt: Receipt, charges: Mapping[str, Mapping[str, Any]])
     charge = charges.get(receipt.ledger_head)
     if charge is None:
         return [f"The receipt of run {receipt.run_id} is not in this history: the ledger was cut, rewritten, or is another one."]
+    # Texts are compared, as in `Spending.body`: two different texts could round to one float.
     facts = {name: getattr(receipt, name) for name in ("run_id", "dataset", "column", "unit", "max_rows_per_unit")}
     spend: dict[str, Any] = {"epsilon": repr(float(receipt.epsilon)), "delta": repr(float(receipt.delta))}
     wrong = [name for name, value in (facts | spend).items() if charge.get(name) != value]
@@ -224,7 +228,7 @@ def _receipt_problem(receipt: Receipt, charges: Mapping[str, Mapping[str, Any]])
 
 
 def check_drawn(run: RunRecord, store: RunStore, block: Block, ids: Array) -> None:
-    """Refuse draws that are not those of a run: see `Ledger.check_drawn`."""
+    """Refuse labels that a run has not drawn; see `Ledger.check_drawn`."""
     if not _is_charged(run, block) or not _is_kept(run, store, block, ids):
         raise LedgerError(
             f"Expected what run {run.run_id} has drawn, got labels that were changed after the draw: their law, ids, outputs or side. Take "
@@ -233,19 +237,21 @@ def check_drawn(run: RunRecord, store: RunStore, block: Block, ids: Array) -> No
 
 
 def _is_charged(run: RunRecord, block: Block) -> bool:
-    """Tell whether the law is of the classes and the epsilon that the run was charged for."""
-    drawn: Any = run.event.get("law", {})  # an aggregate has none: it releases no row
+    """Tell whether the run was charged for a law of these classes and this epsilon."""
+    drawn: Any = run.event.get("law", {})  # the event of an aggregate has none: no labels can be of its run
     named = [each["law"] for each in drawn.get("stages", [drawn]) if "law" in each]
     laws = {(law["n_classes"], float(law["epsilon"])) for law in named}
+    # An event of a unit with several rows names the unit's epsilon, and each row's law has a share of it.
     per_row = {(count, per_row_epsilon(epsilon, run.max_rows_per_unit)) for count, epsilon in laws}
     return (block.law.n_classes, block.law.epsilon) in (laws if run.max_rows_per_unit == 1 else per_row)
 
 
 def _is_kept(run: RunRecord, store: RunStore, block: Block, ids: Array) -> bool:
-    """Tell whether the run's folder has the same draws, or has none to compare with."""
+    """Tell whether the run's folder has the same outputs, or has none to compare with."""
     stages = store.stages()
     if not stages:
         return True
+    # The stored outputs are evidence only if they are those that the run settled with.
     if run.state == "settled" and store.digest() != run.artefact:
         raise LedgerError(
             f"Expected the stored outputs of run {run.run_id} in {store.folder} as it settled with them, got others. Restore the folder."
@@ -255,6 +261,7 @@ def _is_kept(run: RunRecord, store: RunStore, block: Block, ids: Array) -> bool:
         return False
     (drawn,) = kept.blocks
     place = places_of(ids, kept.ids[drawn.rows])
+    # The labels may be a part of the stored ones, in any order, but each must be there under its id.
     if drawn.law != block.law or np.any(place < 0):
         return False
     return np.array_equal(pack(drawn.law, drawn.outputs, drawn.side)[place], pack(block.law, block.outputs, block.side))
@@ -268,13 +275,13 @@ _AGGREGATE: Final = "aggregate.parquet"
 
 @dataclass(frozen=True)
 class Statement:
-    """What the user declares for runs whose folders say nothing.
+    """Dataset, column and epsilon that the user declares for runs whose folders do not record them.
 
     Attributes
     ----------
     dataset, column : str
     epsilon : float
-        What each of these runs has spent; it then counts for every row.
+        The epsilon of each of these runs, which then counts for every row.
     """
 
     dataset: str
@@ -282,31 +289,32 @@ class Statement:
     epsilon: float
 
     def body(self, run_id: str) -> dict[str, object]:
-        """Make the entry of such a run."""
+        """Return the fields of such a run's charge."""
         event = LabelDraw({}, self.epsilon).to_dict()
         return _body(Receipt(run_id, self.dataset, self.column, "row", 1, self.epsilon, 0.0, True, True, event))
 
 
 def adopt(session: Session, runs_dir: Path, stated: Statement | None, where: str) -> list[dict[str, object]]:
-    """Write a charge for each run that the ledger does not know: under its own facts and rows, or for every row.
+    """Charge each run that the ledger does not know, for the rows in its row set or for every row; see `Ledger.adopt`.
 
     Parameters
     ----------
     session : Session
-        The only writer.
+        A write transaction.
     runs_dir : Path
     stated : Statement, optional
-        For runs whose folders say nothing.
+        For runs whose folders do not record what they have spent.
     where : str
-        The ledger, for messages.
+        The ledger's location, for messages.
 
     Returns
     -------
-    Facts of each adopted run: run_id, dataset, column, unit, epsilon, state, and rows (None: every row).
+    list of dict
+        One for each run: run_id, dataset, column, unit, epsilon, state, and rows (None: every row).
     """
     bodies: dict[str, dict[str, object]] = {}
     silent: list[str] = []
-    # all of them are read before the first is written: either every run is counted again, or none
+    # All folders are read before the first charge: after a refusal the user states the missing facts and calls again, for all runs.
     for run_id in unknown_runs(runs_dir, session.unknown):
         found = _read(RunStore(runs_dir / run_id)) or (None if stated is None else stated.body(run_id))
         silent += [run_id] if found is None else []
@@ -323,9 +331,10 @@ def _adopted(session: Session, store: RunStore, body: dict[str, object]) -> dict
     dataset, column = str(body["dataset"]), str(body["column"])
     balance = session.balance(dataset, column)
     if balance.unit not in (None, body["unit"]):
-        body = {key: value for key, value in body.items() if key != "rows"}  # its rows are other units: they cannot be told apart
+        # Its row set names other units than those of the account, so it cannot be compared with others: the run counts for every row.
+        body = {key: value for key, value in body.items() if key != "rows"}
     names = {"run_id": body["run_id"], "dataset": dataset, "column": column}
-    if store.stored_half() is not None:  # the same request can finish it
+    if store.stored_half() is not None:  # the secret is there, so the same request can resume the run
         state, ends = "charged", []
     elif artefact := _artefact(store):
         state, ends = "settled", [names | {"kind": "settle", "artefact": artefact}]
@@ -338,7 +347,7 @@ def _adopted(session: Session, store: RunStore, body: dict[str, object]) -> dict
 
 
 def _read(store: RunStore) -> dict[str, object] | None:
-    """Read the entry that a run's folder speaks for: its copy of the charge, or else a receipt in its results; None for neither."""
+    """Reconstruct a run's charge from its folder: from its copy of the charge, or else from a receipt in its results; None for neither."""
     kept = _json(store.read(CHARGE))
     if kept.get("run_id") == store.folder.name:
         try:
@@ -358,7 +367,7 @@ def _read(store: RunStore) -> dict[str, object] | None:
 
 
 def _body(receipt: Receipt, identity: str = "", *, repeatable: bool = False) -> dict[str, object]:
-    """Make the entry of a charge; without its identity the request is not known again, and a repeat is a new charge."""
+    """Return the fields of the charge that a receipt proves. Without the request's identity, a repeat of it is charged anew."""
     spending = Spending(
         dataset=receipt.dataset,
         column=receipt.column,
@@ -375,7 +384,7 @@ def _body(receipt: Receipt, identity: str = "", *, repeatable: bool = False) -> 
 
 
 def _rows(store: RunStore, facts: object) -> dict[str, object]:
-    """Read the facts of a whole row set, or nothing: then the run counts for every row."""
+    """Return the facts of the run's row set; nothing if it is missing or damaged, so that the run counts for every row."""
     data = store.read(FILE)
     if data is None:
         return {}
@@ -387,7 +396,7 @@ def _rows(store: RunStore, facts: object) -> dict[str, object]:
 
 
 def _receipts(store: RunStore) -> list[Receipt]:
-    """Read the receipts that a run's results carry."""
+    """Read the receipts in a run's results."""
     import pyarrow.parquet as pq
 
     found: list[Receipt] = []
@@ -405,7 +414,7 @@ def _receipts(store: RunStore) -> list[Receipt]:
 
 
 def _artefact(store: RunStore) -> str | None:
-    """Find the digest that the run settled with, where its results tell it; a repeat checks them against it."""
+    """Compute the digest that the run settled with, from its results; None if there are none."""
     if any(path.suffix == ".parquet" for path in store.folder.iterdir()):
         return store.digest()
     output = _json(store.read("manifest.json")).get("digests", {})
@@ -413,7 +422,7 @@ def _artefact(store: RunStore) -> str | None:
 
 
 def stated(dataset: str | None, column: str | None, epsilon: float | None) -> Statement | None:
-    """Check what the user declares: all of it, or nothing."""
+    """Check that the user declares all three facts or none; None for none."""
     if dataset is None and column is None and epsilon is None:
         return None
     if dataset is None or column is None or epsilon is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger's database: entries in a hash chain, the accounts and runs that follow from them, and the SQLite file that holds them.
 
-In this order: entries and what they add up to; what a charge says (its event); what the database is asked (`Session`, `Store`); the ledger
-in an SQLite file; where a ledger may lie.
+In this order: entries, and the accounts and runs that they add up to; the charge and its event; queries (`Session`, `Store`); SQLite;
+the location of a ledger.
 
 An entry is canonical JSON with a number, a kind ("open", "budget", "charge", "parts", "settle", "abandon"), a time and the kind's facts.
 Its hash covers its text and the hash of the entry before, so that the last hash, the head, stands for the whole history.
@@ -41,13 +41,13 @@ VERSION: Final = 2
 """Format of the tables; a ledger of another format is refused."""
 
 GENESIS = "0" * 64
-"""The first entry has no entry before it; this stands for that entry's hash."""
+"""The previous hash of the first entry."""
 
 State = Literal["charged", "settled", "abandoned"]
 
 
 class Row(NamedTuple):
-    """An entry as the database has it: its number, the hash of the entry before, its text and its hash."""
+    """A row of the table of entries: number, hash of the previous entry, text and own hash."""
 
     seq: int
     previous: str
@@ -62,26 +62,26 @@ class RunRecord:
     Attributes
     ----------
     run_id, identity, dataset, column, unit : str
-        `identity` is the digest of the public facts that make two requests the same request.
+        `identity` is the digest of the public facts of the request: equal for equal requests.
     max_rows_per_unit : int
     epsilon, delta : float
     event : mapping
-        What was done, as JSON data.
+        The mechanism and its cost, as JSON data (`LabelDraw` or `AggregateDraw`).
     state : str
         "charged" (spent, not finished), "settled" (finished; `artefact` is its digest) or "abandoned" (given up; spent all the same).
     artefact : str
         Digest of the public result, "" until settled.
     charged_at, settled_at : str
-        ISO 8601, UTC; `settled_at` also tells when a run was abandoned; "" before.
+        ISO 8601, UTC. `settled_at` is also the time at which a run was abandoned; "" before.
     repeatable : bool
-        False where a crashed run cannot be picked up again.
+        True if a crashed run can be resumed.
     receipt : Receipt
     rows : mapping, optional
-        Facts of the run's row set, with its digest (`labeldp.ledger._rowset.RowSet.facts`); None: it counts for every row.
+        Facts of the run's row set, with its digest (`labeldp.ledger._rowset.RowSet.facts`); None: the run counts for every row.
     drawn : mapping of str to str
-        For each stage that was announced: the digest of what was drawn, which tells copies in any format or order.
+        For each announced stage the digest of its drawn rows, by which copies in any format or order are recognised.
     adopted : bool
-        The charge was written again after the ledger was lost or set back: receipts from before name another history.
+        True if the charge was written again by `Ledger.adopt`: earlier receipts name a head of the lost history.
     """
 
     run_id: str
@@ -105,11 +105,11 @@ class RunRecord:
 
 
 class File(Protocol):
-    """What `Ledger.intend` announces: a file of a result, or the rows that a stage claims; `Part` has the same facts."""
+    """A part to be announced with `Ledger.intend`: a file of a result, or the rows that a stage claims. See `Part`."""
 
     @property
     def name(self) -> str:
-        """The file's name without its folder; of claimed rows "STAGE/draw"."""
+        """The file's name without its folder; for claimed rows "STAGE/draw"."""
 
     @property
     def rows(self) -> int:
@@ -127,12 +127,13 @@ class Part:
     Attributes
     ----------
     number : int
-        The part's place among the parts, from 0.
+        Position among the parts, from 0.
     name : str
-        The file's name without its folder; of claimed rows "STAGE/draw".
+        The file's name without its folder; for claimed rows "STAGE/draw".
     rows : int
+        Number of rows.
     sha256 : str
-        In hexadecimal: of the file, or of the claimed rows and how they are drawn.
+        SHA-256 of the file, or of the claimed rows and the facts of their draw, in hexadecimal.
     """
 
     number: int
@@ -142,14 +143,14 @@ class Part:
 
 
 def parts_digest(parts: Iterable[Part]) -> str:
-    """SHA-256 of all parts in order of their numbers."""
+    """Compute the SHA-256 of all parts, in the order of their numbers."""
     listed = [[part.number, part.name, part.rows, part.sha256] for part in sorted(parts, key=lambda part: part.number)]
     return hashlib.sha256(json.dumps(listed, separators=(",", ":")).encode()).hexdigest()
 
 
 @dataclass
 class History:
-    """What a sequence of entries adds up to: all of one account, or of one run.
+    """The budget, runs and parts that a sequence of entries results in: those of one account, or of one run.
 
     Attributes
     ----------
@@ -157,7 +158,7 @@ class History:
     runs : dict of str to RunRecord
         The runs by their ids, in the order of their charges.
     parts : dict of str to (int, str)
-        For each run with announced parts: how many, and their digest.
+        For each run with announced parts, their number and digest.
     """
 
     budget: Fraction | None = None
@@ -173,7 +174,7 @@ class History:
         if body["kind"] == "charge":
             self.runs[body["run_id"]] = run_of_entry(body, row.hash)
             return
-        run = self.runs[body["run_id"]]  # every other kind follows a charge
+        run = self.runs[body["run_id"]]  # every other kind follows its charge; KeyError if it does not
         match body["kind"]:
             case "parts":
                 self.parts[run.run_id] = (int(body["count"]), str(body["digest"]))
@@ -223,7 +224,7 @@ class Balance:
             if body["kind"] == "budget":
                 self.budget = Fraction(body["budget"])
             elif body["kind"] == "charge":
-                run_of_entry(body, row.hash)  # an entry that no charge could have written must not count as one
+                run_of_entry(body, row.hash)  # raises for an entry that `charge` could not have written, as `History` does
                 self.unit, self.runs = body["unit"], self.runs + 1
                 self.total += Fraction(body["epsilon"])
                 self.everywhere += Fraction(body["epsilon"]) if body.get("rows") is None else 0
@@ -234,13 +235,13 @@ class Balance:
         self.seq, self.head = row.seq, row.hash
 
     def to_text(self) -> str:
-        """The sums as canonical JSON, for the table's column `facts`."""
+        """Write the sums as canonical JSON, for the table's column `facts`."""
         sums = {"budget": None if self.budget is None else str(self.budget), "total": str(self.total), "everywhere": str(self.everywhere)}
         return canonical_text({**sums, "unit": self.unit, "runs": self.runs})
 
     @classmethod
     def from_text(cls, dataset: str, column: str, seq: int, head: str, facts: str) -> "Balance":
-        """Read a balance that `to_text` wrote; facts that cannot be read give an empty one, which is added up from the first entry on."""
+        """Read a balance that `to_text` wrote. Unreadable facts give an empty one, so that all entries are added up again."""
         try:
             data: dict[str, Any] = json.loads(facts)
             budget = None if data["budget"] is None else Fraction(data["budget"])
@@ -256,12 +257,12 @@ def canonical_text(body: Mapping[str, object]) -> str:
 
 
 def entry_hash(previous: str, text: str) -> str:
-    """SHA-256 of the previous hash, a line feed and the entry's text."""
+    """Compute an entry's hash: SHA-256 of the previous hash, a line feed and the entry's text."""
     return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
 
 
 def entry_facts(row: Row) -> dict[str, object]:
-    """Read an entry for people: its facts, and its hash."""
+    """Read an entry's facts, with its hash under "hash"."""
     try:
         return {**json.loads(row.text), "hash": row.hash}
     except (ValueError, TypeError):
@@ -269,12 +270,13 @@ def entry_facts(row: Row) -> dict[str, object]:
 
 
 def utc_now() -> str:
-    """Give the time for people to read; order comes from the entry's number, so a clock that goes back does no harm."""
+    """Return the time as text for people. Entries are ordered by number, so a clock that is set back does no harm."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def checked_name(**named: object) -> str:
-    """Check a name, the only keyword, that is kept and shown: control characters in it could forge a line of a log or a terminal."""
+    """Check a name that the ledger stores, given as the only keyword: printable text, not empty."""
+    # Names are shown in logs and terminals, where control characters could forge a line.
     ((what, value),) = named.items()
     if not (isinstance(value, str) and value and value.isprintable()):
         raise InvalidInput(f"Expected {what} as printable text, got {what}={_validate.shown(value)}. Give it a name.")
@@ -282,7 +284,7 @@ def checked_name(**named: object) -> str:
 
 
 def run_id_of(value: object) -> str:
-    """Check a run id; it names a folder, so nothing else may pass for one."""
+    """Check a run id: 32 hexadecimal digits."""  # it becomes a folder's name, so "../x" must not pass
     if not (isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value)):
         raise InvalidInput(
             f"Expected a run id of 32 hexadecimal digits, got {_validate.shown(value)}. `labeldp ledger history` lists them."
@@ -291,7 +293,7 @@ def run_id_of(value: object) -> str:
 
 
 def history_of(rows: Iterable[Row]) -> History:
-    """Read entries in order; LedgerError where one cannot be read."""
+    """Build a history from entries in order; LedgerError if one cannot be read."""
     history = History()
     for row in rows:
         try:
@@ -307,7 +309,7 @@ def _unreadable(row: Row) -> LedgerError:
 
 
 def run_of_entry(body: Mapping[str, Any], head: str) -> RunRecord:
-    """Read the run that a charge's entry began, from the entry's facts and its hash, which the receipt names."""
+    """Read the run that a charge's entry records, from the entry's facts and its hash, which goes into the receipt."""
     facts = {name: body[name] for name in ("run_id", "dataset", "column", "unit", "max_rows_per_unit", "event")}
     spend: dict[str, Any] = {"epsilon": float(body["epsilon"]), "delta": float(body["delta"])}
     receipt = Receipt(**facts, **spend, recorded=True, ledger_head=head, charged_at=body["at"])
@@ -326,37 +328,38 @@ def run_of_entry(body: Mapping[str, Any], head: str) -> RunRecord:
     )
 
 
-# What a charge says ----------------------------------------------------------------------------------------------------------------
+# Charges and their events ----------------------------------------------------------------------------------------------------------
 
-# A charge says what will be done as an event: an object whose "event" names the kind, with one member for each field. Compatibility
+# A charge records the mechanism as an event: an object whose "event" names the kind, with one member for each field. Compatibility
 # promise: what one release writes, every later release reads with the same meaning; later releases may add kinds and fields. An unknown
 # kind or field is refused, never skipped, so that an old reader cannot report too small a cost.
 
 ROW: Final = "row"
-"""What is protected where no unit is named; so no unit's column may be called that."""
+"""The unit of protection if no column of units is named; so no such column may have this name."""
 
 
 @dataclass(frozen=True)
 class Spending:
-    """What one run spends, as the entry of its charge keeps it.
+    """The privacy cost of one run and the account that it is charged to, as its charge stores them.
 
     Parameters
     ----------
     dataset, column : str
-        What the labels are; budgets are kept for each pair.
+        The account: each pair has a budget.
     epsilon, delta : float
-        The unit's total.
+        Total for one unit. `delta` is 0 by default.
     event : mapping
-        What will be done (`LabelDraw.to_dict()`); an unknown one, or one that costs more than is charged, is refused.
+        The mechanism (`LabelDraw.to_dict()`). An unknown one, or one that costs more than is charged, is refused.
     identity : str
-        Digest of the public facts that make this the same request as another.
+        Digest of the public facts of the request: equal for equal requests.
     run_id : str
         32 hexadecimal digits, never charged before.
     unit : str
-        "row" or the unit's column. One (dataset, column) has one unit.
+        "row" (default), or the column that names the person. One (dataset, column) has one unit.
     max_rows_per_unit : int
+        Rows of one unit that the charge covers; 1 by default.
     repeatable : bool
-        A crashed run may be picked up again under the same run id.
+        True (default) if a crashed run may be resumed under the same run id.
     """
 
     dataset: str
@@ -371,14 +374,14 @@ class Spending:
     repeatable: bool = True
 
     def body(self) -> dict[str, object]:
-        """Check each fact, and give them as an entry has them."""
+        """Check every field, and return the fields of the charge's entry."""
         return {
             "kind": "charge",
             "dataset": checked_name(dataset=self.dataset),
             "column": checked_name(column=self.column),
             "unit": checked_name(unit=self.unit),
             "max_rows_per_unit": _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1),
-            # as decimal text: what is added up later is exactly what people read here
+            # As decimal text: sums over the entries are then exact sums of the numbers that people read here.
             "epsilon": repr(_validate.epsilon(self.epsilon)),
             "delta": repr(_validate.fraction(delta=self.delta, zero=True)),
             "event": _checked_event(self.event, float(self.epsilon), float(self.delta), self.unit),
@@ -389,8 +392,9 @@ class Spending:
 
 
 def _checked_event(event: Mapping[str, object], epsilon: float, delta: float, unit: str) -> dict[str, object]:
-    """Refuse an event that costs more than is charged, or is about another unit: the sums would count too little."""
+    """Refuse an event that costs more than is charged, or has another unit: the ledger would count too little."""
     known = event_of(event)
+    # Written as what must hold, so that NaN fails it.
     if not (known.epsilon <= epsilon and known.delta <= delta and known.unit == unit):
         raise InvalidInput(
             f"Expected an event of at most epsilon={epsilon!r}, delta={delta!r} and unit {unit!r}; got one of epsilon={known.epsilon!r}, "
@@ -403,7 +407,7 @@ def _checked_event(event: Mapping[str, object], epsilon: float, delta: float, un
 
 
 class _Mechanism:
-    """The checks of both kinds of event: a mechanism, named in the first field, that reads some rows' labels once."""
+    """Base of both kinds of event: a mechanism, given in the first field, that reads the labels of some rows once."""
 
     kind: ClassVar[str]
     what: ClassVar[str]
@@ -433,18 +437,18 @@ class _Mechanism:
 
 @dataclass(frozen=True)
 class LabelDraw(_Mechanism):
-    """Each label of some rows went through a law once.
+    """The event that each label of some rows was randomised once, by a law.
 
     Parameters
     ----------
     law : mapping
         The law as JSON data (`Law.to_dict()`), or the laws of a run and how its rows are divided among them.
     epsilon, delta : float
-        What it costs one unit in total.
+        Total cost for one unit.
     unit : str
         "row", or the name of the column that names the person.
     max_rows_per_unit : int
-        Rows that one unit has at most.
+        Largest number of rows of one unit.
     """
 
     kind: ClassVar[str] = "label-draw"
@@ -459,18 +463,20 @@ class LabelDraw(_Mechanism):
 
 @dataclass(frozen=True)
 class AggregateDraw(_Mechanism):
-    """A query about groups of rows was answered once: each row is in one group, so the groups together cost what one of them costs.
+    """The event that a query about groups of rows was answered once.
+
+    Each row is in one group, so all groups together cost what one of them costs (parallel composition).
 
     Parameters
     ----------
     query : mapping
         The query as JSON data (`Query.to_dict()`).
     epsilon, delta : float
-        What it costs one unit in total; it adds to every other event on the same rows' labels.
+        Total cost for one unit; it adds to every other event on the labels of the same rows.
     unit : str
         "row", or the name of the column that names the person.
     max_rows_per_unit : int
-        Rows that one unit has at most.
+        Largest number of rows of one unit.
     """
 
     kind: ClassVar[str] = "aggregate"
@@ -487,7 +493,7 @@ Event = LabelDraw | AggregateDraw
 
 
 def event_of(data: object) -> Event:
-    """Read the event that `to_dict` wrote; an unknown kind or field is refused and named."""
+    """Read an event that `to_dict` wrote; refuse an unknown kind or field."""
     if not isinstance(data, Mapping):
         raise InvalidInput(f"Expected an event as a mapping, got {type(data).__name__}. Pass event.to_dict().")
     kind, facts = data.get("event"), {name: value for name, value in data.items() if name != "event"}
@@ -504,21 +510,22 @@ _KINDS: dict[str, Callable[..., Event]] = {cls.kind: cls for cls in (LabelDraw, 
 
 
 def per_row_epsilon(epsilon: float, max_rows_per_unit: int) -> float:
-    """Divide a unit's epsilon among its rows, at most `max_rows_per_unit`: rounded down, so that the rows together never exceed it."""
+    """Divide a unit's epsilon by its largest number of rows, rounded down, so that its rows together never exceed it."""
     total, rows = _validate.epsilon(epsilon), _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
-    # laws compute with the float and the ledger adds the decimal; the share must keep to both, so the smaller one is divided
+    # Laws compute with the binary value of the float, and the ledger adds its decimal value. The share must be within both, so the
+    # smaller of the two is divided.
     share = float_down(min(Fraction(total), exact(total)) / rows, binary=True)
     return _validate.positive(per_row_epsilon=share, fix="The budget is too small to divide; lower max_rows_per_unit.")
 
 
-# What the database is asked --------------------------------------------------------------------------------------------------------
+# Queries ---------------------------------------------------------------------------------------------------------------------------
 
 
 class Session(ABC):
-    """An open transaction on a ledger's database: what is asked of it, the same for every kind of database."""
+    """An open transaction on a ledger's database, with the queries that SQLite and PostgreSQL share."""
 
     prefix = ""
-    """What every table's name begins with."""
+    """The prefix of every table's name."""
     each = ""
     """SQL that turns the JSON list in the parameter :texts into a table with one column, `value`."""
 
@@ -528,34 +535,35 @@ class Session(ABC):
 
     @abstractmethod
     def fact(self, name: str) -> str:
-        """Give the SQL expression for a fact in an entry's text, in the very form that the index has: else no index is used."""
+        """Return the SQL expression for a fact in an entry's text, spelt as in the index, which is used for equal expressions only."""
 
     # Entries ------------------------------------------------------------------------------------------------------------------------
 
     def rows(self, dataset: str | None = None, column: str | None = None, after: int = 0) -> list[Row]:
-        """Read the entries behind entry `after`, in order: of a data set, a column or both; for neither all, the opening one too."""
+        """Read the entries after number `after`, in order: of a data set, a column or both. With neither: all, also the opening one."""
         given = {name: value for name, value in (("dataset", dataset), ("column", column)) if value is not None}
         where = "".join(f" AND {self.fact(name)} = :{name}" for name in given)
         return self._entries(f"seq > :after{where} ORDER BY seq", after=after, **given)
 
     def history(self, dataset: str | None = None, column: str | None = None) -> History:
-        """Add up the entries of a data set, a column or both; for neither all of them."""
-        # the opening entry is of no account: it is skipped where all are read, and nowhere else, so that no charge can take its place
+        """Build the history of a data set, a column or both. With neither: of all."""
+        # The opening entry belongs to no account, so only a read of all entries meets it. It is skipped by its number and not by its kind:
+        # else a charge could be hidden by rewriting its kind to "open".
         everything = dataset is None and column is None
         return history_of(self.rows(dataset, column, after=1 if everything else 0))
 
     def history_of_run(self, run_id: str) -> History:
-        """Add up the entries of one run."""
+        """Build the history of one run."""
         return history_of(self._entries(f"{self.fact('run_id')} = :run_id ORDER BY seq", run_id=run_id))
 
     def request_runs(self, dataset: str, column: str, identity: str) -> list[str]:
-        """List the runs that were charged for one request, in the order of their charges."""
+        """List the ids of the runs that were charged for one request, in the order of their charges."""
         where = " AND ".join(f"{self.fact(name)} = :{name}" for name in ("dataset", "column", "identity"))
         rows = self._entries(f"{where} ORDER BY seq", dataset=dataset, column=column, identity=identity)
         return [str(entry_facts(row).get("run_id", "")) for row in rows]
 
     def unknown(self, run_ids: Sequence[str]) -> list[str]:
-        """List those of these runs that no entry is about."""
+        """List those of these run ids that no entry names."""
         known = f"SELECT 1 FROM {{entries}} WHERE {self.fact('run_id')} = value"
         found = self._run(f"SELECT value FROM {self.each} WHERE NOT EXISTS ({known})", texts=json.dumps(list(run_ids)))
         return [str(row[0]) for row in found]
@@ -565,10 +573,12 @@ class Session(ABC):
         return next(iter(self._entries("seq = (SELECT MAX(seq) FROM {entries})")), None)
 
     def append(self, body: Mapping[str, object]) -> Row:
-        """Add an entry behind the last one, with its number and the time."""
+        """Append an entry to the chain, with its number and the time."""
         last = self.last()
         seq, head = (0, GENESIS) if last is None else (last.seq, last.hash)
-        if last is not None and entry_hash(last.previous, last.text) != head:  # nobody may build on a history that was rewritten
+        # Appending to an entry that was changed would chain the change in, and hide it from later anchors. One hash is cheap to check here;
+        # the rest of the chain is for `verify`.
+        if last is not None and entry_hash(last.previous, last.text) != head:
             raise LedgerError(f"Expected the ledger's last entry, {seq}, to have its hash; it was rewritten. Run `verify`.")
         text = canonical_text({"seq": seq + 1, "at": utc_now(), **body})
         new = Row(seq + 1, head, text, entry_hash(head, text))
@@ -576,7 +586,7 @@ class Session(ABC):
         return new
 
     def extend(self, balance: Balance, *bodies: Mapping[str, object]) -> list[Row]:
-        """Add entries of one account, and keep its balance after them, in the same transaction."""
+        """Append entries of one account, and store its balance after them, in the same transaction."""
         added = [self.append(body) for body in bodies]
         for row in added:
             balance.apply(row)
@@ -590,13 +600,14 @@ class Session(ABC):
     # Balances -----------------------------------------------------------------------------------------------------------------------
 
     def balance(self, dataset: str, column: str) -> Balance:
-        """Add up the entries of an account: from the balance that was kept last, or else from the start."""
+        """Compute an account's balance: the stored one plus the entries after it, or a sum over all entries if none can be used."""
         where = "dataset = :dataset AND label = :label"
         found = self._run(f"SELECT dataset, label, seq, head, facts FROM {{accounts}} WHERE {where}", dataset=dataset, label=column)
         kept = Balance.from_text(*found[0]) if found else Balance(dataset, column)
         where = " AND ".join(f"{self.fact(name)} = :{name}" for name in ("dataset", "column"))
         ends_at = self._entries(f"seq = :seq AND {where}", seq=kept.seq, dataset=dataset, column=column) if kept.seq else []
-        # a kept balance is no evidence: where it ends at no entry of this account, it was forged or the ledger set back, and is not used
+        # A stored balance is a cache. If it ends at no entry of this account, it was edited, or the entries were replaced by an older copy:
+        # then it is ignored.
         if not ends_at or ends_at[0].hash != kept.head:
             kept = Balance(dataset, column)
         for row in self.rows(dataset, column, after=kept.seq):
@@ -604,7 +615,7 @@ class Session(ABC):
         return kept
 
     def keep(self, balance: Balance) -> None:
-        """Keep an account's balance in place of the earlier one."""
+        """Store an account's balance in place of the earlier one."""
         self._run(
             "INSERT INTO {accounts} (dataset, label, seq, head, facts) VALUES (:dataset, :label, :seq, :head, :facts) "
             "ON CONFLICT (dataset, label) DO UPDATE SET seq = excluded.seq, head = excluded.head, facts = excluded.facts",
@@ -616,20 +627,20 @@ class Session(ABC):
         )
 
     def balances(self) -> list[Balance]:
-        """Read every kept balance, as it was kept."""
+        """Read all stored balances, unchecked."""
         found = self._run("SELECT dataset, label, seq, head, facts FROM {accounts}")
         return [Balance.from_text(*row) for row in found]
 
     # Parts --------------------------------------------------------------------------------------------------------------------------
 
     def parts(self, run_id: str | None = None) -> list[tuple[str, Part]]:
-        """Read (run id, part) of one run, or of all runs, in the order of the parts."""
+        """Read (run id, part) pairs, of one run or of all, in the order of the parts."""
         where, values = ("", {}) if run_id is None else (" WHERE run_id = :run_id", {"run_id": run_id})
         found = self._run(f"SELECT run_id, number, name, n_rows, sha256 FROM {{parts}}{where} ORDER BY run_id, number", **values)
         return [(row[0], Part(*row[1:])) for row in found]
 
     def replace_parts(self, run_id: str, parts: Iterable[Part]) -> None:
-        """Keep these parts of a run in place of all earlier ones."""
+        """Store these parts of a run in place of all earlier ones."""
         self._run("DELETE FROM {parts} WHERE run_id = :run_id", run_id=run_id)
         for part in parts:
             self._run(
@@ -647,20 +658,20 @@ class Session(ABC):
 
 
 class Store(Protocol):
-    """A database of some kind, where a ledger is or will be; it holds no connection."""
+    """The database of a ledger, which may not exist yet. A store holds no connection."""
 
     def exists(self) -> bool:
-        """Tell whether there is a ledger; a place that cannot be reached is an error, never an absent ledger."""
+        """Tell whether there is a ledger. A place that cannot be reached is an error, never an absent ledger."""
 
     def reading(self) -> AbstractContextManager[Session | None]:
-        """Open one consistent view; None where there is no ledger."""
+        """Open a read transaction, with one consistent view; None if there is no ledger."""
 
     def writing(self) -> AbstractContextManager[Session]:
-        """Be the only writer; a missing ledger is made, with its opening entry. What was written is on disk when the block ends."""
+        """Open the only write transaction, and create a missing ledger. What was written is on disk when the block ends."""
 
 
 def opening_entry() -> dict[str, object]:
-    """Make the first entry of a new ledger; a random name in it tells this ledger's chain from every other one."""
+    """Make the first entry of a new ledger, with a random name, so that no two ledgers share a hash."""
     return {"kind": "open", "ledger": os.urandom(16).hex(), "format": VERSION}
 
 
@@ -682,7 +693,7 @@ CREATE TABLE {prefix}accounts (
     PRIMARY KEY (dataset, label)
 );
 """
-"""The tables besides the entries. Both follow from the entries, so `verify` can check them, and changing them gains nothing."""
+"""The tables besides the entries. Both follow from the entries, so `verify` finds any change of them."""
 
 
 # The ledger in a file --------------------------------------------------------------------------------------------------------------
@@ -730,13 +741,13 @@ class SqliteStore:
     path: Path
 
     def exists(self) -> bool:
-        """Tell whether there is such a file; a folder that cannot be looked into is an error, not an absent ledger."""
+        """Tell whether the file exists. A folder that cannot be read is an error, not an absent ledger."""
         with _errors(self.path):
             return self.path.exists()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Session | None]:
-        """Open the file in one consistent read; None where there is none."""
+        """Open a read transaction; None if there is no file."""
         with _errors(self.path):
             if not self.path.exists():
                 yield None
@@ -747,17 +758,18 @@ class SqliteStore:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Session]:
-        """Open the file with the only write lock; it is made where there is none."""
-        first = opening_entry()  # before any lock: entropy may have to be waited for
+        """Open a write transaction, under the only write lock; create a missing file."""
+        first = opening_entry()  # before any lock is held: early after boot, entropy may have to be waited for
         with _errors(self.path):
             check_local(self.path)
             if not self.path.exists():
                 _create(self.path, first)
             with contextlib.closing(_connect(self.path)) as connection:
-                connection.execute("BEGIN IMMEDIATE")  # the lock from the start: what is read here is still true when it is written
+                # IMMEDIATE takes the write lock before the first read, so that nothing read here is outdated when the entry is written.
+                connection.execute("BEGIN IMMEDIATE")
                 try:
                     yield SqliteSession(connection)
-                except BaseException:  # an interrupt too: a charge is there whole or not at all
+                except BaseException:  # also an interrupt: a charge is written whole or not at all
                     connection.execute("ROLLBACK")
                     raise
                 connection.execute("COMMIT")
@@ -765,7 +777,7 @@ class SqliteStore:
 
 @contextlib.contextmanager
 def _errors(path: Path) -> Iterator[None]:
-    """Turn what SQLite or the system refused into an error of the ledger; a transaction that it interrupts is rolled back."""
+    """Translate errors of SQLite and of the system into a LedgerError; the transaction has been rolled back."""
     try:
         yield
     except sqlite3.Error as error:
@@ -776,10 +788,10 @@ def _errors(path: Path) -> Iterator[None]:
 
 def _connect(path: Path) -> sqlite3.Connection:
     """Connect to an existing ledger file, and refuse a file that is something else."""
-    # SQLite takes an empty file for a new database: a ledger that was truncated would start again at nothing spent
+    # SQLite takes an empty file for a new database: a ledger truncated to nothing would start again with full budgets.
     if path.is_file() and path.stat().st_size == 0:
         raise LedgerError(f"Expected a labeldp ledger, got the empty file {path}: its history is gone. Restore it, or choose another path.")
-    # mode=rw: SQLite must never make a file here, which would be a ledger without its history
+    # mode=rw: SQLite must not create a file here. If the ledger vanished since `exists`, a new one would have full budgets.
     connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=_WAIT_SECONDS)
     try:
         connection.execute("PRAGMA synchronous = FULL")
@@ -803,7 +815,7 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _create(path: Path, opening: Mapping[str, object]) -> None:
-    """Make the file whole under another name, then link it into place: no process ever sees half a ledger, and one of several wins."""
+    """Create the file under another name, then link it into place: no process sees half a ledger, and of several processes one wins."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
     try:
@@ -814,9 +826,9 @@ def _create(path: Path, opening: Mapping[str, object]) -> None:
             head = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {VERSION};"
             connection.executescript(f"{head} BEGIN; {_ENTRIES} {DERIVED.format(prefix='')} COMMIT;")
             SqliteSession(connection).append(opening)
-        with contextlib.suppress(FileExistsError):  # another process was first: its file stands, where a rename would replace it
+        with contextlib.suppress(FileExistsError):  # another process was first; a rename would replace its ledger and lose its charges
             os.link(part, path)
-        sync(path.parent)  # else power loss could take the name away, and with it all charges
+        sync(path.parent)  # else power loss could undo the link, and with it all charges
     finally:
         for name in (part, *(part.with_name(part.name + end) for end in ("-wal", "-shm"))):
             name.unlink(missing_ok=True)
@@ -834,20 +846,20 @@ _URL: Final = re.compile(r"postgresql(\+\w+)?:")
 
 @dataclass(frozen=True, repr=False)
 class LedgerUrl:
-    """The URL of a database, as a value that shows everything but its passwords, and is pickled without them.
+    """The URL of a ledger's database, which is shown and pickled without its password.
 
     Parameters
     ----------
     url : str
-        "postgresql://USER@HOST/DATABASE", as SQLAlchemy takes it. Better without a password: ~/.pgpass or PGPASSWORD keep it elsewhere, and
-        there the server's client finds it after unpickling too.
+        "postgresql://USER@HOST/DATABASE", as SQLAlchemy takes it. Leave the password out and set it in ~/.pgpass or PGPASSWORD, where it
+        is found after unpickling, too.
     """
 
     url: str
 
     def __str__(self) -> str:
         kind, rest = self.url.split("://", 1)
-        user, at, host = rest.rpartition("@")  # the last one: an unescaped @ or / in a password must not let a part of it through
+        user, at, host = rest.rpartition("@")  # the last @: a password may hold an unescaped one, and would be shown from there on
         shown = re.sub(":.*", ":***", user, flags=re.DOTALL)
         return re.sub(r"(password=)[^&]*", r"\1***", f"{kind}://{shown}{at}{host}", flags=re.IGNORECASE)
 
@@ -861,11 +873,11 @@ class LedgerUrl:
         return self
 
     def __deepcopy__(self, _: object) -> "LedgerUrl":
-        return self  # within a process, as in a clone of an estimator, the password stays
+        return self  # without this, copying would go through __reduce__: a clone of an estimator would lose the password
 
     @property
     def name(self) -> str:
-        """The URL without password and driver: what names the database."""
+        """The URL without password and driver, which identifies the database."""
         return re.sub(r"^postgresql(\+\w+)?", "postgresql", self._without_password)
 
     @property
@@ -874,7 +886,7 @@ class LedgerUrl:
 
 
 def location_of(given: object) -> Path | LedgerUrl:
-    """Read the place of a ledger from a path, or from the text of a path or URL."""
+    """Convert a path, or the text of a path or URL, to the location of a ledger."""
     if isinstance(given, LedgerUrl):
         return given
     if isinstance(given, str) and _URL.match(given):
@@ -887,14 +899,15 @@ def location_of(given: object) -> Path | LedgerUrl:
     if re.match(r"[a-z][a-z0-9+]+://", text):
         raise InvalidInput("Expected location as a path or the URL of a PostgreSQL database, got another URL. Use one of these.")
     path = Path(text).expanduser().absolute()
-    return path.resolve() if path.is_symlink() else path  # one ledger by two names has one folder of runs, and one lock
+    # A ledger reached by two names must have one folder of runs: else each name would miss the runs of the other.
+    return path.resolve() if path.is_symlink() else path
 
 
 def runs_folder(location: Path | LedgerUrl) -> Path:
-    """Name the private folder of a ledger's runs: beside a file; for a database in LABELDP_RUNS or the user's data folder."""
+    """Return the private folder of a ledger's runs: beside a file; for a database in LABELDP_RUNS or the user's data folder."""
     if isinstance(location, Path):
         return location.with_name(f"{location.name}.runs")
-    import platformdirs  # imported late: ROW and the events are used without a ledger, too, on machines that may lack it
+    import platformdirs  # here, because `ROW` and the events are used without a ledger on machines that may lack it
 
     chosen = os.environ.get("LABELDP_RUNS")
     base = Path(chosen).expanduser().absolute() if chosen else platformdirs.user_data_path("labeldp")
@@ -902,7 +915,8 @@ def runs_folder(location: Path | LedgerUrl) -> Path:
 
 
 def check_local(path: Path) -> None:
-    """Refuse a ledger file on a network file system, where that can be told."""
+    """Refuse a ledger file on a network file system, if the system tells."""
+    # Locks of SQLite do not hold between machines there: two charges could both take the last of a budget.
     kind = _kind_at(_existing(path.parent))
     if kind is not None:
         raise LedgerError(
@@ -912,7 +926,7 @@ def check_local(path: Path) -> None:
 
 
 def _existing(folder: Path) -> str:
-    """The nearest folder that is there already, without symbolic links: a mount is found by its true path."""
+    """Return the nearest existing folder with symbolic links resolved, by which its mount is found."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return os.path.realpath(folder)
@@ -920,7 +934,7 @@ def _existing(folder: Path) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _kind_at(folder: str) -> str | None:
-    """Find the network file system that holds a folder; None for a local disk, and where the system does not list its mounts."""
+    """Find the network file system that holds a folder; None for a local disk, or if the system does not list its mounts."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
             return network_kind(folder, lines)
@@ -929,14 +943,14 @@ def _kind_at(folder: str) -> str | None:
 
 
 def network_kind(folder: str, mountinfo: Iterable[str]) -> str | None:
-    """Find the network file system that holds a folder; None where it lies on a disk of this machine.
+    """Find the network file system that holds a folder; None if it is on a disk of this machine.
 
     Parameters
     ----------
     folder : str
         Absolute, without symbolic links.
     mountinfo : iterable of str
-        The lines of /proc/self/mountinfo; of two mounts at one place the later one counts.
+        The lines of /proc/self/mountinfo. Of two mounts at one place the later one hides the earlier.
     """
     best, found = -1, ""
     for line in mountinfo:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger: the durable record of what was spent. Charge before anything is drawn, settle when the result is public.
+"""The ledger: the durable record of what was spent. A run is charged before it draws, and settled when its result is stored.
 
-It holds public facts only: names, laws, epsilons, digests of public things. Never a label, a digest of one, or a secret.
+A ledger holds public facts only: names, laws, epsilons, digests of public data. It never holds a label, a digest of one, or a secret.
 """
 
 import logging
@@ -54,7 +54,9 @@ __all__ = ["Ledger", "LedgerUrl", "Part", "RunRecord", "SameRequest", "Spending"
 
 @dataclass(frozen=True)
 class Ledger:
-    """A ledger, in a file or in PostgreSQL, as a value: it holds no connection, so it can be copied, pickled and used by several processes.
+    """A durable record of charges, in a file or in PostgreSQL.
+
+    The object holds no connection, so it can be copied, pickled and used by several processes at once.
 
     Parameters
     ----------
@@ -66,14 +68,24 @@ class Ledger:
         Budget that a (dataset, column) gets at its first charge. Without it, the first charge sets the budget to its own epsilon, so
         that anything further must be allowed by name with `set_budget`.
     key : str, Path, KeySource or function, optional
-        Where the release secret is, which every run's secret then needs besides what lies in the run's folder: "file:PATH", "env:NAME",
-        "hook:package.module:function", or a function that can be imported by its name. The ledger never holds the secret itself.
+        Source of the release secret: "file:PATH", "env:NAME", "hook:package.module:function", or a function that can be imported by its
+        name. With it, neither a run's folder nor the release secret alone suffices to compute the run's noise. The ledger never holds
+        the secret itself.
 
     Notes
     -----
-    Guarantee: what `charge` returned is on disk, also after power loss; no two charges, of any processes, together exceed a budget.
-    Epsilons count as the decimal number they are written as: three charges of 0.1 fit into 0.3, exactly; there is no tolerance.
+    Guarantee: a charge is on disk when `charge` returns, also after power loss; charges of several processes together never exceed a
+    budget. An epsilon counts as the decimal number that it is written as: three charges of 0.1 fit into 0.3, exactly, without tolerance.
     Cost: one synchronised write a call, about 4 ms on an ordinary disk, however long the history is.
+
+    See Also
+    --------
+    labeldp.privatize : Draws noisy labels and charges them.
+
+    References
+    ----------
+    Budgets add by sequential composition where runs share rows, and do not add where rows are disjoint (parallel composition): McSherry
+    2009, "Privacy integrated queries", theorems 3 and 4.
     """
 
     location: str | Path | LedgerUrl
@@ -103,19 +115,19 @@ class Ledger:
         total: float | None = None,
         known: Collection[str] | None = None,
     ) -> Receipt:
-        """Write down what a run spends, before anything is drawn.
+        """Record what a run spends, before it draws.
 
         Parameters
         ----------
         spending : Spending
         rows : RowSet, optional
-            The rows, or units, of the run: it then adds to earlier runs only where they share rows. None: it adds to every run.
+            The rows, or units, of the run: then it adds only to earlier runs that share some of them. None: it adds to every run.
         overlap : {"charge", "refuse"}
-            Whether rows of an earlier run may be charged again.
+            "charge" (default) charges rows of an earlier run again; "refuse" raises RowsOverlap.
         total : float, optional
-            What becomes the budget if none is set: epsilon of this charge and of those that follow it. None: of this charge alone.
+            The budget to set if the account has none, for this charge and those to follow. None: the epsilon of this charge.
         known : collection of run ids, optional
-            The runs of this identity that the caller knows: where another has been charged meanwhile, nothing is (SameRequest).
+            The runs of this identity that the caller has seen. If another process has charged one since, SameRequest is raised.
 
         Returns
         -------
@@ -124,8 +136,15 @@ class Ledger:
 
         Raises
         ------
-        BudgetExceeded, RowsOverlap, LedgerError
-            Nothing was written.
+        BudgetExceeded
+            Too little of the budget is left.
+        RowsOverlap
+            `overlap` is "refuse", and an earlier run covers some of the rows.
+        SameRequest
+            Another process has charged the same request.
+        LedgerError
+            The ledger cannot be written, has another unit for the account, or is older than results beside it. In all four cases nothing
+            was charged.
         """
         if overlap not in ("charge", "refuse"):
             raise InvalidInput(f"Expected overlap to be 'charge' or 'refuse', got overlap={overlap!r}.")
@@ -137,12 +156,13 @@ class Ledger:
             body |= {"rows": rows.facts()}
         folder = sets.folder / run_id
         try:
-            if not store.exists():  # asked before it is made: a new ledger knows none of the results beside it
+            if not store.exists():  # before `writing` makes it: a refused charge must not leave an empty ledger that hides the loss
                 self._require_known(lambda run_ids: run_ids)
-            if folder.is_dir():  # a caller without a folder, as a test has, loses only what `adopt` would read
+            if folder.is_dir():  # `custody` has made it; without one only `adopt` has less to read
                 RunStore(folder).write(CHARGE, canonical_text(body).encode())
             with store.writing() as session:
-                # all that follows is decided while nobody else can write, on what nobody can change before the entry is there
+                # Every check is under the lock that the entry is written under: of two processes that both find the last of a budget
+                # free, one must see the other's charge.
                 self._require_known(session.unknown)
                 decision = _Decision(session, self, spending, rows)
                 decision.check_new(known)
@@ -152,6 +172,7 @@ class Ledger:
                 budget = decision.budget_entry(total)
                 row = session.extend(decision.balance, *([] if budget is None else [budget]), body)[-1]
         except (LedgerError, BudgetExceeded):
+            # Nothing was charged, so nothing may look like a charge later: `adopt` would count what this file says.
             if folder.is_dir():
                 (folder / CHARGE).unlink(missing_ok=True)
             if rows is not None:
@@ -162,10 +183,23 @@ class Ledger:
         return run_of_entry(entry_facts(row), row.hash).receipt
 
     def intend(self, run_id: str, parts: Iterable[File], drawn: Mapping[str, str] | None = None) -> None:
-        """Announce the parts of a run, in order: files of its result before any of them gets its final name, or rows that stages claim.
+        """Announce the parts of a run, before they are published: the files of its result, or the rows that its stages claim.
 
-        Again with the same: no effect. With others: they take the place of the earlier ones, unless the run is settled or abandoned.
-        `drawn`: for each stage of files the digest of what was drawn, which a copy in another format or order has, too.
+        A ledger so knows every file of noisy labels by its digest before anybody can read it, even if the process dies while publishing.
+        The same parts again have no effect; other parts replace the earlier ones.
+
+        Parameters
+        ----------
+        run_id : str
+        parts : iterable of File
+            In order.
+        drawn : mapping of str to str, optional
+            For each stage, the digest of the drawn rows, which does not depend on the format or the order of files.
+
+        Raises
+        ------
+        LedgerError
+            The run is unknown, or settled or abandoned with other parts.
         """
         listed = [Part(number, part.name, part.rows, part.sha256) for number, part in enumerate(parts)]
         facts: dict[str, object] = {"count": len(listed), "digest": parts_digest(listed)}
@@ -177,42 +211,45 @@ class Ledger:
                 raise LedgerError(
                     f"Expected run {run_id} to be charged, got one that is {run.state} already; its parts stay what they are."
                 )
-            # the table holds the parts, the chain their digest: changing the table is seen, and entries stay short
+            # The table holds the parts and the chain their digest: entries stay short, and `verify` sees a change of the table.
             session.replace_parts(run_id, listed)
             names = {"run_id": run_id, "dataset": run.dataset, "column": run.column}
             session.append({"kind": "parts", **names, **facts, **({"drawn": dict(drawn)} if drawn else {})})
 
     def settle(self, run_id: str, artefact: str) -> None:
-        """Settle a run: its result is complete, and `artefact` is the public result's digest. Again with the same: no effect."""
+        """Settle a run, whose result is complete; `artefact` is the digest of the public result. The same call again has no effect."""
         self._close(run_id, "settle", {"artefact": checked_name(artefact=artefact)})
 
     def abandon(self, run_id: str, reason: str) -> None:
-        """Give a run up: it will not be finished, and its half of the secret and its pin are destroyed.
+        """Give a run up: it can never be finished, and its half of the secret and its pin are destroyed.
 
-        Its epsilon stays spent: words may have been drawn.
+        Its epsilon stays spent, because outputs may have been drawn.
         """
+        # The entry first: a process that dies in between leaves a secret that `repair` removes. The other way round it would leave a run
+        # that is open and that nobody can finish.
         self._close(run_id, "abandon", {"reason": checked_name(reason=reason)})
         RunStore(self.run_dir(run_id)).forget_secret()
 
     def adopt(self, *, dataset: str | None = None, column: str | None = None, epsilon: float | None = None) -> list[dict[str, object]]:
-        """Count runs again that have results beside the ledger and that it does not know, because it was set back or lost.
+        """Charge runs again that have results beside the ledger but are missing in it, because it was lost or restored from a backup.
 
-        What a run's folder still says of it (its charge, its row set, its receipt) is written down again; a run whose row set is gone
-        counts for every row. Nothing that the ledger knows is changed, so nothing is ever counted less; budgets stay what they are.
+        The charge is read from the run's folder (its copy of the charge, its row set, its receipt); a run whose row set is gone counts
+        for every row. Entries and budgets of the ledger stay as they are, so nothing is ever counted less.
 
         Parameters
         ----------
         dataset, column, epsilon : optional, together
-            For runs whose folders say nothing: what each of them has spent.
+            What each run has spent whose folder does not record it.
 
         Returns
         -------
-        list of facts, one for each run: run_id, dataset, column, unit, epsilon, state, rows (None: every row).
+        list of dict
+            One for each run: run_id, dataset, column, unit, epsilon, state, rows (None: every row).
 
         Raises
         ------
         LedgerError
-            Some folder says nothing, and neither was it said; nothing was written.
+            Some folder does not record what its run has spent, and the arguments do not either; nothing was written.
         """
         said = ledger_check.stated(dataset, column, epsilon)
         with self._store.writing() as session:
@@ -229,6 +266,8 @@ class Ledger:
 
     def _require_known(self, unknown: Callable[[Sequence[str]], Sequence[str]]) -> None:
         """Refuse to charge in a ledger that is new, or older than results that lie beside it."""
+        # The attack, or the accident: restore yesterday's copy of the file, and today's charges are forgotten while their noisy labels
+        # are out. The chain cannot show that its own end was cut off; the runs' folders can.
         found = unknown_runs(self.runs_dir, unknown)
         if found:
             raise LedgerError(
@@ -242,7 +281,7 @@ class Ledger:
         state = {"settle": "settled", "abandon": "abandoned"}[kind]
         with self._store.writing() as session:
             _, run = self._run(session, run_id, kind)
-            same_artefact = facts.get("artefact", run.artefact) == run.artefact  # who abandons a run names none
+            same_artefact = facts.get("artefact", run.artefact) == run.artefact  # an abandoned run has none
             if run.state == state and same_artefact:
                 return
             if run.state != "charged":
@@ -251,7 +290,7 @@ class Ledger:
             session.append({"kind": kind, **names, **facts})
 
     def _run(self, session: Session, run_id: str, what: str) -> tuple[History, RunRecord]:
-        """Read the entries of a run and its record; LedgerError, which says what it was wanted for, where it is unknown."""
+        """Read the entries of a run, and its record; LedgerError for an unknown run, with `what` as the verb of its message."""
         history = session.history_of_run(run_id_of(run_id))
         if run_id not in history.runs:
             raise LedgerError(f"Expected a charged run to {what}, got run id {run_id}, which {self.location} does not know.")
@@ -260,11 +299,11 @@ class Ledger:
     # Reading ----------------------------------------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        """Tell whether anything was ever written; a place that cannot be looked into is an error."""
+        """Tell whether the ledger exists. A place that cannot be read is an error, never an absent ledger."""
         return self._store.exists()
 
     def find(self, dataset: str, column: str, identity: str) -> RunRecord | None:
-        """Find the latest run of this request that is settled, or charged and can be picked up again."""
+        """Find the latest run of this request that is settled, or charged and can be resumed; None if there is none."""
         with self._store.reading() as session:
             if session is None:
                 return None
@@ -275,22 +314,22 @@ class Ledger:
         return None
 
     def runs(self, dataset: str | None = None, column: str | None = None) -> list[RunRecord]:
-        """List the runs, of a data set, a column or both, in the order of their charges."""
+        """List the runs of a data set, a column, or both (None: all), in the order of their charges."""
         with self._store.reading() as session:
             return [] if session is None else list(session.history(dataset, column).runs.values())
 
     def run(self, run_id: str) -> RunRecord | None:
-        """Look a run up; None where this ledger does not know it."""
+        """Look up a run; None if this ledger does not know it."""
         with self._store.reading() as session:
             return None if session is None else session.history_of_run(run_id_of(run_id)).runs.get(run_id)
 
     def looked_up(self, receipt: Receipt) -> Receipt:
-        """Look a receipt up: it comes back as `recorded` if and only if its charge is in this ledger.
+        """Look up a receipt, and return it with `recorded` True if and only if its charge is in this ledger.
 
         Raises
         ------
         LedgerError
-            The ledger knows the run, and charged something else for it.
+            The ledger knows the run, but with other facts.
         """
         run = self.run(receipt.run_id)
         if run is None:
@@ -306,56 +345,57 @@ class Ledger:
         return receipt
 
     def check_drawn(self, block: Block, ids: Array) -> None:
-        """Compare draws with what was charged for and what the run's folder, where it is beside this ledger, has kept of them.
+        """Compare drawn labels with their charge, and with the outputs in the run's folder if that lies beside this ledger.
 
-        Nothing is checked for a run that this ledger does not know: `looked_up` tells which those are.
+        A run that this ledger does not know is not checked; `looked_up` tells which these are.
 
         Parameters
         ----------
         block : Block
+            m draws of one run and stage.
         ids : (m,) or (m, columns) array
-            Of its draws.
+            The ids of these draws.
 
         Raises
         ------
         LedgerError
-            The law is none that was charged, or ids, outputs or side are not what was drawn; or what was kept was changed.
+            No such law was charged; or ids, outputs or side differ from the stored ones; or the stored ones were changed.
         """
         run = self.run(block.receipt.run_id)
         if run is not None:
             ledger_check.check_drawn(run, RunStore(self.run_dir(run.run_id)), block, ids)
 
     def spent(self, dataset: str, column: str) -> float:
-        """Epsilon that the most used row, or unit, of a (dataset, column) has spent; added exactly, rounded up.
+        """Return the epsilon that the most used row, or unit, of a (dataset, column) has spent; added exactly, rounded up.
 
-        0.0 where nothing was charged, and so for a misspelt name, too: `runs()` and `labeldp ledger spent` say which names there are.
-        Runs whose row sets show that they share no row do not add; all others do, whatever became of them.
+        It is 0.0 if nothing was charged, so also for a misspelt name: `runs()` and `labeldp ledger spent` list the names. Runs whose row
+        sets prove that they share no row do not add; all others add, also abandoned ones.
         """
         return float_up(self._spend(self._read(dataset, column)).most)
 
     def spent_delta(self, dataset: str, column: str) -> float:
-        """Delta spent on a (dataset, column), as `spent` adds epsilons; it has no budget. 0 where no noise needed one.
+        """Return the delta spent on a (dataset, column), added as `spent` adds epsilons. No budget limits it; 0 for pure epsilon.
 
-        Keep it far below one over the number of rows: it is the probability with which epsilon may not hold.
+        Keep it far below one over the number of rows: it bounds the probability that epsilon does not hold.
         """
         runs = [run for run in self._read(dataset, column).runs.values() if run.delta]
         return float_up(Spend(self._sets.load, runs, delta_of).most)
 
     def spent_by_rows(self, dataset: str, column: str) -> list[tuple[float, int | None]]:
-        """(epsilon, number of rows, or units) for each amount that was spent on some, least first.
+        """List (epsilon, number of rows or units) for each amount that some have spent, least first.
 
-        Where not all runs have ids of one kind and name, one bound for all rows, with None for their number.
+        If the runs' ids differ in kind or name, the list has one bound for all rows, with None for their number.
         """
         return [(float_up(spent), rows) for spent, rows in self._spend(self._read(dataset, column)).by_rows()]
 
     def remaining(self, dataset: str, column: str, rows: RowSet | None = None) -> float:
-        """Epsilon that is left, rounded down, at least 0; infinite where neither a charge nor `budget` has set a budget.
+        """Return the epsilon that is left, rounded down, at least 0; infinite if no budget is set yet.
 
         Parameters
         ----------
         dataset, column : str
         rows : RowSet, optional
-            For which rows, or units; None: for every row.
+            The rows, or units, that are to be charged; None: all.
         """
         history = self._read(dataset, column)
         budget = history.budget
@@ -368,22 +408,25 @@ class Ledger:
         return float_down(max(budget - spent, Fraction(0)))
 
     def budget_of(self, dataset: str, column: str) -> float | None:
-        """The budget kept for a (dataset, column); None before its first charge, which without one sets its own epsilon."""
+        """Return the recorded budget of a (dataset, column); None before its first charge, which sets one."""
         budget = self._read(dataset, column).budget
         return None if budget is None else float_down(budget)
 
     def parts(self, run_id: str) -> list[Part]:
-        """List what `intend` announced for a run, in order."""
+        """List the parts that `intend` announced for a run, in order."""
         with self._store.reading() as session:
             return [] if session is None else [part for _, part in session.parts(run_id_of(run_id))]
 
     def history(self) -> list[dict[str, object]]:
-        """List every entry from the first: its facts, and its hash under "hash"."""
+        """List all entries, oldest first: each with its facts, and its hash under "hash"."""
         with self._store.reading() as session:
             return [] if session is None else [entry_facts(row) for row in session.rows()]
 
     def head(self) -> tuple[int, str]:
-        """Number and hash of the last entry: they stand for the whole history, and kept elsewhere they are an anchor for `verify`."""
+        """Return number and hash of the last entry; (0, "") if there is none.
+
+        The hash covers the whole history, so a head that is kept elsewhere is an anchor for `verify`.
+        """
         with self._store.reading() as session:
             last = self._present(session).last()
         return (0, "") if last is None else (last.seq, last.hash)
@@ -391,16 +434,16 @@ class Ledger:
     def verify(
         self, receipts: Iterable[Receipt] = (), *, anchors: Iterable[tuple[int, str]] = (), outputs: Mapping[str, str] | None = None
     ) -> list[str]:
-        """Check the whole history, and say what does not add up, one sentence each; empty if it is whole.
+        """Check the whole history, and return one sentence for each inconsistency; an empty list if there is none.
 
         Parameters
         ----------
         receipts : iterable of Receipt
-            Receipts that were kept elsewhere. Without one, or an anchor, a history whose end was cut off looks whole.
+            Receipts that were kept elsewhere. Without a receipt or an anchor, a history whose end was cut off may look whole.
         anchors : iterable of (number, hash)
-            Heads that were kept elsewhere.
+            Values of `head` that were kept elsewhere.
         outputs : mapping of run id to str, optional
-            Digests of outputs, as their manifests name them: each must be what its run was settled with.
+            The digest of each run's output, from its manifest. Each must equal the digest that its run was settled with.
         """
         kept = Witnesses(list(receipts), dict(outputs or {}), list(anchors))
         with self._store.reading() as session:
@@ -415,19 +458,19 @@ class Ledger:
         Parameters
         ----------
         id_name, unit_name : str
-            What the columns are called: runs whose ids are named differently always add.
+            The names of the columns. Runs whose ids have different names always add.
         integers : bool
-            The ids will be columns of integers; for others the builder takes this ledger's key along.
+            All ids will be integers. Otherwise the builder also carries this ledger's key, for hashing text.
         """
         return RowSetBuilder(id_name, unit_name, secret=None if integers else self._sets.secret)
 
     @property
     def runs_dir(self) -> Path:
-        """Private folder of all runs: beside a ledger file; for a database LABELDP_RUNS, else one in the user's data folder."""
+        """The private folder of all runs: beside a ledger file; for a database LABELDP_RUNS, else one in the user's data folder."""
         return runs_folder(self._place)
 
     def run_dir(self, run_id: str) -> Path:
-        """Private folder of a run; who charges makes it, before the charge."""
+        """Return the private folder of a run, which is made before its charge."""
         return self.runs_dir / run_id_of(run_id)
 
     @property
@@ -464,16 +507,16 @@ class Ledger:
 
 
 def default_ledger() -> Ledger:
-    """Give the user's own ledger: the file or URL in the environment variable LABELDP_LEDGER, else a file in the user's data folder.
+    """Return the user's own ledger: the file or URL in the environment variable LABELDP_LEDGER, else a file in the user's data folder.
 
-    LABELDP_KEY says where its release secret is, if there is one.
+    The environment variable LABELDP_KEY names the source of its release secret, if it has one.
     """
     location = os.environ.get("LABELDP_LEDGER") or platformdirs.user_data_path("labeldp") / "ledger.sqlite"
     return Ledger(location, key=os.environ.get("LABELDP_KEY") or None)
 
 
 def as_ledger(given: object) -> Ledger | None:
-    """Read an argument that names a ledger: the ledger itself, or its path or URL; None for none."""
+    """Convert an argument to a ledger: a Ledger, a path or URL, or None, which stays None."""
     if given is None or isinstance(given, Ledger):
         return given
     if isinstance(given, str | os.PathLike):
@@ -482,12 +525,12 @@ def as_ledger(given: object) -> Ledger | None:
 
 
 def ledger_of(given: object) -> Ledger:
-    """Read an argument that names a ledger, as `as_ledger`; for none it is the user's own."""
+    """Convert an argument to a ledger, as `as_ledger`; None gives the user's own."""
     return as_ledger(given) or default_ledger()
 
 
 class SameRequest(LedgerError):
-    """Another process has charged this very request since the caller looked: nothing more was charged.
+    """Another process has charged the same request since the caller looked, so this one was not charged.
 
     Attributes
     ----------
@@ -537,7 +580,7 @@ class _Decision:
             )
 
     def check_rows(self) -> None:
-        """Refuse rows that an earlier run covers, or may cover where that cannot be told."""
+        """Refuse rows that an earlier run covers, or may cover because its row set is unknown."""
         if not self.balance.runs:
             return
         found = overlaps(self._rows, self._runs.values(), self._ledger._sets)
@@ -549,7 +592,7 @@ class _Decision:
             )
 
     def budget_entry(self, total: float | None) -> dict[str, object] | None:
-        """Give the entry that sets the budget, None where one is kept already; raise BudgetExceeded where too little is left."""
+        """Return the entry that sets the budget, None if one is recorded already; raise BudgetExceeded if too little is left."""
         declared, kept, where = self._ledger.budget, self.balance.budget, self._where
         epsilon = exact(self._spending.epsilon)
         if kept is not None and declared is not None and kept != exact(declared):
@@ -560,7 +603,7 @@ class _Decision:
         first = epsilon if total is None else exact(total)
         budget = kept if kept is not None else first if declared is None else exact(declared)
         covered = self._covered(epsilon, budget)
-        if not epsilon <= budget - covered:  # exact fractions: no tolerance, and nothing is rounded
+        if not epsilon <= budget - covered:  # exact fractions: a tolerance would be spent again by every charge
             left, needed = float_down(max(budget - covered, Fraction(0))), float_up(covered + epsilon)
             said = (
                 f"Expected epsilon <= {left!r}, which remains of budget {float_down(budget)!r} for {self._of} in {where}; "
@@ -577,13 +620,13 @@ class _Decision:
 
     def log_budget(self, entry: Mapping[str, object]) -> None:
         """Log the budget that was set, once its entry is on disk."""
-        level = logging.INFO if entry["why"] == "declared" else logging.WARNING  # nobody chose this one, so it is said aloud
+        level = logging.INFO if entry["why"] == "declared" else logging.WARNING  # nobody chose this one, and it will refuse further charges
         said = "The budget of dataset %r, column %r is now %s (%s), kept in %s. `labeldp ledger set-budget` or set_budget changes it."
         _log.log(level, said, self._dataset, self._column, entry["budget"], entry["why"], self._where)
 
     def _covered(self, epsilon: Fraction, budget: Fraction) -> Fraction:
-        """The epsilon that the most used of the request's rows has spent so far, or an upper bound of it that leaves enough."""
-        # the plain sum is such a bound; row sets, which may be large, are read only where it does not leave enough
+        """Compute what the most used of the requested rows has spent, or an upper bound that leaves enough of the budget."""
+        # The sum over all runs is such a bound. Row sets, which can be as large as the tables, are read only if it is too much.
         balance = self.balance
         if balance.total == balance.everywhere or balance.total + epsilon <= budget:
             return balance.total

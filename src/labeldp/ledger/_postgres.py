@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger in PostgreSQL, for teams: one database, any number of machines.
 
-Writers are let in one at a time by an advisory lock that ends with the transaction; a commit waits until it is on the server's disk.
-Driver: psycopg, through SQLAlchemy's core. A connection is made for each call, so that a ledger stays a value.
+An advisory lock, held until the transaction ends, lets in one writer at a time; a commit waits until it is on the server's disk. The driver
+is psycopg, through SQLAlchemy's core. Each call opens a connection, so that a ledger holds none and can be pickled.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
 _PREFIX: Final = "labeldp_"
-_LOCK: Final = 0x6C44502F_4C656467
+_LOCK: Final = 0x6C44502F_4C656467  # any fixed number that other programs are unlikely to lock in the same database
 _WAIT_SECONDS: Final = 120
 
 _ENTRIES: Final = """
@@ -53,12 +53,12 @@ class PostgresSession(Session):
         return [tuple(row) for row in result] if result.returns_rows else []
 
     def fact(self, name: str) -> str:
-        """Give the SQL expression for a fact in an entry's text, in the form that the indexes have."""
+        """Return the SQL expression for a fact in an entry's text, spelt as in the indexes."""
         return f"(CAST(body AS json) ->> '{name}')"
 
     @property
     def version(self) -> int | None:
-        """The format of the ledger in this database; None where there is no ledger."""
+        """The format of the ledger in this database; None if it has no ledger."""
         if self.query("SELECT to_regclass(:name)", name=f"{_PREFIX}entries")[0][0] is None:
             return None
         return int(self.query(f"SELECT version FROM {_PREFIX}format")[0][0])
@@ -71,35 +71,37 @@ class PostgresStore:
     url: LedgerUrl
 
     def exists(self) -> bool:
-        """Tell whether the database has a ledger; one that cannot be reached is an error."""
+        """Tell whether the database has a ledger. A database that cannot be reached is an error."""
         with self._view() as session:
             return self._checked(session) is not None
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Session | None]:
-        """Open one consistent view; None where the database has no ledger."""
+        """Open a read transaction, with one consistent view; None if the database has no ledger."""
         with self._view() as session:
             yield None if self._checked(session) is None else session
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Session]:
-        """Be the only writer of all machines; what was appended is on the server's disk when the block ends."""
+        """Open the only write transaction of all machines. What was written is on the server's disk when the block ends."""
+        # READ COMMITTED: each statement sees all commits before it. A snapshot from the start of the transaction, taken before the wait
+        # for the lock, would miss the charges that others made meanwhile.
         with _errors(self.url), _engine(self.url).connect() as connection:
             session = PostgresSession(connection.execution_options(isolation_level="READ COMMITTED"))
             with self._locked(session) as version:
                 if version is not None:
                     yield session
                     return
-                self._create(session)  # a transaction of its own: a refused charge leaves the new ledger, as a new file stays
+                self._create(session)  # in its own transaction, so that a refused charge leaves a new ledger, as it does with a file
             with self._locked(session):
                 yield session
 
     @contextlib.contextmanager
     def _locked(self, session: PostgresSession) -> Iterator[int | None]:
-        """Open a transaction that no other writer is in, and give the ledger's format."""
+        """Open a transaction that excludes other writers, and yield the ledger's format."""
         with session.connection.begin():
             session.query(f"SET LOCAL lock_timeout = '{_WAIT_SECONDS}s'")
-            session.query("SET LOCAL synchronous_commit = on")  # whatever the server's default is: a charge that returned is on disk
+            session.query("SET LOCAL synchronous_commit = on")  # the server's default may let a commit return before it is on disk
             session.query("SELECT pg_advisory_xact_lock(:lock)", lock=_LOCK)
             yield self._checked(session)
 
@@ -136,11 +138,11 @@ def _engine(url: LedgerUrl) -> "Engine":
         raise MissingExtra("A ledger in PostgreSQL needs SQLAlchemy and psycopg: pip install 'labeldp[postgres]'") from None
     try:
         made = make_url(url.url)
-    except (ArgumentError, ValueError):  # whose messages can quote a part of a password
+    except (ArgumentError, ValueError):  # their messages can quote a part of a password, so they are not chained
         raise InvalidInput(f"Expected the URL of a PostgreSQL database, got {url}. Write postgresql://USER@HOST/DATABASE.") from None
     driver = "postgresql+psycopg" if made.drivername == "postgresql" else made.drivername
     query = {"connect_timeout": "30", **made.query}
-    # without a pool: an engine outlives forks and restarts of the server
+    # No pool: a pooled connection breaks if the process forks or the server restarts. hide_parameters keeps entries out of error messages.
     return create_engine(made.set(drivername=driver, query=query), poolclass=NullPool, hide_parameters=True)
 
 
@@ -161,7 +163,7 @@ def _fix(error: Exception) -> str:
 
 
 def _said(error: Exception) -> str:
-    """Take the first line of the server's message, without anything that could be a password."""
+    """Return the first line of the server's message, with passwords removed."""
     cause = getattr(error, "orig", None) or error
     line = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
     return re.sub(r"(password\s*=\s*)\S+|(://[^:/@\s]*):[^@\s]*@", r"\1\2***", line)[:200]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds and removes what killed processes leave beside a ledger. Nothing that a charged run needs is ever touched."""
+"""Finds and removes files that killed processes left beside a ledger. It never touches a file that an open run needs."""
 
 import re
 import shutil
@@ -17,29 +17,29 @@ from labeldp.ledger._run_store import RunStore
 Kind = Literal["folder", "part", "secret", "staging"]
 
 STAGING: Final = "staging"
-"""The file in a run's folder that says where its staging folder is: a path or a URI, as text."""
+"""The file in a run's folder that holds the path or URI of its staging folder."""
 
 ANSWERS: Final = "prior-answers"
-"""The file that says, as `STAGING` does, where a model's answers lie that are used as the prior."""
+"""The file in a run's folder that holds the path or URI of a model's answers, which the run uses as its prior."""
 
 _PART: Final = re.compile(r"\..+\.\d+\.[0-9a-f]{8}\.part(-wal|-shm|-journal)?")
 
 
 @dataclass(frozen=True)
 class Orphan:
-    """Something that no run needs any more.
+    """A file or folder that no run needs any more.
 
     Attributes
     ----------
     kind : str
-        "folder" (of a run that was never charged), "part" (half a file), "secret" (of a run that has ended; also its pin) or "staging"
-        (files of a run that has ended, which were not published).
+        "folder" (of a run that was never charged), "part" (a file that was not written to its end), "secret" (and pin of a run that is
+        settled or abandoned) or "staging" (unpublished files of such a run).
     place : str
         Path or URI.
     run_id : str
         "" for parts beside the ledger.
     why : str
-        For people.
+        The reason, for people.
     """
 
     kind: Kind
@@ -49,38 +49,38 @@ class Orphan:
 
 
 def orphans(ledger: Ledger, *, minutes: float = 60) -> list[Orphan]:
-    """Find what may be removed; a ledger that does not exist is an error, because then every folder would look unneeded.
+    """Find what may be removed. A ledger that does not exist is an error: without it every folder would look unneeded.
 
     Parameters
     ----------
     ledger : Ledger
     minutes : float
-        Folders without a charge, and half files, count only if nothing in them changed for so long: a living process may be about to
-        charge.
+        Folders without a charge, and unfinished files, count only if nothing in them changed for so long (60 by default): a living
+        process may be about to charge.
     """
     old = 60 * _validate.positive(minutes=minutes, fix="Pass the minutes that a living process may take between two writes.")
     ledger.head()  # a ledger that is missing or cannot be read raises here
     states = {run.run_id: run.state for run in ledger.runs()}
-    found = [Orphan("part", str(path), "", "half a file") for path in _halves(ledger) if _age(path) > old]
+    found = [Orphan("part", str(path), "", "an unfinished file") for path in _halves(ledger) if _age(path) > old]
     for folder in _run_folders(ledger):
         found += _of_run(folder, states.get(folder.name), old)
     return found
 
 
 def repair(ledger: Ledger, found: Sequence[Orphan], remove_staging: "Callable[[str], None] | None" = None) -> list[Orphan]:
-    """Remove what `orphans` found, each after another look at its run, and return what is gone; what cannot be removed stays.
+    """Remove what `orphans` found, unless its run needs it by now, and return what was removed.
 
     Parameters
     ----------
     ledger : Ledger
     found : sequence of Orphan
     remove_staging : function of a path or URI, optional
-        Removes a staging folder; None: local folders only, others stay.
+        Removes a staging folder. None (default): only local folders are removed.
     """
     done: list[Orphan] = []
-    kept: set[str] = set()  # runs whose staging folder stays, and so the note of where it is
+    kept: set[str] = set()  # runs whose staging folder could not be removed: their own folder stays, since it names that place
     for orphan in found:
-        # asked again for each: since `orphans` looked, a living process may have charged, or settled
+        # The ledger is asked again for each: since `orphans` looked, a living process may have charged the run.
         run = ledger.run(orphan.run_id) if orphan.run_id else None
         state = None if run is None else run.state
         needed = state == "charged" or (orphan.kind == "folder" and (state is not None or orphan.run_id in kept))
@@ -117,15 +117,16 @@ def _remove(ledger: Ledger, orphan: Orphan, remove_staging: Callable[[str], None
 
 
 def _of_run(folder: Path, state: str | None, old: float) -> Iterator[Orphan]:
-    """Find what is unneeded in one run's folder; `state` is None where the run was never charged."""
+    """Find what is unneeded in one run's folder; `state` is None if the run was never charged."""
     run_id = folder.name
     if state is None:
-        # results without a charge are no orphan but the trace of a ledger that was set back: `verify` tells of them, `adopt` counts them
+        # Results without a charge are no orphan: the ledger was lost or replaced by an older copy, and they are the only trace of what
+        # was spent. `verify` reports them and `adopt` charges them.
         if _age(folder) > old and not RunStore(folder).has_results():
             yield from _staging(folder, "its run was never charged")
             yield Orphan("folder", str(folder), run_id, "its run was never charged")
         return
-    yield from (Orphan("part", str(path), run_id, "half a file") for path in _parts(folder) if _age(path) > old)
+    yield from (Orphan("part", str(path), run_id, "an unfinished file") for path in _parts(folder) if _age(path) > old)
     if state == "charged":
         return
     if any((folder / name).exists() for name in ("secret", "pin")):
@@ -139,13 +140,14 @@ def _staging(folder: Path, why: str) -> Iterator[Orphan]:
 
 
 def _said(folder: Path, name: str) -> str:
-    """Read the place that a file of a run's folder says; "" if it says none."""
+    """Read the path or URI in a file of a run's folder; "" if there is none."""
     said = RunStore(folder).read(name)
     return "" if said is None else said.decode("utf-8", "replace").strip()
 
 
 def _is_staging(place: str, run_id: str) -> bool:
-    """Tell a staging folder by its own name, which says labeldp and the run; nothing else is ever removed, whatever the note says."""
+    """Tell whether a path has the name of a staging folder: it holds "labeldp" and the run's id."""
+    # A damaged or forged file in the run's folder could name any path; nothing of another name is ever removed.
     name = place.rstrip("/").rsplit("/", 1)[-1]
     return "labeldp" in name and run_id[:8] in name
 
@@ -167,7 +169,7 @@ def _run_folders(ledger: Ledger) -> Iterator[Path]:
 
 
 def _halves(ledger: Ledger) -> Iterator[Path]:
-    """Find half files: beside the ledger, from when it was made, and in its folder of runs."""
+    """Find unfinished files: those beside the ledger, left while it was created, and those in its folder of runs."""
     if isinstance(ledger.location, Path):
         yield from (path for path in _parts(ledger.location.parent) if path.name.startswith(f".{ledger.location.name}."))
     yield from _parts(ledger.runs_dir)
@@ -179,6 +181,6 @@ def _parts(folder: Path) -> Iterator[Path]:
 
 
 def _age(path: Path) -> float:
-    """Count the seconds since anything in it changed; negative, which is never old, where the clock was set back."""
+    """Return the seconds since the last change in a file or folder; negative, so never old, if the clock was set back."""
     inside = path.iterdir() if path.is_dir() else iter(())
     return time.time() - max(each.lstat().st_mtime for each in (path, *inside))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows a run covers, kept beside its charge so that only rows in several runs pay for several; and what they have spent.
+"""Row sets: the rows that a run covers, and the epsilon that rows have spent over several runs.
 
-A row set has the rows' ids, and the units' where these are named, each exact: integers as they are, other ids (text, bytes, several
-columns) as keyed 64-bit hashes. Two different ids with one hash make two runs share a row that they do not: more is counted, never less.
-All of it is public: ids, no labels.
+A row set is stored with its run's charge, so that runs on disjoint rows do not add. It holds the ids of the rows, and of their units if
+these are named: integers as they are, other ids (text, bytes, several columns) as keyed 64-bit hashes. If two ids have one hash, two runs
+seem to share a row: more is counted, never less. All of it is public: ids, no labels.
 """
 
 import contextlib
@@ -32,15 +32,15 @@ from labeldp.noise._words import Blocks, integers_or_names
 Kind = Literal["integers", "names"]
 Role = Literal["row", "unit"]
 Space = tuple[str, str, str]
-"""Kind, name of the column, and key of the hashes: only sets of one space can prove rows disjoint."""
+"""Kind, name of the column, and key of the hashes. Only sets of one space can be compared, and so prove rows disjoint."""
 
 _MAGIC: Final = b"labeldp rows 2\n"
 
 Words = NDArray[np.uint64]
 
-_BUFFERED: Final = 1 << 22  # numbers that wait, so that a bitmap's container is touched once for many of them
-_SPARSE: Final = 4  # numbers to a container of 65,536 values below which bitmaps cost more than 8 bytes a number
-_PIECE: Final = 1 << 20  # scattered numbers that are compared with a bitmap at a time
+_BUFFERED: Final = 1 << 22  # numbers (32 MB) that wait to be sorted: a sorted batch changes each container of a bitmap once
+_SPARSE: Final = 4  # numbers to a container of 65,536 values, below which a container costs more than 8 bytes a number
+_PIECE: Final = 1 << 20  # scattered numbers that are compared with a bitmap at a time, which bounds the memory for their own bitmap
 
 FILE: Final = "rows.bin"
 """The file in a run's folder that holds its row set."""
@@ -49,16 +49,16 @@ _SECRET: Final = ".ids-key"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class IdSet:
-    """The ids of one column, or of several together.
+    """The ids of one column, or of several columns that form one id.
 
     Attributes
     ----------
     kind : str
         "integers", or "names": hashes of ids of any other type.
     name : str
-        What the columns are called.
+        The name of the columns.
     key_id : str
-        Public id of the key that names were hashed with, "" for integers.
+        Public id of the key of the hashes; "" for integers.
     members : NumberSet
     """
 
@@ -73,12 +73,12 @@ class IdSet:
         return self.kind, self.name, self.key_id
 
     def shared(self, other: "IdSet") -> int | None:
-        """Count the ids that are in both sets; None where that cannot be told."""
+        """Count the ids that are in both sets; None if the sets cannot be compared."""
         return self.members.shared(other.members) if self.space == other.space else None
 
 
 class RowSet:
-    """The rows of one run, and the units that they belong to where units are named; `RowSetBuilder.finish` makes it.
+    """The rows that one run covers, and their units if these are named. Made by `RowSetBuilder.finish`.
 
     Attributes
     ----------
@@ -93,11 +93,11 @@ class RowSet:
         return f"RowSet({', '.join(f'{len(ids.members)} {role}s' for role, ids in sorted(self.sets.items()))})"
 
     def shared(self, other: "RowSet") -> dict[Role, int | None]:
-        """Count the rows, and units, that are in both sets: None where that cannot be told, nothing where only one set has any."""
+        """Count the rows, and the units, that are in both sets: None if they cannot be compared; no member if only one set has them."""
         return {role: ids.shared(other.sets[role]) for role, ids in self.sets.items() if role in other.sets}
 
     def to_bytes(self) -> bytes:
-        """Write the sets with a header, as a run's folder keeps them."""
+        """Write the sets with a header: the content of the file in the run's folder."""
         if self._bytes is None:
             bodies = {role: ids.members.chunks() for role, ids in sorted(self.sets.items())}
             facts = self._facts()
@@ -108,8 +108,9 @@ class RowSet:
 
     @classmethod
     def from_bytes(cls, data: bytes, digest: str) -> "RowSet":
-        """Read the sets that `to_bytes` wrote; LedgerError where the bytes do not have the digest or are something else."""
-        if hashlib.sha256(data).hexdigest() != digest:  # first of all: a set with fewer rows would let others be charged for less
+        """Read the sets that `to_bytes` wrote; LedgerError if the bytes have another digest or format."""
+        # Before anything is parsed. A forged set with fewer rows would free the others of what they have spent.
+        if hashlib.sha256(data).hexdigest() != digest:
             raise LedgerError("Expected a row set with the digest that the ledger keeps, got other bytes: it was damaged or replaced.")
         if not data.startswith(_MAGIC):
             raise LedgerError("Expected a row set of this version of labeldp, got something else: it proves nothing.")
@@ -122,7 +123,7 @@ class RowSet:
         return cls(sets)
 
     def facts(self) -> dict[str, object]:
-        """Give what the charge's entry says of the set, JSON-ready and public: kind, name and count, and the digest of the bytes."""
+        """Return the public facts for the charge's entry, JSON-ready: kind, name and count of each set, and the digest of the bytes."""
         return {**self._facts(), "digest": hashlib.sha256(self.to_bytes()).hexdigest()}
 
     def _facts(self) -> dict[str, dict[str, object]]:
@@ -132,20 +133,21 @@ class RowSet:
 class RowSetBuilder:
     """Collects the ids of a run, batch by batch, in any order and in several processes.
 
-    Picklable and mergeable: workers fill copies of an empty one, and `merge` gives the same set in any order. `Ledger.row_set_builder`
-    makes it, with the ledger's own key for names.
-
-    Memory, for the rows and again for the units: 32 MB, and for integers about a bit a row where they lie close together, up to 8 bytes a
-    row where they are scattered over 64 bits, as hashes of names always are; twice that while the set is finished. A pickled one is as
-    large as its set.
+    It can be pickled: workers fill copies of an empty one, and `merge` gives the same set in any order. `Ledger.row_set_builder` makes it,
+    with the ledger's key for hashing text.
 
     Parameters
     ----------
     id_name, unit_name : str
-        What the columns are called (`labeldp.custody._encode`).
-    secret : bytes, or function that gives them, optional
-        The ledger's 32 bytes for hashing names; without it only integers can be added. A function is called for the first names, and
-        before the builder is sent to another process.
+        The names of the columns (`labeldp.custody._encode`).
+    secret : bytes or function, optional
+        The ledger's 32 bytes for hashing names, or a function that returns them. It is called for the first names, and before the builder
+        is pickled. Without a secret only integers can be added.
+
+    Notes
+    -----
+    Memory, for rows and again for units: 32 MB; and for integers about a bit a row if they are dense, up to 8 bytes a row if they are
+    scattered over 64 bits, as hashes are; twice that in `finish`. A pickled builder is as large as its set.
     """
 
     def __init__(self, id_name: str = "id", unit_name: str = "unit", *, secret: bytes | Callable[[], bytes] | None = None) -> None:
@@ -158,15 +160,15 @@ class RowSetBuilder:
 
     @property
     def repeated(self) -> bool | None:
-        """Whether some row's id came twice; None where two rows have one 64-bit hash, which another search must look into."""
+        """True if some row's id occurred twice, False if not; None if two rows have one 64-bit hash, which may be two ids."""
         rows = self._piles.get("row")
         if rows is None:
             return None
-        # as many different numbers as were added: no repeat. Names are hashes, so fewer may be two ids with one hash
+        # As many different numbers as were added: no repeat. If there are fewer hashes than names, two ids may have one hash.
         return False if len(rows.members()) == rows.count else True if rows.kind == "integers" else None
 
     def add(self, ids: object = None, units: object = None) -> None:
-        """Add a batch: each an Arrow or NumPy array, an (n, columns) array, or anything else that `id_blocks` takes; None for none."""
+        """Add the ids, units, or both, of a batch: each in any form that `id_blocks` takes; None if the table has none."""
         given: dict[Role, object] = {role: each for role, each in (("row", ids), ("unit", units)) if each is not None}  # type: ignore[misc]
         if not given or (self._piles and given.keys() != self._piles.keys()):
             raise InvalidInput("Expected ids, or units, or both, the same in every batch; got others. Pass what the first batch had.")
@@ -176,14 +178,14 @@ class RowSetBuilder:
             pile.add("names" if isinstance(found, Blocks) else "integers", found.halves()[0] if isinstance(found, Blocks) else found)
 
     def merge(self, other: "RowSetBuilder") -> None:
-        """Add what another builder of the same ledger collected."""
+        """Add the ids of another builder of the same ledger."""
         if self._names != other._names:
             raise InvalidInput("Expected builders of the same columns of ids, got different ones. Make all of them in the same way.")
         for role, pile in other._piles.items():
             self._piles.setdefault(role, _Pile()).merge(pile)
 
     def finish(self) -> RowSet:
-        """Make the set of what was added; more may be added afterwards."""
+        """Make the set of all ids added so far; more may be added afterwards."""
         if not self._piles:
             raise InvalidInput("Expected ids or units of some rows, got none. Add them first.")
         sets: dict[Role, IdSet] = {}
@@ -194,7 +196,8 @@ class RowSetBuilder:
         return RowSet(sets)
 
     def __getstate__(self) -> dict[str, Any]:
-        # the function reads the ledger's folder, which a worker's machine may not have: the bytes go along, hidden in what is printed
+        # The function reads the ledger's folder, which a worker's machine may not have. So the bytes are sent, as a `SentSecret`, which
+        # hides them when printed.
         return vars(self) | {"_secret": None if self._secret is None else self._bytes()}
 
     def _bytes(self) -> bytes:
@@ -208,7 +211,7 @@ class RowSetBuilder:
 
 
 class _Pile:
-    """Collects the ids of one role; integers below 0 are kept apart, so that -1 and 2^64 - 1 stay two ids."""
+    """Collects the ids of one role. Negative integers are collected apart, so that -1 and 2^64 - 1 stay two ids."""
 
     def __init__(self) -> None:
         self.kind: Kind | None = None
@@ -245,8 +248,8 @@ class _Pile:
 
 # Row sets in the runs' folders -----------------------------------------------------------------------------------------------------
 
-# A set is written before its charge, and read back by its digest. The ledger keeps a set's facts and digest; the bytes lie in the run's
-# folder. A set that is missing, does not have its digest, or is of an older format, proves nothing: its run then counts for every row.
+# A set is written before its charge. The ledger stores its facts and digest, the run's folder its bytes. A set that is missing, has
+# another digest or an older format proves nothing: then its run counts for every row, which is more, never less.
 
 
 class RowSets:
@@ -262,8 +265,8 @@ class RowSets:
         self.folder = folder
 
     def keep(self, run_id: str, rows: RowSet) -> None:
-        """Write the set of a run that is to be charged, before the last file of its charge."""
-        # a set that is there belongs to a charge: replacing it would make that run cover other rows than it has drawn
+        """Write the row set of a run, before its charge."""
+        # An existing set belongs to a charge: replacing it would make that run cover other rows than it has drawn.
         if (self.folder / run_id / FILE).exists():
             raise LedgerError(f"Expected a run id that was never charged, got {run_id}. Make one with new_run_id().")
         RunStore(self.folder / run_id).write(FILE, rows.to_bytes(), last=False)
@@ -272,10 +275,10 @@ class RowSets:
         """Remove the set of a run whose charge was refused."""
         (self.folder / run_id / FILE).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
-            (self.folder / run_id).rmdir()  # only where nothing else is in it
+            (self.folder / run_id).rmdir()  # fails, as it should, if anything else is in it
 
     def load(self, run: RunRecord) -> RowSet | None:
-        """Read a run's set; None where it has none, or none that can be trusted."""
+        """Read a run's set; None if it has none, or none that can be trusted."""
         if run.rows is None:
             return None
         try:
@@ -289,16 +292,15 @@ class RowSets:
         return run.rows is not None and self.load(run) is None
 
     def secret(self) -> bytes:
-        """Read the ledger's own 32 bytes for hashing names; they are made at the first call.
-
-        All runs hash names with one key, else no two of their sets could be compared.
-        """
+        """Read the ledger's own 32 bytes for hashing names; the first call makes them."""
+        # One key for all runs, else their sets could not be compared. A key at all, because names (of patients, say) can be guessed,
+        # and unkeyed hashes in a copied row set would confirm a guess.
         path = self.folder / _SECRET
         if not path.exists():
             private_folder(self.folder)
             part = self.folder / f"{_SECRET}.{os.getpid()}.{os.urandom(4).hex()}.part"
             write_new(part, new_secret())
-            with contextlib.suppress(FileExistsError):  # another process was first: its bytes stand
+            with contextlib.suppress(FileExistsError):  # another process was first: its bytes count
                 os.link(part, path)
             part.unlink()
         secret = SentSecret(path.read_bytes())
@@ -308,12 +310,12 @@ class RowSets:
 
 
 def overlaps(rows: RowSet | None, runs: Iterable[RunRecord], sets: RowSets) -> dict[str, str]:
-    """Find the runs that may share a row or a unit with `rows`, and say in words how many they share."""
+    """Find the runs that may share a row or a unit with `rows`: for each run id, the number that they share, in words."""
     found: dict[str, str] = {}
     for run in runs:
         theirs = None if rows is None else sets.load(run)
         shared = {} if rows is None or theirs is None else rows.shared(theirs)
-        if not shared or None in shared.values():  # differently named ids, or a set that is gone: nothing proves the rows to be others
+        if not shared or None in shared.values():  # ids of another name, or a lost set: nothing proves the rows disjoint
             found[run.run_id] = "an unknown number of them"
         elif shared.get("row"):
             found[run.run_id] = f"{shared['row']:,} of them"
@@ -332,8 +334,8 @@ class IntegerSet:
     Attributes
     ----------
     members : BitMap64 or (n,) uint64 array
-        A compressed bitmap, or sorted numbers without repeats where they are scattered. A small set has the one form or the other by the
-        way in which it was filled; every operation takes both.
+        A compressed bitmap if the numbers are dense, else sorted numbers without repeats. The form of a small set depends on how it was
+        filled; every operation takes both.
     """
 
     members: "BitMap64 | Words"
@@ -362,7 +364,7 @@ class IntegerSet:
             return IntegerSet(mine & theirs if keep else mine - theirs)
         if isinstance(mine, np.ndarray):
             return IntegerSet(mine[_inside(mine, theirs) == keep])
-        common = BitMap64()  # a bitmap and scattered numbers: what they share is small
+        common = BitMap64()  # the common numbers are at most as many as the scattered ones
         for piece in _pieces(np.asarray(theirs, np.uint64)):
             common |= mine & _bitmap(piece)
         return IntegerSet(common if keep else mine - common)
@@ -380,12 +382,12 @@ class IntegerSet:
         """
         if isinstance(self.members, np.ndarray):
             return [memoryview(b"n"), self.members.astype("<u8", copy=False).view(np.uint8).data]
-        self.members.run_optimize()  # the same containers however the set was filled, and the smallest ones
+        self.members.run_optimize()  # picks the smallest containers, the same however the set was filled
         return [memoryview(b"b"), memoryview(self.members.serialize())]
 
     @classmethod
     def from_bytes(cls, data: "bytes | memoryview") -> "IntegerSet":
-        """Read the set that `chunks` wrote. The caller has checked a digest: the formats themselves are not proof against harm."""
+        """Read the set that `chunks` wrote. The caller must have checked a digest: the formats do not detect damage."""
         form, rest = bytes(data[:1]), data[1:]
         if form == b"n":
             return cls(np.frombuffer(rest, "<u8").astype(np.uint64, copy=False))
@@ -394,12 +396,12 @@ class IntegerSet:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NumberSet:
-    """A set of whole numbers from -2^63 to 2^64 - 1, the ids that columns of any integer type can hold.
+    """A set of integers from -2^63 to 2^64 - 1, which holds ids of every integer type.
 
     Attributes
     ----------
     natural, negative : IntegerSet
-        Those from 0 on as they are; those below 0 as the 64 bits of their two's complement.
+        The members from 0 on; the members below 0, as the 64 bits of their two's complement.
     """
 
     natural: IntegerSet
@@ -436,8 +438,8 @@ class NumberSet:
 class IntegerPile:
     """Collects integers for an `IntegerSet`.
 
-    Memory: 32 MB of waiting numbers, and the set so far: a bit or less a number where they lie close together, at most 2 bytes where
-    each 65,536 values hold a few; 8 bytes a number where they are scattered (16 while the set is finished).
+    Memory: 32 MB of waiting numbers, and the set so far: a bit or less a number if they are dense, at most 2 bytes if every 65,536 values
+    hold a few, 8 bytes a number if they are scattered (16 in `result`).
     """
 
     def __init__(self) -> None:
@@ -452,7 +454,7 @@ class IntegerPile:
         if not len(values):
             return
         self.count += len(values)
-        # consecutive numbers, as most tables have them, go into the bitmap as one range: nothing is sorted or copied
+        # Consecutive numbers, which most tables have, go into the bitmap as one range: nothing is sorted or copied.
         first, last = int(values[0]), int(values[-1])
         if last - first == len(values) - 1 and last < 2**64 - 1 and bool((values[1:] - values[:-1] == 1).all()):
             self._bitmap.add_range(first, last + 1)
@@ -471,7 +473,7 @@ class IntegerPile:
             self._scattered.append(other.members)
 
     def merge(self, other: "IntegerPile") -> None:
-        """Add what another one collected."""
+        """Add the numbers of another pile."""
         other._flush()
         self._bitmap |= other._bitmap
         self._scattered += other._scattered
@@ -480,7 +482,7 @@ class IntegerPile:
     def result(self) -> IntegerSet:
         """Make the set of all numbers so far; more may be added afterwards."""
         self._flush()
-        # batches that were scattered one by one may lie close together as a whole: the form is chosen once more
+        # Batches that were sparse one by one may be dense together, so the form is chosen once more, for all of them.
         if self._scattered and (len(self._scattered) > 1 or self._bitmap):
             self._scattered.append(np.asarray(self._bitmap.to_array(), np.uint64))
             values = np.concatenate(self._scattered)
@@ -511,14 +513,14 @@ class IntegerPile:
 
 
 def distinct(values: Words) -> Words:
-    """Sort these numbers in place, and return the different ones; many times faster than np.unique, which hashes."""
+    """Sort numbers in place and return them without repeats; many times faster than np.unique, which hashes."""
     values.sort()
     fresh = values[1:] != values[:-1]
     return values if fresh.all() else values[np.r_[True, fresh]]
 
 
 def _is_sparse(values: Words) -> bool:
-    """Whether the sorted numbers are too few to each container of 65,536 values for a bitmap to be smaller."""
+    """Tell whether sorted numbers take less memory as an array than as a bitmap, by their mean number in a container of 65,536 values."""
     return len(values) < _SPARSE * (1 + int(np.count_nonzero((values[1:] ^ values[:-1]) >> np.uint64(16))))
 
 
@@ -527,7 +529,7 @@ def _pieces(values: Words) -> Iterator[Words]:
 
 
 def _inside(values: Words, other: "BitMap64 | Words") -> NDArray[np.bool_]:
-    """(n,) bool: which of the sorted values are in the other set."""
+    """Tell which of the sorted values are in the other set: (n,) bool."""
     if isinstance(other, np.ndarray):
         if not len(other):
             return np.zeros(len(values), bool)
@@ -543,38 +545,37 @@ def _bitmap(values: Words) -> BitMap64:
     return BitMap64(array("Q", values.tobytes()))  # an array is read as it is; of anything else each number would become an object first
 
 
-# Who has spent what ----------------------------------------------------------------------------------------------------------------
+# Epsilon by rows -------------------------------------------------------------------------------------------------------------------
 
-# What the most used row has spent: the maximum over rows of the sum over the runs that cover the row, never less.
-#
-# Runs whose ids are of one space (kind and name) are added level by level, exactly. What is known of one space proves nothing about
-# another, so the maxima of several spaces add; a run without a set, or with one that proves nothing, counts for every row. Where units
-# are named, units and rows are counted side by side, and the larger sum holds: a column of units that changed its meaning cannot hide
-# that the rows are the same.
+# The epsilon of the most used row is the maximum over rows of the sum over the runs that cover the row. It is computed exactly for runs
+# whose ids are of one space (kind, name and key), and bounded from above otherwise: sets of two spaces cannot be compared, so the maxima
+# of several spaces add; a run without a set that can be trusted counts for every row. If units are named, units and rows are counted side
+# by side, and the larger sum counts: else renaming all people in the column of units would make the same rows look new.
 
 SetOf = Callable[[RunRecord], RowSet | None]
-"""Gives the row set of a run; None where there is none that can be trusted."""
+"""Reads the row set of a run; None if it has none that can be trusted."""
 
 
 def epsilon_of(run: RunRecord) -> Fraction:
-    """Read a run's epsilon as the decimal number that it is written as."""
+    """Return a run's epsilon as the exact decimal number that its float prints as."""
     return exact(run.epsilon)
 
 
 def delta_of(run: RunRecord) -> Fraction:
-    """Read a run's delta as the decimal number that it is written as."""
+    """Return a run's delta as the exact decimal number that its float prints as."""
     return exact(run.delta)
 
 
 class Spend:
-    """Adds up what was spent on the rows of one (dataset, column), run by run.
+    """Adds the epsilon, or delta, of the runs of one (dataset, column), by the rows that they cover.
 
     Parameters
     ----------
     set_of : function of a run
+        Reads its row set.
     runs : iterable of RunRecord
     cost : function of a run
-        What adds up: `epsilon_of`, or `delta_of`.
+        `epsilon_of` (default) or `delta_of`.
     """
 
     def __init__(self, set_of: SetOf, runs: Iterable[RunRecord] = (), cost: Callable[[RunRecord], Fraction] = epsilon_of) -> None:
@@ -585,9 +586,9 @@ class Spend:
             self.add(run)
 
     def add(self, run: RunRecord) -> None:
-        """Count a further run."""
+        """Add a run."""
         rows = self._set_of(run)
-        if rows is None or (ROW if run.unit == ROW else "unit") not in rows.sets:  # what is protected is not known
+        if rows is None or (ROW if run.unit == ROW else "unit") not in rows.sets:  # the set does not name the units of protection
             self._everywhere += self._cost(run)
             return
         for role, ids in rows.sets.items():
@@ -595,19 +596,19 @@ class Spend:
 
     @property
     def most(self) -> Fraction:
-        """What the most used row, or unit, has spent."""
+        """The sum for the most used row, or unit."""
         return self._everywhere + max(map(_most, self._spaces.values()), default=Fraction(0))
 
     def covered(self, rows: RowSet | None) -> Fraction:
-        """Find what the most used of these rows has spent; None: of all rows."""
+        """Return the sum for the most used of these rows; None: of all rows."""
         protected = "unit" if "unit" in self._spaces else ROW
-        if rows is None or protected not in rows.sets:  # nothing tells these rows from those that have spent most
+        if rows is None or protected not in rows.sets:  # the most used row may be among them
             return self.most
         found = [_covered(self._spaces[role], ids) for role, ids in rows.sets.items() if role in self._spaces]
         return self._everywhere + max(found, default=Fraction(0))
 
     def by_rows(self) -> list[tuple[Fraction, int | None]]:
-        """List (spent, number of rows, or units), least first, where one space tells; else one bound for all rows, without a number."""
+        """List (sum, number of rows or units), least first, if all runs are of one space; else one bound for all rows, without a number."""
         spaces = self._spaces.get("unit", self._spaces.get("row", {}))
         if len(spaces) != 1 or not _most(spaces) or self._everywhere + _most(spaces) < self.most:
             return [(self.most, None)]
@@ -624,7 +625,7 @@ def _covered(spaces: "dict[Space, Levels]", ids: IdSet) -> Fraction:
 
 
 class Levels:
-    """Partitions the rows of one space by what they have spent."""
+    """Partitions the rows of one space by their sum, so that a sum is stored once for a set of rows and not for each row."""
 
     def __init__(self) -> None:
         self._levels: dict[Fraction, NumberSet] = {}
@@ -639,14 +640,14 @@ class Levels:
         return self._levels.items()
 
     def covered(self, members: NumberSet) -> Fraction:
-        """Find the highest level that any of these rows is in."""
+        """Return the highest level that contains any of these rows; 0 if none does."""
         for spent in sorted(self._levels, reverse=True):
             if self._levels[spent].shared(members):
                 return spent
         return Fraction(0)
 
     def add(self, cost: Fraction, members: NumberSet) -> None:
-        """Let these rows spend this much more: each level splits into the rows that do and those that do not."""
+        """Add a cost to these rows: each level splits into its rows that are among them and the others."""
         made: dict[Fraction, NumberSet] = {}
         rest = members
         for spent, rows in self._levels.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The private folder of one run: its half of the secret and its pin until it settles, and the public results of its steps."""
+"""The private folder of one run: half of its secret and its pin until it settles, and the public results of its stages."""
 
 import contextlib
 import hashlib
@@ -19,28 +19,28 @@ from labeldp._files import private_file, replace_file, sync, write_new
 from labeldp.errors import LedgerError
 from labeldp.evidence import NoisyLabels
 
-if TYPE_CHECKING:  # a machine that only trains keeps its steps here too, and has no secrets
+if TYPE_CHECKING:  # a training on noisy labels stores checkpoints here, too, without the dependencies of secrets
     from labeldp.noise._secrets import Secret, SecretHalves
 
 CHARGE: Final = "charge.json"
-"""The file in a run's folder that says what was charged, as the ledger does: `Ledger.adopt` reads it where the ledger was lost."""
+"""The file in a run's folder that holds a copy of its charge, which `Ledger.adopt` reads if the ledger was lost."""
 
 ROWS: Final = "rows-drawn"
-"""Ending of the arrays that say which rows a stage draws."""
+"""Ending of the names of the arrays that hold the rows of a stage."""
 
 
 class Held:
-    """A lock on a folder, which ends with the process at the latest; other systems than POSIX have none."""
+    """A lock on a folder, released at the latest when the process ends. Only POSIX systems have it; elsewhere it always succeeds."""
 
     def __init__(self, folder: Path) -> None:
         self._handle = os.open(folder, os.O_RDONLY) if os.name == "posix" else -1
 
     def wait(self) -> None:
-        """Take the lock, when nobody else has it."""
+        """Wait until the lock is free, and take it."""
         self._lock(wait=True)
 
     def try_now(self) -> bool:
-        """Take the lock together with others who only look, unless somebody holds it; whether it was free."""
+        """Tell whether the lock is free, by taking it shared: several processes can ask at once, and none blocks."""
         return self._lock(wait=False)
 
     def _lock(self, *, wait: bool) -> bool:
@@ -55,8 +55,8 @@ class Held:
         return True
 
     def close(self) -> None:
-        """Let others have the lock."""
-        handle, self._handle = self._handle, -1  # a second call, as __del__ makes, closes no handle of somebody else
+        """Release the lock."""
+        handle, self._handle = self._handle, -1  # so that the second call, by __del__, does not close a file that got this number since
         if handle >= 0:
             os.close(handle)
 
@@ -71,12 +71,12 @@ class RunStore:
         self.folder = folder
 
     def write(self, name: str, data: bytes, *, last: bool = True) -> None:
-        """Write a file, readable by its owner only, and wait until it is on disk; `last`: see `labeldp._files.replace_file`."""
+        """Write a file that only its owner can read, and wait until it is on disk; `last` as in `labeldp._files.replace_file`."""
         private_folder(self.folder)
         replace_file(self._part(name), self.folder / name, data, last=last)
 
     def keep(self, name: str, data: bytes) -> bytes:
-        """Write a file once: what was written under this name first stands, by whatever process, and is returned."""
+        """Write a file once: if it exists, also from another process, it stays. Return the content of the file."""
         private_folder(self.folder)
         part = self._part(name)
         write_new(part, data)
@@ -87,7 +87,8 @@ class RunStore:
         return (self.folder / name).read_bytes()
 
     def _part(self, name: str) -> Path:
-        # hidden, and different in each process and call: what a killed one leaves is no result, and `repair` knows it by its form
+        # The dot hides it from the searches for results, and each call has its own: what a killed process leaves is never read, and
+        # `repair` recognises it by the form of its name.
         return self.folder / f".{name}.{os.getpid()}.{os.urandom(4).hex()}.part"
 
     def read(self, name: str) -> bytes | None:
@@ -98,14 +99,16 @@ class RunStore:
             return None
 
     def keep_secret(self, halves: "SecretHalves") -> None:
-        """Write the stored half of the secret, and which release secret is the other half, before the last file of a charge."""
+        """Write the stored half of the secret, and the id of the release secret that is the other half, before the charge."""
         if halves.key is not None:
             facts = {"source": halves.key.text, "key_id": halves.key.key_id}
-            self.write("key", json.dumps(facts).encode())  # first: without it the stored half would pass for the whole
+            # The id is on disk before the half: a crash in between must not leave a half that passes for a whole secret. A resumed run
+            # would then draw other noise.
+            self.write("key", json.dumps(facts).encode())
         self.write("secret", halves.stored, last=False)
 
     def stored_half(self) -> "Secret | None":
-        """Read what is stored of the secret; None if it is gone."""
+        """Read the stored half of the secret, which is all of it without a release secret; None if it was destroyed."""
         from labeldp.noise._secrets import Secret
 
         try:
@@ -114,7 +117,7 @@ class RunStore:
             return None
 
     def key_id(self) -> str | None:
-        """Read the public id of the release secret that the run was charged under; None where there is none."""
+        """Read the public id of the release secret that the run was charged under; None if it was charged without one."""
         data = self.read("key")
         try:
             return None if data is None else str(json.loads(data)["key_id"])
@@ -122,8 +125,9 @@ class RunStore:
             raise LedgerError(f"Expected the id of a release secret in {self.folder / 'key'}, got something else. Restore it.") from None
 
     def forget_secret(self) -> None:
-        """Destroy the stored half of the secret, and the pin: the noise can never be computed again, whoever has the release secret."""
-        # overwritten before it is unlinked: an unlinked file's blocks stay readable on the disk until something else is written there
+        """Destroy the stored half of the secret, and the pin: after that nobody can compute the noise, even with the release secret."""
+        # Overwritten before it is unlinked: the blocks of an unlinked file stay readable on the disk until they are used again. The pin
+        # goes, too: with the release secret it could confirm guesses of labels.
         for name in ("secret", "pin"):
             path = self.folder / name
             with contextlib.suppress(FileNotFoundError):  # another process may be doing the same
@@ -134,13 +138,13 @@ class RunStore:
                 path.unlink()
 
     def has_results(self) -> bool:
-        """Tell whether something was drawn, and so charged before: a folder without a charge never has such files."""
+        """Tell whether the folder holds results. They are written after the charge only, so a ledger must know the run."""
         names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
         return any(re.fullmatch(r"(?!\.)(.*\.)?(output|manifest\.json|done|parquet)", name) for name in names)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep every other process, and every other handle of this one, out of such a block of the same run."""
+        """Hold the run's lock during a `with` block, against other processes and other threads."""
         held = self.hold()
         try:
             yield
@@ -148,14 +152,14 @@ class RunStore:
             held.close()
 
     def hold(self) -> "Held":
-        """Wait until nobody holds this run, and hold it until what is returned is closed or collected, or the process ends."""
+        """Wait for the run's lock, and hold it until the returned object is closed or collected, or the process ends."""
         private_folder(self.folder)
         held = Held(self.folder)
         held.wait()
         return held
 
     def is_held(self) -> bool:
-        """Tell whether some process, or this one, holds the run now."""
+        """Tell whether any process, also this one, holds the run's lock."""
         if not self.folder.is_dir():
             return False
         held = Held(self.folder)
@@ -165,28 +169,27 @@ class RunStore:
             held.close()
 
     def save_array(self, name: str, array: NDArray[np.generic]) -> None:
-        """Keep a public array."""
+        """Store a public array."""
         buffer = io.BytesIO()
         np.save(buffer, array, allow_pickle=False)
         self.write(f"{name}.npy", buffer.getvalue())
 
     def load_array(self, name: str) -> NDArray[np.generic] | None:
-        """Read a kept array; None where there is none."""
+        """Read a stored array; None if there is none."""
         path = self.folder / f"{name}.npy"
         return np.asarray(np.load(path, allow_pickle=False)) if path.exists() else None
 
     def keep_side(self, stage: str, side: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
-        """Store the side that a stage's law derived from its prior, before the draw; if one is stored already, return that.
-
-        Two processes in the same run so draw with one side, and not each row twice.
-        """
+        """Store the side that a stage's law derived from its prior, before the draw; if one is stored already, return that."""
+        # Two processes in one run may derive two sides, from models that were trained with other rounding. Each word of noise must be used
+        # with one side only: two outputs of one word can reveal the label. So the first side that is stored counts for both.
         buffer = io.BytesIO()
         np.savez(buffer, **side)  # type: ignore[arg-type]
         self.keep(f"{stage}.side.npz", buffer.getvalue())
         return self.load_side(stage) or {}
 
     def load_side(self, stage: str) -> dict[str, NDArray[np.generic]] | None:
-        """Read the kept side of a stage; None where there is none."""
+        """Read the stored side of a stage; None if there is none."""
         data = self.read(f"{stage}.side.npz")
         if data is None:
             return None
@@ -194,15 +197,15 @@ class RunStore:
             return {name: side[name] for name in side.files}
 
     def claims(self) -> list[str]:
-        """List the stages that have begun: the rows of each are kept as an array before they are drawn."""
+        """List the stages that have started: the rows of each are stored as an array before they are drawn."""
         return sorted(path.name.removesuffix(f".{ROWS}.npy") for path in self.folder.glob(f"*.{ROWS}.npy"))
 
     def stages(self) -> list[str]:
-        """List the stages whose outputs are kept."""
+        """List the stages whose outputs are stored."""
         return sorted(path.name.removesuffix(".parquet") for path in self.folder.glob("*.parquet"))
 
     def save_noisy(self, stage: str, noisy: NoisyLabels) -> None:
-        """Keep a stage's outputs."""
+        """Store a stage's outputs, atomically."""
         part = self._part(f"{stage}.parquet")
         noisy.save(private_file(part))
         sync(part)
@@ -210,12 +213,12 @@ class RunStore:
         sync(self.folder)
 
     def load_noisy(self, stage: str) -> NoisyLabels | None:
-        """Read a stage's outputs; None where there are none."""
+        """Read a stage's outputs; None if there are none."""
         path = self.folder / f"{stage}.parquet"
         return NoisyLabels.load(path) if path.exists() else None
 
     def digest(self) -> str:
-        """Digest the stored outputs of all stages, with their names; the run settles with it."""
+        """Compute the digest of all stored outputs, with their names, which the run settles with."""
         state = hashlib.sha256()
         for path in sorted(self.folder.glob("*.parquet")):
             state.update(path.name.encode())
@@ -224,15 +227,16 @@ class RunStore:
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder, and whatever folders it lacks above it, for the owner only; on disk when this returns.
+    """Make a folder that only its owner can open, with missing parents; on disk when this returns.
 
     Raises
     ------
     LedgerError
-        It, or the folder of all runs that it is in, is there already and is another user's, or others may write to it: they could read or
+        The folder, or the folder of all runs above it, exists and belongs to another user, or others may write to it: they could read or
         replace the secrets.
     """
-    # from the top down, and each name on disk before anything is put into the folder: power loss leaves no secret in a lost folder
+    # From the top down, each name on disk before anything is put into the folder: else power loss could take away a folder, with the
+    # secret of a run whose charge, in another folder, is kept.
     for folder in reversed([each for each in (path, *path.parents) if not each.exists()]):
         folder.mkdir(mode=0o700, exist_ok=True)
         sync(folder.parent)
@@ -248,7 +252,14 @@ def private_folder(path: Path) -> None:
 
 
 def unknown_runs(runs_dir: Path, unknown: Callable[[Sequence[str]], Sequence[str]]) -> list[str]:
-    """Find the runs with results that a ledger does not know, in one listing; `unknown` says which of these run ids it does not know."""
+    """Find the runs with results that a ledger does not know, in one listing of its runs' folder.
+
+    Parameters
+    ----------
+    runs_dir : Path
+    unknown : function of a sequence of run ids
+        Returns those that the ledger does not know.
+    """
     try:
         with os.scandir(runs_dir) as listed:
             names = [entry.name for entry in listed if re.fullmatch("[0-9a-f]{32}", entry.name) and entry.is_dir(follow_symlinks=False)]
@@ -258,4 +269,5 @@ def unknown_runs(runs_dir: Path, unknown: Callable[[Sequence[str]], Sequence[str
         raise LedgerError(
             f"Expected to list the runs in {runs_dir}, got: {error.strerror}. Nothing was charged. Check its rights."
         ) from None
+    # The ledger is asked once for all names, and only the few folders that it does not know are opened: a charge stays fast with many runs.
     return sorted(run_id for run_id in (unknown(names) if names else ()) if RunStore(runs_dir / run_id).has_results())

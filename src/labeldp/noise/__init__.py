@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where noise comes from: secrets, keys derived from them, and AES over blocks that name rows."""
+"""The source of noise: secrets, keys derived from them, and AES over blocks that name rows."""
 
 from labeldp.noise._secrets import KeySource, SeededNoise, create_key_file
 

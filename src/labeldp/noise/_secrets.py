@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secrets and the keys derived from them: one key for each draw, from every fact that makes it a different draw.
+"""Secrets, and the keys derived from them: each draw has its own key, derived from all facts that distinguish it from other draws.
 
-A run's secret takes two halves: 32 random bytes in the run's private folder, and, where the ledger names a key source, the release
-secret. Without either half the run's noise can never be computed. Nothing here keeps a secret between two calls.
+A run's secret has two halves: 32 random bytes in the run's private folder and, if the ledger names a key source, the release secret. If one
+half is lost, the run's noise can never be computed again. No secret is kept in memory between two calls.
 """
 
 import binascii
@@ -35,7 +35,7 @@ FORMAT: Final = 1
 """Version of the format in docs/noise.md; it enters every key, so formats never share words."""
 
 DRAW_FACTS: Final = ("run_id", "dataset", "column", "unit", "max_rows_per_unit", "law", "classes", "prior", "stage")
-"""What makes two draws different draws; a key of purpose "draw" cannot be derived without each of them."""
+"""The facts that distinguish one draw from another. A key of purpose "draw" needs all of them."""
 
 SECRET_BYTES: Final = 32
 KEY_BYTES: Final = 16
@@ -46,7 +46,7 @@ _FEWEST_VALUES: Final = 8  # different bytes among 32; random ones have fewer wi
 
 
 class _Hidden:
-    """Shows nothing of itself in a message, or in a traceback with variables."""
+    """Base of values that print as "<secret>", so that messages and tracebacks with variables do not show them."""
 
     __slots__ = ()
 
@@ -60,25 +60,25 @@ class _Hidden:
 
 
 class Secret(_Hidden, bytes):
-    """Hidden bytes, which refuse to be pickled or copied: what a tool prints, sends or logs never has them by accident."""
+    """Secret bytes: they print as "<secret>" and refuse to be pickled or copied, so that no tool logs or sends them by accident."""
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)
-        return Secret(found) if isinstance(index, slice) else found  # tools that shorten what they show take a part first
+        return Secret(found) if isinstance(index, slice) else found  # tools that shorten long values print a slice
 
     def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
         raise TypeError("A secret is never pickled or copied. Send the run's stored bytes and the key source, and derive it there.")
 
 
 class SentSecret(Secret):
-    """Bytes that are sent to a worker: hidden as a secret is, but pickled, since another process needs them."""
+    """A secret that may be pickled, to send it to a worker process. It prints as "<secret>", too."""
 
     def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
         return SentSecret, (bytes(self),)
 
 
 def new_secret() -> Secret:
-    """Draw 32 bytes of the operating system's entropy: the secret of one run or ledger. They are never shown, pickled or copied."""
+    """Draw 32 bytes of the operating system's entropy: the secret of one run or ledger."""
     return Secret(os.urandom(SECRET_BYTES))
 
 
@@ -89,12 +89,12 @@ def new_run_id() -> str:
 
 @dataclass(frozen=True)
 class SeededNoise:
-    """Noise from a seed, for tests and for benchmarks on public data: it protects nothing, and what is made with it says so.
+    """Noise from a seed, for tests and benchmarks on public data. It protects nothing, and its receipts say so (`secure` is False).
 
     Parameters
     ----------
     seed : int
-        At least 0. The same seed and the same calls give the same noise; nothing of the operating system's entropy enters.
+        At least 0. The same seed and the same calls give the same noise; no entropy of the operating system is used.
     """
 
     seed: int
@@ -103,17 +103,17 @@ class SeededNoise:
         object.__setattr__(self, "seed", _validate.integer(seed=self.seed, low=0))
 
     def secret(self) -> bytes:
-        """Give the 32 bytes that stand in for `new_secret()`."""
+        """Return 32 bytes in place of those of `new_secret()`."""
         return hashlib.sha256(b"labeldp seeded secret %d" % self.seed).digest()
 
     def run_id(self, facts: Mapping[str, object], counter: int = 0) -> str:
-        """Give the id that stands in for `new_run_id()`: a hash of the seed, of what the run is, and of how many such there were."""
+        """Return an id in place of that of `new_run_id()`: a hash of the seed, the run's public facts, and a counter of equal runs."""
         info = _canonical({"counter": counter, "facts": dict(facts)})
         return hmac.new(self.secret(), b"labeldp seeded run id " + info, hashlib.sha256).hexdigest()[:32]
 
 
 class Key:
-    """A key that only `derive_key` makes: it shows its purpose, never its bytes, and refuses to be pickled or copied."""
+    """A key for one purpose, made by `derive_key`. It prints its purpose, never its bytes, and refuses to be pickled or copied."""
 
     __slots__ = ("__bytes", "purpose")
 
@@ -128,7 +128,7 @@ class Key:
         raise TypeError(f"A labeldp key is never pickled or copied (purpose {self.purpose!r}). Derive it again where it is needed.")
 
     def material(self, used_by: str) -> Secret:
-        """Give the key's 16 bytes, hidden, for a use that its purpose allows: a key that served two uses would give both the same words."""
+        """Return the key's 16 bytes for a use that its purpose allows. A key with two uses would give both the same words."""
         if _OWN_USE.get(self.purpose, "RowWords") != used_by:
             wanted = [purpose for purpose, use in _OWN_USE.items() if use == used_by] or ["draw"]
             raise InvalidInput(f"Expected a key of purpose {wanted[0]!r} for {used_by}, got {self.purpose!r}. Derive one for this use.")
@@ -145,8 +145,8 @@ def derive_key(secret: bytes, *, purpose: str, facts: Mapping[str, object]) -> K
     purpose : str
         "draw" for the words of a law, "ids" for `id_blocks`, "partition", "pin"; any other name for a further stream of words.
     facts : mapping
-        Everything that makes this use a different one: JSON-like (str, int, float, bool, None, lists, mappings with ASCII keys).
-        A draw needs all of `DRAW_FACTS`.
+        All facts that distinguish this use from others: JSON-like (str, int, float, bool, None, lists, mappings with ASCII keys). A draw
+        needs all of `DRAW_FACTS`.
 
     Returns
     -------
@@ -155,17 +155,17 @@ def derive_key(secret: bytes, *, purpose: str, facts: Mapping[str, object]) -> K
 
     Notes
     -----
-    Guarantee: keys whose facts differ in anything are independent, so two draws never share a word. If they did, two outputs of one
-    row could reveal its label with certainty.
+    Guarantee: keys of different facts are independent (HKDF is a pseudorandom function of its info), so two draws never share a word. If
+    they did, two outputs of one row could reveal its label with certainty.
     """
     if not (isinstance(secret, bytes) and len(secret) == SECRET_BYTES):
         raise InvalidInput(f"Expected a secret of {SECRET_BYTES} bytes, got another value. Make one with new_secret().")
-    # a fact that is left out would make two different draws one, with the same words
+    # Two draws that differ only in a fact that was left out would have one key, and so the same words.
     missing = [name for name in DRAW_FACTS if name not in facts] if purpose == "draw" else []
     if missing:
         wanted = f"Expected the facts {', '.join(DRAW_FACTS)} for a draw"
         raise InvalidInput(f"{wanted}, got nothing for {', '.join(missing)}. Pass None where there is none.")
-    # a fact of such a name would replace the key's own, and so take another purpose's words
+    # A fact named "purpose" would replace the real one below, and so give the key of another purpose.
     clash = sorted({"format", "purpose"} & set(facts))
     if clash:
         raise InvalidInput(f"Expected facts other than format and purpose, got {', '.join(clash)}. Give it another name.")
@@ -174,10 +174,8 @@ def derive_key(secret: bytes, *, purpose: str, facts: Mapping[str, object]) -> K
 
 
 def _canonical(facts: Mapping[str, object]) -> bytes:
-    """Write facts as RFC 8785 JSON in UTF-8: keys sorted, no spaces; a float as {"float64": its 8 bytes, big-endian, in hexadecimal}.
-
-    Different facts never give the same bytes: else two draws would have one key.
-    """
+    """Write facts as RFC 8785 JSON in UTF-8: keys sorted, no spaces; a float as {"float64": its 8 bytes, big-endian, in hexadecimal}."""
+    # Different facts must give different bytes, else two draws would have one key.
     tree = _plain(facts, "facts")
     try:
         return json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
@@ -186,13 +184,13 @@ def _canonical(facts: Mapping[str, object]) -> bytes:
 
 
 def _plain(value: object, name: str) -> object:
-    """Bring facts down to what JSON has one spelling for; what has none is refused."""
+    """Convert facts to types that JSON spells in one way only; refuse others."""
     if value is None or isinstance(value, (bool, str)):
         return str(value) if isinstance(value, str) else value
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, (float, np.floating)) and math.isfinite(value):
-        # as bits: decimal spellings of a float differ between languages, and 1.0 must not read as the integer 1
+        # As bits: languages spell a float differently in decimals, and 1.0 must differ from the integer 1.
         return {"float64": struct.pack(">d", float(value)).hex()}
     if isinstance(value, Mapping):
         bad = [key for key in value if not (isinstance(key, str) and key.isascii() and key != "float64")]
@@ -205,7 +203,7 @@ def _plain(value: object, name: str) -> object:
 
 
 def _hkdf(secret: bytes, info: bytes, *, salt: bytes | None = None, length: int = SECRET_BYTES) -> Secret:
-    # bytes of their own only within the call: nothing plain stays in a frame that a traceback may show
+    # `bytes(secret)` exists only as an argument, in no local variable that a traceback with variables would print.
     key = HKDF(algorithm=hashes.SHA256(), length=length, salt=None if salt is None else bytes(salt), info=info)
     return Secret(key.derive(bytes(secret)))
 
@@ -214,12 +212,12 @@ def _hkdf(secret: bytes, info: bytes, *, salt: bytes | None = None, length: int 
 
 
 class UnknownReleaseSecret(LedgerError):
-    """The release secret that was found is not the one that is needed."""
+    """The release secret that was found has another id than the one required."""
 
 
 @dataclass(frozen=True, repr=False)
 class KeySource:
-    """Where the release secret is: a value to print, pickle and send about, which never holds the secret.
+    """The place of a release secret, in a form that can be printed, pickled and sent, since it never holds the secret itself.
 
     Parameters
     ----------
@@ -227,7 +225,7 @@ class KeySource:
         "file:PATH" (32 bytes or 64 hexadecimal digits, readable by its owner only), "env:NAME" (64 hexadecimal digits or base64), or
         "hook:package.module:function" (called without arguments, returns 32 bytes).
     key_id : str
-        The public id that the secret must have; "" for any.
+        The public id that the secret must have; "" (default) for any.
     """
 
     text: str
@@ -244,7 +242,7 @@ class KeySource:
 
     @classmethod
     def of(cls, value: object) -> "KeySource":
-        """Read a source: a KeySource, a text, the path of a file, or a function that can be imported by its name."""
+        """Convert a KeySource, a text, the path of a file, or a function that can be imported by its name, to a source."""
         if isinstance(value, KeySource):
             return value
         if isinstance(value, Path):
@@ -252,21 +250,21 @@ class KeySource:
         return cls(_hook_name(value) if callable(value) else str(value) if isinstance(value, str) else "")
 
     def expecting(self, key_id: str) -> "KeySource":
-        """Bind the source to the secret of this id: any other that it gives is refused."""
+        """Return a source that accepts only the secret with this id."""
         return replace(self, key_id=key_id)
 
     def fetch(self) -> Secret:
-        """Read the release secret; nothing is kept between calls, so a revoked secret is gone at once.
+        """Read the release secret. It is read anew by each call, so that revoking it has effect at once.
 
         Raises
         ------
         LedgerError
-            It cannot be read, or is not the one that is expected. The message never shows what was read, nor what a hook said.
+            It cannot be read, or has another id than the expected one. The message never shows what was read or what a hook raised.
         """
         kind, _, place = self.text.partition(":")
         read: dict[str, Callable[[str], Secret]] = {"file": _from_file, "env": _from_environment, "hook": _from_hook}
         secret = read[kind](place)
-        # a wrong secret would give other noise for a charge that may have been drawn with already: the rows would be drawn twice
+        # With a wrong secret a resumed run would draw its rows a second time, with other noise, under a charge for one draw.
         if self.key_id and not hmac.compare_digest(key_id(secret), self.key_id):
             raise UnknownReleaseSecret(
                 f"Expected the release secret with id {self.key_id} from {self.text}, got one with id {key_id(secret)}. "
@@ -277,7 +275,7 @@ class KeySource:
 
 @dataclass(frozen=True, repr=False)
 class SecretHalves:
-    """A run's secret and the two halves that give it: what the run's folder stores, and where the release secret is."""
+    """A run's secret with its two halves: the stored bytes, and the source of the release secret (None if there is none)."""
 
     run_id: str
     secret: Secret
@@ -288,19 +286,19 @@ class SecretHalves:
         return f"SecretHalves({self.run_id!r}, key={self.key!r})"
 
     def for_worker(self) -> tuple[bytes, KeySource | None]:
-        """Give what another process needs for `run_secret`; without a key source the bytes are the secret itself: send them privately."""
+        """Return the arguments of `run_secret` for a worker, to be sent privately: without a key source the bytes are the secret."""
         return SentSecret(self.stored), self.key
 
 
 def run_secret(stored: bytes, key: KeySource | None, run_id: str) -> Secret:
-    """Make the secret of a run from its two halves.
+    """Compute the secret of a run from its two halves.
 
     Parameters
     ----------
     stored : bytes
         The 32 random bytes in the run's folder.
     key : KeySource or None
-        Where the release secret is; None: the stored bytes are the run's secret.
+        Source of the release secret; None: the stored bytes are the run's secret.
     run_id : str
 
     Returns
@@ -312,25 +310,25 @@ def run_secret(stored: bytes, key: KeySource | None, run_id: str) -> Secret:
 
 
 def run_secret_halves(stored: bytes, key: KeySource | None, run_id: str) -> SecretHalves:
-    """Make the secret of a run, as `run_secret`, and keep its halves; the key source is bound to the secret that it gave now."""
-    stored = Secret(stored)  # an argument that is hidden already stays so in the caller's frame
+    """Compute the secret of a run, as `run_secret`, and return it with its halves; the source then accepts this release secret only."""
+    stored = Secret(stored)
     if len(stored) != SECRET_BYTES:
         raise LedgerError(f"Expected {SECRET_BYTES} stored bytes of run {run_id}, got {len(stored)}. The run's folder is damaged.")
     if key is None:
         return SecretHalves(run_id, stored, stored, None)
     release = key.fetch()
-    # both halves go in: neither the run's folder nor the release secret alone gives a word of noise
+    # Both halves enter: neither the run's folder nor the release secret alone suffices to compute a word of noise.
     secret = _hkdf(release, b"labeldp run secret " + run_id.encode(), salt=stored)
     return SecretHalves(run_id, secret, stored, key.expecting(key_id(release)))
 
 
 def key_id(release: bytes) -> str:
-    """Name a release secret in public, by 16 hexadecimal digits: they tell two secrets apart and give nothing of them away."""
+    """Compute the public id of a release secret: 16 hexadecimal digits, a hash that reveals nothing of 32 random bytes."""
     return _hkdf(release, b"labeldp release secret id", length=8).hex()
 
 
 def create_key_file(path: Path) -> KeySource:
-    """Write a new release secret from the operating system's entropy, readable by its owner only; on disk when this returns."""
+    """Write a new random release secret to a file that only its owner can read; on disk when this returns."""
     path = Path(path).expanduser().absolute()
     for folder in reversed([each for each in path.parents if not each.exists()]):
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -340,7 +338,7 @@ def create_key_file(path: Path) -> KeySource:
     except FileExistsError:
         raise LedgerError(f"Expected the name of a new file, got {path}, which exists. A key is never overwritten.") from None
     secret = Secret(os.urandom(SECRET_BYTES))
-    try:  # half a key must not stay: it would be taken for one
+    try:  # a file that is not written to its end must not stay under this name
         with open(handle, "wb") as file:
             file.write(secret.hex().encode() + b"\n")
             file.flush()
@@ -353,16 +351,16 @@ def create_key_file(path: Path) -> KeySource:
 
 
 def key_file_id(path: Path) -> str:
-    """Read the public id of the release secret in a file, whoever may read that file."""
+    """Read the public id of the release secret in a file, also if others may read the file."""
     return key_id(_from_file(str(Path(path).expanduser().absolute()), private=False))
 
 
 def destroy_key_file(path: Path) -> str:
-    """Overwrite and remove a file that holds a release secret, and return the secret's public id. Copies elsewhere stay as they are."""
+    """Overwrite and remove a file with a release secret, and return the secret's public id. Copies of the file stay."""
     path = Path(path).expanduser().absolute()
     if path.is_symlink():
         raise LedgerError(f"Expected the key file itself, got the link {path}. Name the file that it leads to.")
-    name = key_file_id(path)  # so that a file which holds something else is never overwritten
+    name = key_file_id(path)  # raises for a file without a key, which so is not overwritten by mistake
     with path.open("r+b") as file:
         file.write(os.urandom(path.stat().st_size))
         file.flush()
@@ -376,7 +374,7 @@ def destroy_key_file(path: Path) -> str:
 
 
 class _SecretText(_Hidden, str):
-    """The text that spells a secret out."""
+    """The text of a secret, in hexadecimal or base64; it prints as "<secret>"."""
 
     __slots__ = ()
 
@@ -393,12 +391,12 @@ class _Answer:
         self.value = hook()
 
     def secret(self) -> "Secret | str":
-        """The bytes, hidden; the name of the type of anything else."""
+        """Return the bytes as a Secret; for a value of any other type the type's name."""
         return Secret(self.value) if isinstance(self.value, bytes) else type(self.value).__name__
 
 
 def _checked(text: object) -> str:
-    """Check the text of a source, and give its full form. A refused one is not shown: it may be the secret itself, in the wrong place."""
+    """Check the text of a source, and return it with an absolute path. A refused text may be the secret itself, so it is not shown."""
     kind, _, place = text.partition(":") if isinstance(text, str) else ("", "", "")
     good = {
         "file": place.strip() != "" and place.isprintable(),
@@ -449,7 +447,7 @@ def _from_file(place: str, private: bool = True) -> Secret:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open for `open(opener=)` without waiting: a pipe that nobody writes to would else be waited for for ever."""
+    """Open a file without blocking, for `open(opener=)`: opening a pipe that has no writer would wait for ever."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -472,8 +470,8 @@ def _from_hook(place: str) -> Secret:
         found = _resolved(*place.split(":"))
         answer = _Answer(found).secret() if callable(found) else type(None).__name__
     except (Exception, SystemExit) as error:
-        failure = type(error).__name__  # and no more: its text, and what it was raised from, may quote the secret
-    if failure:  # raised here, outside of the handler, so that the hook's own error does not travel along
+        failure = type(error).__name__  # the type only: its text, and the error that it was raised from, may quote the secret
+    if failure:  # raised outside the handler: inside, Python would attach the hook's own error as the context
         raise LedgerError(f"Expected the release secret from hook:{place}, got {failure} (its text is not shown). {_ABANDON}")
     if not (isinstance(answer, Secret) and len(answer) == SECRET_BYTES):
         kind = f"{len(answer)} bytes" if isinstance(answer, Secret) else answer
@@ -488,7 +486,7 @@ _ABANDON: Final = (
 
 
 def _random(secret: Secret, source: str) -> Secret:
-    """Refuse bytes that are obviously not random, as zeros or a repeated letter from a misread variable."""
+    """Refuse bytes that are obviously not random, for example zeros, or one repeated letter."""
     if len(set(secret)) < _FEWEST_VALUES:
         raise LedgerError(
             f"Expected random bytes from {source}, got almost always the same one. Make a key with `labeldp key create PATH`."
@@ -497,7 +495,7 @@ def _random(secret: Secret, source: str) -> Secret:
 
 
 def _is_text(data: bytes) -> bool:
-    """Tell a password, or hexadecimal digits of half the length: 32 random bytes look like this with probability 2e-14."""
+    """Tell whether bytes are printable text, as a password of 32 characters; 32 random bytes are so with probability 2e-14."""
     return all(0x20 <= byte < 0x7F for byte in data)
 
 
@@ -507,7 +505,7 @@ def _from_hexadecimal(data: bytes) -> Secret | None:
 
 
 def _decoded(text: str) -> Secret | None:
-    """Read the 32 bytes that a text spells out, in hexadecimal or in base64 (either alphabet); None where it spells none."""
+    """Decode 32 bytes from hexadecimal digits or base64 (either alphabet); None for any other text."""
     if re.fullmatch(r"[0-9a-fA-F]{64}", text, re.ASCII):
         return Secret(bytes.fromhex(text))
     if not re.fullmatch(r"[A-Za-z0-9+/_-]{43}=", text, re.ASCII):

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where random words come from: AES over blocks that name rows.
+"""Random words: AES over blocks that name rows.
 
-Every draw has its own key, derived from a secret and from every fact that makes it a different draw; every row of it has its own
-block, made of its id. So a word is never used twice, and the same draw asked for again gives the same words on every machine.
-docs/noise.md is the exact format, with test vectors.
+Each draw has its own key, derived from a secret and from all facts that distinguish the draw; each row has its own block, made of its id.
+So no word is used twice, and a repeated draw gets the same words on every machine, in any order of rows. docs/noise.md is the exact
+format, with test vectors.
+
+References
+----------
+AES in counter mode as a counter-based random number generator: Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as
+1, 2, 3". That AES is a pseudorandom permutation replaces true randomness in the guarantee.
 """
 
 import math
@@ -48,25 +53,24 @@ ROW, INTEGER, TEXT, BYTES, COMPOSITE = range(5)
 """The type tag of a block, its first byte."""
 
 _BLOCK: Final = np.dtype({"names": ["tag", "low", "high"], "formats": ["u1", "<u8", "<u4"], "offsets": [0, 1, 9], "itemsize": 16})
-"""A block as fields: one byte of type tag, twelve of id, all little-endian; bytes 13 to 15, the counter, are left out."""
+"""A block as fields: one byte of type tag, twelve of id, little-endian. Bytes 13 to 15, the counter, are no field."""
 
-_MAX_COUNTER: Final = 1 << 25  # two words a block, and three bytes of counter
+_MAX_COUNTER: Final = 1 << 25  # three bytes of counter, and two words in each block
 Index = slice | NDArray[np.intp] | NDArray[np.bool_]
 
 
 class Blocks:
     """The blocks of n rows with counter 0, kept as compactly as their ids.
 
-    `row_blocks` and `id_blocks` make them. `blocks[a:b]`, `blocks[positions]` and `blocks[mask]` are Blocks again; a slice copies
-    nothing.
+    Made by `row_blocks` and `id_blocks`. `blocks[a:b]`, `blocks[positions]` and `blocks[mask]` are Blocks, too; a slice copies nothing.
     """
 
     __slots__ = ("_high", "_low", "_signed", "tag")
 
     def __init__(self, tag: int, low: "NDArray[np.uint64] | range", high: "NDArray[np.uint32] | None" = None, signed: bool = False) -> None:
         self.tag = tag
-        self._low = low  # bytes 0..7 of the id; a range stands for row numbers, which then take no memory
-        self._high = high  # bytes 8..11; None: the sign of `_low` where some are negative, else 0
+        self._low = low  # bytes 0..7 of the id; row numbers are a range, which takes no memory
+        self._high = high  # bytes 8..11; None: the sign of `_low` if some are negative, else 0
         self._signed = signed
 
     def __len__(self) -> int:
@@ -83,10 +87,12 @@ class Blocks:
         return Blocks(self.tag, self._low[index], None if self._high is None else self._high[index], self._signed)
 
     def templates(self, into: "NDArray[np.uint64] | None" = None) -> NDArray[np.uint64]:
-        """Write the blocks out with counter 0: (n, 2) uint64, little-endian; seen as bytes, (n, 16). Cost: 16 bytes a row, so slice first.
+        """Write the blocks out with counter 0: (n, 2) uint64, little-endian; as bytes, (n, 16). Cost: 16 bytes a row, so slice first.
 
+        Parameters
+        ----------
         into : (n or more, 2) uint64, optional
-            Templates of another slice of the same blocks, to be overwritten: what all rows share is there already.
+            Templates of another slice of the same blocks, which are overwritten. Only the ids are written, since all rows share the rest.
         """
         out = np.zeros((len(self), 2), WORD) if into is None else into[: len(self)]
         fields = out.reshape(-1).view(_BLOCK)
@@ -97,7 +103,7 @@ class Blocks:
         if self._high is not None:
             fields["high"] = self._high
         elif self._signed:
-            fields["high"] = (low.view(np.int64) >> np.int64(63)).view(np.uint64)  # the sign, carried into the bytes above
+            fields["high"] = (low.view(np.int64) >> np.int64(63)).view(np.uint64)  # sign extension: -1 and 2^64 - 1 differ in these bytes
         return out
 
     def halves(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
@@ -105,16 +111,16 @@ class Blocks:
         low = _written_out(self._low)
         if self._high is not None:
             return low, self._high
-        if self._signed:  # the sign, carried into the bytes above
+        if self._signed:  # sign extension, as in `templates`
             return low, (low.view(np.int64) >> np.int64(63)).astype(np.uint32)
         return low, np.zeros(len(low), np.uint32)
 
     def first_repeat(self) -> int | None:
-        """Find the first row whose id occurred before; None where every id is different. Cost: a sort, O(n log n)."""
+        """Find the first row whose id occurred before; None if all ids differ. Cost: a sort, O(n log n)."""
         if isinstance(self._low, range):
             return None
         low, high = self._low, self._high
-        ordered = np.sort(low)  # without positions first: many times faster, and most tables have no repeat
+        ordered = np.sort(low)  # first without positions, which is many times faster: most tables have no repeat
         if not (ordered[1:] == ordered[:-1]).any():
             return None
         order = np.argsort(low, kind="stable") if high is None else np.lexsort((low, high))
@@ -129,7 +135,7 @@ def _written_out(low: "NDArray[np.uint64] | range") -> NDArray[np.uint64]:
 
 
 def row_blocks(n: int, start: int = 0) -> Blocks:
-    """Make the blocks of the row numbers start .. start + n - 1 of one pinned input; nothing is stored for each row."""
+    """Make the blocks of the row numbers start .. start + n - 1, for rows without ids. They take no memory for each row."""
     if not (n >= 0 and 0 <= start <= start + n < 1 << 63):
         raise InvalidInput(f"Expected n >= 0 rows numbered from start >= 0, below 2^63; got n={n}, start={start}.")
     return Blocks(ROW, range(start, start + n))
@@ -144,32 +150,33 @@ def id_blocks(ids: object, key: Key) -> Blocks:
         A sequence, NumPy, Arrow, pandas or polars column. Or composite: a list of tuples (rows), a list of such columns, a 2-D array
         or a table. Nulls, floats and bools are refused. 1, "1", b"1" and ("1",) are four different ids; ("a", "bc") is not ("ab", "c").
     key : Key
-        Of purpose "ids"; strings, bytes and composites are hashed with it, integers stand for themselves.
+        A key of purpose "ids". Strings, bytes and composites are hashed with it; integers enter the block as they are.
 
     Returns
     -------
     Blocks
-        n rows. Repeated ids are not looked for here: see `Blocks.first_repeat`.
+        n blocks. Repeated ids are not refused here: see `Blocks.first_repeat`.
 
     Notes
     -----
     A hashed id is AES-CMAC cut to 96 bits: among n ids, two collide with probability at most about n^2 / 2^97 (1e-13 for a hundred
     million). Cost: no copy of 64-bit integers; 12 bytes a row otherwise.
     """
-    material = key.material("id_blocks")  # checked also where integers need no key: a wrong key must not work by luck
+    material = key.material("id_blocks")  # checked for integers, too, which need no key: a caller's mistake must not depend on the data
     columns = _columns(ids)
     if columns is not None:
         return _mac_blocks(COMPOSITE, _joined([_typed(column, f"part {i} of ids") for i, column in enumerate(columns)]), material)
     if isinstance(ids, pa.DictionaryArray) and not (ids.null_count or ids.dictionary.null_count) and len(ids.dictionary) < len(ids):
-        return id_blocks(ids.dictionary, key)[ids.indices.to_numpy()]  # each different text is hashed once
+        return id_blocks(ids.dictionary, key)[ids.indices.to_numpy()]  # hashes each distinct text once
     tag, values = _typed(ids, "ids")
     return _integer_blocks(values) if isinstance(values, np.ndarray) else _mac_blocks(tag, values, material)
 
 
 def integers_or_names(ids: object, key: Callable[[], bytes]) -> "NDArray[np.integer] | Blocks":
-    """Read ids for a row set: one column of integers as it is, whatever holds it; all else as blocks of how it reads.
+    """Read ids for a row set: one column of integers as it is; any other ids as blocks of their text.
 
-    "7", b"7" and ("7",) are one name, and so are the parts of a composite id, since another table may have kept them in another type.
+    "7", b"7" and ("7",) are one name, and the parts of a composite id are compared as text, too: another table may hold the same ids in
+    another type, and its rows must not look different.
     """
     columns = _columns(ids)
     found = [_typed(column, "ids")[1] for column in ([ids] if columns is None else columns)]
@@ -182,7 +189,7 @@ def integers_or_names(ids: object, key: Callable[[], bytes]) -> "NDArray[np.inte
 
 
 class RowWords:
-    """Gives the words of a chunk of rows under one key; implements `labeldp.laws._exact.Words`.
+    """The words of a chunk of rows under one key; implements `labeldp.laws._exact.Words`.
 
     Words 2c and 2c + 1 of a row are the two halves of AES(block with counter c). For more than about `CHUNK` rows use
     `word_chunks`.
@@ -190,9 +197,9 @@ class RowWords:
     Parameters
     ----------
     key : Key
-        Of purpose "draw", or a further stream's own purpose.
+        A key of purpose "draw", or of another stream of words.
     blocks : Blocks
-        The rows.
+        The blocks of the rows.
     """
 
     __slots__ = ("_cache", "_context", "_space", "_templates")
@@ -209,18 +216,18 @@ class RowWords:
         return len(self._templates)
 
     def take(self, counter: int, rows: NDArray[np.intp] | None = None) -> NDArray[np.uint64]:
-        """Take word number `counter` of every row, or of the rows at these positions: (len(rows),) uint64, the caller's own."""
+        """Compute word number `counter` of every row, or of the rows at these positions: (len(rows),) uint64, a new array."""
         if not 0 <= counter < _MAX_COUNTER:
             raise InvalidInput(f"Expected 0 <= counter < 2^25, got counter={counter}. No law needs so many words of one row.")
         block, half = divmod(counter, 2)
         return self._pair(block, rows)[:, half].copy()
 
     def select(self, rows: NDArray[np.intp]) -> "RowWords":
-        """Make a chunk of the rows at these positions, whose words stay what they are."""
+        """Return the words of the rows at these positions as a chunk of its own."""
         return object.__new__(RowWords)._start(self._context, self._templates[rows], None)
 
     def _pair(self, block: int, rows: NDArray[np.intp] | None) -> NDArray[np.uint64]:
-        """Compute both words of a block, (n, 2). The last block is kept: laws take word 2c and then 2c + 1."""
+        """Compute both words of a block, (n, 2). The last block is cached, since laws take word 2c and then 2c + 1."""
         if self._cache is not None and self._cache[0] == block:
             _, kept, words = self._cache
             if kept is None:
@@ -236,12 +243,12 @@ class RowWords:
 
 
 def word_chunks(key: Key, blocks: Blocks) -> Iterator[tuple[slice, RowWords]]:
-    """Iterate over the words of any number of rows, a cache-sized chunk at a time: (which rows, their words).
+    """Iterate over the words of any number of rows, in chunks of `CHUNK` rows: (slice of the rows, their words).
 
-    The chunks share memory, which so stays in the processor's cache: use one chunk's words before the next; what was taken stays.
+    The chunks share buffers, so use a chunk before the next one. Arrays from `take` stay valid.
     """
     context = encryptor(key.material("RowWords"))
-    # one buffer of blocks and one of words for all chunks: new ones would be fetched from memory each time
+    # One buffer of blocks and one of words for all chunks: they stay in the processor's cache, where new ones would be fetched from memory.
     templates, space = blocks[:CHUNK].templates(), space_for(min(CHUNK, len(blocks)))
     for rows in _chunks(len(blocks)):
         yield rows, object.__new__(RowWords)._start(context, blocks[rows].templates(templates), space)
@@ -252,14 +259,14 @@ def _chunks(n: int) -> Iterator[slice]:
 
 
 def _first_words(context: CipherContext, blocks: Blocks) -> Iterator[tuple[slice, NDArray[np.uint64]]]:
-    """Encrypt every block with counter 0, a chunk at a time: (which rows, (m, 2) uint64), valid until the next chunk."""
+    """Encrypt all blocks with counter 0, in chunks: (slice of the rows, (m, 2) uint64), valid until the next chunk."""
     templates, space = blocks[:CHUNK].templates(), space_for(min(CHUNK, len(blocks)))
     for rows in _chunks(len(blocks)):
         yield rows, encrypt(context, blocks[rows].templates(templates), space)
 
 
 def one_word(key: Key, blocks: Blocks) -> NDArray[np.uint64]:
-    """Take word 0 of every row, for orders and choices that need one: (n,) uint64. As `RowWords(key, blocks).take(0)`, in less memory."""
+    """Compute word 0 of every row: (n,) uint64. Same as `RowWords(key, blocks).take(0)`, in less memory."""
     out = np.empty(len(blocks), np.uint64)
     for rows, words in word_chunks(key, blocks):
         out[rows] = words.take(0)
@@ -267,12 +274,12 @@ def one_word(key: Key, blocks: Blocks) -> NDArray[np.uint64]:
 
 
 def partition(key: Key, blocks: Blocks, fractions: Sequence[float]) -> NDArray[np.int16]:
-    """Put each row into one part, at random and independently of the others, by one keyed word.
+    """Assign each row to one part, at random and independently of the others, by one word.
 
     Parameters
     ----------
     key : Key
-        Of purpose "partition".
+        A key of purpose "partition".
     blocks : Blocks
         n rows.
     fractions : sequence of float
@@ -286,13 +293,13 @@ def partition(key: Key, blocks: Blocks, fractions: Sequence[float]) -> NDArray[n
     edges = partition_edges(fractions)
     context, out = encryptor(key.material("partition")), np.empty(len(blocks), np.int16)
     for rows, words in _first_words(context, blocks):
-        out[rows] = np.searchsorted(edges, words[:, 0], side="right")  # a word on an edge is in the part that begins there
+        out[rows] = np.searchsorted(edges, words[:, 0], side="right")  # part i has the words edge[i-1] <= word < edge[i]
     return out
 
 
 def partition_edges(fractions: Sequence[float]) -> NDArray[np.uint64]:
-    """Compute where one part ends and the next begins, for `partition`, which says what fractions are allowed: one edge less than parts."""
-    # exact fractions: a float sum could place an edge, and so a row, differently on another machine
+    """Compute the smallest word of each part but the first, for `partition`, with the same `fractions`: (parts - 1,) uint64."""
+    # Exact fractions: the engines compute the edges, too, and a float sum in another order could put a row into another part.
     shares = [Fraction(_validate.positive(fraction=share, fix="Give each part a share.")) for share in fractions]
     if not (0 < len(shares) < 1 << 15 and abs(sum(shares, Fraction(0)) - 1) <= Fraction(1, 10**9)):
         raise InvalidInput(f"Expected fractions that sum to 1, got {list(fractions)!r}. Divide them by their sum.")
@@ -301,14 +308,14 @@ def partition_edges(fractions: Sequence[float]) -> NDArray[np.uint64]:
 
 
 class Pin:
-    """Digests which row has which label, whatever their order, under a key: it shows whether an input is still the one charged for.
+    """A keyed digest of (row, label) pairs in any order, by which a later attempt recognises the labels that its run was charged for.
 
-    It is kept with the run's secret and destroyed with it. Unlike a plain digest it confirms no guess of a label without the key.
+    It is stored with the run's secret and destroyed with it. Without the key it confirms no guess of a label, as a plain digest would.
 
     Parameters
     ----------
     key : Key
-        Of purpose "pin".
+        A key of purpose "pin".
     """
 
     __slots__ = ("_context", "count", "sums")
@@ -317,13 +324,13 @@ class Pin:
         self._context: CipherContext | None = encryptor(key.material("Pin"))
         self.sums = np.zeros(2, np.uint64)
         self.count = 0
-        """Rows so far."""
+        """Number of rows added so far."""
 
     def __repr__(self) -> str:
         return f"Pin({self.count} rows)"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _sums_alone, (self.count, self.sums)  # workers send sums; the key never leaves the process that derived it
+        return _sums_alone, (self.count, self.sums)  # workers return sums; the key never leaves the process that derived it
 
     def update(self, blocks: Blocks, codes: NDArray[np.integer]) -> None:
         """Add rows: n blocks and their (n,) class codes."""
@@ -341,7 +348,7 @@ class Pin:
         self.count += other.count
 
     def hexdigest(self) -> str:
-        """Count and two sums modulo 2^64, 48 hexadecimal digits: equal for equal multisets of (row, label)."""
+        """Return count and two sums modulo 2^64 as 48 hexadecimal digits: equal for equal multisets of (row, label)."""
         return "".join(f"{int(number):016x}" for number in (self.count, *self.sums))
 
 
@@ -354,14 +361,14 @@ def pin_words(key: Key, blocks: Blocks, codes: NDArray[np.integer]) -> NDArray[n
 
 
 def _pinned(context: CipherContext, blocks: Blocks, codes: NDArray[np.integer]) -> Iterator[tuple[slice, NDArray[np.uint64]]]:
-    # AES twice, CBC-MAC of (row, label): encrypting the row first keeps row XOR label from being the same for two different pairs
+    # CBC-MAC of (row, label): AES twice. With one AES of row XOR label, two different pairs could be one input.
     for rows, state in _first_words(context, blocks):
         state[:, 0] ^= np.asarray(codes[rows], np.int64).view(np.uint64)
         yield rows, encrypt(context, state)
 
 
 def _sums_alone(count: int, sums: NDArray[np.uint64]) -> Pin:
-    """Make a pin without its key: it adds up with others, and takes no rows."""
+    """Make a pin without its key, which can be merged but takes no rows."""
     pin = object.__new__(Pin)
     pin._context, pin.count, pin.sums = None, count, sums
     return pin
@@ -377,7 +384,7 @@ def _text(values: "NDArray[np.integer] | Strings") -> Strings:
 
 
 def _integer_blocks(values: NDArray[np.integer]) -> Blocks:
-    # the same number is the same id in every integer type: widened to 64 bits, and the sign carried into the bytes above
+    # The same number must be the same id in every integer type, so it is widened to 64 bits, and its sign to 96.
     signed = values.dtype.kind == "i"
     wide = np.ascontiguousarray(values.astype(np.int64 if signed else np.uint64, copy=False))
     return Blocks(INTEGER, wide.view(np.uint64), signed=bool(signed and len(wide) and wide.min() < 0))
@@ -461,7 +468,7 @@ def _arrow(column: Any, name: str) -> "pa.Array | pa.ChunkedArray":
     try:
         return column if isinstance(column, (pa.Array, pa.ChunkedArray)) else _from_python(column)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, UnicodeError):
-        # the cause is not chained: its message can quote values
+        # `from None`: Arrow's message can quote values
         got = f"a {type(column).__name__} that mixes types or exceeds 64 bits"
         raise InvalidInput(f"Expected one column of {name}, all of one type, got {got}. {_FIX}") from None
 
@@ -479,20 +486,20 @@ def _from_python(column: Any) -> "pa.Array | pa.ChunkedArray":
 
 # Ids of several columns --------------------------------------------------------------------------------------------------------------
 
-_COMPOSITE_CHUNK: Final = CHUNK // 2  # messages made at a time
+_COMPOSITE_CHUNK: Final = CHUNK // 2  # messages built at a time: with their parts they take twice the memory of a single column
 _HEADER = np.dtype([("tag", "u1"), ("length", "<u8")])
 _INTEGER = np.dtype([("tag", "u1"), ("length", "<u8"), ("low", "<u8"), ("high", "<u4")])
 _INTEGER_BYTES = 12
-_WIDTHS = (8, 16, 24, 32, 40, 48, REACH)  # of what is written at a time
+_WIDTHS = (8, 16, 24, 32, 40, 48, REACH)  # bytes that are copied at once: NumPy moves items of one fixed width fast
 
 
 class Composites:
-    """Writes n composite ids as messages: each part as type (1 byte), length (8 bytes), bytes, so that no two ids give the same message.
+    """n composite ids as messages: each part as type (1 byte), length (8 bytes) and bytes, so that different ids give different messages.
 
     Parameters
     ----------
     parts : sequence of (tag, column)
-        A column of integers is (low, high): bytes 0..7 and 8..11 of their two's complement, as in a block. All of length n.
+        n strings; or n integers as (low, high), bytes 0..7 and 8..11 of their two's complement, as in a block.
     """
 
     def __init__(self, parts: "Sequence[tuple[int, Strings | tuple[NDArray[np.uint64], NDArray[np.uint32]]]]") -> None:
@@ -503,7 +510,7 @@ class Composites:
         return self._n
 
     def chunks(self) -> Iterator[tuple[slice, Rows]]:
-        """Iterate over all messages, a chunk at a time, and where they stand."""
+        """Iterate over all messages in chunks: (slice of the rows, messages)."""
         for start in range(0, self._n, _COMPOSITE_CHUNK):
             where = slice(start, min(start + _COMPOSITE_CHUNK, self._n))
             yield where, self._rows(where)
@@ -519,7 +526,7 @@ Piece = NDArray[np.void] | Rows
 
 
 def _pieces(tag: int, column: "Strings | tuple[NDArray[np.uint64], NDArray[np.uint32]]", where: slice) -> list[Piece]:
-    """Write a chunk of one part: its headers, and its bytes."""
+    """Encode a chunk of one part: its headers, and its bytes unless all are empty."""
     n = where.stop - where.start
     if isinstance(column, Strings):
         rows, header = column.rows(where.start, where.stop), np.empty(n, _HEADER)
@@ -549,10 +556,9 @@ def _even(pieces: Sequence[Piece]) -> Rows:
 
 
 def _uneven(pieces: Sequence[Piece], n: int, longest: int) -> Rows:
-    """Join pieces into messages whose lengths differ, with room behind each.
-
-    A part is written in steps of one width, also past its end: the next part overwrites that, or nothing follows and nobody reads it.
-    """
+    """Join pieces into messages of different lengths."""
+    # Copying each row's exact number of bytes would need a loop in Python. Instead each part is copied in steps of one width, beyond its
+    # end: the next part overwrites the excess, and behind the last part there is room for it that is never read.
     width = next(width for width in _WIDTHS if width >= min(longest, REACH))
     lengths = np.zeros(n, np.int64)
     for piece in pieces:
@@ -570,7 +576,7 @@ def _uneven(pieces: Sequence[Piece], n: int, longest: int) -> Rows:
 
 
 def _put(rows: Rows, target: NDArray[np.void], at: NDArray[np.int64]) -> None:
-    """Write each row to its place, and garbage behind it."""
+    """Copy each row to its place, and up to one width of arbitrary bytes after it."""
     width = target.itemsize
     source = rows.windows(width)
     target[at] = source[rows.begins]
@@ -583,31 +589,34 @@ def _put(rows: Rows, target: NDArray[np.void], at: NDArray[np.int64]) -> None:
 
 
 def encryptor(key: bytes) -> CipherContext:
-    """Make a context that turns each 16-byte block into its AES encryption; it keeps no state between blocks."""
-    # ECB is AES itself: a keyed permutation of blocks. Every block here is a distinct input, nothing is being hidden by it.
+    """Make a context that encrypts each 16-byte block with AES; it keeps no state between blocks."""
+    # ECB is plain AES, a keyed permutation of blocks. Its known weakness, that equal blocks give equal ciphertexts, is what is wanted
+    # here: blocks are public names of rows, and a row must get its word again.
     return Cipher(algorithms.AES(key), modes.ECB()).encryptor()
 
 
 def space_for(n: int) -> NDArray[np.uint8]:
-    """Allocate space for the encryption of n blocks; the library asks for 15 spare bytes behind them."""
+    """Allocate a buffer for the encryption of n blocks; the library requires 15 spare bytes after them."""
     return np.empty(16 * n + 15, np.uint8)
 
 
 def encrypt(context: CipherContext, blocks: NDArray[np.uint64], into: NDArray[np.uint8] | None = None) -> NDArray[np.uint64]:
-    """Encrypt each row of a C-contiguous (n, 2) array, byte order little-endian: (n, 2) of the same, in the space given or a new one."""
+    """Encrypt each row of a C-contiguous, little-endian (n, 2) uint64 array: (n, 2), in the given buffer or a new one."""
     out = space_for(len(blocks)) if into is None else into
     context.update_into(blocks.view(np.uint8).reshape(-1).data, out.data)
     return out[: blocks.nbytes].view(WORD).reshape(-1, 2)
 
 
 def cmac_chunks(key: bytes, messages: Strings | Composites) -> Iterator[tuple[slice, NDArray[np.uint64]]]:
-    """Compute each message's CMAC, a chunk of rows at a time: where they stand, and (m, 2) uint64, little-endian.
-
-    An array is valid until the next chunk.
+    """Compute the AES-CMAC of each message, in chunks: (slice of the rows, (m, 2) uint64, little-endian), valid until the next chunk.
 
     Notes
     -----
-    Source: RFC 4493. Cost: one AES call for each 16 bytes of the longest message of a chunk, over the rows that reach so far.
+    Cost: one call of AES for each 16 bytes of the longest message of a chunk, over the rows that are so long.
+
+    References
+    ----------
+    RFC 4493, "The AES-CMAC algorithm".
     """
     context = encryptor(key)
     ends = _Ends(context)
@@ -619,7 +628,7 @@ def cmac_chunks(key: bytes, messages: Strings | Composites) -> Iterator[tuple[sl
 
 
 def _chunk(context: CipherContext, ends: "_Ends", rows: LongestFirst, space: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    # the longest rows come first: those with a further block are always the leading ones, and AES runs over a slice
+    # The longest rows come first: the rows that have a further block are a leading slice, on which AES runs without a mask.
     out = np.empty(len(rows), "V16")
     state: NDArray[np.uint64] | None = None
     running, place = len(rows), 0
@@ -636,7 +645,7 @@ def _chunk(context: CipherContext, ends: "_Ends", rows: LongestFirst, space: NDA
 
 
 class _Ends:
-    """Pads and keys the last block of a message, by the 0 to 16 bytes of the message in it: looked up, without a branch for any row."""
+    """Tables to pad and key the last block of each message, indexed by the 0 to 16 bytes of the message in it (RFC 4493, section 2.4)."""
 
     def __init__(self, context: CipherContext) -> None:
         complete, padded = _subkeys(context)
@@ -645,7 +654,7 @@ class _Ends:
         self._keep = np.tril(np.full((17, 16), 0xFF, np.uint8), -1).view("V16")[:, 0]
 
     def finish(self, message: NDArray[np.uint64], lengths: NDArray[np.int64]) -> None:
-        """Pad and key these last blocks in place: clear what stands behind the message, then put mark and subkey in."""
+        """Pad and key these last blocks in place: clear the bytes after the message, then XOR the padding mark and the subkey."""
         message &= self._keep.take(lengths).view(WORD).reshape(-1, 2)
         message ^= self._change.take(lengths).view(WORD).reshape(-1, 2)
 
