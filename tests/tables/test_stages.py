@@ -206,7 +206,7 @@ def test_a_prior_swapped_between_crash_and_resume_is_refused(job: Job, monkeypat
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(StageTurn, "announce", _kill)
         job.release(2)
-    with pytest.raises(InvalidInput, match="the prior that stage 2 began with"):
+    with pytest.raises(InvalidInput, match="the prior that stage 2 started with"):
         job.release(2, prior=PRIOR[::-1])
     done = job.release(2)
     assert not done.repeated and len(ids(job.release(1)) + ids(done)) == N
@@ -487,7 +487,7 @@ def test_a_model_that_never_says_the_same_twice_is_asked_once_a_stage(
     done = job.release(2, prior=Dice())
     assert not done.repeated and sum(Dice.asked) == N and len({key for key, _ in draws}) == 2
     assert job.release(2, prior=Dice()).repeated
-    with pytest.raises(InvalidInput, match="the prior that stage 2 began with"):
+    with pytest.raises(InvalidInput, match="the prior that stage 2 started with"):
         job.release(2)
 
 
@@ -500,7 +500,7 @@ def test_a_stage_whose_kept_answers_are_lost_is_not_drawn_under_others(
         job.release(2, prior=Dice())
     for note in job.ledger.run_dir(job.runs[0].run_id).glob("stage-2.prior-answers"):
         note.unlink()
-    with pytest.raises(InvalidInput, match="the prior that stage 2 began with"):
+    with pytest.raises(InvalidInput, match="the prior that stage 2 started with"):
         job.release(2, prior=Dice())
     assert len({key for key, _ in draws}) == 2
 

@@ -169,7 +169,7 @@ def _stage_facts(plan: ReleasePlan, number: int, state: str) -> dict[str, object
     if artefact is None or record is None:
         turn = number == 1 or run.done(number - 1) is not None
         open_ = state in ("planned", "charged")
-        return facts | {"state": "given up" if not open_ else "waiting" if not turn else "begun" if run.begun(number) else "next"}
+        return facts | {"state": "given up" if not open_ else "waiting" if not turn else "begun" if run.started(number) else "next"}
     parts = [part for part in plan.ledger.parts(record.run_id) if part.name.startswith(f"{stage_name(number)}/")]
     path = RunStore(plan.ledger.run_dir(record.run_id)).read(kept_name(KEPT_PLACE, stage_name(number)))
     return facts | {"rows": sum(part.rows for part in parts), "path": None if path is None else path.decode()}

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one door: what reads raw labels, charges, draws, and keeps what came out.
+"""Reads raw labels, charges the ledger, draws, and stores the outputs: the only package that does any of it.
 
     privatize           labels in memory -> NoisyLabels
     aggregate           private answers about groups of rows
     aggregate_batches   the same for tables of any length, a batch at a time
-    aggregate_best      the best of several questions, at one charge
+    aggregate_best      the best of several queries, at one charge
 
-Names are imported when they are first used, so that a machine that only trains needs no custody.
+Names are imported at their first use, so that a machine that only trains on noisy labels loads none of it.
 """
 
 from importlib import import_module

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How labels are drawn: side from the prior, then outputs, batch by batch; the same code in memory, on tables, and on every engine.
+"""Draws labels: the side from the prior, then outputs, batch by batch. Labels in memory, tables and all engines share this code.
 
-A pass works on batches in any order and in any number of processes; its sums, which hold no secret and no label, add up in any order.
-The pin's sums are keyed and stay between the workers and the driver.
+A pass reads batches in any order and in any number of processes, and its sums merge in any order. They hold no secret and no label; those
+of the pin are keyed, and are exchanged between workers and driver only.
 """
 
 import hashlib
@@ -29,10 +29,11 @@ from labeldp.receipt import Receipt
 from labeldp.testing import check_any_size
 
 Prior = ArrayLike | Callable[[NDArray[np.int64]], ArrayLike] | Iterable[ArrayLike] | None
-"""(n, K) weights; or a function of row positions that gives (m, K); or batches of rows in order; None for uniform."""
+"""(n, K) weights; or a function from m row positions to (m, K) weights; or an iterator of batches in order; None for uniform."""
 
-_CELLS = 1 << 23  # prior cells in one batch
+_CELLS = 1 << 23  # prior cells in one batch: 64 MB as float64
 _PUBLIC: Final = hashlib.sha256(b"labeldp public words").digest()
+"""A constant in the place of a run's secret, for words that everybody may compute."""
 
 
 def check_contract(law: Law) -> None:
@@ -41,11 +42,12 @@ def check_contract(law: Law) -> None:
     Parameters
     ----------
     law : Law
-        Of one row, as it will be drawn with.
+        The law of one row.
 
     Notes
     -----
-    Laws of labeldp pass at once: the tests check them. Others pass `labeldp.testing.check_law` once in a process, about half a second.
+    Laws of labeldp are accepted at once, since its tests check them. Others run `labeldp.testing.check_law` once in a process, which takes
+    about half a second.
     """
     if type(law).__module__.startswith("labeldp.laws."):
         return
@@ -56,59 +58,64 @@ def check_contract(law: Law) -> None:
             "it draws can be read: labeldp.register_law(cls)."
         )
     try:
-        # Somebody else's sampler runs on raw labels with secret words: it is tried out, exactly, before the first charge.
+        # A foreign sampler will run on raw labels: its exact distribution is computed and compared with its claim before the first charge.
         _check_once(law)
-    except Exception as error:  # somebody else's code; no label was there to quote
+    except Exception as error:  # foreign code may raise anything; no label was passed to it yet, so its text is safe to show
         raise InvalidInput(
             f"Expected a law that keeps the contract of laws, got {law}: {error or type(error).__name__}. Nothing was drawn. Correct it "
             "until labeldp.testing.check_law(law) passes."
         ) from error
 
 
-_check_once = lru_cache(maxsize=64)(check_any_size)  # laws are values
+_check_once = lru_cache(maxsize=64)(check_any_size)  # a law is a frozen value, so one check holds for all equal ones
 
 
 def question_words(law: Law, dataset: str, column: str, blocks: Callable[[Key], Blocks]) -> Callable[[slice], RowWords | None]:
-    """Make the public words that a law draws its rows' questions with (`Law.draws_side`): not noise, and no secret.
-
-    They depend on the law, the data set, the column and the row's id alone. So a retry, a repeat, another engine and another order of
-    the rows ask each row the same question, and the digest of the side names the request. No word of a draw is among them: these keys
-    come from a constant, those of draws from a run's secret.
+    """Make the public words from which a law draws each row's question (`Law.draws_side`). They are neither noise nor secret.
 
     Parameters
     ----------
     law : Law
-        Of one row.
+        The law of one row.
     dataset, column : str
     blocks : function of a public key for ids
-        Gives the blocks of n rows.
+        Returns the blocks of n rows.
 
     Returns
     -------
-    Function of a slice of these rows; it gives None where the law draws no questions.
+    function of a slice of these rows
+        Returns their words; None if the law draws no questions.
     """
     ids_key = derive_key(_PUBLIC, purpose="ids", facts={})
     if not law.draws_side:
         return lambda rows: None
+    # The words depend on law, data set, column and id alone, so that a retry, another engine or another order of rows asks each row the
+    # same question. They share no word with a draw: these keys come from a constant, those of draws from a run's secret.
     key = derive_key(_PUBLIC, purpose="side", facts={"dataset": dataset, "column": column, "law": law.to_dict()})
     known = blocks(ids_key)
     return lambda rows: RowWords(key, known[rows])
 
 
 def law_per_row(law: Law, max_rows_per_unit: int) -> Law:
-    """Give each of a unit's m rows its share of the unit's epsilon, rounded down."""
+    """Return the law of one row of a unit with m rows: the same law at epsilon / m, rounded down."""
     return law if max_rows_per_unit == 1 else replace(law, epsilon=per_row_epsilon(law.epsilon, max_rows_per_unit))
 
 
 def prepare_side(law: Law, prior: Prior, n_rows: int, words: Callable[[slice], RowWords | None]) -> dict[str, Array]:
-    """Decide the side of n rows from their prior, which is read a batch at a time and never copied whole.
+    """Compute the side of n rows from their prior, which is read in batches and never copied as a whole.
 
+    Parameters
+    ----------
+    law : Law
+    prior : as in `labeldp.privatize`
+    n_rows : int
     words : function of a slice of the rows
-        Their public words (`question_words`), None where the law draws no questions.
+        Returns their public words (`question_words`); None if the law draws no questions.
 
     Returns
     -------
-    dict of arrays, first axis n; empty if the law uses no prior.
+    dict of str to array
+        Arrays of n rows; empty if the law uses no prior.
     """
     if not law.uses_prior:
         return {}
@@ -130,7 +137,7 @@ def _batches(prior: Prior, n_rows: int, n_classes: int) -> Iterator[NDArray[np.g
     step = max(1, _CELLS // n_classes)
     if prior is None:
         prior = np.broadcast_to(1.0, (n_rows, n_classes))
-    # A function or an iterator gives a batch at a time: (n, K) weights are never held whole.
+    # A function or an iterator returns one batch at a time, so that (n, K) weights need not fit in memory.
     if callable(prior):
         for start in range(0, n_rows, step):
             yield np.asarray(prior(np.arange(start, min(start + step, n_rows))))
@@ -146,15 +153,10 @@ def _batches(prior: Prior, n_rows: int, n_classes: int) -> Iterator[NDArray[np.g
 
 
 def draw(law: Law, codes: NDArray[np.int32], key: Key, blocks: Blocks, side: Mapping[str, Array]) -> Array:
-    """Draw one output a row under this key: every word is used for this draw alone.
-
-    Returns
-    -------
-    (n,) int32 or (n, ceil(K/8)) uint8
-    """
+    """Draw one output for each row, (n,) int32 or (n, ceil(K/8)) uint8. No other draw may use this key."""
     kind, shape = law.layout()["output"]
     outputs = np.empty((len(codes), *shape), kind)
-    # Chunks that fit the cache; word and row belong together whatever the chunks are.
+    # Chunks fit the processor's cache. A row's words depend on its block, not on its chunk.
     for chunk, words in word_chunks(key, blocks):
         outputs[chunk] = law.sample(np.asarray(codes[chunk]), words, {name: values[chunk] for name, values in side.items()})
     return outputs
@@ -169,14 +171,14 @@ Ids = Array | list[Array]
 
 @dataclass(frozen=True)
 class Share:
-    """The part of a run's rows that one draw is about: by a secret key and a row's id alone.
+    """The part of a run's rows that one stage draws, chosen at random by the run's secret.
 
     Attributes
     ----------
     fractions : tuple of float
-        Expected share of every part of the run; parts are disjoint and have all rows.
+        Expected share of the rows in each part. The parts are disjoint and together have all rows.
     number : int
-        Of this part, from 0.
+        Number of this part, from 0.
     """
 
     fractions: tuple[float, ...]
@@ -190,9 +192,9 @@ class RunFacts(PrivateColumn):
     Attributes
     ----------
     law : Law
-        Of one row.
+        The law of one row.
     share : Share or None
-        Rows that are drawn; None: all.
+        The part of the rows that is drawn; None: all.
     """
 
     law: Law
@@ -206,17 +208,17 @@ class Draw:
     ----------
     secret : RunSecret
     law : Law
-        Of one row.
+        The law of one row.
     receipt : Receipt
     prior : str
-        Digest of the side of all rows, "" where the law uses none.
+        Digest of the side of all rows; "" if the law uses none.
     stage : str
     """
 
     def __init__(self, secret: RunSecret, law: Law, receipt: Receipt, prior: str, stage: str) -> None:
         self._law, self._receipt, self._stage, self._values = law, receipt, stage, secret.column.values
-        # Law, prior and stage are facts of the key: another law or side over the same rows gets words of its own. Equal words under two
-        # laws would tell together more of a label than both budgets say.
+        # Law, prior and stage enter the key, so that another law or side over the same rows gets other words. From the outputs of two laws
+        # on the same words more could be learned about a label than both epsilons allow.
         self._key = secret.key("draw", law=law.to_dict(), prior=prior, stage=stage)
 
     def release(
@@ -229,18 +231,20 @@ class Draw:
         rows: NDArray[np.int64] | None = None,
         explicit_ids: bool,
     ) -> NoisyLabels:
-        """Draw m rows, given by their codes, blocks and sides.
+        """Draw m rows.
 
         Parameters
         ----------
+        codes, blocks, side
+            The raw class codes, blocks and side of these m rows.
         ids : (n,) or (n, columns) array
-            Of the rows of the result.
+            The ids of the rows of the result.
         rows : (m,) int, optional
-            Which of these are drawn; None: all. The others have no evidence.
+            Positions in the result of the rows that are drawn; None: all. The other rows have no evidence.
         explicit_ids : bool
-            They are the caller's, and not row numbers.
+            True if the ids are the caller's, False for row numbers.
         """
-        # The one call of a sampler on raw labels in all of labeldp, besides counts of groups; a test keeps it the only one.
+        # The only place in labeldp that calls a law's sampler on raw labels; a test keeps it so.
         outputs = draw(self._law, codes, self._key, blocks, side)
         place = np.arange(len(codes)) if rows is None else rows
         block = Block(self._law, outputs, dict(side), place, self._receipt, self._stage)
@@ -248,27 +252,28 @@ class Draw:
 
 
 SecretParts = Sequence[tuple[str, bytes, KeySource | None]]
-"""Of each run: its id, what its folder stores of the secret, and where the other half is."""
+"""For each run: its id, the stored half of its secret, and the source of the release secret."""
 
 
 def run_secrets_of(parts: SecretParts, facts: RunFacts) -> list[RunSecret]:
-    """Put together the secrets that a driver sent to a worker."""
+    """Compute the runs' secrets on a worker, from the parts that the driver has sent."""
     return [RunSecret(run_id, run_secret(stored, key, run_id), facts) for run_id, stored, key in parts]
 
 
 @dataclass
 class PassSums:
-    """The sums of one pass over a table's rows; sums of parts are merged in any order.
+    """The running sums of one pass over a table. Sums of partitions merge in any order.
 
     Attributes
     ----------
     rows : int
-    pins : dict
-        For each run id, count and two sums modulo 2^64: which row has which label, under that run's key.
+        Number of rows.
+    pins : dict of str to Pin
+        For each run id, the keyed digest of the (row, label) pairs.
     ids, units, side : SetDigest
-        Of the explicit ids; of which row is about whom; of each row's side.
+        Digests of the explicit ids, of the (row, unit) pairs, and of the (row, side) pairs.
     told : (ceil(K/8),) uint8, or None
-        Of the law: see `Law.told_apart`.
+        The classes that some row distinguishes from all others; see `Law.told_apart`.
     """
 
     rows: int = 0
@@ -279,23 +284,23 @@ class PassSums:
     told: NDArray[np.uint8] | None = None
 
     def check(self, run_id: str) -> tuple[int, int, int]:
-        """Return the number of rows, and two sums modulo 2^64 over labels, units and sides: both passes must come to the same."""
+        """Return the number of rows, and two sums modulo 2^64 over labels, units and sides, which must be equal in both passes."""
         first, second = (sum(map(int, each)) for each in zip(self.pins[run_id].sums, self.units.sums, self.side.sums, strict=True))
         return self.rows, first % 2**64, second % 2**64
 
     def note(self, public: Mapping[str, list[Array]]) -> None:
-        """Add rows to the digests of these names, as `_public` gives them."""
+        """Add rows to the digests of these names; `public` is the result of `_public`."""
         for name, columns in public.items():
             getattr(self, name).update(*columns)
 
     def tell(self, told: NDArray[np.uint8] | None) -> None:
-        """Add classes that further rows tell from all others."""
+        """Add the classes that further rows distinguish from all others; None: all classes."""
         self.told = told if self.told is None or told is None else self.told | told
 
     def merge(self, other: "PassSums") -> None:
-        """Add another part's sums."""
+        """Add the sums of another partition."""
         self.rows += other.rows
-        # Sums and sets of classes: the order of merging does not matter, as engines promise none.
+        # Sums and unions only, which do not depend on the order of merging: engines promise none.
         self.tell(other.told)
         for run_id, pin in other.pins.items():
             if run_id in self.pins:
@@ -307,13 +312,13 @@ class PassSums:
 
 
 class FirstPass:
-    """Takes note of batches before anything is charged.
+    """Adds up the batches of a table before anything is charged.
 
     Parameters
     ----------
     facts : RunFacts
     secrets : sequence of RunSecret
-        Under which this input might be drawn: a new one, and those of crashed runs that it may belong to.
+        The candidates to draw with: a new secret, and those of crashed runs that this input may belong to.
     """
 
     def __init__(self, facts: RunFacts, secrets: Sequence[RunSecret]) -> None:
@@ -324,9 +329,9 @@ class FirstPass:
     def add(
         self, codes: NDArray[np.int32], ids: Ids | None, start: int = 0, units: Ids | None = None, prior: Array | None = None
     ) -> list[Blocks]:
-        """Add (n,) codes with their ids, or the row numbers from `start`; returns the rows' blocks under each secret."""
+        """Add a batch of (n,) codes with their ids, or with the row numbers from `start`; return the rows' blocks under each secret."""
         found = []
-        # The pin is summed under every secret that this input may turn out to belong to, so that finding out costs no further pass.
+        # Only after the last row is known which run this input belongs to. The pin is computed under all candidates, to save a third pass.
         for secret, ids_key in self._secrets:
             blocks = blocks_of_rows(len(codes), start, ids, ids_key)
             self.sums.pins[secret.run_id].update(blocks, codes)
@@ -348,13 +353,13 @@ class BatchDraw:
     Attributes
     ----------
     noisy : NoisyLabels
-        Of the kept rows.
+        The drawn labels of the kept rows.
     blocks : Blocks
-        Of the kept rows.
+        The blocks of the kept rows.
     check : (n, 2) uint64, or None
-        What each row adds to `PassSums.check`, where it was asked for; else the pass has added it up itself.
+        The addends of each row to `PassSums.check`, with `check_rows`; else None, since the pass has added them.
     kept : (n,) bool
-        Marks the kept rows: those within their unit's cap and of the part that is drawn.
+        True for rows within their unit's cap and in the part that is drawn.
     """
 
     noisy: NoisyLabels
@@ -372,7 +377,7 @@ class SecondPass:
     secret : RunSecret
     receipt : Receipt
     prior : str
-        Digest of the side of all rows, "" where the law uses none.
+        Digest of the side of all rows; "" if the law uses none.
     stage : str
     """
 
@@ -393,17 +398,24 @@ class SecondPass:
         check_rows: bool = False,
         units: Ids | None = None,
     ) -> BatchDraw:
-        """Draw (n,) codes, each with its own id or row number; only rows that are `kept`, and of the run's part, get an output.
+        """Draw a batch.
 
-        `units` must be those of the first pass. `check_rows` asks for what each row adds to the sums, for engines that know only later
-        which rows they keep.
+        Parameters
+        ----------
+        codes : (n,) int32
+        ids, units, prior
+            As in the first pass. Without ids the row numbers count from `start`.
+        kept : (n,) bool, optional
+            True for rows within their unit's cap; None: all. The others, and those outside the run's part, get no output.
+        check_rows : bool
+            Return the addends of each row instead of adding them, for engines that retry tasks.
         """
-        # The same reading of ids and units as in the first pass, whose sums it must come to.
+        # Everything is read and digested again, because the input may have changed since the first pass: then nothing is published.
         blocks = blocks_of_rows(len(codes), start, ids, self._ids_key)
         names = np.arange(start, start + len(codes)) if ids is None else ids
         side = side_of(self.facts, prior, len(codes), start, ids)
         check = self._note(blocks, codes, _public(names, units, side), check_rows)
-        # Sums are over all rows, kept or not: rows that are left out are part of the input that was charged, too.
+        # The sums are over all rows, kept or not, as in the first pass, which did not know who is kept.
         kept = self._chosen(blocks, kept)
         if not kept.all():
             codes, blocks, names = codes[kept], blocks[kept], filtered(names, kept)
@@ -420,7 +432,7 @@ class SecondPass:
     def _note(
         self, blocks: Blocks, codes: NDArray[np.int32], public: Mapping[str, list[Array]], check_rows: bool
     ) -> NDArray[np.uint64] | None:
-        # An engine that tries tasks again must not add a row twice, so each row's share travels with the row until it is final.
+        # An engine may run a task twice. Sums would then count its rows twice, so each row carries its addends until the rows are final.
         if check_rows:
             words = pin_words(self._pin_key, blocks, codes)
             for columns in public.values():
@@ -432,17 +444,17 @@ class SecondPass:
         return None
 
     def order_words(self, blocks: Blocks) -> NDArray[np.uint64]:
-        """Draw a secret random word for each row, to order the output by: (n,) uint64."""
+        """Draw a secret word for each row, by which the output is sorted: (n,) uint64."""
         return one_word(self._order_key, blocks)
 
 
 def blocks_of_rows(n: int, start: int, ids: Ids | None, ids_key: Key) -> Blocks:
-    """Name n rows by blocks: of their ids, or of the row numbers from `start`."""
+    """Make the blocks of n rows, from their ids, or else from the row numbers from `start`."""
     return row_blocks(n, start) if ids is None else id_blocks(ids, ids_key)
 
 
 def side_of(facts: RunFacts, prior: Array | None, n_rows: int, start: int, ids: Ids | None) -> dict[str, Array]:
-    """Let the law decide the side of n rows from their prior, uniform if None, and their public words; {} where it uses no prior."""
+    """Compute the law's side of n rows from their prior (None: uniform) and their public words; {} if it uses no prior."""
     law = facts.law
     if not law.uses_prior:
         return {}
@@ -451,15 +463,15 @@ def side_of(facts: RunFacts, prior: Array | None, n_rows: int, start: int, ids: 
 
 
 def packed(side: Mapping[str, Array]) -> NDArray[np.uint8]:
-    """Pack every row's side into bytes, its arrays by name, little-endian: (n, width) uint8."""
+    """Pack the side of each row into bytes, arrays sorted by name, little-endian: (n, width) uint8."""
     parts = [np.ascontiguousarray(side[name], side[name].dtype.newbyteorder("<")) for name in sorted(side)]
     return np.hstack([part.reshape(len(part), -1).view(np.uint8) for part in parts])
 
 
 def _public(names: Ids, units: Ids | None, side: Mapping[str, Array]) -> dict[str, list[Array]]:
-    """Collect what both passes must read of each row besides its label, by the digest of `PassSums` that it enters."""
-    # Units and sides are public, but they decide who is kept and how a row is drawn: if they changed between the passes, rows would
-    # be drawn that nobody charged for.
+    """Return the public columns that both passes must read alike, by the name of their digest in `PassSums`."""
+    # Units decide which rows are kept, and sides how a row is drawn. If they changed between the passes, rows would be drawn that were not
+    # charged, or drawn in another way.
     found = {} if units is None else {"units": [*_columns(names), *_columns(units)]}
     return found | ({"side": [*_columns(names), packed(side)]} if side else {})
 
@@ -478,10 +490,10 @@ def _columns(ids: Ids) -> list[Array]:
 
 
 def _names(ids: Ids, law: Law, n_rows: int) -> Array:
-    """Turn the ids into a NumPy array, as ties are broken by them; where a law knows no ties, row numbers stand for text."""
+    """Convert the ids to a NumPy array, by which ties are broken; a law without ties gets row numbers."""
     if isinstance(ids, np.ndarray):
         return ids
-    # Ids break ties between equally likely classes; a released label has none.
+    # Ids break ties between equally likely classes. An output that is a label has no ties, so the slow conversion of text is spared.
     if law.kind == "label":
         return np.arange(n_rows)
     return np.column_stack([np.asarray(c).astype(np.str_) for c in ids]) if isinstance(ids, list) else np.asarray(ids).astype(np.str_)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw labels to class codes by the declared classes, and who their rows are: ids and units, and what these are called.
+"""Encodes raw labels as class codes, and collects the ids and units of their rows with the names of these columns.
 
-No message ever shows a label, or how many there are of a kind. A name says which numbering an id is of: ids of differently named columns
-never prove that rows are different ones, so names are taken from whatever has one: a column of pandas, polars or Arrow, the columns of a
-table, or what the caller says.
+No message shows a label, or the number of labels of a class. Ids are compared only with ids of the same name: ids of two columns, say of
+patients and of visits, do not prove rows different. The name is what the caller says, or what a column of pandas, polars or Arrow carries.
 """
 
 import contextlib
@@ -21,7 +20,7 @@ from labeldp.errors import DomainLeakWarning, InvalidInput
 from labeldp.ledger._database import ROW
 
 INFER = "infer"
-"""Stands for a list of classes that is to be read off the private labels."""
+"""The value of `classes=` by which the classes are read off the private labels."""
 
 Classes = Sequence[object] | NDArray[np.generic]
 
@@ -31,7 +30,7 @@ _WHOLE = re.compile(r"[+-]?\d+")
 
 
 class Codes(np.ndarray[Any, np.dtype[np.int32]]):
-    """Class codes of raw labels, which a message or a traceback with variables does not show."""
+    """Class codes of raw labels, which messages and tracebacks with variables do not show."""
 
     def __repr__(self) -> str:
         return f"<{self.size} private labels>"
@@ -43,26 +42,31 @@ class Codes(np.ndarray[Any, np.dtype[np.int32]]):
 
 
 def infers(classes: object) -> bool:
-    """Tell whether the classes are to be read off the labels: `classes="infer"`."""
+    """Tell whether `classes` is "infer", by which the classes are read off the labels."""
     return isinstance(classes, str) and classes == INFER
 
 
 def classes_for(labels: ArrayLike, classes: Classes | None, n_classes: int | None = None) -> tuple[tuple[object, ...], bool]:
-    """Find the classes of some labels, and whether they were read off them.
+    """Determine the classes of some labels, and whether they were read off the labels.
 
     Parameters
     ----------
     labels : (n,) raw labels
-        Looked at with "infer" alone; else only their type is.
+        Their values are read with "infer" only; otherwise just their type.
     classes : sequence of K values, "infer", or None
-        None: the codes 0..K-1, where the labels are whole numbers and a law or query says K.
+        None: the codes 0..K-1, if the labels are integers and `n_classes` is K.
     n_classes : int, optional
-        What a law or query says.
+        The number of classes of a law or query.
+
+    Returns
+    -------
+    classes : tuple of K values
+    inferred : bool
 
     Raises
     ------
     InvalidInput
-        No classes are declared, or what is declared or read off cannot be classes.
+        No classes are declared, or the declared or inferred values cannot be classes.
     """
     if classes is not None and not infers(classes):
         return declare(classes, n_classes), False
@@ -84,23 +88,23 @@ def classes_for(labels: ArrayLike, classes: Classes | None, n_classes: int | Non
 
 
 def declare(classes: Classes, n_classes: int | None = None, *, null: bool = False) -> tuple[object, ...]:
-    """Check the declared classes and return them as a tuple of plain values: at least two, all different, none missing.
+    """Check declared classes and return them as a tuple of plain values.
 
     Parameters
     ----------
     classes : sequence of values
     n_classes : int, optional
-        How many there must be.
+        The required number of classes.
     null : bool
-        Whether None may be one of them.
+        Allow None as a class. False by default.
 
     Raises
     ------
     InvalidInput
-        Otherwise, or if their number is not `n_classes`.
+        They are fewer than two, not all different, of another number than `n_classes`, or some are missing or no plain values.
     """
     values = tuple(value.item() if isinstance(value, np.generic) else value for value in _listed(classes))
-    # Classes are public and go into keys and digests by their repr, so they must be plain values that mean the same everywhere.
+    # Classes enter keys and digests by their repr, so they must be plain values that have the same repr on every machine.
     if not all(isinstance(value, Hashable) for value in values):
         raise InvalidInput("Expected classes that are plain values, text or numbers, got lists or arrays. Write classes=['no', 'yes'].")
     if any(_missing(value) for value in values if not (null and value is None)):
@@ -115,7 +119,7 @@ def declare(classes: Classes, n_classes: int | None = None, *, null: bool = Fals
 
 
 def _listed(classes: Any) -> tuple[object, ...]:
-    """Return the members of a list of classes; refuse a text and a number, which are no lists, and a set, which has no order."""
+    """Return the members of a list of classes; refuse a text, a number, and a set, whose order (and so the codes) is not defined."""
     if isinstance(classes, bool | int | np.integer):
         fix = f"Write classes=range({classes}) for the codes from 0 on, or list the values that a label can have."
         raise InvalidInput(f"Expected classes to be a list of values, got {classes!r}. {fix}")
@@ -138,7 +142,7 @@ def _missing(value: object) -> bool:
 
 
 def undeclared(kind: str = "") -> InvalidInput:
-    """Make the error that asks to declare the classes; `kind` is that of the labels' type in NumPy, which is public."""
+    """Make the error that asks for declared classes; `kind` is the NumPy kind of the labels' type, which is public."""
     example = {"b": "classes=[False, True]", "i": "classes=[0, 1]", "u": "classes=[0, 1]"}.get(kind, "classes=['no', 'yes']")
     what = "the classes that a label can have, got none"
     price = "read off the private labels, which tells everybody which classes occur"
@@ -149,39 +153,37 @@ def undeclared(kind: str = "") -> InvalidInput:
 
 
 def most_read_off(n_rows: int) -> int:
-    """Bound how many classes may be read off the labels of so many rows: their square root, at least 2 and at most 100,000.
-
-    It depends on nothing but the number of rows, so to be within it or not tells little. Each of that many classes has, on average, as
-    many rows as there are classes or more; numbers and texts that hardly two rows share are never within it.
-    """
+    """Return the largest number of classes that may be read off the labels of n rows: sqrt(n), at least 2 and at most 100,000."""
+    # With sqrt(n) classes, a class has sqrt(n) rows on average. Columns of measurements or free text, where hardly two rows agree, exceed
+    # it, and their list of classes would publish the labels. It depends on n alone, so exceeding it reveals little.
     return min(MOST_READ_OFF, max(2, math.isqrt(n_rows)))
 
 
 def read_off(values: Collection[Any], n_rows: int, *, floats: bool = False) -> tuple[object, ...]:
-    """Read the classes off the labels, sorted, and warn: everybody will know that each of them occurs.
+    """Read the classes off the labels, sorted, and warn that this reveals which classes occur.
 
     Parameters
     ----------
     values : collection
-        Labels, in which every one of the column occurs.
+        The labels, with or without repeats.
     n_rows : int
-        Rows of the column.
+        Number of rows of the column.
     floats : bool
-        Whether the column's type is one of floating-point numbers.
+        True if the column's type is a floating-point type.
 
     Raises
     ------
     InvalidInput
-        Numbers with a fraction, or more values than `most_read_off`: the list would be the data. It tells no value and no number of values.
+        There are numbers with a fraction, or more values than `most_read_off` allows. The message shows neither a value nor their number.
     """
     try:
         found = sorted(set(values))
     except TypeError:
         raise InvalidInput("Expected labels of one type, none missing, got several types. Convert them, or declare the classes.") from None
-    # Numbers with a fraction are measurements: a list of them would be the private column itself.
+    # Numbers with a fraction are measurements: a list of them would be the private column.
     if floats or any(isinstance(value, float) or (isinstance(value, str) and _is_fraction(value)) for value in found):
         raise _unfit("labels that are names of classes", "numbers with a decimal point, or missing values")
-    # The bound depends on the number of rows alone. How many values there are is private, so the message does not tell.
+    # The bound is public and the number of values is private, so the message names only the bound.
     if len(found) > most_read_off(n_rows):
         raise _unfit(f"at most {most_read_off(n_rows)} distinct labels in {n_rows} rows (the square root)", "more")
     warnings.warn(
@@ -207,7 +209,7 @@ def _is_fraction(text: str) -> bool:
 
 
 def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
-    """Turn raw labels into class codes.
+    """Encode raw labels as class codes.
 
     Parameters
     ----------
@@ -216,13 +218,14 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
 
     Returns
     -------
-    (n,) int32 in 0..K-1, which are not shown; np.asarray gives them plain, where they are used
+    Codes
+        (n,) int32 in 0..K-1, an array that does not print its values.
 
     Raises
     ------
     InvalidInput
-        If a label is missing or not declared: names its row, or says what it differs by, never both, nor its value, nor how many such
-        rows there are.
+        A label is missing or not declared. The message names its row or how it differs from a class, never both, and neither its value
+        nor the number of such rows.
     """
     array = as_array(labels)
     codes = _by_table(array, classes) if array.dtype.kind == "O" else _by_search(array, classes)
@@ -232,7 +235,7 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
             f"the codes 0 to {len(classes) - 1}" if tuple(classes) == tuple(range(len(classes))) else f"the {len(classes)} declared classes"
         )
         hint = near_miss(array[bad[0]], classes)
-        where = "some label" if hint else f"row {bad[0]} (the first is row 0)"  # a hint beside its row would tell the row's label
+        where = "some label" if hint else f"row {bad[0]} (the first is row 0)"  # hint and row together could reveal the row's label
         raise InvalidInput(
             f"Expected every label to be one of {listed}, but {where} is not. "
             f"{hint or 'Declare its class (classes=), or give missing labels a class of their own.'}"
@@ -241,13 +244,10 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
 
 
 def near_miss(value: object, classes: Iterable[object]) -> str:
-    """Say in a sentence how a label nearly is a declared class; "" where it is not, or where the sentence would fit some classes only.
-
-    Not to be said beside the label's row: of few classes it leaves one.
-    """
+    """Describe in a sentence how an undeclared label nearly equals a declared class; "" if it does not. Do not show it beside the row."""
     label = value.item() if isinstance(value, np.generic) else value
     known = [c for c in classes if c is not None]
-    # Each sentence holds for every class, or it is not said: it must not single out the class that this row's label is near.
+    # A sentence is used only if it could be true of every class: a sentence that fits one class would reveal that a row has it.
     texts = {str(c) for c in known}
     if isinstance(label, str):
         if label in texts:
@@ -273,7 +273,7 @@ def _as_text(classes: Sequence[object]) -> str:
 
 
 def _format_of(number: str, texts: Iterable[str]) -> str:
-    """Say how a number is written, where each of the classes could be written so."""
+    """Describe how a number is written, if each class could be written so; else ""."""
     marks = {",": "with a decimal comma", ".": "with a decimal point", "e": "with an exponent", '"': "in quotation marks"}
     whole = all(_WHOLE.fullmatch(text) for text in texts)
     found = [said for mark, said in marks.items() if whole and mark in number.lower()]
@@ -285,12 +285,13 @@ def _number(text: str) -> float | None:
 
 
 def as_array(labels: ArrayLike) -> NDArray[np.generic]:
-    """Turn labels into a one-dimensional NumPy array; columns of data frames and of Arrow tables are fine."""
+    """Convert labels to a one-dimensional NumPy array; columns of data frames and of Arrow tables are accepted."""
     if np.ma.is_masked(labels):
         raise InvalidInput("Expected a label in every row, got masked ones. Give missing labels a class of their own, or drop such rows.")
-    # NumPy quotes values in its errors, and an error that is chained is printed with the first: so it is left, and another is raised.
+    # NumPy's errors quote values, and a UnicodeDecodeError holds a label. Raised from an `except` block, ours would carry them along as its
+    # context; so they are suppressed, and ours is raised afterwards.
     array = None
-    with contextlib.suppress(ValueError, TypeError):  # left behind, not chained: a UnicodeDecodeError holds and quotes a label
+    with contextlib.suppress(ValueError, TypeError):
         array = np.asarray(labels)
     if array is None:
         raise not_plain()
@@ -302,14 +303,14 @@ def as_array(labels: ArrayLike) -> NDArray[np.generic]:
 
 
 def not_plain() -> InvalidInput:
-    """Make the error about labels that are no column of plain values."""
+    """Make the error for labels that are no column of plain values."""
     return InvalidInput(
         "Expected a column of labels of one type, one a row, got what is no array: lists within it, or bytes beside text. Convert them."
     )
 
 
 def _by_search(array: NDArray[np.generic], classes: Sequence[object]) -> NDArray[np.int32]:
-    # NumPy compares 1 with "1" as text, or not at all: only types that compare as they are read are searched.
+    # Only types that NumPy compares by value are searched as arrays: it would compare 1 with "1" as text, and find them equal.
     known = np.asarray(classes)
     if not (known.dtype.kind == array.dtype.kind or {known.dtype.kind, array.dtype.kind} <= set("biuf")):
         return _by_table(array.astype(object), classes)
@@ -331,7 +332,7 @@ def _hashable(value: object) -> bool:
 
 
 PLAIN = "id"
-"""What ids without a name are called."""
+"""The name of ids that have none."""
 
 Name = str | Sequence[str]
 """The name of a column, or the names of several."""
@@ -339,7 +340,7 @@ Name = str | Sequence[str]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RowIds:
-    """Ids and units of n rows with their names; `RowIds.of` makes it.
+    """The ids and units of n rows, with the names of their columns. Made by `RowIds.of`.
 
     Attributes
     ----------
@@ -350,7 +351,7 @@ class RowIds:
     unit_name : str
         "row" without units.
     columns : tuple of str
-        What each column of both is called.
+        The names of all columns of both.
     """
 
     ids: ArrayLike | None = None
@@ -363,7 +364,7 @@ class RowIds:
     def of(
         cls, ids: ArrayLike | None, unit: ArrayLike | None = None, id_name: Name | None = None, unit_name: Name | None = None
     ) -> "RowIds":
-        """Take ids and units as the caller gave them. A name that is not given is the column's own; without one it is "id", and "unit"."""
+        """Collect ids and units as the caller gave them. The default name is the one that the column carries, else "id" or "unit"."""
         for what, values, name in ((PLAIN, ids, id_name), ("unit", unit, unit_name)):
             if values is None and name is not None:
                 raise InvalidInput(f"Expected {what}_name only with {what}s, got {what}_name={name!r} alone. Pass {what}s too, or drop it.")
@@ -372,22 +373,23 @@ class RowIds:
         return cls(ids, unit, joined(id_names), unit_of(joined(unit_names)) if unit_names else ROW, (*id_names, *unit_names))
 
     def beside(self, labels: Any) -> "RowIds":
-        """Refuse the labels themselves, or the column that they were taken from, as ids or units: whatever `column=` calls them."""
+        """Refuse the labels, or a column of their name, as ids or units."""
         own = _own_name(labels)
-        # By identity and by name: the labels under another name in the same table would put raw labels into public digests.
+        # Ids and units enter public, unkeyed digests: labels among them could be guessed from these. `require_public` knows only the name
+        # that `column=` gives; here the object and its own name are compared.
         same = any(values is not None and values is labels for values in (self.ids, self.unit))
         if same or (isinstance(own, str) and own and own in self.columns):
             raise InvalidInput("Expected ids and units of public columns, got the labels themselves among them. Leave them out.")
         return self
 
     def require_public(self, column: str) -> None:
-        """Refuse the private column among ids and units: these go into digests, row sets and the choice of rows as they are."""
+        """Refuse the private column among ids and units, which enter public digests and row sets."""
         if column in self.columns:
             raise InvalidInput(f"Expected ids and units of public columns, got the label column {column!r} among them. Leave it out.")
 
 
 def unit_of(name: str) -> str:
-    """Check the name of a unit's column."""
+    """Check the name of a column of units; "row" has a meaning of its own."""
     if name == ROW:
         raise InvalidInput(
             "Expected a unit by another name than 'row', which stands for rows that are protected one by one. Give the column another name."
@@ -396,12 +398,12 @@ def unit_of(name: str) -> str:
 
 
 def joined(names: Iterable[str]) -> str:
-    """Join names of columns to one text; no two lists read alike."""
+    """Join names of columns to one text, with commas in names escaped: different lists give different texts."""
     return ",".join(name.replace("\\", "\\\\").replace(",", "\\,") for name in names)
 
 
 def _names(what: str, columns: Any, given: Name | None) -> list[str]:
-    """Name each column: as the caller says, as it says itself, or by its number."""
+    """Return a name for each column: the caller's, the one that it carries, or a numbered default."""
     own = _own_names(columns)
     if given is not None:
         named = [given] if isinstance(given, str) else list(given)
@@ -417,7 +419,7 @@ def _names(what: str, columns: Any, given: Name | None) -> list[str]:
 
 
 def _own_names(columns: Any) -> list[object]:
-    """Ask each column for its own name, None where it has none."""
+    """Return the name that each column carries; None if it has none."""
     if hasattr(columns, "columns"):  # a table of pandas, polars or Arrow
         return list(columns.column_names if hasattr(columns, "column_names") else columns.columns)
     if getattr(columns, "ndim", 1) == 2:
@@ -431,5 +433,5 @@ def _own_names(columns: Any) -> list[object]:
 
 
 def _own_name(column: Any) -> object:
-    """Ask a column of a data frame, or an Arrow array that was taken from a table, for its name."""
+    """Return the name that a column of a data frame, or an Arrow array taken from a table, carries; None if it has none."""
     return getattr(column, "name", getattr(column, "_name", None))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests for private labels. A request is charged, or resumes a crashed run, or repeats a settled one.
+"""Requests for private labels: each is charged, or resumes a crashed run, or repeats a settled one.
 
-A run's folder holds its stored half of the secret ("secret"; all of it where the ledger has no key source) and its pin (a keyed digest
-of the labelled input) until it settles; where the release secret is and its public id ("key"); and the public results of every step, so
-that a repeat reads them instead of drawing again. The folder exists before the charge; nothing is drawn before the charge.
+Until it settles, a run's folder holds its half of the secret ("secret"; all of it if the ledger has no key source) and its pin (a keyed
+digest of the labelled input). It also holds the source and public id of the release secret ("key"), and the public results of every stage,
+which a repeat returns instead of drawing again. The folder is on disk before the charge, and nothing is drawn before the charge.
 """
 
 import logging
@@ -41,12 +41,12 @@ Overlap = Literal["charge", "refuse"]
 
 LARGE_EPSILON = 8.0
 _QUESTION, _IDENTITIES = "question", "identities"
-"""Files of a run whose rows have no ids: what was asked, whatever the public columns are, and the identities of the requests that picked
-it up."""
+"""Files of a run whose rows have no ids: the digest of its request without the public columns, and the identities of the requests that
+resumed it."""
 _WAIT_SECONDS = 60
-"""For the answer of another process that has charged the same request."""
+"""How long to wait for the answer of another process that has charged the same request."""
 _log = logging.getLogger("labeldp")
-_told: set[str] = set()  # what this process has warned of and warns of once only: runs whose answers came back, and "unrecorded"
+_told: set[str] = set()  # warnings that this process gives once only: the ids of repeated runs, and "unrecorded"
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class PrivateColumn:
     Attributes
     ----------
     dataset, column : str
-        What the ledger calls it.
+        The account in the ledger.
     unit : str
-        What is protected: "row", or the name of the unit's column.
+        The unit of protection: "row", or the name of the column of units.
     max_rows_per_unit : int
     values : tuple of K values
-        The declared classes, by their codes.
+        The declared classes, in the order of their codes.
     """
 
     dataset: str
@@ -72,15 +72,15 @@ class PrivateColumn:
 
     @cached_property
     def public(self) -> dict[str, object]:
-        """List the facts of every key: the names, whom the labels are about, and the digest of the declared classes in their order."""
+        """The facts that enter every key: account, unit, cap, and the digest of the declared classes in their order."""
         facts = {name: getattr(self, name) for name in ("dataset", "column", "unit", "max_rows_per_unit")}
         return facts | {"classes": digest({"classes": list(map(repr, self.values))})}
 
 
 class RunSecret:
-    """The secret of a run, from which all keys of the run are derived: neither shown nor pickled."""
+    """The secret of a run, from which all of its keys are derived. It is neither printed nor pickled."""
 
-    # No __dict__, and a mangled name: vars(), pickle and a debugger's list of attributes do not come across the bytes.
+    # Without a __dict__, and under a mangled name, the bytes do not appear in vars(), in a pickle or in a debugger's list of attributes.
     __slots__ = ("__secret", "column", "run_id")
 
     def __init__(self, run_id: str, secret: bytes, column: PrivateColumn) -> None:
@@ -95,39 +95,39 @@ class RunSecret:
         raise TypeError("A run's secret is never pickled or copied. Fetch it where it is needed.")
 
     def key(self, purpose: str, **facts: object) -> Key:
-        """Derive the key of one use."""
-        # All public facts enter each key: where any of them differs, even by a name, no word of one draw occurs in the other.
+        """Derive the key for one use."""
+        # All public facts enter each key: two draws that differ in any of them, even in a name, share no word.
         return derive_key(self.__secret, purpose=purpose, facts={**self.column.public, "run_id": self.run_id, **facts})
 
     def answer_key(self, purpose: str, identity: str, **facts: object) -> Key:
-        """Derive the key of one use in the answer to a query about groups, by the request's identity."""
+        """Derive the key for one use in the answer to a query about groups, from the request's identity."""
         return derive_key(self.__secret, purpose=purpose, facts={"run_id": self.run_id, "plan": identity} | facts)
 
     def is_of(self, secret: "RunSecret") -> bool:
-        """Tell whether both are of the same run, with the same bytes."""
+        """Tell whether both secrets belong to the same run and have the same bytes."""
         return self.run_id == secret.run_id and self.__secret == secret.__secret
 
 
 @dataclass(frozen=True)
 class Account:
-    """The budget that a call is charged to, and how its labels are drawn.
+    """The account that a call is charged to, and the options of its draw.
 
     Attributes
     ----------
     dataset, column : str
-        The names under which a budget is kept. Without a ledger the data set may be "", one without a name.
+        The names of the account, which has one budget. Without a ledger the data set may be "".
     max_rows_per_unit : int
-        Rows of one unit that are used.
+        Largest number of rows of one unit that are drawn; 1 by default.
     ledger : Ledger, its path, or None
-        None: nothing is recorded.
+        None (default): nothing is recorded.
     noise : SeededNoise or None
         For tests and benchmarks on public data only.
     redraw : bool
-        Draw again, and charge again, what has settled.
+        Draw and charge again if the same request has settled. False by default.
     overlap : {"charge", "refuse"}
-        Whether rows of an earlier run may be charged again.
+        Whether rows of an earlier run are charged again (default) or refused.
     resumes : str
-        If given, only the run of this id may be picked up, and nothing is ever charged. "": any run, or a new charge.
+        The id of the only run that may be resumed, without a new charge. "" (default): any run, or a new charge.
     """
 
     dataset: str = ""
@@ -148,11 +148,11 @@ class Account:
             )
 
     def private_column(self, classes: Sequence[object], rows: RowIds) -> PrivateColumn:
-        """Name the column whose labels these rows have, with its declared classes."""
+        """Return the public facts of the column, with its declared classes and the unit of these rows."""
         return PrivateColumn(self.dataset, self.column, rows.unit_name, self.max_rows_per_unit, tuple(classes))
 
     def check(self) -> None:
-        """Refuse a charge that nobody could find again; warn of seeded noise, or, once, that nothing is recorded."""
+        """Refuse a ledger without the name of a data set; warn of seeded noise, or, once, that nothing is recorded."""
         if self.ledger is not None and not self.dataset:
             raise InvalidInput("Expected dataset= with a ledger: the public name under which this data set's budget is kept.")
         if self.noise is not None:
@@ -169,25 +169,25 @@ class Account:
 
 @dataclass(frozen=True)
 class Request:
-    """A request about a column's labels: the one list of the public facts that make two requests the same request.
+    """A request for private outputs from one column. Requests with equal fields are repeats of each other.
 
     Attributes
     ----------
     column : PrivateColumn
     epsilon, delta : float
-        The unit's total.
+        Total for one unit.
     asked : mapping
-        As JSON-ready data: the laws and how the rows are divided among them; or the query about groups.
+        The mechanism, JSON-ready: the laws and the shares of the rows that each draws, or the query about groups.
     prior : str
         Digest of the public prior; "" for none.
     rows : str
-        Digest of the explicit ids, or of the public columns, of a query also of each row's group; "" if neither is known.
+        Digest of the explicit ids, or else of the public columns; for a query also of each row's group. "" if neither is known.
     units : str
-        Digest of which row is about whom; "" where each row is its own unit.
+        Digest of the unit of each row; "" if each row is its own unit.
     id_name : str
-        What the ids are called: equal numbers of another column are other rows. "" without ids.
+        Name of the id column, since equal numbers in another column name other rows. "" without ids.
     of_groups : bool
-        A query about groups is asked, and no label comes out.
+        True for a query about groups, which releases no label.
     """
 
     column: PrivateColumn
@@ -202,25 +202,26 @@ class Request:
 
     @cached_property
     def identity(self) -> str:
-        """Digest the whole request: requests with equal identity are repeats of each other."""
-        # Public facts alone, no label and no key: everybody may compute it, and what the ledger stores tells nothing.
+        """The digest of the request, which the ledger stores: equal for repeats of one request."""
+        # It is unkeyed, so it may hold public facts only: from a digest of a few labels the labels could be guessed.
         facts = {**self.column.public, "epsilon": self.epsilon, "delta": self.delta, "laws": self.asked}
         facts |= {"prior": self.prior, "rows": self.rows, "units": self.units}
         return digest(facts | ({} if self.id_name in ("", PLAIN) else {"id_name": self.id_name}))
 
     @property
     def question(self) -> str:
-        """Digest all but the rows, for runs whose rows have no ids: their labels in their order may name them as well."""
+        """The digest of the request without its rows, for rows without ids: a run may then be recognised by its labels in their order."""
         return replace(self, rows="").identity
 
     @property
     def event(self) -> dict[str, object]:
-        """Describe what is done, as the ledger keeps it."""
+        """The event for the charge's entry in the ledger."""
         kind = AggregateDraw if self.of_groups else LabelDraw
         return kind(self.asked, self.epsilon, self.delta, self.column.unit, self.column.max_rows_per_unit).to_dict()
 
     def spending(self, run_id: str) -> Spending:
-        """State what a run of it spends; an answer about groups cannot be drawn again, so its run is never picked up."""
+        """Return the charge for one run of this request."""
+        # The run of an answer about groups cannot be resumed, since its secret is never stored.
         column = self.column
         return Spending(
             column.dataset,
@@ -237,27 +238,27 @@ class Request:
 
 
 PinOf = Callable[[RunSecret], str]
-"""Gives the keyed digest of the labelled input under a run's secret."""
+"""Computes the pin, the keyed digest of the labelled input, under a run's secret."""
 
 # From charge to settling -----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Charge:
-    """A charged run that may draw, or one whose stored answer comes back. Not shown or stored: it holds the secret.
+    """A charged run that may draw, or an earlier run whose stored answer is returned. It holds the secret, so it is never pickled.
 
     Attributes
     ----------
     receipt : Receipt
     ledger : Ledger or None
     secret : RunSecret or None
-        None: the run may draw no more.
+        None: the run may not draw any more.
     store : RunStore or None
-        The run's folder; None where nothing is recorded.
+        The run's folder; None if nothing is recorded.
     repeats : RunRecord or None
-        The run whose stored answer comes back. It has settled, unless its process died, or is still at work, after it stored the answer.
+        The earlier run whose stored answer is returned. It has settled, unless its process died, or still runs, after storing the answer.
     lock : object
-        Tells other processes that this one is at work, while this object lives.
+        The lock on the run's folder, by which other processes know that this one is at work.
     """
 
     receipt: Receipt
@@ -275,20 +276,19 @@ class Charge:
 
     @property
     def run_id(self) -> str:
-        """Return the run's id."""
+        """The run's id."""
         return self.receipt.run_id
 
     def settle(self, artefact: str | None = None) -> None:
-        """Mark the run as finished and destroy its secret: its results stand, and cannot be computed again.
-
-        Without a ledger, and for a request that repeats a run, this does nothing.
+        """Record in the ledger that the run is complete, and destroy its secret. Nothing is done without a ledger, or for a repeat.
 
         Parameters
         ----------
         artefact : str, optional
-            Digest of what was published; None: of what the run's folder keeps.
+            Digest of the published result. None (default): the digest of the outputs in the run's folder.
         """
-        # The ledger first: dying in between leaves a secret whose run is known to be over, and the next look at it deletes that.
+        # The ledger first: if the process dies in between, the next request finds a settled run and destroys its secret. The other way
+        # round it would find an open run without a secret, and charge again.
         if self.ledger is None or self.store is None or self.repeats is not None:
             return
         self.ledger.settle(self.run_id, self.store.digest() if artefact is None else artefact)
@@ -304,25 +304,30 @@ def begin(
     coverage: RowSet | None = None,
     by_labels: bool = False,
 ) -> Charge:
-    """Charge a run, pick up a crashed one, or find the settled one that this request repeats.
+    """Charge a new run, resume a crashed one, or find the settled one that this request repeats.
 
     Parameters
     ----------
     request : Request
     account : Account
-        Without a ledger nothing is recorded.
     pin_of : function of RunSecret
+        Computes the pin of the labelled input.
     fresh : SecretHalves, optional
-        For a new charge, where the caller had to choose run id and secret beforehand, with `fresh_secret`.
+        Run id and secret for a new charge, from `fresh_secret`, if the caller has computed its pin under them. None: they are drawn here.
     coverage : RowSet, optional
-        Which rows a new charge is about; None: it adds to every run of the column.
+        The rows that a new charge covers; None: it adds to every run of the column.
     by_labels : bool
-        Also pick up a failed run with other public columns, if its labels, in their order, are the same.
+        Also resume a crashed run with other public columns, if its labels, in their order, are the same.
+
+    Returns
+    -------
+    Charge
+        Its `secret` is None for a repeat.
 
     Raises
     ------
     SameRequest
-        Another process has charged this request meanwhile, and `fresh` binds the caller to a run of its own; nothing was charged.
+        Another process has charged this request meanwhile, and the caller has pinned its rows under `fresh`. Nothing was charged.
     """
     ledger = account.ledger
     _warn_of_epsilon(request, account)
@@ -351,7 +356,7 @@ def begin(
         # The caller has pinned its rows under this secret; another run's pin needs another pass over them.
         if fresh is not None:
             raise
-    # Once more from the start: the other process's run is now among the earlier ones, and is picked up or repeated.
+    # Once more from the start: the other process's run is now among the earlier ones, and is resumed or repeated.
     return begin(request, account, pin_of=pin_of, coverage=coverage, by_labels=by_labels)
 
 
@@ -363,23 +368,23 @@ def begin_once(
     before_charge: Callable[[], None] | None = None,
     total: float | None = None,
 ) -> Charge:
-    """Charge a run that cannot be resumed after a crash, or find the settled run whose results are stored.
+    """Charge a run that cannot be resumed after a crash, or find the earlier run whose results are stored.
 
-    Its secret is kept in this process alone: a crash before the results are stored leaves the charge spent, and a repeat is a new charge.
+    If the process dies before the results are stored, the charge stays spent, and a repeat is charged anew.
 
     Parameters
     ----------
     request, account, coverage
         As in `begin`; the request names its rows.
     before_charge : function, optional
-        Called where nothing is stored, before the charge, which it may stop by raising.
+        Called before a new charge, which it may prevent by raising.
     total : float, optional
         As in `Ledger.charge`.
 
     Returns
     -------
     Charge
-        `secret` is None where the results are stored: `repeats` is then their run, which may still have to be settled.
+        If the results are stored, `secret` is None and `repeats` is their run, which may still have to be settled.
     """
     ledger = account.ledger
     _warn_of_epsilon(request, account)
@@ -388,17 +393,18 @@ def begin_once(
     runs = _runs_of(request, account, ledger)
     for run in reversed([] if account.redraw else runs):
         store = RunStore(ledger.run_dir(run.run_id))
-        # An abandoned run is spent, and gave no answer to repeat.
+        # An abandoned run is spent, but has no answer to return.
         if run.identity != request.identity or run.state == "abandoned":
             continue
         if run.state == "settled" or store.has_results():
             return _again(run, ledger)
-        # A lock of the operating system ends with its process, so a held folder means that the answer may still come.
+        # The operating system releases the lock of a process that dies: while it is held, the answer may still come.
         if store.is_held():
             return _awaited(SameRequest(run.run_id), ledger)
     if before_charge is not None:
         before_charge()
-    # Never written down: noise on counts could be taken off by whoever reads it, and a crash just costs a new charge.
+    # This secret is never stored. With it, whoever reads the folder could subtract the noise from the counts; and after a crash the same
+    # noise on counts of corrected labels would reveal the corrections. So a crash costs a new charge.
     secret, locks = RunSecret(new_run_id(), new_secret(), request.column), list[object]()
 
     def hold(store: RunStore) -> None:
@@ -413,12 +419,12 @@ def begin_once(
 
 
 def fresh_secret(ledger: Ledger) -> SecretHalves:
-    """Draw the secret of a run that is still to be charged, under a new run id."""
+    """Draw the secret of a run that is to be charged, under a new run id."""
     return run_secret_halves(new_secret(), ledger.key_source, new_run_id())
 
 
 def kept_secret(ledger: Ledger, run_id: str) -> SecretHalves | None:
-    """Load the secret of a charged run; None if the half in its folder is gone.
+    """Load the secret of a charged run; None if the half in its folder was destroyed.
 
     Raises
     ------
@@ -431,7 +437,8 @@ def kept_secret(ledger: Ledger, run_id: str) -> SecretHalves | None:
     stored, key_id = store.stored_half(), store.key_id()
     if stored is None or key_id is None:
         return None if stored is None else run_secret_halves(stored, None, run_id)
-    # The ledger remembers which release secret a run needs, so a wrong or missing one is named before anything is charged anew.
+    # The folder names the release secret that the run needs. A wrong one is refused here: treated as a lost secret, it would lead to a new
+    # charge for the same labels.
     if ledger.key_source is None:
         raise UnknownReleaseSecret(
             f"Expected the release secret with id {key_id}, under which run {run_id} was charged, got a ledger without a key source. "
@@ -456,7 +463,7 @@ def _gone(run_id: str) -> str:
 
 
 def warn_of_repeat(receipt: Receipt, of_these: str = "the labels given now were not read") -> None:
-    """Warn that a stored answer comes back, and what became of the labels given: aloud once a run and process, in the log each time."""
+    """Warn that the stored answer of an earlier run is returned: once for each run and process, and in the log each time."""
     said = (
         f"Run {receipt.run_id} of {receipt.charged_at[:10]} has answered this request for dataset {receipt.dataset!r}, column "
         f"{receipt.column!r}: its answer came back at no cost, and {of_these}. If they are of another target, "
@@ -470,14 +477,13 @@ def warn_of_repeat(receipt: Receipt, of_these: str = "the labels given now were 
         "charged; labeldp train learns from what was released."
     )
     _log.info(message)
-    # An answer that comes back says nothing of the labels given now: who has corrected them must hear it, once.
+    # A stored answer does not depend on the labels given now, which a user who has corrected them would not expect.
     if receipt.run_id not in _told:
         _told.add(receipt.run_id)
         warn(RepeatWarning(f"{message} (Said once.)", cli=cli))
 
 
 def _warn_of_epsilon(request: Request, account: Account) -> None:
-    """Warn of a budget that protects next to nothing."""
     if account.noise is None and request.epsilon > LARGE_EPSILON:
         warn(
             LargeEpsilonWarning(
@@ -488,36 +494,36 @@ def _warn_of_epsilon(request: Request, account: Account) -> None:
 
 
 def _check_resumed(account: Account, found: Charge | None) -> None:
-    """Refuse a new charge, and every other run, where `account.resumes` names the run to pick up."""
+    """If `account.resumes` names a run, refuse to charge a new one or to use another."""
     if account.resumes and (found is None or found.run_id != account.resumes):
         raise InvalidInput(
             f"Expected what run {account.resumes} was charged for, got other labels, rows, ids or another ledger. Nothing was charged or "
-            "drawn. Give what that run was begun with, or begin a new one."
+            "drawn. Give what that run was started with, or start a new one."
         )
 
 
 class _Earlier:
-    """The search for an earlier run of a request: one to pick up, or one to repeat.
+    """The search for an earlier run of a request, to resume or to repeat.
 
-    With `by_labels` public columns alone name the rows, and they may be read differently the next time. A run then also counts as this
-    request's if only these columns differ and its pin shows the same labels in the same order, or if such a request has picked it up.
+    With `by_labels` only public columns name the rows, and they may be read differently the next time. Then a run also counts as this
+    request's if only these columns differ and its pin shows the same labels in the same order, or if such a request has resumed it.
     """
 
     def __init__(self, request: Request, account: Account, ledger: Ledger, pin_of: PinOf, by_labels: bool) -> None:
         self._request, self._account, self._ledger, self._pin_of, self._by_labels = request, account, ledger, pin_of, by_labels
 
     def among(self, runs: Sequence[RunRecord]) -> Charge | None:
-        """Find the crashed run to pick up, or the settled one that the request repeats; None for a new charge."""
+        """Find the crashed run to resume, or the settled one that the request repeats; None for a new charge."""
         request, ledger, redraw = self._request, self._ledger, self._account.redraw
-        # The newest of both kinds: a crashed run on top of a settled one is a draw, by redraw=True, that is paid for and was never given.
+        # The newest of both kinds. A crashed run after a settled one is a redraw that was charged and never delivered.
         open_to_repeats = [run for run in runs if run.state == "settled" or (run.state == "charged" and run.repeatable)]
         found = next((run for run in reversed(open_to_repeats) if run.identity == request.identity), None)
         resumed = self._resume(found) if found is not None and found.state == "charged" else None
         if resumed is not None:
             return resumed
         self._forget_secrets(runs)
-        settled = [run for run in runs if run.state == "settled" and run.event.get("event") != AggregateDraw.kind]  # those release no row
-        # Without names of rows a repeat looks like other rows. Guessing wrong would draw the same labels twice under one charge.
+        settled = [run for run in runs if run.state == "settled" and run.event.get("event") != AggregateDraw.kind]  # queries release no row
+        # Rows without any name cannot be told from those of earlier runs, so neither a repeat nor a new draw would be a safe guess.
         if not request.rows and settled and not redraw:
             raise LedgerError(
                 f"Expected to know whether these rows are new: {request.column.dataset!r}, column {request.column.column!r} was released "
@@ -530,28 +536,26 @@ class _Earlier:
         return self._with_other_columns(runs) if self._by_labels and not redraw else None
 
     def _forget_secrets(self, runs: Sequence[RunRecord]) -> None:
-        """Destroy the secrets that ended runs have left: their process died right after settling, or they were given up."""
+        """Destroy the secrets that settled or abandoned runs have left, because their process died in between."""
         for run in runs:
             if run.state != "charged":
                 RunStore(self._ledger.run_dir(run.run_id)).forget_secret()
 
     def _resume(self, found: RunRecord) -> Charge | None:
-        """Pick a crashed run up, if its secret is still there and the labelled input is the one it was charged for."""
+        """Resume a crashed run, if its secret is still there and the labelled input is the one that it was charged for."""
         store = RunStore(self._ledger.run_dir(found.run_id))
         kept, pin = kept_secret(self._ledger, found.run_id), store.read("pin")
-        # Without the secret its noise cannot be drawn again, and without the pin nobody can tell whether these are its labels: a new
-        # charge, which errs towards paying twice, never towards drawing twice.
+        # Without the secret its noise cannot be drawn again, and without the pin nobody can tell whether these are its labels. So there is
+        # a new charge: at worst one draw is paid twice, but never are two draws paid once.
         if kept is None or pin is None:
             return None
         secret = RunSecret(found.run_id, kept.secret, self._request.column)
-        # Other labels under the same words would show where they differ: two outputs of one row from one word.
+        # With other labels, the same words would show in which rows they differ from those drawn before the crash.
         return Charge(found.receipt, self._ledger, secret, store) if self._pin_of(secret).encode() == pin else None
 
     def _with_other_columns(self, runs: Sequence[RunRecord]) -> Charge | None:
-        """Find a run that failed and was asked the same of the same labels in the same order, but with other public columns.
-
-        Its labels are drawn, or will be, by their places: with whatever columns they are read, it is the same draw. The pin compares them.
-        """
+        """Find a crashed run with the same request and the same labels in the same order, but other public columns."""
+        # Its rows are drawn by their numbers, so it is the same draw whatever the public columns are. The pin compares the labels.
         for run in reversed(runs):
             store = RunStore(self._ledger.run_dir(run.run_id))
             if run.state != "charged" or not run.repeatable or store.read(_QUESTION) != self._request.question.encode():
@@ -559,24 +563,24 @@ class _Earlier:
             resumed = self._resume(run)
             if resumed is not None:
                 identities = [*self._other_identities(run), self._request.identity]
-                store.write(_IDENTITIES, "\n".join(identities).encode())  # its repeats will be known by these, too
+                store.write(_IDENTITIES, "\n".join(identities).encode())  # by which repeats with these columns will find it
                 return resumed
         return None
 
     def _other_identities(self, run: RunRecord) -> list[str]:
-        """List the identities, besides its own, of requests that have picked a run up."""
+        """List the identities, besides its own, of requests that have resumed a run."""
         return (RunStore(self._ledger.run_dir(run.run_id)).read(_IDENTITIES) or b"").decode().split()
 
 
 def _again(run: RunRecord, ledger: Ledger) -> Charge:
-    """Turn the record of a run into a charge whose answer is given once more."""
+    """Return a run as a charge whose stored answer is returned again, and which may not draw."""
     return Charge(replace(run.receipt, repeated=True), ledger, None, RunStore(ledger.run_dir(run.run_id)), run)
 
 
 def _awaited(other: SameRequest, ledger: Ledger) -> Charge:
-    """Wait for the answer of another process that makes the same request now; raise where it does not come."""
+    """Wait for the answer of another process that makes the same request now; raise `other` if it does not come."""
     store, end = RunStore(ledger.run_dir(other.run_id)), time.monotonic() + _WAIT_SECONDS
-    # Its answer, or its death, is looked for; only a process that still holds the lock is waited for.
+    # The lock is read before state and results: a process that stores its answer and ends in between is then seen to have stored it.
     while time.monotonic() < end:
         alive, run = store.is_held(), ledger.run(other.run_id)
         if run is None or run.state == "abandoned" or not (alive or run.state == "settled" or store.has_results()):
@@ -588,10 +592,10 @@ def _awaited(other: SameRequest, ledger: Ledger) -> Charge:
 
 
 def _unrecorded(request: Request, account: Account) -> Charge:
-    """Make the charge of a run that nothing records; its secret is in memory alone, or follows from a seed."""
+    """Make the charge of a run without a ledger. Its secret is in memory only, or follows from a seed."""
     column, noise = request.column, account.noise
     run_id = new_run_id() if noise is None else noise.run_id({"identity": request.identity})
-    # A seed's secret follows from the request, so that tests on public data see the same noise; it says secure=False everywhere.
+    # Of a seed, run id and secret follow from the request, so that a test sees the same noise each time. Receipts then say secure=False.
     secret = new_secret() if noise is None else Secret(noise.secret())
     receipt = Receipt(
         run_id,
@@ -609,7 +613,7 @@ def _unrecorded(request: Request, account: Account) -> Charge:
 
 
 def _runs_of(request: Request, account: Account, ledger: Ledger) -> list[RunRecord]:
-    """Read all runs of the column, once; refuse seeded noise first."""
+    """Read all runs of the column; refuse seeded noise, which must not be recorded as if it protected anything."""
     if account.noise is not None:
         raise InvalidInput(
             "Expected noise=None with a ledger: seeded noise protects nothing, so there is nothing to record. Drop one of the two."
@@ -618,7 +622,7 @@ def _runs_of(request: Request, account: Account, ledger: Ledger) -> list[RunReco
 
 
 def _known(request: Request, account: Account, runs: Sequence[RunRecord]) -> frozenset[str] | None:
-    """List the ids of this request's runs, so that one which another process adds is seen; None for a redraw, which adds one anyway."""
+    """Return the ids of this request's runs, so that the ledger notices one of another process; None for a redraw, which adds one."""
     return None if account.redraw else frozenset(run.run_id for run in runs if run.identity == request.identity)
 
 
@@ -633,8 +637,8 @@ def _charge_new(
     known: frozenset[str] | None,
     total: float | None = None,
 ) -> Charge:
-    """Prepare the folder of a run and charge it; where either fails, neither is left."""
-    # Folder first, charge second: a folder without a charge is rubbish, a charge without its folder would be epsilon for nothing.
+    """Prepare a run's folder, then charge the run; if either fails, neither is left."""
+    # In this order: a folder without a charge can be deleted, but a charge without its folder would be epsilon spent for nothing.
     store = RunStore(ledger.run_dir(secret.run_id))
     try:
         prepare(store)
@@ -645,8 +649,7 @@ def _charge_new(
         raise LedgerError(
             f"Expected to write the run's private folder {store.folder}, got: {error.strerror}. Nothing was charged."
         ) from None
-    # A refused charge, such as one over budget, leaves no secret behind that nothing was ever drawn with.
-    except LabelDPError:
+    except LabelDPError:  # a refused charge: its secret has drawn nothing and never will
         shutil.rmtree(store.folder, ignore_errors=True)
         raise
     return Charge(receipt, ledger, secret, store)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one door for labels in memory: check everything, charge, and then draw, each row at most once.
+"""Privatizes labels in memory: check everything, charge, then draw each row at most once.
 
-What comes out is `NoisyLabels`; answers about groups come out in `labeldp.custody._aggregation`, tables in `labeldp.custody._stream`.
-None of the three can leak labels: whatever happens after it (training, tuning, choosing models) is post-processing.
+The result is `NoisyLabels`. `labeldp.custody._aggregation` answers queries about groups, and `labeldp.custody._stream` privatizes tables.
+Everything that is computed from their results (training, tuning, choosing models) is post-processing, which costs no privacy (Dwork and
+Roth 2014, "The algorithmic foundations of differential privacy", proposition 2.1).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,18 +50,18 @@ def privatize(
     id_name: Name | None = None,
     unit_name: Name | None = None,
 ) -> NoisyLabels:
-    """Release every label once through a law.
+    """Randomise every label once, by a law, and charge the ledger.
 
     Parameters
     ----------
     labels : (n,) array of class values
         Raw, private. Every value must be declared.
     law : Law
-        Its epsilon is the total of one unit: with `max_rows_per_unit` = m each row's law runs at epsilon / m, rounded down.
+        The mechanism. Its epsilon is the total for one unit: with `max_rows_per_unit` = m, each row's law has epsilon / m, rounded down.
     classes : sequence of K values, or "infer", optional
-        The public list of class values. None: the codes 0..K-1, as the law has K classes, where the labels are integers; others must be
-        declared. "infer" reads them off the labels, which tells everybody which classes occur: it warns, `privacy.except_for` says so,
-        and floats, or more than sqrt(n) different values, are refused.
+        The public list of class values. None (default): the codes 0..K-1 of the law's K classes, for integer labels only. "infer" reads
+        them off the labels, which reveals the classes that occur: it warns, `privacy.except_for` says so, and floats, or more than
+        sqrt(n) different values, are refused.
     dataset : str, optional
         Public name of the data set; a durable ledger requires it.
     column : str
@@ -68,43 +69,54 @@ def privatize(
     ids : (n,) or (n, columns) array, column or table, optional
         Public, different ids of the rows. With them a repeat is recognised in any order, and disjoint rows do not add up.
     unit : (n,) array or column, optional
-        Who each row is about; None protects each row by itself.
+        The person, or other unit of protection, of each row. None (default): each row is its own unit.
     max_rows_per_unit : int
-        Rows of one unit that are used; further ones, chosen by a secret key, get no evidence.
+        Largest number of rows of one unit that are drawn; 1 by default. Further rows, chosen by a secret key, get no evidence.
     prior : (n, K) array, function of row positions, or iterator of batches, optional
         Public weights of the classes for each row; uniform if None. It must not depend on these raw labels.
     stage : str, optional
-        Name of the round.
+        Name of the stage; "release" by default.
     ledger : Ledger, or its path, optional
-        Durable record. None: nothing is recorded, which a warning says once.
+        Durable record. None (default): nothing is recorded, which a warning says once.
     noise : SeededNoise, optional
         For tests and benchmarks on public data only: no guarantee at all.
     redraw : bool
-        Draw again, and be charged again, though the same request has settled.
+        Draw and charge again even if the same request has settled. False by default.
     id_name, unit_name : str or sequence of str, optional
-        What the columns of `ids` and `unit` are called. None: as a column of pandas, polars or Arrow says; arrays and lists are the columns
-        "id" and "unit". Ids of one name must be one numbering: the ledger takes two of them for two rows, or two people. Ids of another
-        name are never taken for other rows, and units of another name are refused.
+        Names of the columns of `ids` and `unit`. None (default): the names that columns of pandas, polars or Arrow carry, else "id" and
+        "unit". Two different ids of one name are two different rows (or people) to the ledger. Ids of different names cannot be compared,
+        so their runs add up; units of different names in one account are refused.
 
     Returns
     -------
-    NoisyLabels of n rows, in the order of `labels`.
+    NoisyLabels
+        n rows, in the order of `labels`.
 
     Raises
     ------
     InvalidInput
-        Before anything is charged, for whatever is wrong with the arguments.
+        An argument is not allowed; nothing was charged.
     BudgetExceeded
-        If the ledger refuses; nothing is drawn.
+        Too little of the budget is left; nothing was drawn.
     LedgerError
-        If the ledger cannot be used, or cannot tell whether these rows were released before.
+        The ledger cannot be used, or cannot tell whether these rows were released before.
+
+    See Also
+    --------
+    aggregate : Answers queries about groups of rows.
+    labeldp.read_noisy : Reads the noisy labels of a released table.
 
     Notes
     -----
-    Guarantee: epsilon-label-DP for each unit, pure, in exact arithmetic, of all but a list of classes that was inferred. With a durable
-    ledger the charge is on disk before the first random word, a crashed call that is repeated draws the same outputs, and a settled one
-    returns its stored outputs.
+    Guarantee: pure epsilon-label-DP for each unit, in exact arithmetic; it does not cover a list of classes that was inferred. With a
+    durable ledger the charge is on disk before the first random word, a call that is repeated after a crash draws the same outputs, and
+    one that is repeated after it settled returns the stored outputs.
     Cost: O(n) time and memory for laws without a prior, O(n K) time with one; chunks of 32,768 rows.
+
+    References
+    ----------
+    Label differential privacy: Chaudhuri and Hsu 2011, "Sample complexity bounds for differentially private learning"; Ghazi, Golowich,
+    Kumar, Manurangsi and Zhang 2021, "Deep learning with label differential privacy".
 
     Examples
     --------
@@ -115,11 +127,11 @@ def privatize(
     """
     if not isinstance(law, Law):
         raise InvalidInput(f"Expected a law, such as labeldp.RandomizedResponse(n_classes=2, epsilon=1.0), got {_validate.shown(law)}.")
-    # Ids, units and classes are public and go into digests as they are, so labels among them are refused before anything else.
+    # Ids, units and classes are public and enter unkeyed digests, so labels among them are refused before anything else.
     given = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
     declared, inferred = classes_for(labels, classes, law.n_classes)
     codes = encode(labels, declared)
-    del labels  # what is shown of this frame, if something fails, shows none of them
+    del labels  # a traceback with variables prints this frame: `codes` hides its values, the user's array does not
     check_prior_use(law, prior)
     name = check_stage("release" if stage is None else stage)
     account = Account(dataset or "", column, max_rows_per_unit, ledger, noise, redraw)
@@ -128,7 +140,7 @@ def privatize(
     check_contract(used)
     side = prepare_side(used, prior, len(codes), rows.words(used))
     check_told_apart(used, used.told_apart(side), declared, len(codes))
-    # In the order of ids: a repeat whose rows come in another order is the same request.
+    # The digest of the side is taken in the order of ids, so that a repeat with its rows in another order is the same request.
     order = rows.by_id() if rows.explicit and side else slice(None)
     request = Request(
         rows.column,
@@ -139,7 +151,7 @@ def privatize(
         units=rows.units_digest,
         id_name=given.id_name,
     )
-    # Everything that can be wrong was refused above: from here on epsilon may be spent.
+    # Every invalid argument was refused above. From here on epsilon may be spent.
     account.check()
     with charged_run(request, account, codes, rows) as run:
         return run.draw_with_side(np.arange(len(codes)), law, used, side, name)
@@ -156,7 +168,7 @@ def open_run(
     prior_digest: str = "",
     public_digest: str = "",
 ) -> "Run":
-    """Charge one run over all rows in memory, or pick up the run that this request repeats.
+    """Charge one run over all rows in memory, or resume or repeat an earlier run of this request.
 
     Parameters
     ----------
@@ -166,17 +178,18 @@ def open_run(
     given : RowIds, optional
         Ids and units; None: neither.
     epsilon : float
-        The unit's total for everything that the run draws.
+        Total for one unit of all draws of the run.
     laws : mapping
-        The laws and how rows are divided among them, as JSON-ready data: part of what makes a request the same request.
+        The laws and the shares of the rows that each draws, JSON-ready; a part of the request's identity.
     prior_digest : str
         Digest of the public prior, "" for none.
     public_digest : str
-        Digest of the public columns, where there are no ids: labels in their order may then name the rows as well.
+        Digest of the public columns, which name the rows if there are no ids.
 
     Returns
     -------
-    Run, charged (or settled before, if it is a repeat).
+    Run
+        Charged, or settled before if this is a repeat.
     """
     given = given or RowIds()
     column = account.private_column(declare(classes), given)
@@ -184,7 +197,7 @@ def open_run(
     del labels
     rows = TableRows(given, len(codes), column)
     account.check()
-    # Ids name rows. Without them public columns do, and if these differ, the labels in their order (the pin) may still tell.
+    # Ids name rows. Without ids public columns do; and if these differ, the pin may still show that the labels are the same.
     public = "" if rows.explicit else public_digest
     request = Request(
         column,
@@ -199,22 +212,21 @@ def open_run(
 
 
 _DRAW = "/draw"
-"""Ending of the parts by which a run announces the rows of its stages in the ledger."""
+"""Ending of the names of parts under which a run announces the rows of its stages in the ledger."""
 
 
 class Run:
-    """A charged run over labels in memory, which `charged_run` makes: its draws are of disjoint rows.
+    """A charged run over labels in memory, whose draws are of disjoint rows. Made by `charged_run`.
 
-    A context manager: leaving it settles the run, an exception leaves it charged, to be picked up by the same request.
+    It is a context manager: leaving the block settles the run. After an exception it stays charged, and the same request resumes it.
 
     Attributes
     ----------
     receipt : Receipt
-        The charge.
     n_rows : int
-        Rows of the table, drawn or not.
+        Number of rows of the table, drawn or not.
     kept : (n,) bool
-        Rows within their unit's cap.
+        True for rows within their unit's cap.
     """
 
     def __init__(self, charge: Charge, codes: NDArray[np.int32], rows: "TableRows") -> None:
@@ -238,8 +250,8 @@ class Run:
             self.settle()
 
     def partition(self, fractions: Sequence[float]) -> NDArray[np.int16]:
-        """Divide the rows among parts by a secret key, independent of labels and of every seed: (n,) int16, each row's part."""
-        # As it was drawn first: after a crash every row stays in its part, or it could be drawn in two stages.
+        """Divide the rows at random into parts of these expected shares, by the run's secret: (n,) int16, the number of each row's part."""
+        # Stored, since a repeat has no secret to compute it with. A row must never change its part: it would be drawn in two stages.
         stored = self._load_by_id("partition")
         if stored is not None:
             return stored.astype(np.int16)
@@ -249,26 +261,31 @@ class Run:
         return parts
 
     def privatize(self, rows: NDArray[np.integer], law: Law, prior: Prior = None, stage: str = "release") -> NoisyLabels:
-        """Draw these rows, each at most once in a run; `law.epsilon` is the unit's total.
+        """Draw these rows. A run draws each row at most once.
 
         Parameters
         ----------
-        rows : (m,) int positions
+        rows : (m,) int
+            Positions in the table.
         law : Law
-        prior : as in `privatize`, for these m rows
+            Its epsilon is the total for one unit.
+        prior : as in `privatize`
+            For these m rows.
         stage : str
-            Different for each call of a run; a repeat of the run returns what was stored under it.
+            A name that no other call of the run has. A repeat of the run returns the outputs stored under it.
 
         Returns
         -------
-        NoisyLabels of m rows.
+        NoisyLabels
+            m rows.
         """
         row_law = self._row_law(law)
         check_prior_use(law, prior)
         stored = self._take_stored(check_stage(stage), rows)
         if stored is not None:
             return stored
-        # What was decided before a crash stands: a model's prior need not come out the same twice.
+        # A side that was stored before a crash is used again: a model trained anew may give another prior, and another side would draw the
+        # rows a second time.
         earlier_side = self._store.load_side(stage) if self._store else None
         side: dict[str, Array] = {}
         if earlier_side is None:
@@ -276,31 +293,31 @@ class Run:
         return self._draw(rows, law, row_law, side, stage)
 
     def draw_with_side(self, rows: NDArray[np.integer], law: Law, row_law: Law, side: Mapping[str, Array], stage: str) -> NoisyLabels:
-        """Draw like `privatize`, by a law that was checked, and whose side was prepared, before the charge."""
+        """Draw like `privatize`, with a law that was checked and a side that was prepared before the charge."""
         stored = self._take_stored(stage, rows)
         return self._draw(rows, law, row_law, side, stage) if stored is None else stored
 
     def settle(self) -> None:
-        """Mark the run as finished and destroy its secret: its outputs stand, and cannot be computed again."""
+        """Record in the ledger that the run is complete, and destroy its secret."""
         self._charge.settle()
 
     def _draw(self, rows: NDArray[np.integer], law: Law, row_law: Law, side: Mapping[str, Array], stage: str) -> NoisyLabels:
-        """Claim these rows for a stage, draw them and store what comes out; `side` is of these rows, in their order."""
+        """Claim these rows for a stage, draw them and store the outputs; `side` has these rows in this order."""
         rows = np.asarray(rows, np.int64)
         mask = np.zeros(self.n_rows, bool)
         mask[rows] = True
-        # A row drawn twice under one charge would have spent twice what the receipt says.
+        # A row that is drawn twice spends twice the epsilon that was charged.
         if (again := int(self._drawn[rows].sum())) or np.count_nonzero(mask) != len(rows):
             raise InvalidInput(f"Expected rows that this run has not drawn yet, got {again} drawn ones in stage {stage!r}.")
-        # Claimed on disk before the first word: after a crash no other stage can take these rows, nor this one another prior.
+        # The claim is on disk before the first word: after a crash no other stage can draw these rows, nor this one with another side.
         side, prior = self._claim_stage(rows, mask, law, side, stage)
         self._drawn[rows] = True
-        # Rows over the cap are claimed with the others, and get no output: which they are is settled once for the run.
+        # Rows over the cap are claimed with the others but get no output: which ones they are is decided once for the run.
         inside = np.flatnonzero(self.kept[rows])
         chosen = rows[inside]
         part = {name: values[inside] for name, values in side.items()} if len(inside) < len(rows) else side
         blocks = self._rows.blocks(self._secret)
-        if not np.array_equal(chosen, np.arange(self.n_rows)):  # a copy of the whole is spared
+        if not np.array_equal(chosen, np.arange(self.n_rows)):  # all rows in order need no copy
             blocks = blocks[chosen.astype(np.intp)]
         draw = Draw(self._secret, row_law, self.receipt, prior, stage)
         noisy = draw.release(self._codes[chosen], blocks, part, self._rows.ids[rows], rows=inside, explicit_ids=self._rows.explicit)
@@ -311,19 +328,18 @@ class Run:
     def _claim_stage(
         self, rows: NDArray[np.integer], mask: NDArray[np.bool_], law: Law, side: Mapping[str, Array], stage: str
     ) -> tuple[Mapping[str, Array], str]:
-        """Put on disk and into the ledger which rows this stage draws, and how; return the side to draw with, and its digest.
+        """Record on disk and in the ledger the rows and the side of this stage, before it draws.
 
-        Where an earlier attempt has kept a side, that one is returned.
-
-        Then no other stage, of any handle or process, draws them again, and a run's folder that is set back is seen.
+        No other stage, of any process, can draw these rows afterwards. Returns the side to draw with, in the order of `rows`, and its
+        digest; if an earlier attempt has stored a side, that one.
         """
         store = self._store
         if store is None:
             return side, array_digest(side) if side else ""
-        order = self._rows.by_id(rows) if law.uses_prior else np.empty(0, np.intp)  # ids are sorted where a side needs it
+        order = self._rows.by_id(rows) if law.uses_prior else np.empty(0, np.intp)  # sorting ids is slow, and only a side needs it
         chosen = mask if mask.all() else self._rows.in_id_order(mask).astype(bool)
         mine = {name: np.ascontiguousarray(values[order]) for name, values in side.items()}
-        # Alone: between looking at what other stages have claimed and writing this claim, nobody else may claim.
+        # Under the lock, nobody else can claim rows between the check of other claims and the writing of this one.
         with store.alone():
             earlier_side = store.load_side(stage)
             used = mine if earlier_side is None else earlier_side
@@ -331,7 +347,7 @@ class Run:
                 raise LedgerError(f"Expected the rows that stage {stage!r} of run {self.receipt.run_id} began with, got other ones.")
             prior = array_digest(used) if used else ""
             self._claim_rows(store, chosen, {"law": law.to_dict(), "prior": prior}, stage)
-            # After the claim, whose digest names it: whoever finds the side finds also what it belongs to.
+            # The side is stored after the claim, which holds its digest: so a stored side always has its claim.
             if used:
                 store.keep_side(stage, used)
         inverse_order = np.empty_like(order)
@@ -339,7 +355,7 @@ class Run:
         return {name: values[inverse_order] for name, values in used.items()}, prior
 
     def _claim_rows(self, store: RunStore, chosen: NDArray[np.bool_], drawn_by: Mapping[str, object], stage: str) -> None:
-        """Note and announce the rows of a stage, unless it was done before; the caller keeps all others out of the run meanwhile.
+        """Store and announce the rows of a stage, unless an earlier attempt has. The caller holds the run's lock.
 
         Parameters
         ----------
@@ -347,16 +363,16 @@ class Run:
         chosen : (n,) bool
             The stage's rows, in the order of their ids.
         drawn_by : mapping
-            The law, and the digest of the side under "prior": the stage may not be drawn in another way later.
+            The law, and the digest of the side under "prior". A later attempt with others is refused.
         stage : str
         """
         ledger, run_id, n_chosen = self._charge.ledger, self.receipt.run_id, int(np.count_nonzero(chosen))
         announced = {} if ledger is None else {part.name: part for part in ledger.parts(run_id)}
-        begun = {name.removesuffix(_DRAW) for name in announced if name.endswith(_DRAW)}
-        for other in sorted(begun.union(store.claims()) - {stage}):
+        started = {name.removesuffix(_DRAW) for name in announced if name.endswith(_DRAW)}
+        for other in sorted(started.union(store.claims()) - {stage}):
             theirs = store.load_array(f"{other}.{ROWS}")
             known = announced.get(f"{other}{_DRAW}")
-            # The ledger cannot be set back without notice, the folder can: where they differ, the folder may have lost draws.
+            # A folder that was restored from a backup may have lost claims, whose rows would be drawn again. The ledger has them, too.
             if theirs is None or (known is not None and int(theirs.sum()) != known.rows):
                 raise _set_back_error(run_id, other)
             again = int(np.count_nonzero(chosen[theirs.astype(bool)]))
@@ -367,18 +383,18 @@ class Run:
         if before is not None and before.sha256 != part.sha256:
             raise _set_back_error(run_id, stage)
         store.save_array(f"{stage}.{ROWS}", chosen)
-        # A draw of all rows without a prior needs no announcement: drawn again it is the same.
+        # A draw of all rows without a prior needs no announcement: if the folder loses it, the same secret draws the same outputs.
         if ledger is not None and before is None and (drawn_by["prior"] or n_chosen < self.n_rows):
             ledger.intend(run_id, [*announced.values(), part])
 
     @cached_property
     def _intact(self) -> bool:
-        """Tell whether a settled run's stored outputs are those that it settled with."""
+        """True if the stored outputs of a settled run have the digest that it settled with."""
         store, settled = self._store, self._charge.repeats
         return store is not None and settled is not None and store.digest() == settled.artefact
 
     def _drawn_before(self) -> NDArray[np.bool_]:
-        """Mark the rows whose outputs an earlier attempt at this run has kept: no other stage may draw them again."""
+        """Mark the rows whose outputs an earlier attempt at this run has stored, which no other stage may draw: (n,) bool."""
         drawn = np.zeros(self.n_rows, bool)
         if self._store is None or self._charge.secret is None:
             return drawn
@@ -399,12 +415,12 @@ class Run:
         return None if stored is None else self._rows.in_table_order(stored)
 
     def _take_stored(self, stage: str, rows: NDArray[np.integer]) -> NoisyLabels | None:
-        """Mark a stage as used, and load its stored outputs, if it has any, as drawn by this call; no stage is used twice."""
+        """Load the stored outputs of a stage, None if it has none, and mark the stage as used; refuse a stage that is used already."""
         if stage in self._stages:
             raise InvalidInput(f"Expected a name of its own for each stage of a run, got {stage!r} again.")
         self._stages.add(stage)
         noisy = self._store.load_noisy(stage) if self._store else None
-        # A settled run's secret is gone, so nothing can be drawn in place of what is missing; and a changed file is nobody's evidence.
+        # The secret of a settled run is gone, so missing outputs cannot be drawn again; and changed ones are not what the law drew.
         settled = self._charge.repeats
         if settled and (noisy is None or not self._intact):
             folder = self._store.folder if self._store else "its folder"
@@ -415,13 +431,13 @@ class Run:
         if noisy is None:
             return None
         self._drawn[rows] = True
-        # The receipt of this call says whether it is a repeat; the stored one was written when it was not.
+        # The stored receipt is of the first call. This call's receipt also says that it is a repeat.
         noisy = derived(noisy, blocks=tuple(replace(block, receipt=self.receipt) for block in noisy.blocks))
         return _reorder(noisy, self._rows.ids[rows])
 
     def _within_cap(self) -> NDArray[np.bool_]:
-        """Mark the rows within their unit's cap, as they were chosen first: (n,) bool."""
-        # The choice needs the secret, which is gone once the run has settled: a repeat reads who was kept.
+        """Choose the rows within their unit's cap, or load the choice of an earlier attempt: (n,) bool."""
+        # Choosing needs the secret, which is gone once the run has settled: a repeat loads the choice.
         stored = self._load_by_id("kept")
         if stored is not None or self._charge.secret is None:
             return np.ones(self.n_rows, bool) if stored is None else stored.astype(bool)
@@ -451,14 +467,14 @@ class Run:
 
 
 def charged_run(request: Request, account: Account, codes: NDArray[np.int32], rows: "TableRows", *, by_labels: bool = False) -> Run:
-    """Charge a run over the labels of these rows, or pick up the run that the request repeats.
+    """Charge a run over the labels of these rows, or resume or repeat an earlier run of the request.
 
     Parameters
     ----------
     request, account, by_labels
         As in `begin`.
     codes : (n,) int32
-        Class codes: raw, private.
+        Class codes: raw, private labels.
     rows : TableRows
     """
 
@@ -467,7 +483,7 @@ def charged_run(request: Request, account: Account, codes: NDArray[np.int32], ro
         pin.update(rows.blocks(secret), codes)
         return pin.hexdigest()
 
-    # Before the charge: an id that comes twice is refused while nothing is spent.
+    # Before the charge, so that a repeated id is refused while nothing is spent.
     over, coverage = rows.over_the_cap, rows.coverage(account.ledger)
     charge = begin(request, account, pin_of=pin_of, coverage=coverage, by_labels=by_labels)
     charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
@@ -477,7 +493,7 @@ def charged_run(request: Request, account: Account, codes: NDArray[np.int32], ro
 
 
 def _set_back_error(run_id: str, stage: str) -> LedgerError:
-    """Make the error for a stage that the ledger and the run's folder have differently."""
+    """Make the error for a stage of which the ledger and the run's folder disagree."""
     return LedgerError(
         f"Expected stage {stage!r} of run {run_id} as the ledger has it, but its folder does not have it so: the folder was set back, or "
         "this is another stage of that name. Nothing more was drawn. Restore the folder, or ask for a new, charged draw with redraw=True."
@@ -485,7 +501,7 @@ def _set_back_error(run_id: str, stage: str) -> LedgerError:
 
 
 def check_stage(stage: str) -> str:
-    """Check the name of a stage, which names files of the run too."""
+    """Check the name of a stage, which is a part of names of files."""
     if not (isinstance(stage, str) and 0 < len(stage) <= 64 and stage.isprintable() and stage[0] != "." and not set(stage) & set("/\\:")):
         raise InvalidInput(f"Expected a stage named by 1 to 64 characters, without slashes or a leading dot; got {stage!r}.")
     return stage
@@ -498,7 +514,7 @@ def check_prior_use(law: Law, prior: Prior) -> None:
 
 
 def _reorder(noisy: NoisyLabels, ids: Array) -> NoisyLabels:
-    """Bring stored noisy labels into the order of these ids."""
+    """Put stored noisy labels into the order of these ids."""
     if np.array_equal(noisy.ids, ids):
         return noisy
     found = places_of(ids, noisy.ids)
@@ -511,7 +527,7 @@ def _reorder(noisy: NoisyLabels, ids: Array) -> NoisyLabels:
 
 
 class TableRows:
-    """The rows of a table in memory, without their labels: all public.
+    """The rows of a table in memory: their ids and units, which are public, without their labels.
 
     Parameters
     ----------
@@ -519,7 +535,6 @@ class TableRows:
         Ids and units, as the caller gave them.
     n_rows : int
     column : PrivateColumn
-        Whose labels they have.
 
     Attributes
     ----------
@@ -527,12 +542,12 @@ class TableRows:
         The explicit ids, or the row numbers.
     n_rows : int
     explicit : bool
-        Whether the caller gave ids.
+        True if the caller gave ids.
 
     Raises
     ------
     InvalidInput
-        No rows; ids or units that are the labels' column, of another length, or no columns; a cap without units.
+        There are no rows; ids or units are the label column, of another length, or no columns; or there is a cap but no units.
     """
 
     def __init__(self, given: RowIds, n_rows: int, column: PrivateColumn) -> None:
@@ -540,46 +555,46 @@ class TableRows:
         _check_columns(given, n_rows, column)
         ids = np.arange(n_rows) if given.ids is None else np.asarray(given.ids)
         self.ids = ids[:, 0] if ids.ndim == 2 and ids.shape[1] == 1 else ids
-        # NumPy drops trailing NULs of text, and turns 1 and "1" of one list into the same text: two ids must not become one.
+        # NumPy drops trailing NULs of text, and converts 1 and "1" of one list to the same text. Two ids must not become one.
         if self.explicit and self.ids.dtype.kind in "USO" and len(np.unique(self.ids.astype(np.str_), axis=0)) < n_rows:
             raise InvalidInput("Expected ids that stay different as text of one type, without trailing NULs; rename some.")
         self._known_blocks: tuple[str, Blocks] | None = None
 
-    # What a request says of them --------------------------------------------------------------------------------------------------
+    # Public facts for the request and the charge --------------------------------------------------------------------------------------
 
     @cached_property
     def digest(self) -> str:
-        """Digest the set of explicit ids, in whatever order; "" without ids."""
+        """The digest of the set of explicit ids, in any order; "" without ids."""
         return "" if self.given.ids is None else set_digest(self.given.ids)
 
     @property
     def units_digest(self) -> str:
-        """Digest which row is about whom; "" where each row is its own unit."""
+        """The digest of the pairs (row, unit), in any order; "" if each row is its own unit."""
         if self.given.unit is None:
             return ""
         return set_digest(np.arange(self.n_rows) if self.given.ids is None else self.given.ids, self.given.unit)
 
     def coverage(self, ledger: Ledger | None) -> RowSet | None:
-        """Collect which rows and units a charge is about, where ids name them; refuse an id that comes twice."""
+        """Build the set of rows and units that a charge covers, None without ids or units; refuse a repeated id."""
         given = self.given
         if ledger is None or (given.ids is None and given.unit is None):
             return None
         found = ledger.row_set_builder(given.id_name, given.unit_name)
         found.add(given.ids, given.unit)
-        # None: a set of hashes cannot tell, as two ids have one hash. Then the ids themselves are compared.
+        # None: two ids have one hash, so they may be equal or not. Then the ids themselves are compared.
         if found.repeated is not False:
             self.check_distinct()
         return found.finish()
 
-    # What a run's keys make of them -------------------------------------------------------------------------------------------------
+    # Under a run's secret -------------------------------------------------------------------------------------------------------------
 
     def blocks(self, secret: RunSecret) -> Blocks:
-        """Name each row by a block, under a run's secret; refuse an id that comes twice."""
+        """Compute the block of each row under a run's secret; refuse a repeated id."""
         if not self.explicit:
             return row_blocks(self.n_rows)
-        # One run's blocks are kept: hashing text takes longer than everything else, and pin, cap, parts and draw all need them.
+        # One run's blocks are cached: hashing text takes longer than all other steps, and pin, cap, parts and draw need them.
         if self._known_blocks is None or self._known_blocks[0] != secret.run_id:
-            blocks = id_blocks(self.given.ids, secret.key("ids"))  # of an array, 1 and "1" could become one id
+            blocks = id_blocks(self.given.ids, secret.key("ids"))  # not self.ids: in an array, 1 and "1" could become one id
             repeat = blocks.first_repeat()
             if repeat is not None:
                 raise InvalidInput(f"Expected different ids, but the id of row {repeat} occurred before. Each row needs an id of its own.")
@@ -587,12 +602,12 @@ class TableRows:
         return self._known_blocks[1]
 
     def check_distinct(self) -> None:
-        """Refuse an id that comes twice."""
+        """Refuse a repeated id."""
         if self.explicit:
             self.blocks(self._throwaway_secret())
 
     def words(self, law: Law, rows: NDArray[np.integer] | None = None) -> Callable[[slice], RowWords | None]:
-        """Make the public words that a law draws the questions of these rows with, None for all; see `question_words`."""
+        """Make the public words from which a law draws the questions of these rows (None: all); see `question_words`."""
 
         def public_blocks(key: Key) -> Blocks:
             blocks = id_blocks(self.given.ids, key) if self.explicit else row_blocks(self.n_rows)
@@ -601,14 +616,14 @@ class TableRows:
         return question_words(law, self.column.dataset, self.column.column, public_blocks)
 
     def within_cap(self, secret: RunSecret) -> NDArray[np.bool_]:
-        """Choose the rows within their unit's cap by the run's secret: (n,) bool; all where each row is its own unit."""
+        """Choose the rows within their unit's cap at random, by the run's secret: (n,) bool; all if each row is its own unit."""
         if self._unit_codes is None:
             return np.ones(self.n_rows, bool)
         return keep_within_cap(self._unit_codes, one_word(secret.key("unit-cap"), self.blocks(secret)), self.column.max_rows_per_unit)
 
     @cached_property
     def over_the_cap(self) -> int:
-        """Count the rows over their unit's cap, for which nothing is drawn, and warn of them."""
+        """The number of rows over their unit's cap, which are not drawn. The first call warns of them."""
         if self._unit_codes is None:
             return 0
         cap = self.column.max_rows_per_unit
@@ -618,49 +633,48 @@ class TableRows:
 
     @cached_property
     def _unit_codes(self) -> NDArray[np.int64] | None:
-        """Number the units, in no order that matters: (n,); None where each row is its own unit."""
+        """A number for the unit of each row, (n,); None if each row is its own unit."""
         if self.given.unit is None:
             return None
-        # Units of any type are compared as blocks.
+        # As blocks, units of any type can be compared, also composite ones.
         key = self._throwaway_secret().key("ids")
         return np.unique(id_blocks(self.given.unit, key).templates(), axis=0, return_inverse=True)[1].reshape(-1)
 
     def _throwaway_secret(self) -> RunSecret:
-        """Make a secret that is of no run, and is gone after one comparison: nobody can compute its blocks again."""
+        """Make a secret of no run, for one comparison of ids."""
         return RunSecret("check", new_secret(), self.column)
 
-    # Their order -------------------------------------------------------------------------------------------------------------------
+    # Order: a run stores arrays in the order of ids, so that a repeat with its rows in another order can read them ---------------------
 
     def by_id(self, rows: NDArray[np.integer] | None = None) -> NDArray[np.intp]:
-        """Sort these rows, None for all, by their ids: the order in which a run keeps what it knows of each row."""
+        """Return the positions of these rows (None: all) sorted by their ids: (m,)."""
         if rows is None or (len(rows) == self.n_rows and np.array_equal(rows, np.arange(self.n_rows))):
             return self._order
         return np.arange(len(rows)) if not self.explicit else _order_of(self.ids[rows])
 
     @cached_property
     def _order(self) -> NDArray[np.intp]:
-        """Sort all rows by their ids, once."""
         return np.arange(self.n_rows) if not self.explicit else _order_of(self.ids)
 
     def in_id_order(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Bring an array with a value for each row into the order in which it is kept."""
+        """Put an array with a value for each row into the order in which it is stored."""
         return np.asarray(array[self.by_id()])
 
     def in_table_order(self, kept: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Bring an array that `in_id_order` gave back into the table's present order."""
+        """Put a stored array back into the table's present order; the inverse of `in_id_order`."""
         array = np.empty_like(kept)
         array[self.by_id()] = kept
         return array
 
 
 def _order_of(ids: Array) -> NDArray[np.intp]:
-    """Sort ids of one column, or of several: (n,)."""
+    """Return the order that sorts ids of one column, or of several: (n,)."""
     ids = ids.astype(np.str_) if ids.dtype.kind == "O" else ids
     return np.argsort(ids, kind="stable") if ids.ndim == 1 else np.lexsort(ids.T)
 
 
 def set_digest(*columns: ArrayLike) -> str:
-    """Digest a set of rows by their public columns, whatever their order."""
+    """Compute the digest of a set of rows, given by their public columns, in any order."""
     named = SetDigest()
     named.update(*map(np.asarray, columns))
     return named.hexdigest()
@@ -668,6 +682,7 @@ def set_digest(*columns: ArrayLike) -> str:
 
 def keep_within_cap(unit: NDArray[np.generic], words: NDArray[np.uint64], cap: int) -> NDArray[np.bool_]:
     """Mark the `cap` rows of each unit with the smallest words: (n,) bool."""
+    # Random words, and not the order of the rows: that may depend on the labels, and would decide which of them are released.
     _, codes = np.unique(unit, return_inverse=True)
     order = np.lexsort((words, codes))
     first = np.r_[0, np.flatnonzero(np.diff(codes[order])) + 1] if len(codes) else np.empty(0, np.int64)
@@ -678,7 +693,7 @@ def keep_within_cap(unit: NDArray[np.generic], words: NDArray[np.uint64], cap: i
 
 
 def warn_of_cap(over: int, n_rows: int, cap: int, unit: str) -> None:
-    """Warn of rows over their unit's cap; how many there are is public, as the units are."""
+    """Warn of rows over their unit's cap. Their number is public, as the units are."""
     if not over:
         return
     rows = f"{cap} row{'s' * (cap != 1)}"
@@ -692,7 +707,7 @@ def warn_of_cap(over: int, n_rows: int, cap: int, unit: str) -> None:
 
 
 def _check_columns(given: RowIds, n_rows: int, column: PrivateColumn) -> None:
-    """Refuse no rows, ids or units that are no public columns of this many rows, and a cap without units."""
+    """Refuse an empty table, ids or units that are no public columns of n rows, and a cap without units."""
     if not n_rows:
         raise InvalidInput("Expected at least one label, got none.")
     given.require_public(column.column)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One charge drawn in several stages, each a keyed part of the rows: what a stage is, and where a run of stages stands.
+"""Releases in stages: one charge, under which each stage draws a random part of the rows.
 
-Between stages the run stays charged and its secret is kept. The run's folder holds, for each stage, the digest of the prior that it
-draws with, written once before anything is drawn, and the digest of what it published.
+Between stages the run stays charged and its secret stays in the run's folder. For each stage the folder also holds the digest of the
+stage's prior, written once before it draws, and the digest of its published output.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,18 +23,18 @@ from labeldp.noise._words import partition_edges
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a planned release: public.
+    """One stage of a planned release.
 
     Parameters
     ----------
     plan : str
-        Id of the plan, 32 hexadecimal digits: one plan is one charge.
+        Id of the plan, 32 hexadecimal digits. A plan is charged once.
     number : int
-        From 1.
+        Number of this stage, from 1.
     laws : sequence of Law
-        Of every stage, all at the unit's total epsilon: stages are disjoint.
+        The law of each stage. All have the total epsilon, because stages draw disjoint rows (parallel composition).
     fractions : sequence of float
-        Expected share of the rows in every stage: above 0, sum 1.
+        Expected share of the rows in each stage: above 0, sum 1.
     """
 
     plan: str
@@ -45,8 +45,7 @@ class Stage:
     def __post_init__(self) -> None:
         object.__setattr__(self, "laws", tuple(self.laws))
         object.__setattr__(self, "fractions", tuple(self.fractions))
-        # The fractions decide which rows a stage draws: a wrong sum would leave rows out, or draw some twice.
-        partition_edges(self.fractions)  # checks them
+        partition_edges(self.fractions)  # raises for fractions that do not sum to 1, with which some rows would be in no stage
         if len(self.laws) != len(self.fractions):
             raise InvalidInput(f"Expected one law for each of {len(self.fractions)} stages, got {len(self.laws)}.")
         if len({(law.epsilon, law.n_classes) for law in self.laws}) > 1:
@@ -59,44 +58,44 @@ class Stage:
 
     @property
     def name(self) -> str:
-        """Name the draw: in its key, in the outputs and in the files that are kept."""
+        """The stage's name, in its key, in its outputs and in names of files."""
         return stage_name(self.number)
 
     @property
     def law(self) -> Law:
-        """Return the law of this stage."""
+        """The law of this stage."""
         return self.laws[self.number - 1]
 
     @property
     def share(self) -> Share:
-        """Tell which rows are drawn."""
+        """The part of the rows that is drawn."""
         return Share(tuple(self.fractions), self.number - 1)
 
     @property
     def last(self) -> bool:
-        """Tell whether the run ends with this stage."""
+        """True for the last stage, after which the run settles."""
         return self.number == len(self.laws)
 
     def facts(self) -> dict[str, object]:
-        """Describe what is charged for: the same for all stages of a plan."""
+        """Return the facts that are charged, which are the same for all stages of a plan."""
         laws = [{"law": law.to_dict(), "fraction": share} for law, share in zip(self.laws, self.fractions, strict=True)]
         return {"plan": self.plan, "stages": laws}
 
 
 def stage_name(number: int) -> str:
-    """Name the draw of a stage, from 1."""
+    """Return the name of stage `number`, from 1."""
     return f"stage-{number}"
 
 
 class StagedRun:
-    """The run of a plan, and how far it has come.
+    """The run of a plan of stages: its charge, and which stages have started and are published.
 
     Parameters
     ----------
     ledger : Ledger
     dataset, column : str
     plan : str
-        The plan's id.
+        Id of the plan.
     """
 
     def __init__(self, ledger: Ledger, dataset: str, column: str, plan: str) -> None:
@@ -104,19 +103,22 @@ class StagedRun:
 
     @property
     def record(self) -> RunRecord | None:
-        """Find the plan's charge, the first one if two processes have begun the plan at once."""
+        """The plan's charge, None before it; the first one if two processes have started the plan at once."""
         return next((run for run in self._ledger.runs(*self._names) if _plan_of(run) == self._plan), None)
 
     def done(self, number: int) -> str | None:
-        """Read the digest of what a stage published; None before it did."""
+        """Return the digest of a stage's published output; None before it is published."""
         return self._read(number, "done")
 
-    def begun(self, number: int) -> bool:
-        """Tell whether a stage may have drawn."""
+    def started(self, number: int) -> bool:
+        """Tell whether a stage has fixed its prior, so that it may have drawn."""
         return self._read(number, "prior") is not None
 
     def settle(self) -> str:
-        """End the run: rows that no stage has drawn never will be. The digest of all that was published; again: no effect."""
+        """Settle the run, and return the digest of all published outputs. Rows of later stages will never be drawn.
+
+        The same call again has no effect.
+        """
         record = self._charged()
         artefacts: list[str] = []
         while (artefact := self.done(len(artefacts) + 1)) is not None:
@@ -126,7 +128,7 @@ class StagedRun:
                 f"Expected at least one released stage, got none. To give the whole charge up: labeldp ledger abandon {record.run_id}."
             )
         whole = f"sha256:{digest({'format': 'stages/1', 'stages': artefacts})}"
-        # The ledger before the secret, as for every run: a death in between leaves a secret that the next look deletes.
+        # The ledger first, as in `Charge.settle`.
         self._ledger.settle(record.run_id, whole)
         self._store(record).forget_secret()
         return whole
@@ -147,7 +149,7 @@ class StagedRun:
 
 
 class StageTurn(StagedRun):
-    """The run of a plan while one of its stages is released."""
+    """The run of a plan, while one of its stages is released."""
 
     def __init__(self, ledger: Ledger, dataset: str, column: str, stage: Stage) -> None:
         super().__init__(ledger, dataset, column, stage.plan)
@@ -155,22 +157,22 @@ class StageTurn(StagedRun):
 
     @property
     def is_done(self) -> bool:
-        """Tell whether this stage was published before."""
+        """True if this stage was published before."""
         return self.done(self._stage.number) is not None
 
     @property
     def runs(self) -> list[RunRecord]:
-        """List the charge that this stage belongs to, if there is one."""
+        """The plan's run in a list, which is empty before the charge."""
         return [] if self.record is None else [self.record]
 
     def check(self, law: Law, *, redraw: bool) -> None:
-        """Refuse a stage whose turn it is not, before the table is read."""
+        """Refuse a stage whose predecessor is not published, or whose run has ended; called before the table is read."""
         stage, record, before = self._stage, self.record, self._stage.number - 1
         if law != stage.law:
             raise InvalidInput(f"Expected the law that the plan names for stage {stage.number}, {stage.law}, got {law}.")
         if redraw:
             raise InvalidInput("Expected a stage without redraw. To draw the same rows again, make a new plan, which is charged.")
-        # In order: the prior of a stage is learned from what the stages before it have published.
+        # The prior of a stage is learned from the outputs of the stages before it.
         if before and (record is None or self.done(before) is None):
             raise InvalidInput(f"Expected stage {before} to be released before stage {stage.number}, but it is not. Release it first.")
         if record is not None and record.state != "charged" and self.done(stage.number) is None:
@@ -180,7 +182,7 @@ class StageTurn(StagedRun):
             )
 
     def check_same(self, identity: str, pin_of: Callable[[SecretHalves], str]) -> None:
-        """Refuse a table that is not the one that the plan's run was charged for; before anything is charged."""
+        """Refuse a table other than the one that the plan's run was charged for."""
         record = self.record
         if record is None:
             return
@@ -196,7 +198,8 @@ class StageTurn(StagedRun):
             raise LedgerError(
                 f"Expected the secret of run {record.run_id} in its folder, but it is gone. Make a new plan, which is charged."
             )
-        # All stages read the whole table, though each draws a part: other labels under the run's secret would be drawn with its words.
+        # The pin covers the whole table, of which each stage draws a part. A changed label must not be drawn: if a crashed attempt has
+        # drawn the old one with the same word, the two outputs could reveal both.
         if pin_of(kept).encode() != pin:
             raise InvalidInput(
                 f"Expected the labels that run {record.run_id} of this plan was charged for, but some have changed. Corrected labels are a "
@@ -204,43 +207,54 @@ class StageTurn(StagedRun):
             )
 
     def begin(self, run_id: str, prior: str, side: str) -> RunRecord | None:
-        """Begin the stage after the charge. None: it may draw. Else it was published before: the run's record with its artefact.
+        """Start the stage, after the charge, by fixing its prior and side.
 
         Parameters
         ----------
         run_id : str
-            What was charged, or picked up.
+            The run that was charged or resumed.
         prior : str
-            What names the prior in the request.
+            The name of the prior in the request.
         side : str
-            Digest of what the prior decided of all rows, "" where the law uses none. The first prior and side that a stage comes with
-            stand; others are refused, since they would draw the same rows twice.
+            Digest of the side of all rows; "" if the law uses no prior.
+
+        Returns
+        -------
+        RunRecord or None
+            None if the stage may draw. If it was published before: the run's record, with the digest of the stage's output.
+
+        Raises
+        ------
+        InvalidInput
+            The stage has started with another prior or side: rows would be drawn twice.
+        LedgerError
+            Another process has started the plan, or the run's folder was restored from an older copy.
         """
         record = self._charged()
-        # Both were charged; the first goes on, and the other has drawn nothing. Its epsilon stays spent, which errs on the safe side.
+        # Two processes have charged the plan. The first run goes on; this one has drawn nothing, but its epsilon stays spent.
         if record.run_id != run_id:
-            self._ledger.abandon(run_id, "another process has begun this plan at the same time")
+            self._ledger.abandon(run_id, "another process has started this plan at the same time")
             RunStore(self._ledger.run_dir(run_id)).forget_secret()
-            raise LedgerError(f"Expected one process to begin a plan, but another one has charged run {record.run_id}. Run this again.")
+            raise LedgerError(f"Expected one process to start a plan, but another one has charged run {record.run_id}. Run this again.")
         stage = self._stage
-        # The ledger outlives a folder restored from a backup, and says that this stage may have drawn with a prior now unknown.
-        if not self.begun(stage.number) and any(part.name.startswith(f"{stage.name}/") for part in self._ledger.parts(run_id)):
+        # If the folder was restored from an older copy, the ledger still knows that this stage may have drawn, with a prior now unknown.
+        if not self.started(stage.number) and any(part.name.startswith(f"{stage.name}/") for part in self._ledger.parts(run_id)):
             raise LedgerError(
-                f"Expected what stage {stage.number} began with in the folder of run {run_id}, since the ledger has its files, but it is "
-                "gone: the folder was set back. Restore it, or make a new plan, which is charged."
+                f"Expected the prior of stage {stage.number} in the folder of run {run_id}, since the ledger has the stage's files, but it "
+                "is gone: the folder was set back. Restore it, or make a new plan, which is charged."
             )
-        # Written once and for good, before anything is drawn: a second prior would draw the same rows again.
+        # Written once, before the stage draws: a second prior would draw its rows again.
         self._keep(record, "prior", prior)
         artefact = self.done(stage.number)
         if artefact is None:
             self._keep(record, "side", side)
             return None
         if stage.last and record.state == "charged":
-            self.settle()  # where a process died right before
+            self.settle()  # a process has published the last stage and died before it settled
         return replace(record, artefact=artefact)
 
     def check_side(self, side: str) -> None:
-        """Refuse another side than this stage has begun with."""
+        """Refuse another side than the one that this stage has started with."""
         if self._read(self._stage.number, "side") not in (None, side):
             raise self._another_prior()
 
@@ -250,19 +264,18 @@ class StageTurn(StagedRun):
 
     def _another_prior(self) -> InvalidInput:
         return InvalidInput(
-            f"Expected the prior that stage {self._stage.number} began with, got another one. Rows are drawn once: give the former one "
-            "again."
+            f"Expected the prior that stage {self._stage.number} started with, got another one. Rows are drawn once: pass the former one."
         )
 
     def announce(self, run_id: str, files: Sequence[File], drawn: Mapping[str, str]) -> None:
-        """Write the stage's files, and the digest of what was drawn, into the ledger, after those of the stages before it."""
-        # Announced parts are replaced as a whole, so those of earlier stages are named again.
+        """Record the stage's files, and the digest of the drawn rows, in the ledger, after those of earlier stages."""
+        # `intend` replaces all parts of a run, so those of earlier stages are passed again.
         earlier = [part for part in self._ledger.parts(run_id) if not part.name.startswith(f"{self._stage.name}/")]
         mine = [Part(0, f"{self._stage.name}/{file.name}", file.rows, file.sha256) for file in files]
         self._ledger.intend(run_id, [*earlier, *mine], drawn)
 
     def finish(self, artefact: str) -> None:
-        """Note that a stage is published; after the last one the run settles, and its secret is destroyed."""
+        """Record that the stage is published. After the last one the run settles, and its secret is destroyed."""
         stage = self._stage
         if self._store(self._charged()).keep(f"{stage.name}.done", artefact.encode()).decode() != artefact:
             raise LedgerError(f"Expected one process to release stage {stage.number}, but another one has published it. Use what it wrote.")
@@ -271,6 +284,6 @@ class StageTurn(StagedRun):
 
 
 def _plan_of(run: RunRecord) -> object:
-    """Read the id of the plan that a run was charged for; None where there is none."""
+    """Return the id of the plan that a run was charged for; None if it has none."""
     law = run.event.get("law")
     return law.get("plan") if isinstance(law, Mapping) else None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door for tables that do not fit in memory: one pass to pin the input and charge, a second one to draw.
+"""Privatizes tables that do not fit in memory, in two passes: the first pins the input, then the run is charged, and the second draws.
 
-Part of the door (`labeldp.custody._run`): raw labels enter as class codes, batch by batch, and leave as `NoisyLabels`.
+Raw labels enter as class codes, batch by batch, and leave as `NoisyLabels`. `labeldp.custody._run` does the same in memory.
 """
 
 import contextlib
@@ -31,36 +31,37 @@ from labeldp.noise._secrets import SecretHalves, UnknownReleaseSecret
 from labeldp.noise._words import Blocks, id_blocks, one_word
 from labeldp.receipt import Receipt
 
-_CRASHED_RUNS_TRIED = 3
+_CRASHED_RUNS_TRIED = 3  # each needs a pin over all rows; a run older than these is not found, and a new one is charged
 RELEASE = "release"
-"""Name of the draw of a release in one stage."""
+"""Name of the only stage of a release without a plan of stages."""
 
 
 class TablePin:
-    """The pass over a table before its charge: what it adds up tells later whether the same labelled input came back.
+    """The pass over a table before its charge. Its sums identify the labelled input.
 
-    On one machine: call `add` for every batch, then `charge`. On a cluster the workers run `FirstPass`, and `absorb` takes their sums in.
-
-    Memory: what the row set takes (`RowSetBuilder`), 20 bytes a row where rows are capped per unit on one machine, nothing else that
-    grows with n.
+    On one machine call `add` for every batch, then `charge`. On a cluster workers run `FirstPass`, and `absorb` merges their sums.
 
     Parameters
     ----------
     law : Law
-        Its epsilon is the unit's total.
+        Its epsilon is the total for one unit.
     classes : sequence of K values
     account : Account
-        With a ledger.
+        It must have a ledger.
     unit_name : str
-        "row", or the name of the unit's column.
+        "row" (default), or the name of the column of units.
     id_name : str
-        What the ids are called (`labeldp.custody._encode.joined`). The ledger tells rows of different runs apart where it is the same.
+        The name of the ids (`labeldp.custody._encode.joined`). Only ids of the same name can prove rows of two runs different.
     stage : Stage, optional
-        One stage of a planned release: only the rows of its part are drawn, and the first one is charged for all.
+        One stage of a planned release: only the rows of its part are drawn, and stage 1 is charged for all stages.
     prior : str, optional
-        Names the prior in the request, where asking it again could give something else. None: what it decides of each row does.
+        The name of the prior in the request, for a prior that may give other weights if it is asked again. None: the digest of its sides.
     facts : mapping
-        Further public facts that make requests different.
+        Further public facts of the request.
+
+    Notes
+    -----
+    Memory: the row set (`RowSetBuilder`), and 20 bytes a row if rows are capped per unit on one machine.
     """
 
     def __init__(
@@ -79,8 +80,8 @@ class TablePin:
         if not dataset or ledger is None:
             raise InvalidInput("Expected a ledger and a dataset name: the public name under which this data set's budget is kept.")
         row_law = law_per_row(law, cap)
-        # A stage that is refused only when its turn comes would leave a charge half used.
-        for each in (law,) if stage is None else stage.laws:  # the first stage is charged for all
+        # Stage 1 is charged for all stages, so the laws of all are checked now: a law refused later would leave epsilon unused.
+        for each in (law,) if stage is None else stage.laws:
             check_contract(law_per_row(each, cap))
         share = None if stage is None else stage.share
         self.facts = RunFacts(dataset, column, unit_name, cap, declare(classes, law.n_classes), row_law, share)
@@ -91,7 +92,8 @@ class TablePin:
             self._turn.check(law, redraw=account.redraw)
         self._more = dict(facts or {})
         self._id_name, self._prior = id_name, prior
-        # Candidates before the first row: which run the input belongs to is known only after it, and it is read just twice.
+        # Whether the input belongs to a crashed run is known only after its last row, by the pin under that run's secret. So the pin is
+        # computed under all candidates at once.
         crashed, self._fresh = self._crashed(), fresh_secret(ledger)
         self._halves = {each.run_id: each for each in (self._fresh, *crashed)}
         self.candidates = tuple(RunSecret(each.run_id, each.secret, self.facts) for each in self._halves.values())
@@ -106,22 +108,22 @@ class TablePin:
 
     @property
     def sums(self) -> PassSums:
-        """Return what the pass has added up so far."""
+        """The sums of the pass so far."""
         return self._first.sums
 
     @property
     def stage_name(self) -> str:
-        """Name the draw."""
+        """The name of the stage that is drawn."""
         return RELEASE if self._stage is None else self._stage.name
 
     def for_workers(self) -> SecretParts:
-        """List what workers need to put this pass's secrets together (`labeldp.custody._draw.run_secrets_of`); send it privately."""
+        """Return the parts from which workers compute this pass's secrets (`run_secrets_of`). Send them over a private channel only."""
         return [(run_id, *halves.for_worker()) for run_id, halves in self._halves.items()]
 
     # Rows ----------------------------------------------------------------------------------------------------------------------------
 
     def add(self, codes: NDArray[np.int32], *, ids: Ids | None = None, units: Ids | None = None, prior: Array | None = None) -> None:
-        """Take note of a batch: (n,) codes, (n,) ids, (n,) units, (n, K) prior, as `TableDraw.draw` will be given them."""
+        """Add a batch: (n,) codes, (n,) ids, (n,) units and (n, K) prior, the same that `TableDraw.draw` will get."""
         start, self._rows = self._rows, self._rows + len(codes)
         found = self._first.add(codes, ids, start, units, prior)
         if ids is not None or units is not None:
@@ -129,11 +131,12 @@ class TablePin:
             self._row_set.add(ids, units)
         if units is not None:
             words = {each.run_id: one_word(each.key("unit-cap"), blocks) for each, blocks in zip(self.candidates, found, strict=True)}
-            # Any key tells units apart; 8 of a block's 16 bytes are kept, for memory.
+            # Units are only compared with each other here, so any key will do. `_Units` keeps 8 of the 12 bytes, to save memory: if two
+            # units collide, they share one cap, and fewer rows are drawn.
             self._units.add(id_blocks(units, self.candidates[0].key("ids")), words)
 
     def absorb(self, sums: PassSums, rows: RowSetBuilder | None = None) -> None:
-        """Take in what a worker added up over its part of the table; the engine calls `require_distinct`."""
+        """Merge the sums and the row set of a worker. The engine must call `require_distinct` afterwards."""
         self.sums.merge(sums)
         if rows is not None:
             if self._row_set is None:
@@ -142,13 +145,17 @@ class TablePin:
                 self._row_set.merge(rows)
 
     def row_set_builder(self, *, integers: bool = False) -> RowSetBuilder:
-        """Make an empty builder of the rows' ids, and of the units where these are named."""
+        """Make an empty builder for the set of the rows' ids and units."""
         return self._ledger.row_set_builder(self._id_name, self.facts.unit, integers=integers)
 
     def require_distinct(self, look: Callable[[], bool]) -> None:
-        """Refuse ids that occur twice, after all rows: by the number of different ones.
+        """Refuse repeated ids, after all rows.
 
-        `look` tells where that cannot, since two hashes of text are equal, or no set is kept: whether some id occurs twice.
+        Parameters
+        ----------
+        look : function
+            Compares the ids themselves, and tells whether one is repeated. Called only if the row set cannot tell: two hashes of text are
+            equal, or there is no set.
         """
         found = None if self._row_set is None else self._row_set.repeated
         if look() if found is None else found:
@@ -159,17 +166,17 @@ class TablePin:
 
     @property
     def prior_digest(self) -> str:
-        """Digest the side of all rows; "" where the law uses no prior."""
+        """The digest of the side of all rows; "" if the law uses no prior."""
         return self.sums.side.hexdigest() if self._total.uses_prior else ""
 
     def take_side(self, side: SetDigest, told: NDArray[np.uint8] | None = None) -> None:
-        """Take in what the prior decides of all rows, where this pass has not asked it; `told` as in `PassSums`."""
+        """Set the digest of the side of all rows, if the prior was asked outside this pass; `told` as in `PassSums`."""
         self.sums.side, self.sums.told = side, self.sums.told if told is None else told
 
     def planned(self, public_digest: str = "") -> RunSecret | None:
-        """Find the secret that `charge` will draw with, of a run to pick up or a new one; None where this very release was made before.
+        """Find the secret that `charge` will draw with, of a run to resume or a new one; None if this release was made before.
 
-        For priors that are asked before the charge, and not again where a run is picked up.
+        For priors that are asked before the charge, and not asked again if a run is resumed.
         """
         known = self.lookup(public_digest)
         if self._turn is not None:
@@ -185,17 +192,22 @@ class TablePin:
     def check_may_ask(self, secret: RunSecret, noted: bool) -> None:
         """Refuse to ask a prior again if rows may have been drawn under its former answers.
 
-        `secret` is what `planned` gave; `noted`: the run's folder says what was asked before its charge. A stage notes in its turn.
+        Parameters
+        ----------
+        secret : RunSecret
+            The result of `planned`.
+        noted : bool
+            True if the run's folder names the answers that the prior gave before the charge.
         """
         if self._stage is None and secret is not self.candidates[0] and (not noted or self._is_set_back(secret.run_id)):
             raise lost_answers(secret.run_id)
 
     def _is_set_back(self, run_id: str) -> bool:
-        """Tell whether the ledger knows files of a draw that the run's folder does not."""
+        """Tell whether the run's folder was restored from an older copy: the ledger has files of a draw that the folder does not know."""
         return bool(self._ledger.parts(run_id)) and RunStore(self._ledger.run_dir(run_id)).read(f"{RELEASE}.side") is None
 
     def check_side(self, run_id: str, side: str) -> None:
-        """Refuse another side than a draw of this run and stage has begun with: the same rows would be drawn twice."""
+        """Refuse another side than the one with which a draw of this run and stage has started: rows would be drawn twice."""
         if self._turn is not None:
             self._turn.check_side(side)
         elif RunStore(self._ledger.run_dir(run_id)).read(f"{RELEASE}.side") not in (None, side.encode()):
@@ -204,11 +216,11 @@ class TablePin:
     # The charge ----------------------------------------------------------------------------------------------------------------------
 
     def lookup(self, public_digest: str = "") -> RunRecord | None:
-        """Find the charged or settled run that this input would repeat, after all rows; charge nothing.
+        """Find the charged or settled run that this input would resume or repeat, after all rows; charge nothing.
 
-        `public_digest` names the public columns where there are no ids.
+        `public_digest` is the digest of the public columns, for tables without ids.
         """
-        # An engine that has forgotten to compare ids fails here, not by drawing one row twice.
+        # An engine that forgot `require_distinct` fails here, instead of drawing a row twice.
         if self.sums.ids.count and not self._distinct:
             self.require_distinct(lambda: True)
         request = self._request(public_digest)
@@ -217,14 +229,14 @@ class TablePin:
         return self._ledger.find(self.facts.dataset, self.facts.column, request.identity)
 
     def charge(self, public_digest: str = "") -> "TableDraw | RunRecord":
-        """Charge the run, or pick up the crashed one of this input: it may draw. Else return the settled run that the input repeats."""
-        # Again, though the engine has looked already: another process may have charged meanwhile.
+        """Charge a run, or resume the crashed one of this input; or return the settled run that the input repeats."""
+        # Repeated, although the engine has called it: another process may have charged since.
         self.lookup(public_digest)
         if self._stage is None or self._stage.number == 1:
             check_told_apart(self.facts.law, self.sums.told, self.facts.values, self.sums.rows)
         coverage = None if self._row_set is None else self._row_set.finish()
         charge = begin(self._request(public_digest), self._account, pin_of=self._pin_of, fresh=self._fresh, coverage=coverage)
-        # The ledger has the row set now; the second pass needs the memory.
+        # The ledger has stored the row set; its memory is needed for the second pass.
         self._row_set = None
         settled = self._settled(charge)
         if settled is not None:
@@ -236,11 +248,11 @@ class TablePin:
         return TableDraw(charge, charge.secret, self, self._halves[charge.run_id], kept, self._turn)
 
     def _settled(self, charge: Charge) -> RunRecord | None:
-        """Return the settled run, or a published stage's; None where something is to be drawn, by a prior that is on disk from now on."""
+        """Return the settled run, or that of a published stage; None if there is something to draw. Fixes the side of the draw on disk."""
         if self._turn is not None:
             return self._turn.begin(charge.run_id, self._named_prior, self.prior_digest)
         if self._prior is not None and charge.store is not None and charge.repeats is None:
-            # On disk before the first draw, and never replaced: whoever picks this run up draws with the same side or not at all.
+            # Written once, before the first draw: whoever resumes this run draws with the same side or not at all.
             charge.store.keep(f"{RELEASE}.side", self.prior_digest.encode())
             self.check_side(charge.run_id, self.prior_digest)
         return charge.repeats
@@ -266,23 +278,22 @@ class TablePin:
         return self.sums.pins[secret.run_id].hexdigest() if any(map(secret.is_of, self.candidates)) else ""
 
     def _crashed(self) -> list[SecretHalves]:
-        """Load the secrets of runs of this column that were charged and never settled, newest first."""
+        """Load the secrets of the newest runs of this column that were charged and never settled."""
         found: list[SecretHalves] = []
         runs = self._ledger.runs(self.facts.dataset, self.facts.column) if self._turn is None else self._turn.runs
         for record in reversed(runs):
             if record.state != "charged" or len(found) == _CRASHED_RUNS_TRIED:
                 continue
-            with contextlib.suppress(UnknownReleaseSecret):  # `begin` says so, if this is the run to pick up
+            with contextlib.suppress(UnknownReleaseSecret):  # raised again by `begin`, if this turns out to be the run to resume
                 halves = kept_secret(self._ledger, record.run_id)
                 found += [] if halves is None else [halves]
         return found
 
 
 class TableDraw:
-    """The pass over a table after its charge: it draws the rows that were pinned, compares them with the pin, and settles.
+    """The pass over a table after its charge, which draws. Made by `TablePin.charge`, so that nothing is drawn before it is charged.
 
-    On one machine: call `draw` for every batch, `check_pin`, publish, and `settle`. On a cluster the workers run `SecondPass`.
-    Made by `TablePin.charge` alone, so nothing is drawn before it is charged.
+    On one machine call `draw` for every batch, `check_pin`, publish the output, and `settle`. On a cluster workers run `SecondPass`.
 
     Attributes
     ----------
@@ -290,11 +301,11 @@ class TableDraw:
     facts : RunFacts
     secret : RunSecret
     prior : str
-        Digest of the side of all rows, "" where the law uses no prior.
+        Digest of the side of all rows; "" if the law uses no prior.
     stage_name : str
-        Name of the draw.
+        Name of the stage that is drawn.
     n_rows : int
-        Rows of the table.
+        Number of rows of the table.
     """
 
     def __init__(
@@ -313,7 +324,7 @@ class TableDraw:
         raise TypeError("A draw holds a secret, so it is never pickled.")
 
     def for_workers(self) -> SecretParts:
-        """List what workers need to put this pass's secret together, as `TablePin.for_workers`."""
+        """Return the parts from which workers compute the run's secret, as `TablePin.for_workers`."""
         return [(self._halves.run_id, *self._halves.for_worker())]
 
     def draw(
@@ -332,46 +343,48 @@ class TableDraw:
         codes, ids, units, prior
             As in `TablePin.add`.
         ordered : bool
-            Whether words are wanted.
+            Return words to sort the output by. True by default.
 
         Returns
         -------
         noisy : NoisyLabels
-            Of the rows within their unit's cap, and of the stage's part.
+            The drawn labels of the m kept rows.
         kept : (n,) bool
-            Marks these rows.
-        words : uint64, one for each of these rows, or None
-            Secret and random, to order the output by: the same whatever order the rows come in.
+            True for rows within their unit's cap and in the stage's part.
+        words : (m,) uint64, or None
+            Secret random words of these rows: an output sorted by them does not show the order of the input.
         """
         start, self._rows = self._rows, self._rows + len(codes)
         drawn = self._second.draw(codes, ids, start, prior, self._within_cap(start, len(codes), ids), units=units)
         return drawn.noisy, drawn.kept, self._second.order_words(drawn.blocks) if ordered else None
 
     def _within_cap(self, start: int, n: int, ids: Ids | None) -> NDArray[np.bool_] | None:
-        """Mark which of these rows are within their unit's cap; they must stand where they stood in the first pass."""
+        """Mark which of these rows are within their unit's cap. They must be in the order of the first pass."""
         if self._kept is None:
             return None
         words = one_word(self.secret.key("unit-cap"), blocks_of_rows(n, start, ids, self.secret.key("ids")))
         rows = slice(start, start + n)
-        # Who is within the cap is known by position. Another order in the second pass would keep other rows of a unit, or more.
+        # The choice is stored by position. With another order in the second pass, more rows of a unit than its cap could be drawn; the pin
+        # would not notice, since it does not depend on the order. So each row's word is compared with that of the first pass.
         if not np.array_equal(words, self._kept.words[rows]):
-            raise changed_input()  # which the pin does not see: it knows no order
+            raise changed_input()
         return self._kept.kept[rows]
 
     def check_pin(self, check: tuple[int, int, int] | None = None) -> None:
-        """Refuse to publish if this pass did not read what the first one did; `check` is what workers came to."""
-        # Labels that changed after the pin were drawn with words that the pinned ones may be drawn with on the next try.
+        """Refuse to publish if this pass has read other rows than the first one; `check` has the sums of workers (`PassSums.check`)."""
+        # The next attempt may draw the pinned labels with the same words. If changed ones were published, the two outputs would show which.
         if (self._second.sums.check(self.receipt.run_id) if check is None else check) != self._pinned:
             raise changed_input()
 
     def announce(self, files: Sequence[File], drawn: str) -> None:
-        """Write the output's files, and the digest of what was drawn, into the ledger, before the files get their final names."""
-        # Before the files get their names: once others can see them, the ledger must know which bytes are this run's.
+        """Record the output's files, and the digest of the drawn rows, in the ledger, before the files are published."""
+        # In this order: a process that dies while it publishes may leave a file that anybody can read. By its digest the ledger knows that
+        # its labels are noisy and charged.
         intend = self._ledger.intend if self._turn is None else self._turn.announce
         intend(self.receipt.run_id, files, {self.stage_name: drawn})
 
     def settle(self, artefact: str) -> None:
-        """Record the digest of the published output and destroy the secret; of stages, after the last one."""
+        """Record the digest of the published output, and destroy the secret; in a plan of stages, after the last one."""
         if self._turn is not None:
             self._turn.finish(artefact)
         else:
@@ -380,7 +393,7 @@ class TableDraw:
 
 @dataclass(frozen=True, eq=False)
 class _KeptRows:
-    """The rows of a table within their unit's cap, (n,) bool, and the words that decide it, (n,) uint64."""
+    """The choice of rows within their unit's cap, (n,) bool, and the random words that decided it, (n,) uint64."""
 
     kept: NDArray[np.bool_]
     words: NDArray[np.uint64]
@@ -388,7 +401,7 @@ class _KeptRows:
 
 @dataclass
 class _Units:
-    """The unit of each row of a table on one machine, and the words that would decide which rows of a unit are kept, by run id."""
+    """The unit of each row of a local table, and for each candidate run the words that would choose the rows within the cap."""
 
     codes: list[NDArray[np.uint64]] = field(default_factory=list)
     words: dict[str, list[NDArray[np.uint64]]] = field(default_factory=dict)
@@ -399,7 +412,7 @@ class _Units:
             self.words.setdefault(run_id, []).append(new)
 
     def kept(self, run_id: str, cap: int) -> _KeptRows | None:
-        """Choose the rows within the cap by the words of this run, and forget what was noted; None where no units were given."""
+        """Choose the rows within the cap by the words of this run, and free the memory; None if no units were given."""
         if not self.codes:
             return None
         words, codes = np.concatenate(self.words.pop(run_id)), np.concatenate(self.codes)
@@ -408,11 +421,11 @@ class _Units:
 
 
 def ids_repeat(batches: Callable[[], Iterable[Ids]]) -> bool:
-    """Tell whether two rows have one id, by the ids themselves; for text, or several columns of text.
+    """Tell whether two rows have the same id, by comparing the ids themselves; for text, or several columns.
 
-    Cost: two passes over the batches, a sort of 8 bytes a row.
+    Cost: two passes over the batches, and a sort of 8 bytes a row.
     """
-    # 8 bytes a row and not the ids: only rows whose hashes are equal are read again.
+    # The first pass keeps a hash of 8 bytes a row, the second only the ids whose hashes repeat: a set of all ids may not fit in memory.
     words = np.concatenate([public_hash("ids", ids) for ids in batches()])
     words.sort()
     suspects = words[1:][words[1:] == words[:-1]]
@@ -428,7 +441,7 @@ def ids_repeat(batches: Callable[[], Iterable[Ids]]) -> bool:
 
 
 def lost_answers(run_id: str) -> ReleaseError:
-    """Make the error about a model's answers that are gone, where other ones must not take their place."""
+    """Make the error for a run whose stored answers of a model are lost: drawing with new ones would draw rows twice."""
     return ReleaseError(
         f"Expected the prior that run {run_id} was charged with, as its model gave it, but the files of it are gone or not whole, and "
         f"something may have been drawn with it: a row is never drawn under two priors. Restore them, or give the charge up with "
@@ -437,7 +450,7 @@ def lost_answers(run_id: str) -> ReleaseError:
 
 
 def changed_input() -> ReleaseError:
-    """Make the error about a table that was not the same in both passes."""
+    """Make the error for a table that differed between the two passes."""
     return ReleaseError(
         "Expected the same input in both passes, but it changed while it was read. Nothing was published; the charge stands. "
         "Release a file that nobody writes to."
