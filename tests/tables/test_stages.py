@@ -218,7 +218,7 @@ def test_a_released_stage_is_not_drawn_again(job: Job) -> None:
     assert again.repeated and dict(again.manifest) == dict(first.manifest)
     copy = job.release(1, "copy.parquet")
     assert copy.repeated and same(copy.path, first.path)
-    with pytest.raises(InvalidInput, match="prior that stage 1 began"):
+    with pytest.raises(InvalidInput, match="prior that stage 1 started"):
         job.release(1, prior=PRIOR)
     job.release(2)
     assert job.release(1).repeated and job.release(2).repeated

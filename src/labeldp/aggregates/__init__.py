@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mechanisms that look at many labels at once, by a trusted curator: private answers about groups of rows. `labeldp.aggregate` releases."""
+"""Queries about groups of rows with a trusted curator: histograms and votes, which `labeldp.aggregate` answers privately."""
 
 from labeldp.aggregates._base import Query
 from labeldp.aggregates._histogram import Histogram

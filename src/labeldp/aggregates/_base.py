@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every aggregate query is: a frozen value that turns label counts of groups into private values."""
+"""The base class of aggregate queries: frozen values that turn the label counts of groups into private values."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -18,26 +18,28 @@ from labeldp.laws._exact import Words, whole_below
 
 SMALLEST_EPSILON = 1e-6
 LARGEST_EPSILON = 700.0
-LARGEST_TABLE = 1 << 31
+LARGEST_TABLE = 1 << 31  # counts: 16 GB as int64
 WIDEST_LAPLACE = 1 << 47
-"""The largest scale of Laplace noise; Gaussian noise at the same epsilon is less than 2^6 times as wide, whatever the delta."""
+"""The largest scale of Laplace noise. Gaussian noise at the same epsilon is less than 2^6 times as wide for any delta, so all noise fits
+into 64-bit counts (`labeldp.aggregates._discrete.WIDEST`)."""
 
 
 @dataclass(frozen=True)
 class Query(ABC):
-    """A query about the labels of each group of rows, with what its answer may cost.
+    """A query about the labels of each group of rows, with its mechanism and privacy cost.
 
     Parameters
     ----------
     n_classes : int
         K >= 2.
     epsilon : float
-        Total of one unit, over all groups: a row is in one group only.
+        Total for one unit over all groups, since a row is in one group only.
     n_groups : int
-        Groups are numbered 0..n_groups-1; some may be empty.
+        Number of groups, which are numbered 0..n_groups-1 and may be empty.
     mechanism : str
+        One of `mechanisms`.
     delta : float
-        0 for a pure mechanism; in (0, 1) where Gaussian noise may be used.
+        0 (default) for a pure mechanism; in (0, 1) for Gaussian noise.
     """
 
     name: ClassVar[str]
@@ -67,22 +69,22 @@ class Query(ABC):
 
     @abstractmethod
     def release(self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1) -> NDArray[np.int64]:
-        """Draw private values of some groups: from (g, K) raw counts and words of as many rows as the groups have `streams`."""
+        """Draw private values of g groups from (g, K) raw counts, with the words of as many rows as the groups have `streams`."""
 
     @abstractmethod
     def value_shape(self) -> tuple[int, ...]:
-        """Say the shape of all values."""
+        """Return the shape of the values of all groups."""
 
     def streams(self, n_rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Count the streams of words that some groups need: (g,) from their (g,) rows. One for each count by default."""
+        """Return the number of streams of words that groups of these sizes need: (g,) from (g,). By default one for each count."""
         return np.full(len(n_rows), self.n_classes)
 
     def require(self, n_rows: NDArray[np.int64], *, units: bool = False) -> None:
-        """Refuse groups of (n_groups,) rows, or rows that are about units, for which the query's epsilon does not hold."""
-        return None  # every group will do
+        """Refuse sizes of groups, (n_groups,), or units, for which the query's guarantee does not hold. By default none."""
+        return None
 
     def require_cap(self, max_rows_per_unit: int) -> int:
-        """Check how many rows of a unit are counted; refused where noise for all of them would be too wide for 64-bit counts."""
+        """Check the cap on rows of one unit, for which the noise must fit into 64-bit counts."""
         cap = _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
         most = whole_below(exact_share(self.epsilon, 2) * WIDEST_LAPLACE)
         if not cap <= most:
@@ -93,15 +95,15 @@ class Query(ABC):
         return cap
 
     def shares(self, values: NDArray[np.int64], n_rows: NDArray[np.int64], max_rows_per_unit: int = 1) -> NDArray[np.float64]:
-        """Estimate what share each class has in each group of (g,) rows from these values: (g, K) float64, rows sum to 1."""
+        """Estimate the class shares of groups of (g,) rows from their private values: (g, K) float64, rows sum to 1."""
         raise InvalidInput(f"Expected the answer to a Histogram for a prior, got one to {self}. Use labels() or predict().")
 
     def spent_delta(self, max_rows_per_unit: int = 1) -> float:
-        """Say the delta that a release may cost."""
+        """Return the delta of a release, which may be below the declared one."""
         return self.delta
 
     def to_dict(self) -> dict[str, object]:
-        """Describe the query as JSON-ready data."""
+        """Return the query as JSON-ready data."""
         return {"query": self.name} | asdict(self)
 
     def _check(self, counts: NDArray[np.int64], words: Words) -> None:
@@ -109,17 +111,18 @@ class Query(ABC):
             raise InvalidInput(f"Expected counts of {self.n_classes} classes and words for each, got {counts.shape} and {len(words)}.")
 
     def _variance(self, max_rows_per_unit: int) -> Fraction:
-        """Calibrate the noise's sigma^2 on each count."""
+        """Return sigma^2 of the Gaussian noise on each count."""
         return _gaussian.calibrated_variance(self.epsilon, self.delta, max_rows_per_unit)
 
 
 def exact_share(epsilon: float, parts: int) -> Fraction:
-    """Divide epsilon exactly, as the binary or the decimal number that it is: the smaller."""
+    """Divide epsilon exactly: the smaller of its binary and its decimal value."""
+    # The mechanism must be within both: the claim is read as a decimal, and other code computes with the binary number.
     return min(Fraction(epsilon), exact(epsilon)) / parts
 
 
 def facts_of(data: object, known: Mapping[str, type[Query]]) -> tuple[type[Query], dict[str, object]]:
-    """Read from JSON data which query it is, and its fields; an unknown one is refused and named."""
+    """Return the class and the fields of a query from JSON data; refuse an unknown query."""
     if not (isinstance(data, Mapping) and data.get("query") in known):
         given = data.get("query") if isinstance(data, Mapping) else type(data).__name__
         fix = "Import labeldp.research.peer to know 'peer'; a newer labeldp may know others."

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exact discrete noise from uniform words: Laplace and Gaussian on the integers, and coins of probability e^-x.
 
-One implementation for releases and for seeded tests, so that what is tested is what runs: it is handed words (of a run's secret, or of a
-seed) and decides on integers. A coin compares the binary expansion of its probability with words; doubles settle the clear cases, and where
-the first word is within 2^-30 of the probability, bounds of any length in exact arithmetic decide. So every probability is exactly the
-stated real number. How many words are taken depends on the noise alone, never on the counts that it is added to.
+The samplers take words (of a run's secret, or of a seed in tests) and decide on integers. A coin compares the binary expansion of its
+probability with its words: doubles decide clear cases, and if the first word is within 2^-30 of the probability, bounds of any length in
+exact arithmetic decide. So every probability is exactly the stated real number; floating-point noise would have holes in its support that
+reveal counts (Mironov 2012, "On significance of the least significant bits for differential privacy"). The number of words taken depends on
+the noise alone, never on the counts.
 
-Why not OpenDP's samplers, which are exact too: they draw from the operating system by themselves. Here every draw is a function of words,
-so noise comes from the run's own key as that of labels does, a seed repeats it in a test, and a test can write down the very words at which
-a decision is close; a million draws are a few calls of numpy; and nothing but numpy is installed for it. The tests compare the two.
+OpenDP's samplers are exact, too, but draw from the operating system. Here a draw is a function of words, so that noise comes from the run's
+key, a seed repeats it, and a test can choose the words at which a decision is close. The tests compare the two.
 """
 
 import decimal
@@ -24,21 +24,21 @@ from labeldp.errors import InvalidInput
 from labeldp.laws._exact import Words
 
 Bounds = Callable[[int], tuple[Fraction, Fraction]]
-"""Given a number of bits b, a lower and an upper bound of a probability that differ by at most 2^-b."""
+"""A function from a number of bits b to a lower and an upper bound of a probability, at most 2^-b apart."""
 Rows = NDArray[np.intp]
 Int64s = NDArray[np.int64]
 
-_CLEAR = 2.0**-30  # far above the error of a double's exp, far below what happens often
-WIDEST = 1 << 53  # scale of the widest noise: a draw leaves 64 bits with a probability below e^-1000
+_CLEAR = 2.0**-30  # far above the error of exp in doubles (2^-50), and so small that the slow exact decision is rare
+WIDEST = 1 << 53  # scale of the widest noise: a draw exceeds 64 bits with a probability below e^-1000
 
 
 class Coins:
-    """Independent decisions for each row of a chunk of words: every one takes words that no other took.
+    """Independent random decisions for each row of a chunk of words. Each takes words that no other has taken.
 
     Parameters
     ----------
     words : Words
-        n rows.
+        The words of n rows.
     """
 
     def __init__(self, words: Words) -> None:
@@ -60,9 +60,9 @@ class Coins:
         ----------
         rows : (m,) positions
         near : float or (m,) float64
-            The probabilities, each within 2^-40.
-        bounds : function of a place in `rows`
-            Its probability's `Bounds`.
+            The probabilities in doubles, each right to 2^-40.
+        bounds : function of a position in `rows`
+            Returns the `Bounds` of its probability.
 
         Returns
         -------
@@ -78,6 +78,7 @@ class Coins:
     def below(self, rows: Rows, n: int) -> Int64s:
         """Draw a uniform whole number in [0, n), exactly: (len(rows),) int64."""
         found, pending = np.zeros(len(rows), np.int64), np.arange(len(rows))
+        # Words above the largest multiple of n are rejected, so that each result has the same number of words.
         limit = (1 << 64) // n * n - 1
         while len(pending):
             words = self.take(rows[pending])
@@ -87,7 +88,7 @@ class Coins:
         return found
 
     def _exactly(self, row: Rows, drawn: int, bounds: Bounds) -> bool:
-        """Decide whether a uniform real that begins with this word is below the probability, by further words until it is certain."""
+        """Decide whether a uniform real with the first 64 bits `drawn` is below the probability, by further words until that is certain."""
         size = 64
         while True:
             low, high = bounds(size + 64)
@@ -104,12 +105,13 @@ def exp_bounds(x: Fraction, bits: int) -> tuple[Fraction, Fraction]:
         return Fraction(1), Fraction(1)
     if x > bits:
         return Fraction(0), Fraction(1, 1 << bits)
-    digits = bits * 302 // 1000 + 12
+    digits = bits * 302 // 1000 + 12  # log10(2) = 0.30103, so these decimals hold the bits, and 12 more absorb the rounding of both steps
     down, up, near = (
         decimal.Context(prec=digits, rounding=r) for r in (decimal.ROUND_FLOOR, decimal.ROUND_CEILING, decimal.ROUND_HALF_EVEN)
     )
     numerator, denominator = Decimal(x.numerator), Decimal(x.denominator)  # exact: a Decimal holds an int of any length
-    low = near.next_minus(near.exp(up.divide(numerator, denominator).copy_negate()))  # a minus sign would round to 28 digits
+    # copy_negate: the operator `-` would round to the 28 digits of the default context
+    low = near.next_minus(near.exp(up.divide(numerator, denominator).copy_negate()))
     high = near.next_plus(near.exp(down.divide(numerator, denominator).copy_negate()))
     return max(Fraction(low), Fraction(0)), min(Fraction(high), Fraction(1))
 
@@ -126,12 +128,12 @@ def discrete_laplace(coins: Coins, a: Fraction, digits: int | None = None) -> In
     Parameters
     ----------
     coins : Coins
-        n rows.
+        The coins of n rows.
     a : Fraction
-        At least 2^-53; exact. Adding the draw to an integer that changes by 1 is a-DP.
+        At least 2^-53. Adding the draw to an integer that changes by 1 is a-DP.
     digits : int, optional
-        How many binary digits of each geometric number are drawn one by one; the law is the same for all. None: as many as leave something
-        beyond them with a probability below e^-64.
+        Number of binary digits of each geometric number that are drawn one by one; it does not change the distribution. None (default):
+        so many that the number exceeds them with a probability below e^-64.
 
     Returns
     -------
@@ -139,7 +141,11 @@ def discrete_laplace(coins: Coins, a: Fraction, digits: int | None = None) -> In
 
     Notes
     -----
-    The difference of two geometric numbers. Cost: about 2 log2(64 / a) words a row.
+    The draw is the difference of two geometric numbers. Cost: about 2 log2(64 / a) words a row.
+
+    References
+    ----------
+    The geometric mechanism: Ghosh, Roughgarden and Sundararajan 2009, "Universally utility-maximizing privacy mechanisms".
     """
     return _laplace(coins, np.arange(len(coins)), _scale("a", a, 1), digits)
 
@@ -150,9 +156,9 @@ def discrete_gaussian(coins: Coins, variance: Fraction) -> Int64s:
     Parameters
     ----------
     coins : Coins
-        n rows.
+        The coins of n rows.
     variance : Fraction
-        Above 0, at most 2^106; the parameter sigma^2, exact. (The law's own variance is not more.)
+        The parameter sigma^2, above 0 and at most 2^106. The variance of the noise is at most that.
 
     Returns
     -------
@@ -160,8 +166,12 @@ def discrete_gaussian(coins: Coins, variance: Fraction) -> Int64s:
 
     Notes
     -----
-    Source: Canonne, Kamath, Steinke (2020), Algorithm 3: discrete Laplace of scale t = floor(sigma) + 1, accepted with probability
-    e^(-(|k| - sigma^2 / t)^2 / (2 sigma^2)). Cost: fewer than two tries a row on average.
+    A draw of discrete Laplace noise of scale t = floor(sigma) + 1 is accepted with probability e^(-(|k| - sigma^2 / t)^2 / (2 sigma^2)).
+    Cost: fewer than two tries a row on average.
+
+    References
+    ----------
+    Canonne, Kamath and Steinke 2020, "The discrete Gaussian for differential privacy", Algorithm 3.
     """
     variance = _scale("variance", variance, 2)
     t = math.isqrt(math.floor(variance)) + 1
@@ -189,13 +199,11 @@ def _laplace(coins: Coins, rows: Rows, a: Fraction, digits: int | None = None) -
 
 
 def _geometric(coins: Coins, rows: Rows, a: Fraction, digits: int | None = None) -> Int64s:
-    """Draw geometric numbers, P[k] = (1 - q) q^k, q = e^-a: (m,) int64.
-
-    Write k = low + 2^d high with 0 <= low < 2^d. Then P[k] = q^low (1 - q) / (1 - q^(2^d)) x (q^(2^d))^high (1 - q^(2^d)): low and high are
-    independent, and high is geometric. q^low is the product of q^(2^i) over the ones among the binary digits of low, so these are
-    independent, too, and digit i is one with probability q^(2^i) / (1 + q^(2^i)). low is drawn once; high is how often a coin of
-    probability q^(2^d) falls heads before the first tails.
-    """
+    """Draw geometric numbers, P[k] = (1 - q) q^k, q = e^-a: (m,) int64."""
+    # Write k = low + 2^d high with 0 <= low < 2^d. Then P[k] = q^low (1 - q) / (1 - q^(2^d)) x (q^(2^d))^high (1 - q^(2^d)): low and high
+    # are independent, and high is geometric. q^low is the product of q^(2^i) over the ones among the binary digits of low, so these are
+    # independent, too, and digit i is one with probability q^(2^i) / (1 + q^(2^i)). high is how often a coin of probability q^(2^d) falls
+    # heads before the first tails. Counting k itself by such coins would take 1 / a of them.
     d = max(0, math.ceil(64 / a) - 1).bit_length() if digits is None else digits
     out, pending = np.zeros(len(rows), np.int64), np.arange(len(rows))
     for i in range(d):
@@ -218,7 +226,7 @@ def _digit(coins: Coins, rows: Rows, x: Fraction) -> NDArray[np.bool_]:
 
 
 def _scale(name: str, value: Fraction, power: int) -> Fraction:
-    """Check a law's parameter (one over the scale, or the scale squared): above 0, and not so wide that draws leave 64 bits."""
+    """Check the parameter of noise (one over the scale, or the scale squared): above 0, and small enough for 64-bit draws."""
     if not (isinstance(value, Fraction) and value > 0):
         raise InvalidInput(f"Expected {name} > 0 as an exact Fraction, got {value!r}. No noise is no privacy; noise is set by epsilon.")
     if not (value if power == 2 else 1 / value) <= WIDEST**power:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door for answers about groups of rows: raw labels go in, private answers come out. Charge, draw, store, settle.
+"""Answers queries about groups of rows from raw labels: charge, draw, store, settle.
 
-An answer is computed from raw counts, so it cannot be drawn again as a row's output can: its secret is never stored. Whoever dies between
-the charge and the store has spent, and gets nothing.
+The secret of an answer is never stored: the same noise on the counts of other labels would reveal their difference. So an answer cannot be
+drawn again, and a process that dies between the charge and the store has spent its epsilon for nothing.
 """
 
 import hashlib
@@ -59,19 +59,19 @@ def aggregate(
     id_name: Name | None = None,
     unit_name: Name | None = None,
 ) -> Aggregate:
-    """Answer a query about the labels of groups of rows, once.
+    """Answer a query about the labels of groups of rows privately, and charge the ledger.
 
     Parameters
     ----------
     labels : (n,) array of class values
         Raw, private. Every value must be declared.
     query : Histogram, Vote or another Query
-        Its epsilon and delta are the total of one unit: with `max_rows_per_unit` = m the noise is for m changed labels.
+        Its epsilon and delta are the total for one unit: with `max_rows_per_unit` = m the noise covers m changed labels.
     groups : (n,) integers in 0..query.n_groups-1
-        Public: which group each row is in, for example its cluster. It must not depend on these labels. Groups may be empty.
+        The public group of each row, for example its cluster. It must not depend on these labels. Groups may be empty.
     classes : sequence of K values, or "infer", optional
-        The public list of class values. None: the codes 0..K-1, as the query has K classes, where the labels are integers; others must be
-        declared. "infer" reads them off the labels, as in `privatize`.
+        The public list of class values. None (default): the codes 0..K-1 of the query's K classes, for integer labels only. "infer" reads
+        them off the labels, as in `privatize`.
     dataset : str, optional
         Public name of the data set; a durable ledger requires it.
     column : str
@@ -79,17 +79,17 @@ def aggregate(
     ids : (n,) or (n, columns) array, column or table, optional
         Public, different ids of the rows. With them a repeat is recognised in any order, and disjoint rows do not add up.
     unit : (n,) array or column, optional
-        Who each row is about; None protects each row by itself.
+        The person, or other unit of protection, of each row. None (default): each row is its own unit.
     max_rows_per_unit : int
-        Rows of one unit that are counted; further ones, chosen by a secret key, are left out.
+        Largest number of rows of one unit that are counted; 1 by default. Further rows, chosen by a secret key, are left out.
     ledger : Ledger, or its path, optional
-        Durable record. None: nothing is recorded, which a warning says once.
+        Durable record. None (default): nothing is recorded, which a warning says once.
     noise : SeededNoise, optional
         For tests and benchmarks on public data only: no guarantee at all.
     redraw : bool
-        Draw again, and be charged again, though the same request has settled.
+        Draw and charge again even if the same request has settled. False by default.
     id_name, unit_name : str or sequence of str, optional
-        What the columns of `ids` and `unit` are called, as in `privatize`.
+        Names of the columns of `ids` and `unit`, as in `privatize`.
 
     Returns
     -------
@@ -98,18 +98,24 @@ def aggregate(
     Raises
     ------
     InvalidInput
-        Before anything is charged, for whatever is wrong with the arguments.
+        An argument is not allowed; nothing was charged.
     BudgetExceeded
-        If the ledger refuses; nothing is drawn.
+        Too little of the budget is left; nothing was drawn.
     LedgerError
-        If the ledger cannot be used, or the stored answer of a settled request is gone.
+        The ledger cannot be used, or the stored answer of a settled request is lost.
+
+    See Also
+    --------
+    aggregate_batches : The same for tables of any length.
+    aggregate_best : Chooses among answers to several queries, at one charge.
+    privatize : Randomises every label.
 
     Notes
     -----
-    Guarantee: (epsilon, delta)-label-DP for each unit, in exact arithmetic; a trusted curator sees the raw labels. It adds to every other
-    spend on the same labels: a prior from a histogram and labels drawn with it cost the sum. With a durable ledger the charge is on disk
-    before the first random word; the same request (query, rows, groups) returns the stored answer, and a call that died before its answer
-    was stored stays spent and is charged anew. Cost: O(n) time, no copy of the labels beyond their codes.
+    Guarantee: (epsilon, delta)-label-DP for each unit, in exact arithmetic, with a trusted curator who sees the raw labels. It adds to all
+    other charges on the same labels: a prior from a histogram and labels drawn with it cost the sum. With a durable ledger the charge is
+    on disk before the first random word. The same request (query, rows, groups) returns the stored answer; a call that died before it
+    stored its answer stays spent, and is charged anew. Cost: O(n) time; the labels are copied once, as codes.
 
     Examples
     --------
@@ -139,30 +145,30 @@ def aggregate_batches(
     redraw: bool = False,
     before_charge: Callable[[], None] | None = None,
 ) -> Aggregate:
-    """Answer a query about a table of any length, as `aggregate`: one pass over record batches, memory for one batch and the counts.
+    """Answer a query about a table of any length, as `aggregate`, in one pass and in memory for one batch and the counts.
 
     Parameters
     ----------
     source : path of a Parquet file, Arrow table, or iterable of record batches
-        With a label and a group column; other columns are not read from Parquet.
+        A table with a label and a group column. Other columns are not read from Parquet.
     query : Histogram, Vote or another Query
     label, group : str
-        Names of two columns; groups are whole numbers in 0..query.n_groups-1 without nulls, public, and not made from the labels.
+        Names of the two columns. Groups are integers in 0..query.n_groups-1 without nulls, public, and independent of the labels.
     classes : sequence of K values
         The public list of class values.
     inferred : bool
-        They were read off the labels, which the ledger notes.
+        True if the classes were read off the labels, which the ledger records. False by default.
     dataset, ledger, noise, redraw
-        As in `aggregate`; every row is its own unit, and the spend adds to every other one of the column.
+        As in `aggregate`. Every row is its own unit, and the charge adds to all others of the column.
     column : str, optional
-        Name under which the ledger keeps the labels; that of the label column by default.
+        Name of the column in the ledger; that of the label column by default.
     before_charge : function, optional
-        Called right before a charge, where no answer is stored: what it raises stops the call, and nothing is charged.
+        Called right before a new charge. If it raises, nothing is charged.
 
     Returns
     -------
     Aggregate
-        As `aggregate` of the same rows in the same order: a repeat of either is recognised by the other.
+        The same as that of `aggregate` for the same rows in the same order; each of the two returns the stored answer of the other.
     """
     account = Account(dataset or "", label if column is None else column, 1, ledger, noise, redraw)
     private = account.private_column(declare(classes, checked(query).n_classes), RowIds())
@@ -170,7 +176,7 @@ def aggregate_batches(
         raise InvalidInput(
             f"Expected a public column of groups, got the label column {label!r}, whose counts would be exact. Name another."
         )
-    # One pass, before the charge: counts of raw labels stay in this process, and go with it if the charge is refused.
+    # The only pass is before the charge. Raw counts stay in this process, and vanish with it if the charge is refused.
     reader, counts, rows = LabelReader(private.values, label), GroupCounts(query.n_groups, query.n_classes), GroupsDigest(query)
     for batch in _batches(source, label, group):
         where = _group_column(batch, group, query, reader.rows)
@@ -214,7 +220,7 @@ def _parquet(path: str | Path) -> "pq.ParquetFile":
 
 
 def _group_column(batch: pa.RecordBatch, group: str, query: Query, start: int) -> NDArray[np.int64]:
-    """Read and check the groups of a batch that begins at row `start`."""
+    """Read and check the groups of a batch whose first row is row `start` of the table."""
     if group not in batch.schema.names:
         raise InvalidInput(f"Expected a column {group!r} of groups, got columns {', '.join(batch.schema.names)}.")
     column = batch.column(group)
@@ -242,41 +248,45 @@ def aggregate_best(
     redraw: bool = False,
     id_name: Name | None = None,
 ) -> Aggregate:
-    """Try queries and groups on private labels, and release the best answer, at one charge for all that was tried.
+    """Answer several queries about private labels and release the best answer, at one charge for all of them.
 
     Parameters
     ----------
     labels : (n,) array of class values
         Raw, private. Every row is protected by itself.
     candidates : sequence of (query, (n,) groups)
-        Public, as in `aggregate`: each query pure (delta = 0), all of the same classes. Each run takes one at random, and fresh noise.
-    score : function of an Aggregate to a number
-        How good an answer is, from the answer and public facts alone, never from labels; the highest wins, NaN never. It must not raise,
-        print or keep what it is shown: answers that are not released, and their number, are covered by nothing. What is no number is
-        refused when it comes, and the charge is spent by then.
+        Public, as in `aggregate`. Each query is pure (delta = 0), and all have the same classes. Each run draws one at random, with fresh
+        noise.
+    score : function of an Aggregate, returning a number
+        Rates an answer, from the answer and public facts alone, never from labels. The highest score wins; NaN never wins. It must not
+        raise, print or store its argument: the guarantee does not cover answers that are not released, or their number. A score that is
+        no number is refused after the charge.
     tuning : RepeatAndSelect
-        Expected number of runs, of shape 1 (geometric).
+        Distribution of the number of runs; its shape must be 1 (geometric).
     score_name : str
-        Public name of the score, a part of what makes a request the same again. Two scores need two names.
+        Public name of the score, by which a repeat of the request is recognised. Two scores need two names.
     classes, dataset, column, ids, ledger, noise, redraw, id_name
         As in `aggregate`.
 
     Returns
     -------
     Aggregate
-        The best answer; `chosen` is the number of its candidate, and its receipt is that of the whole tuning.
+        The best answer. `chosen` is the number of its candidate, and its receipt is that of the whole tuning.
 
     Raises
     ------
     InvalidInput, BudgetExceeded, LedgerError
-        As in `aggregate`: before anything is charged.
+        As in `aggregate`; nothing was charged.
 
     Notes
     -----
-    Guarantee: `tuning.pure_epsilon` of the largest epsilon among the candidates, which is 3 times that epsilon, for each row's label;
-    however many runs there were. It is charged before the first run. If the score raises, or the process dies, it is spent and nothing is
-    stored; a repeat returns what was stored. The time that a call takes tells the number of runs: do not let others measure it.
-    Source: Papernot and Steinke (ICLR 2022), Corollary 3.
+    Guarantee: label-DP for each row at 3 times the largest epsilon among the candidates (`tuning.pure_epsilon`), whatever the number of
+    runs. It is charged before the first run. If the score raises, or the process dies, it is spent and nothing is stored. The time that a
+    call takes reveals the number of runs: do not let others measure it.
+
+    References
+    ----------
+    Papernot and Steinke 2022, "Hyperparameter tuning with Renyi differential privacy" (ICLR), Corollary 3.
 
     Examples
     --------
@@ -294,12 +304,12 @@ def aggregate_best(
     del labels
     account = Account(dataset or "", column, 1, ledger, noise, redraw)
     rows = TableRows(given, len(codes), account.private_column(declared, given))
-    # A row that is there twice would be counted twice, at the price of once.
+    # A row that is there twice would be counted twice, with noise for one.
     rows.check_distinct()
     tried = [(query, groups_of(groups, query, len(codes))) for query, groups in candidates]
     for query, where in tried:
         query.require(np.bincount(where, minlength=query.n_groups))
-    # All candidates and the tuning are in the request, and are charged for together, however many runs there will be.
+    # One charge covers all candidates and all runs, because only the best answer is released.
     request = Request(
         rows.column,
         tuning.pure_epsilon(max(query.epsilon for query, _ in tried)),
@@ -332,7 +342,7 @@ def _check(candidates: Sequence[tuple[Query, ArrayLike]], score: Callable[[Aggre
 
 
 def _facts(tried: _Candidates, tuning: RepeatAndSelect, score_name: str) -> dict[str, object]:
-    """Describe the whole tuning as the ledger keeps it."""
+    """Return the facts of the whole tuning for the ledger."""
     return {
         "query": "best-of",
         "candidates": [query.to_dict() for query, _ in tried],
@@ -350,9 +360,9 @@ def _best(
     charge: Charge,
     secret: RunSecret,
 ) -> Aggregate:
-    """Run a charged tuning: how often, which candidates, and their noise are words of the run's secret, each of a key of its own."""
-    # Candidates, repetitions and noise have keys of their own: the score may look at an answer as it likes, and learns nothing of
-    # further draws.
+    """Run a charged tuning: the number of runs, their candidates and their noise come from the run's secret, each under its own key."""
+    # The theorem needs runs that are independent of their number and of each other. With separate keys, no answer that the score sees
+    # tells anything about further candidates, noise or runs.
     picks = secret.answer_key("tuning-candidates", request.identity)
 
     @lru_cache(maxsize=64)
@@ -365,7 +375,7 @@ def _best(
     def run(repetition: int) -> tuple[float, Aggregate]:
         number = int(below(RowWords(picks, row_blocks(1, repetition)), len(tried), 0, 1)[0])
         query, counts = tried[number][0], counted(number)
-        # The repetition is a fact of the key: the same candidate tried twice gets fresh noise.
+        # The repetition enters the key, so that a candidate that is drawn twice gets fresh noise.
         key = secret.answer_key("aggregate", request.identity, query=query.to_dict(), repetition=repetition)
         values = drawn(query, counts.table(), key, 1)
         answer = Aggregate(query, values, counts.n_rows(), request.column.values, charge.receipt, chosen=number)
@@ -375,7 +385,7 @@ def _best(
 
 
 def _number(score: object) -> float:
-    """Check that a score returned a number; text is none, though `float` reads some."""
+    """Convert a score to a float; refuse text, some of which `float` would accept."""
     try:
         return float(None if isinstance(score, str | bytes) else score)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -385,18 +395,18 @@ def _number(score: object) -> float:
         ) from None
 
 
-# From what is asked to what is stored ----------------------------------------------------------------------------------------------------
+# From the question to the stored answer --------------------------------------------------------------------------------------------------
 
 
 _OUTPUT = "aggregate.parquet"
 _HELD_OUT, _GROUPS = "held-out", "groups"
 _BATCH = 1 << 20
-_CELLS_CHUNK = 1 << 18  # rows whose cells fit the cache
+_CELLS_CHUNK = 1 << 18  # rows counted at a time: their cells (2 MB) stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
 class GroupQuestion:
-    """A query about groups of rows, with what an estimator fixes beside it before anything is charged: all of it is public.
+    """A query about groups of rows, with the public settings that an estimator fixes before the charge.
 
     Attributes
     ----------
@@ -404,14 +414,14 @@ class GroupQuestion:
     groups : (n,) integers
         As in `aggregate`.
     held_out : float in [0, 1)
-        Share of the rows, chosen by secret key, that are not asked, so that something can be measured on them.
+        Expected share of the rows that are not counted, chosen by the run's secret, on which an estimator can be measured.
     total : float or None
-        Epsilon of this charge and of those that are to follow it on these rows: where it is not all left, nothing is charged.
+        Epsilon of this charge and of the charges to follow on these rows. If less than that is left, nothing is charged.
     origin : function of the order of the rows, or None
-        Gives the digest of what the groups follow from. With a ledger a request is then known by it, and not by the groups, which need
-        not come out the same: they are kept with the answer, and a repeat gets those.
-    kept : mapping of arrays
-        Public facts that go with the groups, kept and read as they are.
+        Returns the digest of the data that the groups were computed from. With a ledger it identifies the request instead of the groups,
+        since a clustering may differ from run to run; a repeat returns the stored groups.
+    kept : mapping of str to array
+        Public arrays that are stored with the groups.
     """
 
     query: Query
@@ -424,17 +434,17 @@ class GroupQuestion:
 
 @dataclass(frozen=True, eq=False)
 class GroupAnswer:
-    """A private answer, with the rows that it is about.
+    """A private answer, with the groups of the rows.
 
     Attributes
     ----------
     answer : Aggregate
     groups : (n,) int64
-        The group of each row, asked or not.
+        The group of each row, counted or not.
     held_out : (n,) bool
-        Rows that were not asked.
-    kept : mapping of arrays
-        What goes with the groups.
+        True for rows that were not counted.
+    kept : mapping of str to array
+        The arrays that were stored with the groups.
     """
 
     answer: Aggregate
@@ -446,19 +456,19 @@ class GroupAnswer:
 def answer_groups(
     labels: ArrayLike, question: GroupQuestion, classes: Sequence[object], account: Account, given: RowIds, *, inferred: bool = False
 ) -> GroupAnswer:
-    """Answer a query about groups of rows in memory once, and keep the answer.
+    """Charge and answer a query about groups of rows in memory, or return the stored answer of an earlier request.
 
     Parameters
     ----------
     labels : (n,) array of class values, raw
     question : GroupQuestion
     classes : sequence of K values
-        Declared, as many as the query has.
+        The declared classes, as many as the query has.
     account : Account
     given : RowIds
         Ids and units of the rows.
     inferred : bool
-        The classes were read off the labels, which the ledger notes.
+        True if the classes were read off the labels, which the ledger records.
     """
     query = checked(question.query)
     column = account.private_column(classes, given)
@@ -467,12 +477,11 @@ def answer_groups(
     rows = TableRows(given, len(codes), column)
     rows.check_distinct()
     groups = groups_of(question.groups, query, len(codes))
-    # Sizes of groups are public: groups do not depend on labels.
+    # The sizes of the groups are public, because the groups do not depend on labels.
     query.require(np.bincount(groups, minlength=query.n_groups), units=given.unit is not None)
     query.require_cap(account.max_rows_per_unit)
     warn_of_delta(query.spent_delta(account.max_rows_per_unit), len(groups))
-    # What the groups follow from, and not the groups, names an estimator's request: a clustering need not come out the same twice, and
-    # must not be charged twice.
+    # A clustering may come out differently on another machine. Its inputs name the request, so that it is not charged again for that.
     by_origin = question.origin is not None and account.ledger is not None
     request = query_request(
         query,
@@ -488,7 +497,7 @@ def answer_groups(
         request, account, coverage=coverage, before_charge=lambda: _require_room(account, coverage, question.total), total=question.total
     )
     charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
-    # After the charge, as it needs the run's secret.
+    # These need the run's secret, so they follow the charge.
     held_out = _held_out_rows(charge, rows, question.held_out)
     groups, kept = (groups, question.kept) if question.origin is None else _kept_with(charge, rows, groups, question.kept)
 
@@ -501,7 +510,6 @@ def answer_groups(
 
 
 def checked(query: object) -> Query:
-    """Check that this is a query."""
     if not isinstance(query, Query):
         raise InvalidInput(f"Expected a query, such as Histogram or Vote, got {type(query).__name__}. See labeldp.aggregates.")
     return query
@@ -510,7 +518,7 @@ def checked(query: object) -> Query:
 def query_request(
     query: Query, column: PrivateColumn, *, rows: str, units: str = "", id_name: str = "", noted: Mapping[str, object] | None = None
 ) -> Request:
-    """Make the request for one answer; refuse a cap at which the query cannot be answered.
+    """Make the request for one answer; refuse a cap for which the query cannot be answered.
 
     Parameters
     ----------
@@ -519,7 +527,7 @@ def query_request(
     rows, units, id_name : str
         As in `Request`.
     noted : mapping, optional
-        Further public facts that make requests different.
+        Further public facts of the request.
     """
     cap = query.require_cap(column.max_rows_per_unit)
     asked = query.to_dict() | dict(noted or {})
@@ -527,7 +535,7 @@ def query_request(
 
 
 def warn_of_delta(delta: float, n_rows: int) -> None:
-    """Warn, before the charge, of a delta so large that the labels of some rows may come out as they are."""
+    """Warn, before the charge, of a delta of 1 / n or more, which allows releasing a row's label as it is."""
     if delta * n_rows >= 1:
         warn(
             LabelDPWarning(
@@ -546,7 +554,7 @@ def groups_of(groups: ArrayLike, query: Query, n_rows: int) -> NDArray[np.int64]
 
 
 class GroupsDigest:
-    """A digest of which row, by its number, is in which group, fed batch by batch."""
+    """Digest of the group of each row, for rows without ids, computed batch by batch."""
 
     def __init__(self, query: Query) -> None:
         self._state, self._kind = hashlib.sha256(b"labeldp groups of rows"), "<u4" if query.n_groups <= 1 << 32 else "<u8"
@@ -557,12 +565,12 @@ class GroupsDigest:
             self._state.update(groups[start : start + _BATCH].astype(self._kind).data)
 
     def hexdigest(self) -> str:
-        """Return the SHA-256 so far, hexadecimal."""
+        """Return the SHA-256 of the rows so far, in hexadecimal."""
         return self._state.hexdigest()
 
 
 def groups_digest(groups: NDArray[np.int64], query: Query, rows: TableRows) -> str:
-    """Digest which row is in which group: by the rows' ids, or by their numbers."""
+    """Compute the digest of the group of each row, named by its id, or by its number without ids."""
     if rows.explicit:
         return set_digest(rows.given.ids, groups)  # type: ignore[arg-type]  # explicit ids are not None
     found = GroupsDigest(query)
@@ -576,12 +584,12 @@ def _origin_digest(question: GroupQuestion, rows: TableRows) -> str:
 
 
 def _require_room(account: Account, coverage: RowSet | None, total: float | None) -> None:
-    """Refuse a charge that leaves no room for the further ones that are to follow it on the same rows."""
+    """Refuse a charge after which too little is left for those that will follow on the same rows."""
     ledger = account.ledger
     if ledger is None or total is None:
         return
     left = ledger.remaining(account.dataset, account.column, coverage)
-    # Compared as exact decimals: budgets that are just enough must do.
+    # Compared as exact decimals, so that a budget that is just enough is accepted.
     if left < float("inf") and exact(left) < exact(total):
         raise BudgetExceeded(
             f"Expected epsilon <= {left!r}, which remains for these rows of dataset {account.dataset!r}, column {account.column!r} in "
@@ -591,16 +599,16 @@ def _require_room(account: Account, coverage: RowSet | None, total: float | None
 
 
 def _held_out_rows(charge: Charge, rows: TableRows, share: float) -> NDArray[np.bool_]:
-    """Mark the rows that are not asked: (n,) bool, by the run's secret, independent of labels; kept, since the secret is not."""
+    """Choose the rows that are not counted, at random by the run's secret: (n,) bool."""
     if not share:
         return np.zeros(rows.n_rows, bool)
-    # As it was drawn first, so that a repeat measures on rows that were not asked.
+    # Stored, since the secret is not: a repeat must measure on the same rows, none of which was counted.
     stored = None if charge.store is None else charge.store.load_array(_HELD_OUT)
     if stored is not None:
         return rows.in_table_order(stored).astype(bool)
     if charge.secret is None:
         raise LedgerError(
-            f"Expected which rows run {charge.run_id} did not ask in its folder, but it is gone. Restore it, or ask for a new, "
+            f"Expected the held-out rows of run {charge.run_id} in its folder, but they are gone. Restore them, or ask for a new, "
             "charged draw with redraw=True."
         )
     held_out = np.asarray(partition(charge.secret.key("partition"), rows.blocks(charge.secret), (share, 1.0 - share)) == 0)
@@ -612,7 +620,7 @@ def _held_out_rows(charge: Charge, rows: TableRows, share: float) -> NDArray[np.
 def _kept_with(
     charge: Charge, rows: TableRows, groups: NDArray[np.int64], kept: Mapping[str, NDArray[np.generic]]
 ) -> tuple[NDArray[np.int64], Mapping[str, NDArray[np.generic]]]:
-    """Keep the groups that are asked, and what goes with them; of a request that was answered before, load them."""
+    """Store the groups and the arrays that belong to them, and return them; for a repeat return the stored ones."""
     store = charge.store
     if store is None:
         return groups, kept
@@ -623,28 +631,28 @@ def _kept_with(
     found = {name: store.load_array(name) for name in (_GROUPS, *kept)}
     if any(array is None for array in found.values()):
         raise LedgerError(
-            f"Expected the groups that run {charge.run_id} asked in {store.folder}, but they are gone. Restore them, or ask for a "
-            "new, charged draw with redraw=True."
+            f"Expected the groups of run {charge.run_id} in {store.folder}, but they are gone. Restore them, or ask for a new, charged "
+            "draw with redraw=True."
         )
     groups = rows.in_table_order(np.asarray(found.pop(_GROUPS))).astype(np.int64)
     return groups, {name: np.asarray(array) for name, array in found.items()}
 
 
-# Drawing, and what is stored ------------------------------------------------------------------------------------------------------------
+# Drawing and storing --------------------------------------------------------------------------------------------------------------------
 
 
 def drawn_answer(request: Request, query: Query, counts: "GroupCounts", charge: Charge, secret: RunSecret) -> Aggregate:
-    """Draw the answer from raw counts, with the words of a charged run."""
+    """Draw the answer from raw counts, under a charged run's secret."""
     key = secret.answer_key("aggregate", request.identity, query=query.to_dict())
     values = drawn(query, counts.table(), key, request.column.max_rows_per_unit)
     return Aggregate(query, values, counts.n_rows(), request.column.values, charge.receipt)
 
 
 def drawn(query: Query, counts: NDArray[np.int64], key: Key, max_rows_per_unit: int) -> NDArray[np.int64]:
-    """Draw all values, some groups at a time, each with streams of words of its own."""
+    """Draw the values of all groups, in chunks of groups, each group from its own streams of words."""
     ends = np.append(0, np.cumsum(query.streams(counts.sum(axis=1))))
     parts, start = [], 0
-    # Streams are numbered over all groups, so the values do not depend on how many groups are worked on at a time.
+    # Streams are numbered over all groups, so the values do not depend on the size of a chunk.
     while start < query.n_groups:
         stop = max(start + 1, int(np.searchsorted(ends, ends[start] + CHUNK, side="right")) - 1)
         words = RowWords(key, row_blocks(int(ends[stop] - ends[start]), int(ends[start])))
@@ -654,11 +662,11 @@ def drawn(query: Query, counts: NDArray[np.int64], key: Key, max_rows_per_unit: 
 
 
 def answered(charge: Charge, draw: Callable[[RunSecret], Aggregate]) -> Aggregate:
-    """Draw an answer, store it and settle; or load the answer that was stored before. `draw` is called once, if at all."""
+    """Draw an answer, store it and settle; or load the stored answer, without a call of `draw`."""
     if charge.secret is None:
         return _stored(charge)
     answer = draw(charge.secret)
-    # Stored before settling: whoever dies in between has an answer that a repeat returns, and settles.
+    # Stored before settling: if the process dies in between, a repeat finds the answer and settles.
     if charge.store is not None:
         charge.store.write(_OUTPUT, _as_file(answer))
     charge.settle()
@@ -666,7 +674,7 @@ def answered(charge: Charge, draw: Callable[[RunSecret], Aggregate]) -> Aggregat
 
 
 def _stored(charge: Charge) -> Aggregate:
-    """Load the answer of a run, and settle the run if its process died before it could."""
+    """Load the stored answer of a run, and settle the run if its process died before that."""
     import pyarrow.parquet as pq
 
     store, run, ledger = charge.store, charge.repeats, charge.ledger
@@ -674,7 +682,7 @@ def _stored(charge: Charge) -> Aggregate:
     assert run is not None
     assert ledger is not None
     found, artefact = store.read(_OUTPUT), store.digest()
-    # An answer cannot be drawn again: one that was changed or lost is refused, and never computed anew under the old charge.
+    # A lost or changed answer is never drawn anew under the old charge: its secret is gone, and fresh noise would be a second answer.
     if found is None or (run.state == "settled" and run.artefact != artefact):
         raise LedgerError(
             f"Expected the stored answer of run {run.run_id} (settled {run.settled_at}) in {store.folder}, but it is gone, or was changed. "
@@ -697,7 +705,7 @@ def _as_file(answer: Aggregate) -> bytes:
 
 
 class GroupCounts:
-    """Raw counts of each class in each group: neither shown nor stored."""
+    """Raw counts of each class in each group. They are private: neither printed, pickled nor stored."""
 
     def __init__(self, n_groups: int, n_classes: int) -> None:
         self._shape = n_groups, n_classes
@@ -713,22 +721,23 @@ class GroupCounts:
         """Count rows: (n,) groups and (n,) class codes, both checked."""
         step = max(_CELLS_CHUNK, 2 * len(self._cells))
         for start in range(0, len(codes), step):
-            # Some rows at a time: their cells stay in the cache, and bincount's own result is not made for too few of them.
+            # In chunks, whose cells stay in the cache; but of at least twice as many rows as there are counts, because `bincount`
+            # returns all counts each time.
             cells = groups[start : start + step] * self._shape[1]
             np.add(cells, np.asarray(codes[start : start + step]), out=cells, casting="unsafe")  # codes are small, whatever their type
             self._cells += np.bincount(cells, minlength=len(self._cells))
 
     def table(self) -> NDArray[np.int64]:
-        """Return the (n_groups, K) raw counts, for a query's release alone."""
+        """Return the raw counts, (n_groups, K), which only a query's `release` may read."""
         return np.asarray(self._cells.reshape(self._shape))
 
     def n_rows(self) -> NDArray[np.int64]:
-        """Return how many rows each group has, (n_groups,): public, as it does not depend on the labels."""
+        """Return the number of rows of each group, (n_groups,), which is public since it does not depend on labels."""
         return np.asarray(self.table().sum(axis=1))
 
 
 class LabelReader:
-    """Reads class codes from an Arrow label column, batch after batch; no message shows a label.
+    """Reads class codes from an Arrow label column, batch by batch. No message shows a label.
 
     Parameters
     ----------
@@ -741,7 +750,7 @@ class LabelReader:
         self._classes, self._label = tuple(classes), label
         self._are_codes = self._classes == tuple(range(len(self._classes)))
         self.rows = 0
-        """Rows read so far."""
+        """Number of rows read so far, by which messages name a row."""
 
     def codes(self, batch: pa.RecordBatch) -> NDArray[np.integer]:
         """Read the codes of a batch's rows: (n,) in 0..K-1."""
@@ -754,7 +763,7 @@ class LabelReader:
             codes: NDArray[np.integer] = self._searched(column.dictionary).take(column.indices.to_numpy())
         else:
             codes = column.to_numpy() if self._are_codes and pa.types.is_integer(column.type) else self._searched(column)
-        # The range is checked over the whole batch first: the search for the row costs only where there is one.
+        # Minimum and maximum first, which are fast; the row is searched only if there is one.
         bad = bool(len(codes)) and not (codes.min() >= 0 and codes.max() < len(self._classes))
         if bad:
             self._refuse((codes < 0) | (codes >= len(self._classes)))
