@@ -496,6 +496,35 @@ def test_training_that_diverges_stops_and_keeps_what_was_drawn(data, tmp_path):
     assert ledger.spent("people", "label") == 2.0
 
 
+@pytest.mark.parametrize("given", ["raw labels", "noisy labels", "likelihoods"])
+def test_a_fit_that_fails_leaves_the_estimator_as_it_was(data, given):
+    X, y = data
+    wider = np.concatenate([X, X], axis=1)
+
+    def stop(epoch):
+        raise RuntimeError("the machine is on fire")
+
+    model = classifier(lambda k: Mlp(2 * K, k, (16,)), progress=stop)
+    refit = {
+        "raw labels": lambda: model.fit(wider, y[::-1]),
+        "noisy labels": lambda: model.fit(wider, noisy_of(y)),
+        "likelihoods": lambda: model.fit_likelihood(wider, np.zeros((N, K))),
+    }[given]
+    for fitted in (False, True):
+        if fitted:
+            model.set_params(module=perceptron, progress=None).fit(X, y)
+            model.set_params(module=lambda k: Mlp(2 * K, k, (16,)), progress=stop)
+        before = {name: id(value) for name, value in vars(model).items()}
+        with pytest.raises(RuntimeError, match="on fire"):
+            refit()
+        assert {name: id(value) for name, value in vars(model).items()} == before
+        if fitted:
+            assert model.predict(X).shape == (N,) and model.n_features_in_ == K
+        else:
+            with pytest.raises(ldp.InvalidInput, match="Call fit first"):
+                model.predict(X)
+
+
 # Datasets and ids ---------------------------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.exceptions import NotFittedError
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
@@ -140,6 +141,47 @@ class Late(ClassifierMixin, BaseEstimator):
 
     def predict(self, X):
         return np.zeros(len(X), int)
+
+
+class LateOfCounts(LogisticRegression):
+    """Learns from counts of clusters, and fails where there are many rows."""
+
+    def fit_counts(self, X, groups, counts, *, variance, counted):
+        if len(X) > 500:
+            raise RuntimeError("the machine is on fire")
+        return super().fit(X, np.arange(len(X)) % counts.shape[1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "late", "noisy"),
+    [
+        (ldp.LabelDPClassifier, {"estimator": LogisticRegression()}, Late(), False),
+        (ldp.LabelDPClassifier, {"estimator": LogisticRegression()}, Late(), True),
+        (NoiseCluster, {"n_clusters": 4}, Late(), False),
+        (ProportionClassifier, {"n_clusters": 4}, LateOfCounts(), False),
+    ],
+)
+def test_a_fit_that_fails_leaves_the_estimator_as_it_was(people, kind, settings, late, noisy):
+    X, y = numbers(people), people[1]
+    law = ldp.RandomizedResponse(2, 1.0)
+    other = ldp.privatize(y, law, classes=["no", "yes"], noise=ldp.SeededNoise(1)) if noisy else y[::-1]
+    model = kind(**settings, epsilon=3.0, classes=["no", "yes"], noise=ldp.SeededNoise(0), random_state=0)
+    wider = X.assign(constant=1.0)
+    for fitted in (False, True):
+        if fitted:
+            model.fit(X, y)
+        usual, before = model.estimator, vars(model) | {"estimator": late}
+        with pytest.raises(RuntimeError, match="on fire"):
+            model.set_params(estimator=late).fit(wider, other)
+        assert {name: id(value) for name, value in vars(model).items()} == {name: id(value) for name, value in before.items()}
+        with pytest.raises(ValueError, match="infinity"):
+            model.fit(np.full((N, 3), np.inf), other)
+        model.set_params(estimator=usual)
+        if fitted:
+            assert model.predict(X).shape == (N,) and model.n_features_in_ == 2
+        else:
+            with pytest.raises(NotFittedError):
+                model.predict(X)
 
 
 def test_after_a_late_failure_other_features_go_on_with_the_same_ids(people, ledger):

@@ -287,7 +287,8 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
         inputs = inputs_of(X, id_of=id_of, ids=named if id_of is not None else None)
         if not isinstance(y, NoisyLabels):
             require_own_order(X, ids)
-        return self._fit(X, inputs, y, ids, unit, (id_name, unit_name))
+        with self._whole():
+            return self._fit(X, inputs, y, ids, unit, (id_name, unit_name))
 
     def _inputs(self, X: Any, y: Any) -> Inputs:
         self._require_settings()
@@ -364,10 +365,11 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
                 "the recipe, or call fit with noisy labels."
             )
         require_held_out(recipes, 0)
-        trainer = self._trainer(inputs, table.values.shape[1], recipes, Checkpoint(None), dict)
-        model = trainer.learn(copy.deepcopy(trainer.template), None, np.arange(len(inputs)), table, None)
+        with self._whole():
+            trainer = self._trainer(inputs, table.values.shape[1], recipes, Checkpoint(None), dict)
+            model = trainer.learn(copy.deepcopy(trainer.template), None, np.arange(len(inputs)), table, None)
+            self._keep_net(trainer, model)
         self.classes_ = np.arange(table.values.shape[1])
-        self._keep_net(trainer, model)
         for name in _OF_LABELS:  # of an earlier fit: these likelihoods may come from anywhere, and no guarantee goes with them
             self.__dict__.pop(name, None)
         self._learned, self._raw_rows = None, 0

@@ -169,8 +169,10 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
             is fitted to a few rows of X with made-up labels. If the real training fails later, the run keeps its noisy labels and the same
             fit resumes from them at no further cost: another estimator or X is allowed, if the ids (or without ids the labels, in their
             order) are the same.
+            Whatever is raised, the estimator stays as it was before the call: not fitted, or fitted by an earlier one.
         """
-        return self._fit(X, self._inputs(X, y), y, ids, unit, (id_name, unit_name))
+        with self._whole():
+            return self._fit(X, self._inputs(X, y), y, ids, unit, (id_name, unit_name))
 
     def _fit(self, X: Any, inputs: Any, y: Any, ids: Any, unit: Any, names: tuple[Name | None, Name | None]) -> Self:
         if isinstance(y, NoisyLabels):
@@ -186,6 +188,17 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
         self._fit_raw(X, inputs, y, rows)
         self._raw_rows = _length(inputs)
         return self
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Put every attribute back if a fit fails: a new answer beside an old model would claim a guarantee that this model has not."""
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
 
     def _settings(self) -> FitSettings:
         """Collect the parameters that decide how labels are charged and drawn."""
