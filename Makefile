@@ -72,7 +72,7 @@ $(READY_DEV):
 	$(call install,-r $(PINS) -r $(DEV_PINS))
 
 demo: $(READY)
-	@$(PY) -m labeldp.cli demo
+	@$(PY) -m labeldp demo
 
 # Work is stolen, not dealt: the slowest tests come last, and neighbours share what their module makes.
 test: $(READY_DEV)

@@ -112,7 +112,7 @@ def problems(source: Path, place: Path, record: Path, rows: int) -> list[str]:
 
 def repair(ledger: Any) -> None:
     """`labeldp ledger repair --yes`, of everything however new."""
-    words = [sys.executable, "-m", "labeldp.cli", "ledger", "repair", "--yes", "--older-than", "1e-6", "--ledger", str(ledger.location)]
+    words = [sys.executable, "-m", "labeldp", "ledger", "repair", "--yes", "--older-than", "1e-6", "--ledger", str(ledger.location)]
     subprocess.run(words, check=True, capture_output=True)
 
 

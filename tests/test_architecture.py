@@ -36,6 +36,7 @@ LAYERS = {
     "app": 11,
     "research": 12,
     "cli": 12,
+    "__main__": 13,
 }
 HELPERS = {"_validate", "_files", "_hash"}  # one group: small helpers that may use each other
 MINIMUM_TESTS = 1200

@@ -15,7 +15,7 @@ from labeldp.errors import InvalidInput
 
 def test_the_demo_writes_what_it_ran(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "labeldp.cli", "demo", "--out", str(tmp_path / "out"), "--seeds", "1", "--workers", "2"],
+        [sys.executable, "-m", "labeldp", "demo", "--out", str(tmp_path / "out"), "--seeds", "1", "--workers", "2"],
         capture_output=True,
         text=True,
         check=True,

@@ -81,7 +81,7 @@ def predict_in_a_process(folder: Path, tmp_path: Path) -> subprocess.CompletedPr
     command = [
         sys.executable,
         "-m",
-        "labeldp.cli",
+        "labeldp",
         "predict",
         str(folder),
         str(tmp_path / "in.parquet"),
@@ -260,7 +260,7 @@ def test_release_with_a_changed_prior_model_is_refused_before_the_charge(tmp_pat
         "--law",
         "rr-with-prior",
     ]
-    done = subprocess.run([sys.executable, "-m", "labeldp.cli", *release, *more], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([sys.executable, "-m", "labeldp", *release, *more], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode > 0, (done.returncode, done.stderr)
     assert "changed" in done.stderr
     assert not (tmp_path / "l.db").exists()

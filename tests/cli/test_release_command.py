@@ -274,6 +274,14 @@ def test_version_and_help() -> None:
     assert "release" in run("--help")[1]
 
 
+@pytest.mark.parametrize("words", [["-h"], ["release", "-h"], ["ledger", "verify", "-h"], ["--help"]])
+def test_the_package_is_a_command_too(words: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-m", "labeldp", *words], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    called = " ".join(word for word in words if not word.startswith("-"))
+    assert f"Usage: python -m labeldp {called}".strip() in done.stdout
+
+
 # A process killed at any point ----------------------------------------------------------------------------------------------------------
 
 KILLED = """
@@ -350,7 +358,7 @@ def test_a_redraw_that_was_killed_is_picked_up(tmp_path: Path, where: str) -> No
 
 def test_the_command_itself(tmp_path: Path) -> None:
     source = people(tmp_path / "in.csv")
-    args = [sys.executable, "-m", "labeldp.cli", *map(str, command(source, tmp_path / "o.csv"))]
+    args = [sys.executable, "-m", "labeldp", *map(str, command(source, tmp_path / "o.csv"))]
     done = subprocess.run(args, capture_output=True, text=True, timeout=60, env=os.environ | {"LABELDP_LEDGER": str(tmp_path / "l.db")})
     assert done.returncode == 0
     assert done.stderr.startswith("The budget of dataset 'in'")  # nobody chose it, so it is said

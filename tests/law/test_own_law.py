@@ -60,7 +60,7 @@ def visits(path: Path) -> Path:
 def command(*given: object) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own, which knows no law but labeldp's and what it is told."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "examples")])}
-    return subprocess.run([sys.executable, "-m", "labeldp.cli", *map(str, given)], capture_output=True, text=True, env=environment)
+    return subprocess.run([sys.executable, "-m", "labeldp", *map(str, given)], capture_output=True, text=True, env=environment)
 
 
 def test_a_module_a_table_and_two_commands(tmp_path: Path, wheel: Any) -> None:
