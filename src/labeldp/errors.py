@@ -3,6 +3,7 @@
 
 LabelDPError
 ├── InvalidInput      a value that was passed in is not allowed; also a ValueError
+│   └── WrongType     an estimator stops on its inputs with a TypeError; also one
 ├── BudgetExceeded    the ledger refused: requested, remaining and where it lies
 ├── LedgerError       the ledger cannot be read or written, or its history does not add up
 │   └── RowsOverlap   rows that an earlier run covers were to be refused
@@ -58,6 +59,10 @@ class LabelDPError(Exception):
 
 class InvalidInput(LabelDPError, ValueError):
     """A value that was passed in is not allowed: what was expected, what was given, how to fix it."""
+
+
+class WrongType(InvalidInput, TypeError):
+    """An estimator stopped on these inputs with a TypeError, before anything was charged: this is one, too, for who waits for one."""
 
 
 class BudgetExceeded(LabelDPError):

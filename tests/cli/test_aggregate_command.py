@@ -250,7 +250,7 @@ def test_bad_rows_are_named_and_nothing_is_charged(tmp_path: Path, ending: str, 
     source = visits(tmp_path / f"visits.{ending}", **replaced)
     code, _, message = run(*command(source, tmp_path / "a.csv"))
     assert code == 4
-    assert said.format("line 901" if ending == "csv" else "row 899 ") in message
+    assert said.format("row 900 (line 901)" if ending == "csv" else "row 900 (the first is row 1)") in message
     assert default_ledger().runs() == []
     assert sorted(path.name for path in tmp_path.iterdir()) == [source.name]
 

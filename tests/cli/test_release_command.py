@@ -174,7 +174,7 @@ def test_undeclared_class_is_named_by_row_only(tmp_path: Path, caplog: pytest.Lo
         source = people(tmp_path / f"in.{ending}", bad=SENTINEL)
         code, _, said = run(*command(source, tmp_path / f"o.{ending}"))
         assert code == 4
-        assert ("line 202" if ending == "csv" else "row 200 ") in said
+        assert ("row 201 (line 202)" if ending == "csv" else "row 201 (the first is row 1)") in said
         code, said, _ = run(*command(source, tmp_path / f"o.{ending}", "--json"))
         assert json.loads(said)["exit_code"] == code == 4
     assert SENTINEL not in caplog.text
@@ -200,7 +200,7 @@ def test_repeated_and_empty_ids_are_data_errors(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("patient,status\n1,ill\n2,\n")
     code, _, said = run(*command(tmp_path / "in.csv", tmp_path / "o.csv"))
     assert code == 4
-    assert "line 3." in said
+    assert "row 2 (line 3)." in said
     assert default_ledger().runs() == []
 
 

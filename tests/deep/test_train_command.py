@@ -285,7 +285,7 @@ def test_images_that_do_not_fit_are_named(tmp_path: Path) -> None:
         code, _, said = train(tmp_path / "in.parquet", tmp_path / "m", "--image", "shot", *FAST)
         assert code == 4
         assert expected[name] in said
-        assert "row 7" in said
+        assert "row 8 (the first is row 1)" in said
     pq.write_table(pa.table({"shot": pa.array([None, *good[1:]], pa.binary()), "what": text(codes)}), tmp_path / "in.parquet")
     assert "Drop such rows" in train(tmp_path / "in.parquet", tmp_path / "m", "--image", "shot")[2]
     assert default_ledger().runs() == []
@@ -302,7 +302,7 @@ def test_names_that_show_the_class_are_refused(tmp_path: Path, name: str) -> Non
     code, _, said = train(source, tmp_path / "m", "--image", "file", "--images", tmp_path / "files", *FAST)
     assert code == 4
     assert "say nothing about the labels" in said
-    assert "row 19" in said
+    assert "row 20 (the first is row 1)" in said
     assert default_ledger().runs() == []
 
 
@@ -358,7 +358,7 @@ def test_labels_that_are_not_declared_are_not_shown(tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", X=pixels, what=np.array([SENTINEL, *text(codes)[1:]]))
     code, _, said = train(tmp_path / "in.npz", tmp_path / "m", *FAST)
     assert code == 4
-    assert "row 0" in said
+    assert "row 1 (the first is row 1)" in said
 
 
 WITHOUT = """

@@ -142,13 +142,13 @@ def names(*given: str, classes: tuple[object, ...], label: str = "animal") -> No
     ],
 )
 def test_names_that_show_a_class(name: str) -> None:
-    with pytest.raises(InvalidInput, match=r"row 1 .*Rename"):
+    with pytest.raises(InvalidInput, match=r"row 2 \(the first is row 1\).*Rename"):
         names("1.png", name, classes=("cat", "polar bear", "bird 7", None))
 
 
 @pytest.mark.parametrize("name", ["7/1.png", "class_7/1.png", "x/label7.png", "digit-7-1.png", "x/digit=8/1.png"])
 def test_names_that_show_a_number(name: str) -> None:
-    with pytest.raises(InvalidInput, match="row 0"):
+    with pytest.raises(InvalidInput, match="row 1 "):
         names(name, classes=(7, 8), label="digit")
 
 

@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import labeldp as ldp
-from labeldp.errors import RepeatWarning
+from labeldp.errors import RepeatWarning, WrongType
 from labeldp.learn import LearnOptions, NoiseCluster, ProportionClassifier
 
 pytestmark = [pytest.mark.filterwarnings("ignore::labeldp.errors.RareCategoriesWarning"), pytest.mark.usefixtures("same_noise")]
@@ -90,6 +90,17 @@ def test_a_pipeline_that_fills_gaps_gets_them_and_one_that_does_not_is_refused_f
     assert ledger.spent("people", "label") == 0
     model = classifier(ledger, make_pipeline(SimpleImputer(), StandardScaler(), LogisticRegression())).fit(X, y)
     assert np.isfinite(model.predict_proba(X)).all() and ledger.spent("people", "label") == 3.0
+
+
+def test_a_type_that_the_estimator_does_not_take_is_a_type_error_with_a_public_name(people, ledger):
+    class Choosy(LogisticRegression):
+        def fit(self, X, y, sample_weight=None):
+            raise TypeError("no frames")
+
+    with pytest.raises(TypeError, match=r"TypeError: no frames\. Nothing was charged") as told:
+        classifier(ledger, Choosy()).fit(numbers(people), people[1])
+    assert isinstance(told.value, ldp.InvalidInput) and type(told.value) is WrongType
+    assert f"{WrongType.__module__}.{WrongType.__qualname__}" == "labeldp.errors.WrongType"
 
 
 def test_counts_rehearse_too(people, ledger):

@@ -130,15 +130,15 @@ def test_a_null_class_is_an_empty_field(tmp_path: Path) -> None:
         ("", "empty"),
         ("\n\n", "header"),
         ("a,a\n1,2\n", "twice"),
-        ("a,b\n1\n", "row 0"),
-        ("a,b\n1,2\n3,4,5\n", "row 1"),
-        ("a,b\n\n1,2\n\n3,4,5\n", "got 3 in row 1"),
-        ('a,b\n1,x"y\n', "inside a field"),
-        ('a,b\n1,"x"y\n', "inside a field"),
-        ('a,b\n1,"open\n', "left open"),
-        ('a,b\n1,2\n3,"open\n4,5\n', "left open"),
+        ("a,b\n1\n", r"got 1 in row 1 \(line 2\)"),
+        ("a,b\n1,2\n3,4,5\n", r"got 3 in row 2 \(line 3\)"),
+        ("a,b\n\n1,2\n\n3,4,5\n", r"got 3 in row 2 \(line 5\)"),
+        ('a,b\n1,x"y\n', r"inside a field in row 1 \(line 2\)"),
+        ('a,b\n\n1,"\n"\n2,"x"y\n3,4\n', r"inside a field in row 2 \(line 5\)"),
+        ('a,b\n1,"open\n', r"left open in row 1 \(line 2\)"),
+        ('a,b\n1,2\n3,"open\n4,5\n', r"left open in row 2 \(line 3\)"),
         ("a,b\r1,2\r", "header"),
-        ("a,b\n1,2\r3,4\n", "carriage"),
+        ("a,b\n1,2\n3,4\r5,6\n7,8\n", r"carriage.* in row 2 \(line 3\)"),
         ("a\0,b\n", "NUL"),
     ],
 )
@@ -147,6 +147,15 @@ def test_malformed_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(tables_csv, "CHUNK", chunk)
     with pytest.raises(InvalidInput, match=said):
         list(opened(text.encode(), tmp_path).batches())
+
+
+@pytest.mark.parametrize("chunk", [3, 1 << 20])
+def test_bytes_that_are_no_text_are_named_by_row_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(tables_csv, "CHUNK", chunk)
+    source = opened('a,b\n"1\n",2\n3,é\n5,6\n'.encode("latin-1"), tmp_path)
+    assert [value for batch in source.batches() for value in batch.column("a").to_pylist()] == ["1\n", "3", "5"]
+    with pytest.raises(InvalidInput, match=r"UTF-8 in column 'b', got other bytes in row 2 \(line 4\)\. Save"):
+        [batch.column("b") for batch in source.batches()]
 
 
 def test_a_record_without_an_end_is_not_read_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -246,8 +246,8 @@ def test_a_csv_row_is_named_by_its_line(tmp_path: Path, ledger: Ledger) -> None:
     source = tmp_path / "in.csv"
     rows = ["a,no", '"b\nb",no', "", "c,no", "d,{}", "e,never", "f,never"]
     for label, said in (
-        ("maybe", "line 7. Declare it"),
-        ("", "none in line 7. Drop"),
+        ("maybe", r"row 4 \(line 7\)\. Declare it"),
+        ("", r"none in row 4 \(line 7\)\. Drop"),
         ("no ", "some row. It is a declared class but for blanks"),
     ):
         source.write_text("\n".join(["x,y", *rows]).format(label) + "\n")
@@ -261,7 +261,7 @@ def test_null_labels_are_a_class_if_declared(tmp_path: Path, ledger: Ledger) -> 
     table = pa.table({"y": ["a", None, "b"] * 300, "x": range(900)})
     for ending in ("parquet", "csv"):
         source = write(table, tmp_path / f"in.{ending}")
-        with pytest.raises(InvalidInput, match="row 1 " if ending == "parquet" else "line 3"):
+        with pytest.raises(InvalidInput, match=r"row 2 \(the first is row 1\)" if ending == "parquet" else r"row 2 \(line 3\)"):
             release(source, tmp_path / f"o.{ending}", spec(classes=["a", "b"], dataset=ending), ledger)
         done = release(source, tmp_path / f"o.{ending}", spec(classes=["a", "b", None], dataset=ending), ledger)
         assert set(

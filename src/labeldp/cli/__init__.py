@@ -13,7 +13,7 @@ app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["--help", "-h"]},
     help="Label differential privacy: release tables, train models, know the cost.",
 )
 app.registered_commands += _release.app.registered_commands + _train.app.registered_commands

@@ -700,7 +700,7 @@ def warn_of_cap(over: int, n_rows: int, cap: int, unit: str) -> None:
     said = f"{over:,} of {n_rows:,} rows are over the cap of {rows} for each {unit} and are left out: nothing is drawn for them."
     warn(
         LeftOutWarning(
-            f"{said} To compare caps: labeldp.app.plan.plan(K, [epsilon], rows_per_unit=...). To set one: max_rows_per_unit=.",
+            f"{said} To compare caps: the command labeldp plan --table FILE --unit COLUMN. To set one: max_rows_per_unit=.",
             cli=f"{said} To compare caps: labeldp plan --table FILE --unit {unit}. To set one: --max-rows-per-unit.",
         )
     )

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput, MissingExtra, ReleaseError
-from labeldp.tables.formats._table import Readable, Rows, is_text
+from labeldp.tables.formats._table import Readable, Rows, is_text, row_number
 
 Pixels = NDArray[np.uint8]
 GREY, COLOUR = ("1", "L"), ("P", "RGB", "CMYK", "YCbCr", "HSV", "LAB")  # Pillow's modes that are read as 1 and as 3 channels
@@ -112,7 +112,7 @@ def _pillow() -> Any:
 
 
 def _row(start: int | None, i: int) -> str:
-    return "some row" if start is None else f"row {start + i} (the first is row 0)"
+    return row_number(None if start is None else start + i)
 
 
 def _files(column: pa.Array, name: str, folder: Path | None) -> Iterable[bytes]:

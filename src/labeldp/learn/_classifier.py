@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from labeldp import _validate
 from labeldp.custody._encode import RowIds
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, WrongType
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law, RandomizedResponse
 from labeldp.learn._clusters import ClusterModel, ClusterPrior
@@ -380,14 +380,10 @@ def dry_run(estimator: Estimator, X: Any, n_classes: int, rows: int, fit: _Fit |
         found = _failure(_stateless(clone(estimator)), X, _some_rows(X, rows), n_classes, fit)
     if found is not None:
         what = str(found).strip().split("\n")[0].removesuffix(".") or type(found).__name__
-        raise (_WrongType if isinstance(found, TypeError) else InvalidInput)(
+        raise (WrongType if isinstance(found, TypeError) else InvalidInput)(
             f"Expected an estimator that can be fitted to some rows of X and predict all {n}, got {type(found).__name__}: {what}. "
             f"Nothing was charged or drawn.{_advice(what)}"
         ) from found
-
-
-class _WrongType(InvalidInput, TypeError):
-    """A refusal that is a TypeError, too, for callers that catch the estimator's own error."""
 
 
 def _failure(estimator: Estimator, X: Any, rows: NDArray[np.int64], n_classes: int, fit: _Fit | None) -> Exception | None:

@@ -196,8 +196,8 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
         try:
             yield
         except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
+            self.__dict__.clear()
+            self.__dict__.update(before)
             raise
 
     def _settings(self) -> FitSettings:

@@ -27,7 +27,7 @@ from labeldp.tables._release import (
     read_manifest,
     released_facts,
 )
-from labeldp.tables.formats._parquet import DatasetSource, open_table
+from labeldp.tables.formats._parquet import DatasetSource, open_table, row_name
 from labeldp.tables.formats._table import (
     EVIDENCE,
     Batch,
@@ -178,7 +178,9 @@ def matched(source: Source, found: ProvenLabels) -> NoisyLabels:
     place = order[np.minimum(np.searchsorted(known[order], words), len(known) - 1)]
     missing = np.flatnonzero(known[place] != words)
     if len(missing):
-        raise InvalidInput(f"Expected only rows of the release, got another id in row {missing[0]} of {source.path.name}. Drop such rows.")
+        raise InvalidInput(
+            f"Expected only rows of the release, got another id in {row_name(source, int(missing[0]))} of {source.path.name}. Drop them."
+        )
     # A row that comes twice would count its evidence twice.
     if len(np.unique(place)) < len(place):
         raise InvalidInput(f"Expected each row of the release once, got an id twice in {source.path.name}. Drop repeated rows.")

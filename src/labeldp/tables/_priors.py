@@ -36,7 +36,7 @@ from labeldp.ledger._run_store import RunStore
 from labeldp.tables._place import Part, Place, Staging, delete_folder, reading
 from labeldp.tables.formats._csv import CsvSource, delimiter_of
 from labeldp.tables.formats._parquet import FORMATS, ParquetSink, ParquetSource
-from labeldp.tables.formats._table import WEIGHTS, Columns, PartsSink, as_binary, plain, row_ids
+from labeldp.tables.formats._table import WEIGHTS, Columns, PartsSink, as_binary, plain, row_ids, row_number
 
 Floats = NDArray[np.float64]
 
@@ -135,7 +135,7 @@ def weights_of(prior: OpenPrior, batch: Columns, start: int | None, n_classes: i
 
 def _which(good: NDArray[np.bool_], start: int | None) -> str:
     """Name the first row that is not good, where rows have numbers."""
-    return "some row" if start is None else f"row {start + int(np.argmin(good))} (the first is row 0)"
+    return row_number(None if start is None else start + int(np.argmin(good)))
 
 
 def ordered_by_value(names: Sequence[object], classes: Sequence[object]) -> list[int] | None:

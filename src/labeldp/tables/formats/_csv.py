@@ -8,7 +8,8 @@ in carriage return + line feed, mixed at will. A quote or a bare carriage return
 import base64
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -64,9 +65,12 @@ class CsvSource(Source):
             stream.seek(len(self._header))
             for text in whole_records(stream):
                 # Before Arrow reads it: what it would take one way and another reader another way.
-                check_dialect(text, self.delimiter, row)
+                if fault := dialect_fault(text, self.delimiter):
+                    until = text.find(b"\n", fault[0]) + 1 or len(text)
+                    records = sum(1 for _ in self._records(io.BytesIO(text[:until])))
+                    raise InvalidInput(fault[1].format(self.row_name(row + records - 1)))
                 for rows in self._parsed(text, row, columns):
-                    yield CsvBatch(rows, row, len(text))
+                    yield CsvBatch(rows, row, len(text), self.row_name)
                     row += len(rows)
 
     def _parsed(self, text: bytes, row: int, columns: Sequence[str] | None) -> list[pa.RecordBatch]:
@@ -90,26 +94,28 @@ class CsvSource(Source):
         )
         if ragged:
             raise InvalidInput(
-                f"Expected {len(self.names)} fields in every record, as the header has, got {ragged[0].actual_columns} in row "
-                f"{row + ragged[0].number - 1} (the first is row 0). Mend the row; a field that holds the delimiter must be quoted."
+                f"Expected {len(self.names)} fields in every record, as the header has, got {ragged[0].actual_columns} in "
+                f"{self.row_name(row + ragged[0].number - 1)}. Mend the row; a field that holds the delimiter must be quoted."
             )
         batches: list[pa.RecordBatch] = found.to_batches()
         return batches
 
-    def line_of(self, row: int) -> int:
-        """The line of the file, the first being 1, on which a record begins: read again, for messages."""
-        line, quoted = self._header.count(b"\n") + 1, False
+    def row_name(self, row: int) -> str:
+        """Name a row in messages: by its position, and by the line of the file on which it begins, both from 1. The file is read again."""
         with reading(self.path), self.path.open_input() as stream:
             stream.seek(len(self._header))
-            for text in io.BufferedReader(stream):
-                if not quoted and (len(self.names) == 1 or text.strip(b"\r\n")):
-                    if not row:
-                        return line
-                    row -= 1
-                # A line feed inside quotes ends no record.
-                quoted ^= text.count(b'"') % 2 == 1
-                line += 1
-        return line
+            found = next(itertools.islice(self._records(io.BufferedReader(stream)), row, None), 0)
+        line = self._header.count(b"\n") + found + 1
+        return f"row {row + 1} (line {line})"
+
+    def _records(self, lines: Iterable[bytes]) -> Iterator[int]:
+        """Find the lines, the first being 0, on which records begin."""
+        quoted = False
+        for number, text in enumerate(lines):
+            if not quoted and (len(self.names) == 1 or text.strip(b"\r\n")):
+                yield number
+            # A line feed inside quotes ends no record.
+            quoted ^= text.count(b'"') % 2 == 1
 
     def rewrite(self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
         """As of any table, evidence in base64url: one column of lines, which are moved as a whole."""
@@ -134,22 +140,30 @@ def delimiter_of(path: Path | Place) -> str:
 class CsvBatch(Batch):
     """Consecutive rows of a text table; its extent is in bytes."""
 
-    def __init__(self, rows: pa.RecordBatch, start: int, extent: int):
+    def __init__(self, rows: pa.RecordBatch, start: int, extent: int, name_row: Callable[[int], str]):
         super().__init__(rows, extent)
-        self._start = start
+        self._start, self._name_row = start, name_row
 
     def column(self, name: str) -> pa.Array:
         """One column's fields, in UTF-8."""
         try:
             return self.raw(name).cast(pa.string())
         except pa.ArrowInvalid:
-            raise InvalidInput(
-                f"Expected text in UTF-8 in column {name!r}, got other bytes after row {self._start}. Save the file as UTF-8."
-            ) from None
+            at = next(i for i, field in enumerate(self.raw(name).to_pylist()) if not _is_utf8(field))
+            row = self._name_row(self._start + at)
+            raise InvalidInput(f"Expected text in UTF-8 in column {name!r}, got other bytes in {row}. Save the file as UTF-8.") from None
 
     def raw(self, name: str) -> pa.Array:
         """One column's fields as bytes in any encoding."""
         return self.rows.column(name).fill_null(b"")
+
+
+def _is_utf8(field: bytes) -> bool:
+    try:
+        field.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 class CsvSink:
@@ -234,7 +248,8 @@ def _names(header: bytes, delimiter: str, file: str) -> tuple[str, ...]:
         raise InvalidInput(f"Expected text in UTF-8, got NUL bytes in {file}. Save it as UTF-8.")
     raw = header.lstrip(b"\r\n")
     try:
-        check_dialect(raw, delimiter, 0)
+        if dialect_fault(raw, delimiter):
+            raise ValueError
         (names,) = csv.reader(io.StringIO(raw.decode(), newline=""), delimiter=delimiter, strict=True)
     except (ValueError, csv.Error):
         raise InvalidInput(f"Expected a header line of column names in UTF-8, got something else in {file}.") from None
@@ -272,28 +287,34 @@ def _end_of_records(text: bytes) -> int:
     return end
 
 
-def check_dialect(text: bytes, delimiter: str, row: int) -> None:
-    """Refuse, in whole records from this row on, what Arrow reads in its own way and other readers in theirs."""
+def dialect_fault(text: bytes, delimiter: str) -> tuple[int, str] | None:
+    """Find in whole records what Arrow reads in its own way and other readers in theirs.
+
+    Returns
+    -------
+    At which byte it stands, and the message about it, in which {} stands for the row; None where all is well.
+    """
     if b'"' not in text and b"\r" not in text:
-        return
+        return None
     data = np.frombuffer(text + b"\n", np.uint8)
     quotes, returns = np.flatnonzero(data == QUOTE), np.flatnonzero(data == RETURN)
     # Some readers end a record at a bare carriage return: the same file would have other rows there.
     bare = returns[data[returns + 1] != LINE_FEED]
-    if (np.searchsorted(quotes, bare) % 2 == 0).any():
-        raise InvalidInput(
-            f"Expected carriage returns only before line feeds or in quotes, got a bare one after row {row}. Quote the field."
-        )
+    bare = bare[np.searchsorted(quotes, bare) % 2 == 0]
+    if len(bare):
+        return int(bare[0]), "Expected carriage returns only before line feeds or in quotes, got a bare one in {}. Quote the field."
     opening, closing = quotes[0::2], quotes[1::2]
     # Where every field that has quotes is quoted as a whole, quotes alternate between opening and closing.
     around = np.zeros(256, bool)
     around[[ord(delimiter), LINE_FEED, QUOTE]] = True
-    after = data[closing + 1]
-    if not (around[data[opening[opening > 0] - 1]].all() and (around[after] | (after == RETURN)).all()):
-        raise InvalidInput(
-            f"Expected quotes only around whole fields, got one inside a field after row {row}. "
+    after, later = data[closing + 1], opening[opening > 0]
+    inside = np.r_[later[~around[data[later - 1]]], closing[~(around[after] | (after == RETURN))]]
+    if len(inside):
+        return int(inside.min()), (
+            "Expected quotes only around whole fields, got one inside a field in {}. "
             'Quote such fields and double the quotes in them ("a ""b"" c").'
         )
     # Else the rest of the file would be one field, and its rows would be missing.
     if len(opening) > len(closing):
-        raise InvalidInput(f"Expected every quoted field to end, got one left open after row {row}. The file may be cut short.")
+        return int(opening[-1]), "Expected every quoted field to end, got one left open in {}. The file may be cut short."
+    return None

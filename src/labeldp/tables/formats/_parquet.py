@@ -472,8 +472,8 @@ def table_name(table: Source) -> str:
 
 
 def row_name(table: Readable, row: int) -> str:
-    """Name a row in messages: of a text table by its line."""
-    return f"line {table.line_of(row)}" if isinstance(table, CsvSource) else row_number(row)
+    """Name a row in messages, counted from 1: of a text table by its line, too."""
+    return table.row_name(row) if isinstance(table, CsvSource) else row_number(row)
 
 
 def given_parts(where: Any) -> tuple[str, ...]:

@@ -288,7 +288,7 @@ class LabelCodec:
 
     def _refuse(self, labels: pa.Array, found: pa.Array, start_row: int | None) -> None:
         at = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
-        row = "some row" if start_row is None else (self._name_row or row_number)(start_row + at)
+        row = row_number(None) if start_row is None else (self._name_row or row_number)(start_row + at)
         # It is looked at, and never shown: the message names the row, or how the value differs from a class.
         value = labels[at].as_py()
         if value is None or value == "":
@@ -321,9 +321,9 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array if array.type == kind else array.cast(kind)
 
 
-def row_number(row: int) -> str:
-    """Name a row of which nothing but its number is known."""
-    return f"row {row} (the first is row 0)"
+def row_number(row: int | None) -> str:
+    """Name a row by its position, given from 0 and shown from 1, as lines of files are; None where rows have none."""
+    return "some row" if row is None else f"row {row + 1} (the first is row 1)"
 
 
 def distinct_labels(arrays: Iterable[pa.Array], column_type: pa.DataType) -> tuple[object, ...]:
