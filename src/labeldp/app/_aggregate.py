@@ -39,18 +39,18 @@ class AggregateSpec:
     label : str
         The private column.
     group : str
-        The public column that says which group a row is in: text, whole numbers or booleans, never missing.
+        The public column with each row's group: text, whole numbers or booleans, never missing.
     classes : sequence of K values, or "infer"
         The declared classes; "infer" as in `ReleaseSpec`.
     epsilon : float
-        Total of one row.
-    query : {"histogram", "vote"}
+        Total budget of one row.
+    query : {"histogram", "vote"}, default="histogram"
     mechanism : str, optional
-        As in `Histogram` and `Vote`; their default if None.
-    delta : float
+        As in `Histogram` and `Vote`; default: theirs.
+    delta : float, default=0.0
         0 for pure mechanisms.
     dataset : str, optional
-        Name in the ledger; the file's name without its ending if None.
+        Name in the ledger; default: the file's name without its ending.
     """
 
     label: str
@@ -66,7 +66,7 @@ class AggregateSpec:
         object.__setattr__(self, "classes", declared_or_infer(self.classes))
         if self.group == self.label:
             raise InvalidInput(f"Expected a public column of groups, got the label column {self.label!r}. Name another one.")
-        self.asked(1, 2 if infers(self.classes) else len(self.classes))  # whatever is wrong is said before anything is read
+        self.asked(1, 2 if infers(self.classes) else len(self.classes))  # refuses faults before anything is read
 
     def asked(self, n_groups: int, n_classes: int) -> Query:
         """Make the query over this many groups and classes."""
@@ -77,7 +77,7 @@ class AggregateSpec:
 
 @dataclass(frozen=True)
 class AggregateFile:
-    """The file of an answer. If the same answer had been given before (`repeated`), nothing was drawn and nothing was charged."""
+    """The file of an answer. `repeated`: the ledger had the same answer, so nothing was drawn or charged."""
 
     path: Path
     answer: Aggregate
@@ -94,13 +94,13 @@ def aggregate(
     source : str, Path or Place
         A Parquet or CSV file, or a folder or pattern of Parquet files, read twice.
     out : str or Path
-        New file. Parquet is read back by `Aggregate.load`; CSV has the same columns without the receipt. A row a group, in the order of the
-        groups' values: group, n_rows, and a noisy count for each class (count_CLASS), or the voted label.
+        New file. Parquet is read back by `Aggregate.load`; CSV has the same columns without the receipt. It has one row per group, in the
+        order of the groups' values: group, n_rows, and a noisy count for each class (count_CLASS), or the voted label.
     spec : AggregateSpec
     ledger : Ledger, or its path, optional
         The user's own by default, never none.
     redraw : bool
-        Draw again, charged again, though the same answer was given before.
+        Draw and charge again, even if the ledger has the same answer.
     progress : function of (phase, done, total)
 
     Returns
@@ -112,16 +112,17 @@ def aggregate(
     _check(table, spec, record)
     check_ending(target)
     runs = record.runs(dataset, spec.label)
-    # A file of this name can only be the answer to this very request if some answer was drawn before; which one is known after the reading.
+    # An existing file can be this request's answer only if some answer was drawn before; whether it is is known after reading the table.
+    # If none was drawn, refuse at once, before a long table is read.
     if target.exists() and not any(run.event.get("event") == AggregateDraw.kind for run in runs):
-        _taken(target)  # before long tables are read
+        _taken(target)
     codec = declared_codec(table, spec.label, spec.classes)
     with workplace(target) as folder:
         names = _distinct_groups(table, spec.group, progress)
         _warn_of_a_copy(spec, names, codec.classes)
         new: list[bool] = []
 
-        # Called once it is known that a charge is due: a target that exists by then cannot be the answer, and nothing was spent yet.
+        # Called when a charge is due, just before it: a target that exists then cannot be the answer, and nothing has been spent.
         def before_charge() -> None:
             if target.exists():
                 _taken(target)
@@ -184,8 +185,8 @@ def _distinct_groups(table: Source, group: str, progress: Progress) -> pa.Array:
 
 def _warn_of_a_copy(spec: AggregateSpec, names: pa.Array, classes: Sequence[object]) -> None:
     """Warn if every group has the name of a class, because the column may be a copy of the labels."""
-    # The names are public. To compare the rows of a group with their labels would itself tell of the labels; and numbers are often equal
-    # by chance, so they are no sign of a copy.
+    # Only the names are compared, which are public: comparing a group's rows with their labels would itself reveal labels. Numbers are
+    # often equal by chance, so only text is a sign of a copy.
     if is_text(names.type) and set(names.to_pylist()) <= set(classes):
         warnings.warn(
             f"Every group in column {spec.group!r} is called like a class of {spec.label!r}. If the column was made from the labels, the "
@@ -217,9 +218,8 @@ def _numbered(table: Source, spec: AggregateSpec, codec: LabelCodec, names: pa.A
 
 def _publish(answer: Aggregate, made: Path, target: Path) -> None:
     """Write the answer's file and give it its final name. A file that has this name already must be the same answer, byte for byte."""
-    table = replace(
-        answer, receipt=replace(answer.receipt, repeated=False)
-    ).to_table()  # the file says what was drawn, not how often it was asked for
+    # `repeated` is a fact of the call, not of the draw: without it, the files of a request and its repeat are equal byte for byte.
+    table = replace(answer, receipt=replace(answer.receipt, repeated=False)).to_table()
     if not is_parquet(target):
         table = table.drop_columns([name for name in table.column_names if name == "code"])
     with table_writer(made, table.schema) as writer:

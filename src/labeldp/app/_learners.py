@@ -34,12 +34,12 @@ CLUSTER_MODELS = (NOISE_CLUSTER, PROPORTIONS)
 MODELS = (AUTO, BOOSTING, LINEAR, *CLUSTER_MODELS, *named.NETS)
 IMAGES_BY_DEFAULT = "small-convnet"
 MANY_CATEGORIES = 300
-"""Categories of all columns together from which "auto" is a linear model: trees choose among all ways to part them, and find the noise."""
+"""Number of categories, over all columns, from which "auto" is a linear model: trees could split so many in ways that fit the noise."""
 MOST_CATEGORIES = 10_000
-"""Of a column, for the linear model; those beyond the first 254 occur twice at least."""
+"""Maximal number of categories of a column in the linear model; those beyond the 254 most frequent must occur at least twice."""
 
 
-# What is asked for ------------------------------------------------------------------------------------------------------------------
+# Options ----------------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class NetOptions:
 
     @property
     def given(self) -> list[str]:
-        """The options that were given, by their names on the command line."""
+        """Names, as on the command line, of the options that the user gave."""
         values = {
             "--epochs": self.epochs,
             "--batch-size": self.batch_size,
@@ -91,9 +91,9 @@ class ClustersSpec:
     Parameters
     ----------
     n_clusters : int, optional
-        Number of clusters. Default: as many as the budget can distinguish the labels of.
+        Number of clusters. Default: see `labeldp.learn.ClusterPrior`.
     epsilon : float, optional
-        Part of the total that their histograms cost. Default: a share by rule.
+        Cost of their histograms, a part of the total. Default: see `labeldp.learn.ClusterPrior`.
     """
 
     n_clusters: int | None = None
@@ -133,7 +133,6 @@ def clusters_of(text: str | None) -> ClustersSpec | None:
 
 
 def _prior_for(spec: ClustersSpec | None, embedder: Any) -> Any:
-    """Make the ClusterPrior of a specification; None gives None."""
     from labeldp.learn import ClusterPrior
 
     return None if spec is None else ClusterPrior(embedder, spec.n_clusters, spec.epsilon)
@@ -151,7 +150,7 @@ def fit_ordinal(inputs: ColumnInputs, table: pa.Table, most: int) -> tuple[Colum
     table : Table
         All rows, as `inputs` reads them; public.
     most : int
-        Categories of a column that have a code: the most frequent 254, and those after them that occur twice.
+        Maximal number of categories of a column with a code: the 254 most frequent, then those that occur at least twice.
 
     Returns
     -------
@@ -168,10 +167,10 @@ def fit_ordinal(inputs: ColumnInputs, table: pa.Table, most: int) -> tuple[Colum
         if len(ordered) > len(kept[-1]):
             rarer[name] = len(ordered) - len(kept[-1])
     codes = OrdinalEncoder(categories=kept, handle_unknown="use_encoded_value", unknown_value=np.nan)
-    unchanged = StandardScaler(with_mean=False, with_std=False)  # "passthrough" does not take Arrow's tables
+    unchanged = StandardScaler(with_mean=False, with_std=False)  # "passthrough" does not take Arrow tables
     made = ColumnTransformer([("categories", codes, inputs.categories), ("numbers", unchanged, inputs.numbers)]).fit(table)
     if kept:
-        # of the same texts scikit-learn makes objects, which skops writes one by one, in 400 bytes each
+        # scikit-learn converts the texts to an array of objects, each of which skops writes in 400 bytes; arrays of text are compact.
         made.named_transformers_["categories"].categories_ = kept
     return made, rarer
 
@@ -187,14 +186,14 @@ def count_categories(inputs: ColumnInputs, table: pa.Table) -> int:
 
 
 def one_hot(n_codes: int, width: int) -> ColumnTransformer:
-    """Make an encoder from the matrix of `fit_ordinal` to one without gaps: a column for each category, then standardised numbers.
+    """Make an encoder from the matrix of `fit_ordinal` to one without missing values: a column per category, then standardised numbers.
 
-    A number that is missing becomes the mean, and one more column says so. The matrix is sparse where there are categories.
+    A missing number becomes the mean, with an indicator column. The matrix is sparse if there are categories.
 
     Parameters
     ----------
     n_codes, width : int
-        Columns of codes, which come first, and of all.
+        Number of columns of codes, which come first, and of all columns.
     """
     numbers = make_pipeline(
         StandardScaler(), SimpleImputer(strategy="constant", fill_value=0.0, add_indicator=True, keep_empty_features=True)
@@ -205,7 +204,7 @@ def one_hot(n_codes: int, width: int) -> ColumnTransformer:
 
 
 class Encoding:
-    """The scikit-learn steps from inputs to a model's matrix, fitted on all rows: inputs are public.
+    """The scikit-learn steps from inputs to a model's matrix, fitted on all rows, which is allowed since inputs are public.
 
     Parameters
     ----------
@@ -222,7 +221,7 @@ class Encoding:
         return len(self._inputs.categories) if isinstance(self._inputs, ColumnInputs) else 0
 
     def ordinal(self, X: Any, most: int = MAX_CATEGORIES) -> NDArray[np.floating[Any]]:
-        """Encode as numbers and codes, with gaps. Warn of rare categories that this model merges into one."""
+        """Encode as numbers and category codes, with missing values. Warn of rare categories that this model merges into one."""
         if not isinstance(self._inputs, ColumnInputs):
             return np.asarray(X)
         transformer, rarer = fit_ordinal(self._inputs, X, most)
@@ -239,11 +238,11 @@ class Encoding:
         return np.asarray(transformer.transform(X))
 
     def one_hot(self, X: Any, most: int = MAX_CATEGORIES) -> Any:
-        """Numbers alone, without gaps; sparse where there are categories."""
+        """Encode as numbers without missing values; sparse if there are categories."""
         matrix = self.ordinal(X, most)
         transformer = one_hot(self.n_codes, matrix.shape[1])
         self.steps.append(("numbers", transformer))
-        with np.errstate(invalid="ignore"):  # of a column without any value, whose mean is not used
+        with np.errstate(invalid="ignore"):  # a column without any value has mean NaN, which is not used
             return transformer.fit_transform(matrix)
 
     def pipeline(self, estimator: Any) -> Any:
@@ -299,7 +298,7 @@ class TabularLearner:
     Parameters
     ----------
     model : {"auto", "boosting", "linear"}
-        "auto" is linear where the columns of a table have many categories.
+        "auto": linear if the table's columns have many categories, else boosting.
     inputs : Inputs
     """
 
@@ -308,7 +307,7 @@ class TabularLearner:
         self._width = 0
 
     def prepared(self, X: Any) -> Any:
-        """Encode codes and numbers with gaps, which trees accept, or a sparse matrix for the linear model."""
+        """Encode the inputs: codes and numbers with missing values for trees, a sparse matrix for the linear model."""
         if self._model == AUTO:
             many = isinstance(self._inputs, ColumnInputs) and count_categories(self._inputs, X) >= MANY_CATEGORIES
             self._model = LINEAR if many else BOOSTING
@@ -356,18 +355,18 @@ class ClusterLearner:
     def prepared(self, X: Any) -> Any:
         """Standardise rows of numbers."""
         made = named.as_floats(self._encoding.one_hot(X))
-        self._encoding.steps[-1][1].sparse_output_ = False  # what is stored predicts dense rows, a batch at a time
+        self._encoding.steps[-1][1].sparse_output_ = False  # the stored model predicts dense rows, a batch at a time
         return made
 
     def classifier(self, seed: int, progress: Progress, **settings: Any) -> Any:
-        """Make the classifier of clusters, which has neither stages nor a law of rows."""
+        """Make the cluster classifier, which has neither stages nor a law for rows."""
         from labeldp.learn import NoiseCluster, ProportionClassifier
 
         own = {name: value for name, value in settings.items() if name not in ("law", "prior", "n_stages")}  # refused by TrainSpec
         return (NoiseCluster if self._model == NOISE_CLUSTER else ProportionClassifier)(random_state=seed, **own)
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
-        """Return an equal model of scikit-learn: the nearest labelled centre, or a logistic regression."""
+        """Return an equivalent scikit-learn model: the nearest labelled centre, or a logistic regression."""
         answer = model.aggregate_
         sizes, query = answer.n_rows, answer.query
         if self._model == PROPORTIONS:
@@ -380,18 +379,20 @@ class ClusterLearner:
 
 
 def as_logistic(fitted: Pipeline) -> Pipeline:
-    """Replace the final SoftmaxRegression of a pipeline by the equal LogisticRegression, so that its file holds scikit-learn types only."""
+    """Replace the final SoftmaxRegression of a pipeline by the equivalent LogisticRegression, so that its file holds scikit-learn types
+    only."""
     *before, (name, last) = fitted.steps
     two = len(last.classes_) == 2
     logistic = LogisticRegression(C=last.C_)
     logistic.classes_, logistic.n_features_in_, logistic.n_iter_ = last.classes_, last.n_features_in_, np.array([last.n_iter_], np.int32)
+    # For two classes scikit-learn stores one row of coefficients, the difference of the two.
     logistic.coef_ = last.coef_[1:] - last.coef_[:1] if two else last.coef_
     logistic.intercept_ = last.intercept_[1:] - last.intercept_[:1] if two else last.intercept_
     return Pipeline([*before, (name, logistic)])
 
 
 class NetLearner:
-    """A net of `labeldp.deep._named`.
+    """A net of `labeldp.deep._named`, by name.
 
     Parameters
     ----------
@@ -409,7 +410,7 @@ class NetLearner:
         self._recipe = named.recipe_for(name, n_classes, options.epochs, options.batch_size, options.rate)
         self._device = device_of(options.device)
         width = math.prod(inputs.shape) if isinstance(inputs, ArrayInputs) else len(inputs.names)
-        self._parameters = named.parameters_for(name, n_classes, inputs.image, width)  # faults are told before all rows are read
+        self._parameters = named.parameters_for(name, n_classes, inputs.image, width)  # here, to refuse faults before all rows are read
 
     def prepared(self, X: Any) -> Any:
         """Return images unchanged, and rows of numbers standardised."""
@@ -452,6 +453,5 @@ class _Epochs:
         self._progress, self._stage = progress, 0
 
     def __call__(self, epoch: Any) -> None:
-        """After each epoch."""
         self._stage += epoch.number == 1
         self._progress(f"stage {self._stage}", epoch.number, epoch.epochs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp ledger` and `labeldp key`: balances, history, checks and repairs of a ledger, and the release secret in a file."""
+"""`labeldp ledger` and `labeldp key`: balances, history, checks and repairs of a ledger; the release secret in a file."""
 
 import json
 import os
@@ -23,16 +23,16 @@ from labeldp.tables._place import Place, delete_folder, manifest_name, release_d
 from labeldp.tables._release import charged_law, guarantee, holds
 from labeldp.tables.formats._parquet import open_table
 
-_NAMES = 20  # accounts that a message lists
+_NAMES = 20  # number of accounts that a message lists
 
 
 def ledger_at(path: str | Path | None, budget: float | None = None, key: str | None = None) -> Ledger:
-    """Open the ledger in this file or database, or the user's own. Its release secret is at `key`, or else where LABELDP_KEY says."""
+    """Open the ledger in this file or database, or the user's own; its release secret is at `key`, or where LABELDP_KEY points."""
     return Ledger(default_ledger().location if path is None else path, budget, key or os.environ.get("LABELDP_KEY") or None)
 
 
 def adopted_text(found: Sequence[Mapping[str, object]]) -> str:
-    """Describe the runs that are counted again."""
+    """Format the adopted runs as a table."""
     if not found:
         return "Nothing to adopt: the ledger knows every run that has results beside it."
     told = [dict(each) | {"rows": "every row" if each["rows"] is None else each["rows"]} for each in found]
@@ -65,7 +65,7 @@ def accounts_text(found: Sequence[Mapping[str, object]], ledger: Ledger, dataset
 
 
 def other_names(ledger: Ledger, dataset: str | None, column: str | None) -> str:
-    """Name the accounts of a ledger that has no charge under the given names: the end of a sentence, or "" if no name was given."""
+    """Name the accounts that a ledger has, if it has no charge under the given names: the end of a sentence, or "" without names."""
     named = [f"{what} {name!r}" for what, name in (("dataset", dataset), ("column", column)) if name is not None]
     if not named:
         return ""
@@ -85,7 +85,7 @@ def history_text(entries: Iterable[Mapping[str, object]]) -> str:
 
 
 def verify(ledger: Ledger, manifests: Iterable[Path] = (), anchors: Iterable[Path] = ()) -> list[str]:
-    """List what is inconsistent in a ledger, or between it and manifests and anchor files; empty if nothing is."""
+    """List every inconsistency in a ledger, or between it and manifests and anchor files; empty if there is none."""
     read = [_manifest(path) for path in manifests]
     receipts = [each.receipt for each in read]
     outputs = {each.receipt.run_id: each.output for each in read if each.output and each.stage == RELEASE}
@@ -96,7 +96,7 @@ def verify(ledger: Ledger, manifests: Iterable[Path] = (), anchors: Iterable[Pat
 
 
 def verified_text(manifests: Iterable[Path]) -> str:
-    """Say what was verified, one line for each manifest."""
+    """Describe what was verified, one line per manifest."""
     lines = []
     for each in map(_manifest, manifests):
         table = (
@@ -110,7 +110,7 @@ def verified_text(manifests: Iterable[Path]) -> str:
 
 @dataclass(frozen=True)
 class _Manifest:
-    """A manifest that was read: its receipt, the digest of its output, its stage, and all its facts."""
+    """A manifest: its receipt, the digest of its output, its stage, whether it is in parts, and all its facts."""
 
     path: Path
     receipt: Receipt
@@ -145,7 +145,7 @@ def _statement_problems(ledger: Ledger, said: _Manifest) -> list[str]:
 
 
 def _table_problem(ledger: Ledger, said: _Manifest) -> list[str]:
-    """Compare the table beside a manifest with it, byte for byte, and check the facts that say how to read it."""
+    """Compare the table beside a manifest with its digest, byte for byte, and check the facts by which it is read."""
     name, whole = said.path.name.removesuffix(manifest_name("")), {"kind", "label", "classes"} & said.facts.keys()
     if not said.output or name == said.path.name:
         lacks = "the digest of its table" if not said.output else f"a name that ends in {manifest_name('')}, by which its table is found"
@@ -164,7 +164,8 @@ def _table_problem(ledger: Ledger, said: _Manifest) -> list[str]:
 
 
 def _stage_problem(ledger: Ledger, said: _Manifest) -> list[str]:
-    """Compare a stage's output with the files that were announced for it, because its run settles only after the last stage."""
+    """Compare a stage's output with the files that the ledger announced: its run settles only after the last stage, so it has no digest
+    yet."""
     run_id = said.receipt.run_id
     files = [part.sha256 for part in ledger.parts(run_id) if part.name.startswith(f"{said.stage}/")]
     if files and f"sha256:{release_digest(files, single=not said.in_parts)}" == said.output:
@@ -173,7 +174,6 @@ def _stage_problem(ledger: Ledger, said: _Manifest) -> list[str]:
 
 
 def _manifest(path: Path) -> _Manifest:
-    """Read a manifest."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         output = str(facts.get("digests", {}).get("output", ""))
@@ -185,10 +185,10 @@ def _manifest(path: Path) -> _Manifest:
 
 
 def anchor(ledger: Ledger, path: Path) -> dict[str, object]:
-    """Append the ledger's head to an anchor file, on disk when this returns. Keep the file away from the ledger."""
+    """Append the ledger's head to an anchor file, synced to disk. Keep the file away from the ledger."""
     seq, head = ledger.head()
     facts: dict[str, object] = {"seq": seq, "hash": head, "at": datetime.now(UTC).isoformat(timespec="seconds")}
-    # Appended, never rewritten: an older head must stay to show that the history was cut behind it.
+    # Append, never rewrite: an older head is the proof if the history is later cut behind it.
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(facts) + "\n")
         file.flush()
@@ -198,7 +198,7 @@ def anchor(ledger: Ledger, path: Path) -> dict[str, object]:
 
 
 def anchored(path: Path) -> list[tuple[int, str]]:
-    """Read the heads in an anchor file."""
+    """Read the heads (sequence number, hash) in an anchor file."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         return [(int(facts["seq"]), str(facts["hash"])) for facts in map(json.loads, filter(str.strip, lines))]
@@ -209,7 +209,7 @@ def anchored(path: Path) -> list[tuple[int, str]]:
 
 
 def repair(ledger: Ledger, minutes: float = 60, remove: bool = False) -> list[dict[str, object]]:
-    """List what killed processes left behind, and with `remove` delete it where possible. Charged runs keep all they need."""
+    """List the files that killed processes left, and with `remove` delete them where possible; files of charged runs stay."""
     found = orphans(ledger, minutes=minutes)
     gone = remove_orphans(ledger, found, _remove) if remove else []
     return [asdict(orphan) | {"removed": orphan in gone} for orphan in found]
@@ -248,7 +248,7 @@ def create_key(path: Path) -> dict[str, object]:
 
 
 def _runs_that_need(ledger: Ledger, key_id: str) -> list[str]:
-    """List the runs that were charged under a release secret and have neither settled nor been abandoned."""
+    """List the charged runs, neither settled nor abandoned, whose draws need this release secret."""
     charged = [run.run_id for run in ledger.runs() if run.state == "charged"]
     return [run_id for run_id in charged if RunStore(ledger.run_dir(run_id)).key_id() == key_id]
 
@@ -260,9 +260,9 @@ def destroy_key(path: Path, ledger: Callable[[], Ledger], force: bool = False) -
     ----------
     path : Path
     ledger : function that returns a Ledger
-        Whose charged runs may still need the key. Not asked with force.
+        The ledger whose charged runs may still need the key. Not called with `force`.
     force : bool
-        Destroy it whatever runs need it: they can never be finished.
+        Destroy the key even if runs need it; these can then never be finished.
     """
     key_id = key_file_id(path)
     if not force:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trained model as files: its folder, reading it without running code from it, and a model as the prior of a release.
+"""A trained model as files: write its folder, read it without running code from it, use it as the prior of a release.
 
-A folder holds model.json (the facts) and what was learned, in formats that run no code: model.skops is a scikit-learn pipeline from inputs
-to probabilities; weights.pt is the state_dict of a net, whose name and parameters model.json holds; steps.skops, where there is one, is
-the preprocessing before the net.
+A folder holds model.json (the facts) and the learned parameters, in formats that run no code: model.skops is a scikit-learn pipeline from
+inputs to probabilities; weights.pt is the state_dict of a net, whose name and parameters are in model.json; steps.skops is the net's
+preprocessing, if it has any.
 
 The compiled code of scikit-learn trusts its arrays: a crafted file could make it read beyond their ends. So every array of a file is
 checked before use, and only the types listed below are allowed, unless the user names another one as trusted.
@@ -47,7 +47,7 @@ MODEL, WEIGHTS, STEPS, FACTS = "model.skops", "weights.pt", "steps.skops", "mode
 _DIGESTED = {FACTS: "facts", MODEL: "model", WEIGHTS: "model", STEPS: "steps"}
 SAFE = frozenset(
     {
-        # what scikit-learn's histogram gradient boosting and imputer are made of, beyond what skops trusts; `check_estimator` looks into it
+        # parts of scikit-learn's histogram gradient boosting and imputer that skops does not trust by itself; `check_estimator` checks them
         "functools.partial",
         "numpy.dtype",
         "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
@@ -66,7 +66,7 @@ class Predicts(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class NetModel:
-    """A net as a model of the true label, with its preprocessing if there is any."""
+    """A net, with its preprocessing if it has any, as a model of the true label."""
 
     module: Any
     steps: Any = None
@@ -84,11 +84,11 @@ class StoredModel:
     ----------
     model : Predicts
     inputs : Inputs
-        The way in which it reads a row.
+        How a row is read.
     classes : tuple
-        Class values by code.
+        Class values, by code.
     facts : mapping
-        model.json.
+        Content of model.json.
     """
 
     model: Predicts
@@ -136,7 +136,7 @@ def _bytes_of(model: Any, facts: Mapping[str, object]) -> dict[str, bytes]:
 
 
 def _digests(facts: Mapping[str, object], files: Mapping[str, bytes]) -> dict[str, str]:
-    """Digest the facts and each file. The digests detect accidents."""
+    # Against accidents alone: whoever changes a file on purpose can write its new digest, too.
     found = {_DIGESTED[name]: hashlib.sha256(raw).hexdigest() for name, raw in files.items()}
     return {name: f"sha256:{each}" for name, each in ({"facts": digest(facts)} | found).items()}
 
@@ -161,14 +161,15 @@ def load_model(folder: Path, trust: Collection[str] = (), device: str = "cpu") -
     Raises
     ------
     InvalidInput
-        It is no model's folder, one of its files was changed, or its file wants to build types that are not trusted: they are listed,
-        nothing is built.
+        If it is no model's folder, or a file was changed or needs types that are not trusted; the message lists these, and nothing is
+        built.
     """
     facts = _facts(folder)
     try:
         files = {path.name: path.read_bytes() for path in files_of_model(folder)[1:]}
     except OSError as error:
         raise ReleaseError(f"Expected a model's file, got {error.filename} ({error.strerror}).") from None
+    # Before anything is built from the files.
     _check_digests(facts, files, folder)
     try:
         inputs, classes = inputs_from_dict(facts["features"]), tuple(facts["classes"])
@@ -224,7 +225,7 @@ def _estimator(facts: Mapping[str, Any], raw: bytes, path: Path, trust: Collecti
     channel, n_classes = facts.get("channel"), len(facts["classes"])
     known = None if channel is None else (float(channel[0]), float(channel[1]))
     made = Model(read_estimator(raw, str(path), trust), n_classes, known)
-    if drawn := facts.get("drawn"):  # towards the class frequencies
+    if drawn := facts.get("drawn"):  # probabilities are shrunk towards the class frequencies
         made = replace(made, share=float(_shares([drawn["share"]], 1)[0]), frequencies=_shares(drawn["frequencies"], n_classes))
     return made
 
@@ -242,7 +243,7 @@ def read_estimator(raw: bytes, name: str, trust: Collection[str] = ()) -> Any:
 
     try:
         check_archive(raw)
-        # Types are listed from the file's JSON before anything is built, so an unknown one never runs.
+        # skops lists the types from the file's JSON before it builds anything, so an unknown one never runs.
         unknown = sorted(set(io.get_untrusted_types(data=raw)) - SAFE - set(trust))
         made = None if unknown else io.loads(raw, trusted=sorted({*SAFE, *trust}))
     except Exception:
@@ -258,7 +259,7 @@ def read_estimator(raw: bytes, name: str, trust: Collection[str] = ()) -> Any:
 _PLAIN = (type(None), bool, int, float, str, bytes, slice, type, np.generic, np.dtype, np.ufunc, np.random.Generator, np.random.RandomState)
 _CONTAINERS = (dict, list, tuple, set)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-_LOSSES = ("sklearn._loss.", "_loss.", "sklearn.linear_model._sgd_fast")  # numbers only; scikit-learn 1.8 says "_loss." for the first
+_LOSSES = ("sklearn._loss.", "_loss.", "sklearn.linear_model._sgd_fast")  # hold numbers only; scikit-learn 1.8 names the first "_loss."
 # fmt: off
 _CHECKED = frozenset(
     {
@@ -267,9 +268,9 @@ _CHECKED = frozenset(
         "Normalizer", "PCA", "SimpleImputer", "MissingIndicator", "OrdinalEncoder", "LabelEncoder", "LabelBinarizer", "LogisticRegression",
         "LogisticRegressionCV", "RidgeClassifier", "RidgeClassifierCV", "SGDClassifier", "Perceptron", "GaussianNB", "MultinomialNB",
         "ComplementNB", "BernoulliNB", "LinearDiscriminantAnalysis", "QuadraticDiscriminantAnalysis", "MLPClassifier", "DummyClassifier",
-        # are checked below
+        # arrays are checked below
         "HistGradientBoostingClassifier", "_BinMapper", "TreePredictor", "KNeighborsClassifier", "OneHotEncoder",
-        # hold what no file can have without the user's word: sklearn.tree._tree.Tree
+        # contain sklearn.tree._tree.Tree, which is built only if the user trusts it by name
         "DecisionTreeClassifier", "DecisionTreeRegressor", "ExtraTreeClassifier", "RandomForestClassifier", "ExtraTreesClassifier",
         "GradientBoostingClassifier",
     }
@@ -277,11 +278,11 @@ _CHECKED = frozenset(
 # fmt: on
 _BITSET_WORDS = 8
 _METRICS = ("euclidean", "manhattan", "chebyshev", "minkowski", "cosine")  # without arrays of their own
-_LARGEST_RATIO = 200  # of what is packed in a file to the file
+_LARGEST_RATIO = 200  # of an archive's unpacked size to its own: more is a decompression bomb
 
 
 class CheckedPredictor(TreePredictor):
-    """A tree that checks its inputs before compiled code walks it; its own nodes were checked when it was read."""
+    """A tree that checks its inputs before compiled code walks it; its own nodes are checked when it is read."""
 
     def predict(self, X: Any, known_cat_bitsets: Any, f_idx_map: Any, n_threads: Any) -> NDArray[np.float64]:
         """Predict as `TreePredictor` does: (n,) float64."""
@@ -323,19 +324,19 @@ def check_estimator(estimator: Any, name: str, trust: Collection[str] = ()) -> A
     name : str
         Name of its file, for messages.
     trust : collection of str
-        Types that the user vouches for.
+        Types that the user trusts.
 
     Raises
     ------
     InvalidInput
-        Something does not fit together, or is of a type that is not known to check what it indexes.
+        If arrays do not fit together, or an object's type is not known to check its indices.
     """
     unknown: set[str] = set()
     for each in _everything(estimator):
         kind = type(each)
         if kind is TreePredictor:
             _require(_tree_fits(each), name, "a tree")
-            each.__class__ = CheckedPredictor  # whether its features exist is known only when it is asked to predict
+            each.__class__ = CheckedPredictor  # whether its features exist can be checked only when it predicts
         elif kind is OneHotEncoder:
             each.__class__ = CheckedOneHotEncoder
         elif sp.issparse(each):
@@ -382,7 +383,7 @@ def _require(fits: bool, name: str, what: str) -> None:
 
 def _everything(root: Any) -> Iterator[Any]:
     """Yield each object inside an estimator, once."""
-    seen: dict[int, Any] = {}  # the objects are kept, since the id of a freed one would be given to another
+    seen: dict[int, Any] = {}  # holds the objects, since Python gives the id of a freed one to another
     waiting = [root]
     while waiting:
         each = waiting.pop()
@@ -412,7 +413,7 @@ def _is_known(each: Any, trust: Collection[str]) -> bool:
         or kind in (CheckedPredictor, CheckedOneHotEncoder)
         or isinstance(each, _FUNCTIONS)
     ):
-        return True  # of functions skops builds none but those that it or the user knows by name
+        return True  # skops builds only functions that it or the user trusts by name
     module, name = kind.__module__, kind.__qualname__
     own = f"{getattr(each, '__module__', '')}.{getattr(each, '__qualname__', '')}"
     full = f"{module}.{name}"
@@ -424,7 +425,7 @@ def _is_checked(module: str, name: str) -> bool:
 
 
 def _tree_fits(tree: Any) -> bool:
-    """Return whether children come after their parents, so that every walk ends, and whether every index of a node exists."""
+    """Return whether children come after their parents, so that every walk ends, and all indices of the nodes exist."""
     nodes: Any = getattr(tree, "nodes", None)
     bitsets: list[Any] = [getattr(tree, f"{kind}_left_cat_bitsets", None) for kind in ("raw", "binned")]
     if type(nodes) is not np.ndarray or nodes.dtype != PREDICTOR_RECORD_DTYPE or nodes.ndim != 1 or not len(nodes):
@@ -459,13 +460,14 @@ def _bins_fit(bins: Any) -> bool:
 
 
 def _neighbours_fit(model: Any) -> bool:
-    """Return whether the stored rows fit together. Only brute-force search is known; a search tree is a type that the user must trust."""
+    """Return whether the stored rows fit together. Only brute-force search is allowed; a search tree is a type that the user must trust."""
     facts = vars(model)
     rows, codes, classes, n = (facts.get(name) for name in ("_fit_X", "_y", "classes_", "n_neighbors"))
     if not (_is_array(rows, np.number, 2) and _is_array(codes, np.integer, 1) and isinstance(classes, np.ndarray) and classes.ndim == 1):
         return False
     inside = len(codes) == len(rows) and bool(np.all((codes >= 0) & (codes < len(classes))))
     plain = facts.get("outputs_2d_") is False and facts.get("n_features_in_") == rows.shape[1] and facts.get("n_samples_fit_") == len(rows)
+    # Metrics with arrays of their own, such as a covariance, would be indexed by compiled code unchecked.
     metric = facts.get("effective_metric_") in _METRICS and set(facts.get("effective_metric_params_", ())) <= {"p"}
     return inside and plain and metric and type(n) is int and 1 <= n <= len(rows)
 
@@ -496,8 +498,8 @@ FOLDER, SKOPS, EXPORTED, STATE = "labeldp", "skops", "torch program", "torch sta
 class PriorModel:
     """A trained model whose predicted probabilities are the prior of each row.
 
-    It predicts once for each charge. Its predictions are kept until the release is published, and used again if the release is resumed
-    after a crash. The model must not have been trained on these labels, unless on a release of them.
+    It predicts once per charge. The predictions are stored until the release is published, and a release that resumes after a crash uses
+    them again. The model must not have been trained on these labels, except on noisy ones from a release.
 
     Parameters
     ----------
@@ -505,18 +507,18 @@ class PriorModel:
         A folder of `labeldp train`; a scikit-learn classifier in the format of skops (.skops); a program of `torch.export.save` (.pt2),
         with a first dimension of any size; or, with `factory`, a state_dict of `torch.save`.
     features : sequence of str, optional
-        Numeric columns in the order in which the model takes them. Default: those that a folder, or an estimator with names, records.
+        Numeric columns, in the order in which the model takes them. Default: the names that the folder or the estimator records.
     factory : str, optional
-        "package.module:function", which makes the `torch.nn.Module` of the state_dict. Its code is run: name only what you trust.
+        "package.module:function", which makes the `torch.nn.Module` for the state_dict. Its code is run, so it must be trusted.
     probabilities : bool, default=False
-        Whether a torch model returns probabilities; otherwise logits.
+        Whether a torch model returns probabilities; otherwise it returns logits.
     trust : sequence of str, default=()
-        Types in a file of skops to build although neither skops nor labeldp knows them.
+        Types in a skops file that the user trusts, beyond those that skops or labeldp knows.
 
     See Also
     --------
-    labeldp.PriorTable : A prior that is looked up by a key.
-    labeldp.ReleaseSpec : Takes a prior.
+    labeldp.PriorTable : a prior that is looked up by a key.
+    labeldp.ReleaseSpec : takes a prior.
     """
 
     path: str | Path
@@ -587,12 +589,12 @@ def prior_of(
     factory: str | None = None,
     trust: Sequence[str] = (),
 ) -> Sequence[str] | PriorTable | PriorModel | None:
-    """Make the prior of a command's options: columns, a table with a key, a model, or none.
+    """Make the prior from a command's options: columns, a table with a key, a model, or None.
 
     Raises
     ------
     InvalidInput
-        They ask for more than one, or for half of one.
+        If they name more than one prior, or an option is missing.
     """
     asked = [name for name, value in (("--prior", columns), ("--prior-table", table), ("--prior-model", model)) if value]
     if len(asked) > 1:
@@ -608,7 +610,7 @@ def prior_of(
 
 @dataclass(frozen=True, repr=False)
 class OpenModel:
-    """A `PriorModel` in memory, as the bytes of its files, so that workers need no access to them."""
+    """A `PriorModel` in memory, as the bytes of its files, so that workers of a cluster need no access to the files."""
 
     kind: str
     files: tuple[tuple[str, bytes], ...]
@@ -636,12 +638,12 @@ class OpenModel:
         name = repr((sorted(self.facts.items()), self.classes))
         if name not in _LOADED:
             made = self._load()
-            _LOADED.clear()  # one model a process: nets are large, and a release has one prior
+            _LOADED.clear()  # one model per process: nets are large, and a release has one prior
             _LOADED[name] = made
         return _LOADED[name]
 
     def own_columns(self) -> tuple[str, ...]:
-        """Return the columns that the model's file says it takes; empty if it says nothing."""
+        """Return the columns that the model's file records; empty if it records none."""
         if self.kind == FOLDER:
             return tuple(self._folder().inputs.names)
         if self.kind == SKOPS:
@@ -695,7 +697,7 @@ def _of_estimator(estimator: Any, columns: Sequence[str], classes: Sequence[obje
 
 
 def _order(known: Sequence[object], classes: Sequence[object], *, values_only: bool) -> list[int]:
-    """Find each declared class among the model's classes. A model of codes 0 to K - 1 has the order of the declaration."""
+    """Return the position of each declared class among the model's classes; a model of codes 0 to K - 1 has the declared order."""
     if len(known) != len(classes):
         raise InvalidInput(f"Expected a model of the {len(classes)} declared classes, got one of {len(known)}. Train it on all of them.")
     order = ordered_by_value(known, classes)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp release`: a table in, the same table with a private label column out, and a manifest beside it.
+"""`labeldp release`: write a table with a private label column, and a manifest beside it.
 
-Order of events: check everything, first pass (pin), charge, second pass (draw) into a private folder beside the output, publish the
-table's files, then the manifest, settle. A process killed anywhere leaves nothing with a manifest that is not whole, and the same command
-run again picks up the charge and writes the same table."""
+The order of events makes a kill harmless at any point: check everything; first pass (pin the rows); charge; second pass (draw) into a
+private folder beside the output; publish the table's files, then the manifest; settle. Whatever has a manifest is whole, and the same
+command run again resumes the charged run and writes the same table.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,14 +31,14 @@ class Release:
 
     Attributes
     ----------
-    path, manifest_path : Path, or Place where it is not on this machine
-        The table, a file or a folder, and its manifest.
+    path, manifest_path : Path, or Place if not on this machine
+        The table (a file or a folder) and its manifest.
     receipt : Receipt
         The charge.
     repeated : bool
-        True if this very release had settled before: nothing was drawn and nothing was charged.
+        Whether the same release had settled before, so that nothing was drawn or charged.
     manifest : mapping
-        The manifest's facts.
+        Content of the manifest.
     """
 
     path: Path | Place
@@ -82,7 +83,8 @@ def release(
 
     Returns
     -------
-    Release, when table and manifest are on disk and the ledger says so.
+    Release
+        Returned when table and manifest are on disk and the ledger has recorded the settlement.
 
     Guarantee
     ---------
@@ -90,15 +92,15 @@ def release(
 
     Cost
     ----
-    Two passes over the input; the shuffle needs as much room as the decoded rows take, beside `out` or, if that is not on this machine,
-    where temporary files go. Memory does not grow with the table, but for a bit or two a row with integer ids that lie close
-    together, 16 bytes with text ids or scattered ones, and 20 with capped units.
+    Two passes over the input. The shuffle needs as much disk space as the decoded rows, beside `out` or, if that is not on this machine, in
+    the folder of temporary files. Memory per row: one or two bits with dense integer ids, 16 bytes with text or scattered ids, 20 bytes
+    with capped units.
 
     See Also
     --------
-    labeldp.read_noisy : Reads a released table back and proves its labels.
-    labeldp.app.stage : Releases a table in stages under one charge.
-    labeldp.tables.spark.release, labeldp.tables.ray.release : Release a DataFrame or a Dataset.
+    labeldp.read_noisy : reads a released table back and proves its labels.
+    labeldp.app.stage : releases a table in stages under one charge.
+    labeldp.tables.spark.release, labeldp.tables.ray.release : release a DataFrame or a Dataset.
     """
     _validate.one_of(("local", "spark", "ray"), engine=engine)
     record, told = ledger_of(ledger), progress or silent
@@ -111,7 +113,7 @@ def release(
 
 
 def _shown(given: Any, done: TableRelease) -> Release:
-    """Make the result. It holds a path if a path was given; rows over the cap are warned of."""
+    """Make the result: with a path if the user gave a path. Warn of rows over the cap."""
     facts, receipt, place = done.manifest, done.receipt, done.place
     over = int(str(facts.get("rows_over_the_cap") or 0))
     warn_of_cap(over, over + int(str(facts["rows"])), receipt.max_rows_per_unit, receipt.unit)
@@ -126,23 +128,7 @@ _NAMES = {"spark": "Spark", "ray": "Ray"}
 def _release_on_cluster(
     source: Any, out: Any, spec: ReleaseSpec, ledger: Ledger, engine: str, master: str | None, *, redraw: bool, progress: Progress
 ) -> TableRelease:
-    """Check what this process can check, start or join the engine, and release.
-
-    Parameters
-    ----------
-    source : str, Path or Place
-        A Parquet file, a folder of them, or, with Spark, a pattern; the workers must be able to read it.
-    out : str, Path or Place
-        A folder.
-    spec : ReleaseSpec
-        With `id` and `classes`.
-    ledger : Ledger
-    engine : {"spark", "ray"}
-    master : str or None
-        Spark's master or Ray's address; None: this machine.
-    redraw : bool
-    progress : function
-    """
+    """Check everything that this process can check, then start or join the engine, and release."""
     if isinstance(source, list):
         raise InvalidInput(f"Expected one file or folder for engine={str(engine)!r}, got a list. Name the folder.")
     table = open_table(source)

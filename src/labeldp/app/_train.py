@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp train` and `labeldp predict`: learn a model's folder from rows; predict a class for each row with a model's folder.
+"""`labeldp train` and `labeldp predict`: train a model on a table's rows and store its folder; predict each row with it.
 
-Raw labels are charged once, when the classifier draws them; labels that were released before, or are declared to be noisy, cost nothing."""
+Raw labels are charged once, when the classifier draws them. Labels that were released before, or are declared to be noisy, cost nothing.
+"""
 
 import math
 import warnings
@@ -56,11 +57,11 @@ from labeldp.tables.formats._table import (
 )
 
 _FEW_ROWS = 20_000
-_EXPECTED_FITS = 7  # two halves and the whole, each with a linear round and a weighted one, and once more from all rows
+_EXPECTED_FITS = 7  # usual number, for the progress bar: 2 rounds on each of two halves and on the whole, and the final refit
 DEFAULT_INPUTS = "X"
 PREDICTION, PROBABILITY = "prediction", "probability_"
 ESTIMATES = ("estimated_accuracy", "estimated_log_loss", "baseline_accuracy", "baseline_log_loss")
-"""Estimates in model.json, from held-out noisy rows: each an unbiased value with its interval, or null."""
+"""Estimates in model.json, from held-out noisy rows: unbiased values with their intervals, or null."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,15 @@ class InputsSpec:
     Parameters
     ----------
     features, exclude : sequence of str
-        Columns of a table to learn from; and columns to leave out.
+        Columns of a table to learn from, and columns to leave out.
     image : str, optional
         Column of images: bytes of image files, or names of files.
     images : Path, optional
-        Folder of these files; by default that of the table.
+        Folder of these files; default: the table's folder.
     array : str, optional
-        Name of the array of inputs in an .npz file; "X" by default.
+        Name of the array of inputs in an .npz file; default: "X".
     labels : Path, optional
-        Another .npz or .npy file with the labels, ids and units of an array.
+        Another .npz or .npy file, with the labels, ids and units for an array.
     """
 
     features: Sequence[str] | None = None
@@ -89,7 +90,7 @@ class InputsSpec:
     labels: Path | None = None
 
     def open(self, path: Path, label: str) -> Source | ArrayTable:
-        """Open the table, or the arrays with those of the labels' file."""
+        """Open the table, or the array file with its labels' file."""
         if is_arrays(path):
             self._refuse("a table", "arrays", image=self.image, images=self.images, features=self.features, exclude=self.exclude or None)
             if self.labels is not None and not is_arrays(self.labels):
@@ -112,16 +113,16 @@ class InputsSpec:
 
 @dataclass(frozen=True)
 class EvidenceSpec:
-    """The evidence that labels are noisy, if it is not the table's own manifest or metadata.
+    """The evidence that labels are noisy, other than the table's own manifest or metadata.
 
     Parameters
     ----------
     manifest : Path, optional
         The release's manifest.
     released : Path, optional
-        The released table from which the rows were taken: their evidence is read there, by id.
+        The released table from which the rows were taken; their evidence is read there, by id.
     declared : bool, default=False
-        Whether the user states that the label column is noisy, and by which law.
+        Whether the user declares the label column noisy, by a law that the specification names.
     """
 
     manifest: Path | None = None
@@ -147,16 +148,16 @@ class EvidenceSpec:
 
 @dataclass(frozen=True)
 class TrainSpec:
-    """A training, with its data and its cost.
+    """What to train on, with which model, and at which cost.
 
     Parameters
     ----------
     label : str
         The label column: raw, or as `labeldp release` wrote it.
     epsilon : float > 0, optional
-        Total budget of one row or unit. None for a released table, whose labels are paid for.
+        Total budget of one row or unit. None for a released table, whose labels are already charged.
     classes, id, unit, max_rows_per_unit, dataset, strict
-        As in `ReleaseSpec`; for raw labels, which need `classes`.
+        As in `ReleaseSpec`, for raw labels; these need `classes`.
     law : str, default="auto"
         A law's name, as in `ReleaseSpec`.
     n_stages : int >= 1, default=1
@@ -164,16 +165,16 @@ class TrainSpec:
     random_state : int >= 0, default=0
         Seed of the training; the noise never depends on it.
     model : str, default="auto"
-        One of `MODELS`: a net by name; "proportions", private label counts of clusters of rows of numbers, or "noise-cluster", one vote
-        for each; "boosting", gradient boosting; "linear", a logistic regression with a weight for each category; or "auto": linear where
-        columns of a table have many categories, else boosting for rows of numbers, and a small convnet for images.
+        One of `MODELS`: a net by name; "proportions", private label counts per cluster of rows; "noise-cluster", one private vote per
+        cluster; "boosting", gradient boosting; "linear", a logistic regression with a weight for each category; or "auto": a small convnet
+        for images, linear if a table's columns have many categories, else boosting.
     net : NetOptions
     inputs : InputsSpec
         The inputs to learn from.
     prior : ClustersSpec, optional
-        Ask clusters of the inputs first, at a part of epsilon.
+        Prior from clusters of the inputs, paid from a part of epsilon.
     evidence : EvidenceSpec
-        The evidence that proves a released table; or the statement that another mechanism drew the labels, by `law` at `epsilon`: then
+        Evidence that proves a released table; or the declaration that another mechanism drew the labels, by `law` at `epsilon`: then
         nothing is charged, and nothing is proven.
     """
 
@@ -238,13 +239,19 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
     Parameters
     ----------
     source : str or Path
-        Parquet or CSV: numbers and categories, with gaps, or a column of images. Or .npz or .npy: an array of numbers or of images. Ids and
-        units are no inputs.
+        Parquet or CSV: numbers and categories, possibly missing, or a column of images. Or .npz or .npy: an array of numbers or of images.
+        Ids and units are not inputs.
     out : str or Path
-        A new folder: model.json, and model.skops or, of a net, weights.pt.
+        A new folder for model.json and model.skops or, for a net, weights.pt.
     spec : TrainSpec
     ledger : Ledger, or its path, optional
-        The user's own by default.
+        Default: the user's own.
+    progress : function of (phase, done, total), optional
+
+    Returns
+    -------
+    TrainedModel
+        Returned when the folder is on disk.
 
     Guarantee
     ---------
@@ -255,7 +262,7 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
     data = TrainingData(path, spec.inputs, Columns(spec.label, spec.ids, spec.unit), spec.evidence, known)
     if needs_torch(spec.model, images=spec.inputs.image is not None):
         require_torch()  # before all rows are read, and long before a charge
-    # What the labels are is settled by evidence, never by the user's word alone: proven noisy, declared noisy, or else raw.
+    # Evidence decides what the labels are: proven noisy, declared noisy, or else raw. No option can turn raw labels into proven ones.
     kind = _Released if data.released is not None else _Declared if spec.evidence.declared else _Raw
     labels: _Raw = kind(data, spec, path, known)
     inputs = data.learn_inputs()
@@ -264,7 +271,7 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
     X, n_rows = learner.prepared(rows.X), len(rows.X)
     model = learner.classifier(spec.random_state, progress, **labels.settings())
     with threads_for(learner, n_rows), warnings.catch_warnings(), heard_by(_Fits(progress)):
-        warnings.simplefilter("ignore", DomainLeakWarning)  # it was said when the codec read them
+        warnings.simplefilter("ignore", DomainLeakWarning)  # the codec has warned already, when it inferred the classes
         labels.fit(model, X, rows)
     stored, more = learner.result(model)
     facts = labels.facts(model, n_rows) | {"features": inputs.to_dict(), "receipts": [each.to_dict() for each in model.receipts_]} | more
@@ -273,14 +280,14 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
 
 
 def _check_apart(out: Path, folder: Path | None) -> None:
-    """Check that the model's folder is free, and apart from the folder of the training's state."""
+    """Check that the model's folder is free and does not contain the folder of the training's state."""
     check_free(out)
     if folder is not None and out.absolute() in (folder.absolute(), *folder.absolute().parents):
         raise InvalidInput(f"Expected the training's state apart from the model, got {folder} for {out}. Name another folder (--folder).")
 
 
 def threads_for(learner: Learner, n_rows: int) -> AbstractContextManager[object]:
-    """Limit small tables to one thread. There, more threads gain nothing and mostly wait for each other on a busy machine."""
+    """Limit small tables to one thread: more threads gain nothing there, and wait for each other on a busy machine."""
     small = n_rows < _FEW_ROWS and not isinstance(learner, NetLearner)
     return threadpool_limits(1, user_api="openmp") if small else nullcontext()
 
@@ -290,7 +297,7 @@ def threads_for(learner: Learner, n_rows: int) -> AbstractContextManager[object]
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns that are not inputs: label, ids and unit."""
+    """Names of the columns that are not inputs: label, ids and unit."""
 
     label: str
     ids: tuple[str, ...]
@@ -303,13 +310,13 @@ class Columns:
 
     @property
     def names(self) -> list[str]:
-        """All these columns."""
+        """Names of all these columns."""
         return [self.label, *self.ids, *([self.unit] if self.unit else [])]
 
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """All n rows: inputs, and where they are read, class codes, ids and units."""
+    """All n rows: inputs; class codes, ids and units if they are read."""
 
     X: Any
     codes: NDArray[np.generic] | None
@@ -318,7 +325,7 @@ class TrainingRows:
 
 
 class TrainingData:
-    """An open source of training rows, found to have the requested columns.
+    """An open source of training rows, checked for the requested columns.
 
     Parameters
     ----------
@@ -332,7 +339,7 @@ class TrainingData:
     ----------
     table : Source or ArrayTable
     released : ProvenLabels or None
-        The noisy labels of a released table, proven; None: its labels are raw, or declared.
+        The proven noisy labels of a released table; None if its labels are raw or declared.
     """
 
     def __init__(self, path: Path, where: InputsSpec, columns: Columns, evidence: EvidenceSpec, ledger: Ledger):
@@ -351,7 +358,7 @@ class TrainingData:
                 raise InvalidInput(f"Expected a column of images, got {where.image!r}, which is the label or the unit. Name another.")
 
     def learn_inputs(self) -> Inputs:
-        """Learn from public columns alone how to read the inputs."""
+        """Decide from public columns alone how to read the inputs."""
         if isinstance(self.table, ArrayTable):
             if self.table.key in self._columns.names:
                 raise InvalidInput(f"Expected inputs besides label, ids and unit, got {self.table.key!r} as both. Name them (--inputs).")
@@ -361,7 +368,7 @@ class TrainingData:
         return learn_images(self.table, self._where.image, self._where.images or self._path.parent)
 
     def _feature_names(self) -> list[str]:
-        """Return the feature columns: all or the chosen ones, without label, ids, unit, and the release's own columns."""
+        """Return the feature columns: all or the chosen ones, except label, ids, unit, and columns that the release added."""
         known: Mapping[str, Any] = {} if self.released is None else self.released.facts
         ids, receipt = known.get("id"), known.get("receipt")
         out = {*self._columns.names, self._columns.label + EVIDENCE, *(ids if isinstance(ids, (list, tuple)) else ())}
@@ -376,11 +383,11 @@ class TrainingData:
         return [name for name in (self.table.names if chosen is None else chosen) if name not in out and name not in exclude]
 
     def read(self, inputs: Inputs, codec: LabelCodec, progress: Progress) -> TrainingRows:
-        """Read all rows. Labels of a released table are not read here."""
+        """Read all rows; labels of a released table are not read here, since their evidence has them."""
         X: list[Any] = []
         beside: list[tuple[NDArray[np.generic] | None, ...]] = []  # codes, ids and units
         label, raw = self._columns.label, self.released is None
-        names = self._names_of_files(codec)  # a file named after its label would put the label among the public inputs
+        names = self._names_of_files(codec)  # a file named by its class would put the label among the public inputs
         rows = done = 0
         for batch in self.table.batches(list(dict.fromkeys([*inputs.names, *(self._columns.names if raw else ())]))):
             if names is not None:
@@ -397,7 +404,7 @@ class TrainingData:
         return TrainingRows(_joined(X), codes, ids, units)
 
     def _names_of_files(self, codec: LabelCodec) -> NamesOfFiles | None:
-        """Make the check that refuses image file names which show the label."""
+        """Make the check that refuses image file names that reveal the label; None without images."""
         if self._where.image is None:
             return None
         names = NamesOfFiles(self._where.image, self._columns.label, codec.classes)
@@ -407,7 +414,7 @@ class TrainingData:
 
     @property
     def label_type(self) -> pa.DataType:
-        """The type of the label column."""
+        """Arrow type of the label column."""
         return self.table.type_of(self._columns.label) if self.released is None else self.released.codec.column_type
 
 
@@ -419,7 +426,7 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def open_inputs(path: Path) -> Source:
-    """Open a table. The error for a folder of images says how to describe them in a table."""
+    """Open a table; for a folder of images, raise an error that says how to describe them in a table."""
     if path.is_dir() and not any(path.rglob("*.parquet")) and not any(path.rglob("*.pq")):
         raise InvalidInput(
             f"Expected a table, got the folder {path}. For images, write a CSV with a column of names of files and a column of labels, and "
@@ -441,7 +448,7 @@ class _Raw:
         self._check()
 
     def _check(self) -> None:
-        """Check that the labels are raw, as far as can be told, and that an epsilon pays for them."""
+        """Check as far as possible that the labels are raw, and that an epsilon is given for them."""
         manifest = ""
         if not isinstance(self._data.table, ArrayTable):
             check_raw(open_table(self._path), self._spec.label, self._ledger)
@@ -459,13 +466,13 @@ class _Raw:
         return declared_codec(self._data.table, self._spec.label, self._spec.classes)
 
     def settings(self) -> dict[str, Any]:
-        """Return the parameters that all classifiers share, over class codes."""
+        """Return the parameters that all classifiers share; the classes are codes."""
         spec = self._spec
         return {
             "epsilon": spec.epsilon,
             "law": spec.law,
             "n_stages": spec.n_stages,
-            "classes": INFER if infers(spec.classes) else list(range(len(self.codec.classes))),  # all codes occur that were read off
+            "classes": INFER if infers(spec.classes) else list(range(len(self.codec.classes))),  # inferred classes all occur as codes
             "max_rows_per_unit": spec.max_rows_per_unit,
             "prior": spec.prior,
             "dataset": spec.dataset or self._path.stem,
@@ -479,7 +486,7 @@ class _Raw:
         model.fit(X, rows.codes, ids=rows.ids, unit=rows.units, id_name=spec.ids or None, unit_name=spec.unit)
 
     def facts(self, model: Any, n_rows: int) -> dict[str, object]:
-        """Return what model.json says about labels, guarantee and quality."""
+        """Return model.json's facts about labels, guarantee and quality."""
         spent = model.privacy_
         guarantee = {"unit": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
         guarantee |= {"except_for": spent.except_for} if spent.except_for else {}
@@ -512,14 +519,12 @@ class _Noisy(_Raw, ABC):
     def settings(self) -> dict[str, Any]:
         """Return the parameters that all classifiers share, without those of a charge."""
         told = super().settings()
-        return {name: told[name] for name in ("n_stages", "classes", "max_rows_per_unit", "prior")} | {
-            "epsilon": 1.0,
-            "law": "auto",
-        }  # nothing is drawn
+        kept = {name: told[name] for name in ("n_stages", "classes", "max_rows_per_unit", "prior")}
+        return kept | {"epsilon": 1.0, "law": "auto"}  # unused, since nothing is drawn
 
     @abstractmethod
     def noisy(self, rows: TrainingRows) -> NoisyLabels:
-        """Return the labels with their law."""
+        """Return the noisy labels with their law."""
 
     def fit(self, model: Any, X: Any, rows: TrainingRows) -> None:
         """Fit the classifier, which draws nothing."""
@@ -528,7 +533,7 @@ class _Noisy(_Raw, ABC):
 
 
 class _Declared(_Noisy):
-    """Labels that another mechanism drew, by a law that the user states."""
+    """Labels that another mechanism drew, by a law that the user declares."""
 
     trained_on = "declared labels"
 
@@ -568,7 +573,7 @@ class _Released(_Noisy):
         return self._proven.noisy
 
     def _check(self) -> None:
-        """Compare the specification with the release. The release decides, and a contradiction is an error instead of being ignored."""
+        """Compare the specification with the release: a contradiction is an error, since ignoring it would mislead."""
         super()._check()
         spec, facts, receipt = self._spec, self._proven.facts, Receipt.from_dict(self._proven.facts["receipt"])
         if spec.epsilon is not None:
@@ -600,7 +605,7 @@ class _Released(_Noisy):
 
 
 def _other_law(name: str, released: Mapping[str, object]) -> bool:
-    """Return whether a given law differs from that of the release. "auto" differs from none."""
+    """Return whether the user's law differs from that of the release; "auto" never does."""
     if name == "auto":
         return False
     cls, fields = parse_law(name)
@@ -611,13 +616,12 @@ def _other_law(name: str, released: Mapping[str, object]) -> bool:
 
 
 class _Fits:
-    """Reports successive fits of an estimator as progress. Their number is known only at the end."""
+    """Reports successive fits of an estimator as progress; their number is known only at the end."""
 
     def __init__(self, progress: Progress):
         self._progress, self._done = progress, 0
 
     def __call__(self) -> None:
-        """After each fit."""
         self._done += 1
         self._progress("train", self._done, max(self._done + 1, _EXPECTED_FITS))
 
@@ -656,26 +660,27 @@ def predict(
     source : str or Path
         Rows of the kind that the model was trained on: a table, in Parquet or CSV; or .npz or .npy.
     out : str or Path
-        Parquet or CSV. It has a row for each row of `source`, in its order: the id columns of the training, as far as they are there,
-        `prediction`, and `probability_CLASS` for each class. Ids keep their type; those of CSV that are whole numbers are so in Parquet.
+        Parquet or CSV, with one row for each row of `source`, in the same order: the id columns of the training that `source` has,
+        `prediction`, and `probability_CLASS` for each class. Ids keep their type; whole numbers from CSV become int64 in Parquet.
     trust : collection of str, default=()
-        Types in the model's file to build although labeldp does not know them.
+        Types in the model's file that the user trusts, beyond those that labeldp knows.
     progress : function of (phase, done, total), optional
     images : Path, optional
-        Folder of the images that a column names; by default that of the table.
+        Folder of the images that a column names; default: the table's folder.
     device : str, default="auto"
-        The device of a net; "auto" is the GPU if there is one.
+        Device of a net; "auto" is the GPU if there is one.
 
     Returns
     -------
-    Predictions, when the file is on disk.
+    Predictions
+        Returned when the file is on disk.
 
     Raises
     ------
     InvalidInput
-        The folder is no model, or was changed; or the rows lack its columns.
+        If the folder is no model or was changed, or the rows lack its columns.
     ReleaseError
-        The output exists, or cannot be written.
+        If the output exists or cannot be written.
     """
     stored, path, target = load_model(Path(model), trust, device), Path(source), Path(out)
     table: Readable = ArrayTable(path, stored.inputs.names[0]) if is_arrays(path) else open_inputs(path)

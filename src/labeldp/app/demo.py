@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: two real data sets, three budgets, and what labeldp gains over training on randomized-response labels as they are.
-
-`labeldp demo` and `make demo` run it.
+"""`labeldp demo` and `make demo`: on two real data sets at three budgets, compare labeldp with plain randomized response.
 
 The data are public, so the noise comes from seeds and every run can be repeated; for the same reason nothing here is private.
 """
@@ -63,7 +61,7 @@ class Score:
 
 
 def jobs(seeds: int) -> list[Job]:
-    """List every fit of the demo; within a seed all methods share the train and test rows."""
+    """List every fit of the demo; for one seed all methods share the train and test rows."""
     listed = []
     for task in TASKS:
         for seed in range(seeds):
@@ -73,7 +71,7 @@ def jobs(seeds: int) -> list[Job]:
 
 
 def estimator(task: str) -> Any:
-    """Make the estimator of a task, the same for every method. It is regularised so that the method of today does well."""
+    """Make the estimator of a task, the same for every method, regularised so that plain randomized response does well."""
     if task == "digits":
         from sklearn.linear_model import LogisticRegression
         from sklearn.pipeline import make_pipeline
@@ -131,7 +129,7 @@ def _single_threaded() -> None:
 
 
 def run_all(listed: Sequence[Job], workers: int, console: Console) -> list[Score]:
-    """Run jobs in worker processes of one thread each, behind a progress bar. A small fit on two threads is far slower than on one."""
+    """Run the jobs in single-threaded worker processes, with a progress bar: a small fit on two threads is far slower than on one."""
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = "1"  # the workers are started afresh and read these
     columns = (TextColumn("Training"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -172,7 +170,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     best = max(row[method]["mean"] for method in list(METHODS)[:3])
     cells = []
     for method in METHODS:
-        spread = row[method]["sd"]  # 0 of a single seed, which says nothing of it
+        spread = row[method]["sd"]  # 0 for a single seed, which has no spread to show
         text = f"{row[method]['mean']:.1f}" + (f" ± {spread:.1f}" if spread else "")
         cells.append(f"**{text}**" if method != "no privacy" and row[method]["mean"] == best else text)
     return [f"{row['epsilon']:g}", *cells]
@@ -219,13 +217,13 @@ def run(out: str | Path = "demo-out", *, seeds: int = 8, workers: int = 2, conso
     Parameters
     ----------
     out : path
-        The folder to write to; it is made if it is missing.
-    seeds : int
+        Folder to write to; created if missing.
+    seeds : int, default=8
         Number of noise seeds and splits to average over.
-    workers : int
-        Number of processes, of one thread each.
+    workers : int, default=2
+        Number of single-threaded processes.
     console : rich Console, optional
-        The console of the progress bar; standard error by default.
+        Console of the progress bar; default: standard error.
 
     Returns
     -------
@@ -263,7 +261,7 @@ def _run_record(score: Score) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions on which the numbers depend."""
+    """Return the versions of Python and of the packages on which the numbers depend."""
     from importlib.metadata import version
 
     return {"python": platform.python_version(), **{name: version(name) for name in ("labeldp", "numpy", "scikit-learn")}}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp plan`: what each law gives at each budget, before anything is spent."""
+"""`labeldp plan`: compare the utility of laws at given budgets, before anything is spent."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,16 +30,16 @@ class LawAtBudget:
     ----------
     law : str
     epsilon : float
-        Total of one unit.
+        Total budget of one unit.
     epsilon_per_row : float
     keep_probability : float
-        That the output is the true label, or a set that holds it.
+        Probability that the output is the true label, or a set that contains it.
     set_size : float
-        Labels in the output.
+        Mean number of labels in the output.
     bits_per_row : float
-        Information between label and output.
+        Mutual information between label and output.
     noisy_accuracy : float
-        That the most likely label given the output is the true one.
+        Probability that the most likely label given the output is the true one.
     recommended : bool
     """
 
@@ -55,11 +55,11 @@ class LawAtBudget:
 
 @dataclass(frozen=True)
 class Advantage:
-    """The largest gain of an attacker at a budget over guessing the likeliest label, over all priors."""
+    """An attacker's largest gain over guessing the likeliest label, at a budget, over all priors."""
 
     epsilon: float
     attacker_advantage: float
-    rows_worth: float | None  # rows with true labels that carry as many bits as the recommended law's rows
+    rows_worth: float | None  # number of true labels with as many bits as all outputs of the recommended law
 
 
 @dataclass(frozen=True)
@@ -69,16 +69,16 @@ class CapAtBudget:
     Attributes
     ----------
     epsilon : float
-        Total of one unit.
+        Total budget of one unit.
     max_rows_per_unit, rows_kept : int
     share_kept : float
         Share of all rows that is kept.
     epsilon_per_row, bits_per_row : float
-        With the law that tells most at this epsilon.
+        For the most informative law at this epsilon.
     bits : float
-        Sum over all rows that are kept.
+        Information of all kept rows together.
     recommended : bool
-        The most bits.
+        Whether this cap has the most bits.
     """
 
     epsilon: float
@@ -93,7 +93,7 @@ class CapAtBudget:
 
 @dataclass(frozen=True)
 class Plan:
-    """The comparison of laws with reasons for the recommended ones; with rows per unit, also the comparison of caps."""
+    """A comparison of laws with recommendations and reasons; with rows per unit, also a comparison of caps."""
 
     n_classes: int
     rows: int | None
@@ -171,13 +171,13 @@ def plan(
     epsilons : sequence of float > 0
         Total budgets of a unit.
     laws : sequence of str, default=()
-        Further laws to compare, by name: "rr-top-k:3", or your own after `labeldp.register_law`.
+        Further laws to compare, by name: "rr-top-k:3", or a user's law after `labeldp.register_law`.
     rows : int >= 1, optional
-        Rows of the table, to compute how many true labels the noisy ones are worth.
+        Number of rows of the table, to compute how many true labels the noisy ones are worth.
     max_rows_per_unit : int >= 1, optional
-        Each row's law runs at epsilon divided by this. Default: 1, or, with `rows_per_unit`, the cap that keeps most information.
+        Cap on the rows of a unit: each row's law has epsilon divided by it. Default: 1, or with `rows_per_unit` the most informative cap.
     rows_per_unit : mapping of int to int, optional
-        Number of units with each number of rows, from `count_rows_per_unit`: caps are compared, too.
+        Number of units with each number of rows, from `count_rows_per_unit`, to compare caps.
 
     Returns
     -------
@@ -185,12 +185,12 @@ def plan(
 
     See Also
     --------
-    labeldp.release : Releases a table by one of these laws.
+    labeldp.release : releases a table by one of these laws.
 
     Notes
     -----
-    Source: information is the law's own; the attacker's largest advantage is max over k of (E-1)(k-1) / (k(E+k-1)), E = e^epsilon,
-    reached by a prior uniform on k classes, and bounded by tanh(epsilon/4).
+    The attacker's largest advantage is the maximum over k of (E-1)(k-1) / (k(E+k-1)) with E = e^epsilon, reached by a prior that is uniform
+    on k classes, and at most tanh(epsilon/4).
     """
     _validate.integer(n_classes=n_classes, low=2, fix="One class needs no privacy.")
     if rows is not None:
@@ -248,7 +248,7 @@ def parse_rows_per_unit(text: str) -> dict[int, int]:
 
 
 def count_rows_per_unit(source: Any, unit: str) -> dict[int, int]:
-    """Count how many units of a table have each number of rows. Units are public, and no other column is read.
+    """Count the units of a table by their number of rows. Units are public, and no other column is read.
 
     Parameters
     ----------
@@ -259,7 +259,8 @@ def count_rows_per_unit(source: Any, unit: str) -> dict[int, int]:
 
     Returns
     -------
-    dict of rows to units. Memory: that column.
+    dict of int to int
+        Number of units with each number of rows. Memory: that column.
     """
     table = open_table(source)
     check_columns(table, [unit])
@@ -273,15 +274,15 @@ def count_rows_per_unit(source: Any, unit: str) -> dict[int, int]:
 
 def advantage(epsilon: float, n_classes: int) -> float:
     """Compute the largest gain of an attacker over guessing, for any prior over at most this many classes."""
-    shrink = math.exp(-epsilon)  # of E = e^epsilon, so that no epsilon overflows
+    shrink = math.exp(-epsilon)  # 1 / E for E = e^epsilon, so that no epsilon overflows
+    # (E-1)(k-1) / (k(E+k-1)) is largest at the real k = 1 + sqrt(E): try its whole neighbours.
     best = 1 + math.sqrt(math.exp(min(epsilon, 80.0)))
     candidates = {2, n_classes, *(min(max(int(best) + step, 2), n_classes) for step in (-1, 0, 1, 2))}
     return max((1 - shrink) * (k - 1) / (k * (1 + shrink * (k - 1))) for k in candidates)
 
 
 def _best(laws: Mapping[str, Law]) -> str:
-    """Name the most informative law. Of laws within a thousandth of the best it is the first, since rounding would decide between equal
-    ones."""
+    """Return the name of the most informative law; the first of those within a thousandth of the best, since rounding would decide."""
     scores = {name: _bits(law) for name, law in laws.items()}
     return next(name for name, score in scores.items() if score >= max(scores.values()) * (1 - 1e-3))
 
@@ -296,14 +297,14 @@ def _line(name: str, law: Law, epsilon: float, *, recommended: bool) -> LawAtBud
 
 
 def _chances(law: Law) -> tuple[float, float, float]:
-    """Compute for a uniform label: P(output holds the label), the output's mean size, P(its likeliest member is the label)."""
+    """Compute for a uniform label: P(output contains the label), the output's mean size, P(its likeliest member is the label)."""
     n = law.n_classes
     if law.name == "split":
-        # A side of a or b labels is the answer, and the label's own side with probability e^eps / (e^eps + 1).
+        # The output is a side of a or b labels: the label's own side with probability e^eps / (e^eps + 1).
         a, b, right = n // 2, n - n // 2, 1 / (1 + math.exp(-law.epsilon))
         return right, (right * (a * a + b * b) + (1 - right) * 2 * a * b) / n, 2 * right / n
     if isinstance(law, Alibi):
-        inside, other, hit = law.likeliest_chances()  # of a row of scores, the likeliest classes are what is read as an answer
+        inside, other, hit = law.likeliest_chances()  # a row of scores counts as the set of its likeliest classes
         return inside, inside + (n - 1) * other, hit
     if not isinstance(law, RandomizedResponse | SubsetSelection):
         return _enumerated_chances(law)

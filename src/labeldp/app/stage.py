@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp stage`: releases of one table in several stages under one charge, with training of any kind between them (LP-MST).
+"""`labeldp stage`: release one table in several stages under one charge, with any training between them (LP-MST).
 
-A folder holds the plan, which is public; where the plan stands is in the ledger and in the run's private folder.
+A folder holds the plan, which is public; the progress is in the ledger and in the run's private folder.
 """
 
 from collections.abc import Sequence
@@ -34,14 +34,14 @@ def plan(
         New or empty; the plan is written there.
     spec : ReleaseSpec
         The facts that all stages share; `id`, `dataset` and declared classes are required. Its epsilon is the total over all stages,
-        whose rows are disjoint. Its law is the name of each stage's law; None stands for "auto". It has no prior: each later stage has
+        whose rows are disjoint. Its law is the name of each stage's law; None stands for "auto". It has no prior: each later stage gets
         its own.
     parts : sequence of float
-        Share of the rows in each stage: above 0, sum 1. A secret key decides which rows those are.
+        Share of the rows in each stage: above 0, sum 1. A secret key decides which rows these are.
     first_law : str, optional
-        The law of the first stage, which has no model before it. By default that of `spec`; "subset" for "split" and "rr" for "rr-top-k".
+        Law of the first stage, which has no prior. Default: that of `spec`; "subset" for "split" and "rr" for "rr-top-k".
     ledger : Ledger, or its path, optional
-        The ledger of all stages; the user's own by default.
+        The ledger of all stages; default: the user's own.
 
     Returns
     -------
@@ -50,7 +50,7 @@ def plan(
 
     See Also
     --------
-    labeldp.release : Releases a table in one stage.
+    labeldp.release : releases a table in one stage.
     """
     where = Path(folder)
     made = make_plan(spec, parts, first_law, ledger_of(ledger))
@@ -58,7 +58,7 @@ def plan(
     if where.exists() and (not where.is_dir() or any(where.iterdir())):
         raise ReleaseError(f"Expected a new folder for the plan, got {where}, which holds something else. Choose another name.")
     where.mkdir(parents=True, exist_ok=True)
-    with (where / PLAN).open("x", encoding="utf-8") as file:  # "x": of two processes that plan at once, one fails
+    with (where / PLAN).open("x", encoding="utf-8") as file:  # "x": if two processes plan at once, one fails
         file.write(text + "\n")
     sync(where / PLAN)
     sync(where)
@@ -73,8 +73,8 @@ def load(folder: str | Path, ledger: Ledger | None = None) -> ReleasePlan:
     folder : str or Path
         The folder that `plan` wrote.
     ledger : Ledger, or its path, optional
-        The one that the plan was made with; the user's own by default. The plan is public, so it never chooses the ledger: a plan that
-        was made for another one is refused.
+        The ledger that the plan was made with; default: the user's own. The plan is a public file, so it must not choose the ledger: a
+        plan made for another one is refused.
     """
     path = Path(folder) / PLAN
     try:
@@ -94,7 +94,7 @@ def release(
     master: str | None = None,
     progress: Progress = silent,
 ) -> Release:
-    """Release one stage of a plan: of the whole table, the rows that a secret key put into this part, with their noisy labels.
+    """Release one stage of a plan: the rows of the table that a secret key put into this part, with their noisy labels.
 
     Parameters
     ----------
@@ -102,11 +102,11 @@ def release(
     source : str, Path or Place
         The whole table, the same rows and labels in every stage; columns of a prior may come and go.
     stage : int
-        From 1, in order.
+        Number of the stage, from 1; stages are released in order.
     out : str, Path or Place
         As in `labeldp.release`.
     prior : as in ReleaseSpec, optional
-        Public weights of the classes for every row of the table. Required after the first stage where the law uses one.
+        Public weights of the classes for every row of the table. Required after the first stage if the law uses a prior.
     engine : {"local", "spark", "ray"}, default="local"
     master : str, optional
         As in `labeldp.release`.
@@ -114,27 +114,28 @@ def release(
 
     Returns
     -------
-    Release, when table and manifest are there and the stage is on record.
+    Release
+        Returned when table and manifest are written and the ledger has recorded the stage.
 
     Guarantee
     ---------
-    All stages together are epsilon-label-DP: their rows are disjoint, and each row is drawn once. The first stage is charged, for all.
-    A stage that was killed is finished by the same call, with the same labels; a released one is not drawn again.
+    All stages together are epsilon-label-DP: their rows are disjoint, and each row is drawn once. The first stage is charged for all of
+    them. The same call finishes a killed stage, with the same labels; a released stage is not drawn again.
 
     References
     ----------
-    Ghazi, Golowich, Kumar, Manurangsi and Zhang, "Deep Learning with Label Differential Privacy", NeurIPS 2021 (LP-MST).
+    Ghazi, Golowich, Kumar, Manurangsi and Zhang (2021), "Deep Learning with Label Differential Privacy", NeurIPS (LP-MST).
     """
     return release_table(source, out, plan.spec(stage, prior), plan.ledger, engine, master=master, progress=progress)
 
 
 def close(plan: ReleasePlan) -> str:
-    """End a plan before its last stage: later stages are given up and the secret is destroyed. Returns the digest of what was released."""
+    """End a plan before its last stage: give up later stages and destroy the secret. Return the digest of the released stages."""
     return plan.run().settle()
 
 
 def status(plan: ReleasePlan) -> dict[str, object]:
-    """Report which stages are released and which one is next, as JSON-ready facts."""
+    """Report which stages are released and which is next, as JSON-ready facts."""
     record = plan.run().record
     state = "planned" if record is None else record.state
     stages = [_stage_facts(plan, number, state) for number in range(1, plan.n_stages + 1)]

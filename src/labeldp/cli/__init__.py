@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: arguments in, one call of `labeldp.app`, a few lines or JSON out. No logic of its own."""
+"""The command line: parse arguments, make one call of `labeldp.app`, print a few lines or JSON. No logic of its own."""
 
 from typing import Annotated, NoReturn
 

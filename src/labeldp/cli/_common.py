@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all commands share: errors as one message and an exit code, answers for people or as JSON, progress bars, and common options.
+"""Code that all commands share: errors as one message and an exit code, text or JSON output, progress bars, and common options.
 
 Exit codes: 0 ok, 1 internal error, 2 usage, 3 budget, 4 data, 5 files or ledger, 6 missing extra, 7 checked and failed, 130 interrupted.
 Results go to stdout; messages, warnings and progress go to stderr.
@@ -54,7 +54,7 @@ class Commands(TyperGroup):
                 return super().invoke(ctx)
             except (Exception, KeyboardInterrupt) as error:
                 if hasattr(error, "exit_code") or isinstance(error, typer.Abort):
-                    raise  # typer's own: usage errors and exits
+                    raise  # typer's own usage errors and exits
                 raise typer.Exit(_report(error, as_json=bool(ctx.meta.get("labeldp.json")))) from None
 
 
@@ -63,11 +63,11 @@ def _report(error: BaseException, *, as_json: bool) -> int:
     if isinstance(error, LabelDPError):
         message = error.cli or str(error)
     elif isinstance(error, KeyboardInterrupt):
-        message = "Interrupted. Nothing is under the final name; the same command picks up where a charge was made."
+        message = "Interrupted. Nothing is under the final name; if a charge was made, the same command resumes it at no further cost."
     elif isinstance(error, OSError):
         message = f"{error.strerror or type(error).__name__}: {error.filename or ''}".rstrip(": ")
     else:
-        # The text of an unforeseen error may quote data, so only its kind and its place are shown.
+        # The text of an unforeseen error may quote raw labels, so only its type and its place are shown.
         message = f"Internal error ({type(error).__name__}). Set LABELDP_DEBUG=1 to see where, and please report it."
         if os.environ.get("LABELDP_DEBUG"):
             typer.echo("".join(traceback.format_tb(error.__traceback__)), err=True)
@@ -84,11 +84,11 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: object, *
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take groups of options: parameters that are dataclasses, whose fields typer sees as options of the command.
+    """Let a command take groups of options: parameters that are dataclasses, whose fields become options of the command.
 
-    In the help each group has a panel, whose title is the first line of the group's docstring.
+    The help shows each group as a panel, titled by the first line of the dataclass's docstring.
     """
-    # typer reads a command's options from its signature, so the command gets one in which each field is a parameter.
+    # typer reads options from a function's signature, so the command gets one in which each field is a parameter.
     shown: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
     for parameter in inspect.signature(command).parameters.values():
@@ -99,7 +99,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         hints, panel = get_type_hints(kind, include_extras=True), str(inspect.getdoc(kind)).split("\n")[0].rstrip(".")
         for field in fields(kind):
             base, option = get_args(hints[field.name])
-            titled = copy.copy(option)
+            titled = copy.copy(option)  # options are shared between commands, whose panels differ
             titled.rich_help_panel = panel
             default = inspect.Parameter.empty if field.default is MISSING else field.default
             annotation = Annotated[base, titled]  # type: ignore[valid-type]
@@ -110,22 +110,19 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         made = {each: kind(**{field.name: given.pop(field.name) for field in fields(kind)}) for each, kind in groups.items()}
         command(**given, **made)
 
-    shown.sort(key=lambda each: each.default is not inspect.Parameter.empty)  # in the help, what is required comes first
+    shown.sort(key=lambda each: each.default is not inspect.Parameter.empty)  # the help lists required options first
     call.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     return call
 
 
 def spec_of(kind: type[Made], options: Any, **more: object) -> Made:
-    """Make a specification from the options that have the names of its fields; `more` overrides them. Errors are usage errors.
-
-    What is wrong with it is a usage error.
-    """
+    """Make a specification from the options with the names of its fields; `more` overrides them. Faults become usage errors."""
     shared = {field.name: getattr(options, field.name) for field in fields(kind) if hasattr(options, field.name)}  # type: ignore[arg-type]
     return usage(lambda: kind(**shared | more))
 
 
 def usage(make: Callable[[], Made]) -> Made:
-    """Make a value of options; an InvalidInput becomes a usage error."""
+    """Call a function that makes a value from options; an InvalidInput becomes a usage error."""
     try:
         return make()
     except InvalidInput as error:
@@ -145,7 +142,7 @@ def print_json(facts: object) -> None:
 
 @contextlib.contextmanager
 def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Show progress bars on stderr; show nothing if stderr is no terminal."""
+    """Show progress bars on stderr, if it is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda phase, done, total: None
         return
@@ -190,7 +187,7 @@ class Engine(StrEnum):
 
 
 class QueryName(StrEnum):
-    """What is asked of a group of rows."""
+    """Query about a group of rows."""
 
     histogram = "histogram"
     vote = "vote"
@@ -206,14 +203,14 @@ LAW_NAMES = f"{', '.join(spellings())}; or your own: package.module:Class, which
 
 
 def law_of_text(text: str | None) -> str | None:
-    """Return the name of a law. A user's own law, package.module:Class[:NUMBER], is imported and registered, which gives it a name."""
+    """Return the name of a law. A user's own law, package.module:Class[:NUMBER], is imported and registered under its name."""
     found = None if text is None else _OWN_LAW.fullmatch(text)
     if text is None or found is None or text.partition(":")[0] in LAWS:  # "subset:3" looks like a module, but is a law's name
         return text
     module, name, number = found.groups(default="")
     try:
         cls: Any = getattr(importlib.import_module(module), name, None)
-    except Exception as error:  # the module is the user's own: no label has been read that it could quote
+    except Exception as error:  # its text may be shown: no label has been read yet that it could quote
         why = f"{type(error).__name__}: {error}"
         fix = "Name its folder in PYTHONPATH, or install it."
         raise typer.BadParameter(f"Expected a module that can be imported, got law {text!r} ({why}). {fix}") from None
@@ -223,7 +220,7 @@ def law_of_text(text: str | None) -> str | None:
 
 
 def laws_of_texts(texts: list[str] | None) -> list[str]:
-    """Return the names of several laws."""
+    """Return the names of several laws (see `law_of_text`)."""
     return [name for name in map(law_of_text, texts or ()) if name is not None]
 
 
@@ -275,7 +272,7 @@ class SecretOptions(LedgerOptions):
     key: Key = None
 
     def open(self, key: str | None = None) -> Any:
-        """Open the ledger with the place of its secret."""
+        """Open the ledger with the place of its release secret."""
         return super().open(self.key)
 
 
@@ -304,7 +301,7 @@ class ClassOptions:
         return [*(names or ()), *([None] if null_class else [])]
 
     def required(self, *, null_class: bool = False, infer: bool = False) -> Sequence[object]:
-        """Return the classes; none is a usage error."""
+        """Return the classes; a usage error without any."""
         from labeldp.custody._encode import undeclared
 
         found = self.listed(null_class=null_class, infer=infer)

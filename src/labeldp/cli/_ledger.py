@@ -87,7 +87,7 @@ def ledger_abandon(
     ledger: LedgerPath = None,
     as_json: Json = False,
 ) -> None:
-    """Give up a run that will never be finished. What it cost stays spent."""
+    """Give up a run that will never be finished. Its cost stays spent."""
     from labeldp.app._ledger import ledger_at
 
     ledger_at(ledger).abandon(run, reason)
@@ -138,7 +138,7 @@ def ledger_anchor(
     ledger: LedgerPath = None,
     as_json: Json = False,
 ) -> None:
-    """Write down the head of the history, which stands for all of it, for verify --anchor."""
+    """Append the head of the history to a file, for verify --anchor."""
     from labeldp.app._ledger import anchor, ledger_at
 
     facts = anchor(ledger_at(ledger), file)

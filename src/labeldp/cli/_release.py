@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp release`, `aggregate` and `stage`: private labels of a table in, noisy ones or answers about groups out."""
+"""`labeldp release`, `aggregate` and `stage`: read private labels of a table; write noisy labels, or answers about groups."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +64,7 @@ class ReleaseOptions(ColumnOptions):
     strict: Strict = False
 
     def spec(self, prior: PriorOptions) -> Any:
-        """The ReleaseSpec."""
+        """Make the ReleaseSpec."""
         from labeldp.tables._spec import ReleaseSpec
 
         listed = self.required(null_class=self.null_class, infer=self.infer_classes)
@@ -121,7 +121,7 @@ class AggregateOptions(ClassOptions):
     dataset: Dataset = None
 
     def spec(self) -> Any:
-        """The AggregateSpec."""
+        """Make the AggregateSpec."""
         from labeldp.app._aggregate import AggregateSpec
 
         return spec_of(AggregateSpec, self, classes=self.required(infer=self.infer_classes), query=self.query.value)
@@ -178,7 +178,7 @@ class StageOptions(ColumnOptions):
     order: RowOrder = Order.shuffle
 
     def spec(self) -> Any:
-        """The ReleaseSpec that all stages share."""
+        """Make the ReleaseSpec that all stages share."""
         from labeldp.tables._spec import ReleaseSpec
 
         listed = self.listed(null_class=self.null_class)
@@ -200,7 +200,7 @@ class PlanOptions:
     key: Key = None
 
     def open(self, budget: float | None = None) -> Any:
-        """The ledger."""
+        """Open the ledger."""
         from labeldp.app._ledger import ledger_at
 
         return ledger_at(self.ledger, budget, self.key)

@@ -56,7 +56,7 @@ class InputOptions:
     ] = None
 
     def value(self) -> Any:
-        """The InputsSpec."""
+        """Make the InputsSpec."""
         from labeldp.app._train import InputsSpec
 
         return InputsSpec(split(self.features), split(self.exclude) or (), self.image, self.images, self.inputs, self.labels)
@@ -73,7 +73,7 @@ class EvidenceOptions:
     ] = False
 
     def value(self) -> Any:
-        """The EvidenceSpec."""
+        """Make the EvidenceSpec."""
         from labeldp.app._train import EvidenceSpec
 
         return EvidenceSpec(self.manifest, self.released, self.noisy)
@@ -92,7 +92,7 @@ class NetSettings:
     ] = None
 
     def value(self) -> Any:
-        """The NetOptions."""
+        """Make the NetOptions."""
         from labeldp.app._learners import NetOptions
 
         return spec_of(NetOptions, self)
@@ -130,7 +130,7 @@ class TrainOptions(ColumnOptions):
     strict: Strict = False
 
     def spec(self, inputs: InputOptions, evidence: EvidenceOptions, net: NetSettings) -> Any:
-        """The TrainSpec."""
+        """Make the TrainSpec."""
         from labeldp.app._learners import clusters_of
         from labeldp.app._train import TrainSpec
 
@@ -167,14 +167,14 @@ def train(
 
 
 def left_out_text(facts: Mapping[str, Any]) -> str:
-    """Say how many rows were over their unit's cap. Those of a release are no longer in its table."""
+    """Report how many rows were over their unit's cap; rows left out of a release are not in its table."""
     over = facts["rows_over_the_cap"]
     where = " when the table was released" if facts["trained_on"] == "released table" else ""
     return f" {over:,} rows over the cap were left out{where}." if over else ""
 
 
 def charge_text(facts: Mapping[str, Any], ledger: str) -> str:
-    """Say what the training was charged."""
+    """Report the charge of the training."""
     if facts["trained_on"] != "raw labels":
         return "Nothing was drawn, nothing was charged."
     paid = [each["epsilon"] for each in facts["receipts"] if not each.get("repeated")]  # a prior of clusters has a charge of its own
@@ -183,7 +183,7 @@ def charge_text(facts: Mapping[str, Any], ledger: str) -> str:
 
 
 def quality_text(facts: Mapping[str, Any]) -> str:
-    """State the estimated accuracy and log-loss of the model, each beside that of a constant."""
+    """Report the estimated accuracy and log-loss of the model, next to those of a constant prediction."""
     if facts["estimated_accuracy"] is None:
         return ""
     if not facts["estimated_accuracy"]["tells"]:
@@ -197,14 +197,14 @@ def quality_text(facts: Mapping[str, Any]) -> str:
 
 
 def _measured(found: Mapping[str, Any], interval: bool = True) -> str:
-    """Format an estimate, clipped to its interval: an unbiased estimate may lie outside of it."""
+    """Format an estimate, clipped to its interval, since an unbiased estimate may lie outside of it."""
     low, high = found["low"], found["high"]
     value = f"{min(max(found['value'], low), high):.3f}"
     return f"{value} ({low:.3f} to {high:.3f})" if interval else value
 
 
 def clusters_text(asked: Mapping[str, Any] | None) -> str:
-    """State how many clusters were asked, and how reliable their answers are."""
+    """Report the number of clusters that were asked about, and how reliable the answers are."""
     if asked is None:
         return ""
     if "deviation" in asked:
@@ -246,7 +246,7 @@ class UnitCounts:
     ] = None
 
     def value(self) -> dict[int, int] | None:
-        """Count the units with each number of rows; None if no option says so."""
+        """Return the number of units with each number of rows; None if no option gives it."""
         from labeldp.app.plan import count_rows_per_unit, parse_rows_per_unit
 
         text = self.rows_per_unit

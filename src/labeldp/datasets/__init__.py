@@ -79,7 +79,7 @@ class DataSet:
         return np.concatenate([self.X_train, self.X_test]), np.concatenate([self.y_train, self.y_test])
 
     def to_table(self, part: str = "train", label: str = "label") -> "pa.Table":
-        """Return one part of a tabular set as an Arrow table: categorical columns as text, and the class values in the column `label`.
+        """Return one part of a tabular set as an Arrow table: categorical columns as text, class values in the last column.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The catalogue of data sets, and how their files are found: in the folder LABELDP_DATA, then in the cache, then at their official address.
+"""Catalogue of the data sets; find their files in the folder LABELDP_DATA, then in the cache, or download them.
 
-Every file is checked against its digest.
+Every file is checked against its SHA-256.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ VARIABLE = "LABELDP_DATA"
 
 @dataclass(frozen=True)
 class File:
-    """A file: its name, its valid SHA-256 digests (several if it was repacked, none if unknown), and its address."""
+    """A file: its name, its valid SHA-256 digests (several if it was repacked, none if unknown), and its official address."""
 
     name: str
     sha256: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class File:
 
 @dataclass(frozen=True)
 class Form:
-    """One form in which a data set is distributed; all its files are needed. The best form comes first."""
+    """One form in which a data set is distributed, as a set of files; the preferred form comes first."""
 
     files: tuple[File, ...]
     reader: str
@@ -50,7 +50,7 @@ def roots() -> list[Path]:
 
 
 def find(folder: str, forms: tuple[Form, ...]) -> tuple[Form, list[Path]] | None:
-    """Find the first form whose files are all here, and check each; None if there is none."""
+    """Find the first form whose files are all on this machine, and check each; None if there is none."""
     for form in forms:
         for root in roots():
             paths = [root / folder / file.name for file in form.files]
@@ -72,7 +72,7 @@ def _check(file: File, path: Path) -> None:
 
 
 def download(name: str, folder: str, forms: tuple[Form, ...]) -> tuple[Form, list[Path]]:
-    """Download the first form that has addresses into the cache, and check it; without a network, say which files to put where."""
+    """Download the first form that has addresses into the cache, and check it; if that fails, say which files to put where."""
     form = next(form for form in forms if form.downloadable)
     try:
         return form, [_fetch(file, cache_folder() / folder) for file in form.files]
@@ -93,7 +93,7 @@ def _fetch(file: File, folder: Path) -> Path:
 
 
 class DownloadBar:
-    """A progress bar on standard error for one file, with the interface that pooch expects: `total`, update, reset and close.
+    """A progress bar on standard error for one file, with pooch's interface: `total`, update, reset and close.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class DownloadBar:
         self._progress.advance(self._task, n)
 
     def reset(self) -> None:
-        """Go back to zero, as pooch does before it fills the bar at the end."""
+        """Go back to zero: pooch does so before it fills the bar at the end."""
         self._progress.update(self._task, completed=0)
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ def missing_message(name: str, folder: str, forms: tuple[Form, ...], problem: Ex
 
 @dataclass(frozen=True)
 class Entry:
-    """One data set that comes as files."""
+    """One data set that is distributed as files."""
 
     folder: str
     forms: tuple[Form, ...]

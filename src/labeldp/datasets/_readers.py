@@ -28,6 +28,7 @@ def read_idx(path: Path) -> Images:
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     dimensions = data[3] if len(data) > 3 else 0
     start = 4 + 4 * dimensions
+    # Header of an idx file: two zero bytes, the type of the values, the number of dimensions, then each size as big-endian uint32.
     if len(data) < max(start, 4) or data[2] != _IDX_UBYTE or dimensions == 0:
         raise ReleaseError(f"Expected an idx file of unsigned bytes, got something else in {path}. Fetch the file again.")
     shape = tuple(int(size) for size in np.frombuffer(data, ">u4", dimensions, 4))
