@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch from noisy labels (extra `torch`): losses, datasets, a training loop, models, augmentation and schedules.
+"""Learn from noisy labels with PyTorch (extra `torch`): losses, datasets, a training loop, models, augmentation and schedules.
 
-In a loop of your own, three lines change:
+In your own training loop, three lines change:
 
     data = labeldp.deep.with_evidence(dataset, noisy)            # items (x, i, log-likelihood row)
     for x, _, log_likelihood in DataLoader(data, ...):
         loss = labeldp.deep.likelihood_loss(model(x), log_likelihood)
 
-Without one, `train(net, inputs, evidence_of(noisy), Recipe(), generator=...)` is a whole training.
-Names are imported when they are first used; torch is imported with them, and never by `import labeldp`.
+Without a loop of your own, `train(net, inputs, evidence_of(noisy), Recipe(), generator=...)` is a whole training.
+Names are imported when they are first used, and torch with them; `import labeldp` never imports torch.
 """
 
 from importlib import import_module

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TorchClassifier: any torch net, trained on private labels, with scikit-learn's interface; and what is checked before a charge.
+"""TorchClassifier: train any torch net on private labels, with scikit-learn's interface; and the checks before a charge.
 
-The base class decides when raw labels are read, charged and drawn (`labeldp.protocol._estimator`). Here stands what nets add: inputs and
-settings are checked, and one step is tried, before anything is charged; stages are learned by a `Trainer`.
+The base class (`labeldp.protocol._estimator`) decides when raw labels are read, charged and drawn. This module adds the part for nets:
+inputs and settings are checked, and one training step is tried, before anything is charged; a `Trainer` learns the stages.
 """
 
 import copy
@@ -73,42 +73,41 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
 
     Parameters
     ----------
-    module : nn.Module, or function of the number of classes that makes one
-        Gives logits (m, K). Copied, never changed. No default.
+    module : nn.Module, or function from the number of classes to one
+        Returns logits (m, K). Copied, never changed. No default.
     recipe : Recipe or sequence of n_stages Recipes, default=None
-        How it is trained: one for all stages, or one for each, of which the first ones are used where there are fewer stages.
-        None: `Recipe()`, with five epochs where there are two classes, whose noise a net learns by heart sooner. Losses of hard labels
-        get the most likely label of each row, `debiased_loss` its weights, all others log-likelihoods (see `Recipe.loss` for losses of
-        your own).
+        Training settings: one Recipe for all stages, or one for each; if there are fewer stages than asked for, the first ones are used.
+        None: `Recipe()`, with five epochs for two classes, whose noise a net memorises sooner. Losses on hard labels get the most likely
+        label of each row, `debiased_loss` its weights, all others log-likelihoods (see `Recipe.loss` for your own losses).
     epsilon : float > 0, default=1.0
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
     n_stages : int >= 1, default=1
-        With 2 or more the rows are drawn in parts, and the model of each stage is the prior with which the next part is privatized
-        (LP-MST), at the same epsilon; each stage has all epochs of its recipe. On some thousand rows one stage was mostly better. One
-        stage is used where a prior could not help.
+        Number of stages. With 2 or more the rows are drawn in parts, and each stage's model is the prior with which the next part is
+        privatized (LP-MST), at the same epsilon; each stage has all epochs of its recipe. On some thousand rows one stage was mostly
+        better. One stage is used if a prior cannot help.
     stage_sizes : sequence of n_stages floats > 0, default=None
         Share of the rows in each stage, at any scale. None: equal shares.
     law : str or Law, default="auto"
         A law's name, or a Law. "auto" draws each row with the most informative law. The paper's LP-2ST is
         `n_stages=2, law="rr-with-prior", top_k_filter="mean"` with `Recipe(loss=cross_entropy, alpha=8.0)`.
     prior : (n, K) array of floats >= 0, function of X, or labeldp.learn.ClusterPrior, default=None
-        Public class weights for the first stage; they must not depend on these labels. A ClusterPrior asks them privately, at a part of
-        epsilon, and the law gets the rest; of a Dataset it needs an embedder.
+        Public class weights for the first stage; they must not depend on these labels. A ClusterPrior asks for them privately, at a part of
+        epsilon, and the law gets the rest; for a Dataset it needs an embedder.
     prior_temperature : float > 0, default=1.0
-        Of the model that becomes the next stage's prior: below 1 sharpens it, above 1 flattens it.
+        Temperature of a model's probabilities as the next stage's prior: below 1 sharpens them, above 1 flattens them.
     top_k_filter : int >= 1, "mean" or None, default=None
-        In later stages, leave out rows of earlier ones whose output misses the k classes that the model so far holds likeliest. "mean", as
-        in the paper: k is the mean number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
+        In later stages, leave out rows of earlier stages whose output contains none of the k classes that are likeliest by the model so
+        far. "mean", as in the paper: k is the mean number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
     warm_start : bool, default=True
-        Later stages start from the weights, and the statistics of batch normalisation, of the stage before; else from the first ones.
+        Whether later stages start from the previous stage's weights and batch-normalisation statistics; otherwise from the initial ones.
     classes : sequence of K values, or "infer", default=None
-        The public list of classes. Raw labels need one, unless they are integer codes and `law` is a Law, which knows K; noisy labels
-        bring theirs. "infer" reads it off raw labels, which tells everybody which classes occur: it warns, `privacy_.except_for` says so,
-        and floats, or more than sqrt(n) different values, are refused.
+        The public list of classes. Raw labels need one, unless they are integer codes and `law` is a Law, which knows K; NoisyLabels have
+        theirs. "infer" takes the list from the raw labels, which reveals which classes occur: it warns, `privacy_.except_for` says so, and
+        floats, or more than sqrt(n) different values, are refused.
     validation_fraction : float in [0, 1), default=0.0
-        Rows held out of training, to measure the model by their noisy labels. With `Recipe(patience=...)` every other one chooses the epoch
-        and the rest measure. None by default, where `LabelDPClassifier` has 0.1: it learns from these rows after they have measured, by a
-        second fit, and a net does not train twice, so they would be lost to it. Pass 0.1 for the estimates below.
+        Share of the rows held out of training, to measure the model by their noisy labels; with `Recipe(patience=...)` every other one
+        chooses the epoch and the rest measure. `LabelDPClassifier` holds out 0.1 and learns from these rows in a final refit; a net is not
+        trained twice, so it would lose them, and the default is 0. Pass 0.1 for the estimates below.
     dataset : str, default=None
         The name of the data set in the ledger; a ledger needs one.
     column : str, default="label"
@@ -120,16 +119,15 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
     noise : SeededNoise, default=None
         For tests and benchmarks on public data only.
     random_state : int >= 0, RandomState or None, default=None
-        Drives training only, never the noise or who is in which stage.
+        Seed of the training only, never of the noise or of the partition into stages.
     device : str, torch.device, or lightning's Fabric, default="auto"
         "auto": the GPU if there is one. A launched Fabric decides device, precision and distribution; every process then calls `fit` with
         the same X, and the first one alone reads the raw labels, draws, and writes to the folder: pass y=None in the others.
     folder : str or Path, default=None
-        Where `fit` keeps its state: one that is called again after it was killed goes on with the step that it was at, trains no finished
-        stage again and draws no label twice. Raw labels then need a ledger; give a function that makes the net, or a net that has the
-        same first weights each time.
+        Folder for the state of a fit. The same call after a kill resumes from it: finished stages are not trained again, and no label is
+        drawn twice. Raw labels then need a ledger, and `module` should be a function, or have the same initial weights each time.
     progress : function of an Epoch, default=None
-        Called after each epoch of each stage; may raise to stop.
+        Called after each epoch of each stage; may raise an error to stop.
 
     Attributes
     ----------
@@ -141,23 +139,23 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
     prior_ : ClusterModel or None
         The clusters and their noisy histograms, with a ClusterPrior.
     receipts_ : tuple of Receipt
-        Of all charges: of a ClusterPrior, and of the rows.
+        Receipts of all charges: the ClusterPrior's, and the rows'.
     stages_ : tuple of Stage
     estimated_accuracy_ : Estimate or None
-        True-label accuracy on held-out noisy rows that chose no epoch. None without such rows: by default, as none are held out; where
-        they would be fewer than 20; and under a law without an unbiased estimator.
+        Estimated true-label accuracy, on held-out noisy rows that chose no epoch. None if there are fewer than 20 such rows (by default
+        there are none), or the law has no unbiased estimator.
     estimated_log_loss_ : Estimate or None
-        The log-loss of its probabilities, measured there too.
+        Estimated log-loss on the same rows.
     baseline_accuracy_, baseline_log_loss_ : Estimate or None
-        What the class frequencies by themselves get there.
+        The same metrics of a constant prediction, the class frequencies.
     history_ : list of lists of Epoch, one for each stage
     n_features_in_ : int
-        Columns of X, where it is a table.
+        Number of columns of X, if it is a table.
 
     See Also
     --------
     labeldp.LabelDPClassifier : the same for any estimator of scikit-learn.
-    labeldp.deep.train : a training by itself, on evidence.
+    labeldp.deep.train : one training, on evidence.
 
     References
     ----------
@@ -165,10 +163,11 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
 
     Notes
     -----
-    Guarantee: epsilon-label-DP of everything the fit leaves behind: labels pass the door once, and all else is post-processing of what it
-    released. Features are not protected. scikit-learn is not needed; where it is installed, this is one of its estimators, can be cloned
-    and searched, and put into `LabelDPClassifier`, which then decides about stages and laws. Learning from noisy labels needs torch,
-    numpy and pyarrow alone.
+    Guarantee: everything that the fit returns or stores is epsilon-label-DP. Each label is randomized once, and all else is post-processing
+    of the outputs. Features are not protected.
+
+    scikit-learn is optional. If it is installed, this is one of its estimators: it can be cloned, tuned by a search, and put into
+    `LabelDPClassifier`, which then decides about stages and laws. Learning from noisy labels needs torch, numpy and pyarrow alone.
 
     Examples
     --------
@@ -229,7 +228,7 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
         self.progress = progress
 
     def __repr__(self, *args: Any, **options: Any) -> str:
-        """As of every estimator, with a net's class in the place of its layers, and a function's name in the place of its address."""
+        """Show the parameters; a net by its class instead of its layers, and a function by its name instead of its address."""
         shown = copy.copy(self)
         shown.module = _Named(self.module)  # type: ignore[assignment]
         text: str = super(TorchClassifier, shown).__repr__(*args, **options)
@@ -258,29 +257,33 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
         Parameters
         ----------
         X : (n, ...) array or tensor, map-style Dataset, or DataLoader of one; public
-            Bytes (uint8) of three axes or more are images and reach the net as 0..1; other numbers stay as they are, so codes of bytes do.
-            Of a Dataset's items that are tuples, the first part is the input. Row i of y belongs to item i of the Dataset, whatever order
-            a DataLoader has; `with_evidence(dataset, noisy, ids=...)` matches items to noisy labels by id.
+            Bytes (uint8) with three or more axes are images and reach the net scaled to [0, 1]; other numbers are passed unchanged. If a
+            Dataset's items are tuples, the first part is the input. Row i of y belongs to item i of the Dataset, whatever the order of a
+            DataLoader; `with_evidence(dataset, noisy, ids=...)` matches items to noisy labels by id.
         y : (n,) raw labels, which are charged once for all stages, or NoisyLabels, which cost nothing
-            Raw labels are read in the first process alone; the others may pass None.
+            Only the first process reads raw labels; the others may pass None.
         ids : (n,) or (n, columns) array, optional
             Public ids of the rows; their positions by default. With a ledger but without ids, a Dataset is read once before anything is
             charged, so that a repeat is recognised; with a folder it is read once in any case. With NoisyLabels, each row of X gets the
             label of its id, and rows without one are left out; by default row i of X gets noisy label i.
         unit : (n,) array, optional
-            Who each row is about.
+            The person (or other unit of privacy) that each row is about; by default each row is a unit of its own.
         id_of : function of an item, optional
-            The id that an item of a Dataset carries, by which each one that is read is checked against `ids`, or against those of
-            NoisyLabels; without either it is the item's position.
+            Returns the id of a Dataset's item. Each item that is read is checked by it: against `ids`, or those of NoisyLabels, or else its
+            position.
         id_name, unit_name : str, optional
-            What the columns of ids and units are called, as in `labeldp.privatize`; columns of data frames say it themselves.
+            Names of the columns of ids and units, as in `labeldp.privatize`; default: the names that columns of a data frame have.
+
+        Returns
+        -------
+        self
 
         Raises
         ------
         InvalidInput
-            Before anything is charged, for whatever is wrong with X, y, the net or the settings, for which a step is taken with a copy of
-            the net, and for a folder of another fit. During training: logits or losses that are not finite, or a Dataset whose order
-            changes; labels that were drawn stay with the run, and the same fit, or another recipe in another folder, goes on from them.
+            Before anything is charged: for any fault of X, y, the net or the settings (a step is tried with a copy of the net), or a folder
+            of another fit. During training: for logits or losses that are not finite, or a Dataset whose order changes; the run keeps the
+            labels that were drawn, and the same fit, or another recipe in another folder, resumes from them.
         """
         self._require_settings()
         named = y.ids if ids is None and isinstance(y, NoisyLabels) else ids
@@ -310,7 +313,7 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
             check_count(len(read[0]), n_rows)
             return settled_classes(settings, read[0])
 
-        settled = from_first(settle)  # the other processes are told the classes, and look at no label
+        settled = from_first(settle)  # the other processes get the classes, and read no label
         if self.folder is not None and self.ledger is None and self.noise is None:
             raise InvalidInput(
                 "Expected a ledger with folder=: without one a killed fit could not draw the same labels again. Pass ledger=."
@@ -326,11 +329,11 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
     def _open(self, plan: FitPlan, labels: NDArray[Any], training: Trainer, state: Checkpoint) -> SharedRun:
         resumes, runs = state.run_id, []
 
-        def begin() -> None:  # in the first process alone: two of them would charge twice
+        def charge() -> None:  # in the first process alone: two of them would charge twice
             runs.append(open_fit(plan, labels, public_digest=training.public_digest, resumes=resumes))
             state.charged(runs[0].receipt)
 
-        from_first(begin)
+        from_first(charge)
         return SharedRun(runs[0] if runs else None, len(training.inputs), state)
 
     def _training(self, inputs: Inputs, source: FitPlan | NoisyLabels, state: Checkpoint) -> Trainer:
@@ -346,13 +349,13 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
         )
 
     def fit_likelihood(self, X: Any, log_likelihood: ArrayLike) -> Self:
-        """Learn in one stage from likelihoods; classes are the codes 0..K-1. What `LabelDPClassifier` calls; nothing is charged or kept.
+        """Learn in one stage from likelihoods, as `LabelDPClassifier` asks for; the classes are 0..K-1. Nothing is charged or stored.
 
         Parameters
         ----------
         X : (n, ...) array or tensor, map-style Dataset, or DataLoader of one
         log_likelihood : (n, K) array
-            ln P[what was released | y] up to a constant a row; -inf where a class is impossible.
+            ln P[output | y] up to a constant per row; -inf where a class is impossible.
         """
         self._require_settings()
         inputs = inputs_of(X)
@@ -370,7 +373,7 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
             model = trainer.learn(copy.deepcopy(trainer.template), None, np.arange(len(inputs)), table, None)
             self._keep_net(trainer, model)
         self.classes_ = np.arange(table.values.shape[1])
-        for name in _OF_LABELS:  # of an earlier fit: these likelihoods may come from anywhere, and no guarantee goes with them
+        for name in _OF_LABELS:  # drop an earlier fit's guarantee: nothing is known about the origin of these likelihoods
             self.__dict__.pop(name, None)
         self._learned, self._raw_rows = None, 0
         return self
@@ -384,7 +387,7 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
         facts: Callable[[], dict[str, object]],
         share: float = 1.0,
     ) -> Trainer:
-        """Make what the stages share. A step is tried, and the folder found to be this fit's, before anything is charged or drawn."""
+        """Make the learner of the stages, after a trial step and a check that the folder is this fit's."""
         seed, few = from_first(lambda: seed_of(self.random_state)), next(iter(inputs.batches([torch.arange(min(2, len(inputs)))])))
         template = _template(self.module, n_classes, seed, few)
         fabric = self._fabric
@@ -392,7 +395,7 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
         require_one_process(recipes, 1 if fabric is None else fabric.world_size)
         least = fewest(len(inputs), min(recipe.rows_of_batch(1) for recipe in recipes), share)
         dry_run(template, few, n_classes, recipes, device, rows=least)
-        digest = functools.cache(lambda: inputs_digest(inputs))  # of a Dataset it costs a pass over all items: once, and only if asked
+        digest = functools.cache(lambda: inputs_digest(inputs))  # for a Dataset it costs a pass over all items: only if needed, and once
         if checkpoint.folder is not None:
             known = from_first(lambda: facts_of_training(self, lambda: inputs_name(inputs, digest), recipes, template) | facts())
             seed = checkpoint.begin(known, seed, template, weights_given=weights_given(self))
@@ -420,13 +423,13 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
 
     @property
     def _fabric(self) -> Any:
-        """The device, where it is a launched Fabric, which decides more than the device."""
+        """The device, if it is a launched Fabric; else None."""
         return self.device if hasattr(self.device, "launch") else None
 
     # Predicting -----------------------------------------------------------------------------------------------------------------------
 
     def predict_proba(self, X: Any) -> Floats:
-        """Probabilities of the true label: (n, K) float64, columns in the order of `classes_`.
+        """Predict probabilities of the true label: (n, K) float64, columns in the order of `classes_`.
 
         Parameters
         ----------
@@ -439,7 +442,7 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
             return softmax(self.module_, inputs, np.arange(len(inputs)), precision=self._precision, fabric=self._fabric)
         except LabelDPError:
             raise
-        except Exception as error:  # a net that cannot take these inputs: where they have another shape than in fit, that is why
+        except Exception as error:  # if the inputs have another shape than in fit, that is the reason, and the message says so
             found = tuple(next(inputs.batches([torch.zeros(1, dtype=torch.int64)])).shape[1:])
             if found == self._row_shape:
                 raise
@@ -453,7 +456,7 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
 
 
 class _Named:
-    """In a classifier's `repr`, a net or its maker by its name."""
+    """Stands for a net or its maker in a classifier's `repr`, shown by name."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -472,15 +475,15 @@ _OF_LABELS = ("prior_", "noisy_labels_", "privacy_", "receipts_", "stages_", *_E
 
 
 def recipes_for(recipe: Any, n_stages: int, used: int, n_classes: int) -> tuple[Recipe, ...]:
-    """Find the recipe of each stage: one for all, or the first ones of a sequence with one a stage.
+    """Return the recipe of each stage: one for all, or the first ones of a sequence with one per stage.
 
     Parameters
     ----------
     recipe : Recipe, sequence of Recipe, or None
     n_stages : int
-        As it was asked for.
+        Number of stages that the user set.
     used : int
-        Stages that there will be: one where a prior could not help.
+        Number of stages that there will be: one if a prior cannot help.
     n_classes : int
     """
     if recipe is None:
@@ -495,21 +498,21 @@ def recipes_for(recipe: Any, n_stages: int, used: int, n_classes: int) -> tuple[
 
 
 def _template(module: Any, n_classes: int, seed: int, few: Tensor) -> nn.Module:
-    """Make the net with its first weights, and refuse one that does not give K finite logits for these inputs.
+    """Make the net with its initial weights; refuse one that does not return K finite logits for these inputs.
 
     Parameters
     ----------
-    module : nn.Module, which is copied, or function of K that makes one
+    module : nn.Module, which is copied, or function from K to one
     n_classes : int
     seed : int
-        Of the weights that a function makes.
+        Seed of the weights that a function makes.
     few : (m, ...) tensor
-        Inputs.
+        Inputs to try it on.
     """
     if isinstance(module, nn.Module):
         made = copy.deepcopy(module)
     elif callable(module):
-        with seeded(seed, 0, torch.device("cpu")):  # the same weights on every device, and in a fit that goes on
+        with seeded(seed, 0, torch.device("cpu")):  # the same weights on every device, and in a fit that resumes
             made = module(n_classes)
     else:
         made = module
@@ -537,7 +540,7 @@ def _template(module: Any, n_classes: int, seed: int, few: Tensor) -> nn.Module:
 
 
 def require_losses(recipes: Sequence[Recipe], plan: FitPlan) -> None:
-    """Refuse, before anything is charged, to debias what will have no unbiased estimator."""
+    """Refuse debiased_loss, before anything is charged, if some rows will have no unbiased estimator."""
     if any(plain(recipe.loss) is debiased_loss for recipe in recipes) and not plan.invertible:
         raise InvalidInput(
             f"Expected one invertible law for all rows with debiased_loss, got {plan.stages.law} in {plan.stages.n_stages} stages. "
@@ -546,12 +549,12 @@ def require_losses(recipes: Sequence[Recipe], plan: FitPlan) -> None:
 
 
 def likelihood_table(log_likelihood: Any, n_rows: int) -> Dense:
-    """Check a table of log-likelihoods, and make the losses' form of it.
+    """Check a table of log-likelihoods and convert it to a `Dense` form.
 
     Raises
     ------
     InvalidInput
-        Another shape than (n, K); NaN or +inf; a row that is zero for every class.
+        If the shape is not (n, K), a value is NaN or +inf, or a row has likelihood 0 for every class.
     """
     table = np.asarray(log_likelihood)
     if table.ndim != 2 or table.shape[0] != n_rows or table.shape[1] < 2 or table.dtype.kind not in "fiu":
@@ -570,11 +573,11 @@ def likelihood_table(log_likelihood: Any, n_rows: int) -> Dense:
 
 
 _MORE_ROWS = " So few rows may be left to a stage or a batch: give more, n_stages=1, or a net without batch normalisation."
-_CERTAIN = 16  # rows of a part on average, of which it is left with a single one in less than one fit of a hundred thousand
+_CERTAIN = 16  # a part with this expected number of rows has a single row in less than one of a hundred thousand fits
 
 
 def dry_run(module: nn.Module, few: Tensor, n_classes: int, recipes: Sequence[Recipe], device: torch.device, *, rows: int) -> None:
-    """Try one step of each recipe, on a copy of the net and with made-up labels, so that what would stop a training costs no budget.
+    """Try one step of each recipe, on a copy of the net with made-up labels, so that a fault costs no budget.
 
     Parameters
     ----------
@@ -585,29 +588,29 @@ def dry_run(module: nn.Module, few: Tensor, n_classes: int, recipes: Sequence[Re
     n_classes : int
     recipes : sequence of Recipe
     device : torch.device
-        Where the fit trains.
+        Device of the fit.
     rows : int
-        As few as a batch of the fit may have.
+        Smallest number of rows that a batch of the fit can have.
 
     Raises
     ------
     InvalidInput
-        Whatever stops the step.
+        If the step fails.
 
     Notes
     -----
-    Random states are as before, so that a fit with a seed ends as it would without. Cost: a step, and a copy of the net.
+    Random states are restored, so a seeded fit has the same result as without the trial. Cost: a step, and a copy of the net.
     """
     if not any(weight.requires_grad for weight in module.parameters()):
         raise InvalidInput("Expected a net with weights to train, got one whose weights are all frozen. Call requires_grad_() on some.")
     inputs = Resident(few[torch.arange(rows) % len(few)])
     for recipe in {id(each): each for each in recipes}.values():  # each once, where several stages have the same
         _require_loss_of_evidence(recipe.loss)
-        with undisturbed(), seeded(0, 0, device) as generator:  # its schedule may be 0, of which training itself warns
+        with undisturbed(), seeded(0, 0, device) as generator:  # hides warnings, since the real training gives its own
             step = replace(recipe, epochs=1, batch_size=max(2, rows), patience=None)
             try:
                 train(copy.deepcopy(module), inputs, _target(recipe.loss, rows, n_classes), step, generator=generator, device=device)
-            except torch.OutOfMemoryError:  # says by itself what is wrong, and of which device
+            except torch.OutOfMemoryError:  # its own message says what is wrong, and on which device
                 raise
             except Exception as error:
                 found = str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
@@ -618,21 +621,21 @@ def dry_run(module: nn.Module, few: Tensor, n_classes: int, recipes: Sequence[Re
 
 
 def fewest(n_rows: int, batch_size: int, share: float) -> int:
-    """Find how few rows a batch of the fit may have: 1 or 2, between which batch normalisation makes the difference.
+    """Return the smallest number of rows that a batch of the fit can have, at most 2: batch normalisation fails on one row only.
 
     Parameters
     ----------
     n_rows : int
     batch_size : int
     share : float
-        Of the rows that the first stage gets, on average.
+        Expected share of the rows in the first stage.
     """
     few = n_rows if share == 1 else 2 if n_rows * share > _CERTAIN else 1
     return min(2, few, batch_size)
 
 
 def _target(loss: Any, rows: int, n_classes: int) -> Any:
-    """What a loss takes of rows whose classes are made up."""
+    """Make the evidence that a loss takes, for rows with made-up classes."""
     labels = torch.arange(rows) % n_classes
     if takes_labels(loss):
         return labels

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs of a training, and which noisy label belongs to which of them.
+"""Inputs of a training, and the match between inputs and noisy labels.
 
-    Inputs             n inputs that are read by position: whole on the device (Resident), or from a Dataset as they are needed (Streamed)
+    Inputs             n inputs that are read by position: in one tensor (Resident), or from a Dataset when needed (Streamed)
     with_evidence      a Dataset whose items carry the evidence of their own row, matched by id
-    together           inputs and noisy labels of the same rows, as an estimator is given them
+    together           inputs and noisy labels of the same rows, for an estimator
 
-Who reads says which rows, as positions, and evidence is taken from the same positions: no order of a Dataset, a DataLoader or its workers
-can bring an input together with another row's label. A Dataset whose order changes between two readings is found out: by the ids that
-its items carry, or by the content of some of them.
+The training loop asks for rows by position, and takes evidence from the same positions. So the order of a Dataset, a DataLoader or its
+workers cannot pair an input with another row's label. A Dataset whose order changes between two readings is detected by the ids that its
+items carry, or by the content of some items.
 """
 
 import hashlib
@@ -34,13 +34,13 @@ from labeldp.protocol._matching import matched_by_id, positions_of, require_same
 
 Features = Callable[[Any], Any]
 
-_SHARE = 0.5  # of a device's free memory for inputs: the rest is for the net and its activations
-_CHECKED = 1 << 24  # numbers looked at together
-_ROWS = 1024  # read together
+_SHARE = 0.5  # share of a device's free memory for inputs; the rest is for the net and its activations
+_CHECKED = 1 << 24  # numbers checked at a time
+_ROWS = 1024  # rows read at a time
 
 
 class MapDataset(Protocol):
-    """A Dataset with positions: what torch calls map-style."""
+    """A map-style Dataset, in torch's terms: one with positions."""
 
     def __len__(self) -> int: ...
 
@@ -50,20 +50,20 @@ class MapDataset(Protocol):
 class Inputs(ABC):
     """Inputs of n rows that are read by position.
 
-    Make one with `as_inputs`, or write one for data of your own: two methods are enough.
+    Make them with `as_inputs`, or subclass this for your own data: `__len__` and `batches` are enough.
 
     See Also
     --------
-    Resident, Streamed : a tensor kept whole, and a Dataset read as it is needed.
+    Resident, Streamed : inputs in one tensor, and inputs read from a Dataset when needed.
     """
 
     @abstractmethod
     def __len__(self) -> int:
-        """n."""
+        """Return the number of rows."""
 
     @abstractmethod
     def batches(self, rows: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Read batches: one tensor (m, ...) for each (m,) int64 tensor of positions, in that order; on any device.
+        """Yield one tensor (m, ...) for each (m,) int64 tensor of positions, in that order; on any device.
 
         Parameters
         ----------
@@ -71,7 +71,7 @@ class Inputs(ABC):
         """
 
     def on(self, device: torch.device | str, layout: torch.memory_format = torch.preserve_format) -> "Inputs":
-        """Move the inputs to a device, if they fit and can be kept there; else they stay, and batches are sent.
+        """Move the inputs to a device if they fit; otherwise they stay, and batches are sent.
 
         Parameters
         ----------
@@ -81,7 +81,7 @@ class Inputs(ABC):
         return self
 
     def take(self, rows: Tensor) -> "Inputs":
-        """Choose the inputs at these positions, in that order.
+        """Return the inputs at these positions, in that order.
 
         Parameters
         ----------
@@ -91,22 +91,22 @@ class Inputs(ABC):
 
     @property
     def steady(self) -> bool:
-        """Whether a row is the same at each reading; False for random transforms, as far as they are known."""
+        """Whether a row is the same at each reading; False for random transforms, as far as these are detected."""
         return True
 
     @property
     def ndim(self) -> int:
-        """Axes of a batch: 4 for images."""
+        """Number of axes of a batch: 4 for images."""
         return int(next(self.batches([torch.zeros(1, dtype=torch.int64)])).ndim)
 
 
 class Resident(Inputs):
-    """Inputs in one tensor, on one device, from which batches are picked where it lies.
+    """Inputs in one tensor on one device, from which batches are indexed.
 
     Parameters
     ----------
     tensor : (n, ...) tensor
-        Of any type; images of uint8 stay so and are scaled to 0..1 batch by batch, so that they take a byte a pixel.
+        Of any type. Images of uint8 are scaled to [0, 1] batch by batch, so that they take one byte per pixel.
     """
 
     def __init__(self, tensor: Tensor) -> None:
@@ -119,7 +119,7 @@ class Resident(Inputs):
 
     def batches(self, rows: Iterable[Tensor]) -> Iterator[Tensor]:
         if self.tensor.device.type == "cpu" and not self._pinned:
-            return map(self.tensor.__getitem__, rows)  # nothing but torch between two steps
+            return map(self.tensor.__getitem__, rows)  # the fast path: no Python code of ours between two steps
         return map(self._sent, rows)
 
     def _sent(self, rows: Tensor) -> Tensor:
@@ -127,14 +127,14 @@ class Resident(Inputs):
         return batch.pin_memory() if self._pinned else batch
 
     def on(self, device: torch.device | str, layout: torch.memory_format = torch.preserve_format) -> "Resident":
-        """On the device, if that leaves half of its free memory for the net; else where it is, and batches are sent one by one."""
+        """Move to the device if that leaves half of its free memory for the net; else stay, and send batches one by one."""
         device, size = torch.device(device), self.tensor.numel() * self.tensor.element_size()
         there = self.tensor.device.type == device.type and device.index in (None, self.tensor.device.index)
         room = None if there else _room(device)
         if room is None or size <= _SHARE * room:
             return type(self)(self.tensor.to(device, memory_format=layout))
         kept = type(self)(self.tensor)
-        kept._pinned = device.type == "cuda" and self.tensor.device.type == "cpu"  # so that the next batch is sent while this one is used
+        kept._pinned = device.type == "cuda" and self.tensor.device.type == "cpu"  # pinned memory is copied while the GPU computes
         return kept
 
     def take(self, rows: Tensor) -> "Resident":
@@ -146,31 +146,31 @@ class Resident(Inputs):
 
 
 class Streamed(Inputs):
-    """Inputs in a map-style Dataset, read as they are needed, by worker processes if asked, in batches that the loop chose.
+    """Inputs in a map-style Dataset, read when needed, optionally by worker processes, in the batches that the loop asks for.
 
     Parameters
     ----------
     dataset : map-style Dataset
-        Its sampler, if it had one, counts for nothing: row i is the item at position i.
+        Row i is the item at position i, whatever sampler it was used with.
     features : function of an item, optional
-        What of an item is x. By default the first part of a tuple or list, which leaves labels behind, or the item itself.
-    workers : int
+        Returns an item's input x. By default the first part of a tuple or list, which leaves labels out, or the item itself.
+    workers : int, default=0
     collate : function of a list of items, optional
-        Makes a batch, whose x is then taken as from an item. By default `features` first, then torch's own.
-    watch : bool
-        Whether some items are looked at now, so that a change of the dataset's order or content stops the training later. Where they differ
-        each time they are read, a warning says that nothing can be watched.
+        Makes a batch, to which `features` is then applied. By default `features` of each item, then torch's own collate function.
+    watch : bool, default=True
+        Whether some items are read now, so that a later change of the dataset's order or content stops the training. If they differ at
+        each reading, a warning says that a change cannot be detected.
     id_of : function of an item, optional
-        The id that an item carries: then every item that is read is checked by it, and not by its content.
+        Returns an item's id. Every item that is read is then checked by its id instead of its content.
     ids : (n,) or (n, columns) array, optional
-        The id of each item with `id_of`; its position by default.
+        The ids that `id_of` must return; positions by default.
     **options
-        Others of DataLoader: `pin_memory`, `prefetch_factor`, `worker_init_fn`, `timeout`, `multiprocessing_context`.
+        Further options of DataLoader: `pin_memory`, `prefetch_factor`, `worker_init_fn`, `timeout`, `multiprocessing_context`.
 
     Raises
     ------
     InvalidInput
-        When reading: an item that is not the one that stood at its position, a batch that is not a tensor.
+        When reading: if an item is not the one that was at its position before, or a batch is not a tensor.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class Streamed(Inputs):
         self._collate = _Collate(chosen, collate)
         self.workers, self._passes = _validate.integer(workers=workers, low=0), 0
         self.options = {"pin_memory": True, **options}
-        self.options["pin_memory"] &= torch.accelerator.is_available()  # where there is no device to pin for, torch warns
+        self.options["pin_memory"] &= torch.accelerator.is_available()  # torch warns if there is no device to pin memory for
 
     def __len__(self) -> int:
         return len(self._items)
@@ -204,13 +204,14 @@ class Streamed(Inputs):
     def batches(self, rows: Iterable[Tensor]) -> Iterator[Tensor]:
         wanted = [chosen.tolist() for chosen in rows]
         self._passes += 1
-        # without a generator of its own a DataLoader draws from the global one, of which dropout draws: workers would change a training
+        # A DataLoader with workers draws seeds from torch's global generator, which dropout uses, too. With a generator of its own, the
+        # number of workers does not change a training's result.
         own = torch.Generator().manual_seed((torch.initial_seed() + self._passes) % 2**63)
         loader: DataLoader[Any] = DataLoader(
             self._items, batch_sampler=wanted, collate_fn=self._collate, num_workers=self.workers, generator=own, **self.options
         )
         for asked, (found, x) in zip(wanted, loader, strict=True):
-            if asked != found:  # evidence is taken by position: another order would give inputs the labels of other rows
+            if asked != found:  # evidence is taken by position, so another order would pair inputs with other rows' labels
                 raise InvalidInput("Expected batches in the order that was asked for, got another. Do not change the DataLoader's order.")
             yield x
 
@@ -224,7 +225,7 @@ class Streamed(Inputs):
 
 
 class _Part(Inputs):
-    """A choice of rows of other inputs, which are not copied."""
+    """Selected rows of other inputs, without a copy."""
 
     def __init__(self, whole: Inputs, rows: Tensor) -> None:
         self._whole, self._rows = whole, rows.cpu()
@@ -258,29 +259,30 @@ def as_inputs(
     Parameters
     ----------
     X : (n, ...) array or tensor, map-style Dataset, DataLoader, or Inputs
-        Of a Dataset's items that are tuples or lists, the first part is x. Of a DataLoader the dataset is taken with its collate function,
-        workers and memory pinning, and never its order or its batches.
+        If a Dataset's items are tuples or lists, the first part is x. A DataLoader's dataset, collate function, workers and memory pinning
+        are used, but neither its order nor its batches.
     features : function of an item, optional
-        What of a Dataset's item is x.
-    watch : bool
-        Of a Dataset: whether its order is watched; see `Streamed`.
+        Returns the input x of a Dataset's item.
+    watch : bool, default=True
+        Whether changes of a Dataset's order are detected; see `Streamed`.
     id_of : function of an item, optional
-        The id that an item of a Dataset carries, by which each one that is read is checked.
+        Returns the id of a Dataset's item, by which each item that is read is checked.
     ids : (n,) or (n, columns) array, optional
-        What `id_of` is to give of each item; its position by default.
+        The ids that `id_of` must return; positions by default.
 
     Returns
     -------
-    Resident for arrays, tensors and TensorDatasets, Streamed for others, and with `id_of`.
+    Inputs
+        Resident for arrays, tensors and TensorDatasets without `id_of`; otherwise Streamed.
 
     Raises
     ------
     InvalidInput
-        A stream, which has no positions; a DataLoader whose sampler may leave rows out; an array of objects.
+        For a stream, which has no positions; a DataLoader whose sampler may leave rows out; or an array of objects.
 
     See Also
     --------
-    with_evidence : the Dataset of a training loop of your own.
+    with_evidence : the Dataset for your own training loop.
     """
     named: dict[str, Any] = {} if id_of is None else {"id_of": id_of, "ids": ids}
     if named and not isinstance(X, DataLoader) and not _is_dataset(X):
@@ -301,13 +303,13 @@ def as_inputs(
 
 
 def _is_dataset(X: Any) -> bool:
-    """Whether X has items rather than numbers: torch's Datasets, and what can be indexed as they are."""
+    """Return whether X has items rather than numbers: a torch Dataset, or anything that is indexed like one."""
     plain = isinstance(X, Inputs | Tensor | Mapping | list | tuple) or hasattr(X, "__array__")
     return isinstance(X, Dataset) or (hasattr(X, "__getitem__") and not plain)
 
 
 def _watches_itself(dataset: Any) -> bool:
-    """Whether it is a dataset with evidence, which has warned already where nothing is watched."""
+    """Return whether this is a dataset with evidence, which has warned already if it cannot detect changes."""
     return _watches_itself(dataset.dataset) if isinstance(dataset, Subset) else hasattr(dataset, "watched_by")
 
 
@@ -319,7 +321,7 @@ def _names(ids: Any, n: int) -> NDArray[Any]:
 
 
 class _Items(Dataset[tuple[int, Any]]):
-    """Pairs (position, item) of a dataset, so that what comes back from a worker says which row it is."""
+    """Pairs (position, item) of a dataset, so that an item from a worker says which row it is."""
 
     def __init__(self, dataset: MapDataset, watch: "_Watch") -> None:
         self._dataset, self._watch = dataset, watch
@@ -343,7 +345,7 @@ _MAKE_TENSORS = "Give the dataset a transform to tensors of one shape, pass feat
 
 
 class _Collate:
-    """Makes (positions, x) of a batch's items; an object and no closure, since workers that are spawned get it pickled."""
+    """Makes (positions, x) from a batch's items. A class instead of a closure, since spawned workers get it pickled."""
 
     def __init__(self, features: Features, own: Callable[[list[Any]], Any] | None) -> None:
         self._features, self._own = features, own
@@ -352,7 +354,7 @@ class _Collate:
         rows, items = [i for i, _ in found], [item for _, item in found]
         try:
             x = default_collate([self._features(item) for item in items]) if self._own is None else self._features(self._own(items))
-        except (TypeError, RuntimeError) as error:  # torch's own message does not say what to do
+        except (TypeError, RuntimeError) as error:  # torch's own message does not say how to fix it
             raise InvalidInput(f"Expected items that make a tensor, got others ({error}). {_MAKE_TENSORS}") from error
         if not isinstance(x, Tensor) or len(x) != len(rows):
             raise InvalidInput(f"Expected a batch as one tensor of {len(rows)} rows, got {type(x).__name__}. {_MAKE_TENSORS}")
@@ -360,10 +362,10 @@ class _Collate:
 
 
 def _of_loader(loader: "DataLoader[Any]", features: Features | None, watch: bool, named: Mapping[str, Any]) -> Inputs:
-    """Inputs of a loader's dataset, with its way of reading and not its order."""
+    """Make inputs of a loader's dataset, with its way of reading but not its order."""
     dataset: Any = loader.dataset
     require_positions(dataset)
-    # a sampler of the user's own may choose or repeat rows, by label or weight: dropped silently, that choice would be lost
+    # A custom sampler may choose or repeat rows, by label or weight; to drop that choice silently would train on other data.
     if type(loader.batch_sampler) is not BatchSampler or not isinstance(
         loader.sampler, SequentialSampler | RandomSampler | DistributedSampler
     ):
@@ -388,12 +390,12 @@ def _from_array(array: NDArray[Any]) -> Tensor:
 
 
 def _room(device: torch.device) -> int | None:
-    """Free bytes of a GPU; None where inputs are in the same memory anyway, or nobody knows."""
+    """Return the free bytes of a GPU; None for other devices, where the inputs are in the same memory anyway."""
     return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else None
 
 
 def inputs_of(X: Any, *, watch: bool = True, id_of: Callable[[Any], object] | None = None, ids: Any = None) -> Inputs:
-    """Make inputs for an estimator: as `as_inputs`, and checked, in single precision.
+    """Make an estimator's inputs: as `as_inputs`, but checked and in single precision.
 
     Parameters
     ----------
@@ -403,7 +405,7 @@ def inputs_of(X: Any, *, watch: bool = True, id_of: Callable[[Any], object] | No
     Raises
     ------
     InvalidInput
-        Anything else; no rows; an array or tensor with numbers that are not finite.
+        If X is anything else or has no rows, or an array or tensor has numbers that are not finite.
     """
     inputs = as_inputs(X, watch=watch, id_of=id_of, ids=ids)
     if not len(inputs):
@@ -417,14 +419,14 @@ def inputs_of(X: Any, *, watch: bool = True, id_of: Callable[[Any], object] | No
 
 
 def inputs_digest(inputs: Inputs) -> str:
-    """Compute the SHA-256 of all inputs, by which a repeat of a fit without ids is recognised; a Dataset is read once for it.
+    """Compute the SHA-256 of all inputs, by which a repeated fit without ids is recognised; a Dataset is read once for it.
 
     The same rows have the same digest in an array, a tensor or a Dataset.
 
     Raises
     ------
     InvalidInput
-        A Dataset whose items differ each time they are read; numbers that are not finite.
+        If a Dataset's items differ at each reading, or numbers are not finite.
     """
     if not inputs.steady:
         raise InvalidInput(
@@ -436,20 +438,20 @@ def inputs_digest(inputs: Inputs) -> str:
         values = _single(x)
         if values.is_floating_point():
             _require_finite(values)
-        if not number:  # type and shape first, so that other rows cannot have the same bytes
+        if not number:  # type and shape first: arrays of different shapes may have the same bytes
             state.update(f"{values.dtype}:{(len(inputs), *values.shape[1:])};".encode())
         state.update(values.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return state.hexdigest()
 
 
 def inputs_name(inputs: Inputs, digest: Callable[[], str] | None = None) -> str:
-    """Name inputs in the folder of a fit: by their digest, for which a Dataset is read once; by their number where items are random.
+    """Name the inputs for a fit's folder: by their digest, or by their number if items differ at each reading.
 
     Parameters
     ----------
     inputs : Inputs
     digest : function, optional
-        Gives the digest, where it is wanted elsewhere too.
+        Computes the digest, if it is used elsewhere, too, and cached.
     """
     if not inputs.steady:
         return f"{len(inputs)} rows that differ each time they are read"
@@ -457,12 +459,12 @@ def inputs_name(inputs: Inputs, digest: Callable[[], str] | None = None) -> str:
 
 
 def _single(values: Tensor) -> Tensor:
-    """Numbers as nets compute with them; bytes and codes stay as they are."""
+    """Convert to single precision, in which nets compute; bytes and codes stay unchanged."""
     return values.float() if values.dtype in (torch.float64, torch.bool) else values
 
 
 def _require_finite(values: Tensor) -> None:
-    flat = values.reshape(-1)  # a part at a time: the mask of all would be as large as the inputs
+    flat = values.reshape(-1)  # checked in parts, since a mask of all would need as much memory as the inputs
     for start in range(0, len(flat), _CHECKED):
         if not bool(torch.isfinite(flat[start : start + _CHECKED]).all()):
             raise InvalidInput("Expected finite inputs, got NaN or infinity in X. Fill or drop them.")
@@ -472,18 +474,18 @@ def _require_finite(values: Tensor) -> None:
 
 
 class WithEvidence(Dataset[tuple[Any, ...]]):
-    """A Dataset of items (x, i, log-likelihood row); made by `with_evidence`.
+    """A Dataset of items (x, i, log-likelihood row), made by `with_evidence`.
 
     Attributes
     ----------
     noisy : NoisyLabels of n rows
     evidence : Form of n rows
-        What rows are taken from; `evidence.to(device)[i]` is the same on a device.
+        The evidence of all rows; `evidence.to(device)[i]` takes rows on a device.
     positions : (n,) int64 array
-        Where in the dataset each noisy row's item is.
+        Position in the dataset of each noisy row's item.
     watched_by : {"id", "content", "nothing"}
-        How a change of order is seen: by each item's own id, by the content of some items, or not at all, since reading an item several
-        times gave different content (a random transform); then a warning says so.
+        How a change of the dataset's order is detected: by each item's id, by the content of some items, or not at all, because an item's
+        content differed between readings (a random transform); a warning then says so.
     """
 
     def __init__(
@@ -543,7 +545,7 @@ def with_evidence(
     rows: bool = True,
     form: Shape = "auto",
 ) -> WithEvidence:
-    """Match a Dataset to noisy labels by id: a Dataset of items (x, i, log-likelihood row).
+    """Match a Dataset to noisy labels by id; return a Dataset of items (x, i, log-likelihood row).
 
     Parameters
     ----------
@@ -551,31 +553,32 @@ def with_evidence(
         Items that `noisy` does not know are left out.
     noisy : NoisyLabels of n rows
     ids : (len(dataset),) array, optional
-        Id of each item, all different, as they were given to `privatize`. By default an item's id is its position.
+        Distinct ids of the items, as passed to `privatize`. By default an item's id is its position.
     features : function of an item, optional
-        What of an item is x. By default the first part of a tuple or list, which leaves labels behind, or the item itself.
+        Returns an item's input x. By default the first part of a tuple or list, which leaves labels out, or the item itself.
     id_of : function of an item, optional
-        The id that an item carries; then every item that is read is checked against its row.
-    rows : bool
+        Returns an item's id; every item that is read is then checked against its row.
+    rows : bool, default=True
         False leaves the log-likelihood row out, for loops that keep the evidence on the device: `evidence.to(device)[i]`.
-    form : {"auto", "dense", "compact"}
+    form : {"auto", "dense", "compact"}, default="auto"
         See `evidence_of`.
 
     Returns
     -------
-    WithEvidence of n items, in the order of `noisy`; works in a DataLoader with workers. Cost: 8 bytes a row, and the evidence.
+    WithEvidence
+        n items, in the order of `noisy`; works in a DataLoader with workers. Memory: 8 bytes per row, and the evidence.
 
     Raises
     ------
     InvalidInput
-        Ids that repeat, do not match the dataset's length, or lack a noisy row; a dataset without positions; items that are mappings
-        without `features`. Later, when reading: an item that is not the one that was matched, so that a dataset whose order changes
-        between epochs stops the training.
+        If ids repeat, are not as many as items, or lack a noisy row; if the dataset has no positions; or if items are mappings and
+        `features` is missing. Later, when reading, if an item is not the one that was matched: a dataset whose order changes between
+        epochs stops the training.
 
     See Also
     --------
     evidence_of : evidence by row, for loops that know which row an input is.
-    likelihood_loss : what takes the log-likelihood rows.
+    likelihood_loss : the loss that takes the log-likelihood rows.
 
     Examples
     --------
@@ -593,7 +596,7 @@ def with_evidence(
 
 
 def together(X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Inputs, NoisyLabels]:
-    """Bring inputs and noisy labels together: those of the same rows, in the order of X.
+    """Match inputs and noisy labels of the same rows, in the order of X.
 
     Parameters
     ----------
@@ -601,13 +604,13 @@ def together(X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None) 
     inputs : Inputs
     noisy : NoisyLabels
     ids : (len(inputs),) or (len(inputs), columns) array, optional
-        Of the inputs: they decide, and inputs without a noisy label are left out. Without them a dataset of `with_evidence` must have the
-        ids of `noisy`, and all else the rows of `noisy` in their order.
+        Ids of the inputs, to match by; inputs without a noisy label are left out. Without them a dataset of `with_evidence` must have the
+        ids of `noisy`, and other inputs the rows of `noisy` in the same order.
 
     Raises
     ------
     InvalidInput
-        Other ids, or another number of rows.
+        If ids do not match, or the numbers of rows differ.
     """
     known = _ids_known(X, inputs)
     if ids is not None:
@@ -618,7 +621,7 @@ def together(X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None) 
         return (inputs if same else inputs.take(torch.from_numpy(places))), noisy
     require_same_rows(len(inputs), noisy)
     if known is None:
-        warn_of_order(noisy, own=False)  # a Dataset has an order of its own
+        warn_of_order(noisy, own=False)  # a Dataset need not be in the order in which the labels were privatized
     elif not np.array_equal(known, noisy.ids):
         raise InvalidInput(
             "Expected the noisy labels that the dataset was matched to, got those of other ids. Pass dataset.noisy, or ids=."
@@ -631,9 +634,9 @@ def require_own_order(X: Any, ids: ArrayLike | None) -> None:
 
     Parameters
     ----------
-    X : what `fit` was given
+    X : the user's X
     ids : array, optional
-        Of the rows.
+        Ids of the rows.
     """
     found = _matched(X)
     if found is None:
@@ -648,7 +651,7 @@ def require_own_order(X: Any, ids: ArrayLike | None) -> None:
 
 
 def _matched(X: Any) -> tuple[WithEvidence, NDArray[np.int64]] | None:
-    """The dataset of `with_evidence` that X is, or is made of, and which of its rows X has."""
+    """Return the `with_evidence` dataset that X is or wraps, and which of its rows X has; None if there is none."""
     if isinstance(X, DataLoader | Streamed):
         return _matched(X.dataset)
     if isinstance(X, Subset):
@@ -658,18 +661,18 @@ def _matched(X: Any) -> tuple[WithEvidence, NDArray[np.int64]] | None:
 
 
 def _ids_known(X: Any, inputs: Inputs) -> NDArray[Any] | None:
-    """Ids that the inputs have by themselves: of their items, or of the noisy labels that a dataset was matched to."""
+    """Return the ids that the inputs have themselves: of their items, or of the noisy labels that a dataset was matched to."""
     if isinstance(inputs, Streamed) and inputs.names is not None:
         return inputs.names
     found = _matched(X)
     return None if found is None else found[0].noisy.ids[found[1]]
 
 
-# Items, and whether their order has changed -------------------------------------------------------------------------------------------
+# Detecting a changed order of items ---------------------------------------------------------------------------------------------------
 
 
 def first_part(item: Any) -> Any:
-    """Take x out of an item, unless the user says how: the first part of a tuple or list, which leaves raw labels behind."""
+    """Return an item's input by default: the first part of a tuple or list, which leaves raw labels out, or the item itself."""
     if isinstance(item, Mapping):
         raise InvalidInput(
             f"Expected to know which part of an item is x, got a mapping with keys {', '.join(map(str, item))}. Say it to with_evidence or "
@@ -679,7 +682,7 @@ def first_part(item: Any) -> Any:
 
 
 def require_positions(dataset: Any) -> None:
-    """Refuse what is no map-style Dataset."""
+    """Refuse anything but a map-style Dataset."""
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise InvalidInput(
             f"Expected a map-style Dataset with __len__ and __getitem__, got {type(dataset).__name__}: a stream has no positions to match "
@@ -687,18 +690,18 @@ def require_positions(dataset: Any) -> None:
         )
 
 
-WATCHED = 64  # items that stand for a whole dataset: their content is compared each time they are read
-_LOOKS = 4  # times that each of them is read again before it is trusted; more where there are fewer of them
-_AGAIN = 8  # times that an item which has changed is read again before it counts as another one
+WATCHED = 64  # number of items whose content is compared each time they are read, as a sample of the dataset
+_LOOKS = 4  # times that each of them is read again at first, to detect random transforms; more if there are fewer items
+_AGAIN = 8  # times that a changed item is read again before it counts as another one
 
 
 def fingerprint(item: object) -> bytes:
-    """Compute 16 bytes that depend on an item's content: tensors, arrays, images, and tuples, lists and mappings of such things.
+    """Hash an item's content to 16 bytes: tensors, arrays, images, and tuples, lists and mappings of these.
 
     Parameters
     ----------
     item : object
-        Features only. Anything else is pickled.
+        Features only. Other types are pickled.
     """
     digest = hashlib.blake2b(digest_size=16)
     _feed(digest, item)
@@ -717,7 +720,7 @@ def _feed(digest: "hashlib.blake2b", item: object) -> None:
         digest.update(f"s{len(item)}".encode())
         for part in item:
             _feed(digest, part)
-    elif hasattr(item, "__array_interface__") and not np.asarray(item).dtype.hasobject:  # arrays, and PIL's images
+    elif hasattr(item, "__array_interface__") and not np.asarray(item).dtype.hasobject:  # arrays, and Pillow's images
         array = np.asarray(item)
         digest.update(f"a{array.dtype}{array.shape}".encode())
         digest.update(array.tobytes())
@@ -726,19 +729,18 @@ def _feed(digest: "hashlib.blake2b", item: object) -> None:
 
 
 def _first_look(read: Callable[[int], object], n: int) -> dict[int, bytes]:
-    """Take fingerprints of some items, by position; none where items differ each time they are read, as with random transforms.
-
-    A transform that rarely changes an item would be missed by a short look, so each of the items is read several times.
+    """Hash some items, by position; return none if items differ between readings, as with random transforms.
 
     Parameters
     ----------
     read : function of a position in [0, n)
-        Gives the features of the item there.
+        Returns the features of the item there.
     n : int
         At least 1.
     """
     chosen = np.unique(np.linspace(0, n - 1, min(WATCHED, n)).round().astype(np.int64)).tolist()
     marks = {i: fingerprint(read(i)) for i in chosen}
+    # A transform that rarely changes an item would pass a single comparison, so each item is read several times.
     passes = -(-_LOOKS * WATCHED // len(chosen))
     steady = all(fingerprint(read(i)) == marks[i] for _ in range(passes) for i in chosen)
     return marks if steady else {}
@@ -746,7 +748,7 @@ def _first_look(read: Callable[[int], object], n: int) -> dict[int, bytes]:
 
 @dataclass(frozen=True, eq=False)
 class _Watch:
-    """Finds out that an item is not the one that belongs to row i: by the id that it carries, or else by the content of some items.
+    """Detects that an item is not the one that belongs to row i, by the item's id, or else by the content of some items.
 
     Attributes
     ----------
@@ -754,9 +756,9 @@ class _Watch:
     features : function of an item
     id_of : function of an item, optional
     ids : (n,) or (n, columns) array, optional
-        The id of each row.
+        Id of each row.
     marks : mapping of row to fingerprint
-        Of the items that stand for all.
+        Fingerprints of the sampled items.
     """
 
     dataset: MapDataset
@@ -766,7 +768,7 @@ class _Watch:
     marks: Mapping[int, bytes]
 
     def require_same(self, i: int, item: Any, position: int) -> None:
-        """Refuse an item that was read at this position of the dataset, and is another one than was there at first."""
+        """Refuse an item that is not the one that was first read at this position."""
         if self.id_of is not None and self.ids is not None:
             expected, found = np.asarray(self.ids[i]), np.asarray(self.id_of(item))
             if not np.array_equal(found.reshape(-1), expected.reshape(-1)):
@@ -782,14 +784,14 @@ class _Watch:
             )
 
     def _still_there(self, mark: bytes, item: Any, position: int) -> bool:
-        """An item that a rare random transform has changed is there still, since it comes back as it was when it is read again."""
+        """Return whether the item is unchanged, possibly after a few more readings: a rare random transform alters it only now and then."""
         return fingerprint(self.features(item)) == mark or any(
             fingerprint(self.features(self.dataset[position])) == mark for _ in range(_AGAIN)
         )
 
 
 def _warn_unwatched() -> None:
-    """Say that nobody would see it if the order of a dataset changed."""
+    """Warn that a change of the dataset's order cannot be detected."""
     warnings.warn(
         "Items of the dataset differ each time they are read, as with random transforms: if its order changed, items would be trained with "
         "other rows' labels, and nobody would see it. Pass id_of=, by which each item names itself, or transform batches: "
