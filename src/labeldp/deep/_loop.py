@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training on noisy labels: what it may be asked for, its loop, and where it runs. It sees evidence only: no true label can reach it.
+"""Train a net on noisy labels: settings, the loop, and the device or processes that it runs on.
 
-    Recipe             settings, each checked where it is given, long before a label is drawn for it
+    Recipe             settings, checked when they are given, long before a label is drawn for them
     train, predict     the loop, one epoch after another; logits of all rows
-    Placement          one device with plain torch, or where lightning's Fabric says, in one process or in many
-    from_first         what only the first of many processes may do, such as reading raw labels
+    Placement          one device with plain torch; FabricPlacement: lightning's Fabric, in one process or many
+    from_first         calls what only the first of many processes may do, such as reading raw labels
 
-In many processes each takes its share of every batch, so that the batches are those of one process; gradients, losses and scores are
-those of whole batches, and the same everywhere. Fabric is handed in: nothing here imports lightning.
+The loop sees evidence only: no true label can reach it. In distributed training each process takes its share of every batch, so that
+batches, gradients, losses and scores are the same as in one process. Fabric is passed in: nothing here imports lightning.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ _HIGH_FOR_ADAMW = 0.03  # ten times the default
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of a training, checked when they are given. They are public, and the same for every row.
+    """Settings of a training, checked when they are given. They are public.
 
     Attributes
     ----------
@@ -48,48 +48,47 @@ class Recipe:
     batch_size : int >= 1 or None, default=None
         None: a 64th of the rows, as a power of two from 32 to 256, so that few rows still make some hundred steps.
     rate : float > 0, default=0.003
-        The schedule's peak.
+        Peak learning rate, multiplied by the schedule.
     momentum : float in [0, 1), default=0.9
         AdamW's first beta.
     weight_decay : float >= 0, default=0.0005
-    schedule : function of progress in [0, 1], `one_cycle(0.1)` if not given
-        Asked at both ends when the recipe is made. By default a tenth of the training is a ramp: large first steps lose
-        classes.
+    schedule : function of progress in [0, 1], default=one_cycle(0.1)
+        Factor of the learning rate. The default ramps up over the first tenth of the training, since large first steps lose classes.
     alpha : float >= 0, default=0.0
-        Of mixup; 0 for none.
+        Parameter of mixup's beta distribution; 0: no mixup.
     augment : function (images, generator) -> images, default=None
-    loss : function (logits, evidence, reduction=...), `likelihood_loss` if not given
-        Evidence is what `train` is given of these rows. From noisy labels, `TorchClassifier` gives `cross_entropy` and
-        `generalised_cross_entropy` the most likely labels, (n,) int64, and so any function with an attribute `takes_labels = True`;
-        `debiased_loss` its weights; all others log-likelihoods as a Form, whose table is `evidence.expand(K)`.
+    loss : function (logits, evidence, reduction=...), default=likelihood_loss
+        Evidence is that of these rows, as passed to `train`. From noisy labels, `TorchClassifier` passes to `debiased_loss` its weights; to
+        `cross_entropy`, `generalised_cross_entropy` and any function with an attribute `takes_labels = True` the most likely labels, (n,)
+        int64; to all others log-likelihoods as a Form, whose table is `evidence.expand(K)`.
     clip : float > 0, default=1.0
-        Largest norm of the gradient; inf for none. Where one wild step leaves a class no probability, its likelihood has no gradient any
-        more.
+        Maximal norm of the gradient; inf: no clipping. If one large step takes all probability from a class, its likelihood has no gradient
+        any more, and the class is lost.
     average : float in [0, 1) or None, default=None
         Decay of an exponential moving average of the weights, which is then the model that is scored and returned.
     precision : {"auto", "float32", "bf16"}, default="auto"
-        "auto": bf16 autocast where the processor multiplies it natively. Under Fabric its own precision counts instead.
+        "auto": bf16 autocast if the processor multiplies it natively. Fabric uses its own precision instead.
     channels_last : bool, default=True
         Memory format of images and nets.
     patience : int >= 1 or None, default=None
-        With held-out rows: training ends after this many epochs without a larger held-out score, and the net of the epoch with the largest
-        one is what comes of it. As many as `epochs` only chooses. None: all epochs, and the last net. Cost: predictions for the held-out
-        rows each epoch, and one more copy of the net. The score of the chosen epoch is too good by the choice: judge by other rows.
+        Number of epochs without a larger held-out score after which training stops; the net of the best epoch is returned. With
+        patience=epochs all epochs are trained, and the best one is returned. None: all epochs, and the last net. Cost: predictions for the
+        held-out rows in each epoch, and a copy of the net. The best epoch's score is biased upwards: measure on other rows.
     optimizer : {"adamw", "sgd"}, default="adamw"
-        "sgd" has Nesterov momentum, and needs a rate of its own: 0.03 to 0.1 for nets with batch normalisation.
+        "sgd" has Nesterov momentum, and needs another rate: 0.03 to 0.1 for nets with batch normalisation.
     consistency : Consistency or None, default=None
-        Also learn targets that an averaged net, each row's noisy label and its neighbours agree on: for images at small epsilon, and long
+        Also learn targets on which an averaged net, the row's noisy label and its neighbours agree: for images at small epsilon, and long
         trainings. With it, `average` is 0.999 if not given. In one process only, and with losses on log-likelihoods.
 
     Warns
     -----
     HighRateWarning
-        AdamW at a rate above 0.03, which is one for SGD.
+        If AdamW gets a rate above 0.03, as is usual for SGD.
 
     Raises
     ------
     InvalidInput
-        For a field that no training could use.
+        If a field has a value that no training could use.
     """
 
     epochs: int = 10
@@ -145,7 +144,7 @@ class Recipe:
                     f"Expected warm_up < epochs={self.epochs}, got {self.consistency.warm_up}: no target would be learned. Lower warm_up."
                 )
         _validate.function(schedule=self.schedule, takes="progress in [0, 1]")
-        for progress in (0.0, 1.0):  # a schedule that fails is found now, and not after labels were charged and drawn
+        for progress in (0.0, 1.0):  # a schedule that fails must fail here, and not after labels were charged and drawn
             _require_factor(self.schedule, progress)
 
     def _require_likelihoods(self) -> None:
@@ -156,22 +155,22 @@ class Recipe:
             raise InvalidInput(f"Expected a loss on log-likelihoods with consistency, got {name}. Leave one of them out.")
 
     def rows_of_batch(self, n: int) -> int:
-        """Batch size for a training on n rows."""
+        """Return the batch size for a training on n rows."""
         return self.batch_size or min(256, max(32, 2 ** round(math.log2(max(n, 1) / 64))))
 
 
 def default_recipe(n_classes: int) -> Recipe:
-    """The recipe where none is given: `Recipe()`; with two classes five epochs, since their noise is learned by heart sooner."""
+    """Return the recipe used if none is given: `Recipe()`, with five epochs for two classes, whose noise a net memorises sooner."""
     return Recipe(epochs=5) if n_classes == 2 else Recipe()
 
 
 def takes_labels(loss: Any) -> bool:
-    """Whether a loss learns from hard noisy labels, and not from likelihoods or weights."""
+    """Return whether a loss takes hard noisy labels, rather than likelihoods or weights."""
     return plain(loss) in (cross_entropy, generalised_cross_entropy) or bool(getattr(plain(loss), "takes_labels", False))
 
 
 def plain(loss: Any) -> Any:
-    """The function that `functools.partial` was given."""
+    """Return the function inside `functools.partial`, or the function itself."""
     return plain(loss.func) if isinstance(loss, partial) else loss
 
 
@@ -196,18 +195,18 @@ def _require_factor(schedule: Any, progress: float) -> None:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Figures of an epoch, which come from noisy labels alone.
+    """Figures of an epoch, computed from noisy labels alone.
 
     Attributes
     ----------
     number : int
-        From 1.
+        Number of the epoch, from 1.
     loss : float
-        Mean over the epoch's batches.
+        Mean loss over the epoch's batches.
     held_out : float or None
         Mean log-evidence of held-out rows under the model, larger is better; None without such rows.
     epochs : int
-        How many the recipe has; 0 where that is not known.
+        Number of epochs of the recipe; 0 if unknown.
     """
 
     number: int
@@ -233,36 +232,38 @@ def train(
     watch: Watch | None = None,
     fabric: Any = None,
 ) -> nn.Module:
-    """Train a net in place, on evidence: no true label is needed, and none is taken.
+    """Train a net in place, on evidence alone: it takes no true label.
 
     Parameters
     ----------
     module : nn.Module
-        Gives logits (m, K); moved to the device.
-    inputs : (n, ...) tensor or array, or Inputs, or what `as_inputs` makes them of
-        Kept on the device where they fit, read batch by batch where not. uint8 of three axes or more, the rows' included, is taken
-        as images and scaled to 0..1 batch by batch, so that they take a byte a pixel; floats are turned into the net's type; other numbers
-        reach the net as they are.
+        Returns logits (m, K); moved to the device.
+    inputs : (n, ...) tensor or array, Inputs, or anything that `as_inputs` takes
+        Kept on the device if they fit, otherwise sent batch by batch. uint8 with three or more axes (the rows' included) counts as images
+        and is scaled to [0, 1] batch by batch; floats are cast to the net's type; other numbers are passed unchanged.
     evidence : Form of n rows, or (n,) int64 tensor of noisy labels
-        What the recipe's loss is given. Row i belongs to input i.
+        Evidence for the recipe's loss. Row i belongs to input i.
     recipe : Recipe
     generator : torch.Generator
-        On the CPU: order of the rows, augmentation, mixup.
-    device : torch.device or str
+        On the CPU. It draws the order of the rows, augmentations and mixup.
+    device : torch.device or str, default="cpu"
     held_out : (inputs, Form), optional
         Rows that are scored after each epoch and never learned from; a recipe with patience stops by them.
     progress : function of an Epoch, optional
-        Called after each epoch, in every process with the same figures; may raise to stop. `logs.combine` makes one function of several.
+        Called after each epoch, in every process with the same figures; may raise an error to stop. `logs.combine` makes one function of
+        several.
     watch : function of an epoch's number and the net, optional
-        Called after each epoch, before `progress`, with the averaged net where there is one: to predict with or to save, not to change.
+        Called after each epoch, before `progress`, with the averaged net if there is one. It may predict or save, but must not change the
+        net.
     fabric : lightning.fabric.Fabric, optional
-        Launched; decides device, precision and distribution. Each process calls `train` with the same arguments and learns from its share
-        of every batch; batches are those of one process, in the order of the first process's generator.
+        A launched Fabric; decides device, precision and distribution. Each process calls `train` with the same arguments and learns from
+        its share of every batch; batches are those of one process, in the order of the first process's generator.
 
     Returns
     -------
-    nn.Module in evaluation mode: the averaged net if the recipe asks for one, else `module`; of the best epoch if it has patience. The same
-    in every process.
+    nn.Module
+        In evaluation mode: the averaged net if the recipe asks for one, else `module`; with patience, of the best epoch. The same in every
+        process.
 
     Raises
     ------
@@ -276,15 +277,15 @@ def train(
 
     Notes
     -----
-    Guarantee: post-processing of what was released, at no further cost. Cost: `recipe.epochs` passes over the rows, and one of predictions
-    an epoch for held-out rows that are scored.
+    Guarantee: post-processing of noisy labels, at no further budget. Cost: `recipe.epochs` passes over the rows, and a prediction of the
+    held-out rows per epoch.
     """
     require_generator(generator)
     if recipe.patience is not None and held_out is None:
         raise InvalidInput(f"Expected held-out rows with patience={recipe.patience}, got none. Pass held_out=, or leave out patience.")
     inputs = _paired(inputs, evidence)
     place = Placement(device, recipe.precision) if fabric is None else FabricPlacement(fabric)
-    place.require_same(evidence)  # two draws of the same labels, one in each process, would have cost twice
+    place.require_same(evidence)  # processes that drew their own labels would have paid for two draws, and learn from a mixture
     _tell_of_no_step(len(inputs), recipe)
     training = _Training(module, inputs, evidence, recipe, place, generator)
     if held_out is not None:
@@ -293,7 +294,7 @@ def train(
     for number in range(1, recipe.epochs + 1):
         loss = training.epoch(number)
         model = training.model
-        place.unite(model)  # before anybody looks at the net: each process has its own batch statistics
+        place.unite(model)  # before the net is scored, saved or shown: each process has its own batch statistics
         if watch is not None:
             watch(number, model)
         wanted = progress is not None or best is not None  # a score costs predictions
@@ -314,12 +315,12 @@ def predict(module: nn.Module, inputs: Any, *, batch_size: int = 1024, precision
     Parameters
     ----------
     module : nn.Module
-        Put into evaluation mode for the call.
-    inputs : (n, ...) tensor or array on any device, or Inputs, or what `as_inputs` makes them of
-    batch_size : int
-    precision : {"auto", "float32", "bf16"}
+        In evaluation mode during the call.
+    inputs : (n, ...) tensor or array on any device, Inputs, or anything that `as_inputs` takes
+    batch_size : int, default=1024
+    precision : {"auto", "float32", "bf16"}, default="auto"
     fabric : lightning.fabric.Fabric, optional
-        Its precision counts instead. Each process predicts all rows.
+        Its precision is used instead. Each process predicts all rows.
 
     Returns
     -------
@@ -334,18 +335,18 @@ def predict(module: nn.Module, inputs: Any, *, batch_size: int = 1024, precision
 
 
 class _Training:
-    """A net, its optimizer and the rows that it learns from, on their device.
+    """A net, its optimizer and its training rows, on their device.
 
     Attributes
     ----------
     model : nn.Module
-        What comes of it: the averaged net where the recipe asks for one, else the net that was given.
+        The result: the averaged net if the recipe asks for one, else the given net.
     """
 
     def __init__(
         self, module: nn.Module, inputs: Inputs, evidence: Form | Tensor, recipe: Recipe, place: "Placement", generator: torch.Generator
     ) -> None:
-        # convolutions of images are quicker where channels lie beside each other; nets and images must agree in it
+        # Convolutions are faster with channels last in memory, if net and images agree.
         self._layout = torch.channels_last if recipe.channels_last and inputs.ndim == 4 else torch.preserve_format
         into: dict[str, Any] = {"device": place.device, "memory_format": self._layout}  # torch's own annotations lack the second
         module.to(**into)
@@ -354,7 +355,7 @@ class _Training:
         self._net, self._steps = place.setup(module, self._optimizer)
         self._dtype = next(module.parameters()).dtype  # which Fabric may have changed
         decay = 0.999 if recipe.average is None and recipe.consistency is not None else recipe.average
-        # of the given net and not of Fabric's, whose state has other names
+        # An average of the given net and not of Fabric's wrapper, whose weights have other names.
         self._average = None if decay is None else weight_average(module, decay)
         self.model: nn.Module = module if self._average is None else self._average.module
         self._order, self._draws = place.generators(generator)
@@ -364,14 +365,14 @@ class _Training:
 
     @torch.no_grad()
     def _first_targets(self, settings: Consistency) -> Targets:
-        """The targets before the first step: class frequencies alone, or the neighbours' votes by the net's features."""
+        """Make the targets before the first step: class frequencies alone, or the neighbours' votes by the net's features."""
         require_one_process((self._recipe,), self._place.world)
         if isinstance(self._evidence, Tensor) and self._evidence.ndim == 2 and self._evidence.is_floating_point():
             self._evidence = Dense(self._evidence)
         if not isinstance(self._evidence, Form):
             raise InvalidInput("Expected evidence with consistency, got labels. Pass evidence_of(noisy).")
         every = torch.arange(len(self._inputs)).split(1024)
-        if not settings.neighbours or len(self._inputs) < 2:  # one row, as a step on trial may have, has no neighbour
+        if not settings.neighbours or len(self._inputs) < 2:  # a single row, as in a trial step, has no neighbour
             first = next(iter(_logits(self._module, self._inputs, every[:1], self._place)))
             return Targets(settings, self._evidence, first.shape[1])
         with _reads_of_last_layer(self._module) as features:
@@ -382,25 +383,25 @@ class _Training:
         return Targets(settings, self._evidence, n_classes, votes)
 
     def placed(self, inputs: Inputs) -> Inputs:
-        """On the device if they fit, in the net's memory format."""
+        """Move inputs to the device if they fit, in the net's memory format."""
         return inputs.on(self._place.device, self._layout)
 
     def epoch(self, number: int) -> float:
-        """One pass over all rows; the mean loss. The first epoch is 1."""
+        """Make one pass over all rows; return the mean loss. The first epoch is 1."""
         recipe, place, n = self._recipe, self._place, len(self._inputs)
         self._module.train()
-        # all batches of the epoch are known before the first is read, so that workers of a Dataset read ahead
+        # All batches of the epoch are chosen before the first is read, so that a Dataset's workers can read ahead.
         batches = _batches(n, recipe.rows_of_batch(n), self._order)
         shares = [share(rows, place.rank, place.world) for rows in batches]
         factors = [recipe.schedule((number - 1 + step / len(batches)) / recipe.epochs) for step in range(len(batches))]
-        total = torch.zeros((), device=place.device)  # added up on the device: to read each loss would wait for it
+        total = torch.zeros((), device=place.device)  # summed on the device: reading each loss would wait for the GPU
         read = self._inputs.batches([rows for rows, _ in shares])
         for step, (batch, (rows, weight), factor, x) in enumerate(zip(batches, shares, factors, read, strict=True)):
             self._passed = number - 1 + step / len(batches)
             for group in self._optimizer.param_groups:
                 group["lr"] = recipe.rate * factor
             loss = self._loss(rows, x)
-            if weight != 1.0:  # of many processes, where their shares of the batch differ
+            if weight != 1.0:  # distributed, and the processes' shares of this batch differ in size
                 loss = loss * weight
             self._optimizer.zero_grad(set_to_none=True)
             place.backward(loss)
@@ -411,14 +412,14 @@ class _Training:
                 self._average.update_parameters(self._module)
             total += loss.detach() * (len(batch) / n)
         mean = float(place.total(total)) / place.world
-        if not math.isfinite(mean):  # on a GPU the losses themselves are not looked at, so that nothing waits for it
+        if not math.isfinite(mean):  # checked once per epoch, since a check of each loss would wait for the GPU
             raise InvalidInput(
                 f"Expected a finite loss, got {mean} in epoch {number}. Lower the rate, clip gradients, or check the inputs."
             )
         return mean
 
     def _loss(self, rows: Tensor, x: Tensor) -> Tensor:
-        """Mean loss of some rows, of which x has the inputs."""
+        """Compute the mean loss of some rows, whose inputs are x."""
         if len(x) != len(rows):
             raise InvalidInput(f"Expected the {len(rows)} inputs that were asked for, got {len(x)}. Correct Inputs.batches.")
         recipe, rows = self._recipe, rows.to(self._place.device)
@@ -431,19 +432,19 @@ class _Training:
             targets = self._learned_targets(rows, x)
             x = recipe.consistency.views(x, self._draws)
         mixed = mixup(x, self._draws, alpha=recipe.alpha) if recipe.alpha else None
-        with self._place.autocast():  # the net alone: losses compute in float32
+        with self._place.autocast():  # the net alone, since the losses need float32
             logits = self._net(x if mixed is None else mixed.inputs)
 
         def mean(loss: Callable[..., Tensor], given: Any) -> Tensor:
             return loss(logits, given) if mixed is None else mixup_loss(loss, logits, given, given[mixed.partner], mixed.lam)
 
         found = mean(recipe.loss, self._evidence[rows])
-        # debiased_loss is -sum(w ln p) of a table w: a target is such a table, all 0 where the row has none
+        # debiased_loss(logits, w) is -sum(w ln p): cross-entropy to the targets, with all weights 0 for rows without a target.
         return found if targets is None or not weight else found + weight * mean(debiased_loss, targets)
 
     @torch.no_grad()
     def _learned_targets(self, rows: Tensor, x: Tensor) -> Tensor:
-        """The rows' targets (m, K), with what the averaged net says of their inputs taken in."""
+        """Update the rows' targets by the averaged net's predictions for their inputs, and return them: (m, K)."""
         assert self._targets is not None
         with self._place.autocast():
             logits = self.model(x)
@@ -469,10 +470,10 @@ class _Best:
     waited: int = 0
 
     def is_enough(self, score: float | None, model: nn.Module) -> bool:
-        """Keep the net if it is the best so far; says whether no larger score has come for long enough."""
+        """Keep the net if it is the best so far; return whether no larger score has come for `patience` epochs."""
         if not self.weights or (score is not None and score > self.score):
             self.score, self.waited = (-math.inf if score is None else score), 0
-            # copies: the next step changes the weights in place
+            # Copies, since the next step changes the weights in place.
             self.weights = {name: values.detach().clone() for name, values in model.state_dict().items()}
         else:
             self.waited += 1
@@ -481,7 +482,7 @@ class _Best:
 
 @torch.no_grad()
 def _score(model: nn.Module, inputs: Inputs, evidence: Form, place: "Placement") -> float:
-    """Mean log-evidence of held-out rows; each process reads its part of them."""
+    """Compute the mean log-evidence of held-out rows; each process predicts its part of them."""
     total = torch.zeros((), device=place.device)
     mine = torch.arange(len(inputs)).tensor_split(place.world)[place.rank].split(1024)
     for rows, logits in zip(mine, _logits(model, inputs, mine, place), strict=True):
@@ -490,7 +491,7 @@ def _score(model: nn.Module, inputs: Inputs, evidence: Form, place: "Placement")
 
 
 def _logits(module: nn.Module, inputs: Inputs, batches: Sequence[Tensor], place: "Placement") -> Iterator[Tensor]:
-    """Logits batch by batch, in evaluation mode; the net is left in the mode that it was in, as between two epochs."""
+    """Yield logits batch by batch, in evaluation mode; the net's mode is restored, as between two epochs."""
     was_training, dtype = module.training, next(module.parameters()).dtype
     module.eval()
     try:
@@ -509,7 +510,7 @@ def _logits(module: nn.Module, inputs: Inputs, batches: Sequence[Tensor], place:
 
 @contextmanager
 def _reads_of_last_layer(module: nn.Module) -> Iterator[list[Tensor]]:
-    """What the last linear layer is given while this lasts: the features of each batch."""
+    """Collect the inputs of the last linear layer during this context: the features of each batch."""
     found: list[Tensor] = []
     linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
     if not linear:
@@ -528,25 +529,26 @@ def _no_features(module: nn.Module) -> InvalidInput:
 
 
 def require_one_process(recipes: Sequence[Recipe], world: int) -> None:
-    """Refuse consistency in many processes: each would know the predictions for its own rows only."""
+    """Refuse consistency in many processes: each would know only the predictions for its own rows."""
     if world > 1 and any(recipe.consistency is not None for recipe in recipes):
         raise InvalidInput(f"Expected one process with consistency, got {world}: rows' targets are kept in one. Start one.")
 
 
 def _batches(n: int, size: int, generator: torch.Generator) -> Sequence[Tensor]:
-    """Batches that have each row once, in random order. A last one of one row joins the one before: batch normalisation needs two."""
+    """Split all rows, in random order, into batches. A last one of one row joins the batch before, since batch normalisation needs two
+    rows."""
     found: Sequence[Tensor] = torch.randperm(n, generator=generator).tensor_split(_ends(n, size))
     return found
 
 
 def _ends(n: int, size: int) -> list[int]:
-    """Where batches end, but for the last one."""
+    """Return the ends of all batches but the last."""
     ends = list(range(size, n, size))
     return ends[:-1] if ends and n - ends[-1] == 1 else ends
 
 
 def _tell_of_no_step(n: int, recipe: Recipe) -> None:
-    """Warn of trainings so short that the schedule is 0 at each step."""
+    """Warn of a training so short that the schedule is 0 at each step."""
     steps = recipe.epochs * (len(_ends(n, recipe.rows_of_batch(n))) + 1)
     if not any(recipe.schedule(step / steps) > 0 for step in range(steps)):
         warnings.warn(
@@ -557,7 +559,7 @@ def _tell_of_no_step(n: int, recipe: Recipe) -> None:
 
 
 def _ready(x: Tensor, device: torch.device, layout: torch.memory_format, dtype: torch.dtype) -> Tensor:
-    """Move inputs to the device: image bytes are scaled to 0..1, floats get the net's type, and integers stay as they are."""
+    """Move inputs to the device: image bytes are scaled to [0, 1], floats get the net's type, and integers stay unchanged."""
     x = x.to(device, non_blocking=True, memory_format=layout)
     if x.dtype == torch.uint8 and x.ndim > 2:
         return x.to(dtype).div_(255)
@@ -565,14 +567,13 @@ def _ready(x: Tensor, device: torch.device, layout: torch.memory_format, dtype: 
 
 
 def require_generator(generator: object) -> None:
-    """Refuse all but a torch.Generator."""
     if not isinstance(generator, torch.Generator):
         found = type(generator).__name__
         raise InvalidInput(f"Expected a torch.Generator, got {found}. Pass generator=torch.Generator().manual_seed(0).")
 
 
 def _paired(inputs: Any, evidence: Any) -> Inputs:
-    """Inputs of what the caller gave, found to be one for each row of evidence."""
+    """Make inputs of the user's value, and check that there is one for each row of evidence."""
     if not isinstance(evidence, Form | Tensor):
         raise InvalidInput(f"Expected evidence as a form or a tensor, got {type(evidence).__name__}. Pass evidence_of(noisy).")
     found = as_inputs(inputs)
@@ -581,25 +582,25 @@ def _paired(inputs: Any, evidence: Any) -> Inputs:
     return found
 
 
-# Where it runs ------------------------------------------------------------------------------------------------------------------------
+# Devices and processes ----------------------------------------------------------------------------------------------------------------
 
 
 class Placement:
-    """A training's place: one process, one device, plain torch.
+    """Where a training runs: one process, one device, plain torch.
 
     Parameters
     ----------
     device : torch.device or str
     precision : {"auto", "float32", "bf16"}
-        "auto": bf16 where the processor multiplies it natively.
+        "auto": bf16 if the processor multiplies it natively.
 
     Attributes
     ----------
     device : torch.device
     rank, world : int
-        This process among how many.
+        Number of this process, and of all processes.
     autocast : function that makes the context in which the net is called
-    backward : function of a process's share of a loss, which makes its gradients
+    backward : function of a process's share of a loss, which computes its gradients
     """
 
     rank, world = 0, 1
@@ -612,11 +613,11 @@ class Placement:
         self.backward: Callable[[Tensor], None] = Tensor.backward
 
     def setup(self, module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
-        """The net as it is called for logits, and the optimizer as it makes steps."""
+        """Return the net and the optimizer as the loop calls them."""
         return module, optimizer
 
     def generators(self, generator: torch.Generator) -> tuple[torch.Generator, torch.Generator]:
-        """Two generators: of the order of rows, equal in all processes, and of augmentation, different in each."""
+        """Return two generators: for the order of rows, equal in all processes, and for augmentation, different in each."""
         return generator, generator
 
     def clip(self, module: nn.Module, optimizer: Any, norm: float) -> None:
@@ -624,23 +625,23 @@ class Placement:
         nn.utils.clip_grad_norm_(module.parameters(), norm)
 
     def total(self, value: Tensor) -> Tensor:
-        """The sum over all processes, to the bit the same in each."""
+        """Return the sum over all processes, the same to the bit in each."""
         return value
 
     def unite(self, module: nn.Module) -> None:
-        """Average over all processes what each has counted by itself, such as batch statistics."""
+        """Average over all processes the buffers that each has computed by itself, such as batch statistics."""
 
     def require_same(self, evidence: Form | Tensor) -> None:
-        """Refuse processes that learn from different outputs, or from the same ones in another order."""
+        """Refuse processes that learn from different outputs, or from the same ones in different orders."""
 
 
 class FabricPlacement(Placement):
-    """The place that a launched `lightning.fabric.Fabric` decides: device, precision and distribution.
+    """Runs a training where a launched `lightning.fabric.Fabric` says: device, precision and distribution.
 
     Parameters
     ----------
     fabric : lightning.fabric.Fabric
-        One whose every process holds the whole net: one device, or data-parallel ("ddp").
+        Every process must hold the whole net: one device, or data-parallel ("ddp").
     """
 
     def __init__(self, fabric: Any) -> None:
@@ -658,8 +659,8 @@ class FabricPlacement(Placement):
     def generators(self, generator: torch.Generator) -> tuple[torch.Generator, torch.Generator]:
         if self.world == 1:
             return generator, generator
-        generator.set_state(self._fabric.broadcast(generator.get_state(), src=0))  # whatever seeds the processes gave
-        own = torch.Generator()  # a copy is asked for the seed, so that the order stays that of one process
+        generator.set_state(self._fabric.broadcast(generator.get_state(), src=0))  # even if the processes passed different seeds
+        own = torch.Generator()  # the seed is drawn from a copy, so that the order of rows stays that of one process
         seed = int(torch.randint(0, 2**62, (1,), generator=own.set_state(generator.get_state())))
         return generator, own.manual_seed(seed + self.rank)
 
@@ -679,7 +680,7 @@ class FabricPlacement(Placement):
             return
         mine = torch.frombuffer(bytearray(_digest(evidence)), dtype=torch.uint8).to(self.device)
         every = self._fabric.all_gather(mine).reshape(self.world, -1)
-        if not bool((every == mine).all()):  # then it is so in every process, and all of them stop
+        if not bool((every == mine).all()):  # every process finds the same, so all of them stop
             raise InvalidInput(
                 "Expected the same evidence in every process, got different ones. Draw labels once, in one process, and give all the same "
                 "saved NoisyLabels: two draws of a label would also cost twice."
@@ -687,7 +688,7 @@ class FabricPlacement(Placement):
 
 
 def device_of(name: Any) -> Any:
-    """The device that is asked for: torch knows it, it is there, and it holds numbers. "auto" is the GPU if there is one.
+    """Return a device that torch can use on this machine; "auto" is the GPU if there is one.
 
     Parameters
     ----------
@@ -696,7 +697,7 @@ def device_of(name: Any) -> Any:
     Raises
     ------
     InvalidInput
-        It is none of these.
+        If torch does not know the device, or cannot put a number on it.
     """
     if isinstance(name, str) and name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -710,7 +711,7 @@ def device_of(name: Any) -> Any:
 
 
 def share(rows: Tensor, rank: int, world: int) -> tuple[Tensor, float]:
-    """A process's part of a batch, and the weight of its mean loss, so that the mean over processes is the mean over the batch.
+    """Return a process's part of a batch and the weight of its mean loss, so that the mean over processes is the mean over the batch.
 
     Parameters
     ----------
@@ -719,24 +720,28 @@ def share(rows: Tensor, rank: int, world: int) -> tuple[Tensor, float]:
 
     Returns
     -------
-    Rows, at least two wherever the batch has two, since batch normalisation knows no variance of one; and their number x world / m.
-    Processes for which a small batch has none left take rows of others, at weight 0: they must take part in every step.
+    part : tensor of rows
+        At least two if the batch has two, since batch normalisation cannot use one.
+    weight : float
+        Number of these rows x world / m.
     """
     if world == 1:
         return rows, 1.0
-    parts = rows.tensor_split(max(1, min(world, len(rows) // 2)))  # fewer parts than processes, where the batch is small
+    # A small batch makes fewer parts than processes. The others repeat the first part at weight 0: a process that skipped the step would
+    # leave the rest waiting for its gradients.
+    parts = rows.tensor_split(max(1, min(world, len(rows) // 2)))
     return (parts[rank], len(parts[rank]) * world / len(rows)) if rank < len(parts) else (parts[0], 0.0)
 
 
 def _has_bf16(kind: str) -> bool:
-    """Whether such a device multiplies bf16 natively: emulated, it would be slower than float32."""
+    """Return whether such a device multiplies bf16 natively; emulated, it is slower than float32."""
     if kind == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return kind == "cpu" and bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def _digest(evidence: Form | Tensor) -> bytes:
-    """A digest of all evidence in its order; processes compare it instead of the evidence itself."""
+    """Hash all evidence in its order; processes compare the hash instead of the evidence."""
     digest = hashlib.blake2b(digest_size=16)
     for tensor in evidence.tensors if isinstance(evidence, Form) else (evidence,):
         digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
@@ -750,20 +755,19 @@ Result = TypeVar("Result")
 
 
 def is_first() -> bool:
-    """True in the process that opens runs and writes files; there is no other where nothing is distributed."""
+    """Return whether this process opens runs and writes files: the first one, or the only one."""
     return not distributed() or dist.get_rank() == 0
 
 
 def from_first(make: Callable[[], Result]) -> Result:
-    """Call a function in the first process alone, and give its result in every process.
+    """Call a function in the first process alone, and return its result in every process.
 
-    An error there is raised in all of them, so that none waits in vain. Of an error that is not labeldp's the others get the type alone:
-    its text might show what only the first process may read.
+    An error is raised in all processes, so that none waits in vain.
 
     Parameters
     ----------
     make : function without arguments
-        Called in the first process only. What it gives is pickled, so it must hold nothing secret.
+        Called in the first process only. Its result is sent to the others, so it must hold nothing secret.
     """
     if not distributed():
         return make()
@@ -774,6 +778,8 @@ def from_first(make: Callable[[], Result]) -> Result:
         except LabelDPError as error:
             box[1] = error
         except Exception as error:
+            # The other processes get only the type of a foreign error: its text may quote raw labels, which only the first process may
+            # read.
             box[1] = LabelDPError(f"Expected the first process to go on, but it has stopped with {type(error).__name__}. See what it says.")
             dist.broadcast_object_list(box, src=0)
             raise

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evidence as tensors, and the losses on it.
 
-Three parts, in this order:
-
-    Form               an (n, K) table in a few bytes a row: log-likelihoods, or the weights of the debiased loss
+    Form               an (n, K) table in a few bytes per row: log-likelihoods, or the weights of the debiased loss
     evidence_of        noisy labels as the smallest form that holds them
-    likelihood_loss    and the other losses: a logit and a form go in, a number and its gradient come out
+    likelihood_loss    and other losses: from logits and a form to a number and its gradient
 
-A loss expands a form a few rows at a time, so that n x K numbers never lie in memory beside the logits. With p = softmax(logits), every
-loss on a table has the gradient (sum of q) p - q, for a target q that the table and the model decide:
+A loss expands a form a few rows at a time, so that no second n x K table is in memory beside the logits. With p = softmax(logits), every
+loss on a table has the gradient (sum of q) p - q, for a target q that table and model determine:
 
     likelihood   q = posterior of the row's label, p L / sum(p L)      value -ln sum(p L): exact maximum likelihood
-    posterior    q = posterior under a prior, held fixed               value -sum(q ln p): cross-entropy, as in ALIBI
+    posterior    q = posterior under a prior, held constant            value -sum(q ln p): cross-entropy, as in ALIBI
     debiased     q = unbiased weights, which may be negative           value -sum(q ln p): its expectation is the loss at the true label
 
-so one function computes value and gradient together, in float32 whatever the logits are.
+So one function computes value and gradient together, in float32 even for logits in half precision.
 """
 
 import math
@@ -38,19 +36,19 @@ from labeldp.evidence._noisy import CELLS
 from labeldp.laws import RandomizedResponse, RRTopK, RRWithPrior
 from labeldp.laws._exact import pack_sets, set_bytes, unpack_sets
 
-# Forms: tables with few distinct numbers a row --------------------------------------------------------------------------------------
+# Forms: tables with few distinct numbers per row ------------------------------------------------------------------------------------
 
-_WIDE = 256  # bytes a row from which a table of the row's 256 bytes pays
+_WIDE = 256  # bytes per row from which `PackedSets._by_row`, which first makes a table of 256 bytes per row, is faster
 
 
 class Form(ABC):
-    """A table (n, K) of log-likelihoods or weights, stored in a few bytes a row.
+    """A table (n, K) of log-likelihoods or weights, stored in a few bytes per row.
 
-    It is indexed by rows, moved to a device, and expanded to numbers a few rows at a time.
+    It can be indexed by rows, moved to a device, and expanded to numbers.
 
     See Also
     --------
-    evidence_of, debias_weights : make one of noisy labels.
+    evidence_of, debias_weights : make one from noisy labels.
     """
 
     @property
@@ -59,23 +57,23 @@ class Form(ABC):
         """The stored tensors: the constructor's arguments in their order, each with the rows as its first axis."""
 
     def __len__(self) -> int:
-        """n."""
+        """Return the number of rows."""
         return len(self.tensors[0])
 
     def __getitem__(self, rows: Tensor | slice) -> Self:
-        """The rows at these positions: a slice, or (m,) int64; in that order, repeats allowed."""
+        """Return the rows at these positions: a slice, or (m,) int64; in that order, repeats allowed."""
         return type(self)(*(stored[rows] for stored in self.tensors))
 
     def to(self, device: torch.device | str) -> Self:
-        """The same table with its memory on this device."""
+        """Return the same table on this device."""
         return type(self)(*(stored.to(device) for stored in self.tensors))
 
     @abstractmethod
     def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The table as (n, K) numbers. It may share memory with the form: do not write into it."""
+        """Return the table as (n, K) numbers. It may share memory with the form: do not write into it."""
 
     def plus(self, logits: Tensor) -> Tensor:
-        """The table plus logits (n, K), of their type: a new tensor."""
+        """Return the table plus logits (n, K), in their type: a new tensor."""
         return logits + self.expand(logits.shape[1], logits.dtype)
 
     @abstractmethod
@@ -83,12 +81,12 @@ class Form(ABC):
         """Return whether the stored shapes match a table with K columns; values are not read."""
 
     def in_range(self, n_classes: int) -> bool:
-        """Whether every stored class is in [0, K). Reads values, so it waits for the device."""
+        """Return whether every stored class is in [0, K). This reads values, so it waits for the device."""
         return True
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of what is stored."""
+        """Bytes of the stored tensors."""
         return sum(t.numel() * t.element_size() for t in self.tensors)
 
 
@@ -119,16 +117,16 @@ class Dense(Form):
 
 @dataclass(frozen=True, eq=False)
 class Candidates(Form):
-    """A table whose rows have values of their own at a few classes, and one value at all others.
+    """A table whose rows have individual values at a few classes, and one value at all others.
 
     Parameters
     ----------
     indices : (n, k) integer tensor
-        Classes in [0, K). A class may occur twice with the same value, so rows are padded by repeating one.
+        Classes in [0, K). A class may repeat with the same value: so rows with fewer classes are padded.
     values : (n, k) float tensor
-        At these classes.
+        Values at these classes.
     rest : (n,) float tensor
-        At all other classes of the row.
+        Value at all other classes of the row.
     """
 
     indices: Tensor
@@ -162,15 +160,15 @@ class Candidates(Form):
 
 @dataclass(frozen=True, eq=False)
 class PackedSets(Form):
-    """A table whose rows have one value inside a set of classes, another outside, and possibly a third at one class.
+    """A table whose rows have one value inside a set of classes, another outside, and optionally a third at one class.
 
     Parameters
     ----------
     bits : (n, ceil(K/8)) uint8 tensor
-        Class c is bit c % 8 of byte c // 8, as the laws release sets.
+        Class c is bit c % 8 of byte c // 8, as in the outputs of set laws.
     inside, outside : (n,) float tensors
     label : (n,) integer tensor, optional
-        A class in [0, K) with a value of its own, inside the set or not.
+        A class in [0, K) with its own value, inside the set or not.
     at_label : (n,) float tensor, optional
         That value; given if and only if `label` is.
     """
@@ -197,19 +195,19 @@ class PackedSets(Form):
 
     def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         table = self._by_row(dtype) if self.bits.shape[1] >= _WIDE else self._by_mask(dtype)
-        table = table[:, :n_classes]  # the last byte has bits beyond the last class
+        table = table[:, :n_classes]  # the last byte may have bits beyond the last class
         if self.label is not None and self.at_label is not None:
             table.scatter_(1, self.label.long()[:, None], self.at_label.to(dtype)[:, None])
         return table
 
     def _by_mask(self, dtype: torch.dtype) -> Tensor:
-        """For few classes: each byte's eight members looked up, and a value chosen for each."""
+        """Expand rows with few classes: look up each byte's eight members, then choose a value for each."""
         members = _unpacked(self.bits.device).index_select(0, self.bits.reshape(-1).int()).view(torch.bool)
         mask = members.view(len(self.bits), 8 * self.bits.shape[1])
         return torch.where(mask, self.inside.to(dtype)[:, None], self.outside.to(dtype)[:, None])
 
     def _by_row(self, dtype: torch.dtype) -> Tensor:
-        """Expand rows with many classes by a look-up of each byte's eight values; several times faster than class by class."""
+        """Expand rows with many classes by a look-up of each byte's eight values, several times faster than class by class."""
         n = len(self.bits)
         every = _unpacked(self.bits.device).view(torch.bool).view(1, 256, 8)
         values = torch.where(every, self.inside.to(dtype)[:, None, None], self.outside.to(dtype)[:, None, None])
@@ -225,7 +223,7 @@ class PackedSets(Form):
 
 @dataclass(frozen=True, eq=False)
 class Sum(Form):
-    """The sum of tables, less its maximum in each row: log-likelihoods of several independent draws of each row.
+    """The sum of tables, minus its maximum in each row: log-likelihoods of several independent draws of each row.
 
     Parameters
     ----------
@@ -252,7 +250,7 @@ class Sum(Form):
         total = self.parts[0].expand(n_classes, dtype)
         for part in self.parts[1:]:
             total = total + part.expand(n_classes, dtype)
-        return total - total.amax(dim=-1, keepdim=True)  # as `NoisyLabels.log_likelihood` does, so that a loss stays at least 0
+        return total - total.amax(dim=-1, keepdim=True)  # as in `NoisyLabels.log_likelihood`: the loss is then at least 0
 
     def fits(self, n_classes: int) -> bool:
         return all(part.fits(n_classes) for part in self.parts)
@@ -271,7 +269,7 @@ def _all_in_range(classes: Tensor, n_classes: int) -> bool:
 
 @lru_cache(maxsize=16)
 def _unpacked(device: torch.device) -> Tensor:
-    """The eight bits of every byte value as the eight bytes of an int64, (256,): one look-up a byte is much quicker than eight shifts."""
+    """Return the eight bits of every byte value as the eight bytes of an int64, (256,): one look-up is faster than eight shifts."""
     bits = (torch.arange(256)[:, None] >> torch.arange(8)) & 1
     return bits.to(torch.uint8).view(torch.int64)[:, 0].to(device)
 
@@ -287,25 +285,26 @@ Floats = NDArray[np.float32]
 Shape = Literal["auto", "dense", "compact"]
 
 _RESPONSES = (RandomizedResponse, RRTopK, RRWithPrior)
-_DENSE_BYTES = 1 << 28  # a table up to this size is kept whole: picking its rows is the quickest
+_DENSE_BYTES = 1 << 28  # a table up to this size stays dense: indexing its rows is fastest
 
 
 def evidence_of(noisy: NoisyLabels, *, device: torch.device | str = "cpu", form: Shape = "auto") -> Form:
-    """Make tensors of noisy labels: the log-likelihood of each class for every row, as the losses take it.
+    """Convert noisy labels to tensors: the log-likelihood of each class for every row, for the losses.
 
     Parameters
     ----------
     noisy : NoisyLabels of n rows
     device : torch.device or str
-        Where the model is, so that no evidence crosses over in training.
-    form : {"auto", "dense", "compact"}
-        "dense": an (n, K) float32 table. "compact": about K/8 + 24 bytes a row, expanded batch by batch, for laws that release labels or
-        sets; tables where a law gives more than three distinct likelihoods a row. "auto": dense up to 256 MiB.
+        The model's device, so that no evidence is copied during training.
+    form : {"auto", "dense", "compact"}, default="auto"
+        "dense": an (n, K) float32 table. "compact": about K/8 + 24 bytes per row, expanded batch by batch; if a law has more than three
+        distinct likelihoods per row, a dense table. "auto": dense up to 256 MiB.
 
     Returns
     -------
-    Form of n rows, equal to `noisy.log_likelihood()`. Cost O(n K) time once, in batches; for a compact form of one draw of randomized
-    response a row, O(n) and what there is of candidate sets.
+    Form
+        n rows, equal to `noisy.log_likelihood()`. Takes O(n K) time once, in batches; O(n) plus the candidate sets for a compact form with
+        one draw of randomized response per row.
 
     See Also
     --------
@@ -317,7 +316,7 @@ def evidence_of(noisy: NoisyLabels, *, device: torch.device | str = "cpu", form:
 
 
 def debias_weights(noisy: NoisyLabels, *, device: torch.device | str = "cpu", form: Shape = "auto") -> Form:
-    """Make weights of the classes with which `debiased_loss` is unbiased for the loss at the true label.
+    """Compute class weights with which the expectation of `debiased_loss` is the loss at the true label.
 
     Parameters
     ----------
@@ -328,7 +327,8 @@ def debias_weights(noisy: NoisyLabels, *, device: torch.device | str = "cpu", fo
 
     Returns
     -------
-    Form of n rows that sum to 1; sum_y weights[i, y] losses[i, y] is `noisy.debias(losses)[i]`. Cost O(n K) time once.
+    Form
+        n rows that sum to 1; sum_y weights[i, y] losses[i, y] is `noisy.debias(losses)[i]`. Takes O(n K) time once.
 
     Raises
     ------
@@ -340,14 +340,14 @@ def debias_weights(noisy: NoisyLabels, *, device: torch.device | str = "cpu", fo
 
 
 def require_noisy(noisy: NoisyLabels) -> None:
-    """Refuse all but NoisyLabels of at least one row."""
+    """Refuse anything but NoisyLabels of at least one row."""
     if not isinstance(noisy, NoisyLabels) or not len(noisy):
         found = "none of a row" if isinstance(noisy, NoisyLabels) else type(noisy).__name__
         raise InvalidInput(f"Expected NoisyLabels of at least one row, got {found}. Make them with privatize, or NoisyLabels.load(path).")
 
 
 def _form(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats], form: Shape) -> Form:
-    """The form of what `table` gives of any rows, an (m, K) array."""
+    """Make the form of a function that returns an (m, K) table for any rows."""
     name = _validate.one_of(("auto", "dense", "compact"), form=form)
     if name == "dense" or (name == "auto" and 4 * len(noisy) * noisy.n_classes <= _DENSE_BYTES):
         return _dense(noisy, table)
@@ -355,7 +355,7 @@ def _form(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats], form: Shap
 
 
 def _batches(noisy: NoisyLabels) -> Iterator[NoisyLabels]:
-    """Rows a few at a time, so that no (n, K) table lies in memory beside the form that is made."""
+    """Yield the rows in batches, so that no (n, K) table is in memory beside the form."""
     step = max(1, CELLS // noisy.n_classes)
     return (noisy[start : start + step] for start in range(0, len(noisy), step))
 
@@ -370,8 +370,8 @@ def _dense(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form:
 
 
 def _by_draw(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form:
-    """A form for each draw, where all draws of a row together give it more than three values."""
-    # the sum of log-likelihoods is that of all draws; weights are averaged over those that have an estimator, which no sum of forms says
+    """Make a sum of one form per draw, for rows whose draws together give more than three values."""
+    # Log-likelihoods of draws add. Weights do not: they are averaged over the draws that have an estimator, so they need a dense table.
     if len(noisy.blocks) < 2 or table is _weights:
         return _dense(noisy, table)
     alone = [NoisyLabels(len(noisy), noisy.classes, (block,), noisy.ids, noisy.explicit_ids) for block in noisy.blocks]
@@ -379,7 +379,7 @@ def _by_draw(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form
 
 
 def _compact(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form | None:
-    """The table as a set of classes a row, two values, and one class with a value of its own; None where a row has more values."""
+    """Store each row as a set of classes, two values, and one class with its own value; None if a row has more values."""
     if _one_response_each(noisy):
         return _of_responses(noisy, table)
     found = [_levels(table(part)) for part in _batches(noisy)]
@@ -387,22 +387,20 @@ def _compact(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form
     if len(known) < len(found):
         return None
     bits, inside, outside, label, at_label = (torch.from_numpy(np.concatenate(column)) for column in zip(*known, strict=True))
-    if torch.equal(inside, outside):  # the sets say nothing: one class and the rest, as of randomized response
+    if torch.equal(inside, outside):  # the sets carry no information: one class and the rest, as in randomized response
         return Candidates(label[:, None], at_label[:, None], outside)
     return PackedSets(bits, inside, outside, label, at_label)
 
 
 def _one_response_each(noisy: NoisyLabels) -> bool:
-    """Whether each row has exactly one draw, of randomized response over all classes or over a candidate set."""
+    """Return whether each row has exactly one draw, by randomized response over all classes or a candidate set."""
     drawn = np.sort(np.concatenate([block.rows for block in noisy.blocks]))
     return all(type(block.law) in _RESPONSES for block in noisy.blocks) and np.array_equal(drawn, np.arange(len(noisy)))
 
 
 def _of_responses(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form:
-    """The form of one response a row, for which no row's K numbers are made.
-
-    Rows of a law with as many candidates have the same three values, which are read off one of them.
-    """
+    """Make the form of rows with one response each, without a row of K numbers for each of them."""
+    # Rows of one law with equally many candidates have the same three values, so one row of each size is enough to read them off.
     n, wide = len(noisy), any(block.side for block in noisy.blocks)
     bits = np.zeros((n, set_bytes(noisy.n_classes) if wide else 0), np.uint8)
     label, (inside, outside, at_label) = np.empty(n, np.int32), np.empty((3, n), np.float32)
@@ -419,7 +417,7 @@ def _of_responses(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) ->
 
 
 def _response_values(noisy: NoisyLabels, table: Floats) -> Floats:
-    """The values of each row inside its candidates, outside, and at its label: (3, n). Where there is no such class, the nearest value."""
+    """Return each row's values inside its candidates, outside, and at its label: (3, n); a value without such a class repeats another."""
     (block,) = [each for each in noisy.blocks if len(each.rows)]
     every, others = np.arange(len(table)), np.ones(table.shape, bool)
     if block.side:
@@ -432,7 +430,8 @@ def _response_values(noisy: NoisyLabels, table: Floats) -> Floats:
 
 
 def _levels(table: Floats) -> tuple[NDArray[np.uint8], Floats, Floats, NDArray[np.int32], Floats] | None:
-    """Each row's (bits, inside, outside, label, value at the label), where the label is its first largest class; None if they do not do."""
+    """Return each row's (bits, inside, outside, label, value at the label), the label being its first largest class; None if a row needs
+    more."""
     every = np.arange(len(table))
     label = table.argmax(axis=1)
     at_label, low = table[every, label], table.min(axis=1)
@@ -446,7 +445,7 @@ def _levels(table: Floats) -> tuple[NDArray[np.uint8], Floats, Floats, NDArray[n
 
 
 def _weights(noisy: NoisyLabels) -> Floats:
-    """The laws' unbiased weights, averaged over the draws of a row that have an unbiased estimator."""
+    """Average the laws' unbiased weights over the draws of each row that have an unbiased estimator."""
     total, draws = np.zeros((len(noisy), noisy.n_classes)), np.zeros(len(noisy))
     for block in noisy.blocks:
         weights = block.law.weights(block.outputs, block.side)
@@ -454,7 +453,7 @@ def _weights(noisy: NoisyLabels) -> Floats:
         total[block.rows[known]] += weights[known]
         draws[block.rows[known]] += 1
     if not (draws > 0).all():
-        noisy.debias(np.zeros((len(noisy), noisy.n_classes)))  # raises, with its reasons
+        noisy.debias(np.zeros((len(noisy), noisy.n_classes)))  # raises an error that gives the reasons
     return (total / draws[:, None]).astype(np.float32)
 
 
@@ -463,44 +462,44 @@ def _weights(noisy: NoisyLabels) -> Floats:
 Reduction = Literal["mean", "sum", "none"]
 Part = tuple[Tensor, Tensor, Tensor | None]
 Kind = Callable[[Tensor, Form], Part]
-"""What a loss is, as a function of logits (m, K) and a form of m rows.
+"""A loss, as a function of logits (m, K) and a form of m rows.
 
-It gives the part of the value (m,) beside ln sum exp(logits), the target q (m, K), and the sum of q in each row (None for 1).
+It returns the value (m,) without its term ln sum exp(logits), the target q (m, K), and the sum of q in each row (None for 1).
 """
 
-_CELLS_CPU = 1 << 17  # worked on at a time: a few tables of as many float32 fit the cache
+_CELLS_CPU = 1 << 17  # cells processed at a time: a few float32 tables of this size fit into the cache
 _CELLS_DEVICE = 1 << 25
 
 
 def likelihood_loss(logits: Tensor, log_likelihood: Tensor | Form, reduction: Reduction = "mean", *, check: bool | None = None) -> Tensor:
-    """Give the negative log-likelihood of what was released, -ln sum_y softmax(logits)_y L_y.
+    """Compute the negative log-likelihood of the outputs, -ln sum_y softmax(logits)_y L_y.
 
-    Minimised, it is exact maximum likelihood from noisy labels, whatever their law.
+    Its minimum is the exact maximum-likelihood fit to noisy labels, whatever their law.
 
     Parameters
     ----------
     logits : (n, K) float tensor, half precision allowed
     log_likelihood : (n, K) float tensor, or a form of n rows
-        ln P[output | y] up to a constant a row; -inf where an output is impossible. A form (`Candidates`, `PackedSets`, ...) needs no
+        ln P[output | y] up to a constant per row; -inf where an output is impossible. A form (`Candidates`, `PackedSets`, ...) needs no
         n x K memory.
-    reduction : {"mean", "sum", "none"}
+    reduction : {"mean", "sum", "none"}, default="mean"
     check : bool, optional
-        Whether to refuse values that are not finite: (n,) comparisons, but a GPU has to be waited for. By default on the CPU only.
+        Whether to refuse values that are not finite: n comparisons, for which the CPU waits for a GPU. Default: only on the CPU.
 
     Returns
     -------
-    float32 tensor (float64 for float64 logits): a number, or (n,) for "none". At least 0 where the rows' largest log-likelihood is 0.
+    Tensor
+        float32 (float64 for float64 logits): a number, or (n,) for "none". At least 0 if each row's largest log-likelihood is 0.
 
     Raises
     ------
     InvalidInput
-        Shapes that do not match; with `check`, logits that are NaN or infinite, and rows whose likelihood is zero for every class.
+        If shapes do not match; with `check`, if logits are NaN or infinite, or a row's likelihood is zero for every class.
 
     Notes
     -----
-    Gradient: softmax - posterior. Not differentiable twice. Cost: O(n K) time; memory of one (n, K) table of the logits' type, of float32
-    for float16.
-    It is the forward correction of Patrini et al. with each row's own law.
+    The gradient is softmax - posterior; there is no second derivative. Cost: O(n K) time, and memory of one (n, K) table in the logits'
+    type (float32 for float16). This is the forward correction of Patrini et al. with each row's own law.
 
     References
     ----------
@@ -509,7 +508,7 @@ def likelihood_loss(logits: Tensor, log_likelihood: Tensor | Form, reduction: Re
     See Also
     --------
     evidence_of : the log-likelihoods of noisy labels.
-    posterior_loss, debiased_loss : other corrections; they keep less of what the labels say.
+    posterior_loss, debiased_loss : other corrections, which are statistically less efficient.
 
     Examples
     --------
@@ -528,7 +527,7 @@ def posterior_loss(
     prior: Literal["model", "uniform"] | Tensor = "model",
     check: bool | None = None,
 ) -> Tensor:
-    """Give the cross-entropy against the posterior of each row's label: soft labels, as ALIBI trains.
+    """Compute the cross-entropy to the posterior of each row's label: soft labels, as in ALIBI.
 
     Parameters
     ----------
@@ -536,17 +535,18 @@ def posterior_loss(
     log_likelihood : (n, K) float tensor, or a form of n rows
     reduction : {"mean", "sum", "none"}
     prior : "model", "uniform", or (K,) or (n, K) tensor of non-negative weights
-        "model" takes softmax(logits), held fixed: then the gradient is that of `likelihood_loss`.
+        "model": softmax(logits), held constant; the gradient is then that of `likelihood_loss`.
     check : bool, optional
         As in `likelihood_loss`.
 
     Returns
     -------
-    As `likelihood_loss`. Cost O(n K).
+    Tensor
+        As from `likelihood_loss`. Cost O(n K).
 
-    Notes
-    -----
-    Source: Malek et al., "Antipodes of label differential privacy" (2021), section 3.
+    References
+    ----------
+    Malek et al. (2021), "Antipodes of label differential privacy", section 3.
     """
     if isinstance(prior, Tensor):
         evidence = _as_form(log_likelihood, logits)
@@ -557,43 +557,46 @@ def posterior_loss(
 
 
 def debiased_loss(logits: Tensor, weights: Tensor | Form, reduction: Reduction = "mean", *, check: bool | None = None) -> Tensor:
-    """Give -sum_y w_y ln softmax(logits)_y, whose expectation over the law is the cross-entropy at the true label.
+    """Compute -sum_y w_y ln softmax(logits)_y, whose expectation over the law is the cross-entropy at the true label.
 
     Parameters
     ----------
     logits : (n, K) float tensor
     weights : (n, K) float tensor, or a form of n rows
-        Of `debias_weights`; rows sum to 1, some are negative, so that the loss has no lower bound: stop early, or prefer likelihoods.
+        From `debias_weights`. Rows sum to 1, and some weights are negative, so the loss has no lower bound: stop early, or prefer
+        `likelihood_loss`.
     reduction : {"mean", "sum", "none"}
     check : bool, optional
         As in `likelihood_loss`.
 
     Returns
     -------
-    As `likelihood_loss`, but of any sign. Cost O(n K).
+    Tensor
+        As from `likelihood_loss`, but of any sign. Cost O(n K).
 
-    Notes
-    -----
-    Source: Ghazi et al. 2021, equation 7; Natarajan et al. 2013.
+    References
+    ----------
+    Ghazi et al. (2021), "Deep Learning with Label Differential Privacy", equation 7; Natarajan et al. (2013), "Learning with noisy labels".
     """
     return _loss(_weighted, logits, weights, reduction, check)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, reduction: Reduction = "mean", *, check: bool | None = None) -> Tensor:
-    """Give -ln softmax(logits) at hard noisy labels, as if they were true: what the papers train with.
+    """Compute -ln softmax(logits) at hard noisy labels, as if they were true, as the published baselines do.
 
     Parameters
     ----------
     logits : (n, K) float tensor
     labels : (n,) int64 tensor in [0, K)
-        Noisy ones, of `NoisyLabels.hard_codes`.
+        Noisy labels, from `NoisyLabels.hard_codes`.
     reduction : {"mean", "sum", "none"}
     check : bool, optional
         As in `likelihood_loss`; also refuses labels out of range.
 
     Returns
     -------
-    As `likelihood_loss`. Cost O(n K).
+    Tensor
+        As from `likelihood_loss`. Cost O(n K).
     """
     look = _require_labels(logits, labels, check)
     rows = functional.cross_entropy(_wide(logits), labels, reduction="none")
@@ -603,7 +606,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: Reduction = "mean",
 def generalised_cross_entropy(
     logits: Tensor, labels: Tensor, reduction: Reduction = "mean", *, q: float = 0.7, check: bool | None = None
 ) -> Tensor:
-    """Give (1 - p_label^q) / q at hard noisy labels: between cross-entropy (q near 0) and mean absolute error (q = 1).
+    """Compute (1 - p_label^q) / q at hard noisy labels: between cross-entropy (q near 0) and mean absolute error (q = 1).
 
     Parameters
     ----------
@@ -616,11 +619,12 @@ def generalised_cross_entropy(
 
     Returns
     -------
-    As `likelihood_loss`. Cost O(n K).
+    Tensor
+        As from `likelihood_loss`. Cost O(n K).
 
-    Notes
-    -----
-    Source: Zhang and Sabuncu, "Generalized cross entropy loss for training deep neural networks with noisy labels" (2018), equation 6.
+    References
+    ----------
+    Zhang and Sabuncu (2018), "Generalized cross entropy loss for training deep neural networks with noisy labels", equation 6.
     """
     power = _validate.fraction(q=q, one=True)
     look = _require_labels(logits, labels, check)
@@ -637,28 +641,29 @@ def mixup_loss(
     reduction: Reduction = "mean",
     **options: Any,
 ) -> Tensor:
-    """Mix two losses of mixed inputs, lam loss(logits, a) + (1 - lam) loss(logits, b), for any of the losses here.
+    """Compute the loss of mixed inputs, lam loss(logits, a) + (1 - lam) loss(logits, b), for any of the losses here.
 
-    Mixing the losses, unlike mixing likelihoods, is right for evidence: on hard labels it is mixup itself.
+    Evidence is mixed by its losses and not by its likelihoods; on hard labels this is the original mixup.
 
     Parameters
     ----------
     loss : function (logits, target, reduction="none", **options) -> (n,) tensor
     logits : (n, K) float tensor
-        Of the mixed inputs, lam x_a + (1 - lam) x_b.
-    a, b : targets of the two halves of each pair, in whatever shape the loss takes
+        Logits of the mixed inputs, lam x_a + (1 - lam) x_b.
+    a, b : targets of both members of each pair, in a form that the loss takes
     lam : float in [0, 1], or tensor of one number or of shape (n,)
     reduction : {"mean", "sum", "none"}
     **options
-        Given to the loss.
+        Passed to the loss.
 
     Returns
     -------
-    As the loss. Cost: two losses.
+    Tensor
+        As from the loss. Cost: two losses.
 
-    Notes
-    -----
-    Source: Zhang et al., "mixup: beyond empirical risk minimization" (2018).
+    References
+    ----------
+    Zhang et al. (2018), "mixup: beyond empirical risk minimization".
     """
     lam = _checked_lam(lam, logits) if isinstance(lam, Tensor) else _validate.fraction(lam=lam, zero=True, one=True)
     first = loss(logits, a, reduction="none", **options)
@@ -674,36 +679,36 @@ def _checked_lam(lam: Tensor, logits: Tensor) -> Tensor:
     return lam
 
 
-# The target of each loss, made of logits and table ----------------------------------------------------------------------------------
+# The target of each loss, from logits and table -------------------------------------------------------------------------------------
 
 
 def _likelihood(logits: Tensor, form: Form) -> Part:
-    """The posterior under the model; its normaliser is the likelihood itself."""
+    """Compute the posterior under the model; its normaliser is the likelihood itself."""
     target, log_total = _softmax(form.plus(logits))
     return -log_total, target, None
 
 
 def _model_posterior(logits: Tensor, form: Form) -> Part:
-    """The posterior under the model, as a constant: another value than the likelihood's, with the same gradient."""
+    """Compute the posterior under the model as a constant: another value than the likelihood's, with the same gradient."""
     target = torch.softmax(form.plus(logits), dim=1)
     return -torch.linalg.vecdot(target, logits), target, None
 
 
 def _soft_labels(logits: Tensor, form: Form) -> Part:
-    """The posterior under the prior that the form holds."""
+    """Compute the posterior under the prior that is part of the form."""
     target = torch.softmax(form.expand(logits.shape[1], logits.dtype), dim=1)
     return -torch.linalg.vecdot(target, logits), target, None
 
 
 def _weighted(logits: Tensor, form: Form) -> Part:
-    """The weights themselves, whose sum is 1 up to rounding, and another number for weights of the user's own."""
+    """Return the weights themselves; they sum to 1 up to rounding, but a user's own weights may sum to another number."""
     table = form.expand(logits.shape[1], logits.dtype)
     return -torch.linalg.vecdot(table, logits), table, table.sum(dim=1)
 
 
 def _softmax(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax (m, K) and ln sum exp (m,)."""
-    # the largest entry of the softmax is exp(largest value - ln sum exp), so the exponentials are computed once
+    """Compute the softmax (m, K) and ln sum exp (m,)."""
+    # The largest entry of the softmax is exp(largest value - ln sum exp), so the exponentials are computed only once.
     p = torch.softmax(values, dim=1)
     return p, values.amax(dim=1) - p.amax(dim=1).log()
 
@@ -712,16 +717,16 @@ def _softmax(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Rows(torch.autograd.Function):
-    """Losses (n,) of the rows; their gradient is made on the way, while the exponentials are at hand."""
+    """Losses (n,) of the rows; the gradient is computed in the forward pass, while the exponentials are in memory."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, form: Form, kind: Kind, needs_gradient: bool) -> Tensor:
         n, k = logits.shape
         wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
         losses = torch.empty(n, dtype=wide, device=logits.device)
-        kept = wide if logits.dtype == torch.float16 else logits.dtype  # float16 has no room for small gradients until they are scaled
+        kept = wide if logits.dtype == torch.float16 else logits.dtype  # in float16 small gradients underflow until they are scaled
         gradient = torch.empty_like(logits, dtype=kept) if needs_gradient else None
-        step = max(1, (_CELLS_CPU if logits.device.type == "cpu" else _CELLS_DEVICE) // k)  # so that n x K float32 are never made
+        step = max(1, (_CELLS_CPU if logits.device.type == "cpu" else _CELLS_DEVICE) // k)  # no n x K float32 copy of the logits
         for start in range(0, n, step):
             rows = slice(start, start + step)
             part = logits[rows].to(wide)
@@ -742,7 +747,7 @@ class _Rows(torch.autograd.Function):
         if ctx.dtype == upstream.dtype:
             return gradient * upstream[:, None], None, None, None
         scaled = torch.empty_like(gradient, dtype=ctx.dtype)
-        for start in range(0, len(gradient), ctx.step):  # multiplied in float32, rounded once
+        for start in range(0, len(gradient), ctx.step):  # multiplied in float32, then rounded once
             rows = slice(start, start + ctx.step)
             scaled[rows] = gradient[rows] * upstream[rows, None]
         return scaled, None, None, None
@@ -758,7 +763,7 @@ def _loss(kind: Kind, logits: Tensor, table: Tensor | Form, reduction: Reduction
 
 
 def _reduced(rows: Tensor, reduction: Reduction, logits: Tensor, form: Form | None, look: bool) -> Tensor:
-    if look and not bool(torch.isfinite(rows.detach()).all()):  # n numbers are looked at; n x K only to say what was wrong
+    if look and not bool(torch.isfinite(rows.detach()).all()):  # checks n numbers; reads n x K only for the message
         raise _why_not_finite(logits.detach(), form)
     return _reduce(rows, reduction)
 
@@ -790,14 +795,14 @@ def _log_prior(prior: Tensor, logits: Tensor, check: bool | None) -> Tensor:
 
 
 def _require_logits(logits: Tensor) -> None:
-    """Refuse all but floating logits (n, K) of at least one row and two classes."""
+    """Refuse anything but floating-point logits (n, K) of at least one row and two classes."""
     if not isinstance(logits, Tensor) or logits.ndim != 2 or not logits.is_floating_point() or not len(logits) or logits.shape[1] < 2:
         found = f"shape {tuple(logits.shape)} of {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
         raise InvalidInput(f"Expected logits as a float tensor (n, K) with n >= 1 and K >= 2, got {found}. Give one output a class.")
 
 
 def _as_form(table: Tensor | Form, logits: Tensor) -> Form:
-    """The table as a form of the logits' shape; all that can be wrong with shapes is refused here, at no look at values."""
+    """Convert the table to a form that fits the logits; every fault of shapes is refused, without reading values."""
     _require_logits(logits)
     n, k = logits.shape
     if isinstance(table, Tensor):
@@ -821,12 +826,12 @@ def _as_form(table: Tensor | Form, logits: Tensor) -> Form:
 
 
 def _looks(check: bool | None, values: Tensor) -> bool:
-    """Whether values are checked: by default not on a GPU, which would have to be waited for in each step."""
+    """Return whether values are checked: by default not on a GPU, where each check would wait for the device."""
     return values.device.type == "cpu" if check is None else check
 
 
 def _require_labels(logits: Tensor, labels: Tensor, check: bool | None) -> bool:
-    """Refuse labels that do not fit the logits; says whether values are checked."""
+    """Refuse labels that do not fit the logits; return whether values are checked."""
     _require_logits(logits)
     if not isinstance(labels, Tensor) or labels.shape != logits.shape[:1] or labels.dtype != torch.int64:
         found = f"shape {tuple(labels.shape)} of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
@@ -838,7 +843,7 @@ def _require_labels(logits: Tensor, labels: Tensor, check: bool | None) -> bool:
 
 
 def _why_not_finite(logits: Tensor, form: Form | None) -> InvalidInput:
-    """The error that says why a loss is not finite: the model, the evidence, or one against the other."""
+    """Make the error that says why a loss is not finite: the model, the evidence, or the two together."""
     wide = logits.float()
     if bool((bad := wide.isnan().any(dim=1) | (wide == torch.inf).any(dim=1)).any()):
         return InvalidInput(

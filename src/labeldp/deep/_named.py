@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nets as the command line knows them: by name, made of plain parameters and kept as such beside a state_dict; or modules from a file.
+"""Nets by name for the command line, stored as a name, plain parameters and a state_dict; and modules from a user's file.
 
-Nothing here imports torch before it is used, so that names can be listed and checked without it.
+torch is imported only inside functions, so that names can be listed and checked without it.
 """
 
 import importlib
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from labeldp.deep._loop import Recipe
 
 Floats = NDArray[np.float64]
-ROWS = 1 << 13  # given to a module at once
+ROWS = 1 << 13  # rows that a module predicts at a time
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Net:
     Attributes
     ----------
     maker : str
-        Its class.
+        Name of its class.
     settings : mapping
-        What the name says of it.
+        Parameters that the name implies.
     side : int
-        Least height and width of the images it takes; 0 where it takes vectors.
+        Minimal height and width of its images; 0 if it takes vectors.
     """
 
     maker: str
@@ -56,12 +56,12 @@ NETS: Mapping[str, Net] = {
 
 
 def net_named(name: str) -> Net:
-    """Find one of `NETS`; for a wrong name, the nearest one is suggested."""
+    """Return one of `NETS`; the error for a wrong name suggests the nearest one."""
     return NETS[_validate.one_of(NETS, model=name)]
 
 
 def require_torch() -> None:
-    """Raise MissingExtra, with what to install, where torch is missing."""
+    """Raise MissingExtra, with what to install, if torch is missing."""
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -69,7 +69,7 @@ def require_torch() -> None:
 
 
 def parameters_for(name: str, n_classes: int, image: tuple[int, int, int] | None, width: int) -> dict[str, int]:
-    """Find the parameters that make the net for these inputs.
+    """Return the parameters that make the net for these inputs.
 
     Parameters
     ----------
@@ -78,12 +78,12 @@ def parameters_for(name: str, n_classes: int, image: tuple[int, int, int] | None
     image : (int, int, int) or None
         Channels, height and width.
     width : int
-        Of vectors, where there are no images.
+        Width of the vectors, if there are no images.
 
     Raises
     ------
     InvalidInput
-        It does not take such inputs.
+        If the net does not take such inputs.
     """
     net = net_named(name)
     images = ", ".join(other for other, each in NETS.items() if each.side)
@@ -102,7 +102,7 @@ def parameters_for(name: str, n_classes: int, image: tuple[int, int, int] | None
 
 
 def build(name: str, parameters: Mapping[str, Any]) -> "nn.Module":
-    """Make the net with fresh weights. A name and numbers can make nothing else, so a model's file can ask for nothing else."""
+    """Make the net with new weights. Name and numbers come from a model's file, which can therefore build nothing but these nets."""
     require_torch()
     from labeldp.deep import models
 
@@ -115,7 +115,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> "nn.Module":
 
 
 def recipe_for(name: str, n_classes: int, epochs: int | None, batch_size: int | None, rate: float | None) -> "Recipe":
-    """Make the recipe of the net: the default one where nothing is said; images are moved by up to 2 pixels, which keeps their class."""
+    """Make the recipe of the net; images are shifted by up to 2 pixels, which keeps their class."""
     require_torch()
     from functools import partial
 
@@ -133,7 +133,7 @@ def recipe_for(name: str, n_classes: int, epochs: int | None, batch_size: int | 
 
 
 def weights_of(module: "nn.Module") -> bytes:
-    """Write the state_dict of a net, as `torch.save` does."""
+    """Serialise the state_dict of a net, as `torch.save` does."""
     import torch
 
     stream = io.BytesIO()
@@ -142,7 +142,7 @@ def weights_of(module: "nn.Module") -> bytes:
 
 
 def restored(name: str, parameters: Mapping[str, Any], raw: bytes, where: str) -> "nn.Module":
-    """Load the net with these weights, in evaluation mode. Of the file only tensors are read; none of its code is run.
+    """Rebuild the net with these weights, in evaluation mode. Only tensors are read from the file; no code of it is run.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def restored(name: str, parameters: Mapping[str, Any], raw: bytes, where: str) -
     import torch
 
     try:
-        with torch.device("meta"):  # without memory: a changed file may ask for a net larger than the machine
+        with torch.device("meta"):  # allocates nothing: a changed file may name a net larger than the machine's memory
             needed = sum(weight.nbytes for weight in build(name, parameters).state_dict().values())
         if needed > len(raw):
             raise ValueError("larger than the file")
@@ -172,7 +172,7 @@ def restored(name: str, parameters: Mapping[str, Any], raw: bytes, where: str) -
 
 
 def as_floats(X: Any) -> NDArray[np.float32]:
-    """Turn standardised numbers, sparse or not, into float32: those far off are held at a million deviations, whose square is finite."""
+    """Convert standardised numbers, sparse or not, to float32; clipped at a million deviations, so that their squares are finite."""
     if hasattr(X, "toarray"):
         X = X.copy()
         X.data = as_floats(X.data)
@@ -192,25 +192,25 @@ def probabilities(module: "nn.Module", X: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def load_module(raw: bytes, name: str, factory: str | None = None, *, probabilities: bool = False) -> Callable[[Floats], Floats]:
-    """Load a torch module as a function of (n, d) numbers that gives (n, K) probabilities.
+    """Load a torch module as a function from (n, d) numbers to (n, K) probabilities.
 
     Parameters
     ----------
     raw : bytes
         A program from `torch.export.save`, with a first dimension of any size; or, with `factory`, a state_dict from `torch.save`.
     name : str
-        Of the file, for messages.
+        Name of the file, for messages.
     factory : str, optional
-        "package.module:function"; called without arguments, it gives the `torch.nn.Module` that the state_dict is of.
-    probabilities : bool
-        The module gives probabilities; else logits, of which the softmax is taken.
+        "package.module:function"; called without arguments, it returns the `torch.nn.Module` for the state_dict.
+    probabilities : bool, default=False
+        Whether the module returns probabilities; otherwise logits, to which softmax is applied.
 
     Raises
     ------
     MissingExtra
-        torch is not installed.
+        If torch is not installed.
     InvalidInput
-        It cannot be loaded. A state_dict is loaded with `weights_only=True`, which runs no code of the file.
+        If the file cannot be loaded. A state_dict is loaded with `weights_only=True`, which runs no code of the file.
     """
     try:
         import torch
@@ -230,7 +230,7 @@ def load_module(raw: bytes, name: str, factory: str | None = None, *, probabilit
 
 
 def _answer(module: Any, rows: "torch.Tensor", name: str, probabilities: bool) -> Floats:
-    """Probabilities of some rows; a module from a file may do anything with them, so its answer is looked at."""
+    """Compute probabilities of some rows; a user's module may return anything, so its output is checked."""
     import torch
 
     try:
@@ -247,7 +247,7 @@ def _answer(module: Any, rows: "torch.Tensor", name: str, probabilities: bool) -
 
 
 def _exported(raw: bytes, name: str) -> Any:
-    """A program of `torch.export.save`."""
+    """Load a program of `torch.export.save`."""
     import torch
 
     try:
@@ -260,7 +260,7 @@ def _exported(raw: bytes, name: str) -> Any:
 
 
 def _from_state(raw: bytes, name: str, factory: str) -> Any:
-    """The module that a factory makes, with the weights of the file."""
+    """Make the factory's module and load the file's weights into it."""
     import torch
 
     module = _made(factory)
@@ -278,7 +278,7 @@ def _from_state(raw: bytes, name: str, factory: str) -> Any:
 
 
 def _made(factory: str) -> object:
-    """What the function "package.module:function" gives."""
+    """Call the function "package.module:function" and return its result."""
     module, colon, name = factory.partition(":")
     if not (module and colon and name):
         raise InvalidInput(f"Expected package.module:function, got factory={factory!r}. Name the function that makes the module.")

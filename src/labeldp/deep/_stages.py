@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stages of a fit, and the folder from which a fit that was killed goes on.
+"""The stages of a net's fit, and the folder from which a killed fit resumes.
 
-    Trainer        the learner of `protocol._fit.run_stages`: each stage trained by its recipe, from the weights of the stage before
+    Trainer        the learner for `protocol._fit.run_stages`: trains each stage by its recipe, from the previous stage's weights
     SharedRun      the first process's run, whose outputs every process gets
     Checkpoint     the state of a fit in its folder
-    described      recipes and nets as JSON-ready data, by which the folder knows whether it is asked for the same fit again
+    described      describes recipes and nets as JSON-ready data, to recognise the same fit
 
 A folder holds
 
-    plan.json           public facts that make it the same fit, and its seed, from which every step's random numbers follow
+    plan.json           public facts that identify the fit, and its seed, from which the random numbers of every step follow
     initial.pt          weights before training
     receipt.json        the charge
-    drawn-STAGE.json    rows, law, and digests of what a stage's prior decided and of what was drawn; outputs are in the run's own store
+    drawn-STAGE.json    rows, law, and digests of a stage's prior and outputs; the outputs themselves are in the run's own store
     model-N.pt          weights after stage N, its history, and the digest of the noisy labels that it learned from
 
-The files are a `RunStore`'s: each appears whole or not at all, and is on disk when its step is done. Nothing in them follows from raw
-labels, as long as the net that was given does not. What a user's function or object holds is never looked at: a closure, an attribute, a
-default or a number of a module may be raw labels, or be counted from them. Such code is known by its instructions, such objects by their
-types: no value, no length, no digest of either. Values are told of labeldp's own settings alone, which are public by being given as
-settings.
+Files are written by a `RunStore`: each appears whole or not at all, and is on disk when its step is done. No file depends on raw labels,
+unless the user's net does. The contents of a user's function or object are never described: a closure, an attribute, a default or a number
+of a module may be raw labels, or be counted from them. Functions are described by their instructions and objects by their types, without
+any value, length or digest of either. Values are described only for labeldp's own settings, which are public.
 """
 
 import contextlib
@@ -62,15 +61,15 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 State = Mapping[str, Tensor]
 
-_TOLD = 4  # differences in a message
+_TOLD = 4  # number of differences in a message
 _RESTORE = "Restore the file, or use another folder: labels that were drawn are kept beside the ledger."
 _TRAIN_AGAIN = "Delete the file: the stage is trained again, and no label is drawn again."
-_FORMAT = 2  # of plan.json; the first one told what functions and objects held
+_FORMAT = 2  # of plan.json; format 1 described the contents of functions and objects
 
 _OURS = ("labeldp",)
-_KNOWN = ("labeldp", "torch")  # their code belongs to a version, not to a fit
-_DEEP = 12  # values within values; what lies deeper is known by its type
-_MANY = 64  # settings in one tuple: what is longer is data
+_KNOWN = ("labeldp", "torch")  # described by name: their code belongs to a version, not to a fit
+_DEEP = 12  # depth of nested values; deeper ones are described by their type
+_MANY = 64  # a longer tuple counts as data, not as settings
 _SHOWN = 60  # characters of a value in a message
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -79,15 +78,15 @@ _LOOKED_AT, _LOOKED_AT_CELLS = 10_000, 1 << 23
 
 @dataclass(frozen=True, eq=False)
 class TrainedNet:
-    """The net that a stage has learned.
+    """The trained net of a stage.
 
     Attributes
     ----------
     module : nn.Module in evaluation mode
     number : int
-        Of the stage, from 1.
+        Number of the stage, from 1.
     history : tuple of tuples of Epoch
-        Of each stage so far.
+        Epochs of each stage so far.
     """
 
     module: nn.Module
@@ -97,16 +96,15 @@ class TrainedNet:
 
 @dataclass(frozen=True)
 class StageSettings:
-    """Settings of the stages, as `TorchClassifier` has them.
+    """Settings of the stages; `TorchClassifier` documents them.
 
     Attributes
     ----------
     recipes : tuple of Recipe
-        One a stage.
+        One per stage.
     warm_start : bool
-        Later stages start from the weights, and the statistics of batch normalisation, of the stage before.
     temperature : float
-        Of the model as a prior.
+        Temperature of a model's probabilities as prior.
     top_k_filter : int, "mean" or None
     progress : function of an Epoch, optional
     """
@@ -120,20 +118,20 @@ class StageSettings:
 
 @dataclass(frozen=True, eq=False)
 class Trainer:
-    """The learner of each stage of a fit, with what the stages share.
+    """The learner of each stage of a fit, with everything that the stages share.
 
     Attributes
     ----------
     inputs : Inputs
     template : nn.Module
-        With the first weights; never trained itself.
+        The net with its initial weights; copied for each training.
     settings : StageSettings
     seed : int
     device : torch.device
     fabric : lightning.fabric.Fabric or None
     checkpoint : Checkpoint
     public_digest : function
-        Gives the digest of the inputs.
+        Computes the digest of the inputs.
     """
 
     inputs: Inputs
@@ -146,7 +144,7 @@ class Trainer:
     public_digest: Callable[[], str]
 
     def fit(self, rows: Positions, noisy: NoisyLabels, model: TrainedNet | None, held_out: HeldOut | None) -> TrainedNet:
-        """Learn the next stage's model from all rows drawn so far, or take the kept one where an earlier attempt has finished it."""
+        """Learn the next stage's model from all rows drawn so far, or load it if an earlier attempt has finished the stage."""
         number = 1 if model is None else model.number + 1
         require_held_out(self.settings.recipes[number - 1 : number], 0 if held_out is None else len(held_out[0]))
         rows, noisy, held_out = evidenced(rows, noisy, held_out)
@@ -166,31 +164,29 @@ class Trainer:
         scored = None if held_out is None else self._scored(number, *held_out)
         trained = self.learn(module, model, learned, targets_of(targets, self.settings.recipes[number - 1]), scored)
         self._tell_of_lost_classes(trained, rows, noisy)
-        # with the digest of the labels that it learned from: a model of other draws must never be taken for this one
+        # Stored with the digest of its labels, so that a model of another draw is never loaded for this one.
         self.checkpoint.trained(number, trained.module, [asdict(epoch) for epoch in trained.history[-1]], digest)
         return trained
 
     def _scored(self, number: int, rows: Positions, noisy: NoisyLabels) -> tuple[Positions, Form]:
-        """The rows that each epoch is scored on: all held-out ones, or every other one where epochs are chosen by the score.
-
-        The model is then judged by the rest, since a score is too good on the rows that chose the epoch.
-        """
+        """Return the held-out rows that score each epoch, with their evidence."""
+        # With patience only every other one: the score is biased on rows that chose the epoch, so the rest must measure the model.
         some = slice(None) if self.settings.recipes[number - 1].patience is None else slice(0, None, 2)
         return rows[some], evidence_of(noisy[some])
 
     @property
     def permutation(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
-        """The permutation that chooses held-out rows among noisy labels; it follows from the seed, so that a repeat holds out the same."""
+        """Function that permutes positions by the fit's seed, so that a repeat holds out the same rows of noisy labels."""
         return np.random.default_rng(self.seed).permutation
 
     def judging(self, model: TrainedNet, held_out: Positions) -> Positions:
-        """The held-out rows that judge a model: those with evidence that chose no epoch."""
+        """Return the held-out rows that chose no epoch, and so can measure the model."""
         return held_out if all(recipe.patience is None for recipe in self.settings.recipes) else held_out[1::2]
 
     def learn(
         self, module: nn.Module, model: TrainedNet | None, rows: Positions, target: Any, held_out: tuple[Positions, Any] | None
     ) -> TrainedNet:
-        """Train a module as the stage after `model`, on the targets that its loss takes of these rows."""
+        """Train a module as the stage after `model`, on targets for its loss."""
         number, before = (1, ()) if model is None else (model.number + 1, model.history)
         history: list[Epoch] = []
 
@@ -212,13 +208,14 @@ class Trainer:
                 fabric=self.fabric,
             )
         for weight, first in zip(done.parameters(), self.template.parameters(), strict=True):
-            weight.requires_grad_(first.requires_grad)  # an averaged net has none
+            weight.requires_grad_(first.requires_grad)  # an averaged net comes without gradients
         return TrainedNet(done, number, (*before, tuple(history)))
 
     def _tell_of_lost_classes(self, trained: TrainedNet, rows: Positions, noisy: NoisyLabels) -> None:
-        """Warn of classes to which the net gives no probability, by some thousand rows; fewer where there are very many classes."""
+        """Warn of classes to which the net gives no probability."""
         if not is_first():
             return
+        # A sample of rows is enough, and with very many classes all rows would not fit into memory.
         looked_at = min(_LOOKED_AT, max(1, _LOOKED_AT_CELLS // noisy.n_classes))
         some = np.arange(0, len(rows), -(-len(rows) // looked_at))
         lost = lost_classes(noisy[some], self.proba(trained, rows[some]))
@@ -232,11 +229,11 @@ class Trainer:
             )
 
     def prior_of(self, model: TrainedNet, rows: Positions) -> Floats:
-        """The model's probabilities as the next stage's prior, made sharper or flatter by the temperature: (m, K)."""
+        """Return the model's probabilities, sharpened or flattened by the temperature, as the next stage's prior: (m, K)."""
         return self.proba(model, rows, self.settings.temperature)
 
     def proba(self, model: TrainedNet, rows: Positions, temperature: float = 1.0) -> Floats:
-        """Probabilities of the classes: (m, K)."""
+        """Predict probabilities of the classes: (m, K)."""
         return softmax(model.module, self.inputs, rows, temperature, self.settings.recipes[model.number - 1].precision, self.fabric)
 
 
@@ -261,7 +258,7 @@ def softmax(
 
 
 class SharedRun:
-    """The run of the first process, whose outputs every process gets; draws are noted in the fit's folder.
+    """The first process's run, whose outputs every process gets; draws are noted in the fit's folder.
 
     Parameters
     ----------
@@ -277,7 +274,7 @@ class SharedRun:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if error is None and self._run is not None:  # a run that failed keeps its secret, and the same fit goes on with it
+        if error is None and self._run is not None:  # a failed run keeps its secret, so that the same fit can resume it
             self._run.settle()
 
     @property
@@ -286,7 +283,7 @@ class SharedRun:
         return None if self._run is None else self._run.receipt
 
     def partition(self, fractions: tuple[float, ...]) -> NDArray[np.int16]:
-        """Number of the part that each row is in."""
+        """Return the number of each row's part."""
         return from_first(lambda: self._here().partition(fractions))
 
     def privatize(self, rows: Positions, law: Law, prior: Any = None, stage: str = "release") -> NoisyLabels:
@@ -301,14 +298,14 @@ class SharedRun:
 
 
 def targets_of(noisy: NoisyLabels, recipe: Recipe) -> Any:
-    """Make what a recipe's loss takes: hard labels, debiasing weights, or log-likelihoods, also for losses of the user's own."""
+    """Make the evidence for a recipe's loss: hard labels, debiasing weights, or log-likelihoods (also for the user's own losses)."""
     if takes_labels(recipe.loss):
         return torch.from_numpy(noisy.hard_codes())
     return debias_weights(noisy) if plain(recipe.loss) is debiased_loss else evidence_of(noisy)
 
 
 def require_held_out(recipes: Sequence[Recipe], n_held_out: int) -> None:
-    """Refuse, before anything is charged, to choose epochs by rows that will not be there."""
+    """Refuse patience, before anything is charged, if there will be too few held-out rows to choose epochs by."""
     patience = next((recipe.patience for recipe in recipes if recipe.patience is not None), None)
     if patience is not None and n_held_out < MIN_VALIDATION_ROWS:
         raise InvalidInput(
@@ -319,10 +316,8 @@ def require_held_out(recipes: Sequence[Recipe], n_held_out: int) -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int, number: int, device: torch.device) -> Iterator[torch.Generator]:
-    """A generator for one step of a fit; torch's global one, of which dropout draws, is seeded alike and then put back.
-
-    Each step has its own seed, derived of the fit's, so that a fit that goes on after a kill draws what it would have drawn.
-    """
+    """Yield a generator for one step of a fit; torch's global generator, which dropout uses, is seeded alike and then restored."""
+    # Each step has its own seed, derived from the fit's, so that a fit that resumes after a kill draws the same numbers.
     derived = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(derived)
@@ -333,7 +328,7 @@ def seeded(seed: int, number: int, device: torch.device) -> Iterator[torch.Gener
 
 
 class Checkpoint:
-    """The state of one fit on disk; without a folder, nothing is kept. Made by `opened`."""
+    """The state of one fit on disk, made by `opened`; without a folder nothing is stored."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -350,26 +345,26 @@ class Checkpoint:
         return "" if facts is None else str(facts["run_id"])
 
     def begin(self, facts: Mapping[str, object], seed: int, module: nn.Module, *, weights_given: bool = False) -> int:
-        """Begin the folder, or go on with what is there: puts the kept first weights into the module, and returns the kept seed.
+        """Record the fit, or resume the recorded one: load its initial weights into the module, and return its seed.
 
         Parameters
         ----------
         facts : mapping
-            JSON-ready: what makes a fit the same fit.
+            JSON-ready facts that identify the fit.
         seed : int
         module : nn.Module
             Before training.
         weights_given : bool
-            Whether somebody gave the first weights, so that it is worth a warning if the kept ones are others.
+            Whether the user gave the initial weights; a warning then says if the stored ones differ.
 
         Raises
         ------
         InvalidInput
-            If the folder holds another fit: says in which facts it differs.
+            If the folder holds another fit; the message names the facts in which it differs.
         """
         if self.folder is None:
             return seed
-        wanted = json.loads(json.dumps(dict(facts)))  # as the file will give it back: tuples are lists there
+        wanted = json.loads(json.dumps(dict(facts)))  # compared with the file's facts, in which tuples are lists
         kept, initial = from_first(lambda: self._begun(wanted, seed, module, weights_given))
         if initial is not None:
             _put(module, initial, f"{self.folder / 'initial.pt'}")
@@ -379,7 +374,7 @@ class Checkpoint:
         assert self.folder is not None
         plan = self._read_json("plan.json", facts=dict, seed=int)
         if plan is None:
-            self._store.write("initial.pt", _torch_bytes(_on_cpu(module)))  # first: a plan on disk says that the weights are
+            self._store.write("initial.pt", _torch_bytes(_on_cpu(module)))  # before the plan: a plan on disk implies weights on disk
             self._store.write("plan.json", json.dumps({"format": _FORMAT, "facts": wanted, "seed": seed}, indent=1).encode())
             return seed, None
         if plan.get("format") != _FORMAT:
@@ -398,7 +393,7 @@ class Checkpoint:
         initial = self._read_torch("initial.pt", _RESTORE)
         if initial is None:
             raise InvalidInput(f"Expected the first weights in {self.folder / 'initial.pt'}, got no file. {_RESTORE}")
-        if weights_given and _differ(initial, module):  # a script that makes its net by itself has other random weights each time
+        if weights_given and _differ(initial, module):  # a script that makes its net has other random weights in each process
             warnings.warn(
                 f"The net given has other weights than the fit in {self.folder} began with, and that fit goes on with its own. "
                 "Give a function that makes the net if its first weights are random; another folder if it is these that you mean.",
@@ -408,12 +403,12 @@ class Checkpoint:
         return int(plan["seed"]), initial
 
     def charged(self, receipt: Receipt) -> None:
-        """Keep the receipt, by which a fit that goes on finds its run and is not charged again."""
+        """Store the receipt, by which a resumed fit finds its run and is not charged again."""
         if self.folder is not None and is_first() and self._read_json("receipt.json", run_id=str) is None:
             self._store.write("receipt.json", json.dumps(receipt.to_dict(), indent=1).encode())
 
     def drawn(self, stage: str, noisy: NoisyLabels) -> None:
-        """Note that a stage's labels were drawn, and what its prior decided, by digests alone.
+        """Note that a stage's labels were drawn, with digests of its prior's decisions and of the outputs.
 
         Raises
         ------
@@ -436,13 +431,13 @@ class Checkpoint:
             self._store.write(f"drawn-{stage}.json", json.dumps(facts, indent=1).encode())
 
     def trained(self, number: int, module: nn.Module, history: list[dict[str, Any]], evidence: str) -> None:
-        """Keep a stage's model; from then on the stage is not trained again."""
+        """Store a stage's model; the stage is then not trained again."""
         if self.folder is not None and is_first():
             state = {"weights": _on_cpu(module), "history": history, "evidence": evidence}
             self._store.write(f"model-{number}.pt", _torch_bytes(state))
 
     def restored(self, number: int, module: nn.Module, evidence: str) -> list[dict[str, Any]] | None:
-        """Put the kept weights of a stage into a module; gives its history, or None if the stage is still to be trained.
+        """Load the stored weights of a stage into a module and return its history; None if the stage is not trained yet.
 
         Raises
         ------
@@ -466,7 +461,7 @@ class Checkpoint:
         )
 
     def _read_json(self, name: str, **parts: type) -> dict[str, Any] | None:
-        """Read a file that has at least these parts, of these types; None where there is no file."""
+        """Read a JSON file that must hold at least these parts, of these types; None if there is no file."""
         data = None if self.folder is None else self._store.read(name)
         if data is None:
             return None
@@ -481,7 +476,7 @@ class Checkpoint:
     def _read_torch(self, name: str, advice: str) -> Any:
         data = self._store.read(name)
         try:
-            # weights_only: a folder that somebody has written to must not run code here
+            # weights_only: a pickle runs code, and somebody else may have written to the folder.
             return None if data is None else torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         except Exception as error:
             where = self._store.folder / name
@@ -490,12 +485,12 @@ class Checkpoint:
 
 @contextlib.contextmanager
 def opened(folder: str | Path | None) -> Iterator[Checkpoint]:
-    """Open a fit's folder for this process (and the others of its training) alone; half files of killed ones are removed.
+    """Open and lock a fit's folder for this training; remove unfinished files of killed ones.
 
     Parameters
     ----------
     folder : str, Path or None
-        Made if it does not exist. None: nothing is kept.
+        Created if it does not exist. None: nothing is stored.
     """
     path = None if folder is None else Path(folder)
     if path is None:
@@ -515,7 +510,7 @@ def _take(path: Path, held: contextlib.ExitStack) -> None:
         raise InvalidInput(
             f"Expected folder= where files can be made, got {path} ({type(error).__name__}). Nothing was drawn. Name another."
         ) from None
-    held.callback(os.close, handle)  # also ends the lock
+    held.callback(os.close, handle)  # closing also releases the lock
     facts = os.fstat(handle)
     if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
         raise InvalidInput(
@@ -523,7 +518,7 @@ def _take(path: Path, held: contextlib.ExitStack) -> None:
             "Nothing was drawn. Name another, or take the others' rights away: chmod go-w."
         )
     _lock(handle, path)
-    for part in path.glob(".*.part"):  # only now that the lock is held: another fit may be writing one
+    for part in path.glob(".*.part"):  # after the lock is held, since another fit may be writing one before
         part.unlink()
 
 
@@ -582,17 +577,17 @@ def _listed(found: list[str]) -> str:
     return "; ".join(found[:_TOLD]) + (f"; and {more} more" if more > 0 else "")
 
 
-# What makes it the same fit -----------------------------------------------------------------------------------------------------------
+# Facts that identify a fit ------------------------------------------------------------------------------------------------------------
 
 
 def facts_of_training(model: Any, inputs: Callable[[], str], recipes: tuple[Recipe, ...], template: nn.Module) -> dict[str, object]:
-    """List the facts of inputs, net and training that make it the same fit.
+    """Collect the facts of inputs, net and training that identify a fit.
 
     Parameters
     ----------
     model : TorchClassifier
     inputs : function
-        Gives their name.
+        Returns the inputs' name.
     recipes : tuple of Recipe
     template : nn.Module
         Before training.
@@ -612,21 +607,16 @@ def facts_of_training(model: Any, inputs: Callable[[], str], recipes: tuple[Reci
 
 
 def weights_given(model: Any) -> bool:
-    """Whether the caller gave the first weights; else they follow from a seed, or from what a function does."""
+    """Return whether the user gave the initial weights; otherwise they follow from a seed or from a function."""
     return isinstance(model.module, nn.Module) and not any(is_lazy(weight) for weight in model.module.parameters())
 
 
 def facts_of_labels(plan: FitPlan) -> dict[str, object]:
-    """List the facts of what is charged and drawn.
-
-    Parameters
-    ----------
-    plan : FitPlan
-    """
+    """Collect the facts of the charge and the draws that identify a fit."""
     settings, rows = plan.settings, plan.rows
     return {
         "epsilon": settings.epsilon,
-        # digests of what may be long, or name people; classes, ids and units are public
+        # Digests, since these may be long or name people. All of them are public, so a digest reveals no label.
         "classes": digest({"classes": list(map(repr, plan.classes))}),
         "dataset": settings.dataset,
         "column": settings.column,
@@ -646,7 +636,7 @@ def _alike(recipes: list[object]) -> object:
 
 
 def seed_of(random_state: Any) -> int:
-    """Find the number that a fit's training follows from: as given, drawn from what was given, or from the system; never the noise."""
+    """Return the seed of a fit's training: `random_state`, a draw from it, or a number from the system. The noise never depends on it."""
     if random_state is None:
         return int(np.random.SeedSequence().generate_state(1)[0])
     if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
@@ -656,14 +646,15 @@ def seed_of(random_state: Any) -> int:
     raise InvalidInput(f"Expected random_state as a number >= 0, a RandomState or None, got {type(random_state).__name__}.")
 
 
-# Settings and nets, described ---------------------------------------------------------------------------------------------------------
+# Descriptions of settings and nets ----------------------------------------------------------------------------------------------------
 
 
 def described(value: object) -> object:
     """Describe a setting as JSON-ready data that is the same in another process.
 
-    Functions are known by name, the user's by their code too, with its constants and the functions that it names or closes over; objects
-    by class, and by the code that calls them. Of labeldp's own values and of `functools.partial` of its functions, numbers and texts too.
+    Functions are described by name; the user's also by their code, with its constants and the functions that it names or closes over.
+    Objects are described by class and by the code of their `__call__`. Numbers and texts are described only in labeldp's own values and
+    in `functools.partial` of its functions.
 
     Parameters
     ----------
@@ -674,16 +665,11 @@ def described(value: object) -> object:
 
 
 def architecture(module: nn.Module) -> dict[str, object]:
-    """Describe a net before training: its layers, the shapes of its weights, and the code of its own `forward`s; no weight.
-
-    Parameters
-    ----------
-    module : nn.Module
-    """
+    """Describe a net before training: its layers, the shapes of its weights, and the code of the user's `forward` methods; no weight."""
     kinds = {type(part) for part in module.modules()}
     own = {_name_of(kind): _described(kind.forward, (), ours=False) for kind in kinds if not _is_of(kind, _KNOWN)}
     layers = []
-    for name, part in module.named_modules():  # of its settings a layer of the user's may show anything, labels too
+    for name, part in module.named_modules():  # a user's layer may show anything as its settings, also labels
         layers.append([name, _name_of(type(part)), part.extra_repr() if _is_of(type(part), _KNOWN) else ""])
     return {
         "is": type(module).__qualname__,
@@ -694,7 +680,7 @@ def architecture(module: nn.Module) -> dict[str, object]:
 
 
 def differences(kept: object, now: object, name: str = "") -> Iterator[str]:
-    """Name the places where two descriptions differ; with `(kept ..., now ...)` where both are plain settings."""
+    """Yield the names at which two descriptions differ; with `(kept ..., now ...)` if both are plain settings."""
     if isinstance(kept, Mapping) and isinstance(now, Mapping):
         for key in sorted(kept.keys() | now.keys()):
             yield from differences(kept.get(key), now.get(key), f"{name}.{key}" if name else str(key))
@@ -714,8 +700,8 @@ def _shown(value: object) -> str:
 def _described(value: object, above: tuple[int, ...], *, ours: bool) -> object:
     """Describe a part of a setting.
 
-    `above` are the ids of what it is a part of, so that a circle ends. `ours` says that it was given as a setting of labeldp's, which is
-    public: only then is a value told.
+    `above` holds the ids of the values around it, so that a cycle ends. Only with `ours`, for a setting of labeldp's, which is public, is
+    the value itself described.
     """
     if isinstance(value, np.bool_ | np.integer | np.floating) and ours:
         value = value.item()
@@ -736,7 +722,7 @@ def _described(value: object, above: tuple[int, ...], *, ours: bool) -> object:
 
 
 def _of_partial(value: "functools.partial[Any]", within: tuple[int, ...]) -> object:
-    """A partial by its function; its arguments are told where that function is labeldp's own."""
+    """Describe a partial by its function, and by its arguments if that function is labeldp's own."""
     told: dict[str, object] = {"partial": _described(value.func, within, ours=False)}
     if _is_of(value.func, _OURS):
         told["args"] = [_described(each, within, ours=True) for each in value.args]
@@ -745,7 +731,7 @@ def _of_partial(value: "functools.partial[Any]", within: tuple[int, ...]) -> obj
 
 
 def _of_object(value: object, within: tuple[int, ...]) -> object:
-    """An object by its class and the code that calls it; by its fields too where it is one of labeldp's settings."""
+    """Describe an object by its class and its `__call__`; a settings object of labeldp's by its fields, too."""
     kind = type(value)
     told: dict[str, object] = {"is": _name_of(kind)}
     if _is_of(kind, _OURS) and is_dataclass(value):
@@ -757,11 +743,9 @@ def _of_object(value: object, within: tuple[int, ...]) -> object:
 
 
 def _of_function(value: Any, within: tuple[int, ...]) -> object:
-    """A function or method by its code, and by the functions that it closes over or names; one of labeldp's or torch's by its name.
-
-    Of what else it closes over the type alone is told, of other names nothing: a list in a closure may be the raw labels, and its digest
-    would confirm a guess.
-    """
+    """Describe a function or method by its code and the functions that it closes over or names; one of labeldp's or torch's by name."""
+    # Other values in its closure are described by type alone, and other globals not at all: a list in a closure may be the raw labels, and
+    # a digest of it would confirm a guess.
     bound = getattr(value, "__self__", None)
     told = {} if bound is None or isinstance(bound, types.ModuleType) else {"self": _described(bound, within, ours=False)}
     function = getattr(value, "__func__", getattr(value, "__wrapped__", value))  # of a method; of a cache
@@ -785,13 +769,13 @@ def _of_function(value: Any, within: tuple[int, ...]) -> object:
 
 
 def _of_code(code: types.CodeType) -> list[object]:
-    """Instructions, names and constants, those of functions inside included; not its place in a file, which every edit moves."""
+    """Return instructions, names and constants, with those of inner functions; not the line numbers, which every edit moves."""
     constants = [_of_code(each) if isinstance(each, types.CodeType) else _constant(each) for each in code.co_consts]
     return [code.co_code.hex(), list(code.co_names), list(code.co_freevars), constants]
 
 
 def _constant(constant: object) -> str:
-    """A constant of some code as text; the members of a set in one order."""
+    """Return a constant as text; a set with its members sorted, since their order differs between processes."""
     if isinstance(constant, frozenset):
         return f"frozenset({sorted(map(_constant, constant))})"
     return f"({', '.join(map(_constant, constant))},)" if isinstance(constant, tuple) else repr(constant)
@@ -804,7 +788,7 @@ def _names(code: types.CodeType) -> set[str]:
 def _content(cell: Any) -> object:
     try:
         return cell.cell_contents
-    except ValueError:  # not filled yet
+    except ValueError:  # an empty cell, of a variable that is not assigned yet
         return None
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Augmentation of whole batches of images, on the device they are on.
+"""Augmentations of whole batches of images, on the images' device.
 
-What is drawn comes from a `torch.Generator` alone. A CPU generator serves every device: a few numbers an image are drawn on the CPU and
-sent over, so that a run gives the same pictures on every machine.
+All random numbers come from a `torch.Generator`. A CPU generator serves every device: a few numbers per image are drawn on the CPU and
+copied over, so that a run gives the same images on every machine.
 """
 
 import math
@@ -40,16 +40,16 @@ def flip(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def shift(images: Tensor, generator: torch.Generator, *, pixels: int = 4, mode: str = "constant") -> Tensor:
-    """Move each image by up to this many pixels each way: pad, then crop at random.
+    """Shift each image by up to this many pixels each way: pad, then crop at random.
 
     Parameters
     ----------
     images : (n, c, h, w) tensor
     generator : torch.Generator
     pixels : int
-        Every move in [-pixels, pixels] is equally likely, in each direction by itself.
-    mode : {"constant", "reflect", "replicate"}
-        What comes in from outside: zeros, the mirrored image, or its edge.
+        Shifts in [-pixels, pixels] are equally likely, independently for both axes.
+    mode : {"constant", "reflect", "replicate"}, default="constant"
+        Padding: zeros, the mirrored image, or its edge.
 
     Returns
     -------
@@ -71,16 +71,16 @@ def shift(images: Tensor, generator: torch.Generator, *, pixels: int = 4, mode: 
 
 
 def cutout(images: Tensor, generator: torch.Generator, *, size: int = 8, shared: bool = False) -> Tensor:
-    """Set a square of each image to zero; squares may hang over the edge.
+    """Set a square of each image to zero; squares may extend beyond the edge.
 
     Parameters
     ----------
     images : (n, c, h, w) tensor
     generator : torch.Generator
     size : int
-        Side of the square. Its centre is any pixel, all equally likely.
-    shared : bool
-        One square for the whole batch, as in the source paper's code; by default each image has its own.
+        Side of the square. Its centre is uniform over the pixels.
+    shared : bool, default=False
+        One square for the whole batch, as in the code of Ghazi et al. 2021; by default each image has its own.
 
     Returns
     -------
@@ -112,7 +112,7 @@ class Mixed:
     inputs : (n, ...) tensor
         lam x[i] + (1 - lam) x[partner[i]].
     partner : (n,) int64 tensor, on the inputs' device
-        Gives the second target: `mixup_loss(loss, logits, target, target[partner], lam)`.
+        Index of the second target: `mixup_loss(loss, logits, target, target[partner], lam)`.
     lam : float
     """
 
@@ -122,18 +122,18 @@ class Mixed:
 
 
 def mixup(inputs: Tensor, generator: torch.Generator, *, alpha: float) -> Mixed:
-    """Mix each input with a random other of the batch; one weight a batch, from Beta(alpha, alpha).
+    """Mix each input with a random other one of the batch; the weight, one per batch, is drawn from Beta(alpha, alpha).
 
     Parameters
     ----------
     inputs : (n, ...) float tensor
     generator : torch.Generator
     alpha : float
-        0 mixes nothing. The source paper takes 4 to 16: the noisier the labels, the larger.
+        0: no mixing. Ghazi et al. 2021 use 4 to 16, larger for noisier labels.
 
     Returns
     -------
-    Mixed. Cost O(size of the inputs); a generator on a GPU is waited for.
+    Mixed. Cost O(size of the inputs); with a generator on a GPU, the CPU waits for it.
 
     Notes
     -----
@@ -145,7 +145,7 @@ def mixup(inputs: Tensor, generator: torch.Generator, *, alpha: float) -> Mixed:
         return Mixed(inputs, torch.arange(len(inputs), device=inputs.device), 1.0)
     strength = _validate.positive(alpha=alpha)
     seed = int(torch.randint(0, 2**62, (1,), generator=generator, device=generator.device))
-    lam = float(np.random.default_rng(seed).beta(strength, strength))  # torch draws Beta from its global generator only
+    lam = float(np.random.default_rng(seed).beta(strength, strength))  # torch's Beta uses the global generator only
     partner = torch.randperm(len(inputs), generator=generator, device=generator.device).to(inputs.device)
     return Mixed(torch.lerp(inputs[partner], inputs, lam), partner, lam)
 
@@ -153,16 +153,16 @@ def mixup(inputs: Tensor, generator: torch.Generator, *, alpha: float) -> Mixed:
 def resized_crop(
     images: Tensor, generator: torch.Generator, *, scale: tuple[float, float] = (0.2, 1.0), ratio: tuple[float, float] = (3 / 4, 4 / 3)
 ) -> Tensor:
-    """Cut a random part out of each image, and stretch it to the image's size.
+    """Crop a random part of each image and resize it to the image's size.
 
     Parameters
     ----------
     images : (n, c, h, w) float tensor
     generator : torch.Generator
     scale : (float, float)
-        Least and greatest share of the area, all equally likely.
+        Range of the crop's share of the area, which is uniform.
     ratio : (float, float)
-        Least and greatest width over height, in parts of the image's; their logarithms are equally likely. A side is at most the image's.
+        Range of the crop's aspect ratio relative to the image's, which is log-uniform. A side is at most the image's.
 
     Returns
     -------
@@ -197,7 +197,7 @@ def colour_jitter(
     chance: float = 0.8,
     grey: float = 0.2,
 ) -> Tensor:
-    """Change the colours of each image with some probability; images that are not of three channels get light and dark only.
+    """Change the colours of each image at random; images without three channels change only in brightness and contrast.
 
     Parameters
     ----------
@@ -206,11 +206,11 @@ def colour_jitter(
     brightness, contrast, saturation : float in [0, 1)
         Factors are uniform in 1 - s..1 + s.
     hue : float in [0, 1)
-        Colours turn by up to this share of a full turn, each way, at equal luma.
+        Hues rotate by up to this share of a full turn, each way, at equal luma.
     chance : float
-        Of a change.
+        Probability that an image is changed.
     grey : float
-        Chance of an image without colours, changed otherwise or not.
+        Probability that an image loses its colours, independently of other changes.
 
     Returns
     -------
@@ -242,7 +242,7 @@ _YIQ = ((0.299, 0.587, 0.114), (0.596, -0.274, -0.322), (0.211, -0.523, 0.312))
 
 
 def _chroma(factor: Tensor, angle: Tensor) -> Tensor:
-    """(n, 3, 3): the chroma of red, green and blue times a factor, and turned; luma stays."""
+    """Make matrices (n, 3, 3) that scale and rotate the chroma of red, green and blue and keep the luma."""
     to = torch.tensor(_YIQ, dtype=torch.float64)
     zero, one, c, s = torch.zeros_like(factor), torch.ones_like(factor), factor * angle.cos(), factor * angle.sin()
     turn = torch.stack([torch.stack(row, 1) for row in ((one, zero, zero), (zero, c, -s), (zero, s, c))], 1)
@@ -251,7 +251,7 @@ def _chroma(factor: Tensor, angle: Tensor) -> Tensor:
 
 
 def rand_augment(images: Tensor, generator: torch.Generator, *, count: int = 2, strength: float = 1.0, hole: float = 0.5) -> Tensor:
-    """Change each image strongly: by random moves, random changes of its tones, and a grey square.
+    """Change each image strongly: random geometric moves, random changes of its tones, and a grey square.
 
     Parameters
     ----------
@@ -262,7 +262,7 @@ def rand_augment(images: Tensor, generator: torch.Generator, *, count: int = 2, 
     strength : float in (0, 1], default=1.0
         Share of each change's full range.
     hole : float in [0, 1], default=0.5
-        Side of the grey square in parts of the image's; its centre is any pixel.
+        Side of the grey square relative to the image's; its centre is uniform.
 
     Returns
     -------
@@ -270,15 +270,18 @@ def rand_augment(images: Tensor, generator: torch.Generator, *, count: int = 2, 
 
     Notes
     -----
-    Moves are none, a turn up to 30 degrees, a shear up to 0.35 or a shift up to 30 % in either direction; changes of tones are none,
-    brightness, contrast, saturation (of three channels), sharpness, inverted light parts, fewer grey levels, or tones spread over 0..1. All
-    are equally likely, and how far is uniform. No policy was searched with labels, which would be a leak on the same data.
-    Source: Cubuk et al., "RandAugment" (2020), with operations of our choice; the square as in FixMatch.
+    A move is the identity, a rotation up to 30 degrees, a shear up to 0.35 or a shift up to 30 % along an axis. A change of tones is the
+    identity, brightness, contrast, saturation (for three channels), solarisation, posterisation, sharpness, or contrast stretching to 0..1.
+    All are equally likely, with uniform magnitude. No policy was searched with labels, which would leak them.
+
+    References
+    ----------
+    Cubuk et al. (2020), "RandAugment", here with another set of operations; the square as in FixMatch (Sohn et al. 2020).
     """
     _require_floats(images)
     rounds, part = _validate.integer(count=count, low=1), _validate.fraction(strength=strength, one=True)
     side = _validate.fraction(hole=hole, zero=True, one=True)
-    # On a GPU one would have to wait for the answer; the step on trial of TorchClassifier is taken on the CPU.
+    # Only on the CPU, since a GPU would have to be waited for in each batch.
     if images.device.type == "cpu" and len(images) and not bool(((images >= 0) & (images <= 1)).all()):
         raise InvalidInput("Expected images of values in 0..1, got others. Scale them, or give a change of your own.")
     if not len(images):
@@ -300,7 +303,7 @@ def rand_augment(images: Tensor, generator: torch.Generator, *, count: int = 2, 
 
 
 def _move(generator: torch.Generator, n: int, part: float) -> Tensor:
-    """(n, 3, 3) on the CPU: nothing, a turn, a shear or a shift along one axis, of random size."""
+    """Draw a move of each image, (n, 3, 3) on the CPU: the identity, a rotation, a shear or a shift along one axis, of random size."""
     kind = torch.randint(0, 6, (n,), generator=generator, device=generator.device).cpu()
     size = part * (2 * torch.rand(n, generator=generator, device=generator.device).cpu() - 1)
     angle = torch.where(kind == 1, size * math.pi / 6, 0.0)
@@ -308,12 +311,12 @@ def _move(generator: torch.Generator, n: int, part: float) -> Tensor:
     found[:, 0, 0] = found[:, 1, 1] = angle.cos()
     found[:, 0, 1] = torch.where(kind == 2, 0.35 * size, -angle.sin())
     found[:, 1, 0] = torch.where(kind == 3, 0.35 * size, angle.sin())
-    found[:, 0, 2], found[:, 1, 2] = (torch.where(kind == each, 0.6 * size, 0.0) for each in (4, 5))  # a side is 2 long
+    found[:, 0, 2], found[:, 1, 2] = (torch.where(kind == each, 0.6 * size, 0.0) for each in (4, 5))  # of a side of length 2
     return found
 
 
 def _tones(x: Tensor, u: Tensor, part: float) -> Tensor:
-    """One random change of the tones of each image; u (2, n) says which, and how far."""
+    """Make one random change of the tones of each image; u (2, n) gives its kind and its size."""
     kind, size = (u[0] * 8).long()[:, None, None, None], (0.9 * part * (2 * u[1] - 1))[:, None, None, None]
     grey = x.mean(dim=1, keepdim=True)
     if x.shape[1] == 3:
@@ -322,6 +325,7 @@ def _tones(x: Tensor, u: Tensor, part: float) -> Tensor:
     middle = grey.mean(dim=(2, 3), keepdim=True)
     low, high = x.amin(dim=(2, 3), keepdim=True), x.amax(dim=(2, 3), keepdim=True)
     levels = 2 ** (8 - (5 * size.abs()).round())
+    # Kinds 1 to 7: brightness, contrast, saturation, solarisation, posterisation, sharpness, stretched contrast. Kind 0 changes nothing.
     changes = (
         x * (1 + size),
         middle + (x - middle) * (1 + size),
@@ -337,7 +341,7 @@ def _tones(x: Tensor, u: Tensor, part: float) -> Tensor:
 
 
 def chain(*steps: Augmentation) -> Augmentation:
-    """Several augmentations as one, from left to right.
+    """Combine augmentations into one that applies them from left to right.
 
     Parameters
     ----------
@@ -370,11 +374,11 @@ def _require_floats(images: Any) -> None:
 
 
 def _uniform(images: Tensor, generator: torch.Generator, count: int) -> Tensor:
-    """(count, n) numbers in [0, 1), where the images are."""
+    """Draw (count, n) numbers in [0, 1), on the images' device."""
     return torch.rand(count, len(images), generator=generator, device=generator.device).to(images)
 
 
 def _like(images: Tensor, made: Tensor) -> Tensor:
-    """In the memory format of the images."""
+    """Return the result in the memory format of the images."""
     last = images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
     return made.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to do with each epoch's figures, which come from noisy labels alone: functions of an Epoch, for `train(..., progress=)`.
+"""Log the figures of each epoch, which come from noisy labels alone: functions of an Epoch for `train(..., progress=)`.
 
-In many processes only the first one writes.
+In distributed training only the first process writes.
 """
 
 import csv
@@ -19,17 +19,17 @@ _WIDTH = 24  # cells of the bar
 
 
 class CsvLog:
-    """Log of epochs in a CSV file, a line an epoch, written at once: number, loss, held_out.
+    """Logs epochs to a CSV file, one line per epoch, written at once: number, loss, held_out.
 
     Parameters
     ----------
     path : str or path
-        A file that is there already is gone on with.
+        An existing log is continued.
 
     Raises
     ------
     InvalidInput
-        If the path is a folder; at the first epoch, if the file is there and is no log.
+        If the path is a folder; at the first epoch, if the file exists and is no log.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -60,7 +60,7 @@ class CsvLog:
 
 
 class TensorBoardLog:
-    """Log of epochs for TensorBoard: loss and held-out score as scalars, a step an epoch; steps go on from one training to the next.
+    """Logs epochs for TensorBoard: loss and held-out score as scalars, one step per epoch; a next training continues the steps.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class TensorBoardLog:
 
 
 def progress_bar(console: Any = None) -> Progress:
-    """Make a bar that grows with the epochs, on a terminal in one line, elsewhere a line an epoch.
+    """Make a progress bar of the epochs: on a terminal in one line, elsewhere one line per epoch.
 
     Parameters
     ----------
@@ -116,10 +116,10 @@ def progress_bar(console: Any = None) -> Progress:
 
 @dataclass(frozen=True)
 class _Bar:
-    console: Any  # None: made anew each time, so that a bar can be pickled
+    console: Any  # None: a console is made at each call, so that the bar can be pickled
 
     def find(self) -> Any:
-        """Where the bar is shown."""
+        """Return the console of the bar."""
         try:
             return self.console or import_module("rich.console").Console(stderr=True)
         except ModuleNotFoundError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks, each of which returns logits (n, K): a small convnet, a perceptron for tables, and ResNets, Inception and VGG for images."""
+"""Nets that return logits (n, K): a small convnet, a perceptron for tables, and ResNets, Inception and VGG for images."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -16,7 +16,7 @@ POOL = 0
 
 
 def plain_layers(n_in: int, widths: Sequence[int], *, bias: bool) -> nn.Sequential:
-    """3x3 convolutions of these widths, each normalised and rectified; POOL in their place halves the image."""
+    """Make 3x3 convolutions of these widths, each with batch normalisation and ReLU; POOL instead of a width halves the image."""
     layers: list[nn.Module] = []
     for width in widths:
         if width == POOL:
@@ -85,16 +85,16 @@ class Mlp(nn.Module):
 
 
 class PreActivationBlock(nn.Module):
-    """norm, ReLU, 3x3, norm, ReLU, 3x3, plus a shortcut; where the shape changes, the shortcut is a 1x1 of the activated input.
+    """Batch norm, ReLU, 3x3, batch norm, ReLU, 3x3, plus a shortcut; if the shape changes, the shortcut is a 1x1 of the activated input.
 
     Parameters
     ----------
     n_in, n_out : int
         Channels.
     stride : int
-        Of the first convolution and the shortcut.
+        Stride of the first convolution and the shortcut.
     dropout : float
-        Before the second convolution.
+        Dropout before the second convolution.
 
     Notes
     -----
@@ -138,7 +138,7 @@ class _ResNet(nn.Module):
 
 
 class CifarResNet18(_ResNet):
-    """ResNet-18 v2 whose first layer is one 3x3 convolution of stride 1, as in the source paper for CIFAR.
+    """ResNet-18 v2 whose first layer is one 3x3 convolution of stride 1, as Ghazi et al. 2021 use for CIFAR.
 
     Parameters
     ----------
@@ -186,13 +186,13 @@ class WideResNet(_ResNet):
 
 
 def convolution(n_in: int, n_out: int, size: int, stride: int = 1) -> nn.Sequential:
-    """Conv: convolution, batch normalisation, ReLU."""
+    """Make a convolution with batch normalisation and ReLU."""
     conv = nn.Conv2d(n_in, n_out, size, stride, padding=size // 2, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(n_out), nn.ReLU(inplace=True))
 
 
 class InceptionBlock(nn.Module):
-    """Block(c1, c3): a 1x1 and a 3x3 convolution of the same input, side by side.
+    """A 1x1 and a 3x3 convolution of the same input, concatenated: Block(c1, c3).
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ _WIDTHS = (64, 64, POOL, 128, 128, POOL, 256, 256, 256, POOL, 512, 512, 512, POO
 
 
 class Vgg16(nn.Module):
-    """The thirteen convolutions of configuration D, each normalised, and one linear layer in place of three.
+    """VGG-16: the thirteen convolutions of configuration D with batch normalisation, and one linear layer instead of three.
 
     Parameters
     ----------
@@ -262,7 +262,7 @@ class Vgg16(nn.Module):
 
     Notes
     -----
-    Input (n, in_channels, h, w), 32 x 32 or larger; what is left of the image is averaged. The convolutions are torchvision's
+    Input (n, in_channels, h, w), 32 x 32 or larger; the last feature maps are averaged. The convolutions are torchvision's
     `vgg16_bn().features`. Source: Simonyan and Zisserman 2015, table 1; used by Tang et al. 2022, table 9.
     """
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learning rates over a training: functions of the share of steps done, 0 to 1, giving a factor of the peak rate, 0 to 1.
+"""Learning-rate schedules: functions from progress (the share of steps done, 0 to 1) to a factor of the peak rate, 0 to 1.
 
-They look at progress and not at step counts, so that one schedule serves every length. `set_rate` applies one to an optimizer. The
-schedules here are values: equal if they were made alike, and picklable.
+As functions of progress and not of step counts, one schedule serves every length of training. `set_rate` applies one to an optimizer.
+Schedules are values: equal if made from equal settings, and picklable.
 """
 
 import math
@@ -20,20 +20,20 @@ from labeldp.errors import InvalidInput
 Schedule = Callable[[float], float]
 
 PAPER_DECAYS = (0.45, 0.75)
-"""Where the source paper's published runs divided the rate by 10. Its text says 30, 60 and 90 %; its code counted from the end of the
-15 % ramp, so that the decays came at 45 and 75 % and the third, at 105 %, never."""
+"""Progress at which the published runs of Ghazi et al. 2021 divided the rate by 10. Their text says 30, 60 and 90 %; their code counts
+from the end of the 15 % ramp, so the decays come at 45 and 75 %, and the third one, at 105 %, never."""
 
 
 def triangular(peak_at: float = 0.3, *, start: float = 0.0, end: float = 0.0) -> Schedule:
-    """Make a schedule that rises linearly from `start` to the peak, and falls to `end`.
+    """Make a schedule that rises linearly from `start` to the peak, then falls linearly to `end`.
 
-    With a peak at 0.15, the source paper's on MNIST, Fashion-MNIST and KMNIST.
+    With peak_at=0.15 it is the one of Ghazi et al. 2021 on MNIST, Fashion-MNIST and KMNIST.
 
     Parameters
     ----------
-    peak_at : float in [0, 1)
-        Share of the training until the peak.
-    start, end : float in [0, 1]
+    peak_at : float in [0, 1), default=0.3
+        Progress at the peak.
+    start, end : float in [0, 1], default=0.0
         Factors at both ends.
     """
     top = _validate.fraction(peak_at=peak_at, zero=True)
@@ -44,14 +44,15 @@ def triangular(peak_at: float = 0.3, *, start: float = 0.0, end: float = 0.0) ->
 def piecewise_constant(decays: Sequence[float] = PAPER_DECAYS, *, ramp: float = 0.15, gamma: float = 0.1) -> Schedule:
     """Make a schedule that rises linearly to the peak, and is multiplied by `gamma` at each decay point.
 
-    The source paper's on CIFAR and MovieLens.
+    It is the one of Ghazi et al. 2021 on CIFAR and MovieLens.
 
     Parameters
     ----------
     decays : sequence of floats in (0, 1), ascending
-        Shares of the whole training.
-    ramp : float in [0, 1)
-    gamma : float in (0, 1]
+        Progress at each decay.
+    ramp : float in [0, 1), default=0.15
+        Progress at the end of the rise.
+    gamma : float in (0, 1], default=0.1
     """
     points = [_validate.fraction(decays=point) for point in decays]
     if points != sorted(set(points)):
@@ -86,7 +87,11 @@ def one_cycle(peak_at: float = 0.3, *, divide: float = 25.0, final_divide: float
 
     Notes
     -----
-    The factors of `torch.optim.lr_scheduler.OneCycleLR` with the same numbers. Source: Smith and Topin, "Super-convergence" (2018).
+    The factors are those of `torch.optim.lr_scheduler.OneCycleLR` with the same numbers.
+
+    References
+    ----------
+    Smith and Topin (2018), "Super-convergence".
     """
     top = _validate.fraction(peak_at=peak_at, zero=True)
     if not (1 <= divide < math.inf and 1 <= final_divide < math.inf):
@@ -95,12 +100,12 @@ def one_cycle(peak_at: float = 0.3, *, divide: float = 25.0, final_divide: float
 
 
 def set_rate(optimizer: torch.optim.Optimizer, schedule: Schedule, progress: float) -> None:
-    """Give every group of the optimizer its peak rate times the schedule's factor; call it before each step.
+    """Set the rate of every group of the optimizer to its peak rate times the schedule's factor; call it before each step.
 
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        The rates that it was made with are the peaks; they are kept in its groups as "peak_lr".
+        Its initial rates are the peaks; they are kept in its groups as "peak_lr".
     schedule : function of progress
     progress : float in [0, 1]
         Step / number of steps.
@@ -115,7 +120,7 @@ class _RiseAndFall:
     first: float
     last: float
     fall: Callable[[float], float]
-    """From 1 at 0 to 0 at 1."""
+    """Falls from 1 at 0 to 0 at 1."""
 
     def __call__(self, progress: float) -> float:
         t = _clipped(progress)
@@ -147,51 +152,50 @@ class _Cosine:
 
 
 def _line(t: float) -> float:
-    """From 1 at 0 to 0 at 1."""
     return 1 - t
 
 
 def _fall(t: float) -> float:
-    """From 1 at 0 to 0 at 1 along half a cosine."""
+    """Fall from 1 at 0 to 0 at 1 along half a cosine."""
     return (1 + math.cos(math.pi * t)) / 2
 
 
 def _clipped(progress: float) -> float:
-    """Progress as a share: rounding may bring a last step above 1; below 0, and NaN, nothing can be meant."""
+    """Clip progress to 1, since rounding may bring the last step above; refuse negative values and NaN."""
     if not progress >= 0:
         raise InvalidInput(f"Expected progress from 0 to 1, got {progress!r}. Pass step / number of steps.")
     return min(progress, 1.0)
 
 
 def weight_average(model: nn.Module, decay: float = 0.999) -> AveragedModel:
-    """Copy a model so that the copy's weights, and batch-norm statistics, follow it as an exponential moving average.
+    """Copy a model so that the copy's weights and batch-norm statistics follow it as an exponential moving average.
 
     Parameters
     ----------
     model : nn.Module
     decay : float in [0, 1), default 0.999
-        Weight of the past at each update, after a start in which it is (1 + t) / (10 + t) at update t if that is less: the random first
-        weights are soon forgotten.
+        Weight of the past at each update; at update t it is at most (1 + t) / (10 + t), so that the random initial weights are soon
+        forgotten.
 
     Returns
     -------
     torch.optim.swa_utils.AveragedModel
-        `module` is the averaged model, in evaluation mode, without gradients; `update_parameters(model)` takes in present weights.
+        `module` is the averaged model, in evaluation mode, without gradients; `update_parameters(model)` adds the current weights.
 
     Notes
     -----
-    Running means and variances are averaged like weights, since the model's own belong to other weights; counters are copied. Cost: one
-    copy of the model, and one pass over it an update.
+    Running means and variances are averaged like weights, since the model's own ones belong to other weights; counters are copied. Cost:
+    one copy of the model, and one pass over it per update.
     """
     most = _validate.fraction(decay=decay, zero=True)
 
     def follow(mine: Any, theirs: Any, _: object) -> None:
         if mine[0].is_floating_point():
-            update = int(average.n_averaged)  # the count that is handed in lies on the model's device: to read it would wait for that
+            update = int(average.n_averaged)  # the argument is a tensor on the model's device, and reading it would wait for a GPU
             torch._foreach_lerp_(mine, theirs, 1 - min(most, (1 + update) / (10 + update)))
         else:
             torch._foreach_copy_(mine, theirs)
 
     average = AveragedModel(model, multi_avg_fn=follow, use_buffers=True)
-    average.n_averaged += 1  # at 0 torch would forget the first weights at once
+    average.n_averaged += 1  # at 0 torch would replace the initial weights instead of averaging
     return average.eval().requires_grad_(False)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Research: methods of published experiments that are not meant for deployment. No other part of the package imports this one.
+"""Research: mechanisms and methods of published experiments, not meant for deployment. No other part of the package imports this one.
 
-labeldp.research.peer     the peer-to-peer mechanism; importing it makes its query, `Peer`, known to `labeldp.aggregate` and to files
-labeldp.research.ssl      learning from images alone: SimCLR, BYOL, SCAN (extra `torch`)
-labeldp.research.embed    trained nets and sentence encoders as embedders of clusters (extra `torch`)
-labeldp.research.nets     the recommender of the source paper's MovieLens experiment (extra `torch`)
+labeldp.research.peer     the peer-to-peer mechanism; importing it registers its query, `Peer`, for `labeldp.aggregate` and for files
+labeldp.research.ssl      self-supervised learning on images: SimCLR, BYOL, SCAN (extra `torch`)
+labeldp.research.embed    trained nets and sentence encoders as embedders for clusters (extra `torch`)
+labeldp.research.nets     the recommender of the MovieLens experiment of Ghazi et al. 2021 (extra `torch`)
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Neural collaborative filtering: predicts a user's rating of an item."""
+"""Neural collaborative filtering: predict a user's rating of an item."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,23 +11,26 @@ from labeldp.errors import InvalidInput
 
 
 class NeuralCollaborativeFiltering(nn.Module):
-    """A net with two branches, each with its own embeddings: the product of user and item, and a perceptron. One linear layer reads both.
+    """A net of two branches with separate embeddings, the product of user and item and a perceptron, and a linear layer on both.
 
     Parameters
     ----------
     n_users, n_items : int
         6040 and 3706 in MovieLens-1M; ids run to 3952 there.
     n_classes : int
-        K; the ratings, five in MovieLens-1M.
+        K, the number of ratings; five in MovieLens-1M.
     factors : int
         Width of the product branch.
     hidden : sequence of int, the first even
-        Widths of the perceptron: the two embeddings side by side, then each layer.
+        Widths of the perceptron: the concatenated embeddings, then each layer.
 
     Notes
     -----
-    Input (n, 2) int64: user and item. A rating is predicted by the mean under the softmax. Source: He et al., "Neural collaborative
-    filtering" (2017), section 3.4 (NeuMF); Ghazi et al. 2021, Appendix B.
+    Input (n, 2) int64: user and item. A rating is predicted by the mean under the softmax.
+
+    References
+    ----------
+    He et al. (2017), "Neural collaborative filtering", section 3.4 (NeuMF); Ghazi et al. (2021), Appendix B.
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class NeuralCollaborativeFiltering(nn.Module):
         self.perceptron = nn.Sequential(*layers)
         self.head = nn.Linear(factors + hidden[-1], n_classes)
         for table in (self.user_factors, self.item_factors, self.user_inputs, self.item_inputs):
-            nn.init.normal_(table.weight, std=0.01)  # as the reference code; the default of 1 starts far from small weights
+            nn.init.normal_(table.weight, std=0.01)  # as in the reference code; torch's default std of 1 is far too large
 
     def forward(self, x: Tensor) -> Tensor:
         user, item = x.unbind(dim=1)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The peer-to-peer mechanism: every user reports another user's noisy bit, and nobody collects the labels.
 
-Each of n users in a cluster flips their label once, with probability `flip`. Each then joins with probability `join`, asks a user of the
-cluster drawn uniformly (perhaps themselves) for that noisy bit, and hands it to the learner under their own name. The learner sees one
-bit of each joining user, and not whom it was asked of. Given the noisy bits, reports are independent draws from them: all that the learner
-has of the labels is how many of t reports are ones, and t itself does not depend on labels. With m true ones among n,
+Each of n users in a cluster flips their label once, with probability `flip`. Each then joins with probability `join`, asks a uniformly
+drawn user of the cluster (perhaps themselves) for that noisy bit, and sends it to the learner under their own name. The learner sees one
+bit of each joining user, but not whose bit it is. Given the noisy bits, reports are independent draws from them, so all information about
+the labels is in the number of ones among t reports; t itself does not depend on labels. With m true ones among n,
 
     B ~ Bin(m, 1 - flip) + Bin(n - m, flip),    ones | B, t ~ Bin(t, B / n),    t ~ Bin(n, join),
 
-and delta(epsilon) is the hockey-stick divergence of these laws at m and m + 1, the larger of both directions, the largest over m. It is
-computed here as it is, instead of Lemma 9 of the source, whose closed form treats a user's bit as drawn anew for every request and is ten
-times worse where it applies at all.
+and delta(epsilon) is the hockey-stick divergence between these laws at m and m + 1, the larger of both directions, maximised over m. It is
+computed directly. Lemma 9 of the source treats a user's bit as drawn anew for every request; its closed form is ten times worse where it
+applies at all.
 
-What others see: a user learns one noisy bit of one peer, at most ln((1 - flip) / flip); no more is there to see for all of them together.
+Towards peers: a user learns one noisy bit of one peer, which costs at most ln((1 - flip) / flip), and all users together learn no more.
 
 Source: Esfandiari, Mirrokni, Syed, Vassilvitskii, "Label differential privacy via clustering" (2021), Algorithm 2.
 """
@@ -39,9 +39,9 @@ Floats = NDArray[np.float64]
 
 MOST_USERS = 1 << 14
 FULL_SCAN = 300
-"""Users up to which every m is tried with the random number of reports; beyond, all are taken to report."""
+"""Number of users up to which every m is tried with the random number of reports; beyond, all users count as reporting."""
 
-_FLIP, _JOIN, _ASK = 0, 1, 2  # numbers of a user's words; further attempts at a uniform peer follow
+_FLIP, _JOIN, _ASK = 0, 1, 2  # numbers of a user's words; further words follow if the choice of a peer is rejected
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class PeerToPeer:
     Parameters
     ----------
     flip : float
-        Chance that a user's noisy bit is not their label, 0 < flip < 1/2.
-    join : float
-        Chance that a user reports, 0 < join <= 1.
+        Probability that a user's noisy bit is not their label, 0 < flip < 1/2.
+    join : float, default=1.0
+        Probability that a user reports, 0 < join <= 1.
 
     Notes
     -----
@@ -79,7 +79,7 @@ class PeerToPeer:
         return log_ceil(Fraction(WORD - words, words))
 
     def delta(self, n_users: int, epsilon: float, *, search: Literal["auto", "ends", "all"] = "auto") -> float:
-        """Compute the least delta at this epsilon in a cluster of n users, rounded up.
+        """Compute the smallest delta at this epsilon in a cluster of n users, rounded up.
 
         Parameters
         ----------
@@ -102,7 +102,7 @@ class PeerToPeer:
         return max(pair.delta(budget) for pair in self._pairs(n_users, search))
 
     def epsilon(self, n_users: int, delta: float, *, search: Literal["auto", "ends", "all"] = "auto") -> float:
-        """Compute an epsilon at which `delta` suffices: at most 2^-20 above the least certified one, and never above `local_epsilon`.
+        """Compute an epsilon that holds with this `delta`: at most 2^-20 above the smallest certified one, and at most `local_epsilon`.
 
         Parameters
         ----------
@@ -142,7 +142,7 @@ def flip_words(flip: float) -> int:
 
 @dataclass(frozen=True)
 class Report:
-    """What the learner receives: the sender, whose features are known, and the bit."""
+    """A report to the learner: the sender, whose features are known, and the bit."""
 
     user: int
     bit: int
@@ -161,7 +161,7 @@ class Learner:
 
 @dataclass
 class User:
-    """A user with a label and the addresses of the users of the cluster. The bit is flipped once, and every request gets the same answer.
+    """A user with a label. The bit is flipped once, and every request gets the same answer.
 
     Attributes
     ----------
@@ -186,7 +186,7 @@ class User:
 
 
 def run(mechanism: PeerToPeer, labels: Sequence[int] | NDArray[np.integer], groups: ArrayLike, words: Words) -> list[Report]:
-    """Run the protocol for the users of all clusters, by messages between objects that each see only what the protocol gives them.
+    """Run the protocol for the users of all clusters, by messages between objects that see only what the protocol gives them.
 
     Parameters
     ----------
@@ -258,7 +258,7 @@ def ones_shares(mechanism: PeerToPeer, counts: NDArray[np.int64]) -> Floats:
     return np.where(total > 0, np.clip(share, 0.0, 1.0), 0.5)
 
 
-# As a query ------------------------------------------------------------------------------------------------------------------------
+# The query -------------------------------------------------------------------------------------------------------------------------
 
 
 @register_query
@@ -345,7 +345,7 @@ class Peer(Query):
         return self.n_groups, 2
 
     def require(self, n_rows: NDArray[np.int64], *, units: bool = False) -> None:
-        """Refuse rows that are not users of their own, and sizes of groups that epsilon and delta are not proven for."""
+        """Refuse rows that are not one per user, and group sizes for which epsilon and delta are not proven."""
         if units:
             raise InvalidInput("Expected a row a user peer to peer, got unit=. Give one row a user, named by ids=, or use a Histogram.")
         for n in np.unique(n_rows[n_rows > 0]).tolist():
@@ -356,7 +356,7 @@ class Peer(Query):
                 )
 
     def streams(self, n_rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """A stream of words for each user: (g,) from (g,) rows of some groups."""
+        """Return the number of word streams for groups with these numbers of rows, (g,): one per user."""
         return n_rows
 
     def release(self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1) -> NDArray[np.int64]:
@@ -365,9 +365,9 @@ class Peer(Query):
             raise InvalidInput(f"Expected counts of 2 classes and the words of each user, got {counts.shape} and {len(words)}.")
         if not len(words):
             return np.zeros_like(counts)
-        # Users of a group differ in nothing but their labels, each asks a uniform one of them, and draws words of their own: so who has
-        # which label changes nothing in the law of the reports, and zeros may come first. In the same way a bit says nothing of the user
-        # who reports it, and all that the learner has of the labels is how many zeros and ones there are.
+        # Users of a group differ only in their labels, and each asks a uniform one of them with words of their own. So the law of the
+        # reports does not depend on who has which label, and zeros may come first. For the same reason a bit says nothing about the user
+        # who reports it: the learner's information about labels is the number of zeros and ones.
         groups = np.repeat(np.arange(len(counts)), counts.sum(axis=1))
         labels = np.repeat(np.tile([0, 1], len(counts)), counts.reshape(-1))
         return reported(run(self.protocol, labels, groups, words), groups, len(counts))
@@ -397,11 +397,11 @@ def _delta(mechanism: PeerToPeer, n_users: int, epsilon: float) -> float:
 
 # The accountant: laws of the numbers of reports in floating point, with error bounds, rounded up -----------------------------------
 
-_UNIT = 1 << 45  # ln k! in whole numbers of 1 / this, so that binomial coefficients are differences without cancellation
-_LARGEST = 700.0  # e^epsilon is a double up to here
-_TAIL = 1e-14  # probability that each window may leave out; what is left out counts as delta
-_PAIRS = 64  # numbers of true ones that are worked on at a time, over the numbers of reports: a few megabytes
-_SHARES = 32  # shares of noisy ones that are worked on at a time: a few hundred kilobytes
+_UNIT = 1 << 45  # ln k! in integer multiples of 1 / this, so that differences, as in binomial coefficients, lose no digits
+_LARGEST = 700.0  # e^epsilon is finite in double precision up to here
+_TAIL = 1e-14  # probability that each window may omit; omitted probability is added to delta
+_PAIRS = 64  # numbers of true ones that are processed at a time, over the numbers of reports: a few megabytes
+_SHARES = 32  # shares of noisy ones that are processed at a time: a few hundred kilobytes
 
 
 @lru_cache(maxsize=4)
@@ -455,9 +455,9 @@ class ReportLaws:
         return law
 
     def pairs(self, count: int) -> "Iterator[LawPair]":
-        """Yield the laws of the reports at m and at m + 1 true ones, for every m below `count`.
+        """Yield the laws of the reports at m and m + 1 true ones, for every m below `count`.
 
-        Many m are worked on together, on a common window: each law is found once for both of its pairs, and Bin(t, b / n), which takes
+        Many m are processed together, on a common window: each law is computed once for both of its pairs, and Bin(t, b / n), which takes
         most of the time, once for all.
         """
         step = max(2, _PAIRS // len(self.times))
@@ -490,7 +490,7 @@ class ReportLaws:
         return min(lows), max(highs)
 
     def _given(self, t: int, share: Floats, laws: Floats) -> Floats:
-        """Laws of the ones among t reports, from (len(share), ...) of the noisy bits; a few shares at a time, each where they reach."""
+        """Compute the laws of the ones among t reports, from (len(share), ...) of the noisy bits, a few shares at a time."""
         blocks = self._blocks(share)
         reach = [self._reach(t, share[some]) for some in blocks]
         first = min(low for low, _ in reach)
@@ -501,13 +501,12 @@ class ReportLaws:
 
 
 def _window(chance: Floats) -> NDArray[np.int64]:
-    """Return the range of a law outside of which at most twice _TAIL lies."""
+    """Return the range of a law outside of which its probability is at most 2 x _TAIL."""
     return np.flatnonzero((np.cumsum(chance) > _TAIL) & (np.cumsum(chance[::-1])[::-1] > _TAIL))
 
 
 def _reach(t: int, p: float) -> tuple[int, int]:
-    """Return counts outside of which Bin(t, p) has less than _TAIL, by Bernstein's inequality: P[|X - t p| >= x] <= 2 e^(-x^2 / (2 v +
-    x))."""
+    """Return counts outside of which Bin(t, p) has less than _TAIL, by Bernstein: P[|X - t p| >= x] <= 2 exp(-x^2 / (2 v + x))."""
     spread, need = t * p * (1 - p), -math.log(_TAIL / 2)
     x = (need + math.sqrt(need * need + 8 * need * spread)) / 2 + 1
     return max(0, math.floor(t * p - x)), min(t, math.ceil(t * p + x))
@@ -515,7 +514,7 @@ def _reach(t: int, p: float) -> tuple[int, int]:
 
 @dataclass(frozen=True, eq=False)
 class LawPair:
-    """Two neighbouring laws on the same outcomes: (outcomes, 2), each value off by at most `error` of itself, `missing` outside."""
+    """Two neighbouring laws on the same outcomes, (outcomes, 2): relative error at most `error`, probability outside at most `missing`."""
 
     table: Floats
     error: float
@@ -531,8 +530,7 @@ class LawPair:
         return min(1.0, best * (1 + 2.0**-40))
 
     def epsilon(self, delta: float, low: float, high: float) -> float:
-        """Find by bisection an epsilon above `low` at which the divergence is certified to be at most delta; `high` if there is none
-        below."""
+        """Find by bisection an epsilon above `low` with certified divergence at most delta; `high` if none below is certified."""
         while high - low > 2.0**-20:
             middle = (low + high) / 2
             low, high = (low, middle) if self.delta(middle) <= delta else (middle, high)

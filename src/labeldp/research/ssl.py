@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Self-supervised learning on images: SimCLR, BYOL, and SCAN's clusters. No function here takes labels, so none can leak.
 
-Each is a training by `labeldp.deep.train` on pairs of views, and gives a net for `labeldp.deep.Embedder`. Changes of images are those of
-`labeldp.deep.augment`, whose draws come from the generator that is given; kornia's come from torch's global one. lightly, which has these
-losses too, needs torchvision.
+Each method trains by `labeldp.deep.train` on pairs of views, and returns a net for `labeldp.research.embed.Embedder`. Views are made by
+`labeldp.deep.augment`, which draws from a given generator; kornia draws from torch's global one. lightly, which has these losses, too,
+needs torchvision.
 """
 
 import math
@@ -35,8 +35,8 @@ BYOL = Recipe(epochs=200, batch_size=512, rate=0.2, schedule=cosine(0.05), clip=
 SCAN = Recipe(epochs=50, batch_size=512, rate=0.02, schedule=cosine(), clip=5.0, **_SGD)
 SELF_LABEL = Recipe(epochs=50, batch_size=1000, rate=0.01, schedule=cosine(), clip=5.0, **_SGD)
 
-_HIDDEN, _PROJECTED = 512, 128  # widths of the perceptrons that are thrown away after the training
-_HEADS = ("head", "fc", "classifier")  # what nets call their last layer
+_HIDDEN, _PROJECTED = 512, 128  # widths of the projection heads, which are dropped after the training
+_HEADS = ("head", "fc", "classifier")  # usual names of a net's last layer
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def simclr(
     progress: Progress | None = None,
     fabric: Any = None,
 ) -> nn.Module:
-    """Train a net so that two views of an image are nearer to each other than to those of other images.
+    """Train a net so that two views of an image are nearer to each other than to views of other images.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def byol(
     progress: Progress | None = None,
     fabric: Any = None,
 ) -> nn.Module:
-    """Train a net to predict what its own slow average makes of another view of the image.
+    """Train a net to predict its own slow average's projection of another view of the image.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def scan(
     progress: Progress | None = None,
     fabric: Any = None,
 ) -> nn.Module:
-    """Train a net of good features to cluster images with their neighbours, then to agree with itself on images that it is sure of.
+    """Train a net of good features to put images and their neighbours into one cluster, then to agree with itself on confident images.
 
     Parameters
     ----------
@@ -227,7 +227,7 @@ def scan(
 
 
 def without_head(module: nn.Module) -> nn.Module:
-    """Replace the last layer of a net by the identity, in place, so that the net gives the features which this layer read.
+    """Replace the last layer of a net by the identity, in place, so that the net returns that layer's inputs as features.
 
     Parameters
     ----------
@@ -244,25 +244,25 @@ def without_head(module: nn.Module) -> nn.Module:
 
 
 class _Probabilities(nn.Module):
-    """Softmax in float32 or wider: bf16 rows would sum to 1 only up to a part in a few hundred."""
+    """Softmax in float32 or wider: in bf16, rows would sum to 1 only within a few parts in a thousand."""
 
     def forward(self, logits: Tensor) -> Tensor:
         return torch.softmax(logits if logits.dtype == torch.float64 else logits.float(), dim=1)
 
 
 class _Byol(nn.Module):
-    """A net that gives predictions beside targets: (2m, 2, d)."""
+    """A net that returns predictions and targets: (2m, 2, d)."""
 
     def __init__(self, online: nn.Module, predictor: nn.Module, decay: float) -> None:
         super().__init__()
         self.online, self.predictor, self._decay = online, predictor, decay
-        self._slow: list[AveragedModel] = []  # made where and when the net is first used, and hidden from optimizers
+        self._slow: list[AveragedModel] = []  # made at the first call, on its device; in a list, so that no optimizer sees it
 
     def forward(self, x: Tensor) -> Tensor:
         if not self._slow:
-            self._slow.append(weight_average(self.online, self._decay).train())  # normalised by the batch, as the paper's
+            self._slow.append(weight_average(self.online, self._decay).train())  # batch normalisation as in the paper
         else:
-            self._slow[0].update_parameters(self.online)  # of the step that was made since
+            self._slow[0].update_parameters(self.online)  # with the weights after the last step
         with torch.no_grad():
             target = self._slow[0](x)
         return torch.stack((self.predictor(self.online(x)), target), dim=1)
@@ -385,7 +385,7 @@ def _width(module: nn.Module, inputs: Inputs) -> int:
 
 @contextmanager
 def _first_weights(generator: torch.Generator) -> Iterator[None]:
-    """Draw the weights of layers made inside this block from the generator, and leave torch's global one unchanged."""
+    """Draw the initial weights of layers made in this block from the generator, and leave torch's global one unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
         yield
