@@ -322,7 +322,9 @@ class TabularLearner:
         codes, estimator, embedder = self._encoding.n_codes, make_pipeline(LogisticRegression(max_iter=200)), None
         if self._model == BOOSTING:
             shape = {"max_leaf_nodes": 15, "l2_regularization": 1.0, "early_stopping": False}
+            # No early stopping: it would measure by noisy labels as if they were true.
             estimator = HistGradientBoostingClassifier(categorical_features=list(range(codes)) or None, random_state=seed, **shape)
+            # Clusters need distances, and category codes have none.
             embedder = one_hot(codes, self._width)
         return LabelDPClassifier(estimator, random_state=seed, prior=_prior_for(prior, embedder), **settings)
 
@@ -373,6 +375,7 @@ class ClusterLearner:
             deviation = query.standard_deviation(answer.receipt.max_rows_per_unit)
             facts = {"number": len(sizes), "mechanism": query.mechanism, "deviation": deviation}
             return self._encoding.pipeline(as_logistic(model.estimator_)), {"clusters": facts}
+        # The stored model needs no class of labeldp: the nearest of the labelled centres is what `NoiseCluster` predicts.
         nearest = KNeighborsClassifier(1, algorithm="brute").fit(model.clusters_.centres, answer.codes())
         failure = float(model.failure_ @ sizes / sizes.sum())
         return self._encoding.pipeline(nearest), {"clusters": {"number": len(sizes), "mechanism": query.chosen(), "failure": failure}}

@@ -125,6 +125,7 @@ def _statement_problems(ledger: Ledger, said: _Manifest) -> list[str]:
     found, facts, receipt = [], said.facts, said.receipt
     run = ledger.run(receipt.run_id)
     law = charged_law(receipt if run is None else run.receipt, said.stage)
+    # Compared in the form that JSON gives back: a law's tuples are lists in the manifest.
     if "law" in facts and law is not None and facts["law"] != json.loads(json.dumps(law.to_dict())):
         found.append(f"The law in {said.path.name} is not the one that was charged.")
     if law is not None and ("guarantee" in facts or facts.get("kind") == "release"):
@@ -154,6 +155,7 @@ def _table_problem(ledger: Ledger, said: _Manifest) -> list[str]:
     if not place.exists():
         return [f"The table {name} that {said.path.name} is about is not beside it."]
     if not holds(place, said.output, said.facts):
+        # The bytes first: only a table that is unchanged is worth reading row by row.
         return [f"The table {name} is not the one that was released: it was changed or replaced."]
     try:
         check_drawn(open_table(place), said.path, ledger) if whole else None
@@ -249,6 +251,7 @@ def create_key(path: Path) -> dict[str, object]:
 
 def _runs_that_need(ledger: Ledger, key_id: str) -> list[str]:
     """List the charged runs, neither settled nor abandoned, whose draws need this release secret."""
+    # A run that has settled or been abandoned has no stored half any more, so no key can compute its noise.
     charged = [run.run_id for run in ledger.runs() if run.state == "charged"]
     return [run_id for run_id in charged if RunStore(ledger.run_dir(run_id)).key_id() == key_id]
 

@@ -350,6 +350,7 @@ class TrainingData:
             if evidence.manifest is not None or evidence.released is not None:
                 raise InvalidInput("Expected --manifest and --released with a table, got arrays. Give the released table.")
         else:
+            # Before the label column is required: a released table's labels come from its evidence, wherever the column lies in this copy.
             self.released = evidence.read(self.table, columns.label, ledger)
         check_columns(self.table, columns.names if self.released is None else columns.names[1:])
         if where.image is not None:
@@ -362,6 +363,7 @@ class TrainingData:
         if isinstance(self.table, ArrayTable):
             if self.table.key in self._columns.names:
                 raise InvalidInput(f"Expected inputs besides label, ids and unit, got {self.table.key!r} as both. Name them (--inputs).")
+            # Shape and type of the inputs follow from public columns, so the same model is made whatever the labels are.
             return learn_array(self.table)
         if self._where.image is None:
             return learn_columns(self.table, self._feature_names())
@@ -691,6 +693,7 @@ def predict(
     if target.exists():
         raise ReleaseError(f"Expected a new name for the output, got {target}, which exists. Remove it, or choose another name.")
     with workplace(target) as folder:
+        # The file gets its name in one step when it is complete, so a kill leaves no half of it under this name.
         kinds = _kinds_of_ids(table, stored.facts.get("ids", []), target)
         rows = _write(_predictions(stored, table, kinds, progress), private_file(folder / target.name), table)
         Place.of(folder / target.name).move(Place.of(target))
@@ -718,6 +721,7 @@ def _kinds_of_ids(table: Readable, names: Sequence[str], target: Path) -> dict[s
         return kinds
     whole = set(kinds)
     for batch in table.batches(list(kinds)) if kinds else ():
+        # A first pass, since one type must hold for all batches of the output.
         whole -= {name for name in whole if not _are_whole(batch.column(name))}
     return kinds | dict.fromkeys(whole, pa.int64())
 
@@ -730,6 +734,7 @@ def _are_whole(text: pa.Array) -> bool:
 
 
 def _write(batches: Iterator[pa.RecordBatch], path: Path, table: Readable) -> int:
+    # The first batch is made before the file, whose schema follows from it; an error of the model then leaves no file.
     first = next(batches, None)
     if first is None:
         raise InvalidInput(f"Expected rows to predict, got none in {table.path.name}.")

@@ -133,6 +133,7 @@ def run_all(listed: Sequence[Job], workers: int, console: Console) -> list[Score
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = "1"  # the workers are started afresh and read these
     columns = (TextColumn("Training"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # Forked workers would inherit thread pools that were already started with many threads.
     context = multiprocessing.get_context("spawn")
     scores = []
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_single_threaded) as pool:

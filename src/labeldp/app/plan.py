@@ -232,6 +232,7 @@ def _caps(n_classes: int, epsilon: float, rows_per_unit: Mapping[int, int], more
     found = []
     for cap in sorted({min(cap, most) for cap in _CAPS}):
         made = _compared(n_classes, epsilon, cap, more)
+        # For each cap the most informative law, since the best law may change with the epsilon that a row gets.
         law = made[_best(made)]
         kept = sum(min(rows, cap) * units for rows, units in rows_per_unit.items())
         found.append(CapAtBudget(epsilon, cap, kept, kept / total, law.epsilon, _bits(law), kept * _bits(law), recommended=False))

@@ -139,7 +139,7 @@ def status(plan: ReleasePlan) -> dict[str, object]:
     record = plan.run().record
     state = "planned" if record is None else record.state
     stages = [_stage_facts(plan, number, state) for number in range(1, plan.n_stages + 1)]
-    following = next((facts["stage"] for facts in stages if facts["state"] in ("next", "begun")), None)
+    following = next((facts["stage"] for facts in stages if facts["state"] in ("next", "started")), None)
     return {
         "plan": plan.id,
         "dataset": plan.dataset,
@@ -170,7 +170,7 @@ def _stage_facts(plan: ReleasePlan, number: int, state: str) -> dict[str, object
     if artefact is None or record is None:
         turn = number == 1 or run.done(number - 1) is not None
         open_ = state in ("planned", "charged")
-        return facts | {"state": "given up" if not open_ else "waiting" if not turn else "begun" if run.started(number) else "next"}
+        return facts | {"state": "given up" if not open_ else "waiting" if not turn else "started" if run.started(number) else "next"}
     parts = [part for part in plan.ledger.parts(record.run_id) if part.name.startswith(f"{stage_name(number)}/")]
     path = RunStore(plan.ledger.run_dir(record.run_id)).read(kept_name(KEPT_PLACE, stage_name(number)))
     return facts | {"rows": sum(part.rows for part in parts), "path": None if path is None else path.decode()}

@@ -48,6 +48,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
         with warnings.catch_warnings():
+            # Python would show a warning once per line of code; a command shows each that it gets.
             warnings.simplefilter("always", LabelDPWarning)
             warnings.showwarning = _show_warning
             try:
@@ -194,6 +195,7 @@ class QueryName(StrEnum):
 
 
 def _remember_json(ctx: typer.Context, value: bool) -> bool:
+    # The option is eager, so that errors of the other options are reported as JSON, too.
     ctx.meta["labeldp.json"] = value
     return value
 

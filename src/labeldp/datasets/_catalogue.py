@@ -54,6 +54,7 @@ def find(folder: str, forms: tuple[Form, ...]) -> tuple[Form, list[Path]] | None
     for form in forms:
         for root in roots():
             paths = [root / folder / file.name for file in form.files]
+            # Forms are tried in all folders before the next form, since the first one is the preferred one.
             if all(path.is_file() for path in paths):
                 for file, path in zip(form.files, paths, strict=True):
                     _check(file, path)
@@ -83,6 +84,7 @@ def download(name: str, folder: str, forms: tuple[Form, ...]) -> tuple[Form, lis
 def _fetch(file: File, folder: Path) -> Path:
     import pooch
 
+    # pooch logs to standard error by itself, in between the progress bar.
     pooch.get_logger().setLevel("WARNING")
     bar = DownloadBar(file.name)
     downloader = pooch.HTTPDownloader(progressbar=bar, timeout=30)

@@ -405,6 +405,7 @@ def _of_responses(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) ->
     bits = np.zeros((n, set_bytes(noisy.n_classes) if wide else 0), np.uint8)
     label, (inside, outside, at_label) = np.empty(n, np.int32), np.empty((3, n), np.float32)
     for block in noisy.blocks:
+        # Every row of a block has the same law, so the number of candidates alone determines its three values.
         size = block.side.get("size", np.zeros(len(block.rows), np.int32))
         _, first, which = np.unique(size, return_index=True, return_inverse=True)
         values = [_response_values(part, table(part)) for part in _batches(noisy[block.rows[first]])]
@@ -599,7 +600,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: Reduction = "mean",
         As from `likelihood_loss`. Cost O(n K).
     """
     look = _require_labels(logits, labels, check)
-    rows = functional.cross_entropy(_wide(logits), labels, reduction="none")
+    rows = functional.cross_entropy(at_least_float32(logits), labels, reduction="none")
     return _reduced(rows, reduction, logits, None, look)
 
 
@@ -628,7 +629,8 @@ def generalised_cross_entropy(
     """
     power = _validate.fraction(q=q, one=True)
     look = _require_labels(logits, labels, check)
-    log_p = functional.log_softmax(_wide(logits), dim=1).gather(1, labels[:, None])[:, 0]
+    log_p = functional.log_softmax(at_least_float32(logits), dim=1).gather(1, labels[:, None])[:, 0]
+    # 1 - p^q by expm1, which keeps its digits where p is near 1.
     return _reduced(-torch.expm1(power * log_p) / power, reduction, logits, None, look)
 
 
@@ -727,6 +729,7 @@ class _Rows(torch.autograd.Function):
         kept = wide if logits.dtype == torch.float16 else logits.dtype  # in float16 small gradients underflow until they are scaled
         gradient = torch.empty_like(logits, dtype=kept) if needs_gradient else None
         step = max(1, (_CELLS_CPU if logits.device.type == "cpu" else _CELLS_DEVICE) // k)  # no n x K float32 copy of the logits
+        # Forward and backward share the exponentials: a second pass over n x K would cost as much as the first.
         for start in range(0, n, step):
             rows = slice(start, start + step)
             part = logits[rows].to(wide)
@@ -777,8 +780,9 @@ def _reduce(rows: Tensor, reduction: Reduction) -> Tensor:
     return rows
 
 
-def _wide(logits: Tensor) -> Tensor:
-    return logits if logits.dtype == torch.float64 else logits.float()
+def at_least_float32(values: Tensor) -> Tensor:
+    """Convert values of half precision to float32; wider ones stay."""
+    return values if values.dtype == torch.float64 else values.float()
 
 
 def _log_prior(prior: Tensor, logits: Tensor, check: bool | None) -> Tensor:

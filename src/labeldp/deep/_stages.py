@@ -511,6 +511,7 @@ def _take(path: Path, held: contextlib.ExitStack) -> None:
             f"Expected folder= where files can be made, got {path} ({type(error).__name__}). Nothing was drawn. Name another."
         ) from None
     held.callback(os.close, handle)  # closing also releases the lock
+    # Checked on the open handle, not the path, which somebody could replace by another folder in between.
     facts = os.fstat(handle)
     if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
         raise InvalidInput(

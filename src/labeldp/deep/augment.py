@@ -61,6 +61,7 @@ def shift(images: Tensor, generator: torch.Generator, *, pixels: int = 4, mode: 
     n, c, h, w = images.shape
     if mode == "reflect" and pad >= min(h, w):
         raise InvalidInput(f"Expected pixels < {min(h, w)} to mirror images of {h} x {w}, got {pad}. Move less, or use mode='replicate'.")
+    # One gather for the whole batch instead of a crop per image.
     moves = torch.randint(0, 2 * pad + 1, (2, n), generator=generator, device=generator.device).to(images.device)
     padded = functional.pad(images, (pad, pad, pad, pad), mode=mode)
     down = (moves[0][:, None] + torch.arange(h, device=images.device))[:, None, :, None]
@@ -225,6 +226,7 @@ def colour_jitter(
     bright, contrary, vivid = (_validate.fraction(strength=each, zero=True) for each in (brightness, contrast, saturation))
     turn = _validate.fraction(hue=hue, zero=True)
     often, without = _validate.fraction(chance=chance, zero=True, one=True), _validate.fraction(grey=grey, zero=True, one=True)
+    # Numbers are drawn for every change, whether or not it is applied, so that one setting does not shift the others' draws.
     u = _uniform(images, generator, 6)
     on = (u[4] < often).to(images.dtype)
     light, dark, colour, angle = (

@@ -22,6 +22,7 @@ def plain_layers(n_in: int, widths: Sequence[int], *, bias: bool) -> nn.Sequenti
         if width == POOL:
             layers.append(nn.MaxPool2d(2))
         else:
+            # A bias before batch normalisation has no effect; VGG keeps it for the sake of torchvision's weights.
             layers += [nn.Conv2d(n_in, width, 3, padding=1, bias=bias), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
             n_in = width
     return nn.Sequential(*layers)
@@ -113,6 +114,7 @@ class PreActivationBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         active = functional.relu(self.norm1(x))
+        # Pre-activation: the shortcut of a changed shape reads the activated input, an identity shortcut the raw one.
         kept = x if self.shortcut is None else self.shortcut(active)
         out = self.conv2(self.dropout(functional.relu(self.norm2(self.conv1(active)))))
         total: Tensor = out + kept

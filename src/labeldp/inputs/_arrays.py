@@ -204,6 +204,7 @@ class ArrayInputs:
             )
         values = found.astype(self.dtype, copy=False)
         if not self.channels:
+            # Infinity becomes a missing value, which trees and imputers accept.
             return np.where(np.isfinite(values), values, np.float32(np.nan))
         if self.channels == "none":
             return values[:, None]

@@ -25,6 +25,7 @@ from labeldp.laws import ClusterRR, Law
 from labeldp.laws.cluster_budget import split_budget
 from labeldp.learn._data import Codes, Floats, features_digest, take
 from labeldp.protocol._fit import GroupPlan, left_of
+from labeldp.protocol._matching import row_count
 
 ALGORITHMS = ("auto", "k-means", "mini-batch", "faiss")
 EMBEDDERS = ("pca", "standard")
@@ -205,14 +206,10 @@ def embedded(embedder: Any, X: Any) -> Any:
         raise InvalidInput(
             "Expected numbers to cluster, got columns of other kinds. Give an embedder=, for example a ColumnTransformer that encodes them."
         ) from None
-    if array.ndim < 2 or array.shape[0] != _rows_of(X) or not array.size:
-        raise InvalidInput(f"Expected an embedding of shape ({_rows_of(X)}, width), a row for each of X; got shape {array.shape}.")
+    if array.ndim < 2 or array.shape[0] != row_count(X) or not array.size:
+        raise InvalidInput(f"Expected an embedding of shape ({row_count(X)}, width), a row for each of X; got shape {array.shape}.")
     _require_finite(array)
     return array.reshape(len(array), -1)
-
-
-def _rows_of(X: Any) -> int:
-    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
 
 
 def _require_finite(values: NDArray[np.floating[Any]]) -> None:

@@ -43,6 +43,7 @@ from labeldp.protocol._fit import (
     plan_fit,
     run_stages,
 )
+from labeldp.protocol._matching import row_count
 from labeldp.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
         _require_own_labels(self._settings())  # looks at the callers of `fit`, two frames up
         rows.require_public(self.column)  # ids or units that are a copy of the label column would publish it in digests
         self._fit_raw(X, inputs, y, rows)
-        self._raw_rows = _length(inputs)
+        self._raw_rows = row_count(inputs)
         return self
 
     @contextlib.contextmanager
@@ -354,7 +355,7 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
             _validate.integer(top_k_filter=self.top_k_filter, low=1, fix="'mean' is the paper's, None keeps all rows.")
 
     def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
-        settings, n_rows = self._settings(), _length(inputs)
+        settings, n_rows = self._settings(), row_count(inputs)
         labels, (classes, inferred) = self._read(settings, y, n_rows)
         # Order matters: plan and dry run find every fault that can be found, because everything after them costs budget.
         plan = plan_fit(settings, rows, classes, X, n_rows, inferred=inferred)
@@ -404,10 +405,6 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
         self._learned = noisy[np.setdiff1d(np.arange(len(noisy)), unseen)] if len(unseen) else noisy
         self.noisy_labels_, self.privacy_, self.stages_ = noisy, noisy.privacy, stages
         self.receipts_ = (*noisy.behind, *noisy.receipts)
-
-
-def _length(inputs: Any) -> int:
-    return int(inputs.shape[0]) if hasattr(inputs, "shape") else len(inputs)
 
 
 @contextlib.contextmanager

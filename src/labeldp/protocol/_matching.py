@@ -14,6 +14,11 @@ from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import id_keys
 
 
+def row_count(X: Any) -> int:
+    """Return the number of rows of an array, a sparse matrix, a data frame or a list; `len` of a sparse matrix raises an error."""
+    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
+
+
 def check_count(n_labels: int, n_rows: int) -> None:
     """Refuse a number of labels other than that of rows, and fewer than two rows."""
     if n_labels != n_rows:

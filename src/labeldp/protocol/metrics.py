@@ -236,6 +236,7 @@ def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judge
     table = _probabilities(noisy, proba)
     constant = _probabilities(noisy, np.broadcast_to(np.asarray(frequencies, np.float64), table.shape))
     one_hot = np.eye(table.shape[1])
+    # Four losses in the order of `Judgement`'s fields, so that one pass over the noisy labels measures all of them.
     losses = [each for p in (table, constant) for each in (one_hot[p.argmax(axis=1)], -np.log(np.clip(p, _FLOOR, 1.0)))]
     values, ranges = np.array([noisy.debias(each) for each in losses]), np.array([noisy.loss_range(each) for each in losses])
     most = np.array([1.0, losses[1].max(), 1.0, losses[3].max()])

@@ -35,12 +35,12 @@ from labeldp.errors import InvalidInput, MissingExtra
 
 Layout = Literal["auto", "first", "last"]
 
-CHANNELS = (1, 3, 4)  # what an axis of channels is told by
-_SLACK = 1e-3  # of values that rounding has put outside 0..1
+CHANNELS = (1, 3, 4)  # lengths by which an axis of channels is recognised
+_SLACK = 1e-3  # tolerance for values that rounding has moved outside 0..1
 
 
 def channels_first(images: Tensor, layout: Layout = "auto") -> Tensor:
-    """Reorder images to channels before height and width: (n, c, h, w).
+    """Permute images to channels before height and width: (n, c, h, w).
 
     Parameters
     ----------
@@ -70,8 +70,8 @@ def resized(images: Tensor, size: int | tuple[int, int]) -> Tensor:
     ----------
     images : (n, c, h, w) float tensor
     size : int or (int, int)
-        A number: the shorter side becomes that long, and the middle square is cut out, as most pre-trained nets are given images.
-        (h, w): that, whatever it does to the proportions.
+        A number: the shorter side gets this length, and the central square is cropped, as most pretrained nets expect. (h, w): exactly
+        this size, without regard to proportions.
     """
     wanted = (size, size) if isinstance(size, int) else size
     have = tuple(images.shape[2:])
@@ -121,7 +121,7 @@ Features = NDArray[np.float32]
 Pool = str | Callable[[Any], Tensor]
 
 _POOLS = ("auto", "first", "mean")
-_POOLED = ("image_embeds", "pooler_output")  # what models of Hugging Face call one vector an image
+_POOLED = ("image_embeds", "pooler_output")  # names that Hugging Face's models give to one vector per image
 _TOKENS = "last_hidden_state"
 
 
@@ -129,7 +129,7 @@ class _Fixed(TransformerMixin, BaseEstimator, ABC):
     """A transformer that learns nothing. If it holds a net, its clone is itself, so that no net is copied."""
 
     def fit(self, X: Any = None, y: Any = None) -> Self:
-        """Do nothing: the net was trained before.
+        """Do nothing, since the net is trained already.
 
         Parameters
         ----------
@@ -146,7 +146,7 @@ class _Fixed(TransformerMixin, BaseEstimator, ABC):
 
     @abstractmethod
     def _holds_a_net(self) -> bool:
-        """Whether a parameter is a net itself, and not the name of one."""
+        """Return whether a parameter is a net itself, and not the name of one."""
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
@@ -181,9 +181,9 @@ class Embedder(_Fixed):
 
     Notes
     -----
-    Rows are what `as_inputs` takes: arrays, tensors, Datasets, DataLoaders. Images of bytes (uint8) are scaled to 0..1; floats are taken
-    as they are. Rows of numbers (n, d) go to the net unchanged. Guarantee: none needed, and none given, of the features: a net that was
-    trained on these rows' labels must not be used. Cost: one pass of the net, on as many threads as torch has.
+    X may be anything that `as_inputs` takes: arrays, tensors, Datasets, DataLoaders. Images of bytes (uint8) are scaled to 0..1; floats and
+    rows of numbers (n, d) are passed unchanged. Features get no privacy guarantee, so a net that was trained on these rows' labels must
+    not be used. Cost: one pass of the net, on as many threads as torch has.
     A net with a name is public pre-training: what is learned on its features has used other data. It is loaded when it is first used, by
     the digest of its file; only the name is pickled.
 
@@ -273,7 +273,7 @@ class Embedder(_Fixed):
 
 
 class SentenceEmbedder(_Fixed):
-    """An encoder of sentences as a transformer from texts to features.
+    """A sentence encoder as a transformer from texts to features.
 
     Parameters
     ----------
@@ -357,7 +357,7 @@ class SentenceEmbedder(_Fixed):
 
 
 class _Prepared(nn.Module):
-    """The net with the steps before and after it, from a batch to features."""
+    """The net with its preprocessing and pooling, from a batch to features."""
 
     def __init__(self, embedder: Embedder) -> None:
         super().__init__()
@@ -369,8 +369,8 @@ class _Prepared(nn.Module):
         self.where = nn.Parameter(torch.empty(0, device=device, dtype=kind), requires_grad=False)
         if isinstance(owner, nn.Module):
             self.owner = owner if embedder.device is None else owner.to(device)
-            self.training = owner.training  # as it was, after the pass
-        self._net, self._how, self._width = (net,), embedder, 0  # the tuple hides it from torch: it has its owner
+            self.training = owner.training  # `predict` restores this mode after the pass
+        self._net, self._how, self._width = (net,), embedder, 0  # in a tuple, so that torch does not register the net twice
 
     def forward(self, x: Tensor) -> Tensor:
         how = self._how
@@ -389,7 +389,7 @@ class _Prepared(nn.Module):
         return features
 
     def _image(self, x: Tensor) -> Tensor:
-        if x.dtype == torch.uint8:  # of flat rows; others come scaled
+        if x.dtype == torch.uint8:  # from flat rows; the loop has scaled images already
             x = x.float().div_(255)
         if not x.is_floating_point():
             raise InvalidInput(f"Expected images of bytes (uint8) or floats, got {x.dtype}. Convert them to uint8.")
@@ -406,7 +406,7 @@ def _unflattened(x: Tensor, image: tuple[int, ...]) -> Tensor:
 
 
 def _pooled(output: Any, pool: Pool) -> Tensor:
-    """Pool a net's output to one vector a row."""
+    """Pool a net's output to one vector per row."""
     if callable(pool):
         return pool(output)
     found = _tensor_of(output, pool)
@@ -572,7 +572,7 @@ def _missing(package: str) -> MissingExtra:
 
 
 def _with_net(how: Embedder) -> Embedder:
-    """The embedder with the net whose name it has, prepared as in the net's training."""
+    """Return the embedder with the net of this name, and the preprocessing of its training."""
     own = {
         "module": _NETS[how.module](),
         "size": _LITE0_SIZE if how.size is None else how.size,
@@ -600,7 +600,7 @@ class _Lite(nn.Module):
         self.net: Any = net.to(memory_format=torch.channels_last)
 
     def forward(self, x: Tensor) -> Tensor:
-        # on a CPU, channels that lie beside each other take two thirds of the time
+        # On a CPU, channels-last images take two thirds of the time.
         parts = x.contiguous(memory_format=torch.channels_last).split(_IMAGES_AT_ONCE)
         return torch.cat([self.net.extract_features(part).mean((2, 3)) for part in parts])
 

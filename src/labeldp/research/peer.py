@@ -208,6 +208,7 @@ def run(mechanism: PeerToPeer, labels: Sequence[int] | NDArray[np.integer], grou
         raise InvalidInput("Expected labels of 0 and 1, one a user. Code two classes as 0 and 1.")
     if clusters.shape != codes.shape or clusters.dtype.kind not in "iu" or len(words) != len(codes):
         raise InvalidInput(f"Expected one whole-number cluster and one word stream for each of {len(codes)} users, got {clusters.shape}.")
+    # Integer thresholds on 64-bit words: the probabilities are exact, and rounded towards more privacy.
     flips = words.take(_FLIP) < np.uint64(flip_words(mechanism.flip))
     threshold = whole_below(exact(mechanism.join) * WORD)
     joins = np.ones(len(codes), dtype=np.bool_) if threshold == WORD else words.take(_JOIN) < np.uint64(threshold)
@@ -223,6 +224,7 @@ def run(mechanism: PeerToPeer, labels: Sequence[int] | NDArray[np.integer], grou
 def _asked(clusters: NDArray[np.integer], words: Words) -> NDArray[np.int64]:
     """Draw for each user a uniform user of the same cluster: (n,)."""
     _, of, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
+    # Users sorted by cluster: a uniform member is a uniform offset from the cluster's first place.
     members, first = np.argsort(of, kind="stable"), np.append(0, np.cumsum(sizes))
     peers = np.empty(len(clusters), dtype=np.int64)
     for size in np.unique(sizes).tolist():

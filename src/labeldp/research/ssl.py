@@ -22,7 +22,7 @@ from labeldp import _validate
 from labeldp.deep._consistency import nearest_rows
 from labeldp.deep._inputs import Inputs, Resident, as_inputs
 from labeldp.deep._loop import Progress, Recipe, predict, require_generator, train
-from labeldp.deep._losses import likelihood_loss
+from labeldp.deep._losses import at_least_float32, likelihood_loss
 from labeldp.deep.augment import Augmentation, chain, colour_jitter, flip, resized_crop
 from labeldp.deep.schedules import cosine, weight_average
 from labeldp.errors import InvalidInput
@@ -247,7 +247,7 @@ class _Probabilities(nn.Module):
     """Softmax in float32 or wider: in bf16, rows would sum to 1 only within a few parts in a thousand."""
 
     def forward(self, logits: Tensor) -> Tensor:
-        return torch.softmax(logits if logits.dtype == torch.float64 else logits.float(), dim=1)
+        return torch.softmax(at_least_float32(logits), dim=1)
 
 
 class _Byol(nn.Module):
@@ -421,8 +421,9 @@ def nt_xent(projections: Tensor, temperature: float = 0.5) -> Tensor:
     """
     m = _half(projections)
     sharpness = 1 / _validate.positive(temperature=temperature)
-    z = functional.normalize(_wide(projections), dim=1)
+    z = functional.normalize(at_least_float32(projections), dim=1)
     itself = torch.eye(2 * m, dtype=torch.bool, device=z.device)
+    # A view is no candidate for its own partner.
     cosines = (z @ z.T).masked_fill(itself, -math.inf) * sharpness
     return functional.cross_entropy(cosines, torch.arange(2 * m, device=z.device).roll(m))
 
@@ -446,7 +447,7 @@ def byol_loss(predictions: Tensor, targets: Tensor) -> Tensor:
     m = _half(predictions)
     if targets.shape != predictions.shape:
         raise InvalidInput(f"Expected targets of shape {tuple(predictions.shape)}, got {tuple(targets.shape)}.")
-    cosines = functional.cosine_similarity(_wide(predictions), _wide(targets.detach()).roll(m, 0), dim=1)
+    cosines = functional.cosine_similarity(at_least_float32(predictions), at_least_float32(targets.detach()).roll(m, 0), dim=1)
     return 2 - 2 * cosines.mean()
 
 
@@ -469,9 +470,10 @@ def scan_loss(logits: Tensor, entropy_weight: float = 5.0) -> Tensor:
     Source: Van Gansbeke et al., "SCAN: learning to classify images without labels" (2020), equation 2.
     """
     _half(logits)
-    log_p = functional.log_softmax(_wide(logits), dim=1)
+    log_p = functional.log_softmax(at_least_float32(logits), dim=1)
     rows, neighbours = log_p.chunk(2)
     apart = -torch.logsumexp(rows + neighbours, dim=1).mean()
+    # In logarithms, since the probabilities of clusters that a row is sure not to be in underflow.
     log_mean = torch.logsumexp(rows, dim=0) - math.log(len(rows))
     return apart + entropy_weight * (log_mean.exp() * log_mean).sum()
 
@@ -495,10 +497,11 @@ def self_label_loss(logits: Tensor, confidence: float = 0.99) -> Tensor:
     Source: Van Gansbeke et al. 2020, section 2.3, with the weights of its code.
     """
     m = _half(logits)
-    least, wide = _validate.fraction(confidence=confidence), _wide(logits)
+    least, wide = _validate.fraction(confidence=confidence), at_least_float32(logits)
     sure, cluster = functional.softmax(wide[:m].detach(), dim=1).max(dim=1)
     counted = (sure > least).to(wide.dtype)
     sizes = torch.zeros(wide.shape[1], dtype=wide.dtype, device=wide.device).index_add_(0, cluster, counted)
+    # Each cluster has the same weight: otherwise the large ones, which are sure first, would grow until they take all images.
     weights = counted / sizes[cluster].clamp_min(1)
     each = functional.cross_entropy(wide[m:], cluster, reduction="none")
     return (each * weights).sum() / weights.sum().clamp_min(1)
@@ -509,8 +512,3 @@ def _half(rows: Tensor) -> int:
         found = f"shape {tuple(rows.shape)} of {rows.dtype}" if isinstance(rows, Tensor) else type(rows).__name__
         raise InvalidInput(f"Expected floats (2m, d), both halves of a batch, got {found}. Concatenate the two views' outputs.")
     return len(rows) // 2
-
-
-def _wide(values: Tensor) -> Tensor:
-    """Convert to float32 if narrower."""
-    return values if values.dtype == torch.float64 else values.float()
