@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Gaussian noise on label counts costs: certified bounds for the discrete law, and the continuous formulas to compare with.
+"""The privacy cost of Gaussian noise on label counts: certified bounds for discrete noise, and the continuous formulas for comparison.
 
-Counts of neighbours differ by +1 in one cell and -1 in another, for each of a unit's m rows: squared Euclidean distance 2 m^2 at most.
+Counts of neighbouring tables differ by +1 in one cell and -1 in another for each of a unit's m rows: squared Euclidean distance 2 m^2 at
+most.
 
 For m = 1 the privacy loss depends on the difference N of two independent discrete Gaussians alone. With s = sigma^2 it has
 P[N = n] = e^(-n^2 / (4 s)) S_(n mod 2) / Z^2, where S_0, S_1 and Z are theta sums, and
@@ -9,8 +10,8 @@ P[N = n] = e^(-n^2 / (4 s)) S_(n mod 2) / Z^2, where S_0, S_1 and Z are theta su
     delta(epsilon) = P[N > epsilon s - 1] - e^epsilon P[N > epsilon s + 1]
                    = sum over n > epsilon s - 1 of P[n] (1 - e^(epsilon - (n + 1) / s)):
 
-exact, and a sum of positive terms, so that doubles lose next to nothing; every rounding is covered by a factor. For m > 1 concentrated DP
-is used, which holds for every way in which the m rows may change: rho = m^2 / s.
+exactly. It is a sum of positive terms, so doubles lose almost no precision, and a factor covers every rounding. For m > 1 the bound is by
+concentrated DP at rho = m^2 / s, which holds however the m rows change.
 """
 
 import math
@@ -24,19 +25,19 @@ from scipy import optimize, special
 from labeldp._validate import exact
 from labeldp.errors import InvalidInput
 
-_SLACK = 2.0**-40  # relative; the sums below are right to better than 2^-44
-_LEAST = 1e-300  # what doubles lose below their range is far less
-_LONGEST = 10.0**6  # sigma; above, nothing is summed: delta is bounded by concentrated DP, a tail by an integral
+_SLACK = 2.0**-40  # relative; it covers the errors of the sums below, which are under 2^-44
+_LEAST = 1e-300  # added to a delta; it covers terms that underflow to 0, which are far smaller together
+_LONGEST = 10.0**6  # largest sigma for which terms are summed; above, delta is bounded by concentrated DP and a tail by an integral
 
 
 def analytic_delta(sigma: float, epsilon: float, sensitivity: float = math.sqrt(2)) -> float:
-    """Compute delta of continuous Gaussian noise: Balle and Wang (2018), Theorem 8. To compare with; no release rests on it."""
+    """Compute delta of continuous Gaussian noise (Balle and Wang 2018, Theorem 8), for comparison: no release depends on it."""
     centre, shift = sensitivity / (2 * sigma), epsilon * sigma / sensitivity
     return float(special.ndtr(centre - shift) - math.exp(epsilon + float(special.log_ndtr(-centre - shift))))
 
 
 def analytic_sigma(epsilon: float, delta: float, sensitivity: float = math.sqrt(2)) -> float:
-    """Find the least standard deviation of continuous Gaussian noise that is (epsilon, delta)-DP: Tang et al. (2022), Theorem 1."""
+    """Compute the smallest sigma at which continuous Gaussian noise is (epsilon, delta)-DP (Tang et al. 2022, Theorem 1)."""
 
     def excess(log_sigma: float) -> float:
         return math.log(max(analytic_delta(math.exp(log_sigma), epsilon, sensitivity), 1e-320)) - math.log(delta)
@@ -46,31 +47,32 @@ def analytic_sigma(epsilon: float, delta: float, sensitivity: float = math.sqrt(
 
 
 def discrete_delta(variance: Fraction, epsilon: float, max_rows_per_unit: int = 1) -> float:
-    """Bound delta at epsilon from above, for discrete Gaussian noise of this variance parameter on every label count.
+    """Compute an upper bound of delta at epsilon, for discrete Gaussian noise on every label count.
 
     Parameters
     ----------
     variance : Fraction
-        sigma^2 > 0.
+        The parameter sigma^2 > 0 of the noise.
     epsilon : float
     max_rows_per_unit : int
-        m; the unit's labels may all change.
+        m; all labels of a unit may change.
 
     Returns
     -------
     float
-        Never below the true delta; for m = 1 above it by less than one part in 10^11, or by 10^-300 where the delta is that small.
+        Never below the true delta. For m = 1 it exceeds it by less than one part in 10^11, or by 10^-300 for a smaller delta.
     """
     if not variance > 0:
         raise InvalidInput(f"Expected variance > 0, got {variance!r}. Counts without noise are not private at any epsilon.")
-    certain = min(Fraction(epsilon), exact(epsilon))
+    certain = min(Fraction(epsilon), exact(epsilon))  # delta falls with epsilon, so the smaller reading of it gives the larger delta
     if max_rows_per_unit == 1 and variance <= _LONGEST**2:
         return min(1.0, _summed_delta(variance, certain) + _LEAST)
     return min(1.0, concentrated_delta(Fraction(max_rows_per_unit**2) / variance, certain) + _LEAST)
 
 
 def concentrated_delta(rho: Fraction, epsilon: Fraction) -> float:
-    """Bound delta of a rho-zCDP release from above: Canonne, Kamath, Steinke (2020), Corollary 13; any order gives a bound."""
+    """Compute an upper bound of delta of a rho-zCDP release (Canonne, Kamath and Steinke 2020, Corollary 13)."""
+    # Every order gives a valid bound, so the numeric search for the best one needs no certificate.
     r, e = float(rho) * (1 + _SLACK), float(epsilon) * (1 - _SLACK)
 
     def log_delta(log_order: float) -> float:
@@ -83,12 +85,10 @@ def concentrated_delta(rho: Fraction, epsilon: Fraction) -> float:
 
 @lru_cache(maxsize=256)
 def calibrated_variance(epsilon: float, delta: float, max_rows_per_unit: int = 1) -> Fraction:
-    """Find a variance parameter at which discrete Gaussian noise is certainly (epsilon, delta)-label-DP.
-
-    It starts at the continuous law's and goes up on a grid of dyadic numbers until `discrete_delta` allows it. So it is never below the
-    continuous law's; where that is small, at epsilons of 2 and more, the discrete one would do with less: with 0.2 % less at epsilon 2,
-    0.7 % at 10 and 3.5 % at 20 (delta 1e-5, 1e-5, 1e-9).
-    """
+    """Find a variance parameter sigma^2 at which discrete Gaussian noise is certainly (epsilon, delta)-label-DP."""
+    # The search starts at the variance of continuous noise and goes up on a grid of dyadic numbers until `discrete_delta` allows it. The
+    # least variance of discrete noise can be below that start: by 0.2 % at epsilon 2, 0.7 % at 10 and 3.5 % at 20 (delta 1e-5, 1e-5, 1e-9).
+    # A dyadic number has an exact decimal spelling, so that all machines draw with the same variance.
     start = Fraction((max_rows_per_unit * analytic_sigma(epsilon, delta)) ** 2)
     unit = Fraction(2) ** (math.floor(math.log2(start)) - 16)
     low = math.floor(start / unit) - 1
@@ -104,7 +104,7 @@ def calibrated_variance(epsilon: float, delta: float, max_rows_per_unit: int = 1
 
 
 def gap_tail(variance: Fraction, gaps: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Bound P[N >= gap] from above, N the difference of two discrete Gaussians, for gaps >= 0: (g,) float64."""
+    """Compute upper bounds of P[N >= gap] for gaps >= 0, where N is the difference of two discrete Gaussians: (g,) float64."""
     known, place = np.unique(gaps, return_inverse=True)
     bounds = np.array([_tail(variance, int(gap)) for gap in known], np.float64)
     return np.minimum(1.0, bounds)[place].reshape(np.shape(gaps))
@@ -115,13 +115,13 @@ def _summed_delta(variance: Fraction, epsilon: Fraction) -> float:
     n = first + np.arange(_terms(variance), dtype=np.float64)
     s, e = float(variance), float(epsilon)
     loss = (n + 1) / s
-    inside = loss - e + (loss + e) * 2.0**-50  # not below the true difference
+    inside = loss - e + (loss + e) * 2.0**-50  # the rounding error of the difference is added, so that it is never too small
     total = float(np.sum(_pmf(variance, n) * -np.expm1(-np.maximum(inside, 0.0))))
     return (total + _beyond(variance, first + len(n))) * (1 + _SLACK)
 
 
 def _tail(variance: Fraction, gap: int) -> float:
-    if variance > _LONGEST**2:  # terms fall: the first one and the integral from there bound their sum
+    if variance > _LONGEST**2:  # the terms decrease, so the first one plus the integral from there bounds their sum
         beyond = special.erfc(gap / (2 * math.sqrt(variance)) * (1 - 2.0**-50)) / 2
         return (float(_pmf(variance, np.array([gap], np.float64))[0]) + float(beyond)) * (1 + _SLACK)
     n = gap + np.arange(_terms(variance), dtype=np.float64)
@@ -133,13 +133,14 @@ def _terms(variance: Fraction) -> int:
 
 
 def _beyond(variance: Fraction, n: int) -> float:
-    """Bound P[N >= n] for n > 0: two steps further, a term is smaller by a factor below e^(-n / s)."""
+    """Compute an upper bound of P[N >= n] for n > 0."""
+    # Two steps further a term is smaller by a factor below e^(-n / s): two geometric series.
     first = float(np.sum(_pmf(variance, np.array([n, n + 1], np.float64))))
     return first / -math.expm1(-max(n, 1) / float(variance)) * (1 + _SLACK)
 
 
 def _pmf(variance: Fraction, n: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Bound P[N = n] from above, right to better than 2^-46 where n^2 / (4 s) is below 16, as good as that relative to it above."""
+    """Compute upper bounds of P[N = n], right to a relative 2^-46 for n^2 / (4 s) below 16, and to that times n^2 / (4 s) above."""
     s = float(variance)
     even, odd, z = _theta(s)
     exponent = n * n / (4 * s) * (1 - 2.0**-50)
@@ -148,8 +149,9 @@ def _pmf(variance: Fraction, n: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _theta(s: float) -> tuple[float, float, float]:
-    """Bound S_0 = sum of e^(-y^2 / s) and S_1 = sum of e^(-(y + 1/2)^2 / s) from above, Z = sum of e^(-y^2 / (2 s)) from below."""
-    if s >= 4:  # by Poisson's summation formula, whose next term is below 2^-55 of the first
+    """Compute upper bounds of S_0 = sum of e^(-y^2 / s) and S_1 = sum of e^(-(y + 1/2)^2 / s), and a lower one of Z = sum of
+    e^(-y^2 / (2 s))."""
+    if s >= 4:  # Poisson's summation formula: its second term is below 2^-55 of the first
         root = math.sqrt(math.pi * s)
         return root * (1 + 2.0**-48), root * (1 + 2.0**-48), math.sqrt(2) * root * (1 - 2.0**-48)
     y = np.arange(-80, 81, dtype=np.float64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often each class occurs in each group, with exact discrete noise; and what prior follows from it."""
+"""Private label counts of groups, with exact discrete noise, and the prior that follows from them."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,26 +15,32 @@ from labeldp.laws._exact import Words
 
 @dataclass(frozen=True)
 class Histogram(Query):
-    """The label counts of every group, each with its own noise.
+    """A query for the label counts of every group, each with noise of its own.
 
     Parameters
     ----------
     n_classes : int
         K >= 2.
     epsilon : float
-        Total of one unit, over all groups: a row is in one group only.
+        Total for one unit over all groups, since a row is in one group only.
     n_groups : int
-        Groups are numbered 0..n_groups-1; some may be empty.
+        Number of groups, which are numbered 0..n_groups-1 and may be empty.
     mechanism : {"laplace", "gaussian"}
-        Discrete Laplace noise is pure; discrete Gaussian noise is (epsilon, delta), and smaller where a unit has many rows.
+        "laplace" (default): discrete Laplace noise, pure epsilon-DP. "gaussian": discrete Gaussian noise, (epsilon, delta)-DP, which is
+        smaller if a unit has many rows.
     delta : float
-        0 with "laplace", in (0, 1) with "gaussian".
+        0 (default) with "laplace", in (0, 1) with "gaussian".
 
     Notes
     -----
-    Guarantee: one changed label moves 1 from a count to another, so Laplace noise P[k] = tanh(a/2) e^(-a |k|) with a = epsilon / 2 has
-    epsilon exactly; a unit of m rows gets a = epsilon / (2 m). Gaussian: `labeldp.aggregates._gaussian.discrete_delta` at the variance
-    used is at most delta. Source: Ghazi et al. (2021), Algorithm 4, with one draw a bin; Canonne, Kamath, Steinke (2020).
+    Guarantee: a changed label moves 1 from one count to another, so Laplace noise P[k] = tanh(a/2) e^(-a |k|) with a = epsilon / 2 has
+    exactly this epsilon; for a unit of m rows a = epsilon / (2 m). Gaussian noise has a variance at which `discrete_delta` (in
+    `labeldp.aggregates._gaussian`) is at most delta.
+
+    References
+    ----------
+    Ghazi et al. 2021, "Deep learning with label differential privacy", Algorithm 4, with one draw a bin; Canonne, Kamath and Steinke 2020,
+    "The discrete Gaussian for differential privacy".
 
     Examples
     --------
@@ -49,36 +55,36 @@ class Histogram(Query):
     mechanism: str = "laplace"
 
     def scale(self, max_rows_per_unit: int = 1) -> Fraction:
-        """Compute the noise's exact parameter: a of the Laplace law, sigma^2 of the Gaussian one."""
+        """Return the exact parameter of the noise: a for Laplace noise, sigma^2 for Gaussian noise."""
         if self.mechanism == "gaussian":
             return self._variance(max_rows_per_unit)
         return exact_share(self.epsilon, 2 * max_rows_per_unit)
 
     def standard_deviation(self, max_rows_per_unit: int = 1) -> float:
-        """Compute the standard deviation of the noise on one count; sigma for the Gaussian law, which is an upper bound."""
+        """Return the standard deviation of the noise on one count; for Gaussian noise sigma, an upper bound of it."""
         scale = float(self.scale(max_rows_per_unit))
         return float(np.sqrt(scale) if self.mechanism == "gaussian" else np.exp(-scale / 2) * np.sqrt(2) / -np.expm1(-scale))
 
     def value_shape(self) -> tuple[int, ...]:
-        """Say the shape of all values: (n_groups, K)."""
+        """Return the shape of the values: (n_groups, K)."""
         return self.n_groups, self.n_classes
 
     def release(self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1) -> NDArray[np.int64]:
-        """Draw noisy counts of some groups: (g, K) int64, any sign, from (g, K) raw counts and words of g K rows."""
+        """Draw noisy counts of g groups, (g, K) int64 of any sign, from (g, K) raw counts and the words of g K rows."""
         self._check(counts, words)
         draw = discrete_gaussian if self.mechanism == "gaussian" else discrete_laplace
         return counts + draw(Coins(words), self.scale(max_rows_per_unit)).reshape(counts.shape)
 
     def shares(self, values: NDArray[np.int64], n_rows: NDArray[np.int64], max_rows_per_unit: int = 1) -> NDArray[np.float64]:
-        """Project noisy counts to what a group of so many rows can have: (g, K) shares from (g, K) counts and (g,) rows.
+        """Estimate class shares by projection onto the simplex: (g, K) from (g, K) noisy counts and (g,) public numbers of rows.
 
-        The nearest counts >= 0 that add up to the group's public number of rows, so that noise on classes that are not there is taken off
-        and not, as by clamping at 0, left on one side; mixed with the uniform distribution by (standard deviation / rows)^2, at most all of
-        it. Uniform for a group without rows. Post-processing: free.
+        The nearest counts >= 0 that add up to the group's number of rows are mixed with the uniform distribution by
+        min(1, (standard deviation / rows)^2). A group without rows gets the uniform distribution. Post-processing costs no epsilon.
         """
+        # Clamping negative counts at 0 would leave the positive noise of absent classes, and so bias shares towards many classes. The
+        # projection subtracts one level from all counts and cuts off at 0; the level is such that the rest adds up to the size.
         counts, sizes = values.astype(np.float64), n_rows.astype(np.float64)[:, None]
         ordered = -np.sort(-counts, axis=1)
-        # The projection takes one level off all counts and leaves 0 below: the level at which those that stay above it add up.
         level = (np.cumsum(ordered, axis=1) - sizes) / np.arange(1, self.n_classes + 1)
         last = np.maximum((ordered > level).sum(axis=1), 1) - 1
         kept = np.maximum(counts - np.take_along_axis(level, last[:, None], axis=1), 0.0)

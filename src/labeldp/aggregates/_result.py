@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an aggregate query answered: private values of groups, with the receipt of their charge."""
+"""Answers of aggregate queries: private values of groups, with the receipt of their charge."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -33,16 +33,20 @@ class Aggregate:
     Attributes
     ----------
     query : Query
-    values : (n_groups, K) int64 noisy counts, or (n_groups,) int64 class codes
-        Of a histogram, or of a vote.
+    values : (n_groups, K) or (n_groups,) int64
+        Noisy counts of a histogram, or class codes of a vote.
     n_rows : (n_groups,) int64
-        Rows of each group that were counted; public, as the groups are.
+        Number of rows of each group that were counted, which is public, as the groups are.
     classes : tuple of K values
     receipt : Receipt
     group_names : tuple of n_groups values, optional
-        What the groups are called, if not by their numbers: `prior` and `predict` then take names.
+        Names of the groups, which `prior` and `predict` then take. None (default): their numbers.
     chosen : int, optional
-        Which of the candidates this answers, if it was chosen among answers to several (`labeldp.custody._aggregation.aggregate_best`).
+        Number of the candidate that this answers, if it was chosen by `labeldp.custody._aggregation.aggregate_best`.
+
+    See Also
+    --------
+    labeldp.aggregate : Answers a query.
     """
 
     query: Query
@@ -66,22 +70,22 @@ class Aggregate:
 
     @property
     def n_groups(self) -> int:
-        """Count the groups, empty ones too."""
+        """The number of groups, including empty ones."""
         return self.query.n_groups
 
     @property
     def epsilon(self) -> float:
-        """Tell the epsilon that one unit spent; infinite where the noise came from a seed."""
+        """The epsilon that one unit spent; infinite if the noise came from a seed."""
         return self.privacy.epsilon
 
     @property
     def delta(self) -> float:
-        """Tell the probability with which epsilon may be exceeded; 0 for a pure mechanism."""
+        """The delta that one unit spent; 0 for a pure mechanism."""
         return self.privacy.delta
 
     @property
     def privacy(self) -> PrivacySpent:
-        """Tell what one unit spent on this answer."""
+        """The privacy that one unit spent on this answer."""
         return spent_together([self.receipt])
 
     def prior(self, groups: ArrayLike) -> NDArray[np.float64]:
@@ -89,20 +93,21 @@ class Aggregate:
 
         Parameters
         ----------
-        groups : (n,) integers in 0..n_groups-1, or the groups' names where they have some
+        groups : (n,) array
+            Integers in 0..n_groups-1, or names if the groups have names.
 
         Returns
         -------
-        (n, K) float64, rows sum to 1: by `Histogram.shares`, the nearest counts that so many rows can have. Uniform for a
-        group that was empty, or of which the noise leaves nothing.
+        (n, K) float64
+            Rows sum to 1; see `Histogram.shares`. Uniform for an empty group, or one whose counts are lost in noise.
         """
         table = self.query.shares(self.values, self.n_rows, self.receipt.max_rows_per_unit)
-        # Noise of an empty group says nothing, and looks like counts.
+        # The values of an empty group are noise alone.
         table[self.n_rows == 0] = 1 / self.query.n_classes
         return np.asarray(table[self._numbers(groups)])
 
     def codes(self) -> NDArray[np.int64]:
-        """Return one class code for each group: the vote, or the largest noisy count (the first of equal ones): (n_groups,) int64."""
+        """Return one class code for each group, (n_groups,) int64: the vote, or the first of the largest noisy counts."""
         return self.values.argmax(axis=1) if self.values.ndim == 2 else self.values
 
     def labels(self) -> NDArray[np.generic]:
@@ -125,7 +130,10 @@ class Aggregate:
     # Files --------------------------------------------------------------------------------------------------------------------------
 
     def to_table(self) -> "pa.Table":
-        """Write an Arrow table that `from_table` reads, a row a group: group, n_rows, and count_CLASS for each class, or code and label."""
+        """Convert to an Arrow table that `from_table` reads, with one row a group.
+
+        Columns: group, n_rows, and count_CLASS for each class of a histogram, or code and label of a vote.
+        """
         import pyarrow as pa
 
         columns: dict[str, object] = {
@@ -146,13 +154,13 @@ class Aggregate:
 
     @classmethod
     def from_table(cls, table: "pa.Table") -> Self:
-        """Read the aggregate that `to_table` wrote; another format, query or field is refused.
+        """Read an aggregate from the table that `to_table` made.
 
         Raises
         ------
         InvalidInput
-            It is none, or its values, groups, receipt or query are not what was written: a digest tells. A file of an older version has
-            none, and its receipt is not recorded then.
+            The table is no aggregate of this format, or its values, groups, receipt or query were changed, as its digest shows. A table of
+            an older version has no digest; then its receipt counts as not recorded.
         """
         raw = (table.schema.metadata or {}).get(METADATA_KEY)
         facts = json.loads(raw) if raw else {}
@@ -178,7 +186,7 @@ class Aggregate:
                 "Restore the file; counts that something else has made are no labeldp aggregate."
             )
         n_rows, receipt = table["n_rows"].to_numpy(), Receipt.from_dict(facts["receipt"])
-        # Without a digest the numbers may be anybody's, so no charge is claimed for them.
+        # Without a digest nothing shows that these are the values that were charged.
         receipt = receipt if "drawn" in facts else replace(receipt, recorded=False)
         return cls(query, shaped, n_rows, tuple(facts["classes"]), receipt, groups, facts.get("chosen"))
 
@@ -208,7 +216,7 @@ def _drawn(facts: Mapping[str, object], table: "pa.Table") -> str:
 
 
 def _count_names(classes: Iterable[object]) -> list[str]:
-    """Name the columns of counts by the classes, or by their numbers where two read alike."""
+    """Name the columns of counts by the classes, or by their codes if two classes have the same text."""
     texts = ["" if value is None else str(value) for value in classes]
     return [f"count_{text}" for text in (texts if len(set(texts)) == len(texts) else range(len(texts)))]
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tuning a central mechanism at a known cost: run it a random number of times, release the best run, keep the others secret.
+"""Tunes a central mechanism at a known cost: run it a random number of times, release the best run, and keep the others secret.
 
-Tuning on the outputs of a law (randomized response and its kin) is post-processing and free. A central mechanism whose every run reads the
-labels anew is not: choosing the best of k runs can cost up to k times as much, but with a random number of runs it costs two to three times
-as much, whatever their number. The charge is for the whole tuning, made before the first run.
+Tuning on the outputs of a law is post-processing, which is free. But each run of a central mechanism reads the labels anew: choosing the
+best of k runs can cost k times as much. With a random number of runs it costs two to three times as much, whatever their number.
 
-Source: Papernot and Steinke, "Hyperparameter Tuning with Renyi Differential Privacy" (ICLR 2022), Theorem 2 and Corollary 3; Liu and
-Talwar, "Private Selection from Private Candidates" (STOC 2019).
+References
+----------
+Papernot and Steinke 2022, "Hyperparameter tuning with Renyi differential privacy" (ICLR), Theorem 2 and Corollary 3; Liu and Talwar 2019,
+"Private selection from private candidates" (STOC).
 """
 
 import math
@@ -24,7 +25,7 @@ from labeldp.laws._exact import WORD, Words, whole_above
 
 Result = TypeVar("Result")
 
-_SLACK = 1e-9  # of the accountant's floats, far above their rounding
+_SLACK = 1e-9  # relative; it covers the rounding of the accountant's floats
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,13 @@ class RepeatAndSelect:
     mean : float
         Expected number of runs, above 1.
     shape : float
-        eta of the truncated negative binomial number of runs: 1 is geometric (the one that `repeats` draws), 0 logarithmic, infinity
-        Poisson. Smaller costs less and has the longer tail.
+        eta of the truncated negative binomial distribution of the number of runs: 1 (default) is geometric, the only one that `repeats`
+        draws; 0 is logarithmic, infinity Poisson. A smaller eta costs less and has a longer tail.
 
     Notes
     -----
-    Guarantee: `pure_epsilon` or `epsilon` for the released run and its choice, where every run is private by itself, its score is part of
-    what it gives out, and neither the other runs nor their number (nor how long they took) are released.
+    Guarantee: `pure_epsilon` or `epsilon` for the released run and its choice. Each run must be private, with its score as a part of its
+    output; and neither the other runs, nor their number, nor the time that they took, may be released.
 
     Examples
     --------
@@ -62,36 +63,37 @@ class RepeatAndSelect:
             raise InvalidInput(f"Expected shape >= 0, got shape={given!r}. 1 is geometric, 0 logarithmic, math.inf Poisson.")
 
     def pure_epsilon(self, epsilon: float) -> float:
-        """Bound the epsilon of repeating a pure mechanism, whatever the mean: (2 + shape) epsilon, rounded up. Infinite for Poisson."""
+        """Return the epsilon of tuning a pure mechanism, for any mean: (2 + shape) epsilon, rounded up. Infinite for Poisson."""
         base = _validate.epsilon(epsilon)
         return math.inf if math.isinf(self.shape) else float_up(exact(base) * (2 + exact(self.shape)))
 
     def epsilon(self, base: object, delta: float) -> float:
-        """Bound epsilon at delta of the whole tuning.
+        """Compute an upper bound of the whole tuning's epsilon at delta.
 
         Parameters
         ----------
         base : float or dp_accounting.DpEvent
-            One run: a pure epsilon, or an event that dp-accounting knows (`GaussianDpEvent(sigma / sqrt(2))` for noisy votes: a replaced
-            label moves two counts).
+            The cost of one run: a pure epsilon, or an event that dp-accounting knows (`GaussianDpEvent(sigma / sqrt(2))` for noisy votes,
+            since a replaced label moves two counts).
         delta : float
             0 < delta < 1.
 
         Returns
         -------
-        float, by dp-accounting's Renyi accountant, raised by one part in 10^9; for a pure base at most `pure_epsilon`.
+        float
+            The bound of dp-accounting's Renyi accountant, raised by one part in 10^9; for a pure base at most `pure_epsilon`.
 
         Raises
         ------
         MissingExtra
-            Without dp-accounting.
+            dp-accounting is not installed.
         """
         target = _validate.fraction(delta=delta)
         accounting, renyi = _accounting()
         pure, event = math.inf, base
         if isinstance(base, int | float):
             pure = self.pure_epsilon(base)
-            event = accounting.ZCDpEvent(float(base) ** 2 / 2)  # pure epsilon implies epsilon^2 / 2 zero-concentrated
+            event = accounting.ZCDpEvent(float(base) ** 2 / 2)  # pure epsilon implies epsilon^2 / 2 zCDP (Bun and Steinke 2016)
         accountant = renyi.RdpAccountant(neighboring_relation=accounting.NeighboringRelation.REPLACE_ONE)
         if not (isinstance(event, accounting.DpEvent) and accountant.supports(event)):
             raise InvalidInput(f"Expected an event that dp-accounting's Renyi accountant knows, got {base!r}. Pass a pure epsilon instead.")
@@ -99,12 +101,12 @@ class RepeatAndSelect:
         return min(pure, math.nextafter(float(accountant.get_epsilon(target)) * (1 + _SLACK), math.inf))
 
     def repeats(self, words: Words) -> int:
-        """Draw how many runs: geometric, at least 1, exact in 64-bit words with a mean of at most `mean`. Keep the number secret.
+        """Draw the number of runs, at least 1, exactly geometric with a mean of at most `mean`. Keep it secret.
 
         Parameters
         ----------
         words : Words
-            One row: its words number 0, 1, ... are taken until one stops.
+            The words of one row, which are taken until one is below the threshold.
         """
         if self.shape != 1:
             raise InvalidInput(
@@ -123,10 +125,10 @@ class RepeatAndSelect:
         Parameters
         ----------
         run : function of the run's number (0, 1, ...) to (score, result)
-            One private run with fresh noise, which may draw its parameters at random; the score is computed from its private output, or is
-            itself private within the run's epsilon. The highest wins, the first among equals; NaN never wins over a number.
+            One private run with fresh noise, which may draw its parameters at random. The score is computed from the private output, or is
+            private within the run's epsilon. The highest score wins, the first of equal ones; NaN loses to every number.
         words : Words
-            As in `repeats`; never those of the runs' noise.
+            As in `repeats`. The runs' noise must come from other words.
         """
         count = self.repeats(words)
         best_score, best = run(0)
@@ -138,7 +140,6 @@ class RepeatAndSelect:
 
 
 def _accounting() -> tuple[ModuleType, ModuleType]:
-    """Import dp-accounting and its Renyi part, or raise MissingExtra."""
     try:
         return import_module("dp_accounting"), import_module("dp_accounting.rdp")
     except ImportError:

@@ -16,36 +16,40 @@ from labeldp.aggregates._discrete import Coins, discrete_gaussian, exp_coin
 from labeldp.errors import InvalidInput
 from labeldp.laws._exact import Words
 
-_WANTED = 0.05  # "auto" takes the mechanism that fails this rarely at the smaller lead
-_UP = 1 + 2.0**-40
-_POINTS = 24
+_WANTED = 0.05  # probability of failure at which "auto" compares the mechanisms
+_UP = 1 + 2.0**-40  # covers the rounding of doubles, so that a bound is never too small
+_POINTS = 24  # nodes of a panel in `_rule`
 
 
 @dataclass(frozen=True)
 class Vote(Query):
-    """One class for every group: the most frequent one, if its lead is large enough for the noise.
+    """A query for one class of every group: the most frequent one, if its lead exceeds the noise.
 
     Parameters
     ----------
     n_classes : int
         K >= 2.
     epsilon : float
-        Total of one unit, over all groups: a row is in one group only.
+        Total for one unit over all groups, since a row is in one group only.
     n_groups : int
-        Groups are numbered 0..n_groups-1; an empty one gets a class at random.
+        Number of groups, which are numbered 0..n_groups-1. An empty group gets a class at random.
     mechanism : {"auto", "permute-and-flip", "exponential", "gaussian"}
-        "auto" takes whichever of permute-and-flip and (with delta > 0) noisy argmax needs the smaller lead: decided by K, epsilon and
-        delta, before any label is seen.
+        "auto" (default) takes permute-and-flip or, with delta > 0, noisy argmax, whichever needs the smaller lead. It depends on K, epsilon
+        and delta alone.
     delta : float
-        0 for the pure mechanisms, in (0, 1) with "gaussian", either with "auto".
+        0 (default) for the pure mechanisms, in (0, 1) with "gaussian", either with "auto".
 
     Notes
     -----
-    Guarantee: a changed label moves one count up and another down by 1. The exponential mechanism chooses with probability proportional to
-    e^(a count), permute-and-flip (McKenna and Sheldon, 2020) takes the classes in random order and stops at one with probability
-    e^(-a gap), both with a = epsilon / (2 m) exactly and so epsilon-label-DP; the second is never the worse one. "gaussian" is the
-    argmax of counts with discrete Gaussian noise, a fresh draw for each class (Tang et al., 2022, Algorithm 2), at a variance that is
-    certainly (epsilon, delta).
+    Guarantee: a changed label moves one count up and another down by 1. The exponential mechanism chooses a class with probability
+    proportional to e^(a count); permute-and-flip takes the classes in random order and stops at one with probability e^(-a gap). Both have
+    a = epsilon / (2 m) and so are epsilon-label-DP; the second never fails more often. "gaussian" is the argmax of counts with discrete
+    Gaussian noise at a certified variance.
+
+    References
+    ----------
+    McKenna and Sheldon 2020, "Permute-and-flip"; McSherry and Talwar 2007, "Mechanism design via differential privacy" (exponential); Tang
+    et al. 2022, Algorithm 2 (noisy argmax).
 
     Examples
     --------
@@ -60,31 +64,32 @@ class Vote(Query):
     mechanism: str = "auto"
 
     def chosen(self, max_rows_per_unit: int = 1) -> str:
-        """Say the mechanism that runs: by name, or what "auto" comes to."""
+        """Return the name of the mechanism that runs, which "auto" chooses."""
         if self.mechanism != "auto":
             return self.mechanism
         return _chosen(self.n_classes, self.epsilon, self.delta, max_rows_per_unit)
 
     def spent_delta(self, max_rows_per_unit: int = 1) -> float:
-        """Say the delta that a release may cost: 0 where "auto" comes to a pure mechanism."""
+        """Return the delta of a release: 0 if "auto" chooses a pure mechanism."""
         return self.delta if self.chosen(max_rows_per_unit) == "gaussian" else 0.0
 
     def value_shape(self) -> tuple[int, ...]:
-        """Say the shape of all values: (n_groups,)."""
+        """Return the shape of the values: (n_groups,)."""
         return (self.n_groups,)
 
     def failure(self, gaps: ArrayLike, max_rows_per_unit: int = 1) -> NDArray[np.float64]:
-        """Bound the probability that another class than the most frequent one is chosen.
+        """Compute an upper bound of the probability that a class other than the most frequent one is chosen.
 
         Parameters
         ----------
-        gaps : (g, K - 1) whole numbers >= 0
-            Supposed leads over each of the other classes. Real ones are private: this is for planning.
+        gaps : (g, K - 1) integers >= 0
+            Assumed leads over each of the other classes, for planning. The true ones are private.
         max_rows_per_unit : int
 
         Returns
         -------
-        (g,) float64; for the two pure mechanisms the probability itself, rounded up.
+        (g,) float64
+            For the two pure mechanisms the probability itself, rounded up.
         """
         leads = np.asarray(gaps)
         if leads.ndim != 2 or leads.shape[1] != self.n_classes - 1 or leads.dtype.kind not in "iu" or (leads.size and leads.min() < 0):
@@ -99,7 +104,7 @@ class Vote(Query):
         return np.asarray(np.minimum(1.0, _flip_failure(kept) * _UP + 2.0**-44))
 
     def release(self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1) -> NDArray[np.int64]:
-        """Draw a class code for each of some groups: (g,) int64, from (g, K) raw counts and words of g K rows."""
+        """Draw a class code for each of g groups, (g,) int64, from (g, K) raw counts and the words of g K rows."""
         self._check(counts, words)
         mechanism, coins = self.chosen(max_rows_per_unit), Coins(words)
         if mechanism == "gaussian":
@@ -134,8 +139,9 @@ def _alike(n_classes: int, lead: int) -> NDArray[np.int64]:
 
 
 def _flip_failure(kept: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Integrate 1 - the product of (1 - t kept) over t in [0, 1]: the best class comes at time t, every other one earlier with
-    chance t, and is then taken with chance `kept`: (g,) from (g, K - 1)."""
+    """Compute the probability that permute-and-flip fails: (g,) from `kept`, (g, K - 1), the chances e^(-a gap)."""
+    # Give each class a uniform time. If the best class comes at time t, each other class comes earlier with probability t, and then is
+    # taken with probability `kept`. So the probability is the integral of 1 - product of (1 - t kept) over t in [0, 1].
     others = kept.shape[1]
     if (kept == kept[:, :1]).all():
         kept, times = kept[:, :1], others
@@ -148,14 +154,12 @@ def _flip_failure(kept: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=64)
 def _rule(others: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Make nodes and weights on [0, 1] for products of so many factors: right to 2^-60, with at most 24 log2(K) nodes.
-
-    Gauss and Legendre's rule of n = 24 points on each of [0, c], [c, 2c], ..., [1/2, 1], where c is a power of 1/2 at which c (K - 1) <= n.
-    With m = 2 n and S = sum of kept, the m-th derivative of f is at most m! times the sum, over all choices of m factors, of the products
-    of their `kept` and of the other factors at the panel's lower end b, so at most S^m e^(m b - b S). The rule's error on a panel of width
-    h is h^(m + 1) (n!)^4 / ((m + 1) (m!)^3) times that: on the first panel, where h S <= n, below 10^-23; on the others, where h = b and
-    (b S)^m e^(-b S) <= m^m e^-m, below b e^(m b) 10^-29, which add up to less than 2^-60.
-    """
+    """Compute nodes and weights on [0, 1] that integrate products of so many factors to 2^-60, with at most 24 log2(K) nodes."""
+    # Gauss-Legendre quadrature of n = 24 points on each of [0, c], [c, 2c], ..., [1/2, 1], where c is a power of 1/2 with c (K - 1) <= n.
+    # With m = 2 n and S = sum of kept, the m-th derivative of f is at most m! times the sum, over all choices of m factors, of the products
+    # of their `kept` and of the other factors at the panel's lower end b, so at most S^m e^(m b - b S). The rule's error on a panel of
+    # width h is h^(m + 1) (n!)^4 / ((m + 1) (m!)^3) times that: on the first panel, where h S <= n, below 10^-23; on the others, where
+    # h = b and (b S)^m e^(-b S) <= m^m e^-m, below b e^(m b) 10^-29, which add up to less than 2^-60.
     panels = max(0, math.ceil(math.log2(others / _POINTS)))
     edges = np.append(0.0, 0.5 ** np.arange(panels, -1, -1))
     points, weights = np.polynomial.legendre.leggauss(_POINTS)
@@ -181,7 +185,8 @@ def _first(wanted: NDArray[np.bool_], coins: Coins) -> NDArray[np.int64]:
 
 
 def _order(coins: Coins, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Draw a uniform order of the classes in every group, exactly: (g, K) places; equal words are told apart by further ones."""
+    """Draw a uniformly random order of the classes in every group, exactly: (g, K) ranks."""
+    # Sorting by words is uniform unless two words are equal. Such groups, with a probability of about K^2 / 2^65, take further words.
     words = coins.take(np.arange(len(coins))).reshape(shape)
     places = words.argsort(axis=1).argsort(axis=1)
     ordered = np.sort(words, axis=1)

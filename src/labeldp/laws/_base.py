@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a law is, and what follows from it.
+"""The base class of laws, and the registry of their names.
 
-A law is a frozen value: the number of classes, epsilon, and the rule P[output | label, side]. It does no input or output and owns no
-randomness: it is handed uniform 64-bit words. Outputs and side are plain arrays with one entry a row:
+A law is a frozen value: the number of classes, epsilon, and the rule P[output | label, side]. It does no input or output and has no
+randomness of its own: its caller passes uniform 64-bit words. Outputs and side are plain arrays with one entry a row:
 
 * label-valued laws release `outputs` of shape (n,), int32 class codes;
 * set-valued laws release `outputs` of shape (n, ceil(K/8)), uint8: the set as packed bits, class c in bit c % 8 of byte c // 8;
 * score-valued laws release `outputs` of shape (n, K), uint8: one level a class, higher where the class is likelier;
-* `side` is a dict of arrays, first axis n: what the law must know of each row's public prior to read its output.
+* `side` is a dict of arrays, first axis n: what the law has derived from each row's public prior, which is needed to read its output.
 """
 
 import inspect
@@ -29,7 +29,7 @@ from labeldp.laws._exact import Array, Bits, Floats, Words, exp_floor, log_ceil,
 
 Side = Mapping[str, Array]
 
-MAX_CELLS = 10**6  # of a matrix that is built whole
+MAX_CELLS = 10**6  # of a matrix that is built as a whole: 8 MB
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Cell:
     label : str
         The kind of label, for example "candidate" or "outside".
     output : str
-        The kind of output. Cells with equal `output` can occur at the same output for two labels, so their ratio bounds epsilon.
+        The kind of output. Two labels can have the same output in cells of equal `output`, so the ratio of these cells bounds epsilon.
     relation : str
-        How output and label relate, for example "kept", "other", "contains", "lacks".
+        The relation of output and label, for example "kept", "other", "contains", "lacks".
     probability : Fraction
-        Of each single output of this cell, given such a label. Over one kind of label, sum of probability x outputs is 1.
+        Probability of each single output of this cell, given such a label. Over one kind of label, probability x outputs sums to 1.
     outputs : int
-        How many outputs the cell stands for.
+        Number of outputs in the cell.
     """
 
     label: str
@@ -59,7 +59,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Every probability of a law for one row's side: what its matrix is made of.
+    """All outputs of a law and their exact probabilities, for one row's side.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Table:
     values : tuple of Fraction
         The distinct probabilities.
     index : (K, n_outputs) uint8, or a wider type
-        index[y, j] says which of the values P[outputs[j] | y] is.
+        P[outputs[j] | y] is values[index[y, j]].
     """
 
     outputs: Array
@@ -89,9 +89,8 @@ class Law(ABC):
 
     Notes
     -----
-    A class says of itself: `name`, by which it is registered, stored and asked for; `kind` of its outputs; `uses_prior`, whether it reads a
-    prior; `draws_side`, whether it draws its rows' questions with public words; `parameter`, the field that a number after its name
-    sets, as in "rr-top-k:3", or "".
+    A subclass sets `name`, by which it is registered and stored; `kind` of its outputs; `uses_prior`, if it reads a prior; `draws_side`, if
+    it draws each row's question from public words; and `parameter`, the field that a number after the name sets, as in "rr-top-k:3", or "".
     """
 
     name: ClassVar[str]
@@ -107,54 +106,55 @@ class Law(ABC):
         object.__setattr__(self, "n_classes", _validate.integer(n_classes=self.n_classes, low=2, fix="One class needs no privacy."))
         object.__setattr__(self, "epsilon", _validate.epsilon(self.epsilon))
 
-    # What a mechanism writes ------------------------------------------------------------------------------------------------------
+    # What every law implements -----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
-        """Decide each row's side from its public prior.
+        """Compute each row's side from its public prior.
 
         Parameters
         ----------
         prior : (n, K) float
-            Non-negative weights, any scale; a zero-stride view is fine. Depends on public facts only, never on these raw labels.
+            Weights >= 0 of any scale; a zero-stride view is accepted. It must depend on public facts only, never on these raw labels.
         words : Words of n rows, optional
-            Public, independent of labels and of the words of `sample`: what a law with `draws_side` draws its questions with. None: words
-            of the row numbers 0 .. n-1, for looking at a law without a run. Other laws ignore them.
+            Public words, from which a law with `draws_side` draws each row's question; other laws ignore them. None: words of the row
+            numbers 0 .. n-1, for studying a law without a run.
 
         Returns
         -------
-        dict of arrays, first axis n. Empty for laws that use no prior. A function of prior and words, the same on every machine.
+        dict of str to array
+            Arrays of n rows; empty for laws that use no prior. The result must be the same on every machine.
         """
 
     @abstractmethod
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> Array:
-        """Draw one output a row. labels: (n,) codes in [0, K), already checked; words and side: n rows."""
+        """Draw one output for each of n rows, from (n,) codes in [0, K), which were checked, and the rows' words and side."""
 
     @abstractmethod
     def log_likelihood(self, outputs: Array, side: Side) -> NDArray[np.float64]:
-        """Compute ln P[output | y] up to a constant a row: (n, K), row maximum 0, from the sampler's integers."""
+        """Compute ln P[output | y], up to a constant of each row: (n, K), with maximum 0 in each row, from the sampler's integers."""
 
     @abstractmethod
     def inclusion(self, outputs: Array, side: Side) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Compute how often a class is in the output: (own, other), each (n,).
+        """Compute the probabilities that a class is in the output: (own, other), each (n,) float64.
 
-        own[i] = P[y in output | label y], other[i] = P[y in output | label y'] for y' != y; both NaN where this depends on more than
-        that, so that the row has no unbiased estimator.
+        own[i] = P[y in output | label y] and other[i] = P[y in output | label y'] for y' != y. Both are NaN if they depend on y or y': then
+        the row has no unbiased weights of this form.
         """
 
     @abstractmethod
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
-        """List the distinct probabilities of the sampler that runs, exactly, for one row's side (arrays without the first axis)."""
+        """List the exact distinct probabilities of the sampler, for one row's side (arrays without the first axis)."""
 
     @abstractmethod
     def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-        """Say type and shape of one row's output (key "output") and of each side array: what a file stores."""
+        """Return the dtype and shape of one row's output (key "output") and of each side array, by which files store them."""
 
     @abstractmethod
     def table(self, side_row: Side) -> Table:
         """List all outputs and their exact probabilities for one row's side; InvalidInput above 10^6 cells."""
 
-    # What follows from it ---------------------------------------------------------------------------------------------------------
+    # What follows from these -------------------------------------------------------------------------------------------------------
 
     def members(self, outputs: Array, side: Side) -> NDArray[np.bool_]:
         """Read outputs as sets of classes: (n, K) bool, one-hot for label-valued laws, the likeliest classes for score-valued ones."""
@@ -170,34 +170,41 @@ class Law(ABC):
         return pack_sets(score == score.max(axis=1, keepdims=True))
 
     def weights(self, outputs: Array, side: Side) -> Floats:
-        """Compute unbiased weights: (n, K), E sum_c weights[i, c] losses[i, c] = losses[i, label of i]; rows sum to 1, or are NaN.
+        """Compute weights that make the weighted sum of class losses an unbiased estimate of the loss of the label.
 
-        From `inclusion`, (1{c in output} - other) / (own - other): Ghazi et al. 2021, equation 7, for sets too; a law that is invertible in
-        another way says so here.
+        Returns
+        -------
+        (n, K) float64
+            (1{c in output} - other) / (own - other), with own and other from `inclusion`. Rows sum to 1, or are NaN if the law has no such
+            weights. Laws that are invertible in another way override this.
+
+        References
+        ----------
+        Ghazi et al. 2021, "Deep learning with label differential privacy", equation 7, here also for sets; Natarajan et al. 2013, "Learning
+        with noisy labels".
         """
         own, other = (part[:, None] for part in self.inclusion(outputs, side))
         gap = np.where(own == other, np.nan, own - other)
         return np.asarray((self.members(outputs, side) - other) / gap)
 
     def told_apart(self, side: Side) -> Bits | None:
-        """Find the classes that at least one row distinguishes from all others: packed, (ceil(K/8),); None if every row can distinguish
-        all.
+        """Find the classes that at least one row distinguishes from all others: a packed set, (ceil(K/8),); None if every row
+        distinguishes all classes.
 
-        Two classes that are not among them are told apart by no row: their outputs are equally likely, whatever the epsilon.
+        Two classes that are not in the set have equally likely outputs in every row, so nothing can be learned that separates them.
         """
         return None
 
     def loss_range(self, losses: Floats, outputs: Array, side: Side) -> Floats:
-        """Bound how far apart a row's debiased losses, sum_c weights[i, c] losses[i, c], are over all outputs: (n,), NaN without weights.
+        """Compute the range of a row's debiased loss, sum_c weights[i, c] losses[i, c], over all outputs: (n,), NaN without weights.
 
         Parameters
         ----------
         losses : (n, K) float64
         outputs, side : of n rows
-            Of the outputs only the size of sets is used. A law with weights of its own says its range; by default theirs is bounded by what
-            the released output shows, (largest - least loss) x sum_c |weight|.
+            Of the outputs only the sizes of sets are used, except for laws that override `weights` but not this method.
         """
-        # Other weights than those by inclusion: all that is known of them is what they are at the released output.
+        # The weights of such a law are known at the released output only: (largest - least loss) x sum of |weight|.
         if type(self).weights is not Law.weights:
             return np.asarray(np.ptp(losses, axis=1) * np.abs(self.weights(outputs, side)).sum(axis=1))
         own, other = self.inclusion(outputs, side)
@@ -213,18 +220,19 @@ class Law(ABC):
         return np.asarray(spread / np.where(own == other, np.nan, own - other))
 
     def matrix(self, prior: ArrayLike | None = None, exact: bool = False) -> Array:
-        """Build the matrix for one row's prior: row y holds P[output | label y].
+        """Compute the matrix for one row's prior: row y holds P[output | label y].
 
         Parameters
         ----------
         prior : (K,) weights, optional
-            Uniform if None; only laws that use a prior look at it.
+            Uniform if None (default). Laws that use no prior ignore it.
         exact : bool
-            Fractions (an object array) instead of float64.
+            Return Fractions (an object array) instead of float64. False by default.
 
         Returns
         -------
-        (K, n_outputs), columns in the order of `outputs(prior)`. At most 10^6 cells, else InvalidInput.
+        (K, n_outputs) array
+            Columns are in the order of `outputs(prior)`. InvalidInput above 10^6 cells.
         """
         table = self.table(self.side_row(prior))
         values = np.empty(len(table.values), dtype=object)
@@ -236,23 +244,24 @@ class Law(ABC):
         return self.table(self.side_row(prior)).outputs
 
     def side_row(self, prior: ArrayLike | None = None) -> dict[str, Array]:
-        """Decide the side of one row with this prior (K,), uniform if None: arrays without the first axis."""
+        """Compute the side of one row with this prior (K,), uniform if None: arrays without the first axis."""
         row = np.ones(self.n_classes) if prior is None else np.asarray(prior)
         if row.ndim != 1:
             raise InvalidInput(f"Expected one prior row of shape ({self.n_classes},), got shape {row.shape}. Pass prior[i].")
         return {name: value[0] for name, value in self.prepare(row[None]).items()}
 
     def information(self, prior: ArrayLike | None = None) -> float | Floats:
-        """Compute the mutual information of label and output, in nats, when the label follows the prior.
+        """Compute the mutual information of label and output in nats, for a label that follows the prior.
 
         Parameters
         ----------
         prior : (K,) or (n, K) weights, optional
-            Uniform if None.
+            Uniform if None (default).
 
         Returns
         -------
-        float for one prior, (n,) float64 for several. Closed forms where they exist; else from the matrix, so at most 10^6 cells.
+        float or (n,) float64
+            A float for one prior. Laws without a closed form compute it from the matrix, of at most 10^6 cells.
         """
         rows = np.ones((1, self.n_classes)) if prior is None else np.atleast_2d(np.asarray(prior))
         side = self.prepare(rows)
@@ -269,7 +278,7 @@ class Law(ABC):
         return result if prior is not None and np.ndim(prior) == 2 else float(result[0])
 
     def _information(self, prior: Floats, side: Side) -> Floats:
-        """Compute the information of each row, whose prior (n, K) sums to 1: from the matrix, unless a law knows better."""
+        """Compute the information of each row, whose prior (n, K) sums to 1, from the matrix. Laws with a closed form override this."""
         result = np.empty(len(prior))
         for i, row in enumerate(prior):
             table = self.table({name: value[i] for name, value in side.items()})
@@ -281,12 +290,12 @@ class Law(ABC):
         return result
 
     def exact_epsilon(self, side_row: Side | None = None) -> float:
-        """Compute the epsilon of the sampler that runs, at any K, rounded up to the next double: never above the claim.
+        """Compute the epsilon of the sampler itself, from its integers, rounded up to the next double. It is never above the claim.
 
         Parameters
         ----------
         side_row : mapping of arrays, optional
-            One row's side. Without it: the one value that holds for every row where the law has no side, else the claim.
+            One row's side. None (default): the epsilon of any row if the law uses no prior, else the claim.
         """
         if side_row is None:
             if self.uses_prior:
@@ -296,22 +305,22 @@ class Law(ABC):
         return math.inf if ratio is None else self._certified(ratio)
 
     def _certified(self, ratio: Fraction) -> float:
-        """Round up the ln of the running sampler's largest ratio; to the claim itself where the ratio is proven not to exceed it."""
+        """Round up the ln of the sampler's largest ratio, but to no more than the claim if the ratio is proven to be within it."""
         bound = log_ceil(ratio)
         return min(bound, self.epsilon) if ratio <= exp_floor(self.epsilon) else bound
 
     def event(self) -> dict[str, object]:
-        """Describe a draw as JSON-ready data: the law's fields, and the exact epsilon of one draw."""
+        """Return JSON-ready data for an event: the law's fields, and the exact epsilon of one draw."""
         return self.to_dict() | {"epsilon_exact": self.exact_epsilon()}
 
     def to_dict(self) -> dict[str, object]:
-        """Describe the law as JSON-ready data; `law_from_dict` reads it back."""
+        """Return the law as JSON-ready data, which `law_from_dict` reads."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {"law": self.name} | {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @classmethod
     def from_fields(cls, data: Mapping[str, object]) -> Self:
-        """Make the law with these fields (lists become tuples)."""
+        """Make the law with these fields, in which JSON's lists become tuples."""
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})  # type: ignore[arg-type]
 
 
@@ -322,14 +331,14 @@ def check_told_apart(law: Law, told: Bits | None, classes: Sequence[object], n_r
     ----------
     law : Law
     told : (ceil(K/8),) uint8, or None
-        What `Law.told_apart` says of the n rows.
+        The result of `Law.told_apart` for the n rows.
     classes : sequence of K values
-        Public.
+        Their names, for the message.
     n_rows : int
 
     Notes
     -----
-    Not for rows that further ones are drawn beside, such as those of a later stage: together they may tell what they do not alone.
+    It is not called for later stages, whose rows are used together with those of earlier stages, which may distinguish more.
     """
     if told is None or not n_rows:
         return
@@ -351,7 +360,7 @@ def check_told_apart(law: Law, told: Bits | None, classes: Sequence[object], n_r
 
 
 def worst_ratio(cells: Iterable[Cell]) -> Fraction | None:
-    """Find the largest ratio of two probabilities of one output; None (unbounded) where a zero meets a non-zero."""
+    """Find the largest ratio of two probabilities of one output; None if it is unbounded, because one of the two is 0."""
     extremes: dict[str, tuple[Fraction, Fraction]] = {}
     for cell in cells:
         low, high = extremes.get(cell.output, (cell.probability, cell.probability))
@@ -367,11 +376,12 @@ def exact_epsilon(matrix: ArrayLike) -> float:
     Parameters
     ----------
     matrix : (K, n_outputs) float or Fraction
-        Row y = P[. | y], non-negative. Floats are taken at their exact binary value.
+        Row y holds P[. | y] >= 0. Floats count as their exact binary value.
 
     Returns
     -------
-    float; inf where an output is possible for one label and not for another.
+    float
+        Infinite if an output is possible for one label and not for another.
 
     Examples
     --------
@@ -393,11 +403,11 @@ def _holds_fractions(matrix: ArrayLike) -> bool:
     return any(isinstance(v, Fraction) for v in np.asarray(matrix, dtype=object).flat)
 
 
-# The registry: the only list of the laws there are, and the only place that reads names such as "rr-top-k:3" -----------------------------
+# The registry of laws, and the only place that parses names such as "rr-top-k:3" ----------------------------------------------------------
 
 
 LAWS: dict[str, type[Law]] = {}
-"""Every law by its name."""
+"""All registered laws by name."""
 
 AnyLaw = TypeVar("AnyLaw", bound=Law)
 Number = int | float
@@ -406,21 +416,25 @@ _OWN = "A law of your own is registered first: labeldp.register_law(cls), or --l
 
 
 def register_law(cls: type[AnyLaw]) -> type[AnyLaw]:
-    """Make a law known by its name to estimators, specs, files and the command line; usable as a decorator.
+    """Register a law under its name for estimators, specs, files and the command line; usable as a decorator.
 
     Parameters
     ----------
     cls : subclass of Law, a frozen dataclass
-        Its `name` must be free; a class that is defined anew, as in a notebook, takes its own place.
+        Its `name` must not be taken, except by an earlier definition of the same class, as in a notebook.
+
+    Returns
+    -------
+    cls
 
     Raises
     ------
     InvalidInput
-        It is no law, lacks a method, or its name is taken or none.
+        The class is no law or lacks a method, or its name is missing or taken.
 
-    Notes
-    -----
-    Before such a law is charged for, it must pass `labeldp.testing.check_law`: see docs/laws.md.
+    See Also
+    --------
+    labeldp.testing.check_law : Proves the epsilon of a law. A law of your own must pass it before it is charged for (docs/laws.md).
     """
     if not (isinstance(cls, type) and issubclass(cls, Law)):
         raise InvalidInput(f"Expected a subclass of labeldp.Law, got {_validate.shown(cls)}.")
@@ -430,7 +444,7 @@ def register_law(cls: type[AnyLaw]) -> type[AnyLaw]:
     name = getattr(cls, "name", None)
     if not (isinstance(name, str) and re.fullmatch(r"[\w.-]+", name)):
         raise InvalidInput(f"Expected a law with a name of letters, digits and dashes, got {_validate.shown(name)} in {cls.__name__}.")
-    # A class of the same module and name is the same law defined anew, as in a notebook; any other one must take another name.
+    # A class of the same module and name is a new definition of the same law, as when a cell of a notebook runs again.
     known = LAWS.setdefault(name, cls)
     if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
         raise InvalidInput(f"Expected a new law name, got {name!r}, which {known.__name__} has. Rename the law.")
@@ -439,26 +453,28 @@ def register_law(cls: type[AnyLaw]) -> type[AnyLaw]:
 
 
 def spellings() -> list[str]:
-    """List the names of all laws as a person writes them, such as "rr-top-k:K" and "subset[:SIZE]"."""
+    """List the names of all laws as users write them, such as "rr-top-k:K" and "subset[:SIZE]"."""
     return [_spelling(cls) for cls in LAWS.values()]
 
 
 def parse_law(text: str) -> tuple[type[Law], dict[str, Number]]:
-    """Read a law's name, with a number after a colon where the law takes one.
+    """Parse a law's name, with a number after a colon if the law takes one.
 
     Parameters
     ----------
     text : str
-        Such as "rr", "subset", "subset:2", "rr-top-k:3".
+        For example "rr", "subset", "subset:2" or "rr-top-k:3".
 
     Returns
     -------
-    The law's class, and the field that the number sets, if any.
+    cls : subclass of Law
+    fields : dict of str to number
+        The field that the number sets; empty without a number.
 
     Raises
     ------
     InvalidInput
-        No law has this name, or it takes no such number, or it cannot be made without more.
+        No law has this name, it takes no such number, or it has further required fields.
     """
     name, colon, number = text.partition(":") if isinstance(text, str) else (text, "", "")
     cls = _law_type(name)
@@ -476,20 +492,20 @@ def parse_law(text: str) -> tuple[type[Law], dict[str, Number]]:
 
 
 def law_named(text: str, n_classes: int, epsilon: float) -> Law:
-    """Make the law with this name (see `parse_law`), over so many classes and at this epsilon."""
+    """Make the law with this name (see `parse_law`) for `n_classes` classes at `epsilon`."""
     cls, given = parse_law(text)
     return law_from_dict({"law": cls.name, "n_classes": n_classes, "epsilon": epsilon} | given)
 
 
 def law_from_dict(data: Mapping[str, object]) -> Law:
-    """Make the law that `to_dict` (or `event`) described; an unknown name or field is refused."""
+    """Make a law from the data of `to_dict` or `event`; refuse an unknown name or field."""
     cls = _law_type(data.get("law"))
-    # What a law is made of; `event` adds its exact epsilon, which follows from it.
+    # `event` adds the exact epsilon, which follows from the fields.
     values = {k: v for k, v in data.items() if k not in ("law", "epsilon_exact")}
     known = {f.name for f in fields(cls)}
     if extra := sorted(set(values) - known):
         raise InvalidInput(f"Expected only {', '.join(sorted(known))} for law {cls.name!r}, got also {', '.join(extra)}.")
-    # The constructor checks every value: a law from a file is held to what a law in code is.
+    # The constructor checks every value, so that a changed file cannot make a law that code could not make.
     try:
         return cls.from_fields(values)
     except TypeError as error:
@@ -512,7 +528,7 @@ def _spelling(cls: type[Law]) -> str:
 
 
 def _number(text: str, number: str, cls: type[Law]) -> Number:
-    """Read the number after the colon; whether it may be a fraction, and how large, is the law's to say."""
+    """Parse the number after the colon; its type and range are checked by the law."""
     try:
         return _validate.positive(law=float(number)) if not number.isdecimal() else _validate.integer(law=int(number), low=1)
     except ValueError:  # InvalidInput is one

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ClusterRR: the label, or with some probability a draw from what its cluster's labels look like.
+"""ClusterRR: keeps the label, or with some probability draws one from the label distribution of its cluster.
 
-With Q_z the row's public distribution on a grid of 2^32 and L of the 2^64 words resampling: a word below 2^64 - L keeps the label; the
-others fall in cells of B_(z+1) - B_z words, B_z = floor((Q_0 + ... + Q_(z-1)) L / 2^32). A class of at least m parts has a cell of at least
-floor(m L / 2^32) words, and L is the least whole number with 2^64 - L <= (E - 1) (m L / 2^32 - 1), E = e^epsilon rounded down: so
-(2^64 - L + cell) / cell <= E for every cell.
+Let Q_z be the row's public distribution on a grid of 2^32, and L the number of the 2^64 words that resample. A word below 2^64 - L keeps
+the label; the others fall in cells of B_(z+1) - B_z words, B_z = floor((Q_0 + ... + Q_(z-1)) L / 2^32). A class of at least m parts has a
+cell of at least floor(m L / 2^32) words, and L is the least whole number with 2^64 - L <= (E - 1) (m L / 2^32 - 1), E = e^epsilon rounded
+down: so (2^64 - L + cell) / cell <= E for every cell.
 
-Source: Esfandiari, Mirrokni, Syed, Vassilvitskii, "Label differential privacy via clustering" (2021), Algorithm 1, second part.
+References
+----------
+Esfandiari, Mirrokni, Syed and Vassilvitskii 2021, "Label differential privacy via clustering", Algorithm 1, second part.
 """
 
 from dataclasses import dataclass
@@ -40,43 +42,46 @@ from labeldp.laws._exact import (
 from labeldp.laws._response import respond_to_all, response_information, response_profile, response_table, response_words
 
 GRID = 1 << 32
-"""Parts that a row's distribution is made of."""
+"""Number of parts into which a row's distribution is divided."""
 
 MOST_CLASSES = 1 << 16
-_BITS = 12  # of the least class's share that decide how often a row keeps its label: few distinct numbers, at most 0.03 % lost
+_BITS = 12  # leading bits of a row's least share that decide L: few distinct values to compute, at a loss of at most 0.03 %
 _NAN = float("nan")
 
 
 @lru_cache(maxsize=1 << 18)
 def resampling_words(epsilon: float, least: int) -> int:
-    """Count L, the words of 2^64 that resample where every class has at least `least` of the 2^32 parts; 2^64 where none may be kept."""
+    """Compute L, the number of words of 2^64 that resample, if every class has at least `least` of the 2^32 parts."""
     gain = exp_floor(epsilon) - 1
     return whole_above((WORD + gain) / (1 + gain * Fraction(least, GRID)))
 
 
 @dataclass(frozen=True)
 class ClusterRR(Law):
-    """Keep the label with probability 1 - lambda, else release a draw from the row's prior, raised to a floor.
+    """Keep the label with probability 1 - lambda, else release a draw from the row's prior, in which no class is below a floor.
 
     Parameters
     ----------
     n_classes : int
         K, 2 to 65536.
     epsilon : float
-        Guarantee: pure epsilon-label-DP, local, for each row's label and for any prior that is public. Where the prior comes from the same
-        labels (a private histogram of the row's cluster), what that cost is added: sequential composition.
+        Guarantee: pure epsilon-label-DP, local, for each row's label and any public prior. If the prior comes from the same labels (a
+        private histogram of the row's cluster), its cost is added (sequential composition).
     floor : float, optional
-        tau, above 0 and at most 1 / K: the least probability of any class in a draw. 1 / K is randomized response on all classes and needs
-        no prior. None: 1 / (2 K).
+        tau, above 0 and at most 1 / K: the least probability of a class in a draw. 1 / K is randomized response on all classes and needs
+        no prior. None (default): 1 / (2 K).
     realised : bool
-        True: lambda = 1 / (1 + m (e^epsilon - 1)) with m the least probability that the row's own distribution has, which is public and at
-        least the floor. False: with m = floor, the same for every row, as published.
+        True (default): lambda = 1 / (1 + m (e^epsilon - 1)), with m the least probability in the row's own distribution, which is public
+        and at least the floor. False: m = floor for every row, as in the paper.
 
     Notes
     -----
     Output: a label, (n,) int32. Side: q (n, K) uint32, the prior clipped to the floor and renormalised, in parts of 2^32. Likelihood:
-    (1 - lambda) 1{y = z} + lambda q_z. Source: Esfandiari et al. 2021, Algorithm 1; epsilon as in Theorem 1's second term.
-    Cost: one word and O(K) a row.
+    (1 - lambda) 1{y = z} + lambda q_z. Cost: one word and O(K) a row.
+
+    References
+    ----------
+    Esfandiari et al. 2021, "Label differential privacy via clustering", Algorithm 1; epsilon as in the second term of Theorem 1.
 
     Examples
     --------
@@ -108,20 +113,21 @@ class ClusterRR(Law):
 
     @classmethod
     def uniform(cls, n_classes: int, epsilon: float) -> Self:
-        """Make UniformRR of the paper: the floor is 1 / K, so the prior is not read and costs nothing, and every output is uniform.
+        """Make the paper's UniformRR, whose floor is 1 / K: the prior is not read, and draws are uniform.
 
-        The same words give the same outputs as `RandomizedResponse(n_classes, epsilon)`; Corollary 1's lambda is K / (K - 1 + e^epsilon).
+        It draws the same outputs from the same words as `RandomizedResponse(n_classes, epsilon)`, with the lambda of Corollary 1,
+        K / (K - 1 + e^epsilon).
         """
         return cls(n_classes, epsilon, 1.0 / n_classes)
 
     @property
     def is_uniform(self) -> bool:
-        """Tell whether the floor leaves nothing but the uniform distribution: randomized response."""
+        """True if the floor is 1 / K, which leaves only the uniform distribution: randomized response."""
         return self.floor == 1.0 / self.n_classes
 
     @property
     def _least(self) -> int:
-        """Round the floor down to parts of the grid."""
+        """The floor in parts of the grid, rounded down."""
         return whole_below(Fraction(self.floor or 0.0) * GRID)
 
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
@@ -131,13 +137,12 @@ class ClusterRR(Law):
         return by_chunks(prior, self.n_classes, {"q": self.layout()["q"]}, self._decide)
 
     def _decide(self, prior: Array) -> dict[str, Array]:
-        """Cut each row into parts: t + (what lies above t, scaled to 2^32 parts in all); what rounding leaves goes to the heaviest class.
-
-        Every step is one IEEE operation on whole numbers below 2^53 or sums of them, so every machine finds the same parts.
-        """
+        """Divide each row into 2^32 parts, with at least the floor for each class."""
+        # Every step is one IEEE operation on whole numbers below 2^53, so every machine finds the same parts. Each class gets the floor,
+        # and the free parts are shared in proportion to the weight above it: rounding cannot push a class below the floor. What rounding
+        # leaves goes to the heaviest class.
         least = float(self._least)
         weights = quantise(prior)
-        # The floor first, then what lies above it in proportion: no class ever has less than the floor, whatever rounding does.
         above = np.maximum(np.floor(weights * float(GRID) / weights.sum(axis=1, keepdims=True)) - least, 0.0)
         total = above.sum(axis=1, keepdims=True)
         free = GRID - self.n_classes * self._least
@@ -147,7 +152,7 @@ class ClusterRR(Law):
         return {"q": parts.astype(np.uint32)}
 
     def resampling(self, side: Side) -> U64:
-        """Count L of each row: (n,) uint64. lambda is L / 2^64."""
+        """Compute each row's L, the number of resampling words: (n,) uint64. lambda is L / 2^64."""
         q = side["q"]
         if not self.realised:
             return np.full(len(q), resampling_words(self.epsilon, self._least), dtype=np.uint64)
@@ -161,13 +166,13 @@ class ClusterRR(Law):
         edges = np.empty((len(resampling), self.n_classes + 1), dtype=np.uint64)
         edges[:, 0], edges[:, -1] = 0, resampling
         parts = np.cumsum(side["q"][:, :-1], axis=1, dtype=np.uint64)
-        # floor(L x parts / 2^32), exactly: 96 bits in two words.
+        # floor(L x parts / 2^32), exactly: the product has 96 bits, which `multiply` returns in two words.
         high, low = multiply(resampling[:, None], parts)
         edges[:, 1:-1] = (high << np.uint64(32)) | (low >> np.uint64(32))
         return edges
 
     def cells(self, side: Side) -> tuple[U64, U64]:
-        """Count the words that keep the label (n,), and those that draw each class whatever the label (n, K): uint64."""
+        """Count the words that keep the label, (n,) uint64, and those that draw each class, (n, K) uint64."""
         resampling = self.resampling(side)
         return _rest(resampling), np.diff(self._edges(side, resampling), axis=1)
 
@@ -177,7 +182,7 @@ class ClusterRR(Law):
             return respond_to_all(labels, r, self.epsilon, self.n_classes)
         self._require_parts(side["q"])
         resampling = self.resampling(side)
-        # Both readings of a row's word are made, whatever its label; only `where` looks at it.
+        # Both outcomes are computed for each row. Only `where` reads the label, so time reveals nothing.
         kept, out = _rest(resampling), np.empty(len(labels), dtype=np.int32)
         for rows in prior_chunks(len(labels), self.n_classes):
             edges = self._edges({"q": side["q"][rows]}, resampling[rows])
@@ -207,23 +212,28 @@ class ClusterRR(Law):
         return np.where(equal, own, _NAN), np.where(equal, other, _NAN)
 
     def weights(self, outputs: Array, side: Side) -> Floats:
-        """Compute unbiased weights, (n, K) float64, whatever the prior: `debiasing_weights` at beta = lambda."""
+        """Compute unbiased weights for any prior, (n, K) float64: `debiasing_weights` at beta = lambda."""
         return self.debiasing_weights(outputs, side)
 
     def debiasing_weights(self, outputs: Array, side: Side, beta: float | None = None) -> Floats:
-        """Compute the weights of the losses of a row's classes: (1{c = z} - beta q_c) / (1 - beta).
+        """Compute the weights of the class losses in the modified loss: (1{c = z} - beta q_c) / (1 - beta).
 
         Parameters
         ----------
         outputs : (n,) int32
-        side : as prepared
+        side : mapping
+            The result of `prepare`.
         beta : float, optional
-            0 <= beta < 1. None: each row's lambda, which is unbiased for every q. Smaller: less variance, bias (lambda - beta) / (1 - beta)
-            times the difference between the resampled and the true loss.
+            0 <= beta < 1. None (default): each row's lambda, which is unbiased for every q. A smaller beta has less variance, and a bias of
+            (lambda - beta) / (1 - beta) times the difference between the resampled and the true loss.
 
         Returns
         -------
-        (n, K) float64. Source: equation of the modified loss (Esfandiari et al. 2021), by its closed-form inverse, which the paper bounds.
+        (n, K) float64
+
+        References
+        ----------
+        The modified loss of Esfandiari et al. 2021, with the closed-form inverse, which the paper bounds.
         """
         if self.is_uniform:
             q = np.full((1, self.n_classes), 1.0 / self.n_classes)
@@ -242,7 +252,7 @@ class ClusterRR(Law):
         return np.asarray(_rest(self.resampling(side)).astype(np.float64) / WORD)
 
     def loss_range(self, losses: Floats, outputs: Array, side: Side) -> Floats:
-        # a released label moves its own loss alone
+        # The released label changes only the term of its own loss.
         return np.asarray(np.ptp(losses, axis=1) / self._kept(outputs, side))
 
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
@@ -288,7 +298,7 @@ class ClusterRR(Law):
 
 
 def _rest(resampling: U64) -> U64:
-    """Subtract from 2^64, which no word holds: 2^64 - L."""
+    """Compute 2^64 - L in 64 bits, which cannot hold 2^64."""
     return np.asarray(np.uint64(0xFFFFFFFFFFFFFFFF) - resampling + np.uint64(1))
 
 

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact arithmetic that laws are made of, the same on every machine: bounds, words, sets of classes, and priors as whole numbers.
+"""Exact arithmetic for laws, the same on every machine: bounds, words, sets of classes, and priors as whole numbers.
 
 * Bounds of e^x and ln x are certified, so that no guarantee rests on a rounded float. Python's `decimal` rounds exp and ln correctly (to
   half a unit in the last place), so one step down or up is a strict bound.
-* A uniform whole number below k is the high half of a 64-bit word x k. The word is rejected, and the next attempt's taken, where the low
-  half is below 2^64 mod k, so that every number has as many words. An ordered sample is a partial Fisher-Yates shuffle: step i swaps class
-  position i with position i + j, j uniform below K - i. Step i, attempt t uses word counter first + i + t x steps: nothing depends on a
-  label.
-* Sets of classes are packed bits: class c is bit c % 8 of byte c // 8; bits past K are zero. Nothing here indexes memory by a class that
-  could be a private label: `sets_contain` and `single_sets` compare against every byte of the row.
-* A prior's row is scaled by (2^32 - 1) / its maximum and rounded to whole numbers, in IEEE double. The whole numbers stay in float64: they
-  and their sums (K x 2^32 < 2^53 up to two million classes) are exact there, in whatever order they are added.
+* A uniform whole number below k is the high half of a 64-bit word x k. If the low half is below 2^64 mod k, the word is rejected and the
+  next one taken, so that every number has the same number of words (Lemire 2019, "Fast random integer generation in an interval"). An
+  ordered sample is a partial Fisher-Yates shuffle: step i swaps class position i with position i + j, j uniform below K - i. Attempt t of
+  step i uses word counter first + i + t x steps: nothing depends on a label.
+* Sets of classes are packed bits: class c is bit c % 8 of byte c // 8; bits past K are zero. No memory is indexed by a class that could be
+  a private label, since other processes can measure which lines of the cache are used: `sets_contain` and `single_sets` compare with every
+  byte of the row.
+* A prior's row is scaled by (2^32 - 1) / its maximum and rounded to whole numbers, in IEEE double. The whole numbers stay in float64, where
+  they and their sums (K x 2^32 < 2^53 up to two million classes) are exact in any order of addition.
 """
 
 import decimal
@@ -36,7 +37,7 @@ Bits = NDArray[np.uint8]
 
 WORD = 1 << 64  # one uniform word has this many values; every probability of a sampler is a whole number of them
 LARGEST_EXPONENT = 700.0  # e^700 > 2^1000: no 64-bit sampler can tell a larger epsilon from this one
-_DIGITS = 60
+_DIGITS = 60  # decimals of certified bounds: far more than 64-bit words can use
 
 
 def _context(rounding: str) -> decimal.Context:
@@ -45,12 +46,12 @@ def _context(rounding: str) -> decimal.Context:
 
 @lru_cache(maxsize=1024)
 def exp_floor(epsilon: float) -> Fraction:
-    """Bound e^epsilon from below, by at most one part in 10^58; epsilon above 700 counts as 700, which is only more private.
+    """Compute a lower bound of e^epsilon, right to one part in 10^58 and at least 1. An epsilon above 700 counts as 700.
 
-    epsilon is a binary number, and the decimal number that is shown and that ledgers add up: the smaller of the two is taken, so that a
-    claim of 0.1 holds as one tenth. Never below 1, so that a law at any positive epsilon is no worse than uniform.
+    The smaller of the float's binary and decimal value is taken: ledgers add the decimal, so a claim of 0.1 must hold as one tenth.
     """
-    # One unit in the last of 60 digits below the correctly rounded value: a strict bound, where a float of e^epsilon may be above it.
+    # `exp` of a float may round up, and then a law would exceed its claim. Here the correctly rounded value is lowered by one unit in the
+    # last of 60 digits, which is a strict bound.
     context = _context(decimal.ROUND_HALF_EVEN)
     claimed = min(float(epsilon), LARGEST_EXPONENT)
     below = context.next_minus(context.exp(min(Decimal(claimed), Decimal(repr(claimed)))))
@@ -58,26 +59,26 @@ def exp_floor(epsilon: float) -> Fraction:
 
 
 def log_ceil(x: Fraction) -> float:
-    """Find the smallest double that is certainly >= ln x, for x > 0."""
+    """Compute the smallest double that is certainly >= ln x, for x > 0."""
     if x == 1:
         return 0.0
     up = _context(decimal.ROUND_CEILING)
     bound = up.next_plus(_context(decimal.ROUND_HALF_EVEN).ln(up.divide(Decimal(x.numerator), Decimal(x.denominator))))
-    # float() rounds to nearest, which may be down: then the next double is the bound.
+    # float() rounds to nearest. If that was down, the next double is the bound.
     nearest = float(bound)
     return nearest if Decimal(nearest) >= bound else math.nextafter(nearest, math.inf)
 
 
 def log_ratio(numerator: int, denominator: int) -> float:
-    """Compute ln(numerator / denominator) to double precision, without loss where the two are close."""
-    # The difference of two logarithms near each other loses its digits, and small budgets are all there is in such ratios.
+    """Compute ln(numerator / denominator) to double precision, also for close numbers."""
+    # A small epsilon means close numbers, and the difference of their logarithms would lose most digits.
     if 2 * numerator > denominator and numerator < 2 * denominator:
         return math.log1p((numerator - denominator) / denominator)
     return math.log(numerator) - math.log(denominator)
 
 
 def log_quotient(p: float | NDArray[np.float64], q: NDArray[np.float64], gap: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-    """Compute ln(p / q) of positive numbers, without loss where they are close; gap is p - q where that is known better."""
+    """Compute ln(p / q) of positive numbers to double precision, also for close ones; `gap` is p - q, if known more precisely."""
     off = (p - q if gap is None else gap) / q
     return np.where(np.abs(off) < 0.5, np.log1p(np.clip(off, -0.5, None)), np.log(p) - np.log(q))
 
@@ -96,13 +97,13 @@ def whole_above(x: Fraction) -> int:
 
 
 class Words(Protocol):
-    """Uniform uint64 words for a chunk of rows: a counter stream for each row.
+    """Uniform uint64 words for a chunk of rows: each row has a stream of words, numbered by a counter.
 
-    The same counter of the same row is the same word whenever it is asked for; different counters and rows are independent.
+    The same counter of the same row always gives the same word. Words of different counters or rows are independent.
     """
 
     def __len__(self) -> int:
-        """Rows in the chunk."""
+        """Return the number of rows of the chunk."""
         ...
 
     def take(self, counter: int, rows: NDArray[np.intp] | None = None) -> NDArray[np.uint64]:
@@ -117,19 +118,19 @@ class Words(Protocol):
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # of SplitMix64
-_SHUFFLE_BYTES = 1 << 22  # of the shuffled positions that are worked on at a time
-_FEWEST = 64  # rows at a time at least, so that long shuffles still spread the cost of a step over many rows
+_SHUFFLE_BYTES = 1 << 22  # of positions that are shuffled at a time, which should fit in the cache
+_FEWEST = 64  # rows shuffled at a time, at least: with many classes, fewer rows would pay the fixed cost of each step
 
 
 def multiply(words: U64, factor: U64 | np.uint64) -> tuple[U64, U64]:
     """Multiply words by a factor < 2^32, exactly: (high, low) 64-bit halves."""
-    low = (words & _LOW) * factor  # 32 x 32 bits, so that no product leaves 64
+    low = (words & _LOW) * factor  # NumPy has no 128-bit product, so the halves of a word are multiplied one by one
     high = (words >> _HALF) * factor + (low >> _HALF)
     return high >> _HALF, words * factor
 
 
 def equal_cell(words: U64, cells: U64 | np.uint64) -> NDArray[np.int64]:
-    """Find which of `cells` equal parts of [0, 2^64) a word falls in: j where floor(j 2^64 / k) <= word < floor((j + 1) 2^64 / k)."""
+    """Find the j of k = `cells` equal parts of [0, 2^64) that holds a word: floor(j 2^64 / k) <= word < floor((j + 1) 2^64 / k)."""
     high, low = multiply(words, cells)
     carry = low > ~(cells - np.uint64(1))  # floor(((word + 1) k - 1) / 2^64)
     return (high + carry).astype(np.int64)
@@ -141,7 +142,7 @@ def unit(words: U64) -> NDArray[np.float64]:
 
 
 def shuffle_blocks(n_rows: int, n_classes: int) -> Iterator[NDArray[np.intp]]:
-    """Yield positions of rows that are shuffled together: bounded memory, at most 2 to 4 bytes x K x rows."""
+    """Yield the positions of rows that are shuffled together, which bounds memory: 2 or 4 bytes x K x rows."""
     step = max(_FEWEST, _SHUFFLE_BYTES // (n_classes * position_type(n_classes).itemsize))
     for start in range(0, n_rows, step):
         yield np.arange(start, min(start + step, n_rows))
@@ -155,7 +156,7 @@ def position_type(n_classes: int) -> np.dtype[np.unsignedinteger]:
 def below(words: Words, bound: int, counter: int, stride: int) -> NDArray[np.intp]:
     """Draw a uniform whole number below `bound` for every row, from word numbers counter, counter + stride, ..."""
     factor, reject = np.uint64(bound), np.uint64(WORD % bound)
-    # Which rows take a further word depends on words alone, never on a label, so neither time nor words tell one.
+    # Which rows take a further word depends on words alone, so the time of a call reveals no label.
     high, low = multiply(words.take(counter), factor)
     rows = np.flatnonzero(low < reject)
     while len(rows):
@@ -173,7 +174,7 @@ def ordered_sample(words: Words, n_classes: int, steps: int, first: int) -> NDAr
     order[:] = np.arange(n_classes, dtype=order.dtype)[:, None]
     flat, columns = order.reshape(-1), np.arange(n)
     for i in range(steps):
-        # The last position has nothing left to choose, and takes no word.
+        # At the last position only one class is left, so it takes no word.
         spot = below(words, n_classes - i, first + i, steps) if i < n_classes - 1 else np.zeros(n, dtype=np.intp)
         spot += i
         spot *= n
@@ -196,7 +197,7 @@ def hashed(rows: NDArray[np.int64], counter: int, seed: int) -> U64:
 
 
 class PlainWords:
-    """Public words of numbered rows, where a law is looked at without a run: implements `labeldp.laws._exact.Words`."""
+    """Public words of row numbers, for studying a law without a run; implements `Words`."""
 
     def __init__(self, rows: NDArray[np.int64]) -> None:
         self._rows = rows
@@ -216,7 +217,7 @@ class PlainWords:
 # Sets of classes -------------------------------------------------------------------------------------------------------------------------
 
 
-_SET_BYTES = 1 << 18  # bytes of packed rows that are worked on at a time
+_SET_BYTES = 1 << 18  # bytes of packed rows that are processed at a time
 
 
 def set_bytes(n_classes: int) -> int:
@@ -231,7 +232,7 @@ def pack_sets(mask: NDArray[np.bool_]) -> Bits:
 
 
 def pack_columns(mask: NDArray[np.bool_]) -> Bits:
-    """Pack (K, n) bool, a class a row, to (n, ceil(K/8)) uint8: quicker than `pack_sets` for a few classes."""
+    """Pack (K, n) bool, with classes as rows, to (n, ceil(K/8)) uint8; faster than `pack_sets` for few classes."""
     out = np.zeros((mask.shape[1], set_bytes(len(mask))), dtype=np.uint8)
     for c, row in enumerate(mask.view(np.uint8)):
         out[:, c // 8] |= row << np.uint8(c % 8)
@@ -260,7 +261,7 @@ def set_sizes(packed: Bits) -> NDArray[np.int64]:
 def single_sets(labels: NDArray[np.integer], n_classes: int) -> Bits:
     """Make the sets that hold each label alone: (n, ceil(K/8))."""
     size = set_bytes(n_classes)
-    # Every byte of the row is compared with the label's: memory is read in the same places whatever the label is.
+    # The label's byte is compared with every byte of the row, so that the same memory is accessed for any label.
     index = labels.astype(np.int32, copy=False)
     bit = np.left_shift(np.uint8(1), (index & 7).astype(np.uint8))
     hit = (index >> 3)[:, None] == np.arange(size, dtype=np.int32)
@@ -268,8 +269,8 @@ def single_sets(labels: NDArray[np.integer], n_classes: int) -> Bits:
 
 
 def sets_contain(packed: Bits, labels: NDArray[np.integer], n_classes: int) -> NDArray[np.bool_]:
-    """Test whether each row's set holds the row's label: (n,). Cost: a few passes over the packed bytes, whatever the label."""
-    if packed.shape[1] <= 8:  # one machine word holds the set: shift it by the label
+    """Test whether each row's set holds the row's label: (n,) bool. The cost does not depend on the label."""
+    if packed.shape[1] <= 8:  # one machine word holds the set, and is shifted by the label
         shifted = _word(packed) >> labels.astype(np.uint64)
         return np.asarray((shifted & np.uint64(1)).astype(np.bool_))
     found = np.empty(len(labels), dtype=np.bool_)
@@ -286,13 +287,13 @@ def _word(packed: Bits) -> NDArray[np.uint64]:
 
 
 def row_slices(n_rows: int, width: int) -> list[slice]:
-    """Cut rows into slices that keep a few packed arrays of this width in the cache."""
+    """Divide rows into slices so that a few packed arrays of this width fit in the cache."""
     step = max(1, _SET_BYTES // max(1, width))
     return [slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
 
 
 def _byte_select() -> NDArray[np.uint8]:
-    """Tabulate [byte, j] = position of the j-th set bit of the byte (8 where there is none)."""
+    """Compute the table [byte, j] = position of the j-th set bit of the byte; 8 if it has fewer."""
     table = np.full((256, 9), 8, dtype=np.uint8)
     for byte in range(256):
         positions = [bit for bit in range(8) if byte >> bit & 1]
@@ -304,7 +305,8 @@ _SELECT = _byte_select()
 
 
 def _bytes_passed(ends: NDArray[np.int32], wanted: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Count the bytes of each row that end before its wanted bit; a byte at a time where rows are short."""
+    """Count the bytes of each row that end before its wanted bit."""
+    # For short rows a loop over columns is faster than a two-dimensional comparison.
     if ends.shape[1] > 8:
         return np.asarray((ends <= wanted[:, None]).sum(axis=1))
     passed = np.zeros(len(ends), dtype=np.int64)
@@ -314,12 +316,12 @@ def _bytes_passed(ends: NDArray[np.int32], wanted: NDArray[np.int32]) -> NDArray
 
 
 def select_members(packed: Bits, *indices: NDArray[np.integer]) -> tuple[NDArray[np.int32], ...]:
-    """Find the j-th class of each row's set, from 0, for each array of j given: int32 (n,); meaningless where the set is smaller."""
+    """Find the j-th class, from 0, of each row's set, for each given array of j: (n,) int32; arbitrary if the set is smaller."""
     out = tuple(np.empty(len(packed), dtype=np.int32) for _ in indices)
     last = packed.shape[1] - 1
     for rows in row_slices(len(packed), 4 * packed.shape[1]):
         part = packed[rows]
-        # Members up to the end of each byte say which byte holds the wanted one; a table says which bit of that byte it is.
+        # The number of members up to the end of each byte gives the byte of the wanted member, and a table gives its bit.
         ends = np.cumsum(np.bitwise_count(part), axis=1, dtype=np.int32)
         every = np.arange(len(part))
         for result, index in zip(out, indices, strict=True):
@@ -334,15 +336,15 @@ def select_members(packed: Bits, *indices: NDArray[np.integer]) -> tuple[NDArray
 # Priors ----------------------------------------------------------------------------------------------------------------------------------
 
 
-TOP = float(2**32 - 1)  # the quantised prior of every row's heaviest class
-_CELLS, _FEW_CELLS = 1 << 18, 1 << 17  # doubles of a chunk (2 MiB), and of one with at most 32 classes, which takes more passes
-_TINY = {np.dtype(np.float32): 2.0**-100, np.dtype(np.float64): 2.0**-900}  # below, 2^-32 of the maximum is no longer exact
+TOP = float(2**32 - 1)  # the quantised prior of each row's heaviest class
+_CELLS, _FEW_CELLS = 1 << 18, 1 << 17  # doubles of a chunk (2 MiB); half of it with at most 32 classes, which take more passes
+_TINY = {np.dtype(np.float32): 2.0**-100, np.dtype(np.float64): 2.0**-900}  # for a maximum below it, 2^-32 of it may be subnormal
 _LIFT = 2.0**900
 _FOLDED = 16
 
 
 def as_prior(prior: object, n_classes: int) -> Array:
-    """Take the prior as a numeric (n, K) array, not copied; its values are checked when they are quantised."""
+    """Convert a prior to a numeric (n, K) array, without a copy. `checked_prior` checks its values."""
     array = np.asarray(prior)
     if array.ndim != 2 or array.shape[1] != n_classes:
         raise InvalidInput(f"Expected a prior of shape (n, {n_classes}), one weight a class; got shape {array.shape}.")
@@ -352,27 +354,30 @@ def as_prior(prior: object, n_classes: int) -> Array:
 
 
 def checked_prior(prior: Array, weight: Floats | None = None) -> tuple[Array, Floats, Floats]:
-    """Check a prior: rint(values x scale) are its whole numbers; values is the prior itself where nothing had to change.
+    """Check a prior and prepare its quantisation: rint(values x scale) are its whole numbers.
 
     Parameters
     ----------
     prior : (n, K) numbers
-        Finite and non-negative, else InvalidInput. n >= 1.
+        Finite and >= 0, else InvalidInput. n >= 1.
     weight : (K,) float64, optional
-        Multiplies every row first.
+        Factors by which every row is multiplied first.
 
     Returns
     -------
-    values : (n, K) float32 or float64; a row of zeros has become ones
-    scale : (n,) float64, (2^32 - 1) / row maximum
-    columns : (at most 16, or K up to 32; n) float64, maxima of `values` over disjoint groups of classes that cover them all
+    values : (n, K) float32 or float64
+        The prior itself unless it had to change: a row of zeros becomes ones.
+    scale : (n,) float64
+        (2^32 - 1) / row maximum.
+    columns : (g, n) float64
+        Maxima of `values` over g disjoint groups that cover all classes; g is K up to 32 classes, else at most 16.
     """
     values = prior if prior.dtype in (np.float32, np.float64) else prior.astype(np.float64)
     if weight is not None:
         values = values * weight
     columns = _fold(values).T.astype(np.float64, order="C")
     top = columns.max(axis=0)
-    # NaN fails both comparisons.
+    # Written so that NaN, which fails every comparison, is refused.
     if not (values.min() >= 0 and top.max() < np.inf):
         bad = np.flatnonzero(~((values >= 0) & (values < np.inf)).all(axis=1))[0]
         raise InvalidInput(f"Expected a finite prior >= 0 everywhere; row {bad} of this batch is not. Clip it, or pass uniform weights.")
@@ -385,7 +390,7 @@ def checked_prior(prior: Array, weight: Floats | None = None) -> tuple[Array, Fl
 
 
 def _fold(values: Array) -> Array:
-    """Fold classes to (n, at most 16) maxima over disjoint groups, by repeated halving; up to 32 classes are left as they are."""
+    """Compute maxima over at most 16 disjoint groups of classes, by repeated halving: (n, g); up to 32 classes stay as they are."""
     width = max(_FOLDED, values.shape[1] * (values.shape[1] <= 2 * _FOLDED))
     while values.shape[1] > width:
         rest = values.shape[1] // 2
@@ -407,7 +412,7 @@ def quantise(prior: Array, weight: Floats | None = None) -> Floats:
 
 
 def prior_chunks(n_rows: int, n_classes: int, most: int | None = None) -> Iterator[slice]:
-    """Yield slices of rows whose (rows, K) doubles fit the cache, of at most `most` rows."""
+    """Yield slices of at most `most` rows whose (rows, K) doubles fit in the cache."""
     step = max(1, (_FEW_CELLS if n_classes <= 2 * _FOLDED else _CELLS) // n_classes)
     step = step if most is None else min(step, most)
     for start in range(0, n_rows, step):
@@ -421,12 +426,12 @@ def by_chunks(
     decide: Callable[[Array], dict[str, Array]],
     most: int | None = None,
 ) -> dict[str, Array]:
-    """Apply `decide` to chunks of the prior and join the side arrays; where all rows are one row (stride 0), once and broadcast.
+    """Apply `decide` to chunks of the prior and join the side arrays.
 
-    `like` gives type and shape of one row of each side array. Memory: the side, plus a few chunks of 2 MiB.
+    `like` has the dtype and shape of one row of each side array. Memory: the side, and a few chunks of 2 MiB.
     """
     array = as_prior(prior, n_classes)
-    # A broadcast row, such as the uniform prior: decided once, and kept as one row.
+    # A row that is broadcast (stride 0), such as the uniform prior, is decided once, and its side is broadcast, too.
     if array.strides[0] == 0 and len(array) > 1:
         one = decide(array[:1])
         return {name: np.broadcast_to(value[0], (len(array), *value.shape[1:])) for name, value in one.items()}
@@ -440,10 +445,10 @@ def by_chunks(
 def heaviest(weights: Floats, size: NDArray[np.integer], threshold: Floats) -> NDArray[np.bool_]:
     """Mark the first `size` classes of each row by (weight descending, index ascending): (n, K) bool.
 
-    threshold : (n,), the weight of the last class that is in; only among classes of that very weight does the index decide.
+    `threshold`, (n,), is the weight of the last class that is marked.
     """
     edge = threshold[:, None]
-    # Most rows have no tie at the edge; only those that have are ranked by index.
+    # The index decides only among classes of the threshold's weight. Few rows have such a tie, and only these are ranked.
     inside = weights >= edge
     excess = inside.sum(axis=1) > size
     if excess.any():

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws that release a label: RandomizedResponse, RRTopK, RRWithPrior. One mechanism: randomized response on a candidate set.
+"""Laws that release a label: RandomizedResponse, RRTopK and RRWithPrior, all randomized response on a candidate set.
 
-One uniform word a row decides. With k candidates and E = e^epsilon rounded down: b = ceil(2^64 / (E + k - 1)) and a = 2^64 - (k - 1) b.
-A word r < a keeps a label that is a candidate; otherwise candidate number floor((r - a) / b) among the other k - 1 is released. A label
-outside the candidates releases candidate j where floor(j 2^64 / k) <= r < floor((j + 1) 2^64 / k). Every probability is a whole number
-over 2^64 and a / b <= E.
+One uniform word r decides for each row. With k candidates and E = e^epsilon rounded down, let b = ceil(2^64 / (E + k - 1)) and
+a = 2^64 - (k - 1) b. If r < a, a label that is a candidate is kept; otherwise number floor((r - a) / b) of the other k - 1 candidates is
+released. For a label outside the candidates, candidate j with floor(j 2^64 / k) <= r < floor((j + 1) 2^64 / k) is released. Every
+probability is a whole number over 2^64, and a / b <= E.
 
-Source: Warner 1965; Ghazi, Golowich, Kumar, Manurangsi, Zhang, "Deep Learning with Label Differential Privacy" (NeurIPS 2021),
-Algorithms 1 and 2.
+References
+----------
+Warner 1965, "Randomized response"; Ghazi, Golowich, Kumar, Manurangsi and Zhang 2021, "Deep learning with label differential privacy"
+(NeurIPS), Algorithms 1 and 2.
 """
 
 from dataclasses import dataclass
@@ -53,9 +55,9 @@ _NAN = float("nan")
 
 
 def response_profile(epsilon: float, n_classes: int, k: int) -> tuple[Cell, ...]:
-    """List the cells of randomized response on k of n_classes candidates."""
+    """List the cells of randomized response on k candidates of n_classes classes."""
     a, b = response_words(epsilon, k)
-    # 2^64 is no multiple of k: the first cells of a label outside have one word more. The profile counts them apart, as they run.
+    # If 2^64 is no multiple of k, some outputs of a label outside have one word more. The profile lists them apart, so that it is exact.
     wide = WORD % k
     found = [("candidate", "kept", a, 1), ("candidate", "other", b, k - 1)]
     if k < n_classes:
@@ -64,7 +66,7 @@ def response_profile(epsilon: float, n_classes: int, k: int) -> tuple[Cell, ...]
 
 
 def response_table(epsilon: float, n_classes: int, inside: NDArray[np.bool_]) -> Table:
-    """Tabulate randomized response on the candidates inside (K,) bool."""
+    """Compute the table of randomized response on the candidates, which `inside`, (K,) bool, marks."""
     outputs = np.flatnonzero(inside).astype(np.int32)
     k = len(outputs)
     if n_classes * k > MAX_CELLS:
@@ -79,9 +81,12 @@ def response_table(epsilon: float, n_classes: int, inside: NDArray[np.bool_]) ->
 
 
 def response_information(epsilon: float, prior: Floats, inside: NDArray[np.bool_], size: NDArray[np.integer]) -> Floats:
-    """Compute the nats of randomized response on each row's candidates: prior (n, K) sums to 1, inside (n, K), size (n,). O(n K)."""
-    a, b, lift, drop = np.empty((4, len(prior), 1))  # kept, other, and how far these are from each other and from 1 / k
-    # Few sizes occur among many rows.
+    """Compute the mutual information in nats of randomized response on each row's candidates: (n,). Cost: O(n K).
+
+    prior : (n, K), rows sum to 1; inside : (n, K) bool; size : (n,), number of candidates.
+    """
+    # Differences of probabilities come from the integers: for a small epsilon the doubles of a, b and 1 / k agree in most digits.
+    a, b, lift, drop = np.empty((4, len(prior), 1))  # kept, other, kept - other, 1 / k - other
     for k in map(int, np.unique(size)):
         kept, other = response_words(epsilon, k)
         a[size == k, 0], b[size == k, 0] = kept / WORD, other / WORD
@@ -107,11 +112,20 @@ class RandomizedResponse(Law):
     n_classes : int
         K, at least 2.
     epsilon : float
-        Guarantee: pure epsilon-label-DP, local, for each row's label. Above epsilon = 40 the 64-bit sampler is more private than asked.
+        Guarantee: pure epsilon-label-DP, local, for each row's label. Above epsilon = 40 the 64-bit sampler is more private than claimed.
+
+    See Also
+    --------
+    SubsetSelection : More informative with many classes.
+    RRWithPrior : Keeps the label more often, given a prior.
 
     Notes
     -----
-    Output: a label, (n,) int32. Side: none. Source: Warner 1965; Ghazi et al. 2021, eq. 1. Cost: one word a row.
+    Output: a label, (n,) int32. Side: none. Cost: one word a row.
+
+    References
+    ----------
+    Warner 1965, "Randomized response"; Ghazi et al. 2021, "Deep learning with label differential privacy", equation 1.
 
     Examples
     --------
@@ -158,7 +172,7 @@ class RandomizedResponse(Law):
 
 @dataclass(frozen=True)
 class _OnCandidates(Law):
-    """What RRTopK and RRWithPrior share: side {"candidates": packed set, "size": k}."""
+    """Base of RRTopK and RRWithPrior, whose side is {"candidates": packed set, "size": k}."""
 
     kind: ClassVar = "label"
     uses_prior: ClassVar[bool] = True
@@ -171,7 +185,7 @@ class _OnCandidates(Law):
         candidate, outside = np.empty((2, len(outputs), 1))
         for k in np.flatnonzero(np.bincount(size)):
             a, b = response_words(self.epsilon, int(k))
-            # The cells of a label outside differ by one word in 2^64 / k: less than a double can hold up to k = 2048, k 2^-64 beyond.
+            # The probabilities of a label outside differ by one word in 2^64 / k, which doubles cannot represent up to k = 2048.
             candidate[size == k], outside[size == k] = log_ratio(b, a), log_ratio(WORD // int(k), a)
         result = np.where(inside, candidate, outside)
         np.put_along_axis(result, np.asarray(outputs, dtype=np.int64)[:, None], 0.0, axis=1)
@@ -183,7 +197,8 @@ class _OnCandidates(Law):
         return np.where(every, a / WORD, _NAN), np.where(every, b / WORD, _NAN)
 
     def told_apart(self, side: Side) -> Bits | None:
-        return np.asarray(np.bitwise_or.reduce(side["candidates"][side["size"] > 1], axis=0))  # one candidate is the answer of every label
+        # A single candidate is released whatever the label is, so it distinguishes nothing.
+        return np.asarray(np.bitwise_or.reduce(side["candidates"][side["size"] > 1], axis=0))
 
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
         return response_profile(self.epsilon, self.n_classes, int(side_row["size"]))
@@ -204,21 +219,25 @@ class _OnCandidates(Law):
 
 @dataclass(frozen=True)
 class RRTopK(_OnCandidates):
-    """Answer by randomized response on the k heaviest classes of the row's prior; for a label outside them, uniformly.
+    """Release a label by randomized response on the k heaviest classes of the row's prior; for a label outside them, a uniform one.
 
     Parameters
     ----------
     n_classes : int
         K, at least 2.
     epsilon : float
-        Guarantee: pure epsilon-label-DP, local, for each row's label; k = 1 is a constant.
+        Guarantee: pure epsilon-label-DP, local, for each row's label. With k = 1 the output is a constant.
     k : int
-        Number of candidates, 1 to K. Ties of the prior are cut by class index.
+        Number of candidates, 1 to K. Of classes of equal prior the first ones are candidates.
 
     Notes
     -----
-    Output: a label, (n,) int32. Side: candidates (n, ceil(K/8)) uint8 packed, size (n,) int32. Source: Ghazi et al. 2021, Algorithm 1.
-    Cost: one word a row; O(K) a row for the choice.
+    Output: a label, (n,) int32. Side: candidates (n, ceil(K/8)) uint8 packed, size (n,) int32. Cost: one word a row; O(K) a row for the
+    candidates.
+
+    References
+    ----------
+    Ghazi et al. 2021, "Deep learning with label differential privacy", Algorithm 1.
     """
 
     name: ClassVar[str] = "rr-top-k"
@@ -244,7 +263,7 @@ class RRTopK(_OnCandidates):
 
 @dataclass(frozen=True)
 class RRWithPrior(_OnCandidates):
-    """Answer as RRTopK, with k chosen per row so that P[output = label] under the prior is largest.
+    """Release a label as RRTopK does, with the k of each row that maximises P[output = label] under the prior.
 
     Parameters
     ----------
@@ -253,14 +272,18 @@ class RRWithPrior(_OnCandidates):
     epsilon : float
         Guarantee: pure epsilon-label-DP, local, for each row's label.
     class_weight : tuple of K numbers, optional
-        Value of keeping a label of each class: multiplies the prior before the choice (cost-weighted form). Finite and above 0.
+        The value of keeping a label of each class, by which the prior is multiplied before the choice. Finite and above 0. None
+        (default): all equal.
 
     Notes
     -----
     k maximises e^eps / (e^eps + k - 1) x (sum of the k largest priors): no eps-DP law has a larger P[output = label] (Theorem 3).
-    Classes of equal prior enter together, and only if that is strictly better. Output and side as RRTopK. Source: Ghazi et al. 2021,
-    Algorithm 2.
-    Cost: one word a row; a handful of O(K) passes for the choice (see `labeldp.laws._response`).
+    Classes of equal prior become candidates together, and only if that is strictly better. Output and side as RRTopK. Cost: one word a row,
+    and a few O(K) passes for the candidates.
+
+    References
+    ----------
+    Ghazi et al. 2021, "Deep learning with label differential privacy", Algorithm 2 and Theorem 3.
     """
 
     name: ClassVar[str] = "rr-with-prior"
@@ -285,23 +308,23 @@ class RRWithPrior(_OnCandidates):
         return {"candidates": candidates, "size": size}
 
 
-# One word a row: how many of the 2^64 words lead to each kind of output ------------------------------------------------------------------
+# The sampler: one word a row -------------------------------------------------------------------------------------------------------------
 
 
 Ints = NDArray[np.int32]
 
-_ROWS = 1 << 15  # rows at a time: a few buffers of 128 KiB
-_SINGLE = 1 << 12  # up to this e^epsilon + K, single precision finds the cell with few rows in doubt
-_DOUBLE = 1 << 30  # up to this one, double precision does, and cell numbers fit 32 bits
+_ROWS = 1 << 15  # rows at a time, with a few buffers of 128 KiB
+_SINGLE = 1 << 12  # up to this e^epsilon + K, single precision decides the cell of almost every row
+_DOUBLE = 1 << 30  # up to this one, double precision does, and numbers of cells fit into 32 bits
 
 
 @lru_cache(maxsize=1 << 17)
 def response_words(epsilon: float, k: int) -> tuple[int, int]:
-    """Count the words of 2^64 that keep a candidate, and those that lead to each other candidate: (a, b).
+    """Compute the number of words of 2^64 that keep a candidate, and that of each other candidate: (a, b).
 
-    InvalidInput where a label outside k candidates would be told from one inside by more than epsilon (k b > 2^64: epsilon < k^2 / 2^64).
+    InvalidInput if k b > 2^64 (epsilon < k^2 / 2^64): the ratio of a label outside the k candidates to one inside would exceed e^epsilon.
     """
-    # b rounded up makes a rounded down: both bring a / b nearer to 1, so that rounding never costs privacy.
+    # b is rounded up, so a is rounded down: both bring a / b nearer to 1, and rounding never costs privacy.
     b = whole_above(WORD / (exp_floor(epsilon) + k - 1))
     if k * b > WORD:
         least = f"about {k * k / WORD:.1g} or more"
@@ -311,9 +334,10 @@ def response_words(epsilon: float, k: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def inside_words(epsilon: float, n_classes: int, size: int) -> int:
-    """Count m, the words of 2^64 that release a set of `size` with the label. InvalidInput where rounding m down exceeds epsilon."""
+    """Compute the number of words of 2^64 that release a set of `size` classes with the label; InvalidInput if epsilon is too small."""
     e = exp_floor(epsilon)
-    # Rounded down: fewer words for sets with the label is nearer to uniform, until rounding turns the ratio over, which is refused.
+    # Rounded down, which makes sets with the label less likely, so nearer to uniform. At a tiny epsilon rounding could make them less
+    # likely than the others by more than e^epsilon, which is refused.
     m = whole_below(WORD * e * size / (e * size + n_classes - size))
     if m * (n_classes - size) * e < (WORD - m) * size:
         least = n_classes / (size * WORD)
@@ -322,16 +346,14 @@ def inside_words(epsilon: float, n_classes: int, size: int) -> int:
 
 
 def respond(labels: NDArray[np.integer], r: U64, candidates: Bits, size: Ints, epsilon: float, n_classes: int) -> Ints:
-    """Draw randomized response of each row on its packed candidate set.
-
-    Both readings of the word, for a label inside and outside the candidates, are made for every row; only `where` looks at the label.
-    """
+    """Draw randomized response of each row on its packed candidate set."""
     if not (size.min(initial=1) >= 1 and np.array_equal(set_sizes(candidates), size)):
         raise InvalidInput(
             "Expected as many candidates as the side says, at least one in every row; the side was changed. Prepare it again."
         )
     last, step = _tables(epsilon, size, n_classes)
-    # No branch and no look-up by the label: every row takes the same steps, so that neither time nor caches tell which label it has.
+    # No branch and no look-up depends on a label: both outcomes, for a label inside and outside the candidates, are computed for every row,
+    # and `where` chooses. So neither the time nor the use of caches reveals a label.
     inside = sets_contain(candidates, labels, n_classes)
     y = labels.astype(np.int32, copy=False)
     keep = r <= last[size]
@@ -343,7 +365,7 @@ def respond(labels: NDArray[np.integer], r: U64, candidates: Bits, size: Ints, e
 
 
 def _tables(epsilon: float, size: Ints, n_classes: int) -> tuple[U64, U64]:
-    """Tabulate by number of candidates the last word that keeps (a - 1), and b; filled only for the sizes that occur."""
+    """Compute a - 1 (the last word that keeps) and b by number of candidates, for the sizes that occur."""
     last, step = np.zeros(n_classes + 1, dtype=np.uint64), np.ones(n_classes + 1, dtype=np.uint64)
     for k in np.flatnonzero(np.bincount(size)):
         a, b = response_words(epsilon, int(k))
@@ -352,15 +374,14 @@ def _tables(epsilon: float, size: Ints, n_classes: int) -> tuple[U64, U64]:
 
 
 def respond_to_all(labels: NDArray[np.integer], r: U64, epsilon: float, n_classes: int) -> Ints:
-    """Draw randomized response on all classes: the same map of words to outputs, in few passes over cache-sized chunks.
-
-    Counted from the top, r' = 2^64 - 1 - r lies in cell q = floor(r' / b), and the other class is number K - 2 - q; q > K - 2 keeps. q is
-    found in floating point from the upper half of the word with certified bounds below and above; the few rows where the bounds
-    disagree are divided in integers. Which rows those are depends on the words alone.
-    """
+    """Draw randomized response on all classes: the same outputs as those of `respond`, but faster."""
+    # Counted from the top, r' = 2^64 - 1 - r lies in cell q = floor(r' / b), and number K - 2 - q of the other classes is released;
+    # q > K - 2 keeps the label. A 64-bit division is slow, so q is computed in floating point from the upper half of the word, with
+    # certified lower and upper bounds; the few rows where the bounds disagree are divided in integers. Which rows these are depends on the
+    # words alone.
     a, b = response_words(epsilon, n_classes)
     out = np.empty(len(r), dtype=np.int32)
-    total = WORD / b  # e^epsilon + K - 1: how many cells q can name
+    total = WORD / b  # e^epsilon + K - 1, the number of cells
     if n_classes < 2 or total > _DOUBLE:
         for start in range(0, len(r), _ROWS):
             part = slice(start, start + _ROWS)
@@ -374,7 +395,7 @@ def respond_to_all(labels: NDArray[np.integer], r: U64, epsilon: float, n_classe
 
 
 def _by_division(labels: NDArray[np.integer], r: U64, a: int, b: int) -> Ints:
-    """Draw by the definition: one integer division a row."""
+    """Draw by the definition, with one integer division a row."""
     keep = r <= np.uint64(a - 1)
     other = np.where(keep, np.uint64(0), (r - np.uint64(a - 1) - np.uint64(1)) // np.uint64(b)).astype(np.int32)
     y = labels.astype(np.int32, copy=False)
@@ -382,12 +403,12 @@ def _by_division(labels: NDArray[np.integer], r: U64, a: int, b: int) -> Ints:
 
 
 class _Finder:
-    """Buffers and constants of `respond_to_all` for one law."""
+    """The buffers and constants of `respond_to_all` for one law."""
 
     def __init__(self, b: int, n_classes: int, dtype: type[np.float32] | type[np.float64]) -> None:
         scale = 2.0**32 / b  # cells per unit of the upper half
-        # x = (v + 2^31) scale, v the upper half of r' minus 2^31. The lower half is worth less than `scale`; the conversion, the product,
-        # both constants and the sums are each off by at most half an ulp of the largest x: below 4 ulp together, doubled for good measure.
+        # x = (v + 2^31) scale, where v is the upper half of r' minus 2^31. The lower half adds less than `scale`. The conversion, the
+        # product, both constants and the sums are each off by at most half an ulp of the largest x: together below 4 ulp; 8 are used.
         slack = 8 * float(np.finfo(dtype).eps) * (WORD / b + 1)
         self.b, self.k = np.uint64(b), n_classes
         self.scale, self.low, self.gap = dtype(scale), dtype(2.0**31 * scale - slack), dtype(scale + 2 * slack)
@@ -396,7 +417,7 @@ class _Finder:
         self.doubt = np.empty(_ROWS, dtype=np.bool_)
 
     def run(self, labels: NDArray[np.integer], r: U64, out: Ints) -> None:
-        """Fill `out` for at most _ROWS rows."""
+        """Draw the outputs of at most _ROWS rows into `out`."""
         n = len(r)
         q, other = self.cell[:n], self.other[:n]
         self._find(r, q, other)
@@ -409,17 +430,17 @@ class _Finder:
         np.right_shift(q, np.int32(31), out=q)  # -1 where the label is kept, else 0
         np.bitwise_xor(out, y, out=other)
         np.bitwise_and(other, q, out=other)
-        np.bitwise_xor(out, other, out=out)  # a choice without a branch
+        np.bitwise_xor(out, other, out=out)  # out = y if the label is kept, without a branch that time would reveal
 
     def _find(self, r: U64, q: Ints, scratch: Ints) -> None:
-        """Find the cell of each word, counted from the top."""
+        """Compute the cell of each word, counted from the top, into q."""
         x, doubt = self.x[: len(r)], self.doubt[: len(r)]
         upper = r.view(np.int32)[1::2] if np.little_endian else r.view(np.int32)[::2]
-        np.bitwise_xor(upper, np.int32(0x7FFFFFFF), out=q)  # v: the upper half of r' = ~r as a signed number, so minus 2^31
+        np.bitwise_xor(upper, np.int32(0x7FFFFFFF), out=q)  # v: the upper half of r' = ~r, minus 2^31 to fit a signed number
         np.copyto(x, q, casting="unsafe")
         np.multiply(x, self.scale, out=x)
         np.add(x, self.low, out=x)
-        np.copyto(q, x, casting="unsafe")  # x > -1, so cutting off is rounding down
+        np.copyto(q, x, casting="unsafe")  # x > -1, so truncation rounds down
         np.add(x, self.gap, out=x)
         np.copyto(scratch, x, casting="unsafe")
         np.not_equal(q, scratch, out=doubt)
@@ -428,27 +449,29 @@ class _Finder:
             q[rows] = (~r[rows] // self.b).astype(np.int32)
 
 
-# Which candidates RRWithPrior uses -------------------------------------------------------------------------------------------------------
+# The candidates of RRWithPrior -----------------------------------------------------------------------------------------------------------
 #
-# The set S that maximises f(S) = sum_S p / (E + |S| - 1), E = e^epsilon.
+# The candidates are the set S that maximises f(S) = sum_S p / (E + |S| - 1), E = e^epsilon.
 #
-# Dinkelbach's iteration for fractional programs: from a lower bound lambda of the optimum, lambda <- f(p > lambda). lambda only grows and
-# the set only shrinks; a handful of steps reach the optimum, at which a class is in if and only if p > lambda: classes of equal prior enter
-# together, and only if that is strictly better. f of any set is a lower bound, so the iteration first runs on the maxima of at most 16
-# disjoint groups of classes (up to 32 classes: on all of them). All but the candidates and a few more then fall in one pass over the row,
-# and only these are quantised.
+# It is found by Dinkelbach's iteration for fractional programs (1967): from a lower bound lambda of the optimum, lambda <- f(p > lambda).
+# lambda only grows and the set only shrinks. After a few steps lambda is the optimum, and a class is in S if and only if p > lambda:
+# classes of equal prior enter together, and only if that is strictly better. f of any set is a lower bound, so the iteration first runs on
+# the maxima of at most 16 disjoint groups of classes (up to 32 classes: on all classes). One pass over the row then drops all but the
+# candidates and a few more classes, and only these are quantised. Nothing is sorted.
 #
-# Every number is an IEEE double: p whole numbers (see `labeldp.laws._exact`), so that sums are exact in any order; E the certified lower
-# bound of e^epsilon, rounded to a double; one division and one comparison p > lambda a step. The result is a function of the row alone and
-# the same on every machine.
+# Every number is an IEEE double: p are whole numbers (see `labeldp.laws._exact`), so that their sums are exact in any order, and each step
+# has one division and one comparison p > lambda. So the result depends on the row alone, and is the same on every machine.
 
 
 Sizes = NDArray[np.int32]
-_BELOW_TOP = TOP - 0.5  # no bound passes it, so the heaviest class is always in
+_BELOW_TOP = TOP - 0.5  # the largest bound, so that the heaviest class is always a candidate
 
 
 def best_candidates(prior: Array, epsilon: float, weight: Floats | None = None) -> tuple[Bits, Sizes]:
-    """Choose the candidates (n, ceil(K/8)), packed, and their number (n,), of priors (n, K), n >= 1; `checked` says what is refused."""
+    """Choose the candidates of each row of a prior (n, K), n >= 1: packed sets (n, ceil(K/8)), and their sizes (n,).
+
+    InvalidInput as in `checked_prior`.
+    """
     gain = float(exp_floor(epsilon)) - 1.0
     values, scale, columns = checked_prior(prior, weight)
     columns *= scale
@@ -465,13 +488,13 @@ def best_candidates(prior: Array, epsilon: float, weight: Floats | None = None) 
 
 
 def _unscaled(bound: Floats, scale: Floats, dtype: np.dtype) -> Array:
-    """Lower a bound so that no class above it fails unrounded: by one whole number, and a few units in the last place."""
+    """Convert a bound to the scale of the prior, lowered by one whole number and a few ulps, so that rounding drops no candidate."""
     slack = 1.0 - 8.0 * float(np.finfo(dtype).eps)
     return np.where(bound > 1.0, (bound - 1.0) / scale * slack, -1.0).astype(dtype)
 
 
 def _on_columns(weights: Floats, gain: float) -> tuple[Floats, Sizes]:
-    """Iterate on at most 32 classes, stored one after another: (K, n). Rows that are done are dropped when most are."""
+    """Iterate on at most 32 classes, stored as columns (K, n); return bound and size of each row."""
     n = weights.shape[1]
     bound, final, rows = np.empty(n), np.empty(n, dtype=np.int32), np.arange(n)
     current, part = np.full(n, min(TOP / (gain + 1.0), _BELOW_TOP)), np.empty_like(weights)
@@ -485,7 +508,7 @@ def _on_columns(weights: Floats, gain: float) -> tuple[Floats, Sizes]:
         left = np.count_nonzero(moved)
         if not left:
             return bound, final
-        if 2 * left < len(rows):
+        if 2 * left < len(rows):  # copying pays if most rows are done
             chosen = np.flatnonzero(moved)
             rows, weights, following = rows[chosen], weights.take(chosen, axis=1), following[chosen]
             part = np.empty_like(weights)
@@ -493,7 +516,7 @@ def _on_columns(weights: Floats, gain: float) -> tuple[Floats, Sizes]:
 
 
 def _on_survivors(ragged: Floats, size: NDArray[np.int64], bound: Floats, gain: float) -> tuple[Floats, Sizes]:
-    """Iterate on what is left of each row, stored row after row. A row that is left with nothing new keeps its bound."""
+    """Iterate on the remaining classes of each row, stored one row after another; return bound and size of each row."""
     bound, final = bound.copy(), size.astype(np.int32)
     rows, current = np.arange(len(size)), bound
     while True:

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alibi: Laplace noise on the one-hot label, clipped to [0, 1] and cut into levels, drawn exactly from whole numbers.
+"""Alibi: Laplace noise on the one-hot label, clipped to [0, 1] and quantised to levels, drawn exactly from whole numbers.
 
-Of a noisy score only its place in [0, 1] tells anything: the likelihood ratio of Laplace noise is constant beyond. Cut into two ends and M
-bins of equal width, a score's level has the probability of noise of scale 2 / epsilon to end there; level and class are then a channel
-of two inputs (the class is the label, or not) with likelihood ratio e^(epsilon / 2 (2 x - 1)) at the middle x of a bin. Here, with H the
-root of e^epsilon rounded down, the chances of a class that is not the label are whole numbers b_0 .. b_(M + 1) of 2^64: all but the first
-rounded up, the first what is left, at most 2^63. Of the label they are the same in reverse. b_0 / b_(M + 1) <= H, and no other ratio is
-larger (checked in whole numbers when a law is made), so two labels' ratio, a product of two of these, is at most H^2 <= e^epsilon.
+Clipping loses nothing, because the likelihood ratio of Laplace noise is constant outside [0, 1]. With M bins of equal width and two ends, a
+score's level has the probability that noise of scale 2 / epsilon ends there. Each class is then a channel of two inputs (it is the label,
+or not) with likelihood ratio e^(epsilon / 2 (2 x - 1)) at the middle x of a bin. Let H be the square root of e^epsilon, rounded down. The
+probabilities of a class that is not the label are whole numbers b_0 .. b_(M + 1) of 2^64: all but the first rounded up, the first the rest,
+at most 2^63. Those of the label are the same in reverse. b_0 / b_(M + 1) <= H, and no other ratio is larger (checked in whole numbers when
+a law is made). So the ratio of two labels, a product of two of these, is at most H^2 <= e^epsilon.
 
-Source: Malek, Mironov, Prasad, Shilov, Tramer, "Antipodes of Label Differential Privacy: PATE and ALIBI" (NeurIPS 2021).
+References
+----------
+Malek, Mironov, Prasad, Shilov and Tramer 2021, "Antipodes of label differential privacy: PATE and ALIBI" (NeurIPS).
 """
 
 import math
@@ -29,15 +31,15 @@ from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table
 from labeldp.laws._exact import WORD, Array, Floats, Words, as_prior, exp_floor
 
 _NAN = float("nan")
-_STEP = 0.25  # of the trapezoid rule in ln s: its error is about e^(-pi^2 / step), below one in 10^17
-_SMALL = 1e-18
+_STEP = 0.25  # of the trapezoid rule in ln s, whose error is about e^(-pi^2 / step) < 10^-17
+_SMALL = 1e-18  # tails of the integral below this are left out
 
 
 @lru_cache(maxsize=256)
 def level_words(epsilon: float, levels: int) -> tuple[int, ...]:
-    """Count b, the words of 2^64 that give each level to a class that is not the label; in reverse, to the label.
+    """Compute the number of words of 2^64 that give each level to a class that is not the label; in reverse, to the label.
 
-    InvalidInput where rounding makes some ratio exceed e^(epsilon / 2): which happens at some epsilons below about 2e-7 with 256 levels.
+    InvalidInput if rounding makes a ratio exceed e^(epsilon / 2), which happens at some epsilons below about 2e-7 with 256 levels.
     """
     bins = levels - 2
     with localcontext() as context:
@@ -59,7 +61,7 @@ def level_words(epsilon: float, levels: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=256)
 def _score_table(epsilon: float, levels: int) -> tuple[Floats, Floats, Floats]:
-    """Tabulate ln of the likelihood ratio, chance for the label and chance for another class, of each level."""
+    """Compute for each level the log-likelihood ratio, its probability for the label, and that for another class: (levels,) each."""
     words = level_words(epsilon, levels)
     other = np.array([b / WORD for b in words])
     return np.array([math.log(a) - math.log(b) for a, b in zip(reversed(words), words, strict=True)]), other[::-1].copy(), other
@@ -74,16 +76,20 @@ class Alibi(Law):
     n_classes : int
         K, at least 2.
     epsilon : float
-        Guarantee: pure epsilon-label-DP, local, for each row's label. Above about 2e-7 (at 256 levels) 64-bit words
-        honour any; below, what they cannot honour is refused.
+        Guarantee: pure epsilon-label-DP, local, for each row's label. Some epsilons below about 2e-7 (at 256 levels) cannot be drawn
+        exactly from 64-bit words, and are refused.
     levels : int
-        3 to 256: the two ends and levels - 2 bins of equal width. 256 lose less than a thousandth of the information.
+        3 to 256 (default): the two ends and levels - 2 bins of equal width. 256 levels lose less than a thousandth of the information.
 
     Notes
     -----
     Output: scores, (n, K) uint8, level j of 0 .. levels - 1. Side: none. Likelihood: e^(epsilon / 2 clip(2 x - 1, -1, 1)) at the score x
-    (the middle of its bin), O(K) a row. Source: Malek et al. 2021, ALIBI. Cost: K words and K bytes a row. Laplace noise is never the most
-    informative law at a given epsilon (compare `labeldp plan`); it is here because models are published with it.
+    (the middle of its bin), O(K) a row. Cost: K words and K bytes a row. Laplace noise is never the most informative law at a given epsilon
+    (compare `labeldp plan`); it is here because published models use it.
+
+    References
+    ----------
+    Malek et al. 2021, "Antipodes of label differential privacy: PATE and ALIBI".
 
     Examples
     --------
@@ -116,7 +122,7 @@ class Alibi(Law):
         edges = np.array(np.cumsum(level_words(self.epsilon, self.levels), dtype=object)[:-1], dtype=np.uint64)
         out = np.empty((len(labels), self.n_classes), dtype=np.uint8)
         top = np.uint8(self.levels - 1)
-        # Each class has a word of its own, and both levels are looked up for it; only `where` looks at the label.
+        # Each class has its own word, and the level is looked up for both cases. Only `where` reads the label, so time reveals nothing.
         for c in range(self.n_classes):
             r = words.take(c)
             other = np.searchsorted(edges, r, side="right").astype(np.uint8)
@@ -130,7 +136,7 @@ class Alibi(Law):
         return np.asarray(score - score.max(axis=1, keepdims=True))
 
     def scores(self, outputs: Array) -> Floats:
-        """Read outputs as the middles of their bins in [0, 1], or the ends: (n, K) float64, for readers of noisy one-hot labels."""
+        """Convert outputs to scores in [0, 1], the middles of bins or the ends: (n, K) float64, as noisy one-hot labels."""
         level = np.asarray(outputs, dtype=np.float64)
         return np.asarray(np.clip((level - 0.5) / (self.levels - 2), 0.0, 1.0))
 
@@ -138,28 +144,29 @@ class Alibi(Law):
         return np.full(len(outputs), _NAN), np.full(len(outputs), _NAN)
 
     def weights(self, outputs: Array, side: Side) -> Floats:
-        """Weigh without bias, (n, K) float64: (f - E[f | not the label]) / (E[f | label] - E[f | not the label]), raised alike to sum to 1.
+        """Compute unbiased weights, (n, K) float64: (f - E[f | not the label]) / (E[f | label] - E[f | not the label]), with a constant
+        added to each row so that it sums to 1.
 
-        f = tanh(half the log-likelihood ratio) of each class's score: among functions of one score near the least variance. Before they are
-        raised, a row's weights sum to 1 in expectation, so raising them keeps them unbiased.
+        f = tanh(half the log-likelihood ratio) of each class's score, which has nearly the least variance among functions of one score.
         """
+        # A row's weights sum to 1 in expectation before the constant is added, so the constant has expectation 0 and adds no bias.
         weights = self._weight_of_level()[np.asarray(outputs, dtype=np.intp)]
         return np.asarray(weights + (1.0 - weights.sum(axis=1, keepdims=True)) / self.n_classes)
 
     def _weight_of_level(self) -> Floats:
-        """Compute a class's weight before a row's are raised, by its level: (levels,)."""
+        """Compute the weight of each level, before a row's constant is added: (levels,)."""
         ratio, own, other = _score_table(self.epsilon, self.levels)
         f = np.tanh(0.5 * ratio)
         return np.asarray((f - float(f @ other)) / float(f @ (own - other)))
 
     def loss_range(self, losses: Floats, outputs: Array, side: Side) -> Floats:
-        # each class's weight moves by itself, and raising them takes the mean loss off
+        # The classes' levels vary independently, and the row's constant subtracts the mean loss.
         return np.asarray(np.abs(losses - losses.mean(axis=1, keepdims=True)).sum(axis=1) * np.ptp(self._weight_of_level()))
 
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
-        """List every probability, where the outputs are few (levels^K x K <= 10^6); `coordinate` says as much at any size.
+        """List every probability, for few outputs (levels^K x K <= 10^6); `coordinate` has the same information at any size.
 
-        Outputs that hold the same levels in another order are one kind of output; of these, those with one level at the label are a cell.
+        Outputs with the same levels in another order are one kind of output, and a cell holds those with one level at the label.
         """
         self._require_few()
         words, k = level_words(self.epsilon, self.levels), self.n_classes
@@ -172,16 +179,17 @@ class Alibi(Law):
         return tuple(cells)
 
     def coordinate(self) -> tuple[Cell, ...]:
-        """List the chances of each level of one class's score: where the class is the label ("own") and where it is not ("other").
+        """List the probabilities of each level of one class's score, if the class is the label ("own") and if it is not ("other").
 
-        Scores are independent given the label, so the ratio of two labels at one output is the product of two of these cells' ratios.
+        Scores are independent given the label, so the ratio of two labels at one output is the product of two ratios of these cells.
         """
         words = level_words(self.epsilon, self.levels)
         own = [Cell("own", f"level {j}", "score", Fraction(a, WORD), 1) for j, a in enumerate(reversed(words))]
         return (*own, *(Cell("other", f"level {j}", "score", Fraction(b, WORD), 1) for j, b in enumerate(words)))
 
     def likeliest_chances(self) -> tuple[float, float, float]:
-        """Compute three chances: the label is among the likeliest classes, another given class is, a random one of these is the label."""
+        """Compute the probabilities that the label is among the likeliest classes, that another given class is, and that a random one of
+        the likeliest is the label."""
         _, own, other = _score_table(self.epsilon, self.levels)
         k, below_own, below = self.n_classes, np.minimum(np.cumsum(own), 1.0), np.minimum(np.cumsum(other), 1.0)
         with np.errstate(divide="ignore"):  # nothing is below the lowest level
@@ -190,7 +198,7 @@ class Alibi(Law):
         return float(own @ below ** (k - 1)), float(other @ (below_own * below ** (k - 2))), float(hit.sum())
 
     def exact_epsilon(self, side_row: Side | None = None) -> float:
-        """Compute the epsilon of the sampler that runs, rounded up: the square of the largest ratio of one score, at any K."""
+        """Compute the epsilon of the sampler, rounded up: ln of the square of the largest ratio of one score."""
         words = level_words(self.epsilon, self.levels)
         worst = max(Fraction(b, a) for b, a in zip(words, reversed(words), strict=True))
         return self._certified(worst * worst)
@@ -218,12 +226,10 @@ class Alibi(Law):
             raise InvalidInput(f"Expected a matrix of at most {MAX_CELLS} cells, got {shown}. Use coordinate or log_likelihood instead.")
 
     def _information(self, prior: Floats, side: Side) -> Floats:
-        """Compute E ln R_y - E ln sum_c p_c R_c, R the scores' likelihood ratios: ln w = integral of (e^-s - e^(-s w)) / s over s > 0.
-
-        The mean of e^(-s sum p R) is a product over classes, so a sum over levels for each class and s is all it takes; the integral in
-        ln s is a trapezoid sum of an analytic function. Cost O(K levels) for each of some 200 values of s, a row. Below epsilon = 2^-10,
-        where the two means have no digits left that differ: half the variance of R_y - sum_c p_c R_c, right to one part in a thousand.
-        """
+        """Compute E ln R_y - E ln sum_c p_c R_c, where R has the scores' likelihood ratios. Cost: O(200 K levels) a row."""
+        # ln w is the integral of (e^-s - e^(-s w)) / s over s > 0. The mean of e^(-s sum p R) is a product over classes, so that each s
+        # takes one sum over levels and classes; the integral in ln s is a trapezoid sum of an analytic function. Below epsilon = 2^-10 the
+        # two means agree in all digits of a double, so half the variance of R_y - sum_c p_c R_c is used, right to one part in a thousand.
         if self.epsilon < 2.0**-10:
             words = level_words(self.epsilon, self.levels)
             variance = sum((a - b) ** 2 / (b * WORD) for a, b in zip(reversed(words), words, strict=True))
@@ -240,7 +246,7 @@ class Alibi(Law):
 def _mean_log(
     weight: Floats, row: Floats, place: NDArray[np.intp], count: NDArray[np.intp], ratio: Floats, own: Floats, other: Floats
 ) -> float:
-    """Compute E ln sum_c p_c R_c over label and scores: p takes the values `weight`, each `count` times."""
+    """Compute E ln sum_c p_c R_c over label and scores, where p has the distinct values `weight`, each `count` times."""
     low, high = -float(np.abs(ratio).max()) + math.log(_SMALL), float(np.abs(ratio).max()) + math.log(-4.0 * math.log(_SMALL))
     s = np.exp(np.arange(low, high + _STEP, _STEP))
     given, beside = (_transforms(s, weight, ratio, chance) for chance in (own, other))  # (weights, s): ln E e^(-s p R)
@@ -251,7 +257,7 @@ def _mean_log(
 
 
 def _transforms(s: Floats, weight: Floats, ratio: Floats, chance: Floats) -> Floats:
-    """Compute ln E e^(-s p R) for every p in weight and every s: (len(weight), len(s)), in logarithms so that nothing vanishes."""
+    """Compute ln E e^(-s p R) for every p in `weight` and every s: (len(weight), len(s)), in logarithms to avoid underflow."""
     out = np.empty((len(weight), len(s)))
     size, logs = np.exp(ratio), np.log(chance)
     for i, p in enumerate(weight):

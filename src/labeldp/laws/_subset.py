@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws that release a set of classes: SubsetSelection, whose sets have one size, PriorSplit, one bit, and AutoLaw, the best of each row.
+"""Laws that release a set of classes: SubsetSelection (sets of one size), PriorSplit (one bit), and AutoLaw (the best law for each row).
 
-What a split tells depends only on the prior mass of its set. So the set is drawn for each row, at random, from sets of nearly half the
-mass: as informative as the best one, and over rows every pair of classes is told apart. One set for all rows of equal prior, however
-informative, would never tell two classes on one side of it apart.
+The information of a split depends only on the prior mass of its set. So each row draws its set at random, among sets of nearly half the
+mass: they are as informative as the best one, and over many rows every pair of classes is separated. One set for all rows of equal prior
+would never distinguish two classes on the same side of it.
 
-Source of SubsetSelection: Ye and Barg, "Optimal schemes for discrete distribution estimation under locally differential privacy" (2018);
-Wang et al., "Local private distribution estimation: subset selection" (2016).
+References
+----------
+SubsetSelection: Ye and Barg 2018, "Optimal schemes for discrete distribution estimation under locally differential privacy"; Wang et al.
+2016, "Mutual information optimally local private discrete distribution estimation".
 """
 
 import math
@@ -51,16 +53,14 @@ from labeldp.laws._exact import (
 )
 from labeldp.laws._response import RandomizedResponse, RRWithPrior, inside_words, response_words
 
-_LOST = 0.1  # most of a row's information, in expectation, that is given up so that every threshold is asked about
+_LOST = 0.1  # largest expected share of a row's information that is given up so that every threshold is drawn sometimes
 _NAN = float("nan")
 
 
 @lru_cache(maxsize=1024)
 def best_size(epsilon: float, n_classes: int) -> int:
-    """Find the size with the most information under a uniform prior; of equal ones the smallest.
-
-    The information is unimodal in the size, so a binary search finds the top; in 50-digit decimals, so that every machine agrees.
-    """
+    """Find the size of sets with the most information under a uniform prior; of equal ones the smallest."""
+    # The information is unimodal in the size, so a binary search finds the maximum; in 50-digit decimals, so that all machines agree.
     e = exp_floor(epsilon)
     with localcontext() as context:
         context.prec = 50
@@ -79,21 +79,24 @@ def best_size(epsilon: float, n_classes: int) -> int:
 
 @dataclass(frozen=True)
 class SubsetSelection(Law):
-    """Release a set of d classes that is e^eps times as likely, set for set, if it holds the label.
+    """Release a random set of d classes; each set with the label is e^eps times as likely as each set without it.
 
     Parameters
     ----------
     n_classes : int
         K, at least 2.
     epsilon : float
-        Guarantee: pure epsilon-label-DP, local, for each row's label. Above epsilon = 40 the 64-bit sampler is more private than asked.
+        Guarantee: pure epsilon-label-DP, local, for each row's label. Above epsilon = 40 the 64-bit sampler is more private than claimed.
     size : int, optional
-        d, 1 to K - 1. None: the most informative under a uniform prior, about K / (e^eps + 1).
+        d, 1 to K - 1. None (default): the most informative size under a uniform prior, about K / (e^eps + 1).
 
     Notes
     -----
-    Output: packed sets, (n, ceil(K/8)) uint8. Side: none. Source: Ye and Barg 2018. Cost: d + 2 words a row and O(K) memory a row, in
-    chunks of rows.
+    Output: packed sets, (n, ceil(K/8)) uint8. Side: none. Cost: d + 2 words a row and O(K) memory a row, in chunks of rows.
+
+    References
+    ----------
+    Ye and Barg 2018, "Optimal schemes for discrete distribution estimation under locally differential privacy".
     """
 
     name: ClassVar[str] = "subset"
@@ -112,7 +115,7 @@ class SubsetSelection(Law):
 
     @property
     def set_size(self) -> int:
-        """d, the number of classes in every output."""
+        """The number of classes in every output, d."""
         return best_size(self.epsilon, self.n_classes) if self.size is None else self.size
 
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
@@ -122,7 +125,8 @@ class SubsetSelection(Law):
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> Bits:
         m, d = np.uint64(inside_words(self.epsilon, self.n_classes, self.set_size)), self.set_size
         out = np.empty((len(labels), set_bytes(self.n_classes)), dtype=np.uint8)
-        # Word 0 decides whether the set holds the label, words 1 .. d + 1 shuffle the classes: the same words whatever it is.
+        # Word 0 decides if the set holds the label, and words 1 .. d + 1 shuffle the classes, whatever the label is: the number of words
+        # taken reveals nothing.
         for rows in shuffle_blocks(len(labels), self.n_classes):
             stream = words.select(rows)
             inside = stream.take(0) < m
@@ -132,7 +136,7 @@ class SubsetSelection(Law):
 
     @property
     def _lacks(self) -> float:
-        """Log-likelihood of a class outside the set, over that of one inside; above 0 only where m, rounded down, is that small."""
+        """The log-likelihood ratio of a class outside the set to one inside. It is above 0 only if m, rounded down, is so small."""
         m, d = inside_words(self.epsilon, self.n_classes, self.set_size), self.set_size
         return log_ratio((WORD - m) * d, m * (self.n_classes - d))
 
@@ -173,20 +177,20 @@ class SubsetSelection(Law):
 
 
 def uniform_information(epsilon: float, n_classes: int, size: int) -> float:
-    """Compute the nats of subset selection under a uniform prior."""
+    """Compute the mutual information of subset selection under a uniform prior, in nats."""
     m = inside_words(epsilon, n_classes, size)
     inside = m / WORD
     return inside * log_ratio(m * n_classes, WORD * size) + (1 - inside) * log_ratio((WORD - m) * n_classes, WORD * (n_classes - size))
 
 
 def _complete(labels: NDArray[np.integer], inside: NDArray[np.bool_], drawn: Array, n_classes: int) -> Bits:
-    """Make sets of ordered samples (d + 1, n): inside, the label and the first d - 1 others; outside, the first d others."""
+    """Make sets from ordered samples (d + 1, n): if `inside`, the label and the first d - 1 other classes; else the first d others."""
     steps, n = drawn.shape
     y = labels.astype(drawn.dtype)
     step = np.arange(steps, dtype=np.int32)[:, None]
-    # The label is looked for in every place of every row's sample, and the result chosen without a branch.
+    # The label is compared with every entry of every sample, and the result chosen without a branch, so that time reveals nothing.
     own = drawn == y
-    spot = np.where(own, step, steps).min(axis=0)  # where the sample holds the label; past its end if nowhere
+    spot = np.where(own, step, steps).min(axis=0)  # position of the label in the sample; its length if it is not there
     taken = (step - (step > spot) < steps - 1 - inside) & ~own
     dense = np.zeros((n, n_classes), dtype=np.bool_)
     dense[np.arange(n), drawn] = taken
@@ -195,25 +199,25 @@ def _complete(labels: NDArray[np.integer], inside: NDArray[np.bool_], drawn: Arr
 
 @dataclass(frozen=True)
 class PriorSplit(Law):
-    """Answer one bit, truthfully with probability e^eps / (e^eps + 1): is the label in this row's set of classes?
+    """Release one bit by randomized response: is the label in this row's public set of classes?
 
     Parameters
     ----------
     n_classes : int
         K, at least 2.
     epsilon : float
-        Guarantee: pure epsilon-label-DP, local, for each row's label, whatever its set.
+        Guarantee: pure epsilon-label-DP, local, for each row's label and any set.
     ordered : bool
-        The classes have an order that matters, as ratings have: sets are thresholds, "at least class t".
+        True for classes in an order that matters, such as ratings: then sets are thresholds, "at least class t". False by default.
 
     Notes
     -----
-    Sets are drawn with public words of the row. Unordered: the one of three uniformly random sets whose prior mass is nearest one half:
-    nearly as informative as any, and random enough that over rows of one prior any two classes are on different sides in 0.4 of them at
-    least, and the frequencies of all classes can be told. Ordered: a threshold within 10 % of the most informative one, at random; in as
-    large a share of rows as costs 10 % of the information in expectation, any threshold.
+    The bit is true with probability e^eps / (e^eps + 1). Each row draws its set from public words. Unordered: of three uniformly random
+    sets the one whose prior mass is nearest to one half, which is nearly as informative as any. Over rows of one prior, two classes are on
+    different sides in at least 40 % of the rows, so that the frequencies of all classes can be estimated. Ordered: a random threshold
+    within 10 % of the most informative one; and in a share of rows that costs 10 % of the information in expectation, any threshold.
     Output: the set or its complement, packed, (n, ceil(K/8)) uint8. Side: split (n, ceil(K/8)) uint8, packed. Cost: one word a row; for
-    the choice, 3 K / 64 public words and three sums of the prior.
+    the set, 3 K / 64 public words and three sums of the prior.
     """
 
     name: ClassVar[str] = "split"
@@ -247,7 +251,7 @@ class PriorSplit(Law):
         near = score >= (1.0 - _LOST) * best[:, None]
         number = (unit(words.take(0)) * near.sum(axis=1)).astype(np.intp)
         chosen = (np.cumsum(near, axis=1) > number[:, None]).argmax(axis=1)
-        # Now and then any threshold: those that the prior finds useless would otherwise never be asked about.
+        # Sometimes any threshold is drawn: classes between two thresholds that the prior finds useless would else never be separated.
         other = equal_cell(words.take(1), np.uint64(k - 1))
         lost = best - score[np.arange(len(score)), other]
         chosen = np.where(unit(words.take(2)) * lost <= _LOST * best, other, chosen)
@@ -292,61 +296,60 @@ class PriorSplit(Law):
 
 
 def even_half(weights: Floats, words: Words) -> NDArray[np.bool_]:
-    """Draw random sets of classes and take the one whose weight is nearest one half: (n, K) bool, both sides non-empty.
+    """Draw TRIES random sets of classes for each row and take the one whose weight is nearest to one half: (n, K) bool.
 
-    weights : (n, K) whole numbers below 2^32, as `prior.quantise` gives them.
-    words : public words of the n rows.
+    weights : (n, K) whole numbers below 2^32, from `quantise`; words : public words of the n rows.
     """
     n, k = weights.shape
-    # Each bit of a word decides about one class: `each` words make a random set, and TRIES sets are drawn for every row.
+    # Each bit of a word decides about one class, so `each` words make a random set.
     each = -(-k // 64)
     random = np.stack([words.take(i) for i in range(TRIES * each)], axis=1).astype("<u8", copy=False)
     tries = np.unpackbits(random.view(np.uint8).reshape(n, TRIES, -1), axis=2, count=k, bitorder="little").view(np.bool_)
     inside = tries[np.arange(n), nearest_half(np.matmul(tries, weights[:, :, None])[:, :, 0], weights.sum(axis=1))]
     size = inside.sum(axis=1)
     alone = np.flatnonzero((size == 0) | (size == k))
-    # A set of none or of all classes asks nothing: one class at random changes sides.
+    # A set of no or of all classes has no information, so one random class changes sides.
     inside[alone, equal_cell(words.take(TRIES * each, alone), np.uint64(k))] ^= True
     return inside
 
 
 def split_sample(labels: NDArray[np.integer], r: NDArray[np.uint64], split: Bits, epsilon: float, n_classes: int) -> Bits:
-    """Release the split or its complement: the one that holds the label where r < m, else the other."""
+    """Release the split or its complement: the one that holds the label if r < m, else the other."""
     truthful = r < np.uint64(inside_words(epsilon, 2, 1))
     first = sets_contain(split, labels, n_classes) == truthful
     return split ^ np.where(first[:, None], np.uint8(0), full_set(n_classes))
 
 
-# AutoLaw: for every row the best law under its prior, of those that tell all classes apart -----------------------------------------------
+# AutoLaw: for every row the best law under its prior, of those that distinguish all classes -----------------------------------------------
 
 
-RR, TOP_K, SPLIT, SUBSET = range(4)  # the stored codes; none chooses TOP_K any more, files of earlier versions hold it
-_PREFERRED = np.array([RR, SUBSET, SPLIT])  # of equal scores the first
-_MIXED = 0.05  # share of the uniform distribution in the prior that scores are taken under
-_ROWS = 1024  # scored at a time: 64 patterns of as many rows fit the cache
+RR, TOP_K, SPLIT, SUBSET = range(4)  # codes in files; TOP_K is not chosen any more, but occurs in files of earlier versions
+_PREFERRED = np.array([RR, SUBSET, SPLIT])  # of laws with equal scores the first is chosen
+_MIXED = 0.05  # share of the uniform distribution in the prior of the scores: a prior may be wrong
+_ROWS = 1024  # rows scored at a time: their 64 patterns fit in the cache
 
 
 @dataclass(frozen=True)
 class AutoLaw(Law):
-    """Draw each row by the best law under its prior: RandomizedResponse, SubsetSelection or PriorSplit, which tell all classes apart.
+    """Randomise each label by the best law under the row's prior: RandomizedResponse, SubsetSelection or PriorSplit.
 
     Parameters
     ----------
     n_classes : int
         K, at least 2.
     epsilon : float
-        Guarantee: pure epsilon-label-DP, local, for each row's label: each of the three laws has it, and the choice uses the prior and
-        public words alone.
+        Guarantee: pure epsilon-label-DP, local, for each row's label. Each of the three laws has it, and the choice depends on the prior
+        and public words alone.
 
     Notes
     -----
-    The best has the largest product of two numbers: the information between label and output under the prior (mixed with 5 % uniform; see
-    `labeldp.laws._subset`), and the divergence between the outputs of two classes, whatever the prior. A split must so gain
-    more under this prior than it loses where the prior is of no help. Information alone would choose one question for all rows of equal
-    prior, and learn well what is asked and nothing else. Of equal products the first of rr, subset, split.
+    The best law has the largest product of two numbers: the mutual information of label and output under the prior (mixed with 5 % of the
+    uniform distribution), and the difference between the output distributions of two classes, which does not depend on the prior. So a
+    split must gain more under this prior than it loses if the prior is wrong. All three laws distinguish all classes. Of equal products the
+    first of rr, subset, split is chosen.
     Output: packed sets, (n, ceil(K/8)) uint8, a label as a set of one. Side: choice (n,) uint8 (0 rr, 2 split, 3 subset; 1, rr-top-k, in
-    files of earlier versions), size (n,) int32, set (n, ceil(K/8)) uint8 packed: the split, all classes without one. Cost: one sort of
-    the prior a row and some 80 sums of it, 3 K / 64 public words where a split is drawn, and the chosen law's words.
+    files of earlier versions), size (n,) int32, set (n, ceil(K/8)) uint8 packed: the split, or all classes for other laws. Cost: one sort
+    of the prior a row and some 80 sums of it, 3 K / 64 public words for a split, and the chosen law's words.
     """
 
     name: ClassVar[str] = "auto"
@@ -360,15 +363,13 @@ class AutoLaw(Law):
 
     @cached_property
     def _parts(self) -> tuple[Law, ...]:
-        """The laws by code. RRWithPrior reads any candidate set, so it stands for RRTopK with every k."""
+        """The laws by code. RRWithPrior reads any candidate set, so it also reads rows of RRTopK with any k."""
         return tuple(law(self.n_classes, self.epsilon) for law in (RandomizedResponse, RRWithPrior, PriorSplit, SubsetSelection))
 
     @cached_property
     def _apart(self) -> Floats:
-        """Compute how differently each law, by code, treats two classes; 0 for laws with candidate sets.
-
-        P[the label is in the output] - P[a given other class is]. Of a split, two classes are on different sides in about half of the rows.
-        """
+        """By code, P[the label is in the output] - P[another given class is in it]; 0 for laws with candidate sets."""
+        # A split has two classes on different sides in about half of the rows, hence the factor 1 / 2.
         (kept, other), truth = response_words(self.epsilon, self.n_classes), inside_words(self.epsilon, 2, 1)
         d = self._subset_size
         inside = Fraction(inside_words(self.epsilon, self.n_classes, d), WORD)
@@ -381,7 +382,7 @@ class AutoLaw(Law):
         stream = PlainWords(np.arange(len(array))) if words is None else words
         like = {name: value for name, value in self.layout().items() if name != "output"}
         side: dict[str, Array] = {name: np.empty((len(array), *shape), dtype) for name, (dtype, shape) in like.items()}
-        # One prior for all rows is scored once; a split still draws a set for each row.
+        # A prior that all rows share is scored once; a split still draws a set for each row.
         one = self._chosen(array[:1]) if array.strides[0] == 0 and len(array) else None
         if one is not None and (one[1] != SPLIT).all():
             found = self._settled(*one, stream.select(np.arange(1)))
@@ -394,15 +395,15 @@ class AutoLaw(Law):
         return side
 
     def _chosen(self, prior: Array) -> tuple[Floats, NDArray[np.uint8]]:
-        """Choose the law of each row by its prior alone: whole-number weights (n, K), codes (n,)."""
+        """Choose the law of each row by its prior alone; return the quantised weights (n, K) and the codes (n,)."""
         k, weights = self.n_classes, quantise(prior)
         in_order = np.sort(weights, axis=1)[:, ::-1]
         ordered = in_order * ((1.0 - _MIXED) / weights.sum(axis=1, keepdims=True)) + _MIXED / k
         scores = np.full((len(weights), len(self._parts)), -1.0)
         scores[:, RR] = self._score(RR, response_scores(ordered, self.epsilon))
-        if self._subset_size > 1:  # else it is randomized response
+        if self._subset_size > 1:  # sets of one class are randomized response
             scores[:, SUBSET] = self._score(SUBSET, subset_scores(ordered, self.epsilon, self._subset_size))
-        # No split tells more than one of half the mass: where another law beats even that, nothing is estimated.
+        # No split has more information than one of half the mass. Rows where another law is better than that need no estimate.
         most = self._score(SPLIT, split_scores(np.array(0.5), self.epsilon))
         rows = np.flatnonzero((scores.max(axis=1) < most) & (k > 2))
         scores[rows, SPLIT] = self._score(SPLIT, even_split_scores(in_order[rows], self.epsilon, _MIXED))
@@ -415,7 +416,7 @@ class AutoLaw(Law):
         inside = np.ones(weights.shape, dtype=np.bool_)
         rows = np.flatnonzero(choice == SPLIT)
         if len(rows):
-            # Streams go with rows: which laws the other rows have changes nothing about this row's question.
+            # A row keeps its own stream of words, so its question does not depend on the laws of other rows.
             inside[rows] = even_half(weights[rows], words.select(rows))
         size = np.where(choice == SUBSET, self._subset_size, inside.sum(axis=1)).astype(np.int32)
         return {"choice": choice, "size": size, "set": pack_sets(inside)}
@@ -427,7 +428,7 @@ class AutoLaw(Law):
         return law.set_size
 
     def _groups(self, side: Side) -> Iterator[tuple[int, NDArray[np.intp], dict[str, Array]]]:
-        """Yield (code, rows, the side that this code's law reads) for each law that some row uses."""
+        """Yield (code, positions of its rows, their side as this law reads it) for each law that some row uses."""
         for code in range(len(self._parts)):
             rows = np.flatnonzero(side["choice"] == code)
             if len(rows):
@@ -454,7 +455,7 @@ class AutoLaw(Law):
         return result
 
     def _native(self, code: int, outputs: Bits) -> NDArray[np.uint8] | NDArray[np.int32]:
-        """Unpack outputs to what the law with this code released."""
+        """Convert packed sets to the outputs of the law with this code."""
         if self._parts[code].kind == "set":
             return outputs
         return np.asarray(unpack_sets(outputs, self.n_classes).argmax(axis=1), dtype=np.int32)
@@ -488,38 +489,38 @@ class AutoLaw(Law):
 
 
 def _side_of(code: int, side: Side) -> dict[str, Array]:
-    """Name the side as the law with this code does."""
+    """Rename the side's arrays for the law with this code."""
     if code == TOP_K:
         return {"candidates": side["set"], "size": side["size"]}
     return {"split": side["set"]} if code == SPLIT else {}
 
 
-# How much a law says about a label under a prior: the scores AutoLaw chooses by ----------------------------------------------------------
+# Scores of AutoLaw: the mutual information of label and output under a prior -------------------------------------------------------------
 #
-# Those of randomized response and of a split are exact, that of subset selection treats the six heaviest classes exactly and the others by
-# a second-order term around their mean. For K <= 12 and epsilon from 1e-6 to 20 none is off by more than 5 % (tested against matrices);
-# under a uniform prior every score is exact. Below epsilon = 2^-10 a score is the leading term of its expansion.
+# The scores of randomized response and of a split are exact. That of subset selection treats the six heaviest classes exactly, and the
+# others by a second-order term around their mean: exact information would need a sum over all sets. For K <= 12 and epsilon from 1e-6 to 20
+# no score is off by more than 5 % (tested against matrices); under a uniform prior every score is exact. Below epsilon = 2^-10 a score is
+# the leading term of its expansion, because the difference of logarithms has no digits left.
 
 
 TRIES = 3
-"""Random sets of which a split takes the one nearest half the mass. More would be fewer different ones, each a little more informative."""
+"""Number of random sets of which a split takes the one nearest to half the mass. With more, sets would be a little more informative but
+less varied, and some pairs of classes rarely separated."""
 
-_DRAWS = 24  # of such sets, to estimate what they tell
-_PATTERN_HEAD = 6  # classes whose inclusion patterns are enumerated: 2^6
-_PER_UNIT = 2.0**20  # scores are compared on this grid
-_SMALL = 2.0**-10  # below this epsilon a score is its leading term, epsilon^2 times a closed form: right to one part in a thousand
+_DRAWS = 24  # splits from which their mean information is estimated
+_PATTERN_HEAD = 6  # heaviest classes whose 2^6 patterns of inclusion are enumerated
+_PER_UNIT = 2.0**20  # grid on which scores are compared
+_SMALL = 2.0**-10  # below this epsilon a score is its leading term, epsilon^2 times a closed form, right to one part in a thousand
 
 
 def on_grid(scores: Floats, epsilon: float) -> Floats:
-    """Round scores to a grid, so that machines whose logarithms differ in the last bit choose the same law.
-
-    The grid is 2^-20 nats from epsilon 1 on, and 2^-20 epsilon^2 nats below, as information is of order epsilon^2.
-    """
+    """Round scores to a grid of 2^-20 nats, times epsilon^2 below epsilon = 1, where information is of that order."""
+    # Machines whose logarithms differ in the last bit must choose the same law: the side is a part of the request.
     return np.asarray(np.rint(scores / min(1.0, epsilon) ** 2 * _PER_UNIT))
 
 
 def response_scores(prior: Floats, epsilon: float) -> Floats:
-    """Compute the nats of randomized response on all classes: (n,). prior : (n, K), each row sums to 1."""
+    """Compute the information of randomized response on all classes, in nats: (n,) from a prior (n, K), whose rows sum to 1."""
     k = prior.shape[1]
     if epsilon < _SMALL:
         return np.asarray(epsilon**2 / (2.0 * k) * (1.0 - (prior * prior).sum(axis=1)))
@@ -530,7 +531,7 @@ def response_scores(prior: Floats, epsilon: float) -> Floats:
 
 @lru_cache(maxsize=256)
 def _patterns(n_classes: int, size: int) -> tuple[Floats, Floats, Floats]:
-    """List the patterns of a uniform `size`-subset on the heaviest classes, (patterns, h), their chances, and how many others are in."""
+    """List which of the h heaviest classes a uniform `size`-subset holds, (patterns, h), with probability and number of other classes."""
     h = min(_PATTERN_HEAD, n_classes)
     patterns = np.array(list(product((0.0, 1.0), repeat=h)))
     others = size - patterns.sum(axis=1)
@@ -545,12 +546,10 @@ def _patterns(n_classes: int, size: int) -> tuple[Floats, Floats, Floats]:
 
 
 def subset_scores(ordered: Floats, epsilon: float, size: int) -> Floats:
-    """Compute the nats of subset selection: (n,); -inf at size 1, which is randomized response itself.
-
-    With R the sampler's ratio and A a uniform subset of `size` classes, X = 1 + (R - 1) p(A):
-    I = (R ln R size / K - E[X ln X]) / E[X]. Patterns of the heaviest classes are enumerated; given one, X has the mean and variance of a
-    sample without replacement from the others, and E[X ln X] is that of a log-normal with these two (to second order, of any law).
-    """
+    """Estimate the information of subset selection, in nats: (n,); -inf at size 1, which is randomized response."""
+    # With R the sampler's ratio and A a uniform subset of `size` classes, X = 1 + (R - 1) p(A): I = (R ln R size / K - E[X ln X]) / E[X].
+    # Patterns of the heaviest classes are enumerated. Given a pattern, X has the mean and variance of a sample without replacement from the
+    # other classes, and E[X ln X] is that of a log-normal with these two moments (to second order, of any distribution).
     k = ordered.shape[1]
     if size == 1:
         return np.full(len(ordered), -np.inf)
@@ -571,28 +570,28 @@ def subset_scores(ordered: Floats, epsilon: float, size: int) -> Floats:
 
 
 def split_scores(mass: Floats, epsilon: float) -> Floats:
-    """Compute the nats of one bit about a set of this prior mass, any shape."""
+    """Compute the information of a split of this prior mass, in nats, for an array of any shape."""
     if epsilon < _SMALL:
         return np.asarray(epsilon**2 / 2.0 * mass * (1.0 - mass))
     return split_information(mass, epsilon)
 
 
 def nearest_half(inside: Floats, total: Floats) -> NDArray[np.intp]:
-    """Find the set, on the last axis of `inside`, that weighs nearest to half the total: the first of equal ones; whole numbers exactly."""
+    """Find the set, along the last axis of `inside`, whose weight is nearest to half the total; of equal ones the first."""
     return np.asarray(np.abs(2.0 * inside - total[..., None]).argmin(axis=-1))
 
 
 @lru_cache(maxsize=256)
 def _trials(n_classes: int) -> Floats:
-    """Make random sets to estimate with, the same everywhere: (TRIES x _DRAWS, K) of 0 and 1."""
+    """Make the fixed pseudorandom sets of `even_split_scores`: (TRIES x _DRAWS, K) of 0 and 1."""
     words = np.stack([hashed(np.arange(TRIES * _DRAWS), i, 1) for i in range(-(-n_classes // 64))], axis=1).astype("<u8", copy=False)
     return np.unpackbits(words.view(np.uint8), axis=1, count=n_classes, bitorder="little").astype(np.float64)
 
 
 def even_split_scores(weights: Floats, epsilon: float, mixed: float) -> Floats:
-    """Estimate the expected nats of a split by a set that is drawn as `subset.even_half` does, from a few such sets: (n,).
+    """Estimate the expected information of a split that `even_half` draws, in nats: (n,).
 
-    weights : (n, K) whole numbers, each row sorted; the label follows them mixed with a share `mixed` of the uniform distribution.
+    weights : (n, K) whole numbers, each row sorted. The label follows them, mixed with a share `mixed` of the uniform distribution.
     """
     trials, total = _trials(weights.shape[1]), weights.sum(axis=1)
     inside = (weights @ trials.T).reshape(len(weights), _DRAWS, TRIES)
@@ -603,7 +602,7 @@ def even_split_scores(weights: Floats, epsilon: float, mixed: float) -> Floats:
 
 
 def split_information(mass: Floats, epsilon: float) -> Floats:
-    """Compute the nats of one keyed bit about a set of this prior mass."""
+    """Compute the information of a split of this prior mass, in nats, at any epsilon."""
     m = inside_words(epsilon, 2, 1)
     truth, lie = m / WORD, (WORD - m) / WORD
     rest, lift = 1.0 - mass, (2 * m - WORD) / WORD

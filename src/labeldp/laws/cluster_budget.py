@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ClusterRR costs together with the private histogram behind its prior, and how to divide a budget between the two.
+"""The joint cost of ClusterRR and the private histogram behind its prior, and the division of a budget between the two.
 
 The mechanism has two parts on the same labels: a noisy label distribution of every cluster (Laplace noise of scale sigma on the counts),
-then ClusterRR with that distribution as prior. A replaced label takes one from one count and gives one to another: the counts' sensitivity
-is 2, so the first part costs 2 / sigma, not the 1 / sigma of Theorem 1 of Esfandiari et al. (2021). The parts add.
+then ClusterRR with that distribution as prior. A replaced label lowers one count by 1 and raises another by 1, so the counts' sensitivity
+is 2, and the first part costs 2 / sigma, not the 1 / sigma of Theorem 1 of Esfandiari et al. (2021). The parts add.
+
+References
+----------
+Esfandiari, Mirrokni, Syed and Vassilvitskii 2021, "Label differential privacy via clustering".
 """
 
 import math
@@ -21,24 +25,25 @@ from labeldp.errors import InvalidInput
 from labeldp.laws._cluster import ClusterRR, checked_floor
 from labeldp.laws._exact import exp_floor, log_ceil
 
-_SHARES = (0.0, *(float(s) for s in np.round(np.geomspace(0.005, 0.9, 24), 4)))  # of the budget, for the histogram
-_FLOORS = tuple(float(f) for f in np.round(np.geomspace(0.004, 1.0, 32), 4))  # in units of 1 / K
+_SHARES = (0.0, *(float(s) for s in np.round(np.geomspace(0.005, 0.9, 24), 4)))  # shares of the budget for the histogram, to try
+_FLOORS = tuple(float(f) for f in np.round(np.geomspace(0.004, 1.0, 32), 4))  # floors to try, in units of 1 / K
 
 
 def smoothed(frequencies: ArrayLike, floor: float | Fraction) -> NDArray[np.object_] | NDArray[np.float64]:
-    """Turn noisy label frequencies into distributions with no class below the floor: clipped and renormalised as in Algorithm 1.
+    """Convert noisy label frequencies to distributions with no class below the floor, clipped and renormalised as in Algorithm 1.
 
     Parameters
     ----------
     frequencies : (n, K) or (K,) numbers
-        Noisy counts divided by the cluster's size; may be negative or above 1. Fractions give exact results.
+        Noisy counts divided by the cluster's size, which may be negative or above 1. Fractions give exact results. For a cluster without
+        rows pass the uniform distribution.
     floor : float or Fraction
         tau, 0 <= tau <= 1 / K.
 
     Returns
     -------
-    Distributions of the same shape, in [floor, 1]. ClusterRR takes them as prior unchanged, to its grid of 2^-32. A cluster without rows
-    has no frequencies: use the uniform distribution.
+    array of the same shape
+        Distributions in [floor, 1], which are a prior for ClusterRR.
     """
     values = np.asarray(frequencies)
     values = values if values.dtype == object else values.astype(np.float64)
@@ -50,7 +55,8 @@ def smoothed(frequencies: ArrayLike, floor: float | Fraction) -> NDArray[np.obje
         raise InvalidInput(f"Expected 0 <= floor <= 1/{values.shape[-1]}, got floor={floor!r}: the floors of all classes must fit.")
     least = np.asarray(floor, dtype=values.dtype)
     clipped = np.minimum(np.maximum(values, least), 1)
-    # What clipping added is taken from the classes above the floor, in proportion; what it took is given in proportion to the room.
+    # Mass that clipping added is taken from the classes above the floor, in proportion; mass that it removed is given back in proportion to
+    # the room below 1.
     missing = 1 - clipped.sum(axis=-1, keepdims=True)
     room = np.where(missing < 0, clipped - least, 1 - clipped)
     total = room.sum(axis=-1, keepdims=True)
@@ -58,14 +64,14 @@ def smoothed(frequencies: ArrayLike, floor: float | Fraction) -> NDArray[np.obje
 
 
 def resampling_epsilon(floor: float, resample: float) -> float:
-    """Compute what releasing labels costs: ln(1 + (1 - lambda) / (lambda tau)), rounded up. 0 at lambda = 1, infinite at tau = 0.
+    """Compute the epsilon of the released labels: ln(1 + (1 - lambda) / (lambda tau)), rounded up. 0 at lambda = 1, infinite at tau = 0.
 
     Parameters
     ----------
     floor : float
         tau, 0 <= tau < 1.
     resample : float
-        lambda, 0 < lambda <= 1. At 0 the labels would be released as they are: refused.
+        lambda, 0 < lambda <= 1. 0 is refused, since it releases the labels as they are.
     """
     tau, rate = exact(_validate.fraction(floor=floor, zero=True)), _resample(resample)
     if rate == 1:
@@ -79,12 +85,12 @@ def _resample(resample: float) -> Fraction:
 
 
 def histogram_epsilon(sigma: float) -> float:
-    """Compute what Laplace noise of scale sigma on the counts of disjoint clusters costs: 2 / sigma, rounded up. Infinite at 0.
+    """Compute the epsilon of Laplace noise of scale sigma on the counts of disjoint clusters: 2 / sigma, rounded up. Infinite at 0.
 
     Parameters
     ----------
     sigma : float
-        Scale of the noise on each count, >= 0; infinity is no histogram at all, at no cost.
+        Scale of the noise on each count, >= 0. Infinity stands for no histogram, at no cost.
     """
     if isinstance(sigma, bool) or not isinstance(sigma, int | float) or not sigma >= 0:
         raise InvalidInput(f"Expected sigma >= 0, got sigma={sigma!r}. Pass the scale of the noise on a count.")
@@ -95,20 +101,22 @@ def histogram_epsilon(sigma: float) -> float:
 
 @dataclass(frozen=True)
 class ClusterBudget:
-    """The two parts of the clustering mechanism, with what each costs.
+    """The privacy cost of the two parts of the clustering mechanism.
 
     Parameters
     ----------
     n_classes : int
         K, at least 2.
     histogram_epsilon : float
-        Of the private histogram, at least 0 (infinity without noise); 0 where the floor is 1 / K, since nothing of it is then seen.
+        Epsilon of the private histogram, at least 0 (infinity without noise); 0 if the floor is 1 / K, at which the histogram is not used.
     floor : float
-        tau, 2^-32 <= tau <= 1 / K; or 0 where label_epsilon is 0.
+        tau, 2^-32 <= tau <= 1 / K; or 0 if label_epsilon is 0.
     label_epsilon : float
-        Of ClusterRR, finite; 0 where lambda is 1: all outputs are draws from the distributions, and say no more than these do.
+        Epsilon of ClusterRR, finite; 0 if lambda is 1, at which all outputs are draws from the distributions.
 
-    Guarantee: `epsilon`, their sum, for the release of everything: the distributions and all outputs.
+    Notes
+    -----
+    Guarantee: `epsilon`, the sum of both, for the release of the distributions and all outputs.
     """
 
     n_classes: int
@@ -130,7 +138,7 @@ class ClusterBudget:
 
     @classmethod
     def of(cls, n_classes: int, *, sigma: float, floor: float, resample: float) -> Self:
-        """Make the budget that the paper's parameters cost.
+        """Compute the budget for the paper's parameters.
 
         Parameters
         ----------
@@ -139,7 +147,7 @@ class ClusterBudget:
         sigma : float
             Scale of the Laplace noise on the counts (sigma / n_c on frequencies).
         floor : float
-            tau, 2^-32 <= tau <= 1 / K; 0 with lambda = 1 alone.
+            tau, 2^-32 <= tau <= 1 / K; or 0 with lambda = 1.
         resample : float
             lambda, 0 < lambda <= 1.
         """
@@ -149,29 +157,29 @@ class ClusterBudget:
 
     @property
     def epsilon(self) -> float:
-        """Add up what both parts cost, rounded up."""
+        """The sum of both parts, rounded up."""
         total = (self.histogram_epsilon, self.label_epsilon)
         return math.inf if math.inf in total else sum_up(total)
 
     @property
     def published_epsilon(self) -> float:
-        """Compute what Theorem 1 of Esfandiari et al. (2021) claims for the same mechanism: too little, its first part by half."""
+        """The epsilon that Theorem 1 of Esfandiari et al. (2021) claims for the same mechanism, with half of the first part's true cost."""
         return self.histogram_epsilon / 2 + self.label_epsilon
 
     @property
     def sigma(self) -> float:
-        """Compute the scale of the noise on a count."""
+        """The scale of the noise on a count; infinite without a histogram."""
         return math.inf if self.histogram_epsilon == 0 else 2.0 / self.histogram_epsilon
 
     @property
     def resample(self) -> float:
-        """Compute lambda where the least class has the floor itself; a row with a higher minimum resamples less often at this epsilon."""
+        """The lambda of a row whose least class has the floor. A row with a higher minimum resamples less often at the same epsilon."""
         gain = exp_floor(self.label_epsilon) - 1 if self.label_epsilon else Fraction(0)
         return float(1 / (1 + exact(self.floor) * gain))
 
     @property
     def law(self) -> ClusterRR:
-        """Make the law of the second part; refuse lambda = 1, which needs none."""
+        """The law of the second part; InvalidInput at lambda = 1, which needs none."""
         if self.label_epsilon == 0:
             raise InvalidInput(
                 "Expected lambda < 1 (label_epsilon > 0) for a law of the labels, got lambda = 1, at which outputs are draws from the "
@@ -180,7 +188,7 @@ class ClusterBudget:
         return ClusterRR(self.n_classes, self.label_epsilon, self.floor)
 
     def require(self, epsilon: float) -> Self:
-        """Check that this budget costs at most epsilon; InvalidInput names both numbers otherwise."""
+        """Return this budget if it costs at most epsilon; else raise InvalidInput."""
         if not self.epsilon <= _validate.epsilon(epsilon):
             raise InvalidInput(
                 f"Expected parameters that cost at most epsilon={epsilon!r}, got {self.epsilon!r}: {self.histogram_epsilon!r} for the "
@@ -195,16 +203,16 @@ def _classes(n_classes: object) -> int:
 
 
 def corollary_1(n_classes: int, epsilon: float) -> ClusterBudget:
-    """Make the budget of UniformRR: tau = 1 / K, lambda = K / (K - 1 + e^epsilon), any sigma. Exactly randomized response, at epsilon.
+    """Make the budget of UniformRR (Corollary 1): tau = 1 / K, lambda = K / (K - 1 + e^epsilon). It is randomized response at epsilon.
 
-    Source: Esfandiari et al. 2021, Corollary 1; sigma need not be infinite, since no cluster's distribution is seen through tau = 1 / K.
+    The histogram costs nothing, since at tau = 1 / K no output depends on it.
     """
     k = _classes(n_classes)
     return ClusterBudget(k, 0.0, 1.0 / k, _validate.epsilon(epsilon))
 
 
 def corollary_2(n_classes: int, epsilon: float, phi: float) -> ClusterBudget:
-    """Make the paper's settings: sigma = 1 / epsilon, tau = phi, lambda = 1 / (1 + (e^epsilon - 1) phi). They cost 3 epsilon.
+    """Make the budget of Corollary 2: sigma = 1 / epsilon, tau = phi, lambda = 1 / (1 + (e^epsilon - 1) phi). It costs 3 epsilon.
 
     Parameters
     ----------
@@ -212,10 +220,12 @@ def corollary_2(n_classes: int, epsilon: float, phi: float) -> ClusterBudget:
     epsilon : float
         The paper's parameter, a third of the true cost.
     phi : float
-        At most 1 / K. In the paper the heterogeneity of the clusters, the mean over rows of sum_y |P(y | row) - P(y | cluster)|, which is
-        not public (estimating it from labels costs more) and may be above 1 / K, where no floor is that large: then refused.
+        At most 1 / K. In the paper it is the heterogeneity of the clusters, the mean over rows of sum_y |P(y | row) - P(y | cluster)|,
+        which is not public (estimating it from labels costs more) and may exceed 1 / K.
 
-    Source: Esfandiari et al. 2021, Corollary 2, which says O(epsilon); 2 epsilon by its Theorem 1, 3 with the histogram's sensitivity of 2.
+    Notes
+    -----
+    The paper states O(epsilon). It is 2 epsilon by its Theorem 1, and 3 epsilon with the histogram's true sensitivity of 2.
     """
     k, budget = _classes(n_classes), _validate.epsilon(epsilon)
     floor = checked_floor(phi, k)
@@ -224,16 +234,15 @@ def corollary_2(n_classes: int, epsilon: float, phi: float) -> ClusterBudget:
 
 @dataclass(frozen=True)
 class ClusterSplit:
-    """A division of a budget, and what is expected of it.
+    """A division of a budget, with its predicted utility.
 
     Attributes
     ----------
     budget : ClusterBudget
-        epsilon_1, tau and epsilon_2 (and so lambda).
     agreement : float
-        Expected share of outputs that equal the label: 1 minus the noise rate that a trainer on hard labels meets.
+        Expected share of outputs that equal the label: 1 minus the noise rate for training on hard labels.
     information : float
-        Expected nats about a row's label in the cluster's distribution and the output together.
+        Expected information about a row's label in the cluster's distribution and the output together, in nats.
     """
 
     budget: ClusterBudget
@@ -254,26 +263,27 @@ def split_budget(
     Parameters
     ----------
     epsilon : float
-        For everything.
+        Total of both parts.
     sizes : (n_clusters,) integers
-        Rows in each cluster, public since features are. Empty clusters count for nothing.
+        Number of rows in each cluster, which is public since features are.
     n_classes : int
         K, at least 2.
     purity : float
-        What you believe, without having looked, of the share of a cluster's most frequent label; at least 1 / K. The others are taken to
-        share the rest evenly. A wrong belief costs accuracy, never privacy.
+        A guess, made without the labels, of the share of a cluster's most frequent label: at least 1 / K, 0.75 by default. The other
+        labels are assumed to be equally frequent. A wrong guess costs accuracy, never privacy.
     criterion : {"information", "agreement"}
-        Maximise the information that a learner with likelihoods has, or the share of outputs that equal the label, for hard labels.
+        "information" (default) suits learners that use likelihoods, "agreement" those that use hard labels.
 
     Returns
     -------
-    ClusterSplit. The best of 25 shares of the budget x 32 floors by a closed-form prediction: Laplace noise in expectation, renormalised at
-    its mean. Cost O(number of different sizes).
+    ClusterSplit
+        The best of 25 shares of the budget x 32 floors, by a closed-form prediction with Laplace noise in expectation, renormalised at its
+        mean. Cost: O(number of different sizes).
 
     Notes
     -----
-    With the distribution known to the reader, tau = 1 / K would tell most by the output alone: a lower floor pays because the cluster's
-    distribution is then in the release, and because outputs agree with labels more often.
+    If the clusters' distributions were known, outputs at tau = 1 / K would be most informative. A lower floor pays because the release then
+    contains the distributions, and because outputs equal labels more often.
 
     Examples
     --------
@@ -291,7 +301,7 @@ def split_budget(
         raise InvalidInput("Expected the sizes of the clusters as whole numbers >= 0, at least one above 0. Pass np.bincount(cluster).")
     distinct, times = np.unique(counts[counts > 0], return_counts=True)
     weight = distinct * times / float((distinct * times).sum())
-    uniform = corollary_1(k, total).law  # what cannot be done with the most even distribution, cannot be done at all
+    uniform = corollary_1(k, total).law  # raises for an epsilon so small that no floor is possible
     options = [ClusterBudget(k, 0.0, 1.0 / k, uniform.epsilon)]
     options += [_option(total, k, part, floor) for part in _SHARES[1:] for floor in _FLOORS[:-1]]
     made = [ClusterSplit(option, *_predict(option, distinct, weight, share)) for option in options if _honoured(option)]
@@ -301,14 +311,14 @@ def split_budget(
 def _option(total: float, n_classes: int, share: float, floor: float) -> ClusterBudget:
     first = float_down(exact(total) * exact(share))
     rest = float_down(exact(total) - exact(first))
-    # Two floats may add up to more as decimals, and a ledger compares budgets without any tolerance.
-    if exact(first) + exact(rest) > exact(total):  # read as decimals, as they are charged
+    # Each is rounded to a float, and the two may add up to more as decimals. A ledger, which adds decimals without tolerance, would refuse.
+    if exact(first) + exact(rest) > exact(total):
         rest = math.nextafter(rest, 0.0)
     return ClusterBudget(n_classes, first, floor / n_classes, rest)
 
 
 def _honoured(option: ClusterBudget) -> bool:
-    """Tell whether 64-bit words can honour the law."""
+    """Tell whether 64-bit words can draw the law at its epsilon."""
     try:
         return option.law.epsilon == option.label_epsilon
     except InvalidInput:
@@ -316,7 +326,7 @@ def _honoured(option: ClusterBudget) -> bool:
 
 
 def _predict(option: ClusterBudget, sizes: NDArray[np.integer], weight: NDArray[np.float64], purity: float) -> tuple[float, float]:
-    """Predict (agreement, information), in expectation over clusters of these sizes."""
+    """Predict (agreement, information) in expectation over clusters of these sizes."""
     k, tau, rate = option.n_classes, option.floor, option.resample
     shares = np.array([purity, (1.0 - purity) / (k - 1)])
     count = np.array([1.0, k - 1.0])
@@ -329,6 +339,6 @@ def _predict(option: ClusterBudget, sizes: NDArray[np.integer], weight: NDArray[
         q = np.full((len(sizes), 2), 1.0 / k)
     keep = (1.0 - rate) + rate * q
     agreement = (keep * shares * count).sum(axis=1)
-    told = keep * np.log(keep) + rate * (1.0 - q) * np.log(rate * q)  # of one label: E ln posterior, by q and the output
+    told = keep * np.log(keep) + rate * (1.0 - q) * np.log(rate * q)  # E ln of the posterior of one label, given q and the output
     information = math.log(k) + (told * shares * count).sum(axis=1)
     return float(agreement @ weight), float(information @ weight)
