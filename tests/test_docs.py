@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README and docs tell the truth: their Python examples and their commands run, in order, and their links lead somewhere."""
+"""README, docs and docstrings tell the truth: their examples and commands run, in order, and their links lead somewhere."""
 
 import doctest
 import re
 import shlex
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +15,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUN = [pytest.param(page, marks=pytest.mark.deep) if page.name == "deep.md" else page for page in PAGES]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+EXAMPLES = [path.relative_to(ROOT / "src") for path in sorted((ROOT / "src").rglob("*.py")) if ">>>" in path.read_text(encoding="utf-8")]
+EXAMPLE = [pytest.param(path, marks=pytest.mark.deep) if "deep" in path.parts or path.stem == "embed" else path for path in EXAMPLES]
 
 
 def blocks(page: Path, language: str) -> list[tuple[int, str]]:
@@ -47,6 +52,20 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         for command in re.findall(r"^\$ (labeldp .*)$", text.replace("\\\n", " "), re.MULTILINE):
             code, said, told = run(*shlex.split(command)[1:])
             assert code == 0, f"{page.name}:{line}: {command}\n{said}\n{told}"
+
+
+@pytest.mark.parametrize("path", EXAMPLE, ids=str)
+def test_examples_of_docstrings_run(path: Path) -> None:
+    """The figures in a docstring are those that its example prints."""
+    if "deep" in path.parts or path.stem == "embed":
+        pytest.importorskip("torch")
+    problems: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
+    for test in doctest.DocTestFinder(exclude_empty=True).find(
+        import_module(".".join(path.with_suffix("").parts).removesuffix(".__init__"))
+    ):
+        runner.run(test, out=problems.append)
+    assert not problems, "".join(problems)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

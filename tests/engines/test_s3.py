@@ -169,7 +169,7 @@ def test_a_run_killed_while_it_publishes_is_finished_by_the_same_command(
 
     with monkeypatch.context() as patch:
         patch.setattr(Place, "move", move)
-        patch.setattr(Staging, "delete_unless_begun", lambda self: None)  # a killed process tidies nothing
+        patch.setattr(Staging, "delete_unless_started", lambda self: None)  # a killed process tidies nothing
         with pytest.raises(_Killed):
             release(source, bucket.child("out"), spec(), ledger)
     assert sum(name.startswith("out/part-") for name in names(bucket)) == 2

@@ -141,7 +141,7 @@ def test_nobody_takes_a_part_of_a_release_for_the_whole(root: Place, ledger: Led
         with monkeypatch.context() as patch:
             patch.setattr(Place, "move", partialmethod(counted, step=move))
             patch.setattr(Staging, "write_manifest", partialmethod(counted, step=write_manifest))
-            patch.setattr(Staging, "delete_unless_begun", lambda self: None)  # a dead process tidies nothing up
+            patch.setattr(Staging, "delete_unless_started", lambda self: None)  # a dead process tidies nothing up
             try:
                 release(source, root.child("out"), spec(order="keep"), ledger)
             except Killed:

@@ -148,7 +148,7 @@ def test_what_somebody_put_there_after_a_kill_is_not_overwritten(
         patch.setattr(Staging, "_move_to_final_name", lambda *_: (_ for _ in ()).throw(_Killed()))
         with pytest.raises(_Killed):
             staging.publish(parts, b"facts")
-    assert staging.begun
+    assert staging.started
     target = root.child("out") if single else root.child("out", "part-00000.parquet")
     target.write_bytes(other.encode())
     with pytest.raises(ReleaseError, match="another name"):

@@ -95,7 +95,7 @@ class Alibi(Law):
     --------
     >>> law = Alibi(2, 1.0, levels=3)                     # a low end, one bin, a high end
     >>> law.matrix().round(3)[:, :3]                      # the outputs (0, 0), (0, 1), (0, 2)
-    array([[0.152, 0.098, 0.092],
+    array([[0.152, 0.06 , 0.092],
            [0.152, 0.098, 0.25 ]])
     >>> law.exact_epsilon()
     1.0

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releasing tables: what a release is (`ReleaseSpec`), where it goes (`Place`), and reading it back (`read_noisy`).
+"""Releases of tables: their specification (`ReleaseSpec`), their place (`Place`), and readers of released tables (`read_noisy`).
 
-`labeldp.release` releases files; `labeldp.tables.spark` and `labeldp.tables.ray` release what a cluster holds. Names are imported when they
-are first used.
+`labeldp.release` releases files, `labeldp.tables.spark` and `labeldp.tables.ray` tables of a cluster. Names are imported at first use.
 """
 
 from importlib import import_module

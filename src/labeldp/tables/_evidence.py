@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a released table back as noisy labels: what training on it needs, free of charge, once it is proven to be what was drawn."""
+"""Reads a released table as noisy labels, to train on it at no cost, after proving that it holds what was drawn."""
 
 import base64
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ from labeldp.tables.formats._table import (
 
 @dataclass(frozen=True)
 class ProvenLabels:
-    """Noisy labels that were read and proven, what their release says of itself, and the classes as values of the label column."""
+    """Noisy labels that were read and proven, with the facts of their release and the codec of their label column."""
 
     noisy: NoisyLabels
     facts: Manifest
@@ -68,45 +68,47 @@ def read_noisy(
     classes: Sequence[object] | None = None,
     id: str | Sequence[str] | None = None,
 ) -> NoisyLabels:
-    """The noisy labels of a table, proven to be what was drawn, or declared by their law.
+    """Read the noisy labels of a table: those of a release are proven, others are declared by their law.
 
     Parameters
     ----------
     path : str, Path, Place or (file system, path)
-        A Parquet or CSV file, or a folder of Parquet files, that `labeldp release` wrote, with its manifest beside it (Parquet carries
-        the facts itself); or a copy of one in another format, order or with other columns.
+        A Parquet or CSV file, or a folder of Parquet files, that `labeldp release` wrote, with its manifest beside it (Parquet files hold
+        the facts themselves); or a copy of it in another format or order, or with other columns.
     label : str, optional
-        The released column; that of the manifest if None.
+        The released column; by default the one that the manifest names.
     manifest : str, Path, Place or (file system, path), optional
-        The release's manifest, where it is not beside the table.
+        The release's manifest, if it is not beside the table.
     released : str, Path, Place or (file system, path), optional
         The released table, if `path` holds some of its rows: evidence is read there and matched by id. The label column of `path`
         is not read.
     ledger : Ledger, or its path, optional
-        The receipt, and what was drawn, are looked up there. What it contradicts is refused; what it does not know is "not recorded".
+        The receipt, and the digest of the drawn rows, are looked up there. A contradiction is refused; an unknown receipt counts as "not
+        recorded".
     law : Law, optional
-        Of labels that something else than labeldp drew, and that are therefore declared, not proven. With `label`.
+        The law of labels that another mechanism drew, which are declared, not proven. Requires `label`.
     classes : sequence of K values, optional
-        Of declared labels; 0..K-1 if None.
+        The classes of declared labels; 0..K-1 if None.
     id : str or sequence of str, optional
         Columns that name the rows of declared labels.
 
     Returns
     -------
-    NoisyLabels of n rows, in the file's order.
+    NoisyLabels
+        n rows, in the file's order.
 
     Raises
     ------
     InvalidInput
-        The table is not a release, is one of another column, or is not what was drawn: a label, id or evidence differs, or a row is
-        missing, new or repeated.
+        The table is no release, or one of another column, or was changed: a label, id or evidence differs, or a row is missing, new or
+        repeated.
 
-    Guarantee
-    ---------
-    A digest finds accidents. Whoever means to deceive can write another one: against that, name the ledger.
+    Notes
+    -----
+    A digest finds accidental changes. A forger can write another digest; pass the ledger to find that, too.
     """
     source = open_table(path)
-    # A declared draw is believed; so a release, which can be proven, is never read that way.
+    # A declaration is believed without proof, so a release, which can be proven, is never read by a declaration.
     if law is not None:
         if manifest is not None or released is not None or (label is not None and (released_facts(source) or {}).get("label") == label):
             raise InvalidInput(
@@ -122,7 +124,7 @@ def read_noisy(
 
 
 def unknown(source: Source) -> InvalidInput:
-    """The error for a table that is to be a release and says nothing of one."""
+    """Make the error for a table that should be a release but has neither manifest nor metadata."""
     return InvalidInput(
         f"Expected a released table, got {source.path.name} without manifest or metadata of labeldp. Name its manifest (manifest=, "
         "--manifest), or, for some of its rows, the released table (released=, --released). Labels that another mechanism drew are "
@@ -131,12 +133,12 @@ def unknown(source: Source) -> InvalidInput:
 
 
 def proven(source: Source, label: str | None = None, manifest: Any = None, ledger: Ledger | None = None) -> ProvenLabels | None:
-    """The noisy labels of a released table if they are what was drawn; None if it claims no release of this column.
+    """Read and prove the noisy labels of a released table; None if it claims to be no release of this column.
 
     Raises
     ------
     InvalidInput
-        It claims one and is not what was drawn, or nothing can prove it; or the ledger contradicts it.
+        It claims to be one but was changed or cannot be proven, or the ledger contradicts it.
     """
     facts = released_facts(source, manifest)
     if facts is None:
@@ -160,12 +162,12 @@ def proven(source: Source, label: str | None = None, manifest: Any = None, ledge
 
 
 def matched(source: Source, found: ProvenLabels) -> NoisyLabels:
-    """The noisy labels of some of a release's rows, in the order of another table that has their ids.
+    """Return the noisy labels of the rows of another table, matched by id, in its order.
 
     Raises
     ------
     InvalidInput
-        The release has no ids, or an id is not in it, or is there twice in the other table.
+        The release has no ids, lacks an id, or an id occurs twice in the other table.
     """
     names = tuple(_names(found.facts.get("id")))
     if not names:
@@ -174,14 +176,15 @@ def matched(source: Source, found: ProvenLabels) -> NoisyLabels:
     words = np.concatenate([id_words(row_ids(batch, names)) for batch in source.batches(list(names))])
     known = id_words(found.noisy.ids if found.noisy.ids.ndim == 1 else list(found.noisy.ids.T))
     order = np.argsort(known, kind="stable")
-    # Ids are matched by 64-bit words, which are equal for equal ids in any type.
+    # Ids are compared by 64-bit words, because the two tables may hold them in different types. Of two ids with one word, one would get the
+    # other's labels: among n ids with a probability of about n^2 / 2^65.
     place = order[np.minimum(np.searchsorted(known[order], words), len(known) - 1)]
     missing = np.flatnonzero(known[place] != words)
     if len(missing):
         raise InvalidInput(
             f"Expected only rows of the release, got another id in {row_name(source, int(missing[0]))} of {source.path.name}. Drop them."
         )
-    # A row that comes twice would count its evidence twice.
+    # A row that occurs twice would count its evidence twice.
     if len(np.unique(place)) < len(place):
         raise InvalidInput(f"Expected each row of the release once, got an id twice in {source.path.name}. Drop repeated rows.")
     return derived(found.noisy[place], order="file")
@@ -207,12 +210,12 @@ def _declared(source: Source, label: str | None, law: Law, classes: Sequence[obj
 
 
 def check_drawn(source: Source, manifest: Any, ledger: Ledger) -> None:
-    """Check that a table is what its manifest says and what the ledger has drawn; no row is kept.
+    """Check that a table agrees with its manifest and the ledger, batch by batch, without keeping rows.
 
     Raises
     ------
     InvalidInput, LedgerError
-        It is not, or the manifest names other classes, ids, law or stage than it was drawn with.
+        The table was changed, or the manifest names other classes, ids, law or stage than were drawn.
     """
     facts = read_manifest(Place.of(manifest), named=True) or {}
     _check_facts(source, facts)
@@ -222,7 +225,7 @@ def check_drawn(source: Source, manifest: Any, ledger: Ledger) -> None:
 
 @dataclass
 class _Piece:
-    """Rows that were read from one table, or one file of it."""
+    """The rows of one table, or of one file of a folder."""
 
     first: int
     outputs: list[NDArray[np.generic]]
@@ -231,12 +234,12 @@ class _Piece:
 
 
 def _check_facts(source: Source, facts: Manifest) -> None:
-    """Refuse facts whose columns the table lacks, or whose law is not the one that the receipt names for this stage."""
+    """Refuse facts with columns that the table lacks, or with another law than the receipt names for this stage."""
     evidence = [str(facts["evidence"])] if facts.get("evidence") else []
     check_columns(source, [str(facts["label"]), *evidence, *_names(facts.get("id"))])
     receipt = Receipt.from_dict(facts["receipt"])
     law = charged_law(receipt, str(facts["stage"]))
-    # The receipt was charged for this law; a manifest that names a larger epsilon would make labels look surer than they are.
+    # The receipt names the law that was charged. A manifest with a larger epsilon would make labels look more reliable than they are.
     if law != law_from_dict(facts["law"]):
         raise InvalidInput(
             f"Expected the law and stage that the receipt of run {receipt.run_id} names, got others. The manifest or metadata was changed; "
@@ -245,13 +248,13 @@ def _check_facts(source: Source, facts: Manifest) -> None:
 
 
 def _read(source: Source, facts: Manifest, *, in_files: bool, keep: bool = True) -> tuple[list[_Piece], str]:
-    """Read all rows, and compare the digest of what they hold with what the facts say; `in_files`: each file says it of itself."""
+    """Read all rows, and compare their digest with that in the facts; with `in_files`, that of each file with its own facts."""
     if not in_files or not isinstance(source, DatasetSource):
         piece, drawn = _piece(source, facts, keep)
         claimed = facts["digests"].get("drawn") if not in_files else facts.get("drawn")
         _compare(source, facts, drawn, claimed)
         return [piece], drawn
-    # A folder without a manifest: each file proves itself, and all must be of one release.
+    # A folder without a manifest: each file is proven by its own metadata, and all files must be of one release.
     said = [embedded_facts(file) or {} for file in source.files]
     own = ("drawn", "first_row")
     if any({k: v for k, v in each.items() if k not in own} != {k: v for k, v in facts.items() if k not in own} for each in said):
@@ -282,13 +285,13 @@ def _piece(source: Source, facts: Manifest, keep: bool = True) -> tuple[_Piece, 
             piece.sides.append(side)
             piece.ids.append(_names_of(batch, names, start))
     except InvalidInput as error:
-        # A label that is no class, or evidence that cannot be: what is there was not drawn.
+        # A label that is no class, or evidence that cannot be decoded, was not drawn.
         raise changed(source, facts, str(error)) from None
     return piece, digest.hexdigest()
 
 
 def _compare(source: Source, facts: Manifest, drawn: str, claimed: object) -> None:
-    """Refuse rows that the facts do not speak of; where they name no digest, the whole file must be the one that was written."""
+    """Refuse rows whose digest differs from the claimed one. Facts without such a digest require the unchanged files."""
     if claimed is not None:
         if drawn != claimed:
             raise changed(source, facts)
@@ -304,7 +307,7 @@ def _compare(source: Source, facts: Manifest, drawn: str, claimed: object) -> No
 
 
 def changed(source: Source, facts: Manifest, why: str = "") -> InvalidInput:
-    """The error for a table that claims to be a release and is not what was drawn."""
+    """Make the error for a table that claims to be a release but differs from what was drawn."""
     run_id = Receipt.from_dict(facts["receipt"]).run_id
     ids = "or" if facts.get("id") else "or their order (the release has no ids)"
     return InvalidInput(
@@ -315,22 +318,23 @@ def changed(source: Source, facts: Manifest, why: str = "") -> InvalidInput:
 
 
 def _on_record(ledger: Ledger | None, source: Source, facts: Manifest, drawn: str) -> Receipt:
-    """Return the receipt as the ledger has it; refuse what the ledger does not name as drawn, by content or as whole files."""
+    """Return the receipt as looked up in the ledger; refuse a table that the ledger contradicts."""
     receipt = Receipt.from_dict(facts["receipt"])
     if ledger is None:
         return receipt
     looked_up = ledger.looked_up(receipt)
     run = ledger.run(receipt.run_id) if looked_up.recorded else None
-    # What the ledger says decides: a manifest can be rewritten by whoever has the table.
+    # The ledger decides, because whoever has the table can rewrite its manifest. First by content, which holds for any copy; then, for
+    # ledgers of older versions or facts without digests, by the bytes of whole files.
     if run is None or run.drawn.get(str(facts["stage"])) == drawn:
         return looked_up
-    # A file's SHA-256 covers what it says of itself, and nothing that a manifest says of it.
+    # The SHA-256 of a file covers its own metadata, but not a manifest beside it.
     if "digests" not in facts or not run.drawn:
         if holds(source.path, run.artefact, facts):
             return looked_up
         if run.adopted and not run.drawn:
-            return replace(looked_up, recorded=False)  # a copy: what was drawn is not in the ledger any more
-        # Some of the files of a folder, each as it was announced.
+            return replace(looked_up, recorded=False)  # an adopted run has lost the digest of its drawn rows, so a copy cannot be compared
+        # Some files of a released folder, each as it was announced.
         announced, files = {part.sha256 for part in ledger.parts(run.run_id)}, file_digests(source.path)
         if announced and set(files) <= announced and len(set(files)) == len(files):
             return looked_up
@@ -341,17 +345,17 @@ def _on_record(ledger: Ledger | None, source: Source, facts: Manifest, drawn: st
 
 
 def _codec_of(facts: Manifest, source: Source) -> LabelCodec:
-    """Make a codec for the column as it is now: a copy may hold the classes as numbers, text or truth values."""
+    """Make a codec for the column's present type: a copy may hold the classes as numbers, text or booleans."""
     column, kind = str(facts["label"]), source.type_of(str(facts["label"]))
     classes = tuple(facts["classes"])
-    # An empty text class is written as nothing by many tools, and comes back as null.
+    # Many tools write an empty text as an empty field, which is read back as null.
     if source.text or "" not in classes or None in classes or is_text(value_type(kind)):
         return LabelCodec(parse_classes(classes, column, kind, text_table=source.text), column, kind)
     return LabelCodec(parse_classes([None if c == "" else c for c in classes], column, kind, text_table=False), column, kind)
 
 
 def _as_labels(labels: pa.Array, codec: LabelCodec, source: Source) -> pa.Array:
-    """Turn null back into the empty text class: other tools read an empty field as null."""
+    """Replace nulls by the empty text, if that is a class: other tools read an empty field as null."""
     if source.text or not labels.null_count or "" not in codec.classes or None in codec.classes:
         return labels
     return pc.fill_null(plain(labels), "")
@@ -367,7 +371,7 @@ def _names_of(batch: Batch, ids: list[str], start: int) -> NDArray[np.generic]:
 
 
 def _evidence(column: pa.Array, law: Law) -> NDArray[np.uint8]:
-    """(n, width) uint8, of bytes or of base64url."""
+    """Decode an evidence column of bytes or base64url text: (n, width) uint8."""
     column = plain(column)
     column = _from_base64(column) if is_text(column.type) else column
     raw, present = from_arrow(column, record_type(law).itemsize)

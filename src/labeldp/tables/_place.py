@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where files are, on this machine or in a store, and how a release's files get there: the files first, the manifest last.
+"""Places of files, on this machine or in a store, and the publication of a release: the files first, the manifest last.
 
-A `Place` is a path in any file system. `Staging` is the private folder of a run's files until they are published. `workplace` lets one
-process of a POSIX machine at a time work on a local output.
+A `Place` is a path in any file system. `Staging` is the private folder of a run's files until they are published. `workplace` locks a local
+output, so that one process of a POSIX machine at a time works on it.
 """
 
 import hashlib
@@ -31,16 +31,16 @@ from labeldp._hash import digest
 from labeldp.errors import InvalidInput, ReleaseError
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_CAN_RENAME = ("local", "hdfs", "mock")  # a folder gets another name in one step; all others are taken for object stores
+_CAN_RENAME = ("local", "hdfs", "mock")  # file systems that rename a folder in one step; all others are treated as object stores
 SCHEMES = {"gcs": "gs", "abfs": "abfs", "s3": "s3", "hdfs": "hdfs"}
 CHUNK = 1 << 20
 JOURNAL = "_publishing.json"
 TEMPORARY = "_manifest.json"
-"""Name in staging of a manifest, or of a new journal, until it is whole and gets its own."""
+"""The temporary name in staging of a manifest, or a journal, that is being written."""
 STAGING_PREFIX = "_labeldp_staging_"
 LOCK = "lock"
 BUCKET = r"bucket-\d{3}\.arrow"
-"""What the files of a shuffle are called, as a pattern."""
+"""The pattern of names of a shuffle's files."""
 _OURS = re.compile(rf"attempt-[0-9a-f]{{32}}[.\w]*|part-\d{{5,}}[.\w]*|{TEMPORARY}")
 _AND_JOURNAL = re.compile(f"{_OURS.pattern}|{JOURNAL}")
 _COUNTER = itertools.count()
@@ -48,13 +48,13 @@ _COUNTER = itertools.count()
 
 @dataclass(frozen=True, repr=False)
 class Place:
-    """A file or folder, there or not, in a pyarrow file system. Pickles where the file system does.
+    """The path of a file or folder, which may not exist, in a pyarrow file system. It can be pickled if the file system can.
 
     Attributes
     ----------
     filesystem : pyarrow.fs.FileSystem
     path : str
-        Inside the file system, with "/" between its parts; absolute if local.
+        Path in the file system, with "/" between its parts; absolute if local.
     """
 
     filesystem: pafs.FileSystem
@@ -62,12 +62,12 @@ class Place:
 
     @classmethod
     def of(cls, where: Any) -> "Place":
-        """The place of a path, a URI ("s3://bucket/key", "file:///...") or a pair (pyarrow or fsspec file system, path).
+        """Convert a path, a URI ("s3://bucket/key", "file:///...") or a pair (pyarrow or fsspec file system, path) to a place.
 
         Raises
         ------
         InvalidInput
-            No known file system, or not one that can be reached. The message leaves out what a URI may hold of credentials.
+            The file system is unknown or cannot be reached. The message does not show the URI, which may hold credentials.
         """
         if isinstance(where, Place):
             return where
@@ -81,8 +81,7 @@ class Place:
 
     @classmethod
     def _inside(cls, filesystem: pafs.FileSystem, path: str) -> "Place":
-        # One file has one name: a sub-tree is unwrapped, else two places of one file would not be equal, and the input could be
-        # overwritten.
+        # Sub-trees are unwrapped, so that two places of one file are equal: else the check that an output is not the input would fail.
         while isinstance(filesystem, pafs.SubTreeFileSystem):
             filesystem, path = filesystem.base_fs, f"{filesystem.base_path.rstrip('/')}/{path.strip('/')}"
         if isinstance(filesystem, pafs.LocalFileSystem):
@@ -105,12 +104,12 @@ class Place:
 
     @cached_property
     def local(self) -> Path | None:
-        """The path on this machine's own file system, or None."""
+        """The path on this machine's own file system; None for another file system."""
         return Path(self.path) if self.filesystem.type_name == "local" else None
 
     @cached_property
     def can_rename(self) -> bool:
-        """True if a whole folder can be given another name in one step."""
+        """True if the file system can rename a folder in one step."""
         return self.filesystem.type_name in _CAN_RENAME
 
     @cached_property
@@ -120,12 +119,12 @@ class Place:
 
     @cached_property
     def stem(self) -> str:
-        """The name without its ending."""
+        """The name without its suffix."""
         return PurePosixPath(self.path).stem
 
     @cached_property
     def suffix(self) -> str:
-        """The name's ending, with its dot."""
+        """The suffix of the name, with its dot."""
         return PurePosixPath(self.path).suffix
 
     @cached_property
@@ -135,59 +134,59 @@ class Place:
 
     @cached_property
     def parent(self) -> "Place":
-        """The folder that it is in."""
+        """The folder above."""
         parent = str(PurePosixPath(self.path).parent)
         return Place(self.filesystem, "" if parent == "." else parent)
 
     def child(self, *names: str) -> "Place":
-        """Something below this folder."""
+        """Return a place below this folder."""
         return Place(self.filesystem, "/".join([self.path.rstrip("/"), *names]) if self.path else "/".join(names))
 
     def beside(self, name: str) -> "Place":
-        """Something in the same folder."""
+        """Return a place in the same folder."""
         return self.parent.child(name)
 
-    # What is there ----------------------------------------------------------------------------------------------------------------
+    # State ------------------------------------------------------------------------------------------------------------------------
 
     @property
     def info(self) -> pafs.FileInfo:
-        """Type and size."""
+        """Type and size of the file or folder."""
         return self.filesystem.get_file_info(self.path)
 
     def exists(self) -> bool:
-        """True for a file or a folder."""
+        """Tell whether a file or folder is there."""
         return bool(self.info.type != pafs.FileType.NotFound)
 
     def is_file(self) -> bool:
-        """True for a file."""
+        """Tell whether a file is there."""
         return bool(self.info.is_file)
 
     def is_folder(self) -> bool:
-        """True for a folder; in an object store, where something has this prefix."""
+        """Tell whether a folder is there; in an object store, whether any object has this prefix."""
         return bool(self.info.type == pafs.FileType.Directory)
 
     @property
     def size(self) -> int:
-        """Bytes of a file; -1 if it is not there."""
+        """The size of the file in bytes; -1 if there is none."""
         info = self.info
         return int(info.size) if info.is_file else -1
 
     @property
     def stamp(self) -> tuple[int, int]:
-        """Size and time of the last change (0 where none is kept): they stay the same as long as nobody writes to the file."""
+        """Size and time of the last change (0 if unknown) of the file, by which a change is noticed."""
         info = self.info
         if not info.is_file:
             raise FileNotFoundError(self.path)
         return int(info.size), int(info.mtime_ns or 0)
 
     def files(self) -> list["Place"]:
-        """All files below this folder, sorted by path; none if it is not there."""
+        """List all files below this folder, sorted by path; none if there is no such folder."""
         selector = pafs.FileSelector(self.path, recursive=True, allow_not_found=True)
         paths = sorted(info.path for info in self.filesystem.get_file_info(selector) if info.is_file)
         return [Place(self.filesystem, path) for path in paths]
 
     def names(self) -> list[str]:
-        """Names of what is in this folder, or under this prefix; none if it is not there or is closed to the caller."""
+        """List the names in this folder, or under this prefix; none if there is no such folder or it cannot be read."""
         try:
             found = self.filesystem.get_file_info(pafs.FileSelector(self.path or ".", allow_not_found=True))
         except OSError:
@@ -195,37 +194,37 @@ class Place:
         return [info.base_name for info in found]
 
     def below(self, folder: "Place") -> tuple[str, ...]:
-        """The parts of the path below a folder."""
+        """Return the parts of the path below a folder."""
         top = folder.path.strip("/")
         return PurePosixPath(self.path.strip("/")[len(top) :].strip("/")).parts
 
     # Content ----------------------------------------------------------------------------------------------------------------------
 
     def open_input(self) -> pa.NativeFile:
-        """The file, to read anywhere in it."""
+        """Open the file for random reads."""
         return self.filesystem.open_input_file(self.path)
 
     def open_output(self) -> pa.NativeFile:
-        """A file to write; folders that it lacks are made where there are such things. A new local one is its owner's alone."""
+        """Open a file for writing, and make missing folders. Only its owner can read a new local file."""
         if self.can_rename:
             self.parent.make_folder()
-        # pyarrow opens by name and with usual rights: the file is made private before anything is written to it.
+        # pyarrow would create the file with the usual rights, so it is created privately before.
         if self.local is not None and not self.local.exists():
             private_file(self.local)
         return self.filesystem.open_output_stream(self.path)
 
     def read_bytes(self) -> bytes:
-        """The whole file."""
+        """Read the whole file."""
         with self.filesystem.open_input_stream(self.path) as stream:
             return bytes(stream.read())
 
     def write_bytes(self, data: bytes) -> None:
-        """Make or replace the file."""
+        """Write the file, replacing an existing one."""
         with self.open_output() as stream:
             stream.write(data)
 
     def digest(self) -> str:
-        """SHA-256 of the file, hexadecimal."""
+        """Compute the SHA-256 of the file, in hexadecimal."""
         state = hashlib.sha256()
         with self.filesystem.open_input_stream(self.path) as stream:
             while chunk := stream.read(CHUNK):
@@ -235,9 +234,9 @@ class Place:
     # Changes ----------------------------------------------------------------------------------------------------------------------
 
     def make_folder(self, *, private: bool = False) -> bool:
-        """Make the folder and those above it; no effect in an object store, where prefixes need none.
+        """Make the folder and those above it; no effect in an object store.
 
-        With `private`, a local one is the caller's own, closed to others, or an error (`own_folder`). False if such a one was there.
+        With `private`, a local folder is made or checked by `own_folder`. Returns False if such a private folder was there already.
         """
         if self.local is not None and private:
             self.local.parent.mkdir(parents=True, exist_ok=True)
@@ -249,21 +248,21 @@ class Place:
         return True
 
     def move(self, target: "Place") -> None:
-        """Rename a file in the same file system and replace what has that name; a local one is on disk first, with usual rights."""
+        """Rename a file in its file system, replacing a file of that name; a local file is synced before, and gets the usual rights."""
         if self.local is not None and target.local is not None:
             publish_file(self.local, target.local)
         elif self.can_rename:
             self.filesystem.move(self.path, target.path)
         else:
-            # A store has no rename: the copy appears whole under its name, and the original goes only after the sizes agree.
+            # An object store has no rename. A copy appears only when it is complete; the original is deleted after the sizes agree.
             self.filesystem.copy_file(self.path, target.path)
             if target.size != self.size:
                 raise ReleaseError(f"Expected a whole copy, got another size at {target}. Run the same command again.")
             self.delete()
 
     def delete(self) -> None:
-        """Delete a file, or a folder with all that is in it, or a link itself; no effect if it is not there."""
-        # The link goes, never what it leads to.
+        """Delete a file, a folder with its content, or a link; no effect if there is none."""
+        # Of a link only the link is deleted: its target may be anybody's folder.
         if self.local is not None and self.local.is_symlink():
             self.local.unlink()
             return
@@ -275,7 +274,7 @@ class Place:
 
 
 def _filesystem(given: Any) -> pafs.FileSystem:
-    """A pyarrow file system, or an fsspec one behind pyarrow's interface."""
+    """Return a pyarrow file system as it is, or wrap an fsspec one."""
     if isinstance(given, pafs.FileSystem):
         return given
     if not hasattr(given, "protocol"):
@@ -290,7 +289,7 @@ def _from_uri(uri: str) -> tuple[pafs.FileSystem, str]:
         filesystem, path = pafs.FileSystem.from_uri(uri)
         return filesystem, path
     except pa.ArrowInvalid:
-        pass  # a scheme that only fsspec may know
+        pass  # pyarrow does not know the scheme; fsspec may
     except OSError as error:
         raise InvalidInput(
             f"Expected a {scheme}:// address that can be reached, got {type(error).__name__}. Check the address, region, and credentials."
@@ -306,15 +305,15 @@ def _from_uri(uri: str) -> tuple[pafs.FileSystem, str]:
 
 
 def unused_name() -> str:
-    """Return a name that no other process, thread or machine makes up; not a secret."""
-    # Workers on several machines and attempts of one task write into one folder: the name must not come twice, but it hides nothing.
+    """Return a name that no other process, thread or machine uses. It is not secret."""
+    # Workers on several machines, and several attempts at one task, write into one folder.
     facts = (platform.node(), os.getpid(), threading.get_ident(), time.time_ns(), next(_COUNTER))
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
 
 @contextmanager
 def reading(place: Place) -> Iterator[None]:
-    """Turn errors of the file system into ones that name the file."""
+    """Translate errors of the file system into a ReleaseError that names the file."""
     try:
         yield
     except FileNotFoundError:
@@ -324,7 +323,7 @@ def reading(place: Place) -> Iterator[None]:
 
 
 class HashedFile:
-    """Writes a new binary file in a thread of its own; its SHA-256 is known when it is closed, and a local one is on disk by then."""
+    """Writes a new binary file in a thread, and computes its SHA-256. After `finish` a local file is on disk."""
 
     def __init__(self, path: Path | Place):
         place = Place.of(path)
@@ -338,8 +337,8 @@ class HashedFile:
         self.size = 0
 
     def write(self, data: bytes | memoryview) -> int:
-        """Append; what is not immutable is copied, since its owner may use the memory again. Raises what an earlier write met."""
-        # A format's writer may write once more while it is closed after an error; nobody wants that any more.
+        """Append data; raise the error of an earlier write."""
+        # After an error a format's writer is closed, and may then write once more, in vain.
         if self._abandoned:
             return len(data)
         if self._error is not None:
@@ -347,7 +346,7 @@ class HashedFile:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, daemon=True)
             self._thread.start()
-        # Bytes do not change; the buffer of a writer is used again as soon as this returns.
+        # Mutable buffers are copied, because a writer reuses them as soon as this returns.
         self._waiting.put(data if isinstance(data, bytes) else bytes(data))
         self.size += len(data)
         return len(data)
@@ -355,7 +354,7 @@ class HashedFile:
     def _work(self) -> None:
         while (data := self._waiting.get()) is not None:
             if self._error is not None:
-                continue  # emptied, so that whoever writes does not wait for ever
+                continue  # the queue is emptied, or `write` would wait for ever
             try:
                 self._file.write(data)
             except Exception as error:
@@ -373,7 +372,7 @@ class HashedFile:
         self._join()
         if self._error is not None:
             raise self._error
-        # The manifest may be written only after the file is on disk.
+        # On disk before the manifest is written, which declares the file complete.
         if self._local:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -382,17 +381,17 @@ class HashedFile:
 
     @property
     def closed(self) -> bool:
-        """For pyarrow."""
+        """True if the file is closed; pyarrow asks for it."""
         return bool(self._file.closed)
 
     def flush(self) -> None:
-        """For pyarrow; `finish` flushes."""
+        """Do nothing; pyarrow calls it, and `finish` flushes."""
 
     def close(self) -> None:
-        """For pyarrow, which must not close it before `finish`."""
+        """Do nothing; pyarrow calls it, but only `finish` may close the file."""
 
     def abandon(self) -> None:
-        """Close without waiting for the disk; what a writer still holds back is taken and forgotten."""
+        """Close the unfinished file, and ignore further writes."""
         self._join()
         self._abandoned = True
         self._file.close()
@@ -403,17 +402,18 @@ class HashedFile:
 
 @dataclass(frozen=True)
 class Part:
-    """A finished file in staging, as whoever wrote it says.
+    """A finished file in staging, as described by the process that wrote it.
 
     Attributes
     ----------
     name : str
-        In staging.
+        Name in staging.
     rows, size : int
+        Number of rows and of bytes.
     sha256 : str
-        Hexadecimal.
+        In hexadecimal.
     drawn : str
-        Digest of what was drawn for its rows; "" where that is not known.
+        Digest of the drawn rows in the file; "" if unknown.
     """
 
     name: str
@@ -427,19 +427,18 @@ class Part:
 class Staging:
     """The private folder of one run's files, until they are published or given up.
 
-    It stands beside the output, hidden; in an object store, which has no folders, below it. Files are moved out of it one by one, and
-    the manifest, written last, is what makes the release complete. It is a frozen value that pickles, so that the workers of a cluster
-    can write to it.
+    It is a hidden folder beside the output, or a prefix below it in an object store. Files are moved out of it one by one; then the
+    manifest is written, which makes the release complete. The value can be pickled, so that the workers of a cluster write into the folder.
 
     Parameters
     ----------
     out : Place
         The released folder; with `single`, the released file.
     run_id : str
-        Of the charge.
     single : bool
+        True for one file, False (default) for a folder.
     occupied : bool
-        The output's name held something when this attempt began.
+        True if the output existed when this attempt started.
     """
 
     out: Place
@@ -448,7 +447,7 @@ class Staging:
     occupied: bool = False
 
     def __post_init__(self) -> None:
-        # Staging and manifest stand beside the output, so it cannot be a whole bucket.
+        # Staging and manifest are beside the output, so the output cannot be a whole bucket.
         if "/" not in self.out.path.strip("/") and self.out.local is None:
             raise InvalidInput(f"Expected an output inside a bucket or folder, got {self.out} itself. Add a name to it.")
 
@@ -457,16 +456,15 @@ class Staging:
         """The staging folder."""
         if self.out.can_rename:
             return self.out.beside(f".{self.out.name}.labeldp-{self.run_id[:8]}")
-        # A store lists by prefix: files of a folder are staged below it, where readers that know the underscore pass them over.
+        # An object store lists by prefix. Files of a folder are staged below it, under a name with an underscore, which readers skip.
         name = f"{STAGING_PREFIX}{self.run_id}"
         return self.out.beside(f"{name}_{self.out.name}") if self.single else self.out.child(name)
 
     def prepare(self) -> None:
-        """Make the staging folder, or delete what a killed attempt left in it. Only the driver calls this, before any worker writes.
+        """Make the staging folder, or delete what a killed attempt left in it, except the journal, which `publish` needs.
 
-        The journal of a killed publication stays, for `publish`.
+        Only the driver may call this, before any worker writes.
         """
-        # A folder that was made this moment has nothing to clear.
         is_new, local = self.folder.make_folder(private=True), self.folder.local
         if local is None:
             for file in self.folder.files():
@@ -476,101 +474,102 @@ class Staging:
             _clear(local, _OURS, kept=JOURNAL)
 
     @property
-    def begun(self) -> bool:
-        """True if a publication of this very run was killed: some of the parts may be under their final names."""
+    def started(self) -> bool:
+        """True if this run has started to publish and was killed: some of its files may have their final names."""
         return self.folder.child(JOURNAL).exists()
 
     @property
     def suffix(self) -> str:
-        """Ending of the files."""
+        """The suffix of the files."""
         return self.out.suffix if self.single else ".parquet"
 
     def new_file(self, suffix: str = ".parquet") -> Place:
-        """A name for one attempt's file, like no other."""
+        """Return an unused place for the file of one attempt."""
         return self.folder.child(f"attempt-{unused_name()}{suffix}")
 
     def names(self, parts: Sequence[Part]) -> tuple[str, ...]:
-        """The final names of parts, in this order."""
+        """Return the final names of parts, in their order."""
         return (self.out.name,) if self.single else tuple(part_name(i, _suffix(part.name)) for i, part in enumerate(parts))
 
     def publish(self, parts: Sequence[Part], manifest: bytes, *, replace: bool = False) -> tuple[str, ...]:
-        """Give the parts, in this order, their final names, then write the manifest, and delete everything else in staging.
+        """Move the parts to their final names, then write the manifest, and delete everything else in staging.
 
-        After a crash the same call finishes what was begun. Until the manifest is there, `unfinished` tells readers.
+        After a crash the same call finishes the publication. Until then `unfinished` warns readers.
 
         Parameters
         ----------
         parts : sequence of Part
-            The committed attempts; files of other attempts are deleted.
+            The files of the attempts that count, in order. Those of other attempts are deleted.
         manifest : bytes
         replace : bool
-            What lies under the output's name is an earlier state of this very run, and may go.
+            True if the existing output is an earlier state of this run, which may be replaced.
 
         Returns
         -------
-        The final names, part-00000.parquet and so on; of a single file, its name.
+        tuple of str
+            The final names: part-00000.parquet and so on, or the name of the single file.
 
         Raises
         ------
         ReleaseError
-            A part is missing or is not what was written, or the output's name holds something else.
+            A part is missing or was changed, or the output exists and is not of this run.
         """
         names = self.names(parts)
         if self.single and len(parts) != 1:
             raise ReleaseError(f"Expected one file for {self.out.name}, got {len(parts)}.")
-        # Earlier attempts of this run may have moved files to the final names, with other bytes if rows were batched otherwise: the
-        # journal lists the digests of them all. A file with any other digest is somebody's, whatever its name and size.
+        # Earlier attempts of this run may have moved files to the final names, with other bytes if their batches differed. The journal has
+        # the digests of all of them. A file with any other digest belongs to somebody else, and is not replaced.
         known, there = self._journal(), self._there()
         for name, part in zip(names, parts, strict=True):
             known[name] = [*known.get(name, []), part.sha256]
         if not replace and not all(file.digest() in known.get(name, ()) for name, file in there.items()):
             raise name_taken_error(self.out)
-        if self.folder.files():  # else all was published before
+        if self.folder.files():  # an empty folder: everything was published before
             self._write_journal(known)
         if not self.single:
-            # The folder's own entry must be on disk before the files in it are called published.
+            # The folder's entry is on disk before files move into it: else power loss could take them away with the folder.
             self.out.make_folder()
             if self.out.local is not None:
                 sync(self.out.local.parent)
         for part, name in zip(parts, names, strict=True):
             self._move_to_final_name(part, self.out if self.single else self.out.child(name))
-        # Fewer files than an earlier attempt had: its last ones would be read as rows of this release.
+        # An earlier attempt may have had more files, whose rows would be read twice.
         for name in there.keys() - set(names):
             there[name].delete()
-        # Last of all: a table with a manifest is whole.
+        # The manifest is last: a table with a manifest is complete.
         self.write_manifest(manifest)
         self._delete_folder()
         return names
 
     def _write_journal(self, known: dict[str, list[str]]) -> None:
-        """Write down the SHA-256 of every file that this run's attempts gave each name, or will give: whole or not at all, in private."""
+        """Write the journal atomically: for each final name the SHA-256 of the files that this run's attempts give it."""
         journal, data = self.folder.child(JOURNAL), json.dumps(known).encode()
         if journal.local is not None:
-            # Before the first move, so that whoever finds a file under its name can tell that it is ours.
+            # On disk before the first move, so that every file under a final name can be recognised as this run's.
             replace_file(journal.local.with_name(TEMPORARY), journal.local, data)
             return
         if self.single and not self.out.can_rename:
-            # First the marker, then the journal, then the object: a reader between any two of them is warned.
+            # First the marker, then the journal, then the object, so that a reader at any moment is warned.
             _marker(self.out).write_bytes(b"")
         self._write_whole(journal, data)
 
     def _journal(self) -> dict[str, list[str]]:
-        """Read the journal of this run, if a publication of it was killed; empty otherwise."""
+        """Read the journal of this run; empty if it has not started to publish."""
         journal = self.folder.child(JOURNAL)
         said: dict[str, list[str]] = json.loads(journal.read_bytes()) if journal.exists() else {}
         return said
 
     def _there(self) -> dict[str, Place]:
-        """The files under the output's name, by their names there."""
+        """Return the files of the existing output by name."""
         if self.single:
             return {self.out.name: self.out} if self.out.exists() else {}
         found = {"/".join(file.below(self.out)): file for file in self.out.files()}
         return {name: file for name, file in found.items() if not name.startswith(STAGING_PREFIX)}
 
     def _move_to_final_name(self, part: Part, target: Place) -> None:
-        """Move a part from staging to its final name, where it may stand already since a crash."""
+        """Move a part from staging to its final name, unless an earlier attempt has moved it."""
         staged = self.folder.child(part.name)
-        # No file there: an earlier attempt has moved it, and it is told by its bytes.
+        # If it is not in staging any more, the file under the final name must have its digest.
         size = staged.size
         if size == part.size:
             staged.move(target)
@@ -580,11 +579,11 @@ class Staging:
             )
 
     def write_manifest(self, data: bytes) -> None:
-        """Write the manifest, which appears whole or not at all."""
+        """Write the manifest atomically."""
         self._write_whole(manifest_place(self.out), data)
 
     def _write_whole(self, target: Place, data: bytes) -> None:
-        if not self.out.can_rename:  # an object appears when it is complete
+        if not self.out.can_rename:  # an object store shows an object only when it is complete
             target.write_bytes(data)
             return
         self.folder.make_folder(private=True)
@@ -596,43 +595,43 @@ class Staging:
         temporary.move(target)
 
     def delete(self) -> None:
-        """Delete staging with all that is in it, the journal too."""
+        """Delete the staging folder, with its journal."""
         self._delete_folder()
         if not self.out.can_rename and not self.single and self.out.is_folder() and not self.out.files():
             self.out.delete()  # an object store's marker of an empty folder
 
     def _delete_folder(self) -> None:
         if self.single and not self.out.can_rename:
-            # The marker goes before the journal: killed in between, the next attempt still finds the journal and deletes both.
+            # The marker before the journal: a process killed in between leaves the journal, by which the next attempt deletes both.
             _marker(self.out).delete()
         delete_folder(self.folder)
 
-    def delete_unless_begun(self) -> None:
-        """Delete staging, unless a publication has begun: the same run finishes that one, and the journal says which files are its own."""
-        if not self.begun:
+    def delete_unless_started(self) -> None:
+        """Delete the staging folder, unless the run has started to publish: then it can finish, and needs the journal to know its files."""
+        if not self.started:
             self.delete()
 
 
 def delete_folder(folder: Place) -> None:
-    """Delete a private folder, with all that is ours in it; no effect if it is not there.
+    """Delete a private folder with the files that labeldp made in it; no effect if it is not there.
 
     Raises
     ------
     ReleaseError
-        A local one is a link, or somebody else's, or holds what labeldp did not make: that is never deleted.
+        A local folder is a link, or another user's, or holds other files, which are never deleted.
     """
     local = folder.local
     if local is None:
         folder.delete()
     elif local.exists() or local.is_symlink():
-        # Checked again before anything is deleted: somebody may have put a link in its place meanwhile.
+        # Checked right before the deletion: somebody may have put a link in its place since it was made.
         own_folder(local)
         _clear(local, _AND_JOURNAL)
         local.rmdir()
 
 
 def _clear(folder: Path, ours: re.Pattern[str], *, kept: str = "") -> None:
-    """Delete what labeldp made in a private folder; refuse files of anybody else's, but for one of the name `kept`, which stays."""
+    """Delete the files that labeldp made in a private folder, except `kept`; ReleaseError if there are others."""
     strangers = [path for path in clear_own(folder, ours) if path.name != kept]
     if strangers:
         raise ReleaseError(
@@ -641,23 +640,23 @@ def _clear(folder: Path, ours: re.Pattern[str], *, kept: str = "") -> None:
 
 
 def unfinished(out: Place) -> bool:
-    """Tell whether a release of this name was killed, or goes on, while files and manifest get their final names; anybody can see that."""
+    """Tell whether a release of this name is being published, or was killed meanwhile; by names alone, which anybody can list."""
     if out.can_rename:
         return any(map(re.compile(rf"\.{re.escape(out.name)}\.labeldp-[0-9a-f]{{8}}").fullmatch, out.parent.names()))
     if any(map(re.compile(rf"{STAGING_PREFIX}[0-9a-f]{{32}}").fullmatch, out.names())):
         return True
-    with suppress(OSError):  # closed to the caller
+    with suppress(OSError):  # the caller may not read there
         return _marker(out).exists()
     return False
 
 
 def _marker(out: Place) -> Place:
-    """The empty object beside a single object in a store while that gets its name; a reader asks for this one name and lists nothing."""
+    """Return the place of the empty object that marks a single object as being published; a reader checks it without listing the bucket."""
     return out.beside(f"_labeldp_publishing_{out.name}")
 
 
 def name_taken_error(out: Place) -> ReleaseError:
-    """The error for an output whose name holds something else."""
+    """Make the error for an output whose name is taken."""
     return ReleaseError(f"Expected a new name for the output, got {out}, which holds something else. Remove it, or choose another name.")
 
 
@@ -672,17 +671,17 @@ def manifest_path(out: Path) -> Path:
 
 
 def part_name(number: int, suffix: str = ".parquet") -> str:
-    """Name a file of a released folder: part-00000.parquet."""
+    """Return the name of a file of a released folder: part-00000.parquet."""
     return f"part-{number:05d}{suffix}"
 
 
 def manifest_name(name: str) -> str:
-    """Name the manifest of an output of this name: NAME.manifest.json."""
+    """Return the name of the manifest of an output: NAME.manifest.json."""
     return f"{name}.manifest.json"
 
 
 def release_digest(files: list[str], *, single: bool) -> str:
-    """Digest a release: the SHA-256 of its file, or of the list of its files' digests in their order; hexadecimal."""
+    """Compute the digest of a release: the SHA-256 of its file, or of the list of its files' digests in order; hexadecimal."""
     return files[0] if single else digest({"format": "parts/1", "files": files})
 
 
@@ -690,7 +689,7 @@ def _suffix(name: str) -> str:
     return "".join(re.findall(r"\.\w+$", name)) or ".parquet"
 
 
-# One process at a time --------------------------------------------------------------------------------------------------------------------
+# The lock on a local output ---------------------------------------------------------------------------------------------------------------
 
 
 class _Busy(Exception):
@@ -699,29 +698,29 @@ class _Busy(Exception):
 
 @contextmanager
 def workplace(out: Path, *names: str) -> Iterator[Path]:
-    """A private folder beside `out`, on the same file system, that is gone afterwards.
+    """Make a private folder beside `out` for a `with` block, and lock it; delete it afterwards.
 
-    What a killed process left there is deleted. On one POSIX machine two processes never work on one output at once; other systems have
-    no such lock, and neither is one promised between machines.
+    Files that a killed process left there are deleted. The lock excludes other processes of a POSIX machine; other systems have none, and
+    there is none between machines.
 
     Parameters
     ----------
     out : Path
     names : str
-        What the caller makes in it, besides a file of the output's own name: nothing else is ever deleted.
+        Names of files that the caller makes in the folder, besides one of the output's own name. No other file is ever deleted.
 
     Raises
     ------
     ReleaseError
-        The output's folder is missing or cannot be written, another process works there, or what has the private folder's name is not one
-        that this user's labeldp made.
+        The output's folder is missing or cannot be written, another process holds the lock, or the private folder exists and was not made
+        by this user's labeldp.
     """
-    # On the same file system as the output, so that a rename is one step.
+    # Beside the output, so on the same file system, where a rename is atomic.
     folder = out.parent / f".{out.name}.labeldp"
     ours = re.compile("|".join([LOCK, BUCKET, *map(re.escape, (out.name, *names))]))
     try:
         own_folder(folder)
-        # A link in the place of the lock would make us create a file elsewhere.
+        # O_NOFOLLOW: a link with the lock's name would make this process create or lock a file elsewhere.
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
     except OSError as error:
         raise ReleaseError(
@@ -743,33 +742,33 @@ def workplace(out: Path, *names: str) -> Iterator[Path]:
 
 
 def _clear_stale(folder: Path, ours: re.Pattern[str], out: Path) -> None:
-    """Delete what killed runs have left: here, and in their staging folders."""
-    # The lock that this process holds stays.
+    """Delete what killed runs have left in this folder, and their staging folders beside it."""
     _clear(folder, re.compile(f"(?!{LOCK}$)(?:{ours.pattern})"), kept=LOCK)
     for left in sorted(out.parent.iterdir()):
         if re.fullmatch(rf"{re.escape(folder.name)}-[0-9a-f]{{8}}", left.name):
-            with suppress(OSError, ReleaseError):  # of another user, or no folder: it stays
-                # An output that is there may be half published: its journal is then needed by the run that comes back.
+            with suppress(OSError, ReleaseError):  # another user's, or no folder: it stays
+                # If the output exists, its run may have been killed while publishing, and needs its journal to finish.
                 stale = Staging(Place.of(out), left.name[-8:], single=True)
-                stale.delete_unless_begun() if out.exists() else stale.delete()
+                stale.delete_unless_started() if out.exists() else stale.delete()
 
 
 def _delete_workplace(folder: Path, ours: re.Pattern[str]) -> None:
-    """Delete the folder with what is ours in it; with anything else in it, or an error of the disk, it stays."""
+    """Delete the folder, unless it holds files of somebody else or the disk fails."""
     with suppress(OSError):
         if not clear_own(folder, ours):
             folder.rmdir()
 
 
 def _lock(lock: int, folder: Path) -> None:
-    """Take the lock, or raise `_Busy`; no effect where the system has no `flock`."""
+    """Take the lock, or raise `_Busy`; no effect on systems without `flock`."""
     if os.name != "posix":
         return
     import fcntl
 
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        here = os.path.samestat(os.fstat(lock), os.stat(folder / LOCK))  # and not one whose folder is gone by now
+        # The process that held the lock before may have deleted its folder since this one opened the file: such a lock excludes nobody.
+        here = os.path.samestat(os.fstat(lock), os.stat(folder / LOCK))
     except (BlockingIOError, FileNotFoundError):
         raise _Busy from None
     if not here:
@@ -778,18 +777,18 @@ def _lock(lock: int, folder: Path) -> None:
 
 @contextmanager
 def scratch(out: Place) -> Iterator[Path]:
-    """`workplace` of a local output. Of any other one a private folder for temporary files, without a lock; a file is written there first.
+    """Make a private folder for temporary files: `workplace` of a local output, else one of the system's, without a lock.
 
     Raises
     ------
     ReleaseError
-        Nothing can be written there, or another process works there.
+        The output's place cannot be written, or another process works there.
     """
     if out.local is not None:
         with workplace(out.local) as folder:
             yield folder
         return
-    # Tried before the first pass: a release that cannot be written should not be charged.
+    # A small object is written before the first pass: a release that cannot be written should not be charged.
     probe = out.beside(f"_labeldp_probe_{unused_name()}")
     try:
         probe.write_bytes(b"")

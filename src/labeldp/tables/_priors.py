@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Priors that are no columns of the released table: a public table that is looked up, and a model that is asked once.
+"""Priors that are no columns of the released table: a public table in which weights are looked up, and a model that is asked once.
 
-A prior is public. It may come from other data, from earlier releases, from experts; never from these raw labels: what is asked for a
-prior is given the columns that it names, and the label is never one of them.
+A prior is public. It may come from other data, earlier releases or experts, but never from these raw labels: a prior gets only the columns
+that it names, and the label is never one of them.
 
-A model's answers can differ in the last bits between batches, machines and runs, and a row that is drawn under two priors is paid for
-twice. So a model is asked once, before the charge. What it said is put on the grid of `labeldp.laws._exact` and written to files of ids
-and weights, which every draw of the run reads until the release is published. Neither holds a label.
+A model's answers can differ in the last bits between batches, machines and runs, and a row that is drawn under two priors spends twice. So
+a model is asked once, before the charge. Its answers are quantised (`labeldp.laws._exact`) and written to files of ids and weights, which
+all draws of the run read until the release is published. The files hold no labels.
 """
 
 import json
@@ -47,15 +47,15 @@ class Prior(Protocol):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Columns of the released table that it is known to read before it is opened."""
+        """The columns of the released table that it reads, as far as known before it is opened."""
         ...
 
     def to_dict(self) -> dict[str, object]:
-        """JSON-ready data."""
+        """Return the prior as JSON-ready data."""
         ...
 
     def open(self, classes: Sequence[object]) -> "OpenPrior":
-        """Read its files, for these class values by code."""
+        """Read its files, for classes in the order of their codes."""
         ...
 
 
@@ -65,11 +65,11 @@ class OpenPrior(Protocol):
     Attributes
     ----------
     columns : tuple of str
-        Columns of the released table that it reads.
+        The columns of the released table that it reads.
     facts : mapping
-        What it is, with the SHA-256 of its files: JSON-ready.
+        Its description with the SHA-256 of its files, JSON-ready.
     exact : bool
-        Equal rows get equal weights, to the last bit, on every machine and in every batch.
+        True if equal rows get equal weights, to the last bit, on every machine and in every batch.
     """
 
     @property
@@ -88,7 +88,7 @@ class OpenPrior(Protocol):
         ...
 
     def weights(self, rows: pa.RecordBatch, start: int | None) -> Floats:
-        """(n, K) weights of rows that have `columns` and nothing else; `start` is the first one's number if rows have one, for messages."""
+        """Compute the weights of rows that have `columns` only: (n, K). `start` is the number of the first row, for messages, or None."""
         ...
 
 
@@ -98,10 +98,10 @@ def opened(prior: Prior, classes: Sequence[object], label: str, names: Sequence[
     Raises
     ------
     InvalidInput
-        It reads the label, or a column that the table lacks; or it is not about these classes.
+        It reads the label or a column that the table lacks, or it has other classes.
     """
     found = prior.open(classes)
-    # A prior that saw the label would hand it out with the output, at no charge.
+    # The side, which is published, is computed from the prior: a prior that saw the label would reveal it.
     if label in found.columns:
         raise InvalidInput(f"Expected a prior that never sees the label, got one that reads column {label!r}. A prior is public.")
     for name in found.columns:
@@ -113,13 +113,13 @@ def opened(prior: Prior, classes: Sequence[object], label: str, names: Sequence[
 
 
 def prior_identity(prior: OpenPrior) -> str | None:
-    """Name the prior in a request by its files and how they are read; None if it is exact: then its side of each row names it."""
+    """Return the prior's name in a request, a digest of its facts; None if it is exact, since the digest of the sides then names it."""
     return None if prior.exact else digest({"prior": dict(prior.facts)})
 
 
 def weights_of(prior: OpenPrior, batch: Columns, start: int | None, n_classes: int) -> Floats:
-    """Ask a prior of a batch: (n, K) float64, checked. It is given the columns that it reads and no other."""
-    # Only its own columns: the batch holds raw labels.
+    """Compute and check the prior's weights of a batch: (n, K) float64."""
+    # The prior gets its own columns only, because the batch also holds the raw labels.
     rows = pa.record_batch([batch.column(name) for name in prior.columns], names=list(prior.columns))
     weights = np.asarray(prior.weights(rows, start))
     if weights.shape != (len(rows), n_classes) or weights.dtype.kind != "f":
@@ -134,19 +134,19 @@ def weights_of(prior: OpenPrior, batch: Columns, start: int | None, n_classes: i
 
 
 def _which(good: NDArray[np.bool_], start: int | None) -> str:
-    """Name the first row that is not good, where rows have numbers."""
+    """Describe the first row that is not good; "some row" if rows have no numbers."""
     return row_number(None if start is None else start + int(np.argmin(good)))
 
 
 def ordered_by_value(names: Sequence[object], classes: Sequence[object]) -> list[int] | None:
-    """Find where each class stands among some names, compared as text; None where they are not the same values."""
+    """Return the position of each class among `names`, compared as text; None if the two lists hold different values."""
     found = {as_text(name): i for i, name in enumerate(names)}
     wanted = [as_text(value) for value in classes]
     return [found[value] for value in wanted] if sorted(found) == sorted(wanted) else None
 
 
 def as_text(value: object) -> str:
-    """Write a class value as text: numbers alike whatever their type, the null class empty."""
+    """Convert a class value to text: 1 and 1.0 alike, and None to ""."""
     plain = value.item() if hasattr(value, "item") else value
     if isinstance(plain, float) and plain.is_integer():
         plain = int(plain)
@@ -158,19 +158,19 @@ def as_text(value: object) -> str:
 
 @dataclass(frozen=True)
 class PriorTable:
-    """A small public table with the weights of each class, looked up by a column that the released table has too.
+    """A small public table with weights of the classes, looked up by columns that the released table also has.
 
     Parameters
     ----------
     path : str, Path or Place
         Parquet (.parquet, .pq) or CSV (.csv, .tsv).
     key : str or sequence of str
-        Columns of whole numbers or text in both tables: a cluster id, a segment, the row id. Unique in this one.
+        Columns of integers or text in both tables, unique in this one: for example a cluster id, a segment, or the row id.
     columns : sequence of str, optional
-        K columns of weights >= 0, in the order of the classes. None: all but the key; taken by their names where these are the
-        class values, else in the order of the table.
+        K columns of weights >= 0, in the order of the classes. None (default): all columns but the key; matched by name if the names are
+        the class values, else in the order of the table.
     missing : {"error", "uniform"}
-        What a row gets whose key is not in the table.
+        For a row whose key is not in the table: "error" (default) refuses it, "uniform" gives it equal weights.
     """
 
     path: object
@@ -192,16 +192,16 @@ class PriorTable:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The key."""
+        """The key columns."""
         return tuple(self.key)
 
     def to_dict(self) -> dict[str, object]:
-        """JSON-ready data."""
+        """Return the prior as JSON-ready data."""
         columns = None if self.columns is None else list(self.columns)
         return {"table": str(self.path), "key": list(self.key), "columns": columns, "missing": self.missing}
 
     def open(self, classes: Sequence[object]) -> "OpenTable":
-        """Read the table."""
+        """Read and check the table."""
         place = Place.of(self.path)
         table = _read(place)
         columns = self._weight_columns(table, place.name, classes)
@@ -211,7 +211,7 @@ class PriorTable:
         order = np.argsort(words, kind="stable")
         facts = self.to_dict() | {"table": place.name, "columns": list(columns), "sha256": place.digest()}
         made = OpenTable(self.reads, facts, words[order], tuple(k.take(pa.array(order)) for k in keys), weights[order], self.missing)
-        # 64-bit hashes of different keys do not meet in tables of this size: two that are equal are one key.
+        # Different keys have equal 64-bit hashes with a probability of about n^2 / 2^65, so equal hashes are taken for equal keys.
         if (made.words[1:] == made.words[:-1]).any():
             raise InvalidInput(f"Expected each key once in {place.name}, got one of {', '.join(self.reads)} twice. Keep one row of each.")
         return made
@@ -249,12 +249,11 @@ class OpenTable:
                 "it, or give such rows a uniform prior: missing='uniform'."
             )
         weights = self.table[place]
-        # Equal weights: the law draws as if it had no prior.
-        weights[~found] = 1.0
+        weights[~found] = 1.0  # uniform
         return weights
 
     def _find_distinct(self, rows: pa.RecordBatch) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Each different key is looked up once: clusters and segments repeat."""
+        """Find the rows' places as `_find`, with one look-up for each distinct key: clusters and segments repeat."""
         (name,) = self.columns
         coded = plain(rows.column(name)).dictionary_encode(null_encoding="encode")
         place, found = self._find(pa.record_batch([coded.dictionary], names=[name]))
@@ -266,9 +265,9 @@ class OpenTable:
         present = np.logical_and.reduce([text.is_valid().to_numpy(zero_copy_only=False) for text in texts])
         texts = [pc.fill_null(text, "") for text in texts]
         place = np.searchsorted(self.words, public_hash("prior", texts))
-        # A hash larger than all others is looked for at the last place, where the keys differ.
+        # Hashes find the place, and the keys themselves decide. A hash above all others is compared with the last key, which differs.
         place = np.minimum(place, len(self.words) - 1)
-        for text, key in zip(texts, self.keys, strict=True):  # hashes find the place, the keys themselves decide
+        for text, key in zip(texts, self.keys, strict=True):
             present = present & pc.equal(text, key.take(pa.array(place))).to_numpy(zero_copy_only=False)
         return place, present
 
@@ -307,7 +306,7 @@ def _key(column: pa.Array, name: str, where: str) -> pa.Array:
 
 
 def _text_of(column: pa.Array, name: str) -> pa.Array:
-    """Whole numbers and text as text: 7 in one table is "7" in the other."""
+    """Convert a key column of integers or text to text, so that 7 in one table equals "7" in the other."""
     types = pa.types
     if not (types.is_integer(column.type) or types.is_string(column.type) or types.is_large_string(column.type)):
         raise InvalidInput(f"Expected a key of whole numbers or text, got column {name!r} of type {column.type}. Cast it.")
@@ -330,20 +329,20 @@ def _numbers(column: pa.Array, name: str, where: str) -> Floats:
 
 
 class AskedOnce:
-    """The answers of one charge: made before it, found again when it is picked up, deleted when the release is published.
-
-    A note in the run's folder names the files and the digest of the sides that the law decides from them. Before anything is drawn,
-    the digest is also written down as what the draw begins with (`TablePin.charge`), and no other one is ever drawn with. So lost files
-    are made anew, by asking again, as long as no draw has begun, or if the model says what leads to the same sides.
+    """The stored answers of a model prior for one charge: made before it, found again by a resumed run, deleted after publication.
 
     Parameters
     ----------
     pin : TablePin
-        After all rows.
+        After all rows were added.
     ledger : Ledger
     out : Place
-        The folder of the files is beside it.
+        The output; the folder of the answers is beside it.
     """
+
+    # A note in the run's folder names the files, and the digest of the sides that the law derives from them. Before anything is drawn, this
+    # digest is fixed for the draw (`TablePin.charge`), and no other side is ever drawn with. So lost files may be made anew, by asking the
+    # model again, if no draw has started or if its answers lead to the same sides.
 
     def __init__(self, pin: TablePin, ledger: Ledger, out: Place):
         self._pin, self._ledger, self._out = pin, ledger, out
@@ -352,28 +351,28 @@ class AskedOnce:
         self.files: tuple[Place, ...] = ()
 
     def charge(self, ask: "Callable[[AnswersFolder], Answers]", public_digest: str = "") -> TableDraw | RunRecord:
-        """Ask the prior, unless a charge that is picked up has its answers, and charge; afterwards `files` are the answers.
+        """Ask the prior, unless a run to be resumed has its answers, and charge. Afterwards `files` are the answers.
 
         Parameters
         ----------
         ask : function of a folder
-            Reads the table's ids and the prior's columns, asks the prior, and writes the files into the folder.
+            Asks the prior for all rows, and writes its answers into the folder.
         public_digest : str
             As in `TablePin.charge`.
         """
         secret = self._pin.planned(public_digest)
-        # This release was made before: nothing is asked and nothing is drawn.
+        # This release was made before, so nothing is asked or drawn.
         if secret is None:
             return self._pin.charge(public_digest)
         self._run_id = secret.run_id
         try:
-            # Asked again only where no draw can have begun with what was said before.
+            # The model is asked again only if no draw can have started with its former answers.
             if not self._found():
                 self._pin.check_may_ask(secret, noted=self._store.read(self._note) is not None)
                 self._ask(ask)
             run = self._pin.charge(public_digest)
         except BaseException:
-            # No charge of this run is in the ledger: its files would be found by nobody.
+            # Without a charge in the ledger nobody would ever find these files.
             if all(each.run_id != secret.run_id for each in self._ledger.runs(self._pin.facts.dataset, self._pin.facts.column)):
                 self._undo()
             raise
@@ -382,7 +381,7 @@ class AskedOnce:
         return run
 
     def forget(self) -> None:
-        """Delete the files; after the release is published."""
+        """Delete the answers, after the release is published."""
         if self._folder is not None:
             with suppress(OSError, ReleaseError):
                 delete_folder(self._folder)
@@ -390,7 +389,7 @@ class AskedOnce:
                     (self._store.folder / name).unlink(missing_ok=True)
 
     def _undo(self) -> None:
-        """Remove the files: nothing was charged."""
+        """Delete the answers and the run's folder, since nothing was charged."""
         self.forget()
         with suppress(OSError):
             self._store.folder.rmdir()
@@ -404,7 +403,7 @@ class AskedOnce:
         return f"{self._pin.stage_name}.{ANSWERS}"
 
     def _found(self) -> bool:
-        """True if the noted files are there, whole; anything else in the folder is of attempts that do not count."""
+        """Find the files of the note, and tell whether they are complete. Other files in the folder are of failed attempts."""
         note, said = self._store.read(self._note), self._store.read(ANSWERS)
         if note is None or said is None:
             return False
@@ -412,7 +411,7 @@ class AskedOnce:
         self._folder = beside if str(beside) == said.decode() else Place.of(said.decode())
         parts = [Part(**part) for part in facts["parts"]]
         self.files = tuple(self._folder.child(part.name) for part in parts)
-        # Half a file is as good as none: the model is asked again, or the run refuses to go on.
+        # If a file is incomplete, the model is asked again, or the run is refused.
         if any(file.size != part.size for file, part in zip(self.files, parts, strict=True)):
             return False
         self._pin.take_side(SetDigest.from_hexdigest(facts["side"]))
@@ -424,12 +423,12 @@ class AskedOnce:
         self._store.write(ANSWERS, str(folder.folder).encode())  # for `labeldp ledger repair`
         folder.folder.make_folder(private=True)
         made = ask(folder)
-        # The ids must be those of the first pass, or the weights would belong to other rows.
+        # If the ids differ from those of the first pass, the weights belong to other rows.
         if made.sums.rows != self._pin.sums.rows or made.sums.ids.hexdigest() != self._pin.sums.ids.hexdigest():
             raise changed_input()
         side = made.sums.side.hexdigest()
-        self._pin.check_side(self._run_id, side)  # before the note is replaced: the former files may be found again
-        # The note may name only files whose entries are on disk.
+        self._pin.check_side(self._run_id, side)  # before the note is replaced, so that the former files could still be restored
+        # The files' entries are on disk before the note that names them.
         if folder.folder.local is not None:
             sync(folder.folder.local)
         self._store.write(self._note, json.dumps({"side": side, "parts": [asdict(part) for part in made.parts]}).encode())
@@ -438,11 +437,11 @@ class AskedOnce:
 
 
 class AnswersFolder(Staging):
-    """Where the files are: a private, hidden folder beside the output."""
+    """The folder of stored answers: private and hidden, beside the output. It outlives a killed process, since a charged run needs it."""
 
     @cached_property
     def folder(self) -> Place:
-        """Unlike the folder of files to publish, it outlives a killed process: the charged run needs it."""
+        """The folder."""
         return self.out.beside(f".{self.out.name}.labeldp_prior-{self.run_id[:8]}")
 
 
@@ -455,7 +454,7 @@ class Answers:
 
     @classmethod
     def merged(cls, found: Sequence["Answers"]) -> "Answers":
-        """Of all partitions, in their order."""
+        """Merge the answers of all partitions, in their order."""
         sums = found[0].sums
         for each in found[1:]:
             sums.merge(each.sums)
@@ -463,13 +462,17 @@ class Answers:
 
 
 def write_answers(rows: Iterable[tuple[Columns, Floats]], ids: Sequence[str], facts: RunFacts, folder: AnswersFolder) -> Answers:
-    """Write ids and weights of rows into files in a folder: batches of the ids' columns with (n, K) weights, the first row being row 0."""
+    """Write the answers for all rows into files of a folder: the id columns, and the quantised weights.
+
+    `rows` has batches from row 0 on, each with its (n, K) weights.
+    """
     first, sink = FirstPass(facts, ()), None
     try:
         for batch, weights in rows:
-            # On the grid first: what is stored is what is drawn with, to the last bit.
+            # Quantised before the side is computed, so that the draw, which reads the files, derives the same side to the last bit.
             whole = quantise(weights)
-            first.add(np.zeros(len(whole), np.int32), row_ids(batch, tuple(ids)), first.sums.rows, prior=whole)  # no label is read
+            # `FirstPass` wants codes; zeros stand for the labels, which this pass does not read.
+            first.add(np.zeros(len(whole), np.int32), row_ids(batch, tuple(ids)), first.sums.rows, prior=whole)
             raw = np.ascontiguousarray(whole.astype("<u4")).view(np.uint8).reshape(len(whole), -1)
             kept = pa.record_batch({name: plain(batch.column(name)) for name in ids} | {WEIGHTS: as_binary(raw)})
             sink = sink or PartsSink(folder, partial(_sink, schema=kept.schema), ".parquet")
@@ -487,7 +490,7 @@ def _sink(place: Place, schema: pa.Schema) -> ParquetSink:
 
 
 def kept_weights(column: pa.Array, n_classes: int) -> NDArray[np.float64]:
-    """(n, K) weights of a column `WEIGHTS`: rows of K little-endian numbers of 32 bits."""
+    """Decode a column `WEIGHTS`, whose rows are K little-endian 32-bit integers: (n, K) float64."""
     fixed = column.cast(pa.binary()).cast(pa.binary(4 * n_classes))
     raw = np.frombuffer(fixed.buffers()[1], "<u4").reshape(-1, n_classes)
     return raw[fixed.offset : fixed.offset + len(fixed)].astype(np.float64)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A release of a table, the same steps on every engine: this process, Spark or Ray.
+"""Releases a table, by the same steps on every engine: this process, Spark or Ray.
 
-Check, first pass (pin), charge, second pass (draw) into a private folder, publish the files and then the manifest, settle. What an engine
-does is to bring rows and workers together: it reads the table, asks a prior of its rows, and writes what is drawn.
+The steps are: check the arguments, pin the input (first pass), charge, draw into a private folder (second pass), publish the files and then
+the manifest, and settle. An engine reads the table, asks a prior for its rows, and writes the drawn rows.
 """
 
 import errno
@@ -50,7 +50,7 @@ from labeldp.tables.formats._parquet import DatasetSource, ParquetSource, check_
 from labeldp.tables.formats._table import EVIDENCE, LabelCodec, Source, drawn_in_all, evidence_width
 
 KEPT_PLACE, KEPT_MANIFEST = "output", "manifest.json"
-"""What a run's private folder keeps of a release, so that a repeat finds it: where the table went, and the manifest's text."""
+"""Files in a run's private folder by which a repeat finds the release: the place of the table, and the manifest's text."""
 Manifest = Mapping[str, Any]
 
 
@@ -58,7 +58,7 @@ class Passes(Protocol):
     """An engine's two passes over the rows of one release."""
 
     def pin(self) -> str:
-        """First pass: check every row and pin it. The digest of the public columns where nothing else names the rows, else ""."""
+        """Run the first pass, which checks and pins every row. Return the digest of the public columns if rows have no ids, else ""."""
         ...
 
     def ask(self, folder: AnswersFolder, prior: OpenPrior) -> Answers:
@@ -66,7 +66,10 @@ class Passes(Protocol):
         ...
 
     def draw(self, run: TableDraw, facts: "ReleaseFacts", staging: Staging, scratch: Path, answers: Sequence[Place]) -> "OutputFacts":
-        """Second pass: draw every row, with the answers if there are any, and write it; refuse another input than was pinned."""
+        """Run the second pass, which draws and writes every row, with the stored answers of the prior if there are any.
+
+        ReleaseError if the input has changed since the first pass.
+        """
         ...
 
 
@@ -76,11 +79,11 @@ class Engine(Protocol):
     Attributes
     ----------
     names : sequence of str
-        Columns of the table; after `codec`.
+        Columns of the table; set by `codec`.
     many : bool
-        The output is a folder.
+        True if the output is a folder of files.
     source : Place or None
-        The input, if it is in files that the output could overwrite.
+        The input's place, if the output could overwrite it.
     """
 
     names: Sequence[str]
@@ -88,15 +91,15 @@ class Engine(Protocol):
     source: Place | None
 
     def dataset(self, spec: ReleaseSpec, out: Place) -> str:
-        """The data set's name in the ledger; what this engine cannot release is refused."""
+        """Return the data set's name in the ledger; refuse a spec that this engine cannot release."""
         ...
 
     def codec(self, spec: ReleaseSpec, ledger: Ledger) -> LabelCodec:
-        """The classes as values of the label column; a table that lacks a column, or was released already, is refused."""
+        """Return the codec of the label column; refuse a table that lacks a column, or was released already."""
         ...
 
     def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> Passes:
-        """The passes of one run, which ask `prior` for each row; None: there is none, or it is a model that `ask` asks once."""
+        """Return the passes of one run, which ask `prior` for each row. None: no prior, or a model, which `ask` runs once."""
         ...
 
 
@@ -110,7 +113,7 @@ class TableRelease:
         The file, or the folder of files.
     receipt : Receipt
     repeated : bool
-        True if this very release had settled before: nothing was drawn and nothing was charged.
+        True if this release had settled before, so that nothing was drawn or charged.
     manifest : dict
     """
 
@@ -123,7 +126,7 @@ class TableRelease:
 def release_table(engine: Engine, out: Place, spec: ReleaseSpec, ledger: Ledger, *, redraw: bool) -> TableRelease:
     """Release an engine's table; see `labeldp.release` and `labeldp.tables.spark.release`."""
     task = _Release(engine, out, spec, ledger, redraw=redraw)
-    with scratch(out) as folder:  # of a local output, one release at a time on a POSIX machine
+    with scratch(out) as folder:  # locks a local output on POSIX machines
         return task.run(folder)
 
 
@@ -136,28 +139,28 @@ class _Release:
         dataset = engine.dataset(spec, out)
         self._account = Account(dataset, spec.label, spec.max_rows_per_unit, ledger, redraw=redraw, overlap=overlap)
         self._out = Publication(out, engine.many, engine.source, spec.stage_name, self._account)
-        # Before the classes are read off, or a single row is: a wrong name costs nothing.
+        # Before any row is read, so that a taken name is refused at once.
         self._out.check_free()
         self._codec = engine.codec(spec, ledger)
         self._prior = opened(spec.prior, self._codec.classes, spec.label, engine.names) if isinstance(spec.prior, Prior) else None
 
     def run(self, folder: Path) -> TableRelease:
-        """Pin, charge, draw, publish, settle."""
+        """Pin, charge, draw, publish and settle."""
         prior, pin = self._prior, self._begin()
-        # A model may answer otherwise the next time: it is asked once, between the passes, and its answers are kept until the release is
-        # published.
+        # A model may give other answers if it is asked again (other batches, another machine), and rows would be drawn under two priors. So
+        # it is asked once, between the passes, and its answers are stored until the release is published.
         model = None if prior is None or prior.exact else AskedOnce(pin, self._ledger, self._out.place)
         passes = self._engine.passes(self._spec, self._codec, pin, prior if model is None else None)
         rows = passes.pin()
-        # Only after the first pass it is known which run this request repeats; nothing is charged yet.
+        # Only after the first pass is it known which run this request repeats, so which existing output it may replace.
         self._out.check_owner(pin.lookup(rows))
         run = pin.charge(rows) if model is None or prior is None else model.charge(partial(passes.ask, prior=prior), rows)
-        # The same request has settled: what was published then is given again, byte for byte.
+        # The same request has settled: the table that was published then is returned, byte for byte.
         if isinstance(run, RunRecord):
             return TableRelease(self._out.place, run.receipt, True, self._out.repeat(run))
         prior_facts = None if prior is None else prior.facts
         facts = ReleaseFacts(self._spec, str(self._account.dataset), self._codec.classes, run.facts.law, run.receipt, prior_facts)
-        # From here on the charge stands, whatever happens: the same request picks it up and draws the same rows.
+        # From here on the charge stays. After any error the same request resumes the run and draws the same outputs.
         with self._out.staging(run.receipt.run_id) as staging:
             written = passes.draw(run, facts, staging, folder, () if model is None else model.files)
             manifest = manifest_of(facts, written, many=self._engine.many)
@@ -167,11 +170,11 @@ class _Release:
         return TableRelease(self._out.place, run.receipt, False, manifest)
 
     def _begin(self) -> TablePin:
-        """Begin the first pass. Nothing in it depends on the engine, so that engines find each other's charges."""
+        """Start the first pass. Its request does not depend on the engine, so that one engine can resume or repeat another's run."""
         spec, classes = self._spec, self._codec.classes
         return TablePin(
             law_of(spec, len(classes)),
-            # Part of the identity, in which null needs a name.
+            # Classes enter the request's identity by their repr, and None is no class there.
             tuple("(null)" if value is None else value for value in classes),
             self._account,
             unit_name=spec.unit_name,
@@ -182,23 +185,23 @@ class _Release:
         )
 
 
-# The output: whose it is, how it gets its names, how it is found again --------------------------------------------------------------------
+# The output: its owner, its publication, and its recovery ---------------------------------------------------------------------------------
 
 
 class Publication:
-    """The output of a release: finds out whose run wrote what is there, publishes and settles, and finds a settled release again.
+    """The output of a release: it checks which run wrote an existing output, publishes and settles, and recovers a settled release.
 
     Parameters
     ----------
     place : Place
     many : bool
-        A folder of files, and not one file.
+        True for a folder of files, False for one file.
     source : Place or None
-        The input, if it is in files.
+        The input's place, if it is in files.
     stage : str
-        Name of the draw: another stage of the same run is another release.
+        Name of the stage; each stage of a run is a release of its own.
     account : Account
-        Whose runs may have written what is there.
+        The account whose runs may have written an existing output.
     """
 
     def __init__(self, place: Place, many: bool, source: Place | None, stage: str, account: Account):
@@ -209,8 +212,8 @@ class Publication:
     # Before the charge ------------------------------------------------------------------------------------------------------------
 
     def check_free(self) -> None:
-        """Refuse, first of all, an existing output that no run of this ledger and column has written, and names that cannot be used."""
-        self.files_of("")  # says where none can be
+        """Refuse an impossible name, and an existing output that no run of this account has written."""
+        self.files_of("")  # raises for a place that can have no staging folder
         kind = self.place.info.type
         if self._many and kind == FileType.File:
             raise ReleaseError(f"Expected a folder name for the output, got the file {self.place}.")
@@ -220,37 +223,37 @@ class Publication:
             check_apart(self._source, self.place)
         elif self._source is not None and kind == FileType.File and _same_file(self.place, self._source):
             raise ReleaseError(f"Expected another file for the output, got the input {self.place}. It would be overwritten.")
-        # A new draw may only take the place of one that died just before it settled.
+        # With redraw, an output may be replaced only if its run died right before it settled: a settled release is never overwritten.
         there = self._occupied() if kind == FileType.Directory else kind != FileType.NotFound
         if there and not self._is_of(run for run in self._runs() if not self._account.redraw or run.state == "charged"):
             raise name_taken_error(self.place)
 
     def check_owner(self, known: RunRecord | None) -> None:
-        """Refuse, before anything is charged, an existing output of another run than this request repeats."""
+        """Refuse an existing output of another run than the one that this request repeats; called before the charge."""
         if self._occupied() and not self._is_of(run for run in self._runs() if known is not None and run.identity == known.identity):
             raise name_taken_error(self.place)
 
     def _occupied(self) -> bool:
-        """True if something is there that a release would replace."""
+        """Tell whether there is anything that a release would replace."""
         if not self._many or not self.place.is_folder():
             return self.place.exists()
         return any(not file.below(self.place)[0].startswith(STAGING_PREFIX) for file in self.place.files())
 
     def _is_of(self, runs: Iterable[RunRecord]) -> bool:
-        """True if one of these runs wrote what is there, as a whole or until it was killed."""
+        """Tell whether one of these runs wrote the existing output, completely or until it was killed."""
         known = {run.run_id: run for run in runs}
-        if self._producing_run() in known or any(self.files_of(run_id).begun for run_id in known):
+        if self._producing_run() in known or any(self.files_of(run_id).started for run_id in known):
             return True
-        # Somebody removed the manifest: a table that is a run's to the byte is still that run's.
+        # If the manifest was removed, the table is recognised by its bytes.
         return not manifest_place(self.place).exists() and any(map(self._wrote, known.values()))
 
     def _wrote(self, run: RunRecord) -> bool:
-        """True if the output is what this settled run wrote, byte for byte."""
+        """Tell whether the output is byte for byte the one that this settled run wrote."""
         text = self._store(run.run_id).read(kept_name(KEPT_MANIFEST, self._stage))
         return text is not None and holds(self.place, run.artefact, json.loads(text))
 
     def _producing_run(self) -> str:
-        """The run that wrote what is there, in this very stage; "" if none did."""
+        """Return the id of the run that wrote the existing output in this stage, by its manifest; "" if there is none."""
         return producing_run(read_manifest(self.place) or {}, self._stage)
 
     def _runs(self) -> list[RunRecord]:
@@ -259,44 +262,45 @@ class Publication:
     # A release --------------------------------------------------------------------------------------------------------------------
 
     def files_of(self, run_id: str) -> Staging:
-        """Where a run's files are until they are published."""
+        """Return the staging folder of a run's files."""
         return Staging(self.place, run_id, single=not self._many)
 
     @contextmanager
     def staging(self, run_id: str) -> Iterator[Staging]:
-        """An empty staging folder that is gone afterwards and that `labeldp ledger repair` knows of meanwhile."""
+        """Make an empty staging folder for a `with` block, and delete it afterwards."""
         staging = replace(self.files_of(run_id), occupied=self._occupied())
-        if staging.occupied and self._producing_run() != run_id and not staging.begun:
-            raise name_taken_error(self.place)  # by an earlier draw, while a later one was never finished
-        # Before the folder is made: files that a killed process leaves are found by the ledger alone.
+        if staging.occupied and self._producing_run() != run_id and not staging.started:
+            raise name_taken_error(self.place)  # the output of an earlier draw, while this run was charged for a later one
+        # The run's folder names the staging folder before it is made, so that `labeldp ledger repair` finds what a killed process leaves.
         self._store(run_id).write(STAGING, str(staging.folder).encode())
         with self._prepared(staging):
             yield staging
 
     def publish(self, run: TableDraw, staging: Staging, facts: dict[str, Any], parts: Sequence[Part]) -> None:
-        """Announce the files in the ledger, give them their final names, and settle."""
+        """Record the files in the ledger, give them their final names, and settle."""
         run_id, text, digests = run.receipt.run_id, to_json(facts).encode(), facts["digests"]
         store = self._store(run_id)
-        # Where it went and what it says, on disk before it settles: a repeat copies the table from there and never draws again.
+        # Place and manifest are on disk before the run settles: then the secret is gone, and a repeat can only copy the table from there.
         store.write(kept_name(KEPT_PLACE, self._stage), str(self.place).encode())
         store.write(kept_name(KEPT_MANIFEST, self._stage), text)
-        # The ledger knows the bytes before anybody sees them: such a file is never taken for raw labels, with or without its manifest.
+        # The ledger has the files' digests before anybody can read them: so a released file is never taken for raw labels, even without its
+        # manifest.
         run.announce([replace(part, name=name) for part, name in zip(parts, staging.names(parts), strict=True)], digests["drawn"])
-        # Asked again, since the draw took long and the name may have changed hands.
+        # The owner is checked again, since the draw may have taken hours.
         staging.publish(parts, text + b"\n", replace=staging.occupied and self._producing_run() == run_id)
-        # The secret goes only after table and manifest are on disk; killed before, the run is picked up and draws the same again.
+        # The secret is destroyed after table and manifest are on disk: a run that is killed before that can draw the same outputs again.
         run.settle(digests["output"])
         (store.folder / STAGING).unlink(missing_ok=True)
 
     # A settled release ------------------------------------------------------------------------------------------------------------
 
     def repeat(self, record: RunRecord) -> dict[str, object]:
-        """The manifest of the settled release, whose table is there as it was, or is copied from where it was first written."""
+        """Restore the output of a settled release, by a copy of the table it first wrote if needed, and return its manifest."""
         store = self._store(record.run_id)
         text, first = (store.read(kept_name(name, self._stage)) for name in (KEPT_MANIFEST, KEPT_PLACE))
         facts = {} if text is None else json.loads(text)
         places = [self.place, *([self._first_place(first.decode())] if first else [])]
-        # Byte for byte: a table that was changed is not handed out as the release.
+        # Only a table with the digest that the run settled with is returned as the release.
         found = next((place for place in places if place is not None and holds(place, record.artefact, facts)), None)
         if text is None or found is None:
             raise ReleaseError(
@@ -305,23 +309,23 @@ class Publication:
             )
         staging = self.files_of(record.run_id)
         if found != self.place:
-            if self._occupied() and not staging.begun:
+            if self._occupied() and not staging.started:
                 raise name_taken_error(self.place)
             with self._prepared(staging):
                 files = [found.child(str(part["name"])) for part in _parts_of(facts)] if self._many else [found]
                 staging.publish([_copied(file, staging) for file in files], text + b"\n")
-        # Killed between the table and its manifest, or somebody removed it.
+        # The manifest is missing: a process was killed after the table, or somebody removed it.
         elif not manifest_place(self.place).exists():
             staging.write_manifest(text + b"\n")
             staging.delete()
         return read_manifest(self.place) or {}
 
     def _first_place(self, text: str) -> Place | None:
-        """Find the place that a run wrote down: on this machine, or in the output's or the input's file system."""
+        """Return the place with this address: on this machine, or in the output's or the input's file system; None if it is unknown."""
         if not URI.match(text):
             return Place.of(text)
         for known in filter(None, (self.place, self._source)):
-            # The text holds no credentials: a file system that the caller opened knows them.
+            # The address holds no credentials, but a file system that the caller has opened has them.
             path = text.split("://", 1)[1]
             if str(Place(known.filesystem, path)) == text:
                 return Place(known.filesystem, path if known.path[:1] != "/" else f"/{path}")
@@ -335,16 +339,16 @@ class Publication:
 
     @contextmanager
     def _prepared(self, staging: Staging) -> Iterator[None]:
-        """An empty staging folder; what goes wrong with the disk is told in words, and leaves nothing but what the same run can finish."""
+        """Make an empty staging folder for a `with` block; after an error delete it, unless the run has started to publish."""
         try:
             staging.prepare()
             yield
         except BaseException as error:
             with suppress(OSError, ReleaseError):
-                staging.delete_unless_begun()
+                staging.delete_unless_started()
             if not isinstance(error, OSError):
                 raise
-            # The charge stands and the secret is kept: the message says that nothing is lost.
+            # The charge and the secret are kept, so the message says that the same command continues.
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             what = "no room is left" if full else error.strerror or type(error).__name__
             fix = "Make room" if full else "Mend it"
@@ -355,16 +359,16 @@ class Publication:
 
 
 def kept_name(name: str, stage: str) -> str:
-    """Name of what a run's folder keeps of a release: `KEPT_PLACE` or `KEPT_MANIFEST`."""
+    """Return the name of a file (`KEPT_PLACE` or `KEPT_MANIFEST`) in a run's folder, which has one for each stage."""
     return name if stage == RELEASE else f"{stage}.{name}"
 
 
 def holds(place: Place, artefact: str | None, facts: Mapping[str, Any]) -> bool:
-    """True if the released table that a manifest is about is at a place as a whole, byte for byte."""
+    """Tell whether a place holds, byte for byte, the table with this manifest and this digest."""
     if "parts" not in facts:
         return place.is_file() and f"sha256:{place.digest()}" == artefact
     names = [str(part["name"]) for part in _parts_of(facts)]
-    # A file more or less is another table, even if those that are listed are whole.
+    # With a file more or less it is another table, even if all listed files are unchanged.
     if sorted(names) != sorted("/".join(file.below(place)) for file in place.files()):
         return False
     return f"sha256:{release_digest([place.child(name).digest() for name in names], single=False)}" == artefact
@@ -395,7 +399,7 @@ def _same_file(one: Place, other: Place) -> bool:
 
 @dataclass(frozen=True)
 class ReleaseFacts:
-    """What a release is made of, for its manifest and for the facts that a file carries."""
+    """The facts of a release, for its manifest and for the metadata of its files."""
 
     spec: ReleaseSpec
     dataset: str
@@ -406,12 +410,12 @@ class ReleaseFacts:
 
     @cached_property
     def evidence_bytes(self) -> int:
-        """Width of a row's evidence; 0 where the label says all."""
+        """The width of a row's evidence in bytes; 0 if the label is the whole output."""
         return evidence_width(self.law)
 
     @cached_property
     def shared(self) -> dict[str, object]:
-        """What all rows share and a reader of the table needs."""
+        """The facts that all rows share and that a reader of the table needs."""
         return {
             "format": FORMAT,
             "kind": "release",
@@ -427,16 +431,16 @@ class ReleaseFacts:
 
 @dataclass(frozen=True)
 class OutputFacts:
-    """What the second pass wrote.
+    """The result of the second pass.
 
     Attributes
     ----------
     parts : tuple of Part
         The files, in order.
     dropped : int
-        Rows left out by the cap or as other parts'.
+        Number of rows over the cap or in other stages, which were not drawn.
     public_digest : str or None
-        Of the public columns, where it was taken.
+        Digest of the public columns; None if it was not computed.
     """
 
     parts: tuple[Part, ...]
@@ -445,7 +449,7 @@ class OutputFacts:
 
 
 def manifest_of(release: ReleaseFacts, written: OutputFacts, *, many: bool) -> dict[str, Any]:
-    """The manifest as JSON-ready data, the unit first. `many`: files in a folder, even if there is one."""
+    """Return the manifest as JSON-ready data, guarantee first. `many`: the output is a folder, even if it has one file."""
     spec, receipt = release.spec, release.receipt
     facts: dict[str, Any] = release.shared | {
         "dataset": release.dataset,
@@ -464,14 +468,14 @@ def manifest_of(release: ReleaseFacts, written: OutputFacts, *, many: bool) -> d
     if many:
         named = [(part_name(number), part) for number, part in enumerate(written.parts)]
         facts["parts"] = [{"name": name, "rows": part.rows, "sha256": part.sha256} for name, part in named]
-    # Seeded noise protects nobody: such a manifest carries no guarantee, so nobody can quote one.
+    # Seeded noise protects nothing, so such a manifest has no guarantee that somebody could quote.
     if not receipt.secure:
         return {"insecure": True} | facts
     return {"guarantee": guarantee(receipt, release.law), "insecure": False} | facts
 
 
 def guarantee(receipt: Receipt, law: Law) -> dict[str, object]:
-    """What a receipt and a row's law promise, the unit first."""
+    """Return the guarantee of a receipt and a row's law as JSON-ready data, the unit of protection first."""
     return {
         "unit": receipt.unit,
         "max_rows_per_unit": receipt.max_rows_per_unit,
@@ -482,19 +486,19 @@ def guarantee(receipt: Receipt, law: Law) -> dict[str, object]:
 
 
 def _left_out(spec: ReleaseSpec, written: OutputFacts) -> dict[str, object]:
-    """Rows that are not in the table, and why."""
+    """Return the number of rows that are not in the table, by reason."""
     if spec.stage is None:
         return {"rows_over_the_cap": written.dropped}
     return {"stages": {"number": spec.stage.number} | spec.stage.facts(), "rows_of_other_stages_or_over_the_cap": written.dropped}
 
 
 def to_json(facts: Mapping[str, object], *, indent: int | None = 2) -> str:
-    """JSON text; numbers that JSON lacks are refused."""
+    """Return JSON text; ValueError for NaN and infinity, which JSON lacks."""
     return json.dumps(facts, indent=indent, allow_nan=False, ensure_ascii=False)
 
 
 def charged_law(receipt: Receipt, stage: str) -> Law | None:
-    """The law of one row in a stage of what a receipt was charged for; None where the receipt does not say."""
+    """Return the law of one row in a stage of a charged run, from its receipt; None if the receipt names none."""
     drawn = receipt.event.get("law")
     if not isinstance(drawn, Mapping):
         return None
@@ -508,12 +512,12 @@ def charged_law(receipt: Receipt, stage: str) -> Law | None:
 
 
 def read_manifest(out: Path | Place, *, named: bool = False) -> dict[str, object] | None:
-    """The manifest beside a table, or (`named`) at this very place; None if there is none.
+    """Read the manifest beside a table, or (`named`) at this place; None if there is none.
 
     Raises
     ------
     InvalidInput
-        It is there but is not a manifest of this format.
+        The file is no manifest of this format.
     """
     path = Place.of(out) if named else manifest_place(Place.of(out))
     try:
@@ -530,18 +534,18 @@ def read_manifest(out: Path | Place, *, named: bool = False) -> dict[str, object
 
 
 def producing_run(facts: Mapping[str, object], stage: str) -> str:
-    """The run that made the table in this stage; "" if none did."""
+    """Return the id of the run that made a table in this stage, by its facts; "" if they name none."""
     receipt = facts.get("receipt")
     return str(receipt["run_id"]) if isinstance(receipt, Mapping) and "run_id" in receipt and facts.get("stage") == stage else ""
 
 
-# What a table says of itself --------------------------------------------------------------------------------------------------------------
+# Facts that a table carries ---------------------------------------------------------------------------------------------------------------
 
 
 def released_facts(source: Source, manifest: Any = None) -> Manifest | None:
     """Read the release facts of a table from `manifest`, from the manifest beside it, or from its Parquet metadata; None if there are none.
 
-    That it is what these facts speak of is for `proven` to find out.
+    `proven` checks that they describe this table.
     """
     if manifest is not None:
         place = Place.of(manifest)
@@ -549,10 +553,10 @@ def released_facts(source: Source, manifest: Any = None) -> Manifest | None:
         if found is None:
             raise InvalidInput(f"Expected a manifest, got none at {place}. Check the path.")
         return found
-    # The manifest comes first: it covers a whole folder, where each file's metadata speaks of itself alone.
+    # The manifest comes first, because it covers a whole folder; the metadata of a file covers that file alone.
     found = read_manifest(source.path)
     embedded = None if found is not None else embedded_facts(source)
-    # one file of Parquet is whole once it has its name; a folder may still lack files
+    # A single Parquet file is complete once it has its name, but a folder may still lack files.
     if found is None and (embedded is None or isinstance(source, DatasetSource)) and unfinished(source.path):
         raise InvalidInput(
             f"Expected a whole release, got {source.path.name}, whose files are being published, or were when that was interrupted: its "
@@ -564,15 +568,15 @@ def released_facts(source: Source, manifest: Any = None) -> Manifest | None:
 def check_raw(table: Source, label: str, ledger: Ledger | None = None, except_dataset: str | None = None) -> None:
     """Refuse a table whose labels are noisy already, according to its manifest, its metadata, or a ledger that knows the file.
 
-    The ledger is asked where it is given; the file is then read once to take its SHA-256, if the ledger has releases of this column.
-    Those of `except_dataset` are left out: what a repeat reads can be, where rows are few, what it has written, to the byte.
+    With a ledger that has releases of this column, the file is read once for its SHA-256. Releases of `except_dataset` are not compared:
+    with few rows the input of a repeat may equal its own output.
     """
     facts = {} if label + EVIDENCE in table.names else released_facts(table) or {}
     if label + EVIDENCE in table.names or facts.get("label") == label:
         raise released_already(label)
     if ledger is None:
         return
-    # By the bytes, since whoever took the manifest away may have renamed the file, too.
+    # Compared by content, since the file may have been renamed, too.
     runs = {
         part.sha256: run.run_id for run in ledger.runs(column=label) if run.dataset != except_dataset for part in ledger.parts(run.run_id)
     }
@@ -586,7 +590,7 @@ def check_raw(table: Source, label: str, ledger: Ledger | None = None, except_da
 
 
 def released_already(label: str) -> InvalidInput:
-    """The error for a table whose label column holds noisy labels."""
+    """Make the error for a table whose label column holds noisy labels."""
     return InvalidInput(f"Expected a table with raw labels, got one whose column {label!r} was released already. Name its original.")
 
 
@@ -598,6 +602,6 @@ def embedded_facts(source: Source) -> dict[str, object] | None:
 
 
 def file_digests(place: Place) -> list[str]:
-    """SHA-256 of a file, or of each file below a folder but hidden ones, sorted by path; hexadecimal."""
+    """Compute the SHA-256 of a file, or of each file below a folder except hidden ones, sorted by path; hexadecimal."""
     files = [file for file in place.files() if file.name[:1] not in "._"] if place.is_folder() else [place]
     return [file.digest() for file in files if file.is_file()]

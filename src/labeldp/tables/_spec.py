@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a table release is, and what several releases under one charge are, as frozen values that can be logged."""
+"""The specification of a table release, and the plan of several releases under one charge, as frozen values that can be logged."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,46 +22,47 @@ FORMAT = "labeldp-stages/1"
 
 @dataclass(frozen=True)
 class ReleaseSpec:
-    """What to release: which column is private, at what cost, by which law.
+    """The specification of a release: the private column, its privacy cost and its law.
 
     Parameters
     ----------
     label : str
-        The private column. Every other column is taken to be public.
+        The private column. All other columns are assumed to be public.
     classes : sequence of values, or "infer"
-        The declared classes, in the order of their codes; None as a member declares that the label may be null. "infer" reads them off the
-        private column, which tells everybody which classes occur: it warns, manifest and receipt say so, and floats, or more than sqrt(n)
+        The declared classes, in the order of their codes; None among them declares that the label may be null. "infer" reads them off the
+        private column, which reveals the classes that occur: it warns, manifest and receipt say so, and floats, or more than sqrt(n)
         different values, are refused.
     epsilon : float
-        Total budget of one unit, 0 < epsilon < inf.
+        Total for one unit, 0 < epsilon < inf.
     law : str, Law or None
-        A law's name, such as "auto", "subset:2" or "rr-top-k:3" (docs/laws.md lists them, and your own join by `register_law`), or a law
-        (its epsilon must be `epsilon`).
-        None: "rr", or "rr-with-prior" where a prior is given; both release plain labels that any trainer can use.
+        A law's name, such as "auto", "subset:2" or "rr-top-k:3" (see docs/laws.md; `register_law` adds your own), or a law, whose epsilon
+        must be `epsilon`. None (default): "rr", or "rr-with-prior" with a prior; both release plain labels that any trainer can use.
     id : str, sequence of str, or None
-        Columns that name a row, unique and never null. None: the row's position in the file names it.
+        Columns that name a row, unique and never null. None (default): the row's position in the file.
     unit : str or None
-        Column that names the person; None: each row is a unit of its own.
+        Column that names the person. None (default): each row is its own unit.
     max_rows_per_unit : int
-        Rows of one unit that are released; others are dropped. Each row's law runs at epsilon divided by this, rounded down.
+        Largest number of rows of one unit that are released; others are dropped. Each row's law has epsilon divided by this, rounded down.
+        1 by default.
     prior : sequence of str, PriorTable, PriorModel or None
-        K numeric columns, in the order of `classes`: public weights of each class, never computed from these labels. Or a public table
-        to look them up in (`labeldp.tables._priors.PriorTable`), or a model to ask (`labeldp.app._model.PriorModel`).
+        K numeric columns, in the order of `classes`, with public weights that were never computed from these labels; or a public table
+        (`labeldp.tables._priors.PriorTable`), or a model (`labeldp.app._model.PriorModel`). None (default): no prior.
     dataset : str or None
-        Name in the ledger. None: the file's name without its ending. Rows released before under another name must be released
-        under that name again, or their spend is not seen.
+        Name in the ledger. None (default): the file's name without its ending. Rows that were released under another name must be released
+        under that name again, or the ledger does not see their earlier charge.
     order : {"shuffle", "keep"}
-        "keep" is the user's statement that the order of the rows, and where the file lies, say nothing about the labels.
+        "shuffle" (default) releases the rows in a secret random order. "keep" states that the order of the rows, and the path of the file,
+        do not depend on the labels.
     overlap : {"charge", "refuse"}
-        Whether rows that an earlier release of this column has may be charged again.
+        Whether rows of an earlier release of this column are charged again (default) or refused.
     strict : bool
-        Refuse whatever would only be warned about (inferred classes).
+        Refuse inferred classes instead of warning. False by default.
     stage : Stage or None
-        One stage of a planned release (`labeldp.app.stage`), whose law `law` is: only the rows of its part are released.
+        One stage of a planned release (`labeldp.app.stage`), whose law is `law`: only the rows of its part are released.
 
-    Guarantee
-    ---------
-    The released file is epsilon-label-DP with respect to the label of one row, or all labels of one unit.
+    Notes
+    -----
+    Guarantee: the released table is epsilon-label-DP with respect to the label of one row, or to all labels of one unit.
     """
 
     label: str
@@ -114,7 +115,7 @@ class ReleaseSpec:
         elif self.infers_classes:
             parse_law(self.law_name)
         else:
-            # Built here, so that a law that these classes or this epsilon do not allow is refused before anything is read.
+            # Built here, so that a law that is impossible with these classes or this epsilon is refused before anything is read.
             _ = self._declared_law
         if self.prior and not self._takes_prior():
             raise InvalidInput(f"Expected a law that uses the prior, got {self.law_name!r}. Take rr-with-prior, or leave the prior out.")
@@ -123,7 +124,7 @@ class ReleaseSpec:
         stage = self.stage
         if stage is None:
             return
-        # Which stage a row is drawn in depends on its id, and the stages must find one another in the ledger.
+        # A row's stage is chosen by its id, and later stages find the plan's charge in the ledger by the data set's name.
         if not (self.ids and not self.infers_classes and self.dataset):
             raise InvalidInput("Expected id, declared classes and dataset with a stage, got one without. Name them: all stages share them.")
         if self.law != stage.law:
@@ -136,12 +137,12 @@ class ReleaseSpec:
 
     @cached_property
     def infers_classes(self) -> bool:
-        """Whether `classes` is "infer": the classes are read from the private column."""
+        """True if `classes` is "infer", by which the classes are read from the private column."""
         return infers(self.classes)
 
     @cached_property
     def stage_name(self) -> str:
-        """Name of the draw."""
+        """The name of the stage that is drawn."""
         return RELEASE if self.stage is None else self.stage.name
 
     @cached_property
@@ -150,13 +151,13 @@ class ReleaseSpec:
         return _law_over(self, len(self.classes))
 
     def _takes_prior(self) -> bool:
-        # A set-valued law releases its heaviest member as the label, so a prior serves it too.
+        # Of a set the heaviest class under the prior is written as the label, so laws that release sets can use a prior, too.
         law = self.law if isinstance(self.law, Law) else parse_law(self.law_name)[0]
         return law.uses_prior or law.kind != "label"
 
     @cached_property
     def prior_columns(self) -> tuple[str, ...]:
-        """The columns that are the prior; empty where it is none or something else."""
+        """The columns of the prior; empty if the prior is no columns."""
         return () if self.prior is None or isinstance(self.prior, Prior) else tuple(self.prior)
 
     @property
@@ -165,7 +166,7 @@ class ReleaseSpec:
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
-        """The id columns; empty where rows are named by position."""
+        """The id columns; empty if rows are named by position."""
         return tuple(self.id or ())
 
     @cached_property
@@ -175,18 +176,18 @@ class ReleaseSpec:
 
     @cached_property
     def law_name(self) -> str:
-        """The law as text, defaults resolved."""
+        """The name of the law, with the default resolved."""
         if isinstance(self.law, Law):
             return self.law.name
         return self.law or ("rr-with-prior" if self.prior else "rr")
 
     @cached_property
     def unit_name(self) -> str:
-        """What is protected: "row", or the unit's column."""
+        """The unit of protection: "row", or the column of units."""
         return self.unit or "row"
 
     def to_dict(self) -> dict[str, object]:
-        """The spec as JSON-ready data."""
+        """Return the spec as JSON-ready data."""
         data = {f.name: getattr(self, f.name) for f in fields(self)}
         resolved = {
             "law": self.law.to_dict() if isinstance(self.law, Law) else self.law_name,
@@ -198,7 +199,7 @@ class ReleaseSpec:
 
 
 def law_of(spec: ReleaseSpec, n_classes: int) -> Law:
-    """The law that the spec names, over this many classes."""
+    """Return the law of a spec for `n_classes` classes."""
     return _law_over(spec, n_classes) if spec.infers_classes or n_classes != len(spec.classes) else spec._declared_law
 
 
@@ -213,7 +214,7 @@ def _law_over(spec: ReleaseSpec, n_classes: int) -> Law:
 
 
 def declared_or_infer(classes: Sequence[object] | None, *, strict: bool = False) -> Sequence[object]:
-    """Check declared classes and return them as plain values, None among them where labels may be null; or "infer", unless `strict`."""
+    """Check declared classes and return them as plain values, with None if labels may be null; "infer" is returned unless `strict`."""
     if classes is None:
         raise undeclared()
     if not infers(classes):
@@ -246,20 +247,20 @@ def _columns(role: str, names: str | Sequence[str] | None) -> tuple[str, ...] | 
 
 @dataclass(frozen=True)
 class ReleasePlan:
-    """Several releases of one table under one charge: each row is drawn in one stage, by the law of that stage.
+    """A plan of several releases of one table under one charge. Each row is drawn in one stage, by the stage's law.
 
-    Made by `labeldp.app.stage.plan`. Public: it can be logged and kept with the released tables.
+    Made by `labeldp.app.stage.plan`. It is public: it can be logged and stored with the released tables.
 
     Attributes
     ----------
     id : str
-        128 random bits in hexadecimal: one plan is one charge.
+        128 random bits in hexadecimal, which name the plan's only charge.
     label, id_columns, unit, max_rows_per_unit, dataset, order : as in ReleaseSpec
     classes : tuple
     epsilon : float
-        Total of one unit over all stages.
+        Total for one unit over all stages.
     laws : tuple of str
-        Of each stage, as in ReleaseSpec.
+        The law of each stage, as in ReleaseSpec.
     fractions : tuple of float
         Expected share of the rows in each stage.
     ledger : Ledger
@@ -279,33 +280,33 @@ class ReleasePlan:
     order: str = "shuffle"
 
     def __post_init__(self) -> None:
-        first = self.spec(1)  # checks the facts that all stages share
+        first = self.spec(1)  # raises if any fact that the stages share is not allowed
         object.__setattr__(self, "classes", first.classes)
 
     @property
     def n_stages(self) -> int:
-        """How many."""
+        """The number of stages."""
         return len(self.fractions)
 
     def spec(self, stage: int, prior: Sequence[str] | None = None) -> ReleaseSpec:
-        """What one stage releases, for `labeldp.release` and those of Spark and Ray Data, with the ledger of the plan.
+        """Return the specification of one stage, for `labeldp.release` and those of Spark and Ray Data, with the ledger of the plan.
 
         Parameters
         ----------
         stage : int
-            From 1.
+            Number of the stage, from 1.
         prior : as in ReleaseSpec
-            Public weights of the classes for all rows, usually what a model of the stages before predicts.
+            Public weights of the classes for all rows, usually the predictions of a model that was trained on the stages before.
         """
         made = Stage(self.id, stage, tuple(self._law(name) for name in self.laws), self.fractions)
         return self._spec(made.law, prior, made)
 
     def run(self) -> StagedRun:
-        """The ledger's view of this plan: which stages were drawn and published."""
+        """Return the run of this plan in the ledger, with the state of its stages."""
         return StagedRun(self.ledger, self.dataset, self.label, self.id)
 
     def to_json(self) -> str:
-        """The plan as JSON text."""
+        """Return the plan as JSON text."""
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
         try:
             return json.dumps({"format": FORMAT} | facts | {"ledger": _ledger_facts(self.ledger)}, indent=2, ensure_ascii=False)
@@ -314,16 +315,15 @@ class ReleasePlan:
 
     @classmethod
     def from_json(cls, text: str, ledger: Ledger) -> "ReleasePlan":
-        """The plan that `to_json` wrote, with the ledger that the curator gives.
-
-        A plan is public and can be edited: it never decides where a spend is written down, what the budget is, or where a release secret
-        is (which may be code). It is compared with what is given.
+        """Read a plan that `to_json` wrote, and bind it to the given ledger.
 
         Raises
         ------
         InvalidInput
-            It is no plan, or it was made for another ledger, budget or release secret than is given.
+            The text is no plan, or the plan was made for another ledger, budget or key source than the given one has.
         """
+        # A plan is a public file that others may edit. If it chose the ledger, the budget or the key source (which may name a function to
+        # call), whoever edits it could hide a charge or run code. So these are given by the caller, and only compared with the plan.
         try:
             facts = json.loads(text)
             if facts.pop("format") != FORMAT:
@@ -332,7 +332,7 @@ class ReleasePlan:
             said = {name: facts["ledger"][name] for name in ("location", "budget", "key")}
             plan = cls(**facts | lists | {"ledger": ledger_of(ledger)})
         except InvalidInput:
-            raise  # says what is wrong in it, such as a law that is not registered
+            raise  # its message names the fact, such as a law that is not registered
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidInput(f"Expected a plan of format {FORMAT}, got something else. Restore it, or make a new one.") from None
         _check_same_ledger(said, plan)
@@ -358,7 +358,7 @@ class ReleasePlan:
 
 
 def make_plan(spec: ReleaseSpec, fractions: Sequence[float], first_law: str | None, ledger: Ledger) -> ReleasePlan:
-    """Make a new plan from what all stages share. The first stage has `first_law`, or a law that serves without a prior."""
+    """Make a new plan from the spec that all stages share. Stage 1 has `first_law`; by default a law that needs no prior."""
     if spec.prior is not None or spec.stage is not None or spec.overlap != "charge":
         raise InvalidInput(
             "Expected a spec without prior, stage and overlap= for a plan, got one. Give the prior when a stage is released."
@@ -368,7 +368,7 @@ def make_plan(spec: ReleaseSpec, fractions: Sequence[float], first_law: str | No
     law = spec.law or "auto"
     if isinstance(law, Law):
         raise InvalidInput(f"Expected the name of a law in a plan, which is a file, got {law}. Name your own law after register_law.")
-    # By name, since a plan is a file: laws are built when it is read.
+    # The plan stores names of laws, since it is a file; the law is built here to check it.
     drawn = law_named(law, len(spec.classes), spec.epsilon)
     first = without_prior(drawn)
     return ReleasePlan(
@@ -388,7 +388,7 @@ def make_plan(spec: ReleaseSpec, fractions: Sequence[float], first_law: str | No
 
 
 def _check_same_ledger(said: Mapping[str, object], plan: ReleasePlan) -> None:
-    """Refuse a plan that was made for another ledger, budget or key source than the curator gives; what it says is shown, never used."""
+    """Refuse a plan that was made for another ledger, budget or key source than that of its `ledger`."""
     given = _ledger_facts(plan.ledger)
     if given["location"] != said["location"]:
         raise InvalidInput(
@@ -400,7 +400,7 @@ def _check_same_ledger(said: Mapping[str, object], plan: ReleasePlan) -> None:
             f"Expected the key source that the plan was made for, {said['key']!r}, got {given['key']!r}. A plan does not choose it: if it "
             "is the right one, give it yourself (Ledger(key=), --key, LABELDP_KEY)."
         )
-    # A budget that the ledger has set stands whatever the plan says.
+    # A budget that is set in the ledger holds anyway, so the plan's may differ.
     known = said["budget"] is None or given["budget"] == said["budget"]
     if not known and plan.ledger.budget_of(plan.dataset, plan.label) is None:
         raise InvalidInput(

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What draws the batches of a table: this process, or the workers of a cluster."""
+"""The engines that draw the batches of a table: this process, or the workers of a cluster."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The formats of tables: Parquet, folders of it, and CSV; labels as codes; digests of what columns hold."""
+"""The formats of tables (Parquet files, folders of them, CSV), labels as codes, and digests of columns."""
