@@ -283,8 +283,9 @@ def advantage(epsilon: float, n_classes: int) -> float:
 
 
 def _best(laws: Mapping[str, Law]) -> str:
-    """Return the name of the most informative law; the first of those within a thousandth of the best, since rounding would decide."""
+    """Return the name of the most informative law."""
     scores = {name: _bits(law) for name, law in laws.items()}
+    # The first within a thousandth of the best, since rounding would decide between equal laws.
     return next(name for name, score in scores.items() if score >= max(scores.values()) * (1 - 1e-3))
 
 

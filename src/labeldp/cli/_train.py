@@ -197,8 +197,9 @@ def quality_text(facts: Mapping[str, Any]) -> str:
 
 
 def _measured(found: Mapping[str, Any], interval: bool = True) -> str:
-    """Format an estimate, clipped to its interval, since an unbiased estimate may lie outside of it."""
+    """Format an estimate."""
     low, high = found["low"], found["high"]
+    # An unbiased estimate may lie outside of its interval, which is cut to possible values.
     value = f"{min(max(found['value'], low), high):.3f}"
     return f"{value} ({low:.3f} to {high:.3f})" if interval else value
 

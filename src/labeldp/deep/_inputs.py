@@ -459,7 +459,8 @@ def inputs_name(inputs: Inputs, digest: Callable[[], str] | None = None) -> str:
 
 
 def _single(values: Tensor) -> Tensor:
-    """Convert to single precision, in which nets compute; bytes and codes stay unchanged."""
+    """Convert to single precision."""
+    # Nets compute in single precision; bytes and codes stay, since images are scaled and embeddings look codes up.
     return values.float() if values.dtype in (torch.float64, torch.bool) else values
 
 

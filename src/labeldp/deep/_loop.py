@@ -402,6 +402,7 @@ class _Training:
                 group["lr"] = recipe.rate * factor
             loss = self._loss(rows, x)
             if weight != 1.0:  # distributed, and the processes' shares of this batch differ in size
+                # Fabric averages gradients over processes; the weight makes this the mean over the rows.
                 loss = loss * weight
             self._optimizer.zero_grad(set_to_none=True)
             place.backward(loss)
@@ -734,8 +735,9 @@ def share(rows: Tensor, rank: int, world: int) -> tuple[Tensor, float]:
 
 
 def _has_bf16(kind: str) -> bool:
-    """Return whether such a device multiplies bf16 natively; emulated, it is slower than float32."""
+    """Return whether such a device multiplies bf16 natively."""
     if kind == "cuda":
+        # Emulated bf16 is slower than float32.
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return kind == "cpu" and bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 

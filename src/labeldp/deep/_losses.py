@@ -38,7 +38,7 @@ from labeldp.laws._exact import pack_sets, set_bytes, unpack_sets
 
 # Forms: tables with few distinct numbers per row ------------------------------------------------------------------------------------
 
-_WIDE = 256  # bytes per row from which `PackedSets._by_row`, which first makes a table of 256 bytes per row, is faster
+_WIDE = 256  # bytes per row from which `PackedSets._by_row` is faster, although it tabulates all 256 values of a byte for each row
 
 
 class Form(ABC):
@@ -799,7 +799,6 @@ def _log_prior(prior: Tensor, logits: Tensor, check: bool | None) -> Tensor:
 
 
 def _require_logits(logits: Tensor) -> None:
-    """Refuse anything but floating-point logits (n, K) of at least one row and two classes."""
     if not isinstance(logits, Tensor) or logits.ndim != 2 or not logits.is_floating_point() or not len(logits) or logits.shape[1] < 2:
         found = f"shape {tuple(logits.shape)} of {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
         raise InvalidInput(f"Expected logits as a float tensor (n, K) with n >= 1 and K >= 2, got {found}. Give one output a class.")

@@ -632,7 +632,6 @@ def facts_of_labels(plan: FitPlan) -> dict[str, object]:
 
 
 def _alike(recipes: list[object]) -> object:
-    """Return one recipe if all stages have the same, else the list."""
     return recipes[0] if all(each == recipes[0] for each in recipes) else recipes
 
 
@@ -770,8 +769,9 @@ def _of_function(value: Any, within: tuple[int, ...]) -> object:
 
 
 def _of_code(code: types.CodeType) -> list[object]:
-    """Return instructions, names and constants, with those of inner functions; not the line numbers, which every edit moves."""
+    """Return instructions, names and constants, with those of inner functions."""
     constants = [_of_code(each) if isinstance(each, types.CodeType) else _constant(each) for each in code.co_consts]
+    # Without line numbers and file name, which change with every edit elsewhere in the file.
     return [code.co_code.hex(), list(code.co_names), list(code.co_freevars), constants]
 
 

@@ -232,6 +232,7 @@ class LabelDPClassifier(StagedEstimator[Model]):
         encoded = inputs if encoder is None else encoder.fit_transform(inputs)
         if encoder is not None:
             base.set_params(categorical_features=list(range(len(encoder.transformers[0][2]))))
+        # An unseeded classifier leaves the estimator's own random_state alone.
         estimator = seeded(base, random_state if self.random_state is not None else None)
         raw = isinstance(source, FitPlan)  # noisy labels bring no answer about clusters to start from
 
@@ -244,6 +245,7 @@ class LabelDPClassifier(StagedEstimator[Model]):
         learner = learner_of(estimator, random_state)
         if isinstance(source, FitPlan):
             self._require_estimate(source)
+            # The first stage trains on its own part alone; later ones train on more rows.
             rows = int(inputs.shape[0] * source.stages.fractions[-source.stages.n_stages])
 
             def fit(copy: Any, few: Any, noisy: NoisyLabels) -> Model:
@@ -371,6 +373,7 @@ def dry_run(estimator: Estimator, X: Any, n_classes: int, rows: int, fit: _Fit |
     are restored.
     """
     n = X.shape[0]
+    # Enough rows for some of each made-up class, but never more than the smallest part will have.
     few = min(max(2, rows), max(_FEW, 4 * n_classes))
     tries = [_some_rows(X, few), *([_of_each_category(X)] if text_columns(X) else [])]
     # A category that the first rows lack, or a first missing value late in X, must fail here and not after the labels are paid for.
@@ -435,7 +438,8 @@ def _short(estimator: Estimator) -> Estimator:
 
 
 def _stateless(estimator: Estimator) -> Estimator:
-    """Drop the folder of the training's state and the progress callback: both are for the real training alone."""
+    """Drop the training's folder and progress callback."""
+    # Both are for the real training alone: a dry run must neither resume nor overwrite its state.
     kept = [name for name in estimator.get_params() if f"__{name}".endswith(_OF_THE_REAL_FIT)]
     return estimator.set_params(**dict.fromkeys(kept)) if kept and getattr(estimator, "takes_raw_labels", False) else estimator
 

@@ -253,8 +253,9 @@ def _fitted_alone(embedder: Any, X: Any) -> Any:
 
 
 def _plain(X: Any) -> Any:
-    """Return rows of numbers; a narrow sparse matrix becomes dense, since PCA of a sparse one cannot return all components."""
+    """Return rows of numbers, dense if they are few columns."""
     plain = embedded(None, X)
+    # PCA of a sparse matrix cannot return all components.
     return plain.toarray() if hasattr(plain, "tocsr") and plain.shape[1] <= _COMPONENTS else plain
 
 
@@ -321,6 +322,7 @@ def clustering_request(X: Any, clusters: Clusters, embedder: Any, settings: Mapp
     """
 
     def named(order: Order | None) -> str:
+        # Settings are preferred to the embedding, whose last bits differ between machines and numbers of threads.
         known = _settings_of(embedder) if _is_table(X) else None
         if known is None:
             rows = {"embedding": features_digest(_ordered(embedded(clusters.embedder, X), order))}
@@ -471,5 +473,5 @@ class ClusterPrior(BaseEstimator):
 
 
 def _share(epsilon: float) -> float:
-    """Return the histogram's part of a budget, rounded to three digits."""
+    # Three digits, so that ledger and messages show the number that was spent.
     return float(f"{epsilon / (1 + epsilon):.3g}")

@@ -84,6 +84,7 @@ def features_digest(X: Any) -> str:
         rows = X.tocsr(copy=True)
         rows.sort_indices()
         return array_digest({"data": rows.data, "indices": rows.indices.astype(np.int64), "indptr": rows.indptr.astype(np.int64)})
+    # By column and value, so that a data frame and an array of the same numbers have one digest.
     columns = [X.iloc[:, j].to_numpy() for j in range(X.shape[1])] if hasattr(X, "iloc") else np.asarray(X).T
     return array_digest({str(j): _plain(column) for j, column in enumerate(columns)})
 

@@ -41,7 +41,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     C : float > 0 or sequence of them, default=1.0
-        Inverse of the penalty's strength, as in LogisticRegression. Of a sequence, C_ is the mean of log C weighted by the likelihood of
+        Inverse of the penalty's strength, as in LogisticRegression. Of a sequence, C_ is the geometric mean weighted by the likelihood of
         held-out rows, with a mild preference for a tenth of the largest: noisy rows often need a much stronger penalty than usual, but
         have little evidence to choose it by.
     intercept_C : float > 0, default=inf

@@ -123,6 +123,7 @@ class PeerToPeer:
         n = _validate.integer(n_users=n_users, low=1, high=MOST_USERS, fix="More users only help: account for 16384 of them.")
         name = _validate.one_of(("auto", "ends", "all"), search=search)
         every = name != "ends"
+        # Leaving out reports is post-processing, so with join = 1 the delta can only be larger: a proven bound that needs one t.
         reports = ReportLaws(n, self.flip, 1.0 if name == "auto" and n > FULL_SCAN else self.join)
         # Exchanging ones and zeros maps the pair (m, m + 1) to (n - m, n - m - 1): half of them suffice.
         return reports.pairs((n + 1) // 2 if every else 1)
@@ -527,6 +528,7 @@ class LawPair:
         gain = math.exp(min(epsilon, _LARGEST)) * (1 - 2.0**-50)  # a smaller epsilon has a larger delta
         best = 0.0
         for here, there in ((0, 1), (1, 0)):
+            # Each error in the direction that makes delta larger.
             gap = self.table[:, here] * (1 + self.error) - gain * (1 - self.error) * self.table[:, there]
             best = max(best, float(np.maximum(gap, 0.0).sum()) + float(self.missing[here]))
         return min(1.0, best * (1 + 2.0**-40))

@@ -213,6 +213,7 @@ def scan(
     near = _validate.integer(
         n_neighbours=settings.n_neighbours, low=1, high=len(found) - 1, fix="An image has at most all others as neighbours."
     )
+    # The neighbours are found by the features as they are now, before the clusters' training changes them.
     module.to(device if fabric is None else fabric.device)
     pairs = _Pairs(found, nearest_rows(predict(module, found), near), _seed(generator))
     with _first_weights(generator):
@@ -392,7 +393,6 @@ def _first_weights(generator: torch.Generator) -> Iterator[None]:
 
 
 def _seed(generator: torch.Generator) -> torch.Generator:
-    """Make another generator, seeded by this one."""
     return torch.Generator().manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
 
 
