@@ -257,6 +257,21 @@ def test_keys_are_not_copied(how) -> None:
         how(DRAW_KEY)
 
 
+def test_a_pin_that_was_pickled_adds_no_rows() -> None:
+    """Workers send sums back without the key: what they sent can be merged, and no row can be added to it under another key."""
+    blocks, codes = noise.row_blocks(3), np.arange(3, dtype=np.int32)
+    pin, whole = (noise.Pin(noise.derive_key(SECRET, purpose="pin", facts={})) for _ in range(2))
+    pin.update(blocks[:2], codes[:2])
+    sent = pickle.loads(pickle.dumps(pin))
+    with pytest.raises(InvalidInput, match="one that was pickled"):
+        sent.update(blocks[2:], codes[2:])
+    rest = noise.Pin(noise.derive_key(SECRET, purpose="pin", facts={}))
+    rest.update(noise.row_blocks(1, 2), codes[2:])
+    rest.merge(sent)
+    whole.update(blocks, codes)
+    assert rest.hexdigest() == whole.hexdigest() and sent.count == 2
+
+
 def test_a_key_serves_its_purpose_only() -> None:
     rows = noise.row_blocks(2)
     keys = {

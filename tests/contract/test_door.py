@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from sklearn.linear_model import LogisticRegression
 from tests.runs import open_run
 
 import labeldp as ldp
@@ -154,6 +156,58 @@ def test_a_crashed_fit_is_picked_up_with_the_same_partition_and_outputs(ledger):
     np.testing.assert_array_equal(second_again.log_likelihood(), second.log_likelihood())
     assert ledger.spent("d", "label") == 1.0
     assert ldp.concat([first, second]).privacy.epsilon == 1.0
+
+
+@pytest.mark.parametrize("lost", ["labels", "folder", "neither"])
+def test_over_budget_the_crashed_run_of_the_same_request_is_named(tmp_path, lost):
+    ledger = ldp.Ledger(tmp_path / "ledger.sqlite", budget=1.0)
+    crashed, *_ = crashed_run(ledger)
+    run_id = crashed.receipt.run_id
+    changed = np.where(np.arange(1000) == 17, (LABELS + 1) % 5, LABELS)
+    if lost == "folder":
+        shutil.rmtree(ledger.runs_dir)
+    with pytest.raises(ldp.BudgetExceeded) as told:
+        if lost == "neither":  # another request: other rows
+            open_run(changed, classes=range(5), epsilon=1.0, laws={"n": 2}, dataset="d", rows=RowIds.of(IDS + 1), ledger=ledger)
+        else:
+            finish(ledger, LABELS if lost == "folder" else changed)
+    named = [f"Run {run_id} was charged for the same request and was never finished" in said for said in (str(told.value), told.value.cli)]
+    assert named == [lost != "neither"] * 2
+    assert ("but for other labels" in str(told.value)) == (lost == "labels")
+    assert (f"{ledger.run_dir(run_id)} is gone" in str(told.value)) == (lost == "folder")
+    assert len(ledger.runs()) == 1
+    if lost == "labels":  # what the message promises
+        finish(ledger)
+        assert ledger.spent("d", "label") == 1.0
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["deleted", "moved"])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda ledger, **more: ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger, **more),
+        lambda ledger, **more: ldp.aggregate(LABELS, ldp.aggregates.Vote(5, 1.0, 2), IDS % 2, dataset="d", ids=IDS, ledger=ledger, **more),
+        lambda ledger: ldp.LabelDPClassifier(LogisticRegression(), classes=range(5), dataset="d", ledger=ledger, law="rr").fit(
+            np.zeros((1000, 1)), LABELS
+        ),
+    ],
+    ids=["privatize", "aggregate", "fit"],
+)
+def test_a_repeat_without_the_runs_folder_says_what_is_lost_and_what_to_do(ledger, tmp_path, ask, moved):
+    ask(ledger)
+    (run,) = ledger.runs()
+    ledger.runs_dir.rename(tmp_path / "elsewhere")
+    with pytest.raises(ldp.LedgerError) as told:
+        ask(ledger)
+    for part in (str(ledger.run_dir(run.run_id)), "is gone", "epsilon stays spent", "move it back", "redraw=True"):
+        assert part in str(told.value)
+    assert not hasattr(told.value, "__notes__")  # no promise that a fit costs nothing more
+    assert ledger.spent("d", "label") == 1.0 and len(ledger.runs()) == 1
+    if moved:
+        shutil.rmtree(ledger.runs_dir, ignore_errors=True)
+        (tmp_path / "elsewhere").rename(ledger.runs_dir)
+        ask(ledger)
+    assert ledger.spent("d", "label") == 1.0
 
 
 def test_a_crashed_run_whose_labels_changed_is_a_new_charge_under_new_words(ledger):
@@ -582,6 +636,26 @@ def test_two_attempts_at_once_draw_with_one_side(ledger):
     one.settle()
     other.settle()
     assert ledger.spent("d", "label") == 1.0
+
+
+def test_a_crashed_stage_with_a_prior_goes_on_with_its_rows_alone(ledger):
+    """The side on disk is of the rows that the stage began with: for others it would be read as theirs."""
+
+    def attempt(rows, die):
+        run = open_run(LABELS, classes=range(5), epsilon=1.0, laws={"n": 1}, dataset="d", rows=RowIds.of(IDS), ledger=ledger)
+        with run:
+            noisy = run.privatize(np.arange(rows), ldp.RRWithPrior(5, 1.0), np.tile([0.4, 0.3, 0.1, 0.1, 0.1], (rows, 1)), stage="only")
+            if die:
+                (ledger.run_dir(run.receipt.run_id) / "only.parquet").unlink()  # as if it died before the outputs were kept
+                raise Stop
+        return noisy
+
+    with pytest.raises(Stop):
+        attempt(600, die=True)
+    for rows in (599, 601):
+        with pytest.raises(ldp.LedgerError, match=r"the rows that stage 'only' of run .* began with, got other ones"):
+            attempt(rows, die=False)
+    assert len(attempt(600, die=False)) == 600 and ledger.spent("d", "label") == 1.0
 
 
 def test_the_secret_of_a_run_that_was_given_up_is_destroyed(ledger):

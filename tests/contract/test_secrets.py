@@ -305,6 +305,15 @@ def test_a_new_key_file_is_the_owners_alone(tmp_path, umask):
     assert create_key_file(tmp_path / "other").key_id != source.key_id
 
 
+@pytest.mark.parametrize("data", [bytes(32), b"\xff" * 32, b"\0" * 30 + b"\1\2"])
+def test_bytes_that_are_obviously_not_random_are_refused(tmp_path, data, monkeypatch):
+    monkeypatch.setenv("LABELDP_TEST_SECRET", data.hex())
+    for source in (f"file:{key_file(tmp_path, data)}", "env:LABELDP_TEST_SECRET"):
+        with pytest.raises(ldp.LedgerError, match="almost always the same one") as told:
+            KeySource(source).fetch()
+        assert data.hex()[:8] not in str(told.value)
+
+
 def test_destroying_overwrites_and_removes(tmp_path):
     path = tmp_path / "release.key"
     name = create_key_file(path).key_id
@@ -320,8 +329,8 @@ def test_only_a_key_file_is_destroyed(tmp_path):
     letter, link = tmp_path / "letter", tmp_path / "link"
     letter.write_text("dear all")
     link.symlink_to(key_file(tmp_path))
-    for path in (letter, link, tmp_path / "none", tmp_path):
-        with pytest.raises(ldp.LedgerError):
+    for path, said in ((letter, "random bytes"), (link, "got the link"), (tmp_path / "none", "No such file"), (tmp_path, "directory")):
+        with pytest.raises(ldp.LedgerError, match=said):
             destroy_key_file(path)
     assert letter.read_text() == "dear all" and KeySource.of(tmp_path / "release.key").fetch() == RELEASE
     destroy_key_file(key_file(tmp_path, mode=0o644))  # one that has leaked, too

@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from tests.runs import table_pin
 
 import labeldp as ldp
 from labeldp.app import stage
 from labeldp.app._release import Release, release
 from labeldp.custody import _draw as worker
 from labeldp.custody import _stream as stream
-from labeldp.custody._staged import StageTurn
+from labeldp.custody._staged import Stage, StageTurn
 from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._run_store import RunStore
@@ -414,6 +415,56 @@ def test_a_later_stage_asks_for_its_prior(job: Job) -> None:
     job.release(1)
     with pytest.raises(InvalidInput, match="a prior for stage 2"):
         job.release(2, prior=None)
+
+
+def test_of_two_processes_that_publish_a_stage_the_first_one_stands(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their tables differ in a column that is neither id nor label: the same labels in other bytes, of which one can be recorded."""
+    real, other = StageTurn.finish, job.folder / "other.parquet"
+    pq.write_table(job.table.drop_columns("x"), other)
+
+    def meanwhile(*given: Any) -> None:
+        monkeypatch.setattr(StageTurn, "finish", real)
+        job.release(1, "first.parquet", other)  # by another process, after this one has published
+        real(*given)
+
+    monkeypatch.setattr(StageTurn, "finish", meanwhile)
+    with pytest.raises(LedgerError, match="another one has published it"):
+        job.release(1)
+    assert [run.state for run in job.runs] == ["charged"] and job.ledger.spent("d", "y") == 1.0
+    assert job.release(1, "first.parquet", other).repeated and not job.release(2).repeated
+
+
+def test_a_plan_that_is_closed_meanwhile_draws_no_further_stage(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.release(1)
+    real = stream.begin
+
+    def meanwhile(*given: Any, **more: Any) -> Any:
+        stage.close(stage.load(job.where, job.ledger))  # by another process, between what this one has looked at and its turn
+        return real(*given, **more)
+
+    monkeypatch.setattr(stream, "begin", meanwhile)
+    with pytest.raises(LedgerError, match="has settled meanwhile"):
+        job.release(2)
+    assert job.ledger.spent("d", "y") == 1.0 and not (job.folder / "out-2.parquet").exists()
+
+
+def test_a_law_that_is_not_the_plans_is_refused(job: Job) -> None:
+    laws = (ldp.RandomizedResponse(K, 1.0), ldp.SubsetSelection(K, 1.0))
+    turn = Stage("0" * 32, 1, laws, (0.6, 0.4))
+    account = {"classes": range(K), "dataset": "d", "column": "y", "ledger": job.ledger}
+    with pytest.raises(InvalidInput, match="the law that the plan names for stage 1"):
+        table_pin(laws[1], stage=turn, **account)
+    assert table_pin(laws[0], stage=turn, **account).stage_name == "stage-1" and job.runs == []
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_plan_whose_runs_folder_is_lost_says_so(job: Job, number: int) -> None:
+    run_id = job.release(1).receipt.run_id
+    job.ledger.runs_dir.rename(job.folder / "elsewhere")
+    with pytest.raises(LedgerError, match=rf"{run_id}, but it is gone.*epsilon stays spent.*move it back.*make a new plan"):
+        job.release(number)
+    (job.folder / "elsewhere").rename(job.ledger.runs_dir)
+    assert job.release(1).repeated and not job.release(2).repeated
 
 
 def test_the_secret_is_kept_between_stages(job: Job) -> None:

@@ -19,6 +19,7 @@ from labeldp import _validate
 from labeldp._hash import digest
 from labeldp.custody._encode import PLAIN, RowIds
 from labeldp.errors import (
+    BudgetExceeded,
     InvalidInput,
     LabelDPError,
     LargeEpsilonWarning,
@@ -336,7 +337,8 @@ def begin(
         _check_resumed(account, unrecorded)
         return unrecorded
     runs = _runs_of(request, account, ledger)
-    earlier = _Earlier(request, account, ledger, pin_of, by_labels).among(runs)
+    search = _Earlier(request, account, ledger, pin_of, by_labels)
+    earlier = search.among(runs)
     _check_resumed(account, earlier)
     if earlier is not None:
         return earlier
@@ -352,6 +354,10 @@ def begin(
 
     try:
         return _charge_new(request, ledger, secret, prepare, coverage, overlap=account.overlap, known=_known(request, account, runs))
+    except BudgetExceeded as error:
+        if not search.unfinished:
+            raise
+        raise BudgetExceeded(f"{error} {search.unfinished}", cli=f"{error.cli or error} {search.unfinished}") from None
     except SameRequest:
         # The caller has pinned its rows under this secret; another run's pin needs another pass over them.
         if fresh is not None:
@@ -507,7 +513,14 @@ class _Earlier:
 
     With `by_labels` only public columns name the rows, and they may be read differently the next time. Then a run also counts as this
     request's if only these columns differ and its pin shows the same labels in the same order, or if such a request has resumed it.
+
+    Attributes
+    ----------
+    unfinished : str
+        Why the crashed run of this very request is not resumed; "" if there is none, or if nothing was compared.
     """
+
+    unfinished = ""
 
     def __init__(self, request: Request, account: Account, ledger: Ledger, pin_of: PinOf, by_labels: bool) -> None:
         self._request, self._account, self._ledger, self._pin_of, self._by_labels = request, account, ledger, pin_of, by_labels
@@ -548,10 +561,25 @@ class _Earlier:
         # Without the secret its noise cannot be drawn again, and without the pin nobody can tell whether these are its labels. So there is
         # a new charge: at worst one draw is paid twice, but never are two draws paid once.
         if kept is None or pin is None:
+            what = str(store.folder) if not store.folder.is_dir() else f"the secret of its noise in {store.folder}"
+            self._say(found, f"{what} is gone; its epsilon stays spent. If it was moved, move it back, and this call resumes the run.")
             return None
         secret = RunSecret(found.run_id, kept.secret, self._request.column)
         # With other labels, the same words would show in which rows they differ from those drawn before the crash.
-        return Charge(found.receipt, self._ledger, secret, store) if self._pin_of(secret).encode() == pin else None
+        mine = self._pin_of(secret).encode()
+        if mine == pin:
+            return Charge(found.receipt, self._ledger, secret, store)
+        if mine:  # of a table, only some crashed runs are compared
+            self._say(
+                found,
+                "for other labels: with those, this call resumes it at no further cost; corrected ones are a new charge. To give it up: "
+                f"labeldp ledger abandon {found.run_id}; its epsilon stays spent.",
+            )
+        return None
+
+    def _say(self, found: RunRecord, why: str) -> None:
+        if found.identity == self._request.identity:
+            self.unfinished = f"Run {found.run_id} was charged for the same request and was never finished, but {why}"
 
     def _with_other_columns(self, runs: Sequence[RunRecord]) -> Charge | None:
         """Find a crashed run with the same request and the same labels in the same order, but other public columns."""
@@ -574,7 +602,9 @@ class _Earlier:
 
 def _again(run: RunRecord, ledger: Ledger) -> Charge:
     """Return a run as a charge whose stored answer is returned again, and which may not draw."""
-    return Charge(replace(run.receipt, repeated=True), ledger, None, RunStore(ledger.run_dir(run.run_id)), run)
+    store = RunStore(ledger.run_dir(run.run_id))
+    store.require()
+    return Charge(replace(run.receipt, repeated=True), ledger, None, store, run)
 
 
 def _awaited(other: SameRequest, ledger: Ledger) -> Charge:

@@ -172,6 +172,8 @@ class StageTurn(StagedRun):
             raise InvalidInput(f"Expected the law that the plan names for stage {stage.number}, {stage.law}, got {law}.")
         if redraw:
             raise InvalidInput("Expected a stage without redraw. To draw the same rows again, make a new plan, which is charged.")
+        if record is not None:
+            self._store(record).require("make a new plan")
         # The prior of a stage is learned from the outputs of the stages before it.
         if before and (record is None or self.done(before) is None):
             raise InvalidInput(f"Expected stage {before} to be released before stage {stage.number}, but it is not. Release it first.")

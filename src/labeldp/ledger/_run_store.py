@@ -70,6 +70,15 @@ class RunStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def require(self, otherwise: str = "draw anew with redraw=True (of privatize, aggregate and release; --redraw)") -> None:
+        """Refuse a run that was charged and whose folder is gone, since what it drew cannot be drawn again under that charge."""
+        if not self.folder.is_dir():
+            raise LedgerError(
+                f"Expected the private folder of run {self.folder.name} at {self.folder}, but it is gone, and with it what the run has "
+                f"stored; its epsilon stays spent. If it was moved, move it back; else restore it from a backup, or {otherwise}, which is "
+                "charged."
+            )
+
     def write(self, name: str, data: bytes, *, last: bool = True) -> None:
         """Write a file that only its owner can read, and wait until it is on disk; `last` as in `labeldp._files.replace_file`."""
         private_folder(self.folder)

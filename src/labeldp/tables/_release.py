@@ -302,6 +302,8 @@ class Publication:
         places = [self.place, *([self._first_place(first.decode())] if first else [])]
         # Only a table with the digest that the run settled with is returned as the release.
         found = next((place for place in places if place is not None and holds(place, record.artefact, facts)), None)
+        if text is None:
+            store.require()
         if text is None or found is None:
             raise ReleaseError(
                 f"Expected the table that this release wrote to {places[-1]}, but it is gone or was changed. It was settled and is never "
