@@ -200,7 +200,7 @@ def test_data_that_do_not_match_are_refused():
         (stream, {}, "map-style"),
         (Items(np.arange(N - 1)), {}, "1 ids have none"),
         (Items(), {"ids": np.arange(N - 1)}, "one id an item"),
-        (Items(), {"ids": np.arange(N) // 2}, "100 that repeat"),
+        (Items(), {"ids": np.arange(N) // 2}, r"100 that repeat, first in items 0 and 1"),
         (Items(), {"ids": np.arange(N) + 1}, "such as 0"),
     ]:
         with pytest.raises(ldp.InvalidInput, match=words):

@@ -545,6 +545,28 @@ def test_a_class_that_the_net_has_lost_is_told(data):
         classifier(Blind, n_stages=1).fit(X, y)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_are_refused_before_the_charge_where_items_are_read_before_it(data, bad, tmp_path):
+    """All items without ids; with ids those that are looked at for their order. Later ones stop the training, and the labels stay."""
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+
+    def fit(row, **given):
+        wrong = X.copy()
+        wrong[row, 1] = bad
+        return classifier(noise=None, ledger=ledger, dataset="people").fit(Items(wrong), y, **given)
+
+    for row, ids in ((N - 1, np.arange(N)), (7, None)):
+        with pytest.raises(ldp.InvalidInput, match=r"finite inputs, got NaN or infinity in "):
+            fit(row, ids=ids)
+        assert not ledger.runs()
+    with pytest.raises(ldp.InvalidInput, match="finite logits") as told:
+        fit(7, ids=np.arange(N))
+    assert "Fit again at no further cost" in told.value.__notes__[0] and ledger.spent("people", "label") == 2.0
+    model = classifier(noise=None, ledger=ledger, dataset="people").fit(Items(X), y, ids=np.arange(N))
+    assert model.privacy_.epsilon == ledger.spent("people", "label") == 2.0
+
+
 def test_items_are_matched_by_id_and_a_change_of_order_is_seen(data):
     X, y = data
     order = np.random.default_rng(1).permutation(N)

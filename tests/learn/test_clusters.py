@@ -274,9 +274,6 @@ def test_rows_that_spent_nothing_have_room_though_others_have_none(data, tmp_pat
     [
         (ClusterPrior(epsilon=0.5), {}, "less than the total"),
         (ClusterPrior(epsilon=0.7), {}, "less than the total"),
-        (ClusterPrior(epsilon=float("nan")), {}, "epsilon"),
-        (ClusterPrior(epsilon=0.0), {}, "epsilon"),
-        (ClusterPrior(delta=2.0), {}, "delta"),
         (ClusterPrior(), {"law": "rr"}, "does not read it"),
         (ClusterPrior(), {"law": ldp.SubsetSelection(K, 0.5)}, "does not read it"),
         (ClusterPrior(epsilon=0.1), {"law": ldp.RRWithPrior(K, 0.5)}, "leaves of 0.5"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.datasets import make_blobs
 from sklearn.linear_model import LogisticRegression
 
@@ -130,6 +131,36 @@ def test_a_wrong_parameter_is_corrected_and_no_value_is_shown(kind: Any) -> None
         model.set_params(epsilom=2.0)
     assert "secret" not in str(error.value)
     assert model.set_params(epsilon=2.0).epsilon == 2.0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"n_clusters": 0},
+        {"n_clusters": 2.5},
+        {"epsilon": -1.0},
+        {"epsilon": float("nan")},
+        {"delta": 1.0},
+        {"algorithm": "k-mean"},
+        {"random_state": None},
+        {"embedder": "pac"},
+    ],
+    ids=str,
+)
+def test_a_prior_of_clusters_refuses_wrong_settings_at_once_and_those_set_later_before_the_charge(wrong: Any, tmp_path: Any) -> None:
+    with pytest.raises(ldp.InvalidInput, match=next(iter(wrong))):
+        ClusterPrior(**wrong)
+    prior = clone(ClusterPrior(n_clusters=4, epsilon=0.5)).set_params(**wrong)
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    X, y = make_blobs(300, centers=3, random_state=0)
+    with pytest.raises(ldp.InvalidInput):
+        ldp.LabelDPClassifier(LogisticRegression(), prior=prior, classes=range(3), dataset="d", ledger=ledger).fit(X, y)
+    assert ledger.runs() == []
+
+
+def test_options_refuse_what_is_no_truth_value() -> None:
+    with pytest.raises(ldp.InvalidInput, match="refit as True or False"):
+        LearnOptions(refit=3)
 
 
 def test_options_and_the_softmax_regression_are_values_beside_them() -> None:

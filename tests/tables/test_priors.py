@@ -139,7 +139,7 @@ def test_a_missing_key_is_refused_or_uniform(tmp_path: Path, ledger: Ledger) -> 
     path = write(weights_of_clusters().slice(1), tmp_path / "p.parquet")
     row = table["cluster"].to_pylist().index("c0")
     source = write(table, tmp_path / "in.parquet")
-    with pytest.raises(InvalidInput, match=rf"cluster, got none in p.parquet for row {row} "):
+    with pytest.raises(InvalidInput, match=rf"cluster, got none in p.parquet for row {row + 1} "):
         release(source, tmp_path / "out.parquet", spec(PriorTable(path, "cluster")), ledger)
     assert not ledger.runs()
     release(source, tmp_path / "out.parquet", spec(PriorTable(path, "cluster", missing="uniform")), ledger)
@@ -161,7 +161,7 @@ def test_another_table_is_another_request(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "options", "message"),
     [
-        ({"cluster": ["c0", "c0"], "a": [1.0, 1.0], "b": [1.0, 1.0]}, {}, "each key once"),
+        ({"cluster": ["c0", "c0"], "a": [1.0, 1.0], "b": [1.0, 1.0]}, {}, r"each key once.*again in row 2 \(the first is row 1\)"),
         ({"cluster": ["c0", "c1"], "a": [1.0, -1.0], "b": [1.0, 1.0]}, {}, "finite weights >= 0"),
         ({"cluster": ["c0", "c1"], "a": [1.0, 1.0]}, {}, "one column of weights a class"),
         ({"cluster": ["c0", None], "a": [1.0, 1.0], "b": [1.0, 1.0]}, {}, "a key in every row"),

@@ -16,6 +16,7 @@ from labeldp.errors import BudgetExceeded, DomainLeakWarning, InvalidInput, Rele
 from labeldp.laws import law_from_dict
 from labeldp.ledger._ledger import Ledger
 from labeldp.tables._evidence import read_noisy
+from labeldp.tables._place import Place
 from labeldp.tables._spec import ReleaseSpec
 
 N, K = 6000, 4
@@ -141,6 +142,34 @@ def test_a_repeat_gives_the_stored_table_and_costs_nothing(tmp_path: Path, ledge
     assert json.loads(elsewhere.manifest_path.read_text()) == json.loads(first.manifest_path.read_text())
     assert ledger.spent("in", "y") == 1.0
     assert len(ledger.runs()) == 1
+
+
+def test_a_foreign_output_is_read_once_whatever_was_released_before(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.set_budget("d", "y", 9.0)
+    for part in range(3):
+        source = write(data(300, seed=part).slice(100 * part, 100), tmp_path / "in.parquet")
+        done = release(source, tmp_path / f"o{part}.parquet", spec(id="id", dataset="d"), ledger)
+    foreign, read_files, digest = write(data(50), tmp_path / "o.parquet"), [], Place.digest
+    monkeypatch.setattr(Place, "digest", lambda place: read_files.append(place.name) or digest(place))
+    with pytest.raises(ReleaseError, match="holds something else"):
+        release(source, foreign, spec(id="id", dataset="d"), ledger)
+    assert read_files == ["o.parquet"]
+    done.manifest_path.unlink()  # a run's own table is known without it
+    assert release(source, done.path, spec(id="id", dataset="d"), ledger).repeated
+
+
+@pytest.mark.parametrize("id_column", ["id", "who", ["who", "id"]], ids=["integers", "text", "two columns"])
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_an_id_that_comes_twice_is_told_by_its_rows(tmp_path: Path, ledger: Ledger, ending: str, id_column: str | list[str]) -> None:
+    table = data(300).set_column(1, "who", pa.array([f"p{i}" for i in range(300)]))
+    source = write(pa.concat_tables([table, table.slice(7, 1), table.slice(3, 1)]), tmp_path / f"in.{ending}")
+    with pytest.raises(InvalidInput, match="Expected different ids, but") as told:
+        release(source, tmp_path / f"o.{ending}", spec(id=id_column), ledger)
+    rows = ("row 8 (line 9)", "row 301 (line 302)") if ending == "csv" else ("row 8 (the first is row 1)", "row 301 (the first is row 1)")
+    assert f"{rows[0]} and {rows[1]} have the same" in str(told.value)
+    assert ledger.runs() == []
 
 
 def test_a_repeat_without_the_stored_table_is_refused(tmp_path: Path, ledger: Ledger) -> None:

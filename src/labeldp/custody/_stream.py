@@ -148,7 +148,7 @@ class TablePin:
         """Make an empty builder for the set of the rows' ids and units."""
         return self._ledger.row_set_builder(self._id_name, self.facts.unit, integers=integers)
 
-    def require_distinct(self, look: Callable[[], bool]) -> None:
+    def require_distinct(self, look: Callable[[], bool], said: Callable[[], str] = lambda: "some id occurs more than once") -> None:
         """Refuse repeated ids, after all rows.
 
         Parameters
@@ -156,10 +156,12 @@ class TablePin:
         look : function
             Compares the ids themselves, and tells whether one is repeated. Called only if the row set cannot tell: two hashes of text are
             equal, or there is no set.
+        said : function
+            Says which rows have the same id.
         """
         found = None if self._row_set is None else self._row_set.repeated
         if look() if found is None else found:
-            raise InvalidInput("Expected different ids, but some id occurs more than once. Each row needs an id of its own.")
+            raise InvalidInput(f"Expected different ids, but {said()}. Each row needs an id of its own.")
         self._distinct = True
 
     # The prior of all rows -----------------------------------------------------------------------------------------------------------
@@ -420,8 +422,8 @@ class _Units:
         return _KeptRows(keep_within_cap(codes, words, cap), words)
 
 
-def ids_repeat(batches: Callable[[], Iterable[Ids]]) -> bool:
-    """Tell whether two rows have the same id, by comparing the ids themselves; for text, or several columns.
+def repeated_rows(batches: Callable[[], Iterable[Ids]]) -> tuple[int, int] | None:
+    """Find two rows that have the same id, by comparing the ids themselves; None if there are none.
 
     Cost: two passes over the batches, and a sort of 8 bytes a row.
     """
@@ -429,15 +431,19 @@ def ids_repeat(batches: Callable[[], Iterable[Ids]]) -> bool:
     words = np.concatenate([public_hash("ids", ids) for ids in batches()])
     words.sort()
     suspects = words[1:][words[1:] == words[:-1]]
-    seen: set[tuple[object, ...]] = set()
+    seen: dict[tuple[object, ...], int] = {}
+    start = 0
     for ids in batches():
-        rows = np.flatnonzero(np.isin(public_hash("ids", ids), suspects))
+        hashes = public_hash("ids", ids)
+        rows = np.flatnonzero(np.isin(hashes, suspects))
         columns = ids if isinstance(ids, list) else [ids]
-        for name in zip(*(pa.array(column).take(pa.array(rows)).to_pylist() for column in columns), strict=True):
+        names = zip(*(pa.array(column).take(pa.array(rows)).to_pylist() for column in columns), strict=True)
+        for row, name in zip((rows + start).tolist(), names, strict=True):
             if name in seen:
-                return True
-            seen.add(name)
-    return False
+                return seen[name], row
+            seen[name] = row
+        start += len(hashes)
+    return None
 
 
 def lost_answers(run_id: str) -> ReleaseError:

@@ -170,7 +170,8 @@ class Streamed(Inputs):
     Raises
     ------
     InvalidInput
-        When reading: if an item is not the one that was at its position before, or a batch is not a tensor.
+        If an item that is looked at holds numbers that are not finite. When reading: if an item is not the one that was at its position
+        before, or a batch is not a tensor.
     """
 
     def __init__(
@@ -189,7 +190,7 @@ class Streamed(Inputs):
         chosen = features or first_part
         looks = watch and len(dataset) > 0
         self.names = None if id_of is None else _names(ids, len(dataset))
-        self.dataset, self.marks = dataset, _first_look(lambda i: chosen(dataset[i]), len(dataset)) if looks else {}
+        self.dataset, self.marks = dataset, _first_look(lambda i: _finite(chosen(dataset[i]), i), len(dataset)) if looks else {}
         if looks and id_of is None and not self.marks and not _watches_itself(dataset):
             _warn_unwatched()
         self._items = _Items(dataset, _Watch(dataset, chosen, id_of, self.names, self.marks))
@@ -469,6 +470,17 @@ def _require_finite(values: Tensor) -> None:
     for start in range(0, len(flat), _CHECKED):
         if not bool(torch.isfinite(flat[start : start + _CHECKED]).all()):
             raise InvalidInput("Expected finite inputs, got NaN or infinity in X. Fill or drop them.")
+
+
+def _finite(x: Any, i: int) -> Any:
+    """Refuse an item of floats that are not finite: of those that are read anyway before a charge, the net's error would come after it."""
+    if isinstance(x, Tensor):
+        finite = not x.is_floating_point() or bool(torch.isfinite(x).all())
+    else:
+        finite = not isinstance(x, np.ndarray) or x.dtype.kind != "f" or bool(np.isfinite(x).all())
+    if not finite:
+        raise InvalidInput(f"Expected finite inputs, got NaN or infinity in item {i} of X. Fill or drop them.")
+    return x
 
 
 # A Dataset with evidence --------------------------------------------------------------------------------------------------------------

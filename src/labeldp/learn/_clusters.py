@@ -433,6 +433,16 @@ class ClusterPrior(BaseEstimator):
         algorithm: str = "auto",
         random_state: int = 0,
     ) -> None:
+        # A value and no estimator: refused here and not when a fit uses it. What set_params sets is checked with the plan.
+        if n_clusters is not None:
+            _validate.integer(n_clusters=n_clusters, low=1)
+        if epsilon is not None:
+            _validate.epsilon(epsilon)
+        _validate.fraction(delta=delta, zero=True)
+        _validate.one_of(ALGORITHMS, algorithm=algorithm)
+        _validate.integer(random_state=random_state, low=0)
+        if isinstance(embedder, str):
+            _validate.one_of(EMBEDDERS, embedder=embedder)
         self.embedder = embedder
         self.n_clusters = n_clusters
         self.epsilon = epsilon

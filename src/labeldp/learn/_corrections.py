@@ -199,6 +199,7 @@ class LearnOptions:
         _validate.integer(em_rounds=self.em_rounds, low=0)
         _validate.integer(row_budget=self.row_budget, low=1)
         _validate.integer(consensus_rounds=self.consensus_rounds, low=0)
+        _validate.boolean(refit=self.refit)
 
 
 DEFAULTS = LearnOptions()

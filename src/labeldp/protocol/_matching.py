@@ -52,9 +52,14 @@ def positions_of(ids: NDArray[Any], n_items: int, noisy: NoisyLabels, *, given: 
         raise InvalidInput(f"Expected ids as a column of {n_items} values, got one {type(ids.item()).__name__}. Pass the column's values.")
     if len(ids) != n_items:
         raise InvalidInput(f"Expected one id an item, got {len(ids)} ids for {n_items} items. Pass ids in the order of the dataset.")
-    place = {value: position for position, value in enumerate(id_keys(ids, noisy.ids))}
+    names = id_keys(ids, noisy.ids)
+    place = {value: position for position, value in enumerate(names)}
     if len(place) != n_items:
-        raise InvalidInput(f"Expected ids that are all different, got {n_items - len(place)} that repeat. Name each item by its own.")
+        first = next(position for position, value in enumerate(names) if place[value] != position)
+        raise InvalidInput(
+            f"Expected ids that are all different, got {n_items - len(place)} that repeat, first in items {first} and "
+            f"{place[names[first]]} (counted from 0). Name each item by its own."
+        )
     found = [place.get(value, -1) for value in id_keys(noisy.ids, ids)]
     if missing := found.count(-1):
         unmatched = noisy.ids[found.index(-1)]

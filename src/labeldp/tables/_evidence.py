@@ -185,8 +185,10 @@ def matched(source: Source, found: ProvenLabels) -> NoisyLabels:
             f"Expected only rows of the release, got another id in {row_name(source, int(missing[0]))} of {source.path.name}. Drop them."
         )
     # A row that occurs twice would count its evidence twice.
-    if len(np.unique(place)) < len(place):
-        raise InvalidInput(f"Expected each row of the release once, got an id twice in {source.path.name}. Drop repeated rows.")
+    again = np.setdiff1d(np.arange(len(place)), np.unique(place, return_index=True)[1])
+    if len(again):
+        row = row_name(source, int(again[0]))
+        raise InvalidInput(f"Expected each row of the release once, got an id twice in {source.path.name}, again in {row}. Drop it.")
     return derived(found.noisy[place], order="file")
 
 

@@ -212,8 +212,10 @@ class PriorTable:
         facts = self.to_dict() | {"table": place.name, "columns": list(columns), "sha256": place.digest()}
         made = OpenTable(self.reads, facts, words[order], tuple(k.take(pa.array(order)) for k in keys), weights[order], self.missing)
         # Different keys have equal 64-bit hashes with a probability of about n^2 / 2^65, so equal hashes are taken for equal keys.
-        if (made.words[1:] == made.words[:-1]).any():
-            raise InvalidInput(f"Expected each key once in {place.name}, got one of {', '.join(self.reads)} twice. Keep one row of each.")
+        again = order[1:][made.words[1:] == made.words[:-1]]
+        if len(again):
+            row, names = row_number(int(again.min())), ", ".join(self.reads)
+            raise InvalidInput(f"Expected each key once in {place.name}, got one of {names} twice, again in {row}. Keep one row of each.")
         return made
 
     def _weight_columns(self, table: pa.Table, name: str, classes: Sequence[object]) -> list[str]:

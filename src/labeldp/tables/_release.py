@@ -8,7 +8,7 @@ the manifest, and settle. An engine reads the table, asks a prior for its rows, 
 import errno
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -245,12 +245,17 @@ class Publication:
         if self._producing_run() in known or any(self.files_of(run_id).started for run_id in known):
             return True
         # If the manifest was removed, the table is recognised by its bytes.
-        return not manifest_place(self.place).exists() and any(map(self._wrote, known.values()))
+        if manifest_place(self.place).exists():
+            return False
+        digests: dict[str, str] = {}  # the output may be large: it is read once for all runs
 
-    def _wrote(self, run: RunRecord) -> bool:
-        """Tell whether the output is byte for byte the one that this settled run wrote."""
-        text = self._store(run.run_id).read(kept_name(KEPT_MANIFEST, self._stage))
-        return text is not None and holds(self.place, run.artefact, json.loads(text))
+        def digest_of(file: Place) -> str:
+            if file.path not in digests:
+                digests[file.path] = file.digest()
+            return digests[file.path]
+
+        texts = ((run, self._store(run_id).read(kept_name(KEPT_MANIFEST, self._stage))) for run_id, run in known.items())
+        return any(holds(self.place, run.artefact, json.loads(text), digest_of) for run, text in texts if text is not None)
 
     def _producing_run(self) -> str:
         """Return the id of the run that wrote the existing output in this stage, by its manifest; "" if there is none."""
@@ -365,15 +370,15 @@ def kept_name(name: str, stage: str) -> str:
     return name if stage == RELEASE else f"{stage}.{name}"
 
 
-def holds(place: Place, artefact: str | None, facts: Mapping[str, Any]) -> bool:
+def holds(place: Place, artefact: str | None, facts: Mapping[str, Any], digest_of: Callable[[Place], str] = Place.digest) -> bool:
     """Tell whether a place holds, byte for byte, the table with this manifest and this digest."""
     if "parts" not in facts:
-        return place.is_file() and f"sha256:{place.digest()}" == artefact
+        return place.is_file() and f"sha256:{digest_of(place)}" == artefact
     names = [str(part["name"]) for part in _parts_of(facts)]
     # With a file more or less it is another table, even if all listed files are unchanged.
     if sorted(names) != sorted("/".join(file.below(place)) for file in place.files()):
         return False
-    return f"sha256:{release_digest([place.child(name).digest() for name in names], single=False)}" == artefact
+    return f"sha256:{release_digest([digest_of(place.child(name)) for name in names], single=False)}" == artefact
 
 
 def _parts_of(facts: Mapping[str, object]) -> list[Mapping[str, object]]:

@@ -4,6 +4,7 @@
 The first pass pins what will be drawn, the second draws and writes it. What happens to a batch is the same on every engine.
 """
 
+import functools
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ from labeldp._files import private_file
 from labeldp._hash import public_hash
 from labeldp.custody._draw import Ids, filtered
 from labeldp.custody._encode import declare, infers
-from labeldp.custody._stream import TableDraw, TablePin, changed_input, ids_repeat
+from labeldp.custody._stream import TableDraw, TablePin, changed_input, repeated_rows
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import pack
@@ -267,8 +268,13 @@ class LocalPasses:
         if by_columns:
             return self._digest.hexdigest()
         # An id that occurs twice would be given one block of noise for two labels: their difference would show.
-        self._pin.require_distinct(lambda: ids_repeat(self._ids))
+        find = functools.cache(lambda: repeated_rows(self._ids))
+        self._pin.require_distinct(lambda: find() is not None, lambda: self._same_id(find()))
         return ""
+
+    def _same_id(self, rows: tuple[int, int] | None) -> str:
+        first, second = map(partial(row_name, self._source), rows or (0, 0))
+        return f"{first} and {second} have the same one"
 
     def _ids(self) -> Iterator[Ids]:
         for batch in self._source.batches(self._spec.ids):
