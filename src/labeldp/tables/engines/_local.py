@@ -274,7 +274,7 @@ class LocalPasses:
 
     def _same_id(self, rows: tuple[int, int] | None) -> str:
         first, second = map(partial(row_name, self._source), rows or (0, 0))
-        return f"{first} and {second} have the same one"
+        return f"{first.partition(' (the first is')[0]} and {second} have the same one"  # from what rows are counted is said once
 
     def _ids(self) -> Iterator[Ids]:
         for batch in self._source.batches(self._spec.ids):
