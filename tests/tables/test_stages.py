@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from tests.runs import table_pin
@@ -601,3 +602,22 @@ def test_rows_that_no_stage_has_published_count_as_drawn(tmp_path: Path, end: st
     with pytest.raises(ldp.BudgetExceeded):
         release(tmp_path / "left.parquet", tmp_path / "noisy.parquet", spec, job.ledger)
     release(tmp_path / "others.parquet", tmp_path / "noisy.parquet", spec, job.ledger)
+
+
+@pytest.mark.parametrize("empty", [1, 2])
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_a_part_without_rows_is_released_as_a_table_without_rows(tmp_path: Path, ending: str, empty: int) -> None:
+    source, ledger = tmp_path / f"in{ending}", ldp.Ledger(tmp_path / "ledger.db")
+    rows = pa.table({"id": range(4), "y": ["a", "b", "c", "a"]})
+    pa.csv.write_csv(rows, source) if ending == ".csv" else pq.write_table(rows, source)
+    spec = ldp.ReleaseSpec("y", ["a", "b", "c"], 1.0, id="id", dataset="d")
+    parts = (1e-9, 1 - 1e-9) if empty == 1 else (1 - 1e-9, 1e-9)  # a row falls into the small part once in 2.5e8 runs
+    plan = stage.plan(tmp_path / "plan", spec, parts, ledger=ledger)
+    done = stage.release(plan, source, 1, tmp_path / f"first{ending}")
+    assert done.manifest["rows"] == (0 if empty == 1 else 4)
+    prior = {name: [1.0] * 4 for name in ("pa", "pb", "pc")}
+    rows = pa.table({**{name: rows[name] for name in rows.column_names}, **prior})
+    pa.csv.write_csv(rows, source) if ending == ".csv" else pq.write_table(rows, source)
+    done = stage.release(plan, source, 2, tmp_path / f"second{ending}", prior=list(prior))
+    assert done.manifest["rows"] == (4 if empty == 1 else 0)
+    assert stage.status(plan)["state"] == "settled"

@@ -475,7 +475,7 @@ def write_answers(rows: Iterable[tuple[Columns, Floats]], ids: Sequence[str], fa
             whole = quantise(weights)
             # `FirstPass` wants codes; zeros stand for the labels, which this pass does not read.
             first.add(np.zeros(len(whole), np.int32), row_ids(batch, tuple(ids)), first.sums.rows, prior=whole)
-            raw = np.ascontiguousarray(whole.astype("<u4")).view(np.uint8).reshape(len(whole), -1)
+            raw = np.ascontiguousarray(whole.astype("<u4")).view(np.uint8)
             kept = pa.record_batch({name: plain(batch.column(name)) for name in ids} | {WEIGHTS: as_binary(raw)})
             sink = sink or PartsSink(folder, partial(_sink, schema=kept.schema), ".parquet")
             sink.write(kept)

@@ -222,7 +222,9 @@ def _base64(evidence: NDArray[np.uint8]) -> NDArray[np.uint8]:
     # Three bytes are four characters: with every row padded to threes one call encodes all of them.
     padded = np.zeros((n, -(-width // 3) * 3), np.uint8)
     padded[:, :width] = evidence
-    return np.frombuffer(base64.urlsafe_b64encode(padded.tobytes()), np.uint8).reshape(n, -1)[:, : -(-width * 8 // 6)]
+    characters = np.frombuffer(base64.urlsafe_b64encode(padded.tobytes()), np.uint8)
+    # The width is given, since NumPy cannot infer it from no rows: a batch may have none, of a stage say.
+    return characters.reshape(n, padded.shape[1] // 3 * 4)[:, : -(-width * 8 // 6)]
 
 
 def _read_header(path: Place) -> bytes:
