@@ -477,7 +477,7 @@ def test_a_prior_never_gets_the_label(tmp_path: Path, ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
-        ({"fault": "nan"}, InvalidInput, f"finite weights >= 0 from the prior, got others for row {N // 2} "),
+        ({"fault": "nan"}, InvalidInput, f"finite weights >= 0 from the prior, got others for row {N // 2 + 1} "),
         ({"fault": "columns"}, InvalidInput, "Expected 4 probabilities a row"),
         ({"features": ["x", "nowhere"]}, InvalidInput, "none named 'nowhere'"),
         ({"features": ["x", "cluster"]}, InvalidInput, "numbers in column 'cluster'"),
