@@ -93,10 +93,6 @@ class SetDigest:
         self.sums += other.sums
         self.count += other.count
 
-    def __iadd__(self, other: "SetDigest") -> "SetDigest":
-        self.merge(other)
-        return self
-
     def hexdigest(self) -> str:
         """Write count and sums as 48 hexadecimal digits."""
         return f"{self.count:016x}{int(self.sums[0]):016x}{int(self.sums[1]):016x}"

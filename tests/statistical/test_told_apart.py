@@ -181,8 +181,9 @@ def test_a_draw_that_tells_nothing_is_refused_uncharged(tmp_path) -> None:
 
 
 def test_classes_that_no_row_tells_apart_are_named(tmp_path) -> None:
-    with pytest.warns(MergedClassesWarning, match=r"classes 2, 3, 4 are told apart by none of 2000 rows"):
+    with pytest.warns(MergedClassesWarning, match=r"classes 2, 3, 4 are told apart by none of 2000 rows") as caught:
         ldp.privatize(LABELS, ldp.RRTopK(5, 1.0, 2), prior=SKEWED, noise=ldp.SeededNoise(0))
+    assert {each.filename for each in caught} == {__file__}  # at the user's line
     model = ldp.LabelDPClassifier(
         LogisticRegression(), epsilon=1.0, classes=list("abcde"), law=ldp.RRTopK(5, 1.0, 2), prior=SKEWED, noise=ldp.SeededNoise(0)
     )

@@ -223,8 +223,9 @@ def test_units_are_capped_and_share_epsilon(tmp_path: Path, ledger: Ledger) -> N
 
 def test_inferred_classes_warn_and_are_recorded(tmp_path: Path, ledger: Ledger) -> None:
     source = write(data(300), tmp_path / "in.csv")
-    with pytest.warns(DomainLeakWarning):
+    with pytest.warns(DomainLeakWarning) as caught:
         done = release(source, tmp_path / "o.csv", spec(classes="infer"), ledger)
+    assert {each.filename for each in caught} == {__file__}  # at the user's line, however deep the classes are read
     assert done.manifest["classes_inferred"] is True
     assert done.manifest["classes"] == ["0", "1", "2", "3"]
     said = "which classes occur"

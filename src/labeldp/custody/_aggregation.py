@@ -400,7 +400,6 @@ def _number(score: object) -> float:
 
 _OUTPUT = "aggregate.parquet"
 _HELD_OUT, _GROUPS = "held-out", "groups"
-_BATCH = 1 << 20
 _CELLS_CHUNK = 1 << 18  # rows counted at a time: their cells (2 MB) stay in the cache
 
 

@@ -8,7 +8,6 @@ patients and of visits, do not prove rows different. The name is what the caller
 import contextlib
 import math
 import re
-import warnings
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labeldp.errors import DomainLeakWarning, InvalidInput
+from labeldp.errors import DomainLeakWarning, InvalidInput, warn
 from labeldp.ledger._database import ROW
 
 INFER = "infer"
@@ -186,12 +185,11 @@ def read_off(values: Collection[Any], n_rows: int, *, floats: bool = False) -> t
     # The bound is public and the number of values is private, so the message names only the bound.
     if len(found) > most_read_off(n_rows):
         raise _unfit(f"at most {most_read_off(n_rows)} distinct labels in {n_rows} rows (the square root)", "more")
-    warnings.warn(
+    warn(
         DomainLeakWarning(
             "The classes are read off the private labels: everybody learns which classes occur. Declare them instead: classes=[...].",
             cli="The classes are read off the private labels: everybody learns which classes occur. Declare them instead: --classes A,B.",
-        ),
-        stacklevel=4,
+        )
     )
     return tuple(found)
 

@@ -13,7 +13,6 @@ randomness of its own: its caller passes uniform 64-bit words. Outputs and side 
 import inspect
 import math
 import re
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
@@ -24,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
-from labeldp.errors import InvalidInput, MergedClassesWarning
+from labeldp.errors import InvalidInput, MergedClassesWarning, warn
 from labeldp.laws._exact import Array, Bits, Floats, Words, exp_floor, log_ceil, pack_sets, set_sizes, unpack_sets
 
 Side = Mapping[str, Array]
@@ -351,11 +350,11 @@ def check_told_apart(law: Law, told: Bits | None, classes: Sequence[object], n_r
         )
     if len(left) > 1:
         named = ", ".join(map(repr, left[:5])) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
-        warnings.warn(
-            f"The classes {named} are told apart by none of {n_rows} rows: {law.name} has other candidates in each of them under this "
-            f"prior, and nothing that is learned can tell these classes apart. {fix}",
-            MergedClassesWarning,
-            stacklevel=4,
+        warn(
+            MergedClassesWarning(
+                f"The classes {named} are told apart by none of {n_rows} rows: {law.name} has other candidates in each of them under this "
+                f"prior, and nothing that is learned can tell these classes apart. {fix}"
+            )
         )
 
 

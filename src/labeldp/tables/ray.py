@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases on Ray Data: `release(dataset, out, spec)` in two passes.
+"""Releases on Ray Data: `release(dataset, out, spec)`.
 
-Workers need labeldp in their Python. The run's secrets (with a key source, only half of them) are kept by an actor, from which workers
-fetch them, which forgets them after each pass and is killed at the end: they are in no closure, no name and no log.
+Workers need labeldp in their Python. An actor holds the run's secret (with a key source, one half of it), from which workers fetch it. The
+actor forgets it after each pass and is killed at the end, so that it is in no closure, name or log.
 """
 
 import importlib.util
@@ -36,36 +36,32 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'labeldp[ray]'"
 BUCKET = "__labeldp_bucket"
-FEW, MANY = 1 << 16, 1 << 20  # rows that are brought together: at least, at most
-TRIES: dict[str, Any] = {
-    "max_retries": 8,
-    "retry_exceptions": True,
-}  # else a task that raises is not tried again, and one whose worker dies for ever
+FEW, MANY = 1 << 16, 1 << 20  # smallest and largest number of rows of a bucket
+# By default Ray does not retry a task that raises, and retries one whose worker dies for ever.
+TRIES: dict[str, Any] = {"max_retries": 8, "retry_exceptions": True}
 
 
 def release(
     dataset: "Dataset", out: object, spec: ReleaseSpec, ledger: Ledger | None = None, *, redraw: bool = False, progress: Progress = silent
 ) -> "Dataset":
-    """Release a Ray Dataset whose label column is private; eager.
+    """Release a Ray Dataset with a private label column, eagerly.
 
     Parameters
     ----------
     dataset : ray.data.Dataset
-        Evaluated twice; if the two evaluations differ, nothing is published.
+        The table. It is evaluated twice; if the two evaluations differ, nothing is published.
     out, spec, ledger, redraw, progress
         As of `labeldp.tables.spark.release`.
 
     Returns
     -------
-    ray.data.Dataset that reads `out`.
+    ray.data.Dataset
+        Reads `out`.
 
-    Guarantee
-    ---------
-    As `labeldp.release`: the same run gives the same rows on every engine, however often tasks are tried again.
-
-    Cost
-    ----
-    As of `labeldp.tables.spark.release`; the keyed order sorts the table once.
+    Notes
+    -----
+    Guarantee: as `labeldp.release`. A run gives the same rows on every engine, however often tasks are retried.
+    Cost: as `labeldp.tables.spark.release`; order="shuffle" sorts the table once.
     """
     import ray
 
@@ -89,7 +85,7 @@ def start(address: str | None = None) -> None:
         raise MissingExtra(f"Expected Ray for engine='ray', which is not installed: {INSTALL}.")
     import ray
 
-    # A running session is the user's own, and keeps its settings.
+    # A session that is running belongs to the user, and keeps its settings.
     if not ray.is_initialized():
         ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     ray.data.DataContext.get_current().enable_progress_bars = False
@@ -103,7 +99,7 @@ def read(source: Place) -> "Dataset":
     if is_other_format(source):
         raise InvalidInput(f"Expected Parquet for engine='ray', got {source.name}. Convert it, or read it into a Dataset of your own.")
     context = ray.data.DataContext.get_current()
-    newest = getattr(context, "use_datasource_v2", None)  # lists files in tasks of its own, which takes longer than a small release
+    newest = getattr(context, "use_datasource_v2", None)  # it lists files in tasks, which takes longer than a small release
     if newest:
         context.use_datasource_v2 = False
     try:
@@ -115,10 +111,10 @@ def read(source: Place) -> "Dataset":
 
 
 class _Keeper:
-    """Holds a shipment in the memory of a process of its own.
+    """An actor that holds a shipment in the memory of its process."""
 
-    Secrets travel alone: what is as small never reaches Ray's object store, which may write to disk; a set of rows may be large.
-    """
+    # Secrets and row set are sent in separate calls: small arguments bypass Ray's object store, which may spill to disk, but a row set may
+    # be large.
 
     def __init__(self) -> None:
         self._secrets: SecretParts = ()
@@ -139,7 +135,7 @@ class _Keeper:
 
 @dataclass(frozen=True)
 class _Actor:
-    """The handle that workers fetch a shipment with."""
+    """A handle by which workers fetch a shipment from the actor."""
 
     keeper: Any
 
@@ -150,7 +146,7 @@ class _Actor:
 
 
 class _Ray:
-    """Does with Ray Data what a release needs: a `Cluster`."""
+    """The `Cluster` of Ray Data."""
 
     name = "Ray"
 
@@ -158,7 +154,7 @@ class _Ray:
         self._keeper: Any = None
 
     def schema(self, table: "Dataset") -> pa.Schema:
-        """The schema of the Arrow blocks."""
+        """Return the schema of the Arrow blocks."""
         found = table.schema()
         base = getattr(found, "base_schema", None)
         if not isinstance(base, pa.Schema):
@@ -166,13 +162,13 @@ class _Ray:
         return base
 
     def read(self, files: Sequence[Place]) -> "Dataset":
-        """In the order of the files."""
+        """Read Parquet files, in their order."""
         import ray
 
         context = ray.data.DataContext.get_current()
         newer = getattr(context, "use_datasource_v2", None)
         if newer:
-            context.use_datasource_v2 = False  # it lists several files in threads, which fail at times where aiohttp is not installed
+            context.use_datasource_v2 = False  # it lists files in threads, which sometimes fails without aiohttp
         try:
             return ray.data.read_parquet([file.path for file in files], filesystem=files[0].filesystem)
         finally:
@@ -180,30 +176,29 @@ class _Ray:
                 context.use_datasource_v2 = newer
 
     def select(self, table: "Dataset", names: Sequence[str]) -> "Dataset":
-        """A projection, which the Parquet reader pushes down."""
+        """Project to these columns, which the Parquet reader pushes down."""
         return table.select_columns(list(names))
 
     def joined(self, table: "Dataset", other: "Dataset", on: Sequence[str], more: str, rows: int) -> "Dataset":
-        """Rows of both are brought together by bucket, and joined there; Ray's own join needs another library."""
+        """Join by the columns `on`, bucket by bucket. Ray's own join needs another library."""
         kinds = self.schema(table)
-        # Both sides get one schema, with nulls in what a side lacks: a union of other schemas may fail.
+        # Both sides get one schema, with nulls in missing columns, because a union of different schemas may fail.
         kind = pa.schema([*(pa.field(field.name, field.type) for field in kinds), pa.field(more, pa.binary())])
         both = [each.map_batches(_Widened(kind), batch_format="pyarrow", batch_size=None) for each in (table, other)]
         return _by_bucket(both[0].union(both[1]), on, 2 * rows, _Joined(tuple(on), more))
 
     @contextmanager
     def ship(self, shipment: Shipment) -> Iterator[Handle]:
-        """By an actor of the driver's job, which forgets it at the end."""
+        """Send a shipment to the actor, which forgets it at the end."""
         import ray
 
         if self._keeper is None:
             self._keeper = ray.remote(num_cpus=0)(_Keeper).remote()
-        # In two calls: the secrets are small and stay out of the object store, the row set may be too large for that.
         ray.get([self._keeper.take_secrets.remote(shipment.secrets), self._keeper.take_rows.remote(shipment.rows)])
         try:
             yield _Actor(self._keeper)
         finally:
-            with suppress(ray.exceptions.RayError):  # it is killed in any case
+            with suppress(ray.exceptions.RayError):  # `close` kills the actor anyway
                 ray.get([self._keeper.take_secrets.remote(()), self._keeper.take_rows.remote(None)])
 
     def close(self) -> None:
@@ -215,29 +210,29 @@ class _Ray:
             self._keeper = None
 
     def summaries(self, table: "Dataset", job: Job) -> Iterable[bytes]:
-        """Of each block the attempt whose result Ray took."""
+        """Run a job on every block; Ray returns the result of one attempt for each."""
         with _in_order(table):
             return [value for batch in _batches(self.flow(table, job, job.schema)) for value in batch.column("summary").to_pylist()]
 
     def flow(self, table: "Dataset", job: Job, schema: pa.Schema) -> "Dataset":
-        """map_batches over whole blocks."""
+        """Run a job on every block, by map_batches."""
         return table.map_batches(_OnTable(job), batch_format="pyarrow", batch_size=None, zero_copy_batch=True, **_tries(table.map_batches))
 
     def ordered_summaries(self, table: "Dataset", by: str, rows: int, job: Job) -> Iterable[bytes]:
-        """Ranges of equal size, since the words are spread evenly; Ray's own sort takes samples first, and far longer."""
+        """Run a job on sorted buckets of equal ranges of a uniform column. Ray's own sort samples the table first, and is far slower."""
         found = _by_bucket(table, [by], rows, _Sorted(by, job), ranges=True)
         return [value for batch in _batches(found) for value in batch.column("summary").to_pylist()]
 
     def capped(self, table: "Dataset", unit: str, by: str, cap: int, mark: str, rows: int) -> "Dataset":
-        """Rows are brought together by unit, and marked there."""
+        """Mark the first `cap` rows of each unit in the order of `by`, in buckets of whole units."""
         return _by_bucket(table, [unit], rows, _Marked(unit, by, cap, mark))
 
     def count(self, table: "Dataset") -> int:
-        """From the files' metadata where there is some."""
+        """Count the rows; of Parquet files Ray reads the metadata only."""
         return int(table.count())
 
     def repeats(self, table: "Dataset", column: str, rows: int) -> bool:
-        """One shuffle of the ids alone."""
+        """Tell whether a value of a column occurs twice, by one shuffle of the column."""
         found = _by_bucket(table, [column], rows, _Repeated(column))
         return any(pc.any(batch.column("repeated")).as_py() for batch in _batches(found))
 
@@ -249,13 +244,13 @@ def _batches(table: "Dataset") -> Iterator[Any]:
 def _by_bucket(
     table: "Dataset", columns: Sequence[str], rows: int, work: Callable[[pa.Table], pa.Table], *, ranges: bool = False
 ) -> "Dataset":
-    """Bring rows with the same values, or values in the same range, together, and work on a bucket at a time."""
+    """Group rows with equal values, or (`ranges`) with values in one range, into buckets, and apply `work` to each."""
     import ray
 
-    # One bucket a core where there are few rows, more where a bucket would not fit.
+    # One bucket for each core, fewer for few rows, more if a bucket would not fit in memory.
     resources: dict[str, float] = ray.cluster_resources()
     buckets = max(1, min(int(resources.get("CPU", 1)), rows // FEW), -(-rows // MANY))
-    # By hash of the values, so that equal ones meet, or by range of uniform words, so that buckets come in order.
+    # By a hash of the values, so that equal values are in one bucket; or by range, so that buckets are in order.
     marking = _Bucketed(tuple(columns), buckets, ranges)
     marked = table.map_batches(marking, batch_format="pyarrow", batch_size=None, **_tries(table.map_batches))
     groups = marked.groupby(BUCKET, num_partitions=buckets)
@@ -263,13 +258,13 @@ def _by_bucket(
 
 
 def _tries(method: Callable[..., Any]) -> dict[str, Any]:
-    """Say how often tasks are tried, if this Ray can be told."""
+    """Return the arguments that make Ray retry tasks, if its version has them."""
     return TRIES if "ray_remote_args" in inspect.signature(method).parameters else {}
 
 
 @dataclass(frozen=True)
 class _OnTable:
-    """Runs a job on a block."""
+    """Run a job on a block."""
 
     __name__: ClassVar[str] = "on_table"  # Ray asks functions for it
 
@@ -281,7 +276,7 @@ class _OnTable:
 
 @dataclass(frozen=True)
 class _Bucketed:
-    """Adds to each row the number of the bucket of its values."""
+    """Add to each row the number of its bucket."""
 
     __name__: ClassVar[str] = "bucketed"  # Ray asks functions for it
 
@@ -297,7 +292,7 @@ class _Bucketed:
             (values,) = columns
             place: NDArray[np.float64] = np.floor((values.to_numpy() / 2.0**64 + 0.5) * self.buckets)
             return np.minimum(place.astype(np.int64), self.buckets - 1)
-        # Equal values must meet, in whatever encoding their blocks have them.
+        # Equal values must get equal hashes, also if one block has them as a dictionary and another does not.
         plain = [pc.cast(c, c.type.value_type) if pa.types.is_dictionary(c.type) else c for c in columns]
         words = public_hash("bucket", [c.to_numpy() if pa.types.is_integer(c.type) else c.combine_chunks() for c in plain])
         found: NDArray[np.uint64] = words % np.uint64(self.buckets)
@@ -306,7 +301,7 @@ class _Bucketed:
 
 @dataclass(frozen=True)
 class _Sorted:
-    """Runs a job over the rows of a bucket, in their order."""
+    """Sort a bucket, and run a job on it."""
 
     __name__: ClassVar[str] = "sorted"  # Ray asks functions for it
 
@@ -319,7 +314,7 @@ class _Sorted:
 
 @dataclass(frozen=True)
 class _Widened:
-    """Gives rows all columns of a schema: null in those that they lack."""
+    """Add the missing columns of a schema, as nulls."""
 
     __name__: ClassVar[str] = "widened"  # Ray asks functions for it
 
@@ -332,7 +327,7 @@ class _Widened:
 
 @dataclass(frozen=True)
 class _Joined:
-    """The rows of a bucket without a value in a column, with that of the other rows of the bucket that agree in some columns."""
+    """Join a bucket that holds the rows of both tables: those without and those with a value in column `more`."""
 
     __name__: ClassVar[str] = "joined"  # Ray asks functions for it
 
@@ -347,7 +342,7 @@ class _Joined:
         return rows.filter(pc.is_valid(place))
 
     def _names(self, table: pa.Table) -> pa.ChunkedArray:
-        """What names a row: the column, or the text of all of them with their lengths, so that no two rows have one name."""
+        """Return the key of each row: the column, or the text of several columns with their lengths, so that different keys differ."""
         columns = [table.column(name) for name in self.on]
         columns = [pc.cast(c, c.type.value_type) if pa.types.is_dictionary(c.type) else c for c in columns]
         if len(columns) == 1:
@@ -359,7 +354,7 @@ class _Joined:
 
 @dataclass(frozen=True)
 class _Repeated:
-    """Whether a bucket holds some value twice."""
+    """Tell whether a bucket has a value twice."""
 
     __name__: ClassVar[str] = "repeated"  # Ray asks functions for it
 
@@ -371,7 +366,7 @@ class _Repeated:
 
 @dataclass(frozen=True)
 class _Marked:
-    """Marks the rows of each unit that are within the cap."""
+    """Mark the rows of each unit that are within the cap."""
 
     __name__: ClassVar[str] = "marked"  # Ray asks functions for it
 
@@ -384,7 +379,7 @@ class _Marked:
         from labeldp.custody._run import keep_within_cap
 
         units = pc.rank(table.column(self.unit), tiebreaker="dense").to_numpy()
-        # Undoes `sortable`: the order by which a cap keeps rows is that of unsigned words, on every engine.
+        # Undo `sortable`: every engine keeps the rows of a unit with the smallest unsigned words.
         words = (table.column(self.by).to_numpy().view(np.uint64)) ^ np.uint64(1 << 63)
         kept = keep_within_cap(units, words, self.cap)
         return table.drop_columns([BUCKET]).append_column(self.mark, pa.array(kept))
@@ -392,9 +387,9 @@ class _Marked:
 
 @contextmanager
 def _in_order(table: "Dataset") -> Iterator[None]:
-    """Make a Dataset, and those made of it, hand out blocks in their order."""
+    """Make a Dataset, and those derived from it, return blocks in order, within a `with` block."""
     options = table.context.execution_options
-    # The context is shared by all Datasets that were made from one: it is put back as it was.
+    # All Datasets that were derived from one share the context, so the option is restored.
     before, options.preserve_order = options.preserve_order, True
     try:
         yield
@@ -404,7 +399,7 @@ def _in_order(table: "Dataset") -> Iterator[None]:
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Hide Ray's errors, which carry a worker's traceback and may quote data; pass on only messages of our own."""
+    """Replace Ray's errors, which have a worker's traceback and may quote data, by messages of our own."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*ray_remote_args.*", DeprecationWarning)
@@ -419,7 +414,7 @@ def _plain_errors() -> Iterator[None]:
 
 def _told(error: BaseException) -> LabelDPError:
     cause: BaseException | None = error
-    # Ray wraps what a worker raised, sometimes more than once.
+    # Ray wraps a worker's error, sometimes more than once.
     while cause is not None and not isinstance(cause, LabelDPError):
         cause = getattr(cause, "cause", None) or cause.__cause__
     if cause is not None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases on Apache Spark: `release(df, out, spec)` in two passes, and the sessions that the command line starts.
+"""Releases on Apache Spark: `release(df, out, spec)`, and the sessions that the command line starts.
 
-Workers need labeldp in their Python. The run's secrets reach them as a broadcast variable (or, with a key source, only half of them
-does), which is destroyed after each pass: they are in no plan, no closure and no log. Spark keeps broadcast variables and shuffled
-rows, raw labels among them, in its local folders; `spark.io.encryption.enabled`, on in the sessions that are started here, encrypts both.
+Workers need labeldp in their Python. The run's secret (with a key source, one half of it) is sent to them as a broadcast variable, which is
+destroyed after each pass, so that it is in no plan, closure or log. Spark writes broadcast variables and shuffled rows, which may hold raw
+labels, to its local folders. `spark.io.encryption.enabled`, which sessions started here set, encrypts both.
 """
 
 import importlib.util
@@ -34,40 +34,44 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'labeldp[spark]'"
 JAVA = "Install Java 17 or newer, for example `apt install openjdk-17-jre-headless`, or set JAVA_HOME."
-FEW, MANY = 1 << 18, 1 << 22  # rows of a partition that is put in order: at least, at most
+FEW, MANY = 1 << 18, 1 << 22  # smallest and largest number of rows of a partition that is sorted
 
 
 def release(
     df: "DataFrame", out: object, spec: ReleaseSpec, ledger: Ledger | None = None, *, redraw: bool = False, progress: Progress = silent
 ) -> "DataFrame":
-    """Release a DataFrame whose label column is private; eager.
+    """Release a DataFrame with a private label column, eagerly.
 
     Parameters
     ----------
     df : pyspark.sql.DataFrame
-        Evaluated twice; if the two evaluations differ, nothing is published.
+        The table. It is evaluated twice; if the two evaluations differ, nothing is published.
     out : str, Path or Place
-        Folder for the Parquet files, new, where driver and workers can write; the manifest is written beside it.
+        New folder for the Parquet files, to which driver and workers can write. The manifest is written beside it.
     spec : ReleaseSpec
-        With `id`, `classes` and `dataset`.
+        It must have `id`, declared `classes` and `dataset`.
     ledger : Ledger, or its path, optional
-        The driver's; your own by default.
+        A ledger that the driver can reach; the user's own by default.
     redraw : bool
-        Draw again what was released before; charged once more.
+        Draw and charge again a table that was released before. False by default.
+    progress : function, optional
+        Called with the name of a pass, the part that is done, and the total.
 
     Returns
     -------
-    pyspark.sql.DataFrame that reads `out`.
+    pyspark.sql.DataFrame
+        Reads `out`.
 
-    Guarantee
-    ---------
-    As `labeldp.release`: the same run gives the same rows on every engine, however often tasks are tried again.
+    See Also
+    --------
+    labeldp.release : Releases files on one machine, with the same errors.
 
-    Cost
-    ----
-    Two passes, the first over ids, label and prior alone, and one shuffle of 12 bytes a row for more than 50 million text ids. The driver
-    holds up to 8 bytes a row for scattered or text ids, and for units. order="keep" moves no rows; the keyed order shuffles the table
-    once; a unit's cap moves rows to their units once, and a model's answers are joined by id once, where rows stay with order="keep".
+    Notes
+    -----
+    Guarantee: as `labeldp.release`. A run gives the same rows on every engine, however often tasks are retried.
+    Cost: two passes, the first over ids, label and prior only; one shuffle of 12 bytes a row for more than 50 million text ids. The driver
+    holds up to 8 bytes a row for scattered or text ids, and for units. order="shuffle" shuffles the table once, and order="keep" does not;
+    a unit's cap shuffles rows by unit, and a model's answers are joined by id.
     """
     done = release_frame(df, out, spec, ledger, redraw=redraw, progress=progress)
     return _spark_of(df).read.parquet(_path(done.place))
@@ -89,7 +93,7 @@ def start(master: str | None = None) -> "SparkSession":
         raise MissingExtra(f"Expected Java for engine='spark', got none. {JAVA}")
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take the system's Python, which lacks labeldp
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # by default workers run the system's Python, which lacks labeldp
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     options = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(1 << 16),
@@ -99,7 +103,7 @@ def start(master: str | None = None) -> "SparkSession":
         "spark.io.encryption.enabled": "true",
         "spark.log.level": "ERROR",
     }
-    # with a second number tasks are tried again, as on a cluster
+    # The second number lets Spark retry tasks, as on a cluster.
     building = SparkSession.builder.appName("labeldp").master(master or f"local[{os.cpu_count()},4]")
     for name, value in options.items():
         building = building.config(name, value)
@@ -125,7 +129,7 @@ def read(session: "SparkSession", source: Place) -> "DataFrame":
 
 @dataclass(frozen=True)
 class _Broadcast:
-    """The handle that workers fetch a shipment with."""
+    """A handle by which workers fetch a shipment from a broadcast variable."""
 
     variable: Any
 
@@ -135,7 +139,7 @@ class _Broadcast:
 
 
 class _Spark:
-    """Does with Spark what a release needs: a `Cluster`."""
+    """The `Cluster` of Spark."""
 
     name = "Spark"
 
@@ -143,13 +147,13 @@ class _Spark:
         self._session = session
 
     def schema(self, table: "DataFrame") -> pa.Schema:
-        """As Spark hands rows to Python."""
+        """Return the Arrow schema in which Spark passes rows to Python."""
         from pyspark.errors import PySparkException
         from pyspark.sql.pandas.types import to_arrow_schema
         from pyspark.sql.types import StructType
 
         zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-        # Field by field, so that the message names the column that Spark cannot hand to Python.
+        # Field by field, so that the message can name a column that Spark cannot pass to Python.
         fields = []
         for field in table.schema.fields:
             try:
@@ -162,15 +166,15 @@ class _Spark:
         return pa.schema(fields)
 
     def read(self, files: Sequence[Place]) -> "DataFrame":
-        """Large files first, as Spark plans its tasks."""
+        """Read Parquet files; Spark does not keep their order."""
         return self._session.read.parquet(*map(_path, files))
 
     def select(self, table: "DataFrame", names: Sequence[str]) -> "DataFrame":
-        """A projection, which Parquet readers push down."""
+        """Project to these columns, which Parquet readers push down."""
         return table.select(*map(_quoted, names))
 
     def joined(self, table: "DataFrame", other: "DataFrame", on: Sequence[str], more: str, rows: int) -> "DataFrame":
-        """By numbered names: a dot in a name would be taken for a field of a struct."""
+        """Join by the columns `on`, under numbered names: Spark takes a dot in a name for a field of a struct."""
         left, right = table.toDF(*(f"c{i}" for i in range(len(table.columns)))), other.select(*map(_quoted, on), more)
         right = right.toDF(*(f"k{i}" for i in range(len(on))), more)
         same = [left[f"c{table.columns.index(name)}"] == right[f"k{i}"] for i, name in enumerate(on)]
@@ -178,7 +182,7 @@ class _Spark:
 
     @contextmanager
     def ship(self, shipment: Shipment) -> Iterator[Handle]:
-        """A broadcast variable, destroyed at the end."""
+        """Send a shipment as a broadcast variable, which is destroyed at the end."""
         try:
             context = self._session.sparkContext
         except Exception:
@@ -186,31 +190,34 @@ class _Spark:
                 "Expected a classic Spark session, got a Spark Connect one, which cannot send the run's secret to its workers privately. "
                 "Run the release where the driver is, for example with spark-submit."
             ) from None
-        variable = context.broadcast(pickle.dumps(shipment))  # bytes: Spark fails to encrypt the arrays of what it pickles itself
+        variable = context.broadcast(pickle.dumps(shipment))  # as bytes: Spark cannot encrypt arrays that it pickles itself
         try:
             yield _Broadcast(variable)
         finally:
-            # Also after an error: executors drop the run's secret, and Spark its file of it.
+            # Also after an error, so that executors drop the run's secret, and Spark deletes its file.
             variable.destroy(blocking=True)
 
     def summaries(self, table: "DataFrame", job: Job) -> Iterable[bytes]:
-        """Of each partition the attempt whose result Spark took."""
+        """Run a job on every partition; Spark returns the result of one attempt for each."""
         return [bytes(row[0]) for row in self.flow(table, job, SUMMARY).collect()]
 
     def flow(self, table: "DataFrame", job: Job, schema: pa.Schema) -> "DataFrame":
-        """mapInArrow."""
+        """Run a job on every partition, by mapInArrow."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        numbered = table.toDF(*(f"c{i}" for i in range(len(table.columns))))  # mapInArrow takes a dot in a name for a field of a struct
+        numbered = table.toDF(*(f"c{i}" for i in range(len(table.columns))))  # because of dots in names, as in `joined`
         return numbered.mapInArrow(_Named(job, table.columns), from_arrow_schema(schema))
 
     def ordered_summaries(self, table: "DataFrame", by: str, rows: int, job: Job) -> Iterable[bytes]:
-        """Partitions of equal ranges, since the words are spread evenly, each sorted; Spark's own sort draws everything twice."""
+        """Run a job on sorted partitions of equal ranges of a uniform column.
+
+        Spark's own sort evaluates the table twice, once to sample it: every label would be drawn twice, for nothing.
+        """
         from pyspark.sql import functions as f
 
         if not hasattr(table, "repartitionById"):  # before Spark 4.1
             return self.summaries(table.orderBy(by), job)
-        # As many ranges as Spark would make, but none so large that sorting it spills, nor so small that tasks cost more than rows.
+        # As many ranges as Spark would choose, but small enough to be sorted in memory, and large enough to be worth a task.
         usual = int(self._session.conf.get("spark.sql.shuffle.partitions") or 200)
         parts = min(-(-rows // FEW), max(usual, -(-rows // MANY)))
         range_ = f.floor((f.col(by).cast("double") / 2.0**64 + 0.5) * parts)
@@ -218,7 +225,7 @@ class _Spark:
         return self.summaries(ranges.sortWithinPartitions(by), job)
 
     def capped(self, table: "DataFrame", unit: str, by: str, cap: int, mark: str, rows: int) -> "DataFrame":
-        """A window over each unit's rows."""
+        """Mark the first `cap` rows of each unit in the order of `by`, by a window function."""
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
@@ -226,16 +233,16 @@ class _Spark:
         return table.withColumn(mark, place <= cap)
 
     def count(self, table: "DataFrame") -> int:
-        """From the files' metadata where there is some."""
+        """Count the rows; of Parquet files Spark reads the metadata only."""
         return int(table.count())
 
     def repeats(self, table: "DataFrame", column: str, rows: int) -> bool:
-        """One shuffle of the ids alone."""
+        """Tell whether a value of a column occurs twice, by one shuffle of the column."""
         return bool(table.groupBy(column).count().filter("count > 1").limit(1).collect())
 
 
 class _Named:
-    """A job as the function that Spark wants; what a plan shows of it is its kind."""
+    """A job as a function for mapInArrow, of which a query plan shows the type only."""
 
     def __init__(self, job: Job, columns: Sequence[str]) -> None:
         self._job, self._columns = job, list(columns)
@@ -259,7 +266,7 @@ def _spark_of(df: "DataFrame") -> "SparkSession":
 
 
 def _path(place: Place) -> str:
-    """Write an address as Spark does: its S3 client calls them s3a."""
+    """Return an address in Spark's form, whose S3 client uses the scheme s3a."""
     text = str(place)
     return text if place.local is not None else text.replace("s3://", "s3a://", 1)
 
@@ -274,7 +281,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Hide Spark's errors, which carry a worker's traceback and may quote data; pass on only messages of our own."""
+    """Replace Spark's errors, which have a worker's traceback and may quote data, by messages of our own."""
     try:
         yield
     except LabelDPError:
@@ -294,7 +301,7 @@ def _told(error: Exception) -> LabelDPError:
     ours = told_by_workers(text)
     if ours is not None:
         return ours
-    # The name of the condition only: the message may quote values.
+    # Only the name of the error condition, because the message may quote values.
     condition = getattr(error, "getCondition", lambda: None)()
     return ReleaseError(
         f"Expected Spark to finish, got {type(error).__name__}{f' ({condition})' if condition else ''}. Nothing was published; the same "

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine of a cluster: two passes over the same input, nothing lazy.
+"""The engine of a cluster: two eager passes over the same input.
 
-First pass (ids, label, prior columns): the row set, the digest of the prior, and a keyed sum over the labelled input. Second pass: workers
-draw and write files of their own, and the keyed sum over the attempts that count must come out the same.
+The first pass reads ids, label and prior columns, and computes the row set, the digest of the prior and the pin. In the second pass workers
+draw and write files, and the pin over the attempts that count must be the same.
 
-A job is what workers run on the Arrow batches of one partition: a frozen value that pickles; of secrets it holds only the handle that a
-worker fetches them with. Jobs that end in files or sums give back summaries, one row each, and files appear under names of their own: the
-driver publishes those that the summaries name, so that whatever another attempt at the same partition has written does not count.
+A job is what workers run on the Arrow batches of one partition: a frozen value that can be pickled, with a handle by which a worker fetches
+the secrets. Jobs whose results are files or sums return summaries, one row each. Every attempt writes files under names of its own, and the
+driver publishes those that the summaries name: files of repeated attempts at the same partition do not count.
 """
 
 import copy
@@ -58,8 +58,8 @@ from labeldp.tables.formats._table import (
 
 _log = logging.getLogger("labeldp")
 MOST_NAMES = 50_000_000
-"""Text ids of a run that are told from those of other runs: 8 bytes each pass through the driver, which holds them twice for a while."""
-ROWS = 1 << 17  # worked on at once
+"""Largest number of text ids that are compared with those of other runs: the driver holds 8 bytes for each, at times twice."""
+ROWS = 1 << 17  # rows processed at once
 SUMMARY = pa.schema([("summary", pa.binary())])
 WORD, KEPT, ROW_COUNT, NAME = "__labeldp_word", "__labeldp_kept", "__labeldp_rows", "__labeldp_id"
 CHECK = ("__labeldp_check_0", "__labeldp_check_1")
@@ -72,15 +72,15 @@ Method = TypeVar("Method", bound=Callable[..., Iterator[pa.RecordBatch]])
 
 
 class Job(Protocol):
-    """Works on the batches of one partition."""
+    """A function of the batches of one partition, which workers run."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the batches that it gives."""
+        """The schema of the resulting batches."""
         ...
 
     def __call__(self, batches: Batches) -> Batches:
-        """The work."""
+        """Process the batches of one partition."""
         ...
 
 
@@ -91,24 +91,24 @@ class Shipment:
     Attributes
     ----------
     secrets : sequence
-        As `TablePin.for_workers` and `TableDraw.for_workers` give them.
+        The result of `TablePin.for_workers` or `TableDraw.for_workers`.
     rows : RowSetBuilder or None
-        An empty one, with the ledger's key for names.
+        An empty builder, with the ledger's key for names.
     """
 
     secrets: SecretParts
     rows: RowSetBuilder | None = None
 
-    # Engines print what they send when a task fails.
+    # Engines print the arguments of a failed task.
     def __repr__(self) -> str:
         return f"Shipment({len(self.secrets)} runs)"
 
     def run_secrets(self, facts: RunFacts) -> list[RunSecret]:
-        """The secrets, on a worker."""
+        """Compute the runs' secrets, on a worker."""
         return run_secrets_of(self.secrets, facts)
 
     def own_rows(self) -> RowSetBuilder | None:
-        """An empty builder of the caller's own: what engines hand out may be shared."""
+        """Return a new empty builder: tasks of one worker may share the shipment."""
         return copy.deepcopy(self.rows)
 
 
@@ -116,7 +116,7 @@ class Handle(Protocol):
     """A reference to a shipment; pickling copies the reference only, and a worker fetches the content."""
 
     def fetch(self) -> Shipment:
-        """What was sent."""
+        """Return the shipment."""
         ...
 
 
@@ -126,10 +126,14 @@ class Work:
 
     Attributes
     ----------
+    facts : RunFacts
+    spec : ReleaseSpec
+    shape : Shape
+    handle : Handle
     prior : OpenPrior or None
-        That this pass asks, where it is no columns.
+        The prior that this pass asks; None for prior columns, stored answers, or no prior.
     answered : bool
-        The rows come with what the prior said before the charge.
+        True if the rows have a column of stored answers.
     """
 
     facts: RunFacts
@@ -141,7 +145,7 @@ class Work:
 
     @property
     def reader(self) -> Reader:
-        """Reads the facts of rows."""
+        """The reader of the rows' facts."""
         return Reader(self.spec, self.shape.codec, self.prior, self.answered)
 
 
@@ -158,12 +162,12 @@ class Drawing:
     salt: str
 
     def second(self, work: Work) -> SecondPass:
-        """The pass, on a worker."""
+        """Make the second pass, on a worker."""
         (secret,) = work.handle.fetch().run_secrets(work.facts)
         return SecondPass(work.facts, secret, self.receipt, self.prior, self.stage)
 
     def sink(self, work: Work) -> PartsSink:
-        """Where released batches go."""
+        """Open the sink of released batches."""
         return PartsSink(self.staging, lambda place: released_sink(place, work.shape, self.settings, self.metadata), ".parquet")
 
 
@@ -177,7 +181,7 @@ class FirstSummary:
 
 @dataclass(frozen=True)
 class SecondSummary:
-    """What the second pass over one partition comes to: its files, its check sums, rows left out, and the first kept row's word."""
+    """The result of the second pass over one partition: files, sums, number of dropped rows, and the word of the first kept row."""
 
     parts: tuple[Part, ...]
     check: tuple[int, int, int]
@@ -189,62 +193,62 @@ class SecondSummary:
 
 
 class Cluster(Protocol):
-    """What Spark and Ray must be able to do. None of it knows of labels."""
+    """The operations that Spark and Ray provide. None of them handles labels as such."""
 
     name: str
 
     def schema(self, table: Table) -> pa.Schema:
-        """Names and Arrow types of the columns."""
+        """Return the names and Arrow types of the columns."""
         ...
 
     def read(self, files: Sequence[Place]) -> Table:
-        """A table of Parquet files that workers wrote, in this order as far as the engine keeps one."""
+        """Read Parquet files that workers wrote, in this order if the engine keeps one."""
         ...
 
     def select(self, table: Table, names: Sequence[str]) -> Table:
-        """Only these columns are read."""
+        """Select columns, so that only these are read."""
         ...
 
     def joined(self, table: Table, other: Table, on: Sequence[str], more: str, rows: int) -> Table:
-        """The columns of one table, and column `more` of another one whose rows have the same values in the columns `on`."""
+        """Add column `more` of another table to the rows that have the same values in the columns `on` (an inner join)."""
         ...
 
     def ship(self, shipment: Shipment) -> AbstractContextManager[Handle]:
-        """Get this to every worker privately; it is taken back at the end."""
+        """Send a shipment to the workers privately for a `with` block, and take it back afterwards."""
         ...
 
     def summaries(self, table: Table, job: Job) -> Iterable[bytes]:
-        """Run a job that gives summaries on every partition: those of the attempts that count, in the order of the partitions."""
+        """Run a job that returns summaries on every partition; return those of the attempts that count, in the order of partitions."""
         ...
 
     def flow(self, table: Table, job: Job, schema: pa.Schema) -> Table:
-        """Run a job that gives rows on every partition."""
+        """Run a job that returns rows on every partition."""
         ...
 
     def ordered_summaries(self, table: Table, by: str, rows: int, job: Job) -> Iterable[bytes]:
-        """As `summaries`, over ranges of an int64 column whose values are spread evenly, each range's rows in its order."""
+        """Run a job as `summaries`, on partitions by ranges of a uniformly distributed int64 column, each sorted by it."""
         ...
 
     def capped(self, table: Table, unit: str, by: str, cap: int, mark: str, rows: int) -> Table:
-        """Add a column `mark`: true for the `cap` rows of each unit with the smallest `by`."""
+        """Add a column `mark`, which is true for the `cap` rows of each unit with the smallest values of `by`."""
         ...
 
     def repeats(self, table: Table, column: str, rows: int) -> bool:
-        """Return whether any value occurs twice."""
+        """Tell whether any value of a column occurs twice."""
         ...
 
     def count(self, table: Table) -> int:
-        """How many rows; asked only where ids are text."""
+        """Count the rows; called only for text ids."""
         ...
 
 
 class ClusterEngine:
-    """Spark or Ray: an `Engine` (`labeldp.tables._release`).
+    """The `Engine` (`labeldp.tables._release`) of Spark or Ray.
 
     Parameters
     ----------
     cluster : Cluster
-    table : the cluster's own
+    table : DataFrame of Spark or Dataset of Ray
     progress : function
     """
 
@@ -256,11 +260,11 @@ class ClusterEngine:
         self.names: Sequence[str] = ()
 
     def dataset(self, spec: ReleaseSpec, out: Place) -> str:
-        """As given; a cluster's table has no name."""
+        """Return the data set's name, which the spec must have, since a cluster's table has none."""
         return check_spec(spec, self._cluster.name)
 
     def codec(self, spec: ReleaseSpec, ledger: Ledger) -> LabelCodec:
-        """As declared."""
+        """Return the codec of the declared classes, and check the table's columns."""
         self._schema = self._cluster.schema(self._table).remove_metadata()
         self.names = self._schema.names
         _check_columns(self._schema, spec.label, spec.columns)
@@ -269,13 +273,13 @@ class ClusterEngine:
         return LabelCodec(parse_classes(spec.classes, spec.label, kind, text_table=False), spec.label, kind)
 
     def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> "ClusterPasses":
-        """Over partitions, on workers."""
+        """Return the passes over partitions, on workers."""
         shape = Shape(self._schema, codec, evidence_width(pin.facts.law))
         return ClusterPasses(self._cluster, self._table, spec, shape, pin, prior, self._progress)
 
 
 class ClusterPasses:
-    """Reads a cluster's table twice for one run."""
+    """The two passes over a cluster's table for one run."""
 
     def __init__(
         self, cluster: Cluster, table: Table, spec: ReleaseSpec, shape: Shape, pin: TablePin, prior: OpenPrior | None, progress: Progress
@@ -286,15 +290,15 @@ class ClusterPasses:
     # First pass -------------------------------------------------------------------------------------------------------------------
 
     def pin(self) -> str:
-        """First pass: check every row and pin it."""
+        """Run the first pass, which checks and pins every row."""
         narrow = self._cluster.select(self._table, Reader(self._spec, self._shape.codec, self._prior).columns)
-        # Workers add up their own rows; the driver merges sums and row sets, and sees no label.
+        # Workers add up their rows. The driver merges sums and row sets, and reads no label.
         rows = self._row_set(narrow)
         with self._cluster.ship(Shipment(self._pin.for_workers(), rows)) as handle:
             work = self._work(handle, narrow)
             found: list[FirstSummary] = read_summaries(self._cluster.summaries(narrow, PinJob(work)))
             for part in found:
-                # Only of the attempts whose results the engine took: those of tasks that were tried again count once.
+                # The engine returns the summary of one attempt for each task, so a retried task counts once.
                 self._pin.absorb(part.sums, part.rows)
             if not self._pin.sums.rows:
                 raise InvalidInput("Expected rows, got none: the table is empty.")
@@ -309,21 +313,20 @@ class ClusterPasses:
         return self._cluster.repeats(self._cluster.flow(names, job, job.schema), NAME, self._pin.sums.rows)
 
     def _row_set(self, table: Table) -> RowSetBuilder | None:
-        """Make the builder of the run's row set. Hashes of text ids pass through the driver; above the limit the run counts against every
-        other run."""
+        """Make the builder of the run's row set; None for more than `MOST_NAMES` text ids."""
         text = self._has_text_ids()
-        # Counting more than was spent is safe, counting less never is.
+        # A run without a row set counts for every row. That is more than it spends, which is safe.
         if text and self._cluster.count(table) > MOST_NAMES:
             _log.warning("Above %d rows text ids are not told apart: this run counts against every run of the column.", MOST_NAMES)
             return None
         return self._pin.row_set_builder(integers=not text)
 
-    # Between the passes, for a prior that is asked once -----------------------------------------------------------------------------
+    # Between the passes, for a model prior ------------------------------------------------------------------------------------------
 
     def ask(self, folder: AnswersFolder, prior: OpenPrior) -> Answers:
-        """Ask a prior that is asked once, and write what it says. No label is read."""
+        """Run a model prior once, and store its answers. No label is read."""
         narrow = self._cluster.select(self._table, list(dict.fromkeys([*self._spec.ids, *prior.columns])))
-        with self._cluster.ship(Shipment([])) as handle:  # who asks needs no secret
+        with self._cluster.ship(Shipment([])) as handle:  # asking needs no secret
             work = replace(self._work(handle, narrow), prior=prior)
             found: list[Answers] = read_summaries(self._cluster.summaries(narrow, AskJob(work, folder)))
         self._progress("prior", 1, 1)
@@ -332,11 +335,11 @@ class ClusterPasses:
     # Second pass ------------------------------------------------------------------------------------------------------------------
 
     def draw(self, run: TableDraw, facts: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
-        """Second pass: workers draw and write; the driver takes what the attempts that count have written."""
+        """Run the second pass, in which workers draw and write."""
         with self._cluster.ship(Shipment(run.for_workers())) as handle:
             table = self._table
             if answers:
-                # By id: workers get rows in no order, and a row must never be drawn with another one's weights.
+                # Joined by id, because partitions have no order: a row must never be drawn with another row's weights.
                 table = self._cluster.joined(table, self._cluster.read(answers), self._spec.ids, WEIGHTS, run.n_rows)
             work = replace(self._work(handle, table), answered=bool(answers))
             named = run.prior, run.stage_name
@@ -346,15 +349,15 @@ class ClusterPasses:
             try:
                 found = self._second(table, run.n_rows, work, drawing)
             except InvalidInput:
-                raise changed_input() from None  # the first pass has seen nothing wrong with it
-        # Before a byte is published: a table that is evaluated twice may differ, or a task may have been lost.
+                raise changed_input() from None  # the first pass accepted these rows, so they have changed
+        # A table is evaluated in each pass, and may differ (a source that changed, a random function): then nothing is published.
         run.check_pin(_check_of(found))
         self._progress("draw", 1, 1)
         return OutputFacts(tuple(part for each in found for part in each.parts), sum(each.dropped for each in found))
 
     def _second(self, table: Table, n_rows: int, work: Work, drawing: Drawing) -> list[SecondSummary]:
         if self._spec.unit is not None:
-            # The words are secret and belong to ids: the same rows are kept wherever and however often they are drawn.
+            # The words depend on secret and id, so that each attempt, on any worker, keeps the same rows of a unit.
             job = CapJob(work)
             words, cap = self._cluster.flow(table, job, job.schema), self._spec.max_rows_per_unit
             table = self._cluster.capped(words, self._spec.unit, WORD, cap, KEPT, n_rows)
@@ -363,13 +366,13 @@ class ClusterPasses:
         draw = DrawJob(work, drawing)
         rows, write = self._cluster.flow(table, draw, draw.schema), WriteJob(work, drawing)
         found: list[SecondSummary] = read_summaries(self._cluster.ordered_summaries(rows, WORD, n_rows, write))
-        # Ranges come back in any order; that of the words is the order of the output.
+        # Ranges come back in any order, and are put in the order of their words.
         return sorted(found, key=lambda part: part.first_word)
 
     # Details ----------------------------------------------------------------------------------------------------------------------
 
     def _has_text_ids(self) -> bool:
-        """Whether ids or units are anything but one column of integers each."""
+        """Tell whether ids or units are anything but one column of integers each."""
         names = [*self._spec.ids, *([] if self._spec.unit is None else [self._spec.unit])]
         return len(self._spec.ids) > 1 or not all(pa.types.is_integer(self._shape.schema.field(name).type) for name in names)
 
@@ -379,13 +382,13 @@ class ClusterPasses:
 
 
 def _check_of(found: Sequence[SecondSummary]) -> tuple[int, int, int]:
-    """What the second pass came to in all partitions, as `PassSums.check`."""
+    """Add up the sums of the second pass over all partitions, as `PassSums.check`."""
     rows, first, second = (sum(column) for column in zip(*(part.check for part in found), strict=True))
     return rows, first % 2**64, second % 2**64
 
 
 def check_spec(spec: ReleaseSpec, engine: str) -> str:
-    """Refuse a spec that lacks what a cluster needs; return the data set's name."""
+    """Check that a spec has ids, declared classes and a data set's name, which a cluster needs; return the name."""
     if not spec.ids:
         raise InvalidInput(
             f"Expected a column that names each row, got none. {engine} tries again and moves rows about, so only an id says which "
@@ -409,20 +412,20 @@ def _check_columns(schema: pa.Schema, label: str, names: Sequence[str]) -> None:
     check_own(schema.names)
     if len(set(schema.names)) < len(schema.names):
         raise InvalidInput("Expected distinct column names, got one twice. Rename it.")
-    # A cluster's table has no manifest beside it: this column alone tells that it was released already.
+    # A cluster's table has no manifest beside it. Only this column shows that it was released already.
     if label + EVIDENCE in schema.names:
         raise released_already(label)
 
 
 def _settings(shape: Shape) -> WriterSettings:
-    """Text, dictionaries and the label are worth a dictionary; numbers mostly are not, and cost most of the writing there."""
+    """Choose the writer's settings: dictionaries for text only, since for numbers they mostly cost more time than they save bytes."""
     types = pa.types
     kinds = {field.name: field.type for field in shape.released()}
     plain = [name for name, kind in kinds.items() if types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind)]
     return {"compression": "snappy", "use_dictionary": plain}
 
 
-# What workers tell ------------------------------------------------------------------------------------------------------------------------
+# Results and errors of workers ------------------------------------------------------------------------------------------------------------
 
 
 def summarised(job: Callable[[Batches], Iterable[object]], batches: Batches) -> Batches:
@@ -430,7 +433,8 @@ def summarised(job: Callable[[Batches], Iterable[object]], batches: Batches) -> 
     try:
         with scrubbed_errors():
             found: list[object] = list(job(batches))
-    # The table will be as wrong the next time: given back as a result, it is not tried again, and its message comes from us alone.
+    # The next attempt would fail alike. As a result it ends the task without a retry, and without the engine's traceback, which may quote
+    # data.
     except InvalidInput as error:
         found = [error]
     yield pa.record_batch([pa.array([pickle.dumps(each) for each in found], pa.binary())], schema=SUMMARY)
@@ -438,7 +442,7 @@ def summarised(job: Callable[[Batches], Iterable[object]], batches: Batches) -> 
 
 @contextmanager
 def scrubbed_errors() -> Iterator[None]:
-    """Hide the text of unforeseen errors, which may quote data and which engines log: only their kind goes on."""
+    """Replace unforeseen errors, whose text may quote data and is logged by engines, by one that names only their type."""
     try:
         yield
     except LabelDPError:
@@ -459,8 +463,8 @@ def scrubs_errors(job: Method) -> Method:
 
 
 def read_summaries(column: Iterable[bytes]) -> list[Any]:
-    """Unpack the summaries, in the order of the partitions; raise what a worker found wrong with the table."""
-    found = [pickle.loads(each) for each in column]  # written by our own workers, in this release
+    """Unpickle the summaries, in the order of partitions; raise an error that a worker returned."""
+    found = [pickle.loads(each) for each in column]  # safe: written by this release's workers, not read from a file
     for each in found:
         if isinstance(each, LabelDPError):
             raise each
@@ -468,8 +472,8 @@ def read_summaries(column: Iterable[bytes]) -> list[Any]:
 
 
 def told_by_workers(text: str) -> LabelDPError | None:
-    """Find the first error of ours, or a module that workers lack, in the text of an engine's error, which carries a worker's traceback."""
-    # An engine hands on text only: of it a message of our own is taken, which quotes no data, and nothing else.
+    """Extract the first error of ours, or a missing module, from the text of an engine's error; None if there is neither."""
+    # The text has a worker's traceback, which may quote data. Only a message of our own is taken from it, which does not.
     ours, missing = OURS.search(text), MISSING.search(text)
     kind = getattr(errors, ours[1], None) if ours else None
     if ours and isinstance(kind, type) and issubclass(kind, LabelDPError):
@@ -484,7 +488,7 @@ def told_by_workers(text: str) -> LabelDPError | None:
 
 @dataclass(frozen=True)
 class PinJob:
-    """First pass: check every row and add it to the sums."""
+    """Run the first pass on one partition: check every row and add it to the sums."""
 
     schema: ClassVar[pa.Schema] = SUMMARY
 
@@ -511,7 +515,7 @@ class AskJob:
     Attributes
     ----------
     work : Work
-        With the prior to ask.
+        Its `prior` is asked.
     folder : AnswersFolder
     """
 
@@ -536,7 +540,7 @@ class AskJob:
 
 @dataclass(frozen=True)
 class NameJob:
-    """Each row's id as 12 bytes, to search for repeats in."""
+    """Compute a keyed hash of each row's id, 12 bytes, in which repeats are searched."""
 
     schema: ClassVar[pa.Schema] = pa.schema([(NAME, pa.binary())])
 
@@ -544,7 +548,7 @@ class NameJob:
 
     @scrubs_errors
     def __call__(self, batches: Batches) -> Batches:
-        # By keyed hash: what a shuffle leaves on disk names nobody.
+        # Keyed, because a shuffle writes it to disk, where unkeyed hashes of names could be guessed.
         key = self.work.handle.fetch().run_secrets(self.work.facts)[0].key("ids")
         for batch in regrouped(batches):
             raw = id_blocks(row_ids(batch, self.work.spec.ids), key).templates().view(np.uint8).reshape(-1, 16)[:, 1:13]
@@ -553,13 +557,13 @@ class NameJob:
 
 @dataclass(frozen=True)
 class CapJob:
-    """Adds the secret word that decides which rows of a unit are kept."""
+    """Add to each row the secret word by which a unit's cap chooses rows."""
 
     work: Work
 
     @property
     def schema(self) -> pa.Schema:
-        """The input's columns and the word."""
+        """The columns of the input, and the word."""
         return self.work.shape.schema.append(pa.field(WORD, pa.int64()))
 
     @scrubs_errors
@@ -574,7 +578,7 @@ class CapJob:
 
 @dataclass(frozen=True)
 class DrawAndWriteJob:
-    """Second pass where rows keep their order: draw a partition and write it."""
+    """Run the second pass on one partition whose rows keep their order: draw and write it."""
 
     schema: ClassVar[pa.Schema] = SUMMARY
 
@@ -598,9 +602,9 @@ class DrawAndWriteJob:
 
 @dataclass(frozen=True)
 class DrawJob:
-    """Second pass where rows are put in another order: draw, and add to each row the word to sort by and what it adds to the sums.
+    """Draw one partition whose rows will be shuffled: add to each row the word to sort by, and its addends to the sums.
 
-    For rows that get no output one row comes along, without a label of its own, that stands for them in the sums; `WriteJob` leaves it out.
+    Rows that get no output are replaced by one row with the sum of their addends and no label, which `WriteJob` drops.
     """
 
     work: Work
@@ -608,7 +612,7 @@ class DrawJob:
 
     @property
     def schema(self) -> pa.Schema:
-        """The released columns and six more."""
+        """The released columns, and the columns that `WriteJob` needs."""
         more = [*(pa.field(name, pa.int64()) for name in (DRAWN, WORD, *CHECK, ROW_COUNT)), pa.field(KEPT, pa.bool_())]
         return pa.schema([*self.work.shape.released(), *more])
 
@@ -621,7 +625,7 @@ class DrawJob:
             if len(released):
                 yield self._with(released, second.order_words(drawn.blocks), drawn.check[drawn.kept], 1)
             if len(released) < len(rows):
-                # The sums must cover them too, or the second pass would not match the first; a label of their own must not travel.
+                # The sums must cover these rows, too, to agree with the first pass; but their raw labels must not be shuffled.
                 others = drawn.check[~drawn.kept]
                 first = rows.slice(int(np.argmin(drawn.kept)), 1)
                 yield self._with(self._blank(first), np.zeros(1, np.uint64), others.sum(axis=0, keepdims=True), 0, len(others))
@@ -641,7 +645,7 @@ class DrawJob:
 
 @dataclass(frozen=True)
 class WriteJob:
-    """Write partitions of drawn rows that are in order."""
+    """Write one partition of drawn rows, which are sorted by their words."""
 
     schema: ClassVar[pa.Schema] = SUMMARY
 
@@ -658,7 +662,7 @@ class WriteJob:
             for batch in regrouped(batches):
                 for i, name in enumerate(CHECK):
                     sums[i : i + 1] += batch.column(name).to_numpy(zero_copy_only=False).view(np.uint64).sum(dtype=np.uint64)
-                # One row may stand for many that got no output.
+                # A row of `DrawJob` may stand for many that got no output.
                 stands_for = int(batch.column(ROW_COUNT).to_numpy(zero_copy_only=False).sum())
                 rows += stands_for
                 kept = batch.filter(batch.column(KEPT))
@@ -676,14 +680,14 @@ def _write(sink: PartsSink, rows: pa.RecordBatch) -> None:
 
 
 def _finished(sink: PartsSink) -> tuple[Part, ...]:
-    """The files of a partition; none where it had no rows."""
+    """Finish and return the files of a partition; none if it had no rows."""
     if sink.rows:
         sink.close()
     return tuple(sink.parts)
 
 
 def regrouped(batches: Batches) -> Batches:
-    """Join small batches, as engines hand them out, to ones that are worth working on."""
+    """Join the small batches of engines into batches of about `ROWS` rows, since each costs a fixed time."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -697,7 +701,7 @@ def regrouped(batches: Batches) -> Batches:
 
 
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """One batch, or several where text is too long for one."""
+    """Join batches into one, or into several if their text exceeds 2 GB."""
     filled = [batch for batch in batches if len(batch)]
     return filled if len(filled) == 1 else list(pa.Table.from_batches(filled).combine_chunks().to_batches())
 
@@ -705,7 +709,7 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 def _released(
     batch: pa.RecordBatch, work: Work, drawing: Drawing, second: SecondPass, *, check_rows: bool = False
 ) -> tuple[pa.RecordBatch, pa.RecordBatch, BatchDraw]:
-    """A batch's rows with raw labels, those that are published, and their draw; `check_rows` as in `SecondPass.draw`."""
+    """Draw a batch; return its rows with raw labels, the released rows, and the draw. `check_rows` as in `SecondPass.draw`."""
     rows, kept = conformed(batch, work.shape.schema), None
     if KEPT in batch.schema.names:
         kept = np.asarray(batch.column(KEPT).to_numpy(zero_copy_only=False), bool)
@@ -715,12 +719,12 @@ def _released(
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Cast columns to a schema's types: engines hand out text, times and nested columns in types of their own."""
+    """Cast columns to a schema's types, since engines return text, times and nested columns in types of their own."""
     columns = [batch.column(field.name) for field in schema]
     same = [c if c.type == field.type else c.cast(field.type) for c, field in zip(columns, schema, strict=True)]
     return pa.record_batch(same, schema=schema)
 
 
 def sortable(words: NDArray[np.uint64]) -> pa.Array:
-    """Words as int64 in the same order, since engines have no unsigned numbers."""
+    """Convert words to int64 in the same order, since engines have no unsigned integers."""
     return pa.array((words ^ np.uint64(1 << 63)).view(np.int64))

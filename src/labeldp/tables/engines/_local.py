@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One batch of a table, from raw labels to what is written; and the engine of one machine, which streams a table twice.
+"""The steps of one batch, from raw labels to released rows, on every engine; and the engine of one machine, which streams a table twice.
 
-The first pass pins what will be drawn, the second draws and writes it. What happens to a batch is the same on every engine.
+The first pass pins the rows, the second draws and writes them.
 """
 
 import functools
@@ -53,12 +53,12 @@ from labeldp.tables.formats._table import (
 )
 
 GROUP_BATCHES = 4
-"""Batches to draw ahead: about a row group, so that the draw goes on while one is written."""
+"""Number of batches that are drawn ahead: about a row group, so that drawing goes on while a group is written."""
 BUCKET_BYTES = 1 << 24
 MAX_BITS = 9
 WORD = "__labeldp_word"
 Progress = Callable[[str, int, int], None]
-"""Called with the pass, how much of it is done and how much there is, in units of the table's choice."""
+"""Called with the name of the pass, the part that is done, and the total, in units of the table's choice."""
 
 
 def silent(phase: str, done: int, total: int) -> None:
@@ -73,7 +73,7 @@ class Facts:
     ----------
     codes : (n,) int32
         Raw labels.
-    ids, units : (n,) NumPy integers or Arrow text, or a list of such columns; None where none are named
+    ids, units : (n,) NumPy integers or Arrow text, a list of such columns, or None
     prior : (n, K) float64 or None
     """
 
@@ -84,21 +84,21 @@ class Facts:
 
 
 Read = Callable[[Columns, int | None], Facts]
-"""Reads the facts of a batch whose first row has this number, if rows have one."""
+"""A function from a batch and the number of its first row (None: rows have no numbers) to its facts."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads facts off a table's own columns; a `Read`.
+    """Reads the facts of a batch from its columns; a `Read`.
 
     Attributes
     ----------
     spec : ReleaseSpec
     codec : LabelCodec
     prior : OpenPrior or None
-        Where the prior is no columns. None where it is, where there is none, and where it is not to be asked.
+        The prior to ask; None for prior columns, for no prior, and if it is not to be asked.
     answered : bool
-        The rows come with a column `WEIGHTS`.
+        True if the rows have a column `WEIGHTS` of stored answers.
     """
 
     spec: ReleaseSpec
@@ -112,7 +112,7 @@ class Reader:
         return list(dict.fromkeys([*self.spec.columns, *(self.prior.columns if self.prior else ())]))
 
     def __call__(self, batch: Columns, start: int | None) -> Facts:
-        """Codes, ids, units and prior of a batch, checked; `start` is its first row's number, if rows have one, for messages."""
+        """Read and check codes, ids, units and prior of a batch; `start` is the number of its first row, for messages, or None."""
         spec, codes = self.spec, self.codec.encode(batch.column(self.spec.label), start)
         ids, units = row_ids(batch, spec.ids), None if spec.unit is None else id_column(batch, spec.unit)
         return Facts(codes, ids, units, self._prior(batch, start))
@@ -128,7 +128,7 @@ def _prior(batch: Columns, names: Sequence[str] | None) -> NDArray[np.float64] |
     if not names:
         return None
     weights = np.column_stack([_number_column(batch, name) for name in names])
-    if not np.all((weights >= 0) & (weights < np.inf)):  # before the charge, also where the law ignores the prior
+    if not np.all((weights >= 0) & (weights < np.inf)):  # here, before the charge, also for laws that ignore the prior
         raise InvalidInput(f"Expected finite weights >= 0 in the prior's columns {', '.join(names)}, got others. Mend those rows.")
     return weights
 
@@ -143,7 +143,7 @@ def _number_column(batch: Columns, name: str) -> NDArray[np.float64]:
 
 
 Rewrite = Callable[[pa.RecordBatch, NDArray[np.integer], NDArray[np.uint8] | None], pa.RecordBatch]
-"""Rows as they are written, with these codes as their labels and this evidence (`Source.rewrite`)."""
+"""A function that replaces the labels of rows by these codes, with this evidence (`Source.rewrite`)."""
 
 
 def published(
@@ -155,31 +155,32 @@ def published(
     salt: str,
     words: NDArray[np.uint64] | None = None,
 ) -> pa.RecordBatch:
-    """Make of a drawn batch what is published, and a column `DRAWN` of what each row adds to the digest of what was drawn.
+    """Make the released rows of a drawn batch, with a column `DRAWN` of their words in the digest of drawn rows.
 
     Parameters
     ----------
     batch : pyarrow.RecordBatch of n rows
-        With raw labels, which are replaced.
+        Rows with raw labels, which are replaced.
     facts : Facts
-        Of the batch.
+        The facts of the batch.
     noisy : NoisyLabels
-        Of the kept rows.
+        The drawn labels of the m kept rows.
     kept : (n,) bool
-        Rows within their unit's cap and of the part that is drawn; others are left out.
+        True for rows within their unit's cap and in the part that is drawn. Others are dropped.
     rewrite : function
     salt : str
-        Of what is drawn (`draw_salt`).
-    words : uint64, one for each kept row, optional
-        Secret. Without an id column they break ties: a row's place in the input, which the public could hash too, is not released.
+        The salt of the digest of drawn rows (`draw_salt`).
+    words : (m,) uint64, optional
+        Secret words of the kept rows, which break ties if there is no id column.
     """
     ids, prior = facts.ids, facts.prior
     if not kept.all():
-        # Rows over the cap, or of another stage, get no output: they are not in the table at all.
+        # Rows over the cap, or of another stage, are not in the released table at all.
         batch = batch.filter(pa.array(kept))
         ids, prior = None if ids is None else filtered(ids, kept), None if prior is None else prior[kept]
     (block,) = noisy.blocks
-    # Ties between equally likely classes are broken by the row's id.
+    # Ties between equally likely classes are broken by a hash of the row's id. Row numbers must not be used instead: ties, whose hash
+    # everybody can compute, would reveal them, and the order of the input, which the shuffle hides, may depend on the labels.
     named = noisy if noisy.explicit_ids or words is None else replace(noisy, ids=words)
     codes = block.outputs if block.law.kind == "label" else named.hard_codes(prior)
     evidence = pack(block.law, block.outputs, block.side) if needs_evidence(block.law) else None
@@ -191,7 +192,7 @@ def published(
 
 
 class LocalEngine:
-    """Streams a table in this process: an `Engine` (`labeldp.tables._release`).
+    """The `Engine` (`labeldp.tables._release`) that streams a table in this process.
 
     Parameters
     ----------
@@ -208,15 +209,15 @@ class LocalEngine:
         self.source: Place | None = table.path
 
     def dataset(self, spec: ReleaseSpec, out: Place) -> str:
-        """As given, or the table's name."""
-        # All of this is known from schema and path: it is refused before a row is read.
+        """Return the data set's name: the given one, or the table's."""
+        # Checks of schema and path, before any row is read.
         check_same_format(self._table, out)
         check_columns(self._table, spec.columns)
         return spec.dataset or table_name(self._table)
 
     def codec(self, spec: ReleaseSpec, ledger: Ledger) -> LabelCodec:
-        """As declared, or with "infer" read off the column."""
-        # Parquet says itself that it was released: no pass over it for its digest.
+        """Return the codec of the declared or inferred classes; refuse a table that was released, or whose path names a class."""
+        # A released Parquet file says so in its metadata, so only text tables need their SHA-256 compared with the ledger.
         check_raw(self._table, spec.label, ledger if self._table.text else None, except_dataset=spec.dataset or table_name(self._table))
         check_type(spec.label, self._table.type_of(spec.label))
         codec = declared_codec(self._table, spec.label, spec.classes)
@@ -224,12 +225,12 @@ class LocalEngine:
         return codec
 
     def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> "LocalPasses":
-        """Over batches, one after another."""
+        """Return the passes over batches, one after another."""
         return LocalPasses(self._table, Reader(spec, codec, prior), pin, self._progress)
 
 
 def declared_codec(table: Readable, label: str, classes: Sequence[object] | None) -> LabelCodec:
-    """Make a codec of the classes: as declared, or with "infer" read off the column."""
+    """Make the codec of the declared classes, or with "infer" of those in the column."""
     kind = table.type_of(label)
     known = declared_or_infer(classes)
     if infers(known):
@@ -238,7 +239,7 @@ def declared_codec(table: Readable, label: str, classes: Sequence[object] | None
 
 
 class LocalPasses:
-    """A table read twice for one run.
+    """The two passes over a local table for one run.
 
     Parameters
     ----------
@@ -254,9 +255,9 @@ class LocalPasses:
         self._digest = source.public_digest(self._spec.label)
 
     def pin(self) -> str:
-        """First pass: check every row and pin it. Without ids all columns are read, and their digest names the rows."""
+        """Run the first pass, which checks and pins every row; return the digest of the public columns if there are no ids, else ""."""
         by_columns = not self._spec.ids
-        # Without ids a row is its place in the file, and only the public columns say later that it is the same file.
+        # Without ids rows are named by position, and only a digest of all public columns shows later that it is the same file.
         for batch in self._batches("check", ahead(self._source.batches(None if by_columns else self._reader.columns))):
             facts = self._reader(batch, self._pinned)
             self._pin.add(facts.codes, ids=facts.ids, units=facts.units, prior=facts.prior)
@@ -267,7 +268,7 @@ class LocalPasses:
             raise InvalidInput(f"Expected rows, got none in {self._source.path.name}: only a header or a schema.")
         if by_columns:
             return self._digest.hexdigest()
-        # An id that occurs twice would be given one block of noise for two labels: their difference would show.
+        # Two rows with one id would be drawn with the same words, and their outputs could reveal whether their labels differ.
         find = functools.cache(lambda: repeated_rows(self._ids))
         self._pin.require_distinct(lambda: find() is not None, lambda: self._same_id(find()))
         return ""
@@ -293,9 +294,9 @@ class LocalPasses:
             rows += len(batch)
 
     def draw(self, run: TableDraw, facts: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
-        """Second pass: draw every row and write it; by way of a shuffle unless the order is public."""
+        """Run the second pass, which draws and writes every row, through a shuffle unless the order is public."""
         spec = self._spec
-        # Batches become row groups: from here on their sizes must not depend on the raw label column.
+        # Batches become row groups of the output, so from here on their sizes must not depend on the raw labels.
         self._source.plan(self._reader.codec, facts.evidence_bytes)
         text = to_json(facts.shared, indent=None)
         sink = PartsSink(staging, lambda place: self._source.sink(place, text), staging.suffix, ordered=not spec.ids)
@@ -320,15 +321,15 @@ class LocalPasses:
                 sink.write(released)
             else:
                 shuffle.scatter(released, words)
-        # Before a byte is published: the rows that were drawn are those that were pinned, as a keyed sum over ids and labels shows.
+        # If the input has changed since the first pass, nothing is published.
         run.check_pin()
-        # Only now, when every row is there: the order of the output is that of secret words, and says nothing about the input.
+        # The output is in the order of secret words, so that it does not reveal the order of the input.
         if shuffle is not None:
             self._gather(shuffle, sink, rows)
         return rows
 
     def _drawn(self, run: TableDraw, read: Read, salt: str) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]]:
-        """Draw every batch: its rows as they are written, and the words to order them by, or to break ties by. `salt`: of what is drawn."""
+        """Draw all batches: (released rows, secret words to sort them and break ties by)."""
         rows, ordered = 0, self._spec.order == "shuffle" or not self._spec.ids
         for batch in self._batches("draw", self._source.batches()):
             facts = read(batch, rows)
@@ -340,7 +341,7 @@ class LocalPasses:
 
     def _gather(self, shuffle: "Shuffle", sink: PartsSink, rows: int) -> None:
         done = 0
-        # A bucket is read and sorted while the one before it is compressed.
+        # `ahead` reads and sorts a bucket while the one before is compressed.
         for released in ahead(shuffle.gather()):
             sink.write(released)
             done += released.num_rows
@@ -355,20 +356,21 @@ class LocalPasses:
 
 
 class AnswersReader:
-    """Reads the facts of a table's rows, and their weights from the files: a `Read`.
-
-    Rows come in the order in which the model was asked. If a table with ids has another order by now, the weights are looked up by id, in
-    memory. A row is never given another one's weights.
+    """Reads the facts of a table's rows, with their weights from the stored answers of a model; a `Read`.
 
     Parameters
     ----------
     read : Read
-        Of everything but the prior.
+        Reads everything but the prior.
     files : sequence of Place
+        The stored answers.
     ids : sequence of str
-        Columns that name the rows; without any, rows are their numbers.
+        Columns that name the rows; if empty, rows are named by number.
     n_classes : int
     """
+
+    # The answers are in the order of the table when the model was asked, so both are read side by side. If the ids of a batch differ, the
+    # table has another order by now, and the weights are looked up by id, in memory: no row may get another row's weights.
 
     def __init__(self, read: Read, files: Sequence[Place], ids: Sequence[str], n_classes: int):
         self._read, self._files, self._ids, self._n_classes = read, files, tuple(ids), n_classes
@@ -376,14 +378,13 @@ class AnswersReader:
         self._by_id: OpenTable | None = None
 
     def __call__(self, batch: Columns, start: int | None) -> Facts:
-        """Facts of the next batch."""
+        """Read the facts of the next batch."""
         facts = self._read(batch, start)
         return replace(facts, prior=self._weights(batch, len(facts.codes)))
 
     def _weights(self, batch: Columns, n: int) -> Floats:
         if self._by_id is None:
             rows = self._next(n)
-            # The usual case: the table is as it was when the model was asked, row for row.
             if len(rows) == n and all(_equal(id_column(batch, name), id_column(rows, name)) for name in self._ids):
                 return kept_weights(rows.column(WEIGHTS), self._n_classes)
             if not self._ids:
@@ -392,14 +393,14 @@ class AnswersReader:
         try:
             return self._by_id.weights(pa.record_batch([pa.array(id_column(batch, name)) for name in self._ids], list(self._ids)), None)
         except InvalidInput:
-            raise changed_input() from None  # an id that the model was not asked about
+            raise changed_input() from None  # an id for which the model was not asked
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for file in self._files:
             yield from ParquetSource(file).record_batches()
 
     def _next(self, n: int) -> pa.RecordBatch:
-        """The next n rows of the files, or those that are left."""
+        """Read the next n rows of the files, or the remaining ones."""
         while len(self._waiting) < n and (more := next(self._coming, None)) is not None:
             self._waiting = pa.Table.from_batches([*self._waiting.to_batches(), more])
         found, self._waiting = self._waiting.slice(0, n), self._waiting.slice(n)
@@ -422,24 +423,26 @@ def _equal(one: NDArray[np.integer] | pa.Array, other: NDArray[np.integer] | pa.
     return bool(one.equals(other))
 
 
-# Rows in the order of secret words --------------------------------------------------------------------------------------------------------
+# The shuffle: rows in the order of secret words -------------------------------------------------------------------------------------------
 
 
 class Shuffle:
-    """An external sort by uniform words, through files on disk, in bounded memory.
+    """An external sort of rows by uniform words, through files on disk, in bounded memory.
 
-    Rows are scattered by the leading bits of their word into buckets, and each bucket is sorted by word in memory: together the order of
-    a full sort. Since the words are uniform and secret, this is a uniformly random permutation that says nothing about the input's order.
+    Rows are scattered into buckets by the leading bits of their word, and each bucket is sorted in memory. The words are uniform and
+    secret, so the result is a uniformly random permutation, which reveals nothing about the order of the input.
 
     Parameters
     ----------
     folder : Path
-        Private, on a disk with room for the decoded rows; bucket files are deleted as they are read.
+        A private folder, on a disk with room for the decoded rows. Bucket files are deleted as they are read.
     total_rows : int
-        How many rows will come; with the width of the first ones it sets how many buckets there are.
+        Number of rows to come, which sets the number of buckets together with the width of the first rows.
 
-    Cost: each row is written and read once, O(n log n) comparisons within buckets; memory about 5 buckets of 16 MiB, while the table
-    is below 8 GiB, and 1/100 of the table above that.
+    Notes
+    -----
+    Cost: each row is written and read once, and sorted in its bucket. Memory: about 5 buckets of 16 MiB for tables below 8 GiB, 1/100 of
+    the table above that.
     """
 
     def __init__(self, folder: Path, total_rows: int):
@@ -449,16 +452,16 @@ class Shuffle:
         self._writers: list[pa.RecordBatchStreamWriter] = []
 
     def scatter(self, rows: pa.RecordBatch, words: NDArray[np.uint64]) -> None:
-        """Put rows into their buckets. words: (n,) uniform uint64."""
+        """Write rows into their buckets, by (n,) uniform uint64 words."""
         worded = rows.append_column(WORD, pa.array(words))
         if not self._writers:
             self._open(worded)
-        # A small table needs no scattering: it is one bucket.
+        # A small table is one bucket.
         if not self._bits:
             self._writers[0].write_batch(worded)
             return
         bucket = (words >> np.uint64(64 - self._bits)).astype(np.uint16)
-        # One gather a batch, and a slice for each bucket, cost less than a filter for each bucket.
+        # Sorting the batch by bucket and slicing it costs less than a filter for each bucket.
         grouped = pc.take(worded, pa.array(np.argsort(bucket, kind="stable")), boundscheck=False)
         edges = np.concatenate([[0], np.cumsum(np.bincount(bucket, minlength=len(self._paths)))])
         for writer, start, stop in zip(self._writers, edges[:-1], edges[1:], strict=True):
@@ -466,7 +469,7 @@ class Shuffle:
                 writer.write_batch(grouped.slice(start, stop - start))
 
     def _open(self, first: pa.RecordBatch) -> None:
-        # As wide as the first rows are: a guess, and only the size of buckets depends on it.
+        # The width of the first rows is a guess for all; only the size of buckets depends on it.
         total = self._rows * first.nbytes / max(len(first), 1)
         self._bits = min(max(int(np.ceil(np.log2(max(total, 1) / BUCKET_BYTES))), 0), MAX_BITS)
         self._paths = [self._folder / f"bucket-{i:03d}.arrow" for i in range(1 << self._bits)]
@@ -475,7 +478,7 @@ class Shuffle:
             self._writers.append(pa.ipc.new_stream(self._files[-1], first.schema))
 
     def gather(self) -> Iterator[pa.RecordBatch]:
-        """All rows in the order of their words; each bucket's file is deleted once read."""
+        """Yield all rows in the order of their words; delete each bucket's file after reading."""
         for writer, file in zip(self._writers, self._files, strict=True):
             writer.close()
             file.close()
@@ -495,16 +498,13 @@ def _sorted_bucket(path: Path, bits: int) -> Iterator[pa.RecordBatch]:
 
 
 def order_of(words: NDArray[np.uint64], bits: int = 0) -> NDArray[np.int64]:
-    """Positions that sort words whose first `bits` bits are equal: (n,) int64.
-
-    The position takes the place of each word's last bits, so that one plain sort does, many times faster than an argsort; where two
-    words then look equal, the whole words decide.
-    """
+    """Return the positions that sort words whose first `bits` bits are equal: (n,) int64."""
+    # Each word's last bits are replaced by its position, so that one plain sort suffices, which is many times faster than argsort.
     width = np.uint64(max(len(words) - 1, 1).bit_length())
     keys = ((words << np.uint64(bits)) >> width << width) | np.arange(len(words), dtype=np.uint64)
     keys.sort()
     leading = keys >> width
-    # Two words that differ only in bits that the position took: rare, and then the slow way is exact.
+    # If two words differ in the replaced bits only, which is rare, argsort decides by the whole words.
     if (leading[1:] == leading[:-1]).any():
         return np.argsort(words, kind="stable")
     return (keys & ((np.uint64(1) << width) - np.uint64(1))).view(np.int64)
@@ -517,16 +517,16 @@ Item = TypeVar("Item")
 
 
 class _End:
-    """The iterator's end, or what it raised."""
+    """The end of an iterator, with the error that it raised, if any."""
 
     def __init__(self, error: BaseException | None = None):
         self.error = error
 
 
 def ahead(source: Iterator[Item], depth: int = 1) -> Iterator[Item]:
-    """Iterate over `source` in order while a thread reads up to `depth` + 1 items in advance.
+    """Iterate over `source` in order while a thread computes up to `depth` + 1 items in advance.
 
-    It gains where making an item leaves Python's lock, as Arrow's readers do. If the consumer stops, the thread ends too.
+    It is faster if computing an item releases Python's lock, as Arrow's readers do. If the consumer stops, the thread ends, too.
     """
     items: queue.Queue[Item | _End] = queue.Queue(depth)
     stop = threading.Event()
@@ -534,7 +534,7 @@ def ahead(source: Iterator[Item], depth: int = 1) -> Iterator[Item]:
     def put(item: Item | _End) -> bool:
         while not stop.is_set():
             try:
-                # With a time limit, so that a consumer that has stopped is seen.
+                # A time limit, to notice that the consumer has stopped.
                 items.put(item, timeout=0.1)
             except queue.Full:
                 continue
@@ -558,6 +558,6 @@ def ahead(source: Iterator[Item], depth: int = 1) -> Iterator[Item]:
         if item.error is not None:
             raise item.error
     finally:
-        # Also where the consumer raised: no thread may go on reading labels after a release has failed.
+        # Also if the consumer raised: after a failed release no thread may go on reading labels.
         stop.set()
         thread.join()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CSV and TSV by way of Arrow: every column is text, whose values pass unchanged; quotes are written where they are needed.
+"""CSV and TSV through Arrow: every column is text, and the values of public columns are copied unchanged.
 
-The dialect is RFC 4180: a field that starts with a quote ends with one, and a quote inside it is doubled. Records end in a line feed or
-in carriage return + line feed, mixed at will. A quote or a bare carriage return in an unquoted field is refused: readers disagree on it.
+The dialect is RFC 4180: a field that starts with a quote ends with one, and a quote inside it is doubled. Records end in a line feed or in
+carriage return + line feed, also mixed. A quote or a bare carriage return in an unquoted field is refused, because readers disagree on it.
 """
 
 import base64
@@ -37,7 +37,7 @@ class CsvSource(Source):
     Parameters
     ----------
     path : Path
-        `.tsv` is split at tabs, anything else at commas.
+        The delimiter of a `.tsv` file is the tab, of any other the comma.
     """
 
     text = True
@@ -50,21 +50,21 @@ class CsvSource(Source):
         self._mark = BYTE_ORDER_MARK if self._header.startswith(BYTE_ORDER_MARK) else b""
         self._line_end = b"\r\n" if self._header.endswith(b"\r\n") else b"\n"
         names = _names(self._header.removeprefix(self._mark), self.delimiter, self.path.name)
-        # Bytes, not text: only columns that are asked for must be in UTF-8.
+        # Bytes, not text: only columns that are read as text must be in UTF-8.
         self.schema = pa.schema([(name, pa.binary()) for name in names])
         self.extent = self.path.size - len(self._header)
 
     def type_of(self, name: str) -> pa.DataType:
-        """Text, always."""
+        """Return the type of a column, which is always text."""
         return pa.string()
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator["CsvBatch"]:
-        """The rows in order, in chunks of about 4 MiB."""
+        """Iterate over the rows in order, in chunks of about 4 MiB."""
         row = 0
         with reading(self.path), self.path.open_input() as stream:
             stream.seek(len(self._header))
             for text in whole_records(stream):
-                # Before Arrow reads it: what it would take one way and another reader another way.
+                # Before Arrow reads it: a field that another reader parses differently could be another label there.
                 if fault := dialect_fault(text, self.delimiter):
                     until = text.find(b"\n", fault[0]) + 1 or len(text)
                     records = sum(1 for _ in self._records(io.BytesIO(text[:until])))
@@ -74,18 +74,18 @@ class CsvSource(Source):
                     row += len(rows)
 
     def _parsed(self, text: bytes, row: int, columns: Sequence[str] | None) -> list[pa.RecordBatch]:
-        """Whole records as one batch, or none of blank lines. Null is an empty field without quotes, which is written so again."""
+        """Parse complete records to one batch, or none for blank lines. An empty field without quotes is null, and written so again."""
         ragged: list[pa_csv.InvalidRow] = []
 
         def note(found: pa_csv.InvalidRow) -> str:
             ragged.append(found)
-            return "skip"  # an error of Arrow would quote the row
+            return "skip"  # raising Arrow's error would quote the row
 
-        # Arrow drops a byte order mark wherever it begins to read.
+        # Arrow drops a byte order mark at the start of each chunk, where it is data: it is doubled, so that one is left.
         text = BYTE_ORDER_MARK + text if text.startswith(BYTE_ORDER_MARK) else text
-        blank_lines = {"ignore_empty_lines": len(self.names) > 1}  # of one column they are rows
+        blank_lines = {"ignore_empty_lines": len(self.names) > 1}  # in a table of one column a blank line is a row
         nulls = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
-        # One block, so that a record is never cut; one thread, since chunks are read ahead in another one anyway.
+        # One block, so that no record is cut; one thread, because chunks are read ahead in another thread anyway.
         found = pa_csv.read_csv(
             pa.py_buffer(text),
             pa_csv.ReadOptions(use_threads=False, column_names=self.names, block_size=len(text) + 1),
@@ -114,38 +114,38 @@ class CsvSource(Source):
         for number, text in enumerate(lines):
             if not quoted and (len(self.names) == 1 or text.strip(b"\r\n")):
                 yield number
-            # A line feed inside quotes ends no record.
+            # After an odd number of quotes, the line feed is inside a field.
             quoted ^= text.count(b'"') % 2 == 1
 
     def rewrite(self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
-        """As of any table, evidence in base64url: one column of lines, which are moved as a whole."""
+        """Replace the labels as `Source.rewrite`, with evidence in base64url; return one column of complete lines."""
         rows = self.shape.rewrite(rows, codes, None if evidence is None else _base64(evidence))
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
         label = columns[self.shape.codec.column]
-        columns[self.shape.codec.column] = pc.if_else(pc.equal(label, ""), None, label)  # the null class is an empty field
+        columns[self.shape.codec.column] = pc.if_else(pc.equal(label, ""), None, label)  # the null class is written as an empty field
         return pa.record_batch({"line": _lines(list(columns.values()), self.delimiter)})
 
     def sink(self, path: Path | Place, facts: str) -> "CsvSink":
-        """A new text table with this header; the shared facts go to the manifest, since CSV has no place for them."""
-        # The mark and the line ends of the input stay: a reader that needed them still does.
+        """Open a new text table with this header. The facts are in the manifest only, since CSV has no metadata."""
+        # The input's byte order mark and line ends are kept for readers that need them.
         names = [pa.array([name]) for name in self.shape.released().names]
         return CsvSink(path, self._mark + _lines(names, self.delimiter)[0].as_py(), self._line_end)
 
 
 def delimiter_of(path: Path | Place) -> str:
-    """What stands between the values of a file of this name: a tab for .tsv, else a comma."""
+    """Return the delimiter of a file by its suffix: a tab for .tsv, else a comma."""
     return "\t" if path.suffix.lower() == ".tsv" else ","
 
 
 class CsvBatch(Batch):
-    """Consecutive rows of a text table; its extent is in bytes."""
+    """Consecutive rows of a text table. Its extent is in bytes."""
 
     def __init__(self, rows: pa.RecordBatch, start: int, extent: int, name_row: Callable[[int], str]):
         super().__init__(rows, extent)
         self._start, self._name_row = start, name_row
 
     def column(self, name: str) -> pa.Array:
-        """One column's fields, in UTF-8."""
+        """Return the fields of a column as UTF-8 text."""
         try:
             return self.raw(name).cast(pa.string())
         except pa.ArrowInvalid:
@@ -154,7 +154,7 @@ class CsvBatch(Batch):
             raise InvalidInput(f"Expected text in UTF-8 in column {name!r}, got other bytes in {row}. Save the file as UTF-8.") from None
 
     def raw(self, name: str) -> pa.Array:
-        """One column's fields as bytes in any encoding."""
+        """Return the fields of a column as bytes in any encoding."""
         return self.rows.column(name).fill_null(b"")
 
 
@@ -167,7 +167,7 @@ def _is_utf8(field: bytes) -> bool:
 
 
 class CsvSink:
-    """A text table being written."""
+    """A writer of a text table."""
 
     def __init__(self, path: Path | Place, header: bytes, line_end: bytes):
         self._file, self._line_end = HashedFile(path), line_end
@@ -176,11 +176,11 @@ class CsvSink:
 
     @property
     def size(self) -> int:
-        """Bytes so far."""
+        """Number of bytes written so far."""
         return self._file.size
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append lines."""
+        """Append the lines that `CsvSource.rewrite` made."""
         self.rows += len(rows)
         if len(rows):
             lines = pa.ListArray.from_arrays([0, len(rows)], rows.column(0))
@@ -188,23 +188,23 @@ class CsvSink:
             self._file.write(self._line_end)
 
     def close(self, more: Mapping[str, object] | None = None) -> str:
-        """Finish the file; SHA-256 of its bytes. It has no place for facts."""
+        """Finish the file, and return its SHA-256. `more` is ignored, since CSV has no metadata."""
         return self._file.finish()
 
     def abort(self) -> None:
-        """Let go of an unfinished file."""
+        """Close an unfinished file."""
         self._file.abandon()
 
 
 def _lines(columns: Sequence[pa.Array], delimiter: str) -> pa.Array:
-    """(n,) large_binary: records without their line ends; null is written as nothing."""
+    """Join columns to records without line ends: (n,) large_binary. A null is an empty field."""
     fields = [_quoted(column.cast(TEXT), delimiter.encode()) for column in columns]
     return pc.binary_join_element_wise(*fields, pa.scalar(delimiter.encode(), TEXT), null_handling="replace")
 
 
 def _quoted(fields: pa.Array, delimiter: bytes) -> pa.Array:
-    """Fields with quotes around those that need them; empty text is one, since null is written without any."""
-    # The whole buffer is searched first: most columns hold no mark, and are written as they are.
+    """Put quotes around fields that need them, including empty text, which would else read as null."""
+    # The whole buffer is searched first, which is fast: most columns need no quotes at all.
     needed, text = pc.equal(fields, b""), bytes(fields.buffers()[2] or b"")
     for mark in (b'"', delimiter, b"\n", b"\r"):
         if mark in text:
@@ -217,9 +217,9 @@ def _quoted(fields: pa.Array, delimiter: bytes) -> pa.Array:
 
 
 def _base64(evidence: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """(n, m) uint8: base64url without padding, all rows in one call (every row has the same width)."""
+    """Encode rows of one width in base64url without padding: (n, m) uint8."""
     n, width = evidence.shape
-    # Three bytes are four characters: with every row padded to threes one call encodes all of them.
+    # Three bytes are four characters. With each row padded to a multiple of three bytes, one call encodes all rows.
     padded = np.zeros((n, -(-width // 3) * 3), np.uint8)
     padded[:, :width] = evidence
     characters = np.frombuffer(base64.urlsafe_b64encode(padded.tobytes()), np.uint8)
@@ -228,7 +228,7 @@ def _base64(evidence: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _read_header(path: Place) -> bytes:
-    """The first record, with the byte order mark and the line end."""
+    """Read the first record, with the byte order mark and the line end."""
     with io.BufferedReader(path.open_input()) as stream:
         header = b""
         while line := stream.readline(HEADER_LIMIT):
@@ -245,7 +245,7 @@ def _read_header(path: Place) -> bytes:
 
 
 def _names(header: bytes, delimiter: str, file: str) -> tuple[str, ...]:
-    """The columns' names."""
+    """Parse the header to column names."""
     if b"\0" in header:
         raise InvalidInput(f"Expected text in UTF-8, got NUL bytes in {file}. Save it as UTF-8.")
     raw = header.lstrip(b"\r\n")
@@ -261,7 +261,7 @@ def _names(header: bytes, delimiter: str, file: str) -> tuple[str, ...]:
 
 
 def whole_records(stream: BinaryIO) -> Iterator[bytes]:
-    """Cut text into pieces of about 4 MiB that end where a record does; the last record need not have a line end."""
+    """Divide text into pieces of about 4 MiB that end with a record. The last record need not have a line end."""
     rest, done = b"", 0
     while fresh := stream.read(CHUNK):
         text = rest + fresh
@@ -278,9 +278,9 @@ def whole_records(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _end_of_records(text: bytes) -> int:
-    """Find where the last whole record ends: after a line feed that has an even number of quotes before it."""
+    """Find the end of the last complete record: after the last line feed with an even number of quotes before it."""
     end = text.rfind(b"\n") + 1
-    # In this dialect quotes come in pairs: an odd number of them before a line feed means that it is inside a field.
+    # Quotes come in pairs in this dialect. After an odd number of quotes, a line feed is inside a field.
     odd = text.count(b'"', 0, end) % 2
     while end and odd:
         start = text.rfind(b"\n", 0, end - 1) + 1
@@ -290,23 +290,24 @@ def _end_of_records(text: bytes) -> int:
 
 
 def dialect_fault(text: bytes, delimiter: str) -> tuple[int, str] | None:
-    """Find in whole records what Arrow reads in its own way and other readers in theirs.
+    """Find text that readers parse differently, in complete records.
 
     Returns
     -------
-    At which byte it stands, and the message about it, in which {} stands for the row; None where all is well.
+    (position, message) or None
+        The byte at which it begins, and a message with {} in place of the row; None if all readers agree.
     """
     if b'"' not in text and b"\r" not in text:
         return None
     data = np.frombuffer(text + b"\n", np.uint8)
     quotes, returns = np.flatnonzero(data == QUOTE), np.flatnonzero(data == RETURN)
-    # Some readers end a record at a bare carriage return: the same file would have other rows there.
+    # Some readers end a record at a bare carriage return, and would see other rows.
     bare = returns[data[returns + 1] != LINE_FEED]
     bare = bare[np.searchsorted(quotes, bare) % 2 == 0]
     if len(bare):
         return int(bare[0]), "Expected carriage returns only before line feeds or in quotes, got a bare one in {}. Quote the field."
     opening, closing = quotes[0::2], quotes[1::2]
-    # Where every field that has quotes is quoted as a whole, quotes alternate between opening and closing.
+    # If all quoted fields are quoted as a whole, quotes alternate between opening and closing, with delimiters or line ends around.
     around = np.zeros(256, bool)
     around[[ord(delimiter), LINE_FEED, QUOTE]] = True
     after, later = data[closing + 1], opening[opening > 0]
@@ -316,7 +317,7 @@ def dialect_fault(text: bytes, delimiter: str) -> tuple[int, str] | None:
             "Expected quotes only around whole fields, got one inside a field in {}. "
             'Quote such fields and double the quotes in them ("a ""b"" c").'
         )
-    # Else the rest of the file would be one field, and its rows would be missing.
+    # With an open quote the rest of the file would be one field, and its rows would be missing.
     if len(opening) > len(closing):
         return int(opening[-1]), "Expected every quoted field to end, got one left open in {}. The file may be cut short."
     return None

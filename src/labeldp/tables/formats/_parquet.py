@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet, in one file or many; and which format a table is in, by its ending.
+"""Parquet tables of one file or many, and the choice of a format by the suffix of a file.
 
-In Parquet the Arrow schema stays, the label's column chunks are written anew, and no metadata of the input is carried over.
+A released Parquet file has the input's Arrow schema, but none of its metadata: statistics and comments may describe the raw labels.
 """
 
 import base64
@@ -28,7 +28,7 @@ from labeldp.tables.formats._table import BATCH_BYTES, Batch, LabelCodec, Readab
 
 METADATA_KEY = b"labeldp"
 GROUP_BYTES, GROUP_ROWS = 1 << 25, 1 << 20
-READ_BUFFER, BUFFERS = 1 << 20, 1 << 26  # of one column chunk; of all of them
+READ_BUFFER, BUFFERS = 1 << 20, 1 << 26  # bytes to buffer of one column chunk, and of all together
 WRITE_BUFFER = 1 << 20
 PROBE = 1024
 LABEL_BYTES = 8
@@ -37,32 +37,32 @@ OPENED_AT_ONCE = 16
 
 
 class WriterSettings(TypedDict):
-    """What pyarrow's writer is told."""
+    """Arguments of pyarrow's writer."""
 
     compression: str | dict[str, str]
     use_dictionary: list[str]
 
 
 class ParquetSource(Source):
-    """A Parquet file, read a batch at a time.
+    """A Parquet file, which is read in batches.
 
     Row groups are not prefetched, and column chunks are read through a buffer, so that memory does not grow with the file.
 
     Attributes
     ----------
     facts : str or None
-        The JSON that a released file carries.
+        The release facts in the file's metadata, as JSON.
     """
 
     def __init__(self, path: Path | Place):
         self.path = Place.of(path)
         self._row_bytes = 0
         with reading(self.path):
-            # Before the schema is read: a file that is replaced in between is seen to have changed.
+            # Before the schema is read, so that a replacement of the file after this moment is noticed.
             self._stamp = self.path.stamp
             file = self._opened()
         with file:
-            self.schema = file.schema_arrow.remove_metadata()  # pandas and others list there what columns hold
+            self.schema = file.schema_arrow.remove_metadata()  # pandas, for one, stores the values of an index there
             self.extent = file.metadata.num_rows
             self.settings = _writer_settings(file.metadata)
             facts = (file.schema_arrow.metadata or {}).get(METADATA_KEY)
@@ -77,7 +77,7 @@ class ParquetSource(Source):
 
     def _opened(self) -> pq.ParquetFile:
         try:
-            if self.path.local is None:  # each row group's columns are fetched at once, since every request takes long
+            if self.path.local is None:  # requests to a store are slow, so the columns of a row group are fetched together
                 return pq.ParquetFile(self.path.open_input(), pre_buffer=True)
             metadata = pq.read_metadata(self.path.path)
             return pq.ParquetFile(self.path.path, metadata=metadata, pre_buffer=False, buffer_size=read_buffer(metadata))
@@ -85,17 +85,17 @@ class ParquetSource(Source):
             raise InvalidInput(f"Expected a Parquet file, got something else or a truncated one: {self.path}. Write it again.") from None
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Batch]:
-        """The rows in order, about 8 MiB at a time."""
+        """Iterate over the rows in order, in batches of about 8 MiB."""
         for batch in self.record_batches(columns):
             yield Batch(batch)
 
     def record_batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows as Arrow batches, in the file's order of columns."""
+        """Iterate over the rows as Arrow batches, with columns in the file's order."""
         self._check_unchanged()
         with self._open() as file:
             size = int(np.clip(BATCH_BYTES // self._bytes_of_a_row(), 64, 1 << 18))
             wanted = None if columns is None else list(columns)
-            # A store is asked for one row group at a time: more would be fetched ahead than memory has room for.
+            # From a store, row groups are read one by one, because pyarrow would prefetch all of them into memory.
             groups = [[i] for i in range(file.num_row_groups)] if self.path.local is None else [list(range(file.num_row_groups))]
             for group in groups:
                 yield from self._read(file.iter_batches(size, row_groups=group, columns=wanted))
@@ -105,7 +105,7 @@ class ParquetSource(Source):
         while True:
             try:
                 batch = next(batches, None)
-            # Of a file that was replaced meanwhile Arrow says that it is damaged: it is told by its size and time first.
+            # A file that was replaced meanwhile looks damaged to Arrow, so its size and time are checked first.
             except (pa.ArrowInvalid, OSError) as error:
                 self._check_unchanged()
                 raise _damaged(self.path, error) from None
@@ -114,7 +114,7 @@ class ParquetSource(Source):
             yield batch
 
     def _check_unchanged(self) -> None:
-        """The file is the one that was opened at first, as far as its size and time tell."""
+        """Check by size and time that the file has not changed since it was opened first."""
         with reading(self.path):
             if self.path.stamp == self._stamp:
                 return
@@ -124,10 +124,8 @@ class ParquetSource(Source):
         )
 
     def _bytes_of_a_row(self) -> int:
-        """Estimate the bytes of a decoded row from the first rows; the encoded file can be many times smaller.
-
-        The label counts as LABEL_BYTES whatever it is: batches become row groups, and their sizes must tell nothing of raw labels.
-        """
+        """Estimate the bytes of a decoded row from the first rows."""
+        # The label counts as LABEL_BYTES: batches become row groups of the output, whose sizes must not depend on raw labels.
         if not self._row_bytes:
             public = [name for name in self.names if name != self._planned]
             with self._open() as file:
@@ -136,22 +134,22 @@ class ParquetSource(Source):
         return self._row_bytes
 
     def plan(self, codec: LabelCodec, evidence_bytes: int) -> None:
-        """As of any table; the label counts no longer in the size of batches."""
+        """Prepare the output as `Source.plan`; from then on the size of batches does not depend on the label column."""
         super().plan(codec, evidence_bytes)
         self._row_bytes = 0
 
     def sink(self, path: Path | Place, facts: str) -> "ParquetSink":
-        """A new Parquet file with the input's compression, whose schema metadata holds the shared facts."""
+        """Open a new Parquet file with the input's compression and the shared facts in its metadata."""
         return released_sink(path, self.shape, self.settings, facts)
 
 
 class ParquetSink:
-    """A Parquet file being written, in row groups of bounded size."""
+    """A writer of a Parquet file, in row groups of bounded size."""
 
     def __init__(self, path: Path | Place, schema: pa.Schema, settings: Mapping[str, object], facts: str = ""):
         self._file = HashedFile(path)
         self._buffer = pa.BufferedOutputStream(pa.PythonFile(self._file, mode="w"), WRITE_BUFFER)
-        # A file with facts writes its Arrow schema itself, at the end, when the facts about all rows are known.
+        # pyarrow would write the Arrow schema now, with its metadata. The facts include a digest of all rows, so `close` writes both.
         self._writer = pq.ParquetWriter(self._buffer, schema, store_schema=not facts, **settings)
         self._schema, self._facts = schema, facts
         self._waiting: list[pa.RecordBatch] = []
@@ -159,11 +157,11 @@ class ParquetSink:
 
     @property
     def size(self) -> int:
-        """Bytes of the file so far, without the row group that waits."""
+        """Number of bytes written so far, without the row group in memory."""
         return self._file.size
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows; a full row group goes to disk."""
+        """Append rows, and write a full row group."""
         self._waiting.append(rows.replace_schema_metadata(self._schema.metadata))
         self._rows += rows.num_rows
         self.rows += rows.num_rows
@@ -174,42 +172,42 @@ class ParquetSink:
     def _flush(self) -> None:
         if self._rows:
             self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema), row_group_size=max(self._rows, 1))
-            self._buffer.flush()  # `size` counts it
+            self._buffer.flush()  # so that `size` includes it
         self._waiting, self._rows, self._bytes = [], 0, 0
 
     def close(self, more: Mapping[str, object] | None = None) -> str:
-        """Finish the file, with more facts about all of its rows; SHA-256 of its bytes."""
+        """Finish the file, with more facts about all of its rows, and return its SHA-256."""
         self._flush()
         if self._facts:
             facts = self._facts if not more else json.dumps(json.loads(self._facts) | more, ensure_ascii=False)
             schema = self._schema.with_metadata({METADATA_KEY: facts.encode()})
-            # What pyarrow itself writes when it opens a file, where these facts are not known yet.
+            # The two entries that pyarrow itself writes when it opens a file.
             self._writer.add_key_value_metadata({b"ARROW:schema": base64.b64encode(schema.serialize()), METADATA_KEY: facts.encode()})
         self._writer.close()
         self._buffer.flush()
         return self._file.finish()
 
     def abort(self) -> None:
-        """Let go of an unfinished file."""
+        """Close an unfinished file."""
         self._file.abandon()
         self._writer.close()
 
 
 def released_sink(path: Path | Place, shape: Shape, settings: WriterSettings, facts: str, text: Sequence[str] = ()) -> ParquetSink:
-    """A new file of released rows, with the shared facts in its schema's metadata. `text`: more columns to write with dictionaries."""
-    # The label always has one: whether a dictionary paid in the input tells how raw labels were spread.
+    """Open a new file of released rows, with the shared facts in its metadata. `text`: more columns to write with dictionaries."""
+    # The label always has a dictionary. If it had one as in the input, where one is used if it pays, that would depend on the raw labels.
     dictionaries = [*settings["use_dictionary"], *text, shape.codec.column]
     return ParquetSink(path, shape.released(), {**settings, "use_dictionary": dictionaries}, facts)
 
 
 def read_buffer(metadata: pq.FileMetaData) -> int:
-    """Bytes to read ahead in each column chunk; 0 reads a chunk whole, which is faster where row groups are small."""
+    """Return the bytes to read ahead in each column chunk; 0 to read whole chunks, which is faster for small row groups."""
     largest = max((metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)), default=0)
     return 0 if largest <= BUFFERS else int(np.clip(BUFFERS // max(metadata.num_columns, 1), 1 << 13, READ_BUFFER))
 
 
 def _writer_settings(metadata: pq.FileMetaData) -> WriterSettings:
-    """The input's compression; dictionaries for text, and for numbers where they made the input smaller."""
+    """Choose the writer's settings: the input's compression, and dictionaries for text and for numbers that they make smaller."""
     if not metadata.num_row_groups:
         return {"compression": "snappy", "use_dictionary": []}
     group = metadata.row_group(0)
@@ -235,21 +233,21 @@ def _damaged(path: Place, error: Exception) -> InvalidInput:
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a data set and the folder that they are below of."""
+    """The files of a data set, and the folder above them."""
 
     root: Place
     files: tuple[Place, ...]
 
 
 def files_of(where: Place | Sequence[Place]) -> Files:
-    """The files of a folder, a pattern ("folder/*.parquet", "s3://bucket/day=*/*.parquet") or a list, sorted by path.
+    """List the files of a folder, a pattern ("folder/*.parquet", "s3://bucket/day=*/*.parquet") or a list, sorted by path.
 
-    Files and folders below whose names begin with "." or "_" are passed over, as other readers do; but not partitions ("_day=1").
+    Files and folders whose names begin with "." or "_" are skipped, as by other readers, except partitions ("_day=1").
 
     Raises
     ------
     InvalidInput
-        There are none, they are not all Parquet, or one is named twice.
+        There are no files, some are not Parquet, or one occurs twice.
     """
     root = _root(where)
     if isinstance(where, Place):
@@ -269,7 +267,8 @@ def files_of(where: Place | Sequence[Place]) -> Files:
 
 
 def _file_of(place: Place) -> object:
-    """Return what is the same for two names of one file, whose rows would be drawn twice."""
+    """Return a key that is equal for two names of one file."""
+    # Rows of a file that is read twice, by a link, would be drawn twice.
     if place.local is None or not place.local.exists():
         return place
     facts = place.local.stat()
@@ -281,7 +280,7 @@ def _is_hidden(part: str) -> bool:
 
 
 def _root(where: Place | Sequence[Place]) -> Place:
-    """Return the folder that all files are below: of a pattern the part before it begins, of a list the nearest one that has all."""
+    """Return the folder above all files: of a pattern the part before the first "*", of a list the nearest common folder."""
     if isinstance(where, Place):
         while "*" in where.path:
             where = where.parent
@@ -295,9 +294,9 @@ def _root(where: Place | Sequence[Place]) -> Place:
 
 
 class DatasetSource(Source):
-    """Parquet files that are read one after another, as one table.
+    """Several Parquet files, which are read one after another as one table.
 
-    Keys of Hive partitions (`country=de/part-0.parquet`) are columns, after those of the files; they are written as ordinary ones.
+    Keys of Hive partitions (`country=de/part-0.parquet`) become columns after those of the files, and are written as ordinary columns.
 
     Parameters
     ----------
@@ -315,7 +314,7 @@ class DatasetSource(Source):
 
     @property
     def files(self) -> tuple[ParquetSource, ...]:
-        """All files, in order."""
+        """The files, in order."""
         return tuple(self._files)
 
     @property
@@ -324,7 +323,7 @@ class DatasetSource(Source):
         return self._files[0]
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Batch]:
-        """The rows, file by file in the order of their paths."""
+        """Iterate over the rows, file by file in the order of their paths."""
         wanted = [name for name in self.names if columns is None or name in columns]
         schema = pa.schema([self.schema.field(name) for name in wanted])
         inside = [name for name in wanted if name not in self.partition_keys]
@@ -341,8 +340,8 @@ class DatasetSource(Source):
             file.plan(codec, evidence_bytes)
 
     def sink(self, path: Path | Place, facts: str) -> ParquetSink:
-        """A new Parquet file, compressed as the first file with rows is."""
-        # An empty file says nothing about compression.
+        """Open a new Parquet file, with the compression of the first file that has rows."""
+        # An empty file has no column chunks, so no compression.
         like = next((file for file in self._files if file.extent), self._files[0])
         return released_sink(path, self.shape, like.settings, facts, text=self.partition_keys)
 
@@ -355,14 +354,14 @@ def _opened(files: Sequence[Place]) -> list[ParquetSource]:
 
 
 def _partitions(files: Files) -> tuple[pa.Schema, list[Mapping[str, pa.Scalar]]]:
-    """Read the partitions' keys off the folders' names: their schema, and their values for each file."""
+    """Read the partitions' keys from the names of folders: their schema, and their values for each file."""
     folders = ["/".join(file.below(files.root)[:-1]) for file in files.files]
     if not any("=" in folder for folder in folders):
         return pa.schema([]), [{} for _ in folders]
     options = ds.FileSystemFactoryOptions(
         partitioning=ds.HivePartitioning.discover(), partition_base_dir=files.root.path, exclude_invalid_files=False
     )
-    # Arrow finds the types of the keys from all files at once: "1" in one folder and "a" in another is text in both.
+    # Arrow infers the types of the keys from all files at once, so that "1" in one folder and "a" in another are text in both.
     paths = [file.path for file in files.files]
     factory = ds.FileSystemDatasetFactory(files.root.filesystem, paths, ds.ParquetFileFormat(), options)
     try:
@@ -381,7 +380,7 @@ def _partitions(files: Files) -> tuple[pa.Schema, list[Mapping[str, pa.Scalar]]]
 
 
 def _common_schema(files: Sequence[ParquetSource], keys: pa.Schema) -> pa.Schema:
-    """Check that all files have the same columns, in any order; return those of the first, then the partitions' keys."""
+    """Check that all files have the same columns, in any order; return the schema of the first, followed by the partitions' keys."""
     first = files[0]
     types = {field.name: field.type for field in first.schema}
     for name in keys.names:
@@ -407,16 +406,16 @@ def _in_both(what: str) -> InvalidInput:
 
 
 def check_apart(root: Place, out: Place) -> None:
-    """Refuse an output among the input's files, or around them."""
+    """Refuse an output folder that is inside the input's, or contains it."""
     if root.filesystem != out.filesystem:
         return
-    # Links are followed: an output inside the input would be read as part of it the next time.
+    # An output inside the input would be read as a part of it the next time. Links are resolved to see that.
     source, target = (place.path if place.local is None else os.path.realpath(place.path) for place in (root, out))
     if f"{target}/".startswith(f"{source}/") or f"{source}/".startswith(f"{target}/"):
         raise ReleaseError(f"Expected an output apart from the input {root}, got {out}. Choose a folder that is not in it.")
 
 
-# By the ending ----------------------------------------------------------------------------------------------------------------------------
+# The format by the suffix -----------------------------------------------------------------------------------------------------------------
 
 
 FORMATS: dict[str, type[CsvSource] | type[ParquetSource]] = {
@@ -428,7 +427,7 @@ FORMATS: dict[str, type[CsvSource] | type[ParquetSource]] = {
 
 
 def open_table(where: Any) -> Source:
-    """Open the table in a file, or in the Parquet files of a folder, of a pattern with "*", or of a list.
+    """Open the table in a file, or in the Parquet files of a folder, a pattern with "*", or a list.
 
     Parameters
     ----------
@@ -439,7 +438,7 @@ def open_table(where: Any) -> Source:
     ReleaseError
         A file is missing or cannot be read.
     InvalidInput
-        It is of another format, or its content is not what the ending says.
+        It has another format, or its content does not fit its suffix.
     """
     if isinstance(where, list):
         return DatasetSource(files_of([Place.of(each) for each in where]))
@@ -466,18 +465,18 @@ def _kind(path: Place) -> type[CsvSource] | type[ParquetSource]:
 
 
 def table_name(table: Source) -> str:
-    """Name a table in the ledger where the user does not: its file's or folder's name without the format's ending."""
+    """Return a table's default name in the ledger: its file's or folder's name without the suffix of a format."""
     name = table.path.name
     return table.path.stem if not isinstance(table, DatasetSource) or table.path.suffix.lower() in FORMATS else name
 
 
 def row_name(table: Readable, row: int) -> str:
-    """Name a row in messages, counted from 1: of a text table by its line, too."""
+    """Return a row's name for messages: its position from 1, and of a text table also its line."""
     return table.row_name(row) if isinstance(table, CsvSource) else row_number(row)
 
 
 def given_parts(where: Any) -> tuple[str, ...]:
-    """Split a path into parts as it was given: a relative one says nothing about the folders above it."""
+    """Split a path into parts as it was given: of a relative path without the folders above it."""
     if isinstance(where, list):
         return ()
     if isinstance(where, Place | tuple) or "://" in os.fspath(where):
@@ -486,7 +485,7 @@ def given_parts(where: Any) -> tuple[str, ...]:
 
 
 def check_same_format(table: Source, out: Place) -> None:
-    """Refuse an output of another format than the input's, by its ending; of many files it is a folder."""
+    """Refuse an output whose suffix is of another format than the input; for many files the output must be a folder."""
     source = table.path
     if isinstance(table, DatasetSource):
         if is_other_format(out):
@@ -498,7 +497,7 @@ def check_same_format(table: Source, out: Place) -> None:
 
 
 def check_layout(table: Source, given: Sequence[str], label: str, classes: Sequence[object], *, public: bool) -> None:
-    """Refuse a path that names the label's value, and so gives it away for a whole file.
+    """Refuse a path that names a class, which would reveal the label of all rows of a file.
 
     Parameters
     ----------
@@ -507,9 +506,8 @@ def check_layout(table: Source, given: Sequence[str], label: str, classes: Seque
         The parts of the path as the user gave it.
     label : str
     classes : sequence
-        As far as they are known.
     public : bool
-        The user states that order and layout say nothing; a label as a partition's key is refused all the same.
+        True if the user states that order and paths do not depend on labels. A label as a partition's key is refused all the same.
     """
     many = isinstance(table, DatasetSource)
     inner = [part for parts in table.layout for part in parts] if isinstance(table, DatasetSource) else []
@@ -520,13 +518,13 @@ def check_layout(table: Source, given: Sequence[str], label: str, classes: Seque
         )
     if public:
         return
-    # As the user gave it: folders above a relative path are this machine's affair, and are not published.
+    # Only parts that the user gave: folders above a relative path belong to this machine, and are not published.
     parts = [*(given[-1:] if many else given), table.path.stem, *inner, *(Place.of(part).stem for part in set(inner))]
     if any(_is_key(part, label) for part in [*given, *parts]):
         raise InvalidInput(
             f"Expected the label as a column of the file, got {label!r} as a part of the path. Merge the parts into one file first."
         )
-    # A folder per class is how images are kept: its name is the label of every row in it.
+    # Data sets of images often have a folder for each class, whose name is the label of all rows in it.
     texts = {str(c) for c in classes if c is not None and str(c)}
     if texts & set(parts):
         raise InvalidInput(
@@ -540,23 +538,23 @@ def _is_key(part: str, label: str) -> bool:
 
 
 def check_ending(out: Path) -> None:
-    """Refuse an output that is neither Parquet nor CSV by its ending."""
+    """Refuse an output whose suffix is of neither Parquet nor CSV."""
     if out.suffix.lower() not in FORMATS:
         raise InvalidInput(f"Expected an output that ends in {', '.join(FORMATS)}; got {out.name}.")
 
 
 def is_parquet(path: Path) -> bool:
-    """True if the ending says so."""
+    """Tell whether a path has a suffix of Parquet."""
     return FORMATS.get(path.suffix.lower()) is ParquetSource
 
 
 def is_other_format(place: Place) -> bool:
-    """True if the ending is of another format than Parquet; a folder of Parquet files mostly has none."""
+    """Tell whether a path has a suffix of another format than Parquet. A folder of Parquet files mostly has none."""
     return FORMATS.get(place.suffix.lower(), ParquetSource) is not ParquetSource
 
 
 def table_writer(path: Path, schema: pa.Schema) -> "pq.ParquetWriter | pyarrow.csv.CSVWriter":
-    """Open a writer of Arrow's tables and batches for a new file of the format that its ending says; refuse any other ending."""
+    """Open a writer of Arrow tables and batches for a new file, in the format of its suffix; refuse any other suffix."""
     kind = _kind(Place.of(path))
     if kind is ParquetSource:
         return pq.ParquetWriter(path, schema)

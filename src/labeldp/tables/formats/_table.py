@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table as a release sees it: batches to read twice, labels as codes, ids, digests of what it holds, and a sink to write once."""
+"""The interface of tables for a release: batches that are read twice, labels as codes, ids, digests of columns, and sinks."""
 
 import hashlib
 import json
@@ -26,39 +26,39 @@ from labeldp.tables._place import Part, Place, Staging
 
 EVIDENCE = "__evidence"
 OWN = "__labeldp"
-"""How columns begin that a release adds for its own use and drops again."""
+"""The prefix of columns that a release adds for its own use and drops again."""
 WEIGHTS = "__labeldp_prior"
-"""Column of a prior's whole weights, where a model was asked before the charge (`labeldp.tables._priors`)."""
+"""The column of quantised weights in a model's stored answers (`labeldp.tables._priors`)."""
 DRAWN = "__labeldp_drawn"
-"""Column of `drawn_words` that goes with released rows until they are written."""
+"""The column of `drawn_words`, which released rows have until they are written."""
 BATCH_BYTES = 1 << 23
 PART_BYTES = 1 << 28
 TRUTH = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
-_DIGITS = 19  # so many always fit into 64 bits
+_DIGITS = 19  # decimal digits that always fit into 64 bits
 
 
 class Columns(Protocol):
     """Rows that give access to columns by name: a batch of any format, or an Arrow record batch."""
 
     def column(self, name: str) -> pa.Array:
-        """One column."""
+        """Return a column."""
         ...
 
 
 class Rows(Protocol):
-    """Consecutive rows of anything that has columns."""
+    """Consecutive rows of a `Readable`."""
 
     def __len__(self) -> int:
-        """Rows."""
+        """Return the number of rows."""
         ...
 
     @property
     def extent(self) -> int:
-        """How much of the whole the rows are, in the units of `Readable.extent`."""
+        """The size of the rows, in the units of `Readable.extent`."""
         ...
 
     def column(self, name: str) -> pa.Array:
-        """One column; text where the format is text."""
+        """Return a column; as text if the format is text."""
         ...
 
 
@@ -66,71 +66,71 @@ class Readable(Protocol):
     """Rows with named columns that can be read more than once: a table, or arrays of one length."""
 
     path: Place
-    text: bool  # every value is text, as in CSV
-    extent: int  # how much there is to read, for progress bars
+    text: bool  # True if every value is text, as in CSV
+    extent: int  # size, for progress bars
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns."""
+        """The names of the columns."""
         ...
 
     def type_of(self, name: str) -> pa.DataType:
-        """A column's type."""
+        """Return a column's type."""
         ...
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Rows]:
-        """The rows in order; only these columns can be asked for."""
+        """Iterate over the rows in order, with these columns only (None: all)."""
         ...
 
 
 class Source(ABC):
-    """A table, of one file or many, that can be released; a `Readable`.
+    """A table of one file or many that can be released; a `Readable`.
 
     Attributes
     ----------
     schema : pyarrow.Schema
-        Of the file's columns, as `Batch.raw` gives them.
+        The schema of the columns as `Batch.raw` returns them.
     """
 
     text = False
     path: Place
     extent: int
     schema: pa.Schema
-    shape: "Shape"  # what is written; after `plan`
+    shape: "Shape"  # the shape of released batches; set by `plan`
     _planned: str | None = None
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The columns."""
+        """The names of the columns."""
         return tuple(self.schema.names)
 
     def type_of(self, name: str) -> pa.DataType:
-        """A column's type."""
+        """Return a column's type."""
         return self.schema.field(name).type
 
     @abstractmethod
     def batches(self, columns: Sequence[str] | None = None) -> "Iterator[Batch]":
-        """The rows in order; only these columns can be asked for."""
+        """Iterate over the rows in order, with these columns only (None: all)."""
 
     def public_digest(self, label: str) -> "ArrowDigest":
-        """A digest of every column but the label."""
+        """Return an empty digest of all columns but the label."""
         return ArrowDigest(self.schema, tuple(name for name in self.names if name != label))
 
     def plan(self, codec: "LabelCodec", evidence_bytes: int) -> None:
-        """Say what is written: the label by this codec, and evidence of this width (0: none)."""
+        """Set the shape of the output: the label's codec, and the width of evidence (0: none)."""
         self.shape, self._planned = Shape(self.schema, codec, evidence_bytes), codec.column
 
     def rewrite(self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
-        """The rows as they are written, with these labels and, right after the label, their evidence."""
+        """Return rows as they are written, with these labels, and their evidence in the column after the label."""
         return self.shape.rewrite(rows, codes, evidence)
 
     @abstractmethod
     def sink(self, path: Path | Place, facts: str) -> "Sink":
-        """A new file of the same format; `facts` is JSON that the file carries if the format can."""
+        """Open a new file of the same format; `facts` is JSON that goes into its metadata, if the format has any."""
 
 
 class Batch:
-    """Consecutive rows of a table; its extent is in rows unless it is given."""
+    """Consecutive rows of a table. Their extent is their number, unless it is given."""
 
     def __init__(self, rows: pa.RecordBatch, extent: int | None = None):
         self.rows = rows
@@ -140,25 +140,25 @@ class Batch:
         return int(self.rows.num_rows)
 
     def raw(self, name: str) -> pa.Array:
-        """One column as the file has it."""
+        """Return a column as it is in the file."""
         return self.rows.column(name)
 
     def column(self, name: str) -> pa.Array:
-        """One column; text where the format is text."""
+        """Return a column; as text if the format is text."""
         return self.raw(name)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a released Arrow batch looks like.
+    """The shape of released Arrow batches.
 
     Attributes
     ----------
     schema : pyarrow.Schema
-        Of the input, without metadata.
+        The schema of the input, without metadata.
     codec : LabelCodec
     evidence_bytes : int
-        Width of a row's evidence, 0 for none.
+        Width of a row's evidence; 0 for none.
     """
 
     schema: pa.Schema
@@ -166,18 +166,18 @@ class Shape:
     evidence_bytes: int
 
     def released(self) -> pa.Schema:
-        """The output's schema: the label's field anew, and a binary column after it if there is evidence."""
+        """Return the output's schema: the input's, with a new label field, and a binary column of evidence after it if there is any."""
         place = self.schema.get_field_index(self.codec.column)
-        # A fresh field: the input's may carry metadata about the raw column, or promise that there are no nulls.
+        # A new field, because the input's may have metadata about the raw labels.
         fresh = pa.field(self.codec.column, self.codec.column_type, nullable=self.schema.field(place).nullable)
         schema = self.schema.set(place, fresh)
-        # A model's answers came along to be drawn with; they are no column of the input.
+        # The column of a model's answers was joined for the draw, and is not released.
         schema = pa.schema([field for field in schema if field.name != WEIGHTS])
         evidence = pa.field(self.codec.column + EVIDENCE, pa.binary(), nullable=False)
         return schema.insert(place + 1, evidence) if self.evidence_bytes else schema
 
     def rewrite(self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
-        """The rows with these labels and, right after the label, their evidence."""
+        """Return rows with these labels, and their evidence in the column after the label."""
         columns = dict(zip(rows.schema.names, rows.columns, strict=True)) | {self.codec.column: self.codec.decode(codes)}
         if evidence is not None:
             columns[self.codec.column + EVIDENCE] = as_binary(evidence)
@@ -186,20 +186,20 @@ class Shape:
 
 
 def as_binary(rows: NDArray[np.uint8]) -> pa.Array:
-    """A binary column of (n, width) bytes."""
+    """Convert (n, width) uint8 to a binary Arrow column."""
     n, width = rows.shape
-    # All rows have one width: the column is made of the bytes as they are, without a copy for each row.
+    # All rows have one width, so the column is built from the bytes and computed offsets, without an object for each row.
     offsets = np.arange(0, (n + 1) * width, width, dtype=np.int32)
     return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows))])
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """A column's values, without a dictionary around them."""
+    """Decode a column if it is dictionary-encoded."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def check_columns(source: Readable, names: Sequence[str]) -> None:
-    """Refuse names that are no columns, and suggest the nearest ones."""
+    """Refuse names that are no columns of a table, and suggest the nearest ones."""
     for name in names:
         if name not in source.names:
             listed = ", ".join(source.names[:20]) + (" ..." if len(source.names) > 20 else "")
@@ -211,7 +211,7 @@ def check_columns(source: Readable, names: Sequence[str]) -> None:
 
 
 def check_own(names: Sequence[str]) -> None:
-    """Refuse columns whose names a release would take for its own."""
+    """Refuse columns with the prefix of a release's own columns."""
     found = next((name for name in names if name.startswith(OWN)), None)
     if found is not None:
         raise InvalidInput(f"Expected columns whose names do not begin with {OWN!r}, got {found!r}. Rename it.")
@@ -221,18 +221,18 @@ def check_own(names: Sequence[str]) -> None:
 
 
 class LabelCodec:
-    """Translates a label column to class codes, and codes to a column.
+    """Converts a label column to class codes, and codes to a column.
 
     Parameters
     ----------
     classes : sequence of values
-        From `parse_classes`.
+        The result of `parse_classes`.
     column : str
         The column's name, for messages.
     column_type : pyarrow.DataType
-        Kept by `decode`.
+        The type of the column, also after `decode`.
     name_row : function of a row's number, optional
-        How a row is called in messages; by its number if None.
+        Returns a row's name for messages. None (default): its number.
     """
 
     def __init__(self, classes: Sequence[object], column: str, column_type: pa.DataType, name_row: Callable[[int], str] | None = None):
@@ -241,9 +241,10 @@ class LabelCodec:
         self.column = column
         self.column_type = column_type
         kind = value_type(column_type)
-        # Text classes are compared as large_string, whatever kind of text the column is.
+        # Text classes are compared as large_string, for columns of any of Arrow's text types.
         self._values = pa.array(list(self.classes), type=pa.large_string() if is_text(kind) else kind)
-        # The output's dictionary lists the declared classes and nothing else: the input's could hold values that no row has any more.
+        # The output's dictionary has the declared classes only. The input's may have values that no row has any more, such as labels of
+        # deleted rows.
         if pa.types.is_dictionary(column_type):
             room = np.iinfo(column_type.index_type.to_pandas_dtype()).max
             if len(self.classes) - 1 > room:
@@ -252,12 +253,12 @@ class LabelCodec:
                 )
 
     def encode(self, labels: pa.Array, start_row: int | None = 0) -> NDArray[np.int32]:
-        """Class codes of some labels: (n,) int32. `start_row` is the first one's row number, for messages; None where rows have none.
+        """Encode labels as class codes: (n,) int32. `start_row` is the number of the first row, for messages; None if rows have none.
 
-        A label that is not declared is refused with its row number, or with what it differs by, never its value.
+        InvalidInput for an undeclared label names its row, or how it differs from a class, never its value.
         """
         if pa.types.is_dictionary(labels.type):
-            # Each entry is looked up once; entries that no row has may be undeclared.
+            # Each entry of the dictionary is looked up once. Entries that no row has may be undeclared.
             found = pc.take(self._find(labels.dictionary), labels.indices)
             if labels.indices.null_count and None in self.classes:
                 found = pc.if_else(labels.indices.is_null(), pa.scalar(self.classes.index(None), pa.int32()), found)
@@ -269,11 +270,11 @@ class LabelCodec:
         return codes
 
     def listed(self, labels: pa.Array, start_row: int | None = 0) -> pa.DictionaryArray:
-        """The labels as a dictionary that is the list of classes, checked as by `encode`."""
+        """Encode labels as a dictionary array whose dictionary is the list of classes; errors as `encode`."""
         return pa.DictionaryArray.from_arrays(pa.array(self.encode(labels, start_row)), self._values)
 
     def _find(self, labels: pa.Array) -> pa.Array:
-        # Classes 0..K-1 are their own codes: a look at the range replaces a search for each row.
+        # Classes 0..K-1 are their own codes, so a check of the range replaces a search for each row.
         if self._plain_codes and not labels.null_count:
             raw = labels.to_numpy(zero_copy_only=True)
             if len(raw) and raw.min() >= 0 and raw.max() < len(self.classes):
@@ -289,7 +290,7 @@ class LabelCodec:
     def _refuse(self, labels: pa.Array, found: pa.Array, start_row: int | None) -> None:
         at = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
         row = row_number(None) if start_row is None else (self._name_row or row_number)(start_row + at)
-        # It is looked at, and never shown: the message names the row, or how the value differs from a class.
+        # The value is used for the hint, but never shown; and the hint never appears with the row.
         value = labels[at].as_py()
         if value is None or value == "":
             raise InvalidInput(
@@ -302,12 +303,12 @@ class LabelCodec:
         )
 
     def decode(self, codes: NDArray[np.integer]) -> pa.Array:
-        """The column of these codes, in the column's type; a dictionary lists the declared classes and nothing else."""
+        """Convert codes to a column of the label's type. The dictionary of a dictionary type has the declared classes only."""
         if self._plain_codes and self.column_type == pa.int32() and codes.dtype == np.int32:
             return pa.array(codes)
         if not pa.types.is_dictionary(self.column_type):
             return _cast(self._values.take(pa.array(codes)), self.column_type)
-        # The null class has no entry in the dictionary: its rows are null.
+        # The null class has no entry in the dictionary; its rows are null.
         present = [c is not None for c in self.classes]
         place = np.cumsum(present) - 1
         nulls = None if all(present) else ~np.array(present)[codes]
@@ -322,29 +323,29 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def row_number(row: int | None) -> str:
-    """Name a row by its position, given from 0 and shown from 1, as lines of files are; None where rows have none."""
+    """Return a row's name for messages: its position, given from 0 and shown from 1, as lines of files are; None if rows have none."""
     return "some row" if row is None else f"row {row + 1} (the first is row 1)"
 
 
 def distinct_labels(arrays: Iterable[pa.Array], column_type: pa.DataType) -> tuple[object, ...]:
-    """Read the distinct labels off a column, sorted, without null and empty text, where they may be its classes (`read_off`)."""
+    """Return the distinct labels of a column as inferred classes, without null and empty text; InvalidInput as `read_off`."""
     seen: set[Any] = set()
     rows = 0
     for array in arrays:
         seen.update(pc.unique(plain(array)).to_pylist())
         rows += len(array)
         if len(seen) > MOST_READ_OFF + 2:
-            break  # refused, however many rows follow
+            break  # already more than any number of rows allows
     return read_off(seen - {None, ""}, rows, floats=pa.types.is_floating(value_type(column_type)))
 
 
 def value_type(column_type: pa.DataType) -> pa.DataType:
-    """What one label is: the column's type, without a dictionary around it."""
+    """Return the type of a column's values, which for a dictionary type is that of its dictionary."""
     return column_type.value_type if pa.types.is_dictionary(column_type) else column_type
 
 
 def check_type(column: str, column_type: pa.DataType) -> None:
-    """Refuse a label column of other types than whole numbers, text, booleans, floats, or a dictionary of those."""
+    """Refuse a label column whose type is none of integers, text, booleans, floats, and dictionaries of these."""
     kind, types = value_type(column_type), pa.types
     good = types.is_integer(kind) or types.is_boolean(kind) or types.is_float32(kind) or types.is_float64(kind) or is_text(kind)
     if not good:
@@ -354,7 +355,7 @@ def check_type(column: str, column_type: pa.DataType) -> None:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """True for each of Arrow's types of text, without a dictionary around it."""
+    """Tell whether a type is one of Arrow's text types, which dictionary types are not."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
@@ -369,8 +370,8 @@ def parse_classes(classes: Sequence[object], column: str, column_type: pa.DataTy
         values = tuple("" if c is None else _text(c) for c in classes)
     else:
         values = tuple(None if c is None else _parse(c, kind, column) for c in classes)
-    # A column of 32-bit floats rounds what is declared: two classes could become one.
-    stored = values if text_table else pa.array(values, kind).to_pylist()  # a float of 32 bits holds fewer values than one of 64
+    # A column of 32-bit floats rounds the declared values, so that two classes could become one.
+    stored = values if text_table else pa.array(values, kind).to_pylist()
     if len(set(stored)) < len(values):
         raise InvalidInput(f"Expected distinct classes, got two that are the same value of type {kind}. List each one once.")
     return values
@@ -385,7 +386,7 @@ def _parse(value: object, kind: pa.DataType, column: str) -> object:
         return _text(value)
     try:
         parsed: object = _truth(value) if pa.types.is_boolean(kind) else _number(value, kind)
-        pa.scalar(parsed, kind)  # in range of the type
+        pa.scalar(parsed, kind)  # raises if it is out of the type's range
     except (ValueError, TypeError, OverflowError, pa.ArrowInvalid):
         raise InvalidInput(
             f"Expected classes of type {kind}, as column {column!r} has, got {value!r}. Declare values of that type."
@@ -403,7 +404,7 @@ def _truth(value: object) -> bool:
 
 
 def _number(value: object, kind: pa.DataType) -> float | int:
-    # True is an int in Python, but not the class 1.
+    # In Python True is an int, but it does not mean the class 1.
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError
     if pa.types.is_integer(kind):
@@ -414,42 +415,42 @@ def _number(value: object, kind: pa.DataType) -> float | int:
     number = float(value)
     if not np.isfinite(number):
         raise ValueError
-    return number + 0.0  # one zero, not two
+    return number + 0.0  # -0.0 becomes 0.0, so that there is one zero
 
 
 # Ids of rows and units --------------------------------------------------------------------------------------------------------------------
 
 
 def row_ids(batch: Columns, names: tuple[str, ...]) -> Ids | None:
-    """Read the ids of the rows: a column, a list of columns where several name them, or None where none does."""
+    """Read the ids of the rows: a column, a list of several columns, or None without names."""
     if not names:
         return None
     columns = [id_column(batch, name) for name in names]
-    # Of several columns 1 and "1" are the same part of an id, in whatever type a copy holds them.
+    # Parts of a composite id are compared as text, because a copy may hold 1 as "1".
     return columns[0] if len(columns) == 1 else [_as_text(column) for column in columns]
 
 
 def id_column(batch: Columns, name: str) -> NDArray[np.integer] | pa.Array:
-    """Read a column of whole numbers (NumPy) or text (Arrow) that names rows or units; empty values are refused."""
+    """Read a column of ids or units, of integers (as NumPy) or text (as Arrow); refuse empty values."""
     column = plain(batch.column(name))
     kind = pa.types
     text = kind.is_string(column.type) or kind.is_large_string(column.type) or kind.is_string_view(column.type)
     if not (text or kind.is_integer(column.type)):
         raise InvalidInput(f"Expected ids and units of whole numbers or text, got column {name!r} of type {column.type}. Cast it.")
-    # A row without an id has no block of noise; an empty one would be shared by all rows that have none.
+    # Rows with an empty id would share one id, and be drawn with the same words.
     if column.null_count or (text and pc.any(pc.equal(pc.binary_length(column), 0)).as_py()):
         raise InvalidInput(f"Expected a value in every row of column {name!r}, got empty ones. Fill them, or drop such rows.")
     return column.cast(pa.large_string()) if text else column.to_numpy(zero_copy_only=False)
 
 
 def id_array(batch: Columns, name: str) -> NDArray[np.generic]:
-    """`id_column` as a NumPy array."""
+    """Read an id column as a NumPy array; see `id_column`."""
     column = id_column(batch, name)
     return column if isinstance(column, np.ndarray) else np.asarray(column).astype(np.str_)
 
 
 def row_id_array(batch: Columns, names: tuple[str, ...]) -> NDArray[np.generic] | None:
-    """`row_ids` as a NumPy array: (n,), or (n, columns) of text where several columns name the rows."""
+    """Read the ids of the rows as a NumPy array: (n,), or (n, columns) of text for several columns; None without names."""
     columns = [id_array(batch, name) for name in names]
     if not columns:
         return None
@@ -460,53 +461,53 @@ def _as_text(column: NDArray[np.integer] | pa.Array) -> pa.Array:
     return pa.array(column).cast(pa.large_string()) if isinstance(column, np.ndarray) else column
 
 
-# What was drawn ---------------------------------------------------------------------------------------------------------------------------
+# The digest of drawn rows -----------------------------------------------------------------------------------------------------------------
 
 
 def needs_evidence(law: Law) -> bool:
-    """True if a released label alone does not say all that the law released."""
+    """Tell whether a law's output and side are more than the released label, so that the table needs a column of evidence."""
     return law.kind != "label" or set(law.layout()) != {"output"}
 
 
 def evidence_width(law: Law) -> int:
-    """Width of a row's evidence; 0 where the label says all."""
+    """Return the width of a row's evidence in bytes; 0 if the label is the whole output."""
     return record_type(law).itemsize if needs_evidence(law) else 0
 
 
 def draw_salt(facts: Mapping[str, object]) -> str:
-    """Make the salt that binds what was drawn to the classes, law, receipt and stage that a table's shared facts state."""
-    # Whoever changes law, classes, receipt or stage in a manifest changes the salt, and no row matches any more.
+    """Return the salt that binds the digest of drawn rows to classes, law, receipt and stage of a table's shared facts."""
+    # A manifest in which one of these facts was changed has another salt, so that its digest does not fit the rows.
     return "drawn/" + _hash.digest({name: facts[name] for name in ("classes", "law", "receipt", "stage")})
 
 
 def drawn_words(salt: str, ids: Ids | None, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> NDArray[np.uint64]:
-    """Compute what each row adds to the digest of what was drawn: (n,) uint64.
+    """Compute the word that each row adds to the digest of drawn rows: (n,) uint64.
 
     Parameters
     ----------
     salt : str
-        From `draw_salt`.
-    ids : (n,) NumPy integers or Arrow text, or a list of such columns; None where no column names the rows
-        A number and its decimal text are the same id.
+        The result of `draw_salt`.
+    ids : (n,) NumPy integers or Arrow text, a list of such columns, or None
+        An integer and its decimal text are the same id, because a copy may hold the ids as text.
     codes : (n,) integers
         Noisy labels.
-    evidence : (n, width) uint8, or None where the label says all
+    evidence : (n, width) uint8 or None
+        None if the label is the whole output.
     """
-    # A copy may hold ids as text that were numbers: both give one word.
     columns = [] if ids is None else [_named(column) for column in (ids if isinstance(ids, list) else [ids])]
     return _hash.public_hash(salt, *columns, codes.astype(np.int64, copy=False), *([] if evidence is None else [evidence]))
 
 
 class DrawnDigest:
-    """Digest of what was drawn, batch by batch: of ids, noisy labels and evidence in any order; without ids, in this order.
+    """Digest of the drawn rows of a table: of ids, noisy labels and evidence, in any order of rows.
 
-    It finds what accident or carelessness changed. Whoever sets out to can make other rows with the same digest, and can write a new one
-    into a file: against forging there are SHA-256 of whole files and the ledger.
+    Without ids a row is named by its number, so the order matters. The digest finds accidental changes. A forger can make other rows with
+    the same digest, or write a new digest into a file; against that there are the SHA-256 of whole files and the ledger.
 
     Parameters
     ----------
     ordered : bool
-        Rows have no ids: a row is its place.
+        True if rows have no ids.
     first : int
         Number of the first row.
     """
@@ -515,22 +516,22 @@ class DrawnDigest:
         self._set, self._ordered, self.first, self.rows = _hash.SetDigest(), ordered, first, 0
 
     def update(self, words: NDArray[np.uint64]) -> None:
-        """Add the next rows, by their `drawn_words`."""
-        # A sum knows no order: where rows have no ids their places are added in.
+        """Add the next rows, given by their `drawn_words`."""
+        # The sum does not depend on the order, so rows without ids are hashed with their numbers.
         start = self.first + self.rows
         self._set.update(*([np.arange(start, start + len(words))] if self._ordered else []), words)
         self.rows += len(words)
 
     def following(self) -> "DrawnDigest":
-        """An empty one of the rows after these."""
+        """Return an empty digest of the rows after these."""
         return DrawnDigest(self._ordered, self.first + self.rows)
 
     def facts(self) -> dict[str, object]:
-        """What a file says of itself, so that it can be proven without the others."""
+        """Return the facts for a file's metadata, by which it can be proven without the other files."""
         return {"drawn": self.hexdigest()} | ({"first_row": self.first} if self._ordered else {})
 
     def hexdigest(self) -> str:
-        """48 hexadecimal digits."""
+        """Return the digest as 48 hexadecimal digits."""
         return self._set.hexdigest()
 
 
@@ -538,27 +539,27 @@ def drawn_in_all(digests: Iterable[str]) -> str:
     """Add up the digests of a release's files."""
     total = _hash.SetDigest()
     for each in digests:
-        total += _hash.SetDigest.from_hexdigest(each)
+        total.merge(_hash.SetDigest.from_hexdigest(each))
     return total.hexdigest()
 
 
 def id_words(ids: Any) -> NDArray[np.uint64]:
-    """Hash each row's ids to one word, the same whatever their types: (n,) uint64."""
+    """Hash each row's ids to one word that does not depend on their types: (n,) uint64."""
     columns = [_named(column) for column in (ids if isinstance(ids, list) else [ids])]
     return columns[0] if len(columns) == 1 else _hash.public_hash("names", *columns)
 
 
 def _named(ids: NDArray[np.generic] | pa.Array) -> NDArray[np.uint64]:
-    """Turn an id column into words: whole numbers of up to 19 digits are themselves, in any type and as text; all else is hashed text."""
+    """Convert an id column to words: integers >= 0 of up to 19 digits, also as text, stay as they are; all other ids are hashed as text."""
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
-        # Larger and negative numbers go the way of text, which holds any of them.
+        # Negative and larger integers are hashed as their text.
         if not len(ids) or (ids.min() >= 0 and ids.max() < 10**_DIGITS):
             return ids.astype(np.uint64, copy=False)
         ids = pa.array(ids).cast(pa.large_string())
     text = ids if isinstance(ids, pa.Array) else pa.array(ids)
     length = pc.binary_length(text)
     decimal = pc.and_(pc.ascii_is_decimal(text), pc.less_equal(length, _DIGITS))
-    # "007" is not 7: only text that a number prints as is that number.
+    # "007" is not the id 7: only text without leading zeros is taken for a number.
     decimal = pc.and_(decimal, pc.or_(pc.equal(length, 1), pc.invert(pc.starts_with(text, "0"))))
     numbers = np.asarray(decimal.to_numpy(zero_copy_only=False), bool)
     if numbers.all():
@@ -573,16 +574,16 @@ def _named(ids: NDArray[np.generic] | pa.Array) -> NDArray[np.uint64]:
 
 
 class Sink(Protocol):
-    """A file being written."""
+    """A writer of one file."""
 
     @property
     def rows(self) -> int:
-        """Rows so far."""
+        """Number of rows so far."""
         ...
 
     @property
     def size(self) -> int:
-        """Bytes so far, without what waits in memory."""
+        """Number of bytes written so far, without rows in memory."""
         ...
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -590,51 +591,51 @@ class Sink(Protocol):
         ...
 
     def close(self, more: Mapping[str, object] | None = None) -> str:
-        """Finish the file, on disk when this returns; SHA-256 of its bytes. `more`: facts that the file carries if the format can."""
+        """Finish the file, wait until it is on disk, and return its SHA-256. `more`: facts for its metadata, if the format has any."""
         ...
 
     def abort(self) -> None:
-        """Let go of an unfinished file; no effect after `close`."""
+        """Close an unfinished file; no effect after `close`."""
         ...
 
 
 class PartsSink:
-    """Writes a release: one file, or files of about 256 MB.
+    """A writer of a release: one file, or files of about 256 MB.
+
+    Rows may have a column `DRAWN`, which is not written; its digest goes into the file's facts.
 
     Parameters
     ----------
     staging : Staging
-        Of one file: there is only one part.
+        With `single`, there is one file.
     make : function
         Opens a sink at a place.
     suffix : str
-        Ending of the files.
+        Suffix of the files.
     ordered : bool
-        Rows have no ids: what was drawn belongs to their places.
-
-    Rows may come with a column `DRAWN`, which is not written: a file's digest of it goes into its facts.
+        True if rows have no ids, so that the digest of drawn rows depends on their order. False by default.
     """
 
     def __init__(self, staging: Staging, make: Callable[[Place], Sink], suffix: str, *, ordered: bool = False):
         self.parts: list[Part] = []
         self._staging, self._make, self._suffix = staging, make, suffix
-        # Large enough to read fast, small enough to write again after a failed task.
+        # Large enough for fast reading, small enough to be written again after a failed task.
         self._limit = inf if staging.single else PART_BYTES
         self._open: tuple[str, Sink] | None = None
         self._drawn = DrawnDigest(ordered)
 
     @property
     def rows(self) -> int:
-        """Rows so far."""
+        """Number of rows so far."""
         return sum(part.rows for part in self.parts) + (self._open[1].rows if self._open else 0)
 
     @property
     def size(self) -> int:
-        """Bytes so far, without what waits in memory."""
+        """Number of bytes written so far, without rows in memory."""
         return sum(part.size for part in self.parts) + (self._open[1].size if self._open else 0)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows; a file that has become large enough is finished."""
+        """Append rows, and finish a file that is large enough."""
         sink = self._current()
         if DRAWN in rows.schema.names:
             self._drawn.update(rows.column(DRAWN).to_numpy(zero_copy_only=False).view(np.uint64))
@@ -653,39 +654,39 @@ class PartsSink:
         sink = self._current()
         assert self._open is not None
         drawn = self._drawn
-        # The words of all rows must have come, or the digest would not be that of the file.
+        # Without the words of all rows there is no digest of the file.
         facts = drawn.facts() if drawn.rows == sink.rows else {}
         sha256 = sink.close(facts or None)
         self.parts.append(Part(self._open[0], sink.rows, sink.size, sha256, str(facts.get("drawn", ""))))
         self._open, self._drawn = None, drawn.following()
 
     def close(self) -> None:
-        """Finish the last file."""
+        """Finish the last file, of which there is always one."""
         if self._open is not None or not self.parts:
             self._finish()
 
     def abort(self) -> None:
-        """Let go of an unfinished file; no effect after `close`."""
+        """Close an unfinished file; no effect after `close`."""
         if self._open is not None:
             self._open[1].abort()
             self._open = None
 
 
-# What public columns hold -----------------------------------------------------------------------------------------------------------------
+# The digest of public columns -------------------------------------------------------------------------------------------------------------
 
 
 class RawColumns(Protocol):
-    """Rows whose columns can be asked for as they are."""
+    """Rows that give access to columns by name, as they are in the file."""
 
     def raw(self, name: str) -> pa.Array:
-        """One column."""
+        """Return a column."""
         ...
 
 
 class ArrowDigest:
-    """SHA-256 over named columns, fed batch by batch.
+    """SHA-256 of named columns, computed batch by batch. It does not depend on the sizes of batches.
 
-    Cost: one pass over the bytes; strings add 8 bytes a row.
+    Cost: one pass over the bytes, and 8 bytes a row for text.
     """
 
     def __init__(self, schema: pa.Schema, names: tuple[str, ...]):
@@ -697,18 +698,18 @@ class ArrowDigest:
             state.update(batch.raw(name))
 
     def hexdigest(self) -> str:
-        """SHA-256 of names, types and contents, hexadecimal."""
+        """Return the SHA-256 of names, types and values, in hexadecimal."""
         return _hash.digest({"columns": [[name, state.facts()] for name, state in self._columns.items()], "format": "arrow/1"})
 
 
 class _ColumnDigest:
-    """Digests one column: places of its nulls, lengths, values, and what is nested in it, each as a stream of its own."""
+    """Digest of one column: of its nulls, lengths, values and nested columns, each as a stream of its own."""
 
     def __init__(self, kind: pa.DataType):
-        # Readers choose between text and large text, dictionary and plain: the values are the same, so the digest must be.
+        # Readers choose freely between text and large text, dictionary and plain values, so these have one digest.
         self._kind = _plain_type(kind)
         self._rows = 0
-        # Streams of their own, so that ["ab"] and ["a", "b"], or null and "", never come to the same bytes.
+        # Separate streams, so that ["ab"] and ["a", "b"], or null and "", have different digests.
         self._nulls, self._lengths, self._values = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
         self._children = [_ColumnDigest(f.type) for f in _nested(self._kind)]
 
@@ -748,7 +749,7 @@ class _ColumnDigest:
 
     def _feed_fixed(self, array: pa.Array) -> None:
         if array.null_count:
-            array = array.drop_null()  # their places are in a stream of their own
+            array = array.drop_null()  # the stream of nulls has their positions
         if len(array):
             width = array.type.bit_width // 8
             self._values.update(memoryview(array.buffers()[1])[array.offset * width : (array.offset + len(array)) * width])
@@ -759,7 +760,7 @@ class _ColumnDigest:
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that stands for all types of the same values."""
+    """Return the one type that stands for all types of the same values."""
     types = pa.types
     if types.is_dictionary(kind):
         return _plain_type(kind.value_type)
