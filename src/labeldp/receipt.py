@@ -181,6 +181,7 @@ class PrivacySpent:
 
 def spent_in_sequence(*spent: PrivacySpent) -> PrivacySpent:
     """Compute what one unit spent if every part concerned every unit: the sums, rounded up; no guarantee if a part has none."""
+    # Parts with different units (rows here, persons there) have no common guarantee; their names are joined so that nobody overlooks it.
     units = " and ".join(sorted({each.unit for each in spent})) or "row"
     recorded, secure = all(each.recorded for each in spent), all(each.secure for each in spent)
     uncovered = _together(each.except_for for each in spent)

@@ -122,6 +122,7 @@ def _chosen(n_classes: int, epsilon: float, delta: float, max_rows_per_unit: int
     if not delta > 0:
         return "permute-and-flip"
     flip = Vote(n_classes, epsilon, 1, "permute-and-flip")
+    # The comparison is made at one lead, found by bisection: where permute-and-flip first fails rarely. It uses no counts, so it is free.
     low, high = 0, 1
     while flip.failure(_alike(n_classes, high), max_rows_per_unit)[0] > _WANTED:
         low, high = high, 2 * high

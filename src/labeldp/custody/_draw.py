@@ -285,6 +285,7 @@ class PassSums:
 
     def check(self, run_id: str) -> tuple[int, int, int]:
         """Return the number of rows, and two sums modulo 2^64 over labels, units and sides, which must be equal in both passes."""
+        # One pair of sums for all three: engines carry two numbers a row through a shuffle, not six.
         first, second = (sum(map(int, each)) for each in zip(self.pins[run_id].sums, self.units.sums, self.side.sums, strict=True))
         return self.rows, first % 2**64, second % 2**64
 

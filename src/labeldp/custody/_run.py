@@ -684,6 +684,7 @@ def keep_within_cap(unit: NDArray[np.generic], words: NDArray[np.uint64], cap: i
     """Mark the `cap` rows of each unit with the smallest words: (n,) bool."""
     # Random words, and not the order of the rows: that may depend on the labels, and would decide which of them are released.
     _, codes = np.unique(unit, return_inverse=True)
+    # Sorted by unit and then by word, a row's rank within its unit is its distance from the unit's first row.
     order = np.lexsort((words, codes))
     first = np.r_[0, np.flatnonzero(np.diff(codes[order])) + 1] if len(codes) else np.empty(0, np.int64)
     place = np.arange(len(codes)) - np.repeat(first, np.diff(np.r_[first, len(codes)]))

@@ -198,6 +198,7 @@ class NoisyLabels:
         facts = {"law": law.to_dict(), "classes": list(map(repr, values)), "labels": array_digest({"codes": codes, "ids": names})}
         event = {"event": DECLARED, "law": law.to_dict()}
         epsilon = sum_up(law.epsilon for _ in range(max_rows_per_unit))
+        # The receipt's id is a digest of what is declared: the same declaration made twice is one receipt, and its cost counts once.
         receipt = Receipt(digest(facts)[:32], "", "", unit, max_rows_per_unit, epsilon, event=event)
         block = Block(law, codes, {}, np.arange(len(codes)), receipt, DECLARED)
         return as_drawn(cls(len(codes), values, (block,), names, ids is not None))
@@ -379,6 +380,7 @@ class NoisyLabels:
     def _per_row_total(self) -> tuple[float, float]:
         """Compute the largest (epsilon, delta) over row ids, with each receipt counted once for an id."""
         # Parallel composition: a receipt costs only the rows that it has drawn, and the ids prove which these are.
+        # Rows with the same set of receipts have the same sum, and there are few such sets: one sum for each pattern.
         order = {receipt.run_id: i for i, receipt in enumerate(self.receipts)}
         _, codes = np.unique(sortable(self.ids), axis=0 if self.ids.ndim == 2 else None, return_inverse=True)
         drawn = np.zeros((codes.max(initial=-1) + 1, len(order)), bool)
@@ -460,6 +462,7 @@ class NoisyLabels:
 
     def hard_codes(self, prior: ArrayLike | None = None) -> NDArray[np.int64]:
         """Return `hard` as codes 0..K-1: (n,) int64."""
+        # Salted by the runs, so that the ties of a row are broken independently in independent draws.
         salt = "hard/" + "/".join(receipt.run_id for receipt in self.receipts)
         if prior is None and len(self.blocks) == 1 and len(self.blocks[0].rows) == self.n_rows:
             return self._hard_codes_of_one_draw(self.blocks[0], salt)
@@ -602,6 +605,7 @@ class NoisyLabels:
         facts: dict[str, object] = {"format": FORMAT, "classes": plain(self.classes), "explicit_ids": self.explicit_ids, "blocks": found}
         facts |= {"behind": [receipt.to_dict() for receipt in self.behind]} if self.behind else {}
         facts |= {} if self._drawn else {"by_hand": True}
+        # Whether rows repeat is recorded: else a reader could not tell a bootstrap from a row that was copied later.
         facts |= {"ids": list(columns), "repeats": _repeats(self.ids)}
         pieces = []
         for i, (block, place) in enumerate(zip(self.blocks, self._places, strict=True)):
@@ -707,7 +711,7 @@ def concat(parts: Sequence[NoisyLabels]) -> NoisyLabels:
     blocks = [replace(block, rows=block.rows + start) for part, start in zip(parts, starts, strict=False) for block in part.blocks]
     ids = np.concatenate([part.ids for part in parts])
     behind = _distinct([receipt for part in parts for receipt in part.behind])
-    order = max((part.order for part in parts), key=ORDERS.index)
+    order = max((part.order for part in parts), key=ORDERS.index)  # the least reliable order holds for the whole
     explicit = all(part.explicit_ids for part in parts)
     whole = NoisyLabels(int(starts[-1]), first.classes, _merged(blocks), ids, explicit, behind, order)
     return as_drawn(whole) if all(part._drawn for part in parts) else whole
@@ -727,6 +731,7 @@ def _check_distinct(parts: Sequence[NoisyLabels]) -> None:
         mine: dict[tuple[str, str], list[Array]] = {}
         for block in part.blocks:
             mine.setdefault((block.receipt.run_id, block.stage), []).append(part.ids[block.rows])
+        # Repeats within a part are a bootstrap's; only a draw that is in two parts is refused.
         for name, ids in mine.items():
             drawn.setdefault(name, []).append(np.unique(sortable(np.concatenate(ids)), axis=0))
     for ids in drawn.values():
@@ -906,6 +911,8 @@ def _whole(column: "pa.ChunkedArray", width: int) -> tuple[NDArray[np.uint8], ND
 
 def _proof(facts: dict[str, Any], ids: Array, pieces: Sequence[tuple[NDArray[np.uint8], NDArray[np.bool_]]]) -> NDArray[np.uint64]:
     """Compute each row's proof, a hash of the shared facts and the row's ids and evidence: (n,) uint64."""
+    # Law, receipt and classes enter the salt, so a changed epsilon in the metadata invalidates every row. "by_hand" enters only where it
+    # is present, so that files written before it existed keep their proofs.
     shared = {name: facts[name] for name in ("classes", "explicit_ids", "blocks", *(["by_hand"] if "by_hand" in facts else []))}
     salt = "proof/" + digest(shared | {"behind": facts.get("behind", [])})
     return public_hash(salt, ids, *(part for raw, present in pieces for part in (present.astype(np.int64), raw)))

@@ -360,6 +360,7 @@ def check_told_apart(law: Law, told: Bits | None, classes: Sequence[object], n_r
 
 def worst_ratio(cells: Iterable[Cell]) -> Fraction | None:
     """Find the largest ratio of two probabilities of one output; None if it is unbounded, because one of the two is 0."""
+    # Cells of one kind of output can occur at the same output for two labels, so the extremes of each kind suffice, at any K.
     extremes: dict[str, tuple[Fraction, Fraction]] = {}
     for cell in cells:
         low, high = extremes.get(cell.output, (cell.probability, cell.probability))

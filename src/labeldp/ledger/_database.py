@@ -952,6 +952,7 @@ def network_kind(folder: str, mountinfo: Iterable[str]) -> str | None:
     mountinfo : iterable of str
         The lines of /proc/self/mountinfo. Of two mounts at one place the later one hides the earlier.
     """
+    # /proc/self/mountinfo rather than statfs, whose numbers do not tell the file systems behind FUSE apart.
     best, found = -1, ""
     for line in mountinfo:
         left, _, right = line.partition(" - ")

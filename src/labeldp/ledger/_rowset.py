@@ -648,6 +648,7 @@ class Levels:
 
     def add(self, cost: Fraction, members: NumberSet) -> None:
         """Add a cost to these rows: each level splits into its rows that are among them and the others."""
+        # `rest` is what no level has yet: rows that spend for the first time.
         made: dict[Fraction, NumberSet] = {}
         rest = members
         for spent, rows in self._levels.items():

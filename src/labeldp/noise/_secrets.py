@@ -437,6 +437,7 @@ def _from_file(place: str, private: bool = True) -> Secret:
     if private and os.name == "posix" and facts.st_mode & 0o077:
         mode = stat.S_IMODE(facts.st_mode)
         raise LedgerError(f"Expected {place} to be readable by its owner only, got mode {mode:o}. Repair it: chmod 600 {place}")
+    # 32 printable bytes are a password, or half of a key in hexadecimal: both have far less entropy than 32 random bytes.
     secret = Secret(data) if len(data) == SECRET_BYTES and not _is_text(data) else _from_hexadecimal(data)
     if secret is None:
         raise LedgerError(
@@ -487,6 +488,7 @@ _ABANDON: Final = (
 
 def _random(secret: Secret, source: str) -> Secret:
     """Refuse bytes that are obviously not random, for example zeros, or one repeated letter."""
+    # Only a check for mistakes: whether bytes are random cannot be seen from the bytes.
     if len(set(secret)) < _FEWEST_VALUES:
         raise LedgerError(
             f"Expected random bytes from {source}, got almost always the same one. Make a key with `labeldp key create PATH`."
