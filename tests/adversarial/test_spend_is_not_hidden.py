@@ -156,6 +156,9 @@ def charges() -> dict[str, Callable[..., object]]:
         "LabelDPClassifier": lambda ledger, m, **rows: ldp.LabelDPClassifier(
             LogisticRegression(), epsilon=1.0, n_stages=1, ledger=ledger, max_rows_per_unit=m, **given
         ).fit(X, y, **rows),
+        "PATEClassifier": lambda ledger, m, **rows: ldp.learn.PATEClassifier(
+            LogisticRegression(), epsilon=1.0, n_teachers=2, n_queries=2, threshold=0, ledger=ledger, max_rows_per_unit=m, **given
+        ).fit(X, y, **rows),
         "NoiseCluster": lambda ledger, m, **rows: ldp.learn.NoiseCluster(**count, ledger=ledger, max_rows_per_unit=m).fit(X, y, **rows),
         "ProportionClassifier": lambda ledger, m, **rows: ldp.learn.ProportionClassifier(**count, ledger=ledger, max_rows_per_unit=m).fit(
             X, y, **rows

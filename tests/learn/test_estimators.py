@@ -13,12 +13,12 @@ from sklearn.datasets import make_blobs
 from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
-from labeldp.learn import ClusterPrior, LearnOptions, NoiseCluster, ProportionClassifier, SoftmaxRegression
+from labeldp.learn import ClusterPrior, LearnOptions, NoiseCluster, PATEClassifier, ProportionClassifier, SoftmaxRegression
 from labeldp.protocol._estimator import LabelDPEstimator, StagedEstimator
 
 TORCH = pytest.param("labeldp.deep.TorchClassifier", marks=pytest.mark.deep)
 STAGED = ["labeldp.learn.LabelDPClassifier", TORCH]
-ALL = [*STAGED, "labeldp.learn.NoiseCluster", "labeldp.learn.ProportionClassifier"]
+ALL = [*STAGED, "labeldp.learn.NoiseCluster", "labeldp.learn.PATEClassifier", "labeldp.learn.ProportionClassifier"]
 
 SHARED = {
     "epsilon": 1.0,
@@ -43,6 +43,7 @@ OTHER = {  # defaults that mean something else in this estimator, and why
     ("NoiseCluster", "epsilon"): 0.1,  # one answer for a whole cluster is worth its price at budgets where a row's own label says nothing
     ("ProportionClassifier", "epsilon"): 0.1,
     ("NoiseCluster", "random_state"): 0,  # of the clusters, which a repeat must find again
+    ("PATEClassifier", "random_state"): 0,  # of the shards and queries
     ("ProportionClassifier", "random_state"): 0,
     ("TorchClassifier", "validation_fraction"): 0.0,  # a net does not learn from held-out rows after they have measured it
 }
@@ -109,6 +110,7 @@ def test_docstrings_state_type_and_default_of_each_parameter(name: str) -> None:
 FITTED = {
     ldp.LabelDPClassifier: {"estimator": LogisticRegression(), "prior": ClusterPrior(n_clusters=4, epsilon=0.4)},
     NoiseCluster: {"n_clusters": 4},
+    PATEClassifier: {"n_teachers": 20, "n_queries": 10, "threshold": 0},
     ProportionClassifier: {"n_clusters": 4},
 }
 

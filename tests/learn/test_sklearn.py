@@ -5,10 +5,11 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import check_estimators_nan_inf, parametrize_with_checks
 
 import labeldp as ldp
-from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier, SoftmaxRegression
+from labeldp.learn import ClusterPrior, NoiseCluster, PATEClassifier, ProportionClassifier, SoftmaxRegression
 
 pytestmark = pytest.mark.usefixtures("same_noise")  # what is learned is judged
 FRESH = "each fit draws fresh noise"
@@ -38,6 +39,8 @@ def fails(estimator):
         NoiseCluster(make_pipeline(StandardScaler(), LogisticRegression()), classes="infer", epsilon=4.0),
         ProportionClassifier(classes="infer", epsilon=4.0, noise=ldp.SeededNoise(0)),
         ProportionClassifier(make_pipeline(StandardScaler(), LogisticRegression()), classes="infer", epsilon=4.0),
+        PATEClassifier(classes="infer", epsilon=30.0, threshold=0, noise=ldp.SeededNoise(0)),  # few rows: no answer would be no student
+        PATEClassifier(DecisionTreeClassifier(max_depth=3), classes="infer", epsilon=100.0, threshold=0),
         SoftmaxRegression(),
     ],
     expected_failed_checks=fails,
@@ -54,6 +57,7 @@ def test_estimator_contract(estimator, check):
         ldp.LabelDPClassifier(LogisticRegression(), classes=[0.0, 1.0], noise=ldp.SeededNoise(0)),
         NoiseCluster(classes=[0.0, 1.0], noise=ldp.SeededNoise(0)),
         ProportionClassifier(classes=[0.0, 1.0], noise=ldp.SeededNoise(0)),
+        PATEClassifier(classes=[0.0, 1.0], noise=ldp.SeededNoise(0)),
     ],
 )
 def test_features_that_are_not_finite_are_refused_beside_float_labels_of_declared_classes(estimator):

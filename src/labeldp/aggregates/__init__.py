@@ -2,9 +2,10 @@
 """Queries about groups of rows with a trusted curator: histograms and votes, which `labeldp.aggregate` answers privately."""
 
 from labeldp.aggregates._base import Query
+from labeldp.aggregates._gnmax import ConfidentGNMax
 from labeldp.aggregates._histogram import Histogram
 from labeldp.aggregates._result import Aggregate, query_from_dict
 from labeldp.aggregates._tuning import RepeatAndSelect
 from labeldp.aggregates._vote import Vote
 
-__all__ = ["Aggregate", "Histogram", "Query", "RepeatAndSelect", "Vote", "query_from_dict"]
+__all__ = ["Aggregate", "ConfidentGNMax", "Histogram", "Query", "RepeatAndSelect", "Vote", "query_from_dict"]

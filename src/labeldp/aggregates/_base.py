@@ -45,6 +45,8 @@ class Query(ABC):
     name: ClassVar[str]
     mechanisms: ClassVar[tuple[str, ...]]
     pure: ClassVar[frozenset[str]]
+    of_teachers: ClassVar[bool] = False
+    """Votes of teachers are counted, not rows: only what trains teachers may ask it."""
 
     n_classes: int
     epsilon: float
@@ -78,6 +80,10 @@ class Query(ABC):
     def streams(self, n_rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of streams of words that groups of these sizes need: (g,) from (g,). By default one for each count."""
         return np.full(len(n_rows), self.n_classes)
+
+    def finish(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Do what takes the values of all groups at once; it sees no counts. Nothing by default."""
+        return values
 
     def require(self, n_rows: NDArray[np.int64], *, units: bool = False) -> None:
         """Refuse sizes of groups, (n_groups,), or units, for which the query's guarantee does not hold. By default none."""

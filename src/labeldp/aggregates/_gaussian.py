@@ -12,6 +12,14 @@ P[N = n] = e^(-n^2 / (4 s)) S_(n mod 2) / Z^2, where S_0, S_1 and Z are theta su
 
 exactly. It is a sum of positive terms, so doubles lose almost no precision, and a factor covers every rounding. For m > 1 the bound is by
 concentrated DP at rho = m^2 / s, which holds however the m rows change.
+
+Many releases together cost what one continuous Gaussian release does, up to rounding. Round a continuous draw of variance s - 2 at
+random, to a whole number at distance t with probability proportional to e^(-t^2 / 4): that gives the discrete law of variance s, up to a
+factor within 2^-54 of 1 (by Poisson's summation formula: it is a ratio of two theta sums, of variances 2 and s, both within 2 e^(-4 pi^2)
+of 1). The rounding does not look at labels. So whatever discrete releases tell, continuous ones of variances s - 2 tell, too. These compose
+exactly, also where a release depends on the ones before: to one with the squared mean mu^2 = sum of squared distance / (s - 2) (Dong,
+Roth, Su, 2022, Corollary 3.3), whose delta is Theorem 8 of Balle and Wang. d draws add d 2^-53 to epsilon, and a factor e^(d 2^-54) to
+delta.
 """
 
 import math
@@ -26,6 +34,7 @@ from labeldp._validate import exact
 from labeldp.errors import InvalidInput
 
 _SLACK = 2.0**-40  # relative; it covers the errors of the sums below, which are under 2^-44
+_ROUNDING = 2.0**-54  # log of the factor between a discrete draw and a continuous one, rounded at random
 _LEAST = 1e-300  # added to a delta; it covers terms that underflow to 0, which are far smaller together
 _LONGEST = 10.0**6  # largest sigma for which terms are summed; above, delta is bounded by concentrated DP and a tail by an integral
 
@@ -101,6 +110,43 @@ def calibrated_variance(epsilon: float, delta: float, max_rows_per_unit: int = 1
         enough = discrete_delta(middle * unit, epsilon, max_rows_per_unit) <= delta
         good, bad = (middle, bad) if enough else (good, middle)
     return good * unit
+
+
+def composed_delta(squared_mean: Fraction, draws: int, epsilon: float) -> float:
+    """Bound delta at epsilon from above for many releases with discrete Gaussian noise, in whatever order, also chosen by earlier ones.
+
+    Parameters
+    ----------
+    squared_mean : Fraction
+        Sum of squared Euclidean distance / (variance - 2) over the releases, each of a variance above 2.
+    draws : int
+        How many numbers of noise they draw.
+    epsilon : float
+    """
+    rounding = draws * _ROUNDING
+    e = float(min(Fraction(epsilon), exact(epsilon))) * (1 - _SLACK) - 2 * rounding
+    if not e > 0:
+        return 1.0
+    mean = math.sqrt(float(squared_mean)) * (1 + _SLACK)
+    first = float(special.ndtr(mean / 2 - e / mean))
+    second = math.exp(min(0.0, e + float(special.log_ndtr(-mean / 2 - e / mean))))
+    # A difference of two doubles, each right to far better than 2^-36.
+    return min(1.0, (first * (1 + 2.0**-36) - second * (1 - 2.0**-36)) * math.exp(rounding) * (1 + _SLACK) + _LEAST)
+
+
+@lru_cache(maxsize=256)
+def calibrated_mean(epsilon: float, delta: float, draws: int) -> Fraction:
+    """Find the largest squared mean at which so many draws of discrete Gaussian noise are certainly (epsilon, delta)-label-DP."""
+    low, high = -64.0, 64.0  # of log2 of the squared mean
+    for _ in range(100):
+        middle = (low + high) / 2
+        enough = composed_delta(Fraction(2.0**middle), draws, epsilon) <= delta
+        low, high = (middle, high) if enough else (low, middle)
+    if composed_delta(Fraction(2.0**low), draws, epsilon) > delta:
+        raise InvalidInput(
+            f"Expected an epsilon and delta that noise can give, got epsilon={epsilon!r}, delta={delta!r}. Raise one of them."
+        )
+    return Fraction(2.0**low)
 
 
 def gap_tail(variance: Fraction, gaps: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp._hash import digest
 from labeldp.aggregates._base import Query, facts_of
+from labeldp.aggregates._gnmax import ConfidentGNMax
 from labeldp.aggregates._histogram import Histogram
 from labeldp.aggregates._vote import Vote
 from labeldp.errors import InvalidInput
@@ -20,7 +21,7 @@ from labeldp.receipt import PrivacySpent, Receipt, spent_together
 if TYPE_CHECKING:
     import pyarrow as pa
 
-QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vote)}
+QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vote, ConfidentGNMax)}
 AnyQuery = TypeVar("AnyQuery", bound=Query)
 METADATA_KEY = b"labeldp-aggregate"
 FORMAT = 1
@@ -34,9 +35,9 @@ class Aggregate:
     ----------
     query : Query
     values : (n_groups, K) or (n_groups,) int64
-        Noisy counts of a histogram, or class codes of a vote.
+        Noisy counts of a histogram, or class codes of a vote; -1 for a query to teachers without an answer.
     n_rows : (n_groups,) int64
-        Number of rows of each group that were counted, which is public, as the groups are.
+        Number of rows of each group that were counted, or of teachers that voted, which is public, as the groups are.
     classes : tuple of K values
     receipt : Receipt
     group_names : tuple of n_groups values, optional
@@ -107,12 +108,22 @@ class Aggregate:
         return np.asarray(table[self._numbers(groups)])
 
     def codes(self) -> NDArray[np.int64]:
-        """Return one class code for each group, (n_groups,) int64: the vote, or the first of the largest noisy counts."""
+        """Return one class code for each group, (n_groups,) int64: the vote, or the first of the largest noisy counts; -1 for no answer."""
         return self.values.argmax(axis=1) if self.values.ndim == 2 else self.values
 
+    @property
+    def answered(self) -> NDArray[np.bool_]:
+        """Tell which groups have an answer: (n_groups,) bool; all, but for queries to teachers of which too few agree."""
+        return self.codes() >= 0
+
     def labels(self) -> NDArray[np.generic]:
-        """Return `codes` as class values: (n_groups,)."""
-        return np.asarray(self.classes)[self.codes()]
+        """Return `codes` as class values: (n_groups,); None where there is no answer."""
+        found, answered = np.asarray(self.classes)[np.maximum(self.codes(), 0)], self.answered
+        if answered.all():
+            return found
+        found = found.astype(object)
+        found[~answered] = None
+        return found
 
     def predict(self, groups: ArrayLike) -> NDArray[np.generic]:
         """Predict the class value of each row's group: (n,) from (n,) integers in 0..n_groups-1, or names."""

@@ -91,12 +91,9 @@ class Vote(Query):
         (g,) float64
             For the two pure mechanisms the probability itself, rounded up.
         """
-        leads = np.asarray(gaps)
-        if leads.ndim != 2 or leads.shape[1] != self.n_classes - 1 or leads.dtype.kind not in "iu" or (leads.size and leads.min() < 0):
-            raise InvalidInput(f"Expected leads as whole numbers >= 0 of shape (g, {self.n_classes - 1}), got {leads.dtype} {leads.shape}.")
         if self.chosen(max_rows_per_unit) == "gaussian":
-            tails = _gaussian.gap_tail(self._variance(max_rows_per_unit), leads.astype(np.int64))
-            return np.asarray(np.minimum(1.0, tails.sum(axis=1) * _UP))
+            return noisy_failure(gaps, self.n_classes, self._variance(max_rows_per_unit))
+        leads = _leads(gaps, self.n_classes)
         kept = np.exp(-float(exact_share(self.epsilon, 2 * max_rows_per_unit)) * leads)
         if self.chosen(max_rows_per_unit) == "exponential":
             others = kept.sum(axis=1)
@@ -109,11 +106,23 @@ class Vote(Query):
         mechanism, coins = self.chosen(max_rows_per_unit), Coins(words)
         if mechanism == "gaussian":
             noisy = counts + discrete_gaussian(coins, self._variance(max_rows_per_unit)).reshape(counts.shape)
-            return _first(noisy == noisy.max(axis=1, keepdims=True), coins)
+            return first_in_random_order(noisy == noisy.max(axis=1, keepdims=True), coins)
         a, gaps = exact_share(self.epsilon, 2 * max_rows_per_unit), counts.max(axis=1, keepdims=True) - counts
         if mechanism == "exponential":
             return _exponential(coins, a, gaps)
-        return _first(exp_coin(coins, np.arange(gaps.size), a, gaps.reshape(-1)).reshape(gaps.shape), coins)
+        return first_in_random_order(exp_coin(coins, np.arange(gaps.size), a, gaps.reshape(-1)).reshape(gaps.shape), coins)
+
+
+def noisy_failure(gaps: ArrayLike, n_classes: int, variance: Fraction) -> NDArray[np.float64]:
+    """Bound the probability that noise of this variance on each count overrules (g, K - 1) supposed leads: (g,) float64."""
+    return np.asarray(np.minimum(1.0, _gaussian.gap_tail(variance, _leads(gaps, n_classes)).sum(axis=1) * _UP))
+
+
+def _leads(gaps: ArrayLike, n_classes: int) -> NDArray[np.int64]:
+    leads = np.asarray(gaps)
+    if leads.ndim != 2 or leads.shape[1] != n_classes - 1 or leads.dtype.kind not in "iu" or (leads.size and leads.min() < 0):
+        raise InvalidInput(f"Expected leads as whole numbers >= 0 of shape (g, {n_classes - 1}), got {leads.dtype} {leads.shape}.")
+    return leads.astype(np.int64)
 
 
 @lru_cache(maxsize=256)
@@ -180,7 +189,7 @@ def _exponential(coins: Coins, a: Fraction, gaps: NDArray[np.int64]) -> NDArray[
     return out
 
 
-def _first(wanted: NDArray[np.bool_], coins: Coins) -> NDArray[np.int64]:
+def first_in_random_order(wanted: NDArray[np.bool_], coins: Coins) -> NDArray[np.int64]:
     """Find the first wanted class of each group in a random order: (g,) int64."""
     return np.asarray(np.argmin(np.where(wanted, _order(coins, wanted.shape), wanted.shape[1]), axis=1))
 

@@ -5,11 +5,15 @@ The secret of an answer is never stored: the same noise on the counts of other l
 drawn again, and a process that dies between the charge and the store has spent its epsilon for nothing.
 """
 
+import contextlib
 import hashlib
 import io
+import logging
+import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -20,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp._hash import digest
 from labeldp._validate import exact
-from labeldp.aggregates import Aggregate, Query
+from labeldp.aggregates import Aggregate, ConfidentGNMax, Query
 from labeldp.aggregates._result import check_groups
 from labeldp.aggregates._tuning import RepeatAndSelect
 from labeldp.custody._encode import Name, RowIds, classes_for, declare, encode
@@ -30,7 +34,7 @@ from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPWarning, LedgerE
 from labeldp.laws._exact import below
 from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._rowset import RowSet
-from labeldp.noise._words import CHUNK, Key, RowWords, SeededNoise, partition, row_blocks
+from labeldp.noise._words import CHUNK, Key, RowWords, SeededNoise, new_run_id, partition, row_blocks
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -509,8 +513,11 @@ def answer_groups(
 
 
 def checked(query: object) -> Query:
+    """Refuse what is no query about groups of rows."""
     if not isinstance(query, Query):
         raise InvalidInput(f"Expected a query, such as Histogram or Vote, got {type(query).__name__}. See labeldp.aggregates.")
+    if query.of_teachers:
+        raise InvalidInput(f"Expected a query about groups of rows, got one for teachers, {query}. labeldp.learn.PATEClassifier asks it.")
     return query
 
 
@@ -637,13 +644,162 @@ def _kept_with(
     return groups, {name: np.asarray(array) for name, array in found.items()}
 
 
+# Teachers: models of disjoint rows, of which nothing leaves but the noisy majority of their votes --------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class TeacherQuestion:
+    """A query to teachers, with what trains them: all of it is public, and no label has entered it.
+
+    Attributes
+    ----------
+    query : ConfidentGNMax
+    teach : function (number, rows, codes, asked) -> (n_queries,) class codes
+        Trains teacher `number` on these rows of the table and their raw class codes, and gives its votes for the rows `asked`: a function
+        of these four alone. It must keep, print and send nothing.
+    origin : function of the order of the rows
+        Gives the digest of features and settings, by which a repeat is known.
+    seed : int
+        Public: another one is another division into shards and another choice of queries.
+    """
+
+    query: ConfidentGNMax
+    teach: Callable[[int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]], ArrayLike]
+    origin: Callable[[NDArray[np.intp] | None], str]
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class TeacherAnswer:
+    """A private answer of teachers.
+
+    Attributes
+    ----------
+    answer : Aggregate
+    queries : (n_queries,) int64
+        Positions of the rows that were asked about, in the answer's order.
+    """
+
+    answer: Aggregate
+    queries: NDArray[np.int64]
+
+
+def answer_teachers(
+    labels: ArrayLike, question: TeacherQuestion, classes: Sequence[object], account: Account, given: RowIds, *, inferred: bool = False
+) -> TeacherAnswer:
+    """Train teachers on disjoint shards of the rows, and release the noisy majority of their votes once.
+
+    Parameters
+    ----------
+    labels : (n,) array of class values, raw
+    question : TeacherQuestion
+    classes : sequence of K values
+        Declared, as many as the query has.
+    account : Account
+    given : RowIds
+        Ids and units of the rows; a unit's rows are all with one teacher.
+    inferred : bool
+        The classes were read off the labels, which the ledger notes.
+
+    Notes
+    -----
+    Teachers are trained before the charge, so that a training which dies, or lasts too long, costs nothing: nothing of it leaves this
+    function. Only then is the query charged, whole, and the noise drawn. A repeat trains nobody and gets the stored answer.
+    """
+    query, column = question.query, account.private_column(classes, given)
+    codes = encode(labels, column.values)
+    del labels
+    rows = TableRows(given, len(codes), column)
+    rows.check_distinct()
+    if query.n_queries > len(codes):
+        raise InvalidInput(f"Expected at most as many queries as {len(codes)} rows, got n_queries={query.n_queries}. Lower it.")
+    shards = rows.public_shards(query.n_teachers, question.seed)
+    asked = np.argsort(rows.public_order("queries", question.seed))[: query.n_queries]
+    warn_of_delta(query.spent_delta(), len(codes))
+    # A digest of all features costs a pass over them: it is made only where something outlives this call.
+    named = account.ledger is not None or account.noise is not None
+    origin = question.origin(rows.by_id() if rows.explicit else None) if named else ""
+    request = query_request(
+        query,
+        column,
+        rows=digest({"request": origin, "ids": rows.digest}),
+        units=rows.units_digest,
+        id_name=given.id_name,
+        noted={"seed": question.seed} | ({"classes_inferred": True} if inferred else {}),
+    )
+    account.check()
+    over, coverage = rows.over_the_cap, rows.coverage(account.ledger)
+
+    @cache
+    def votes() -> GroupCounts:
+        return _votes(question, shards, codes, asked)
+
+    def before_charge() -> None:
+        assert account.ledger is not None
+        account.ledger.require(request.spending(new_run_id()), rows=coverage)  # before a training of minutes, not after it
+        votes()
+
+    charge = begin_once(request, account, coverage=coverage, before_charge=before_charge)
+    charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
+    return TeacherAnswer(answered(charge, lambda secret: drawn_answer(request, query, votes(), charge, secret)), asked)
+
+
+def _votes(question: TeacherQuestion, shards: NDArray[np.int64], codes: NDArray[np.int32], asked: NDArray[np.int64]) -> "GroupCounts":
+    """Count the votes of all teachers: raw, as any function of labels without noise is."""
+    query = question.query
+    counts = GroupCounts(query.n_queries, query.n_classes)
+    order = np.argsort(shards, kind="stable")
+    parts = np.split(order, np.searchsorted(shards[order], np.arange(query.n_teachers + 1)))[1:-1]  # rows over the cap are in shard -1
+    for number, rows in enumerate(parts):
+        counts.add(np.arange(query.n_queries), _vote_of(question, number, rows, codes[rows].astype(np.int64), asked))
+    return counts
+
+
+def _vote_of(
+    question: TeacherQuestion, number: int, rows: NDArray[np.int64], codes: NDArray[np.int64], asked: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Train a teacher and give its votes; one that fails votes for its shard's most frequent class, in every query.
+
+    That a training fails, and with which message, can depend on labels, so neither may leave. A constant vote is a function of the shard
+    alone, as every other one is: one changed label still changes one teacher.
+    """
+    n_classes = question.query.n_classes
+    constant = np.full(len(asked), np.bincount(codes, minlength=n_classes).argmax())
+    try:
+        with _unheard():
+            votes = np.asarray(question.teach(number, rows, codes, asked))
+    except MemoryError:
+        votes = None  # of the machine; raised below without the frames of the training
+    except Exception:
+        return constant
+    if votes is None:
+        raise MemoryError("The training of a teacher ran out of memory. Nothing was charged.")
+    good = votes.shape == constant.shape and votes.dtype.kind in "iu" and votes.min() >= 0 and votes.max() < n_classes
+    return votes.astype(np.int64) if good else constant
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Let nothing be seen of what is printed, logged or warned of here: a training's messages can tell labels."""
+    before = logging.root.manager.disable
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+                yield
+        finally:
+            logging.disable(before)
+
+
 # Drawing and storing --------------------------------------------------------------------------------------------------------------------
 
 
 def drawn_answer(request: Request, query: Query, counts: "GroupCounts", charge: Charge, secret: RunSecret) -> Aggregate:
     """Draw the answer from raw counts, under a charged run's secret."""
     key = secret.answer_key("aggregate", request.identity, query=query.to_dict())
-    values = drawn(query, counts.table(), key, request.column.max_rows_per_unit)
+    # All rows of a unit are with one teacher, so whatever their number they change one vote.
+    values = drawn(query, counts.table(), key, 1 if query.of_teachers else request.column.max_rows_per_unit)
     return Aggregate(query, values, counts.n_rows(), request.column.values, charge.receipt)
 
 
@@ -657,7 +813,7 @@ def drawn(query: Query, counts: NDArray[np.int64], key: Key, max_rows_per_unit: 
         words = RowWords(key, row_blocks(int(ends[stop] - ends[start]), int(ends[start])))
         parts.append(query.release(counts[start:stop], words, max_rows_per_unit))
         start = stop
-    return np.concatenate(parts)
+    return query.finish(np.concatenate(parts))
 
 
 def answered(charge: Charge, draw: Callable[[RunSecret], Aggregate]) -> Aggregate:

@@ -96,6 +96,22 @@ def question_words(law: Law, dataset: str, column: str, blocks: Callable[[Key], 
     return lambda rows: RowWords(key, known[rows])
 
 
+def public_words(purpose: str, facts: Mapping[str, object], blocks: Callable[[Key], Blocks]) -> NDArray[np.uint64]:
+    """Take one public word of each row, for choices that need no secret and must not depend on labels: (n,) uint64.
+
+    Parameters
+    ----------
+    purpose : str
+        Of the key; not that of any draw.
+    facts : mapping
+        JSON-ready; other facts, other words.
+    blocks : function of a public key for ids
+        Gives the blocks of n rows.
+    """
+    key = derive_key(_PUBLIC, purpose=purpose, facts=facts)
+    return one_word(key, blocks(derive_key(_PUBLIC, purpose="ids", facts={})))
+
+
 def law_per_row(law: Law, max_rows_per_unit: int) -> Law:
     """Return the law of one row of a unit with m rows: the same law at epsilon / m, rounded down."""
     return law if max_rows_per_unit == 1 else replace(law, epsilon=per_row_epsilon(law.epsilon, max_rows_per_unit))

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import SetDigest, array_digest, digest
-from labeldp.custody._draw import Draw, Prior, check_contract, law_per_row, prepare_side, question_words
+from labeldp.custody._draw import Draw, Prior, check_contract, law_per_row, prepare_side, public_words, question_words
 from labeldp.custody._encode import Name, RowIds, classes_for, declare, encode
 from labeldp.custody._request import Account, Charge, PrivateColumn, Request, RunSecret, begin, warn_of_repeat
 from labeldp.errors import InvalidInput, LedgerError, LeftOutWarning, warn
@@ -610,10 +610,48 @@ class TableRows:
         """Make the public words from which a law draws the questions of these rows (None: all); see `question_words`."""
 
         def public_blocks(key: Key) -> Blocks:
-            blocks = id_blocks(self.given.ids, key) if self.explicit else row_blocks(self.n_rows)
+            blocks = self._public_blocks(key)
             return blocks if rows is None else blocks[np.asarray(rows, np.intp)]
 
         return question_words(law, self.column.dataset, self.column.column, public_blocks)
+
+    def _public_blocks(self, key: Key) -> Blocks:
+        return id_blocks(self.given.ids, key) if self.explicit else row_blocks(self.n_rows)
+
+    def public_order(self, what: str, seed: int) -> NDArray[np.int64]:
+        """Place the rows in a public order that looks random and depends on their ids alone: (n,) places, all different.
+
+        Parameters
+        ----------
+        what : str
+            What the order is for; another one is another order.
+        seed : int
+        """
+        return np.argsort(np.argsort(self._public_words(what, seed, self._public_blocks), kind="stable"), kind="stable")
+
+    def public_shards(self, n_shards: int, seed: int) -> NDArray[np.int64]:
+        """Divide the rows among shards of equal numbers of units by a public rule on ids: (n,) int64, -1 for rows over their unit's cap.
+
+        All rows of a unit are in one shard, so that changing all its labels changes one shard. No label decides where a row goes.
+        """
+        unit, codes = self.given.unit, self._unit_codes
+        if codes is None:
+            place, n_units = self.public_order("shards", seed), self.n_rows
+        else:
+            first = np.unique(codes, return_index=True)[1]
+            words = self._public_words("shards", seed, lambda key: id_blocks(unit, key))[first]
+            place, n_units = np.argsort(np.argsort(words, kind="stable"), kind="stable")[codes], len(first)
+        if n_shards > n_units:
+            whose = f"row{'s' * (n_units != 1)}" if codes is None else f"different values of {self.column.unit}"
+            raise InvalidInput(f"Expected at most as many teachers as {n_units} {whose}, got n_teachers={n_shards}. Lower it.")
+        kept = np.ones(self.n_rows, bool)
+        if codes is not None:
+            kept = keep_within_cap(codes, self._public_words("cap", seed, self._public_blocks), self.column.max_rows_per_unit)
+        return np.where(kept, place % n_shards, -1)
+
+    def _public_words(self, what: str, seed: int, blocks: Callable[[Key], Blocks]) -> NDArray[np.uint64]:
+        facts = {"dataset": self.column.dataset, "column": self.column.column, "seed": seed}
+        return public_words(f"public-{what}", facts, blocks)
 
     def within_cap(self, secret: RunSecret) -> NDArray[np.bool_]:
         """Choose the rows within their unit's cap at random, by the run's secret: (n,) bool; all if each row is its own unit."""

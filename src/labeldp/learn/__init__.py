@@ -5,6 +5,7 @@ from labeldp.learn._classifier import LabelDPClassifier
 from labeldp.learn._cluster_estimators import NoiseCluster, ProportionClassifier
 from labeldp.learn._clusters import ClusterPrior, find_clusters
 from labeldp.learn._corrections import LearnOptions
+from labeldp.learn._pate import PATEClassifier
 from labeldp.learn._softmax import SoftmaxRegression
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "LabelDPClassifier",
     "LearnOptions",
     "NoiseCluster",
+    "PATEClassifier",
     "ProportionClassifier",
     "SoftmaxRegression",
     "find_clusters",

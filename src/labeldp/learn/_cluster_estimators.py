@@ -3,7 +3,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,13 +32,45 @@ from labeldp.protocol._fit import ask_groups
 _PENALTY = 0.1  # C of ProportionClassifier's default, for columns of variance 1
 
 
-class ClusterEstimator(LabelDPEstimator):
+class CuratorEstimator(LabelDPEstimator):
+    """An estimator whose raw labels a trusted curator looks at together, so that it takes no labels that are noisy already."""
+
+    estimator: Any
+    _not_noisy: ClassVar[str]
+
+    @abstractmethod
+    def _require_estimator(self) -> None:
+        """Refuse an estimator that cannot learn here."""
+
+    def _inputs(self, X: Any, y: Any) -> Any:
+        self._require_estimator()
+        if y is None:
+            raise InvalidInput(f"This {type(self).__name__} requires y to be passed, but the target y is None.")
+        if isinstance(y, NoisyLabels):
+            raise InvalidInput(f"Expected raw labels, got NoisyLabels, {self._not_noisy}. Learn from them with LabelDPClassifier.")
+        return self._checked(X, reset=True)
+
+    def _matched(self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
+        return together(X, noisy, ids)
+
+    def _fit_noisy(self, inputs: Any, noisy: NoisyLabels) -> None:
+        raise AssertionError("refused by _inputs")
+
+    def _checked(self, X: Any, *, reset: bool) -> Any:
+        checked = check_features(X, self, type(self).__name__)
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        return checked
+
+
+class ClusterEstimator(CuratorEstimator):
     """Base of estimators that cluster the rows and ask one question about the clusters; a subclass gives the question and the learning.
 
     Parameters
     ----------
     See `labeldp.learn.NoiseCluster`.
     """
+
+    _not_noisy = "which hold no counts of clusters"
 
     def __init__(
         self,
@@ -98,23 +130,6 @@ class ClusterEstimator(LabelDPEstimator):
 
     # Fitting ----------------------------------------------------------------------------------------------------------------------
 
-    def _inputs(self, X: Any, y: Any) -> Any:
-        if self.estimator is not None:
-            self._require_estimator()
-        if y is None:
-            raise InvalidInput(f"This {type(self).__name__} requires y to be passed, but the target y is None.")
-        if isinstance(y, NoisyLabels):
-            raise InvalidInput(
-                "Expected raw labels, got NoisyLabels, which hold no counts of clusters. Learn from them with LabelDPClassifier."
-            )
-        return self._checked(X, reset=True)
-
-    def _matched(self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
-        return together(X, noisy, ids)
-
-    def _fit_noisy(self, inputs: Any, noisy: NoisyLabels) -> None:
-        raise AssertionError("refused by _inputs")
-
     def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
         asked_for = self._settings()
         labels, (classes, inferred) = read_labels(asked_for, y, inputs.shape[0])
@@ -133,19 +148,15 @@ class ClusterEstimator(LabelDPEstimator):
         self._learn(inputs, asked.groups)
 
     def _require_estimator(self) -> None:
-        require_classifier(self.estimator)
-        require_plain_labels(self.estimator)
+        if self.estimator is not None:
+            require_classifier(self.estimator)
+            require_plain_labels(self.estimator)
 
     def _count(self, n_rows: int, n_classes: int) -> int:
         if self.n_clusters is not None:
             return _validate.integer(n_clusters=self.n_clusters, low=1)
         m = _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1)
         return clusters_for(n_rows, n_classes, _validate.epsilon(self.epsilon) / m)
-
-    def _checked(self, X: Any, *, reset: bool) -> Any:
-        checked = check_features(X, self, type(self).__name__)
-        validate_data(self, X, reset=reset, skip_check_array=True)
-        return checked
 
 
 class NoiseCluster(ClusterEstimator):
@@ -367,7 +378,8 @@ class ProportionClassifier(ClusterEstimator):
 
     def _require_estimator(self) -> None:
         super()._require_estimator()
-        learner_of_counts(self.estimator)
+        if self.estimator is not None:
+            learner_of_counts(self.estimator)
 
     def _dry_run(self, X: Any, n_classes: int) -> None:
         def fit(estimator: Estimator, few: Any, noisy: NoisyLabels) -> Model:

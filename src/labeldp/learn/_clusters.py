@@ -352,17 +352,17 @@ def _settings_of(embedder: Any) -> str | None:
     # An object of the user's may hold anything, also labels, and a digest of labels in a ledger would confirm a guess at them.
     if not all(_name_of(part).startswith("sklearn.") for part in parts):
         return None
-    facts = {name: _setting(value) for name, value in settings.items()}
+    facts = {name: setting_text(value) for name, value in settings.items()}
     free = any(value is None and f"__{name}".endswith("__random_state") for name, value in settings.items())
     return None if free or None in facts.values() else digest({_name_of(embedder): facts})
 
 
-def _setting(value: object) -> str | None:
+def setting_text(value: object) -> str | None:
     """Write a setting as text that determines it; None if there is no such text, as for an array, which is data."""
     if value is None or isinstance(value, bool | int | float | str | np.generic):
         return repr(value)
     if isinstance(value, list | tuple) and len(value) <= _MANY_SETTINGS:
-        parts = [_setting(each) for each in value]
+        parts = [setting_text(each) for each in value]
         return None if None in parts else f"{type(value).__name__}{parts}"
     if isinstance(value, type):
         return _name_of(value)

@@ -182,6 +182,23 @@ class Ledger:
             decision.log_budget(budget)
         return run_of_entry(entry_facts(row), row.hash).receipt
 
+    def require(self, spending: Spending, *, rows: RowSet | None = None) -> None:
+        """Refuse a charge that would be refused now, and write nothing; for what takes long before it is charged.
+
+        Parameters
+        ----------
+        spending, rows
+            As in `charge`.
+
+        Raises
+        ------
+        BudgetExceeded, LedgerError
+        """
+        with self._store.writing() as session:
+            decision = _Decision(session, self, spending, rows)
+            decision.check_unit()
+            decision.budget_entry(None)
+
     def intend(self, run_id: str, parts: Iterable[File], drawn: Mapping[str, str] | None = None) -> None:
         """Announce the parts of a run, before they are published: the files of its result, or the rows that its stages claim.
 
