@@ -150,11 +150,13 @@ def _minutes(runs: Sequence[Run]) -> str:
 
 
 def grid_markdown(table: str, *, tiny: bool = False) -> str:
-    """A recipe a row: accuracy, bits a label, and of the last stage: how many candidates a row had, how often the label was one."""
+    """A recipe a row: accuracy, bits a label of each stage, and of the last: how many candidates a row had, how often the label was one."""
     found = cells(table, "cpu", tiny=tiny)
     epsilons = sorted({epsilon for _, epsilon in found if epsilon is not None})
     number, digits = ("RMSE", 3) if rates(table) else ("accuracy, %", 2)
-    lines = ["| what | " + " | ".join(f"eps = {e:g}: {number} | bits a label | mean k | label among k, %" for e in epsilons) + " |"]
+    lines = [
+        "| what | " + " | ".join(f"eps = {e:g}: {number} | bits a label, by stage | mean k | label among k, %" for e in epsilons) + " |"
+    ]
     lines.append("|---" * (1 + 4 * len(epsilons)) + "|")
     for name in GRIDS[table](1.0):
         row = []
@@ -172,9 +174,13 @@ def _mean(runs: Sequence[Run], name: str, factor: float) -> str:
 
 
 def _bits(runs: Sequence[Run]) -> str:
-    """Mean bits of information that a label's output tells, over the rows of the stages where it is known."""
-    known = [stage for run in runs for stage in run["stages"] if stage["bits"] is not None]
-    return f"{np.average([stage['bits'] for stage in known], weights=[stage['drawn'] for stage in known]):.3f}" if known else ""
+    """Mean bits that a label's output tells, a number for each stage, "?" where it was not measured.
+
+    Each is under its stage's prior, uniform in the first and the model's in later ones, which leaves less to tell; so a mean over stages
+    would compare priors, not laws.
+    """
+    known = [[run["stages"][i]["bits"] for run in runs] for i in range(min((len(run["stages"]) for run in runs), default=0))]
+    return ", ".join(f"{np.mean(bits):.3f}" if None not in bits else "?" for bits in known)
 
 
 def plot(table: str, size: str, epsilons: Sequence[float], path: Path, *, tiny: bool = False) -> bool:

@@ -121,19 +121,24 @@ class Stages:
         return in_top_k(noisy, probabilities(model, self.data.X[torch.from_numpy(rows)], self.method.views), "mean")
 
     def _drawn(self) -> dict[str, object]:
-        """Describe this stage's draw, with the mean information of its outputs if labels follow the model's probabilities."""
+        """Describe this stage's draw, with the mean information of its outputs if labels follow its prior: the model's, or uniform."""
         assert self.run is not None
         assert self.run.noisy is not None
         (block,) = self.run.noisy.blocks
         proba = np.concatenate(self._proba)[:_INFORMATION_ROWS] if self._proba else None
         self._proba.clear()
-        bits = None
-        if proba is not None or not block.law.draws_side:
-            bits = float(np.mean(block.law.information(proba))) / math.log(2)
+        if block.side:
+            # What the questions that these rows were asked tell, not those that another draw would have asked.
+            side = {name: values[:_INFORMATION_ROWS] for name, values in block.side.items()}
+            rows = len(next(iter(side.values())))
+            prior = np.full((rows, block.law.n_classes), 1.0 / block.law.n_classes) if proba is None else proba
+            nats = float(np.mean(block.law._information(prior.astype(np.float64), side)))
+        else:
+            nats = float(np.mean(block.law.information(proba)))
         size = float(block.side["size"].mean()) if "size" in block.side else None
         if "candidates" in block.side:
             self.found.candidates[len(self.found.stages)] = (self.run.rows, block.side["candidates"])
-        return {"law": block.law.name, "drawn": len(self.run.rows), "bits": bits, "mean_size": size}
+        return {"law": block.law.name, "drawn": len(self.run.rows), "bits": nats / math.log(2), "mean_size": size}
 
     def _watch(self, number: int, net: nn.Module) -> None:
         self.found.watched.append(probabilities(net, self.data.X_test[:WATCHED_ROWS]))

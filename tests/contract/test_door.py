@@ -28,7 +28,9 @@ from labeldp.custody._encode import RowIds
 from labeldp.custody._run import keep_within_cap
 from labeldp.errors import LargeEpsilonWarning, LeftOutWarning
 from labeldp.evidence._noisy import as_drawn
+from labeldp.laws import _subset
 from labeldp.learn import ClusterPrior
+from labeldp.ledger._run_store import RunStore
 
 RR = ldp.RandomizedResponse(5, 1.0)
 LABELS = np.random.default_rng(0).integers(5, size=1000)
@@ -377,6 +379,25 @@ def test_a_prior_may_come_as_array_function_or_batches():
     drawn = [ldp.privatize(LABELS, law, prior=form, noise=ldp.SeededNoise(1)) for form in forms]
     for noisy in drawn[1:]:
         np.testing.assert_array_equal(noisy.log_likelihood(), drawn[0].log_likelihood())
+
+
+@pytest.mark.parametrize("drawn", [False, True], ids=["crashed before its outputs were kept", "settled"])
+def test_a_stage_that_a_version_with_another_choice_began_keeps_its_questions(ledger, monkeypatch, drawn):
+    """How AutoLaw chooses may change between versions: what a stage's rows were asked is kept, or its labels could be drawn in two ways."""
+    law, prior = ldp.AutoLaw(5, 1.0), np.random.default_rng(7).dirichlet(np.full(5, 0.3), 1000)
+    facts = {"epsilon": 1.0, "laws": {"law": law.to_dict()}, "dataset": "d", "rows": RowIds.of(IDS), "ledger": ledger}
+    present = law.prepare(prior)["choice"]
+    with monkeypatch.context() as version:
+        version.setattr(_subset, "_MIXED", 0.9)
+        earlier = law.prepare(prior)["choice"]
+        if not drawn:
+            version.setattr(RunStore, "save_noisy", lambda *parts: 1 / 0)
+        with contextlib.nullcontext() if drawn else pytest.raises(ZeroDivisionError):
+            before = open_run(LABELS, classes=range(5), **facts).privatize(np.arange(1000), law, prior, "stage-2")
+    after = open_run(LABELS, classes=range(5), **facts).privatize(np.arange(1000), law, prior, "stage-2")
+    assert (earlier != present).any() and (after.blocks[0].side["choice"] == earlier).all()
+    assert len(ledger.runs("d", "label")) == 1 and ledger.spent("d", "label") == 1.0
+    assert not drawn or (after.blocks[0].outputs == before.blocks[0].outputs).all()
 
 
 def test_messages_never_show_a_label():

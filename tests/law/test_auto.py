@@ -13,7 +13,7 @@ from labeldp.testing import CounterWords
 
 
 def mixed(priors: np.ndarray) -> np.ndarray:
-    return 0.95 * priors / priors.sum(axis=1, keepdims=True) + 0.05 / priors.shape[1]
+    return 0.9 * priors / priors.sum(axis=1, keepdims=True) + 0.1 / priors.shape[1]
 
 
 def test_uniform_prior_takes_subset_selection() -> None:
@@ -61,24 +61,38 @@ def truth_sorted(truth: np.ndarray) -> np.ndarray:
     return -np.sort(-truth, axis=1)
 
 
+def told_by_each(priors: np.ndarray, truth: np.ndarray, epsilon: float) -> dict[int, np.ndarray]:
+    """Nats of each law that AutoLaw chooses from, if labels follow the truth; of a split the mean over 500 sets a row."""
+    k = priors.shape[1]
+    subset = SubsetSelection(k, epsilon)
+    sets_drawn = (even_half(quantise(priors), CounterWords(np.arange(len(priors)) + 1000 * i)) for i in range(500))
+    return {
+        RR: response_scores(truth, epsilon),
+        SUBSET: subset_scores(truth_sorted(truth), epsilon, subset.set_size),
+        SPLIT: np.mean([split_scores((truth * inside).sum(axis=1), epsilon) for inside in sets_drawn], axis=0),
+    }
+
+
 @pytest.mark.parametrize("k", [3, 4, 5, 8, 12])
 @pytest.mark.parametrize("epsilon", EVERY_EPSILON)
-def test_the_choice_is_the_best_by_information_times_separation(k: int, epsilon: float) -> None:
+def test_the_choice_tells_most(k: int, epsilon: float) -> None:
+    """Where labels follow the prior as it is mixed, and as it is; what a split tells is estimated from 24 sets."""
     priors = random_priors(k, k)
-    truth, law = mixed(priors), AutoLaw(k, epsilon)
-    rr, subset = RandomizedResponse(k, epsilon), SubsetSelection(k, epsilon)
-    choice = law.prepare(priors)["choice"]
-    sets_drawn = (even_half(quantise(priors), CounterWords(np.arange(len(priors)) + 1000 * i)) for i in range(500))
-    even = np.mean([split_scores((truth * inside).sum(axis=1), epsilon) for inside in sets_drawn], axis=0)
-    apart_rr, apart_subset = (float(np.subtract(*each.inclusion(np.zeros((1, 2), np.uint8), {}))[0]) for each in (rr, subset))
-    scores = {
-        RR: response_scores(truth, epsilon) * apart_rr,
-        SUBSET: subset_scores(truth_sorted(truth), epsilon, subset.set_size) * apart_subset,
-        SPLIT: even * np.tanh(epsilon / 2) / 2,
-    }
-    chosen = np.array([scores[int(code)][i] for i, code in enumerate(choice)])
-    assert (chosen >= 0.85 * np.max(list(scores.values()), axis=0)).all()  # a split's is estimated from 24 sets
+    choice = AutoLaw(k, epsilon).prepare(priors)["choice"]
+    for truth, least_of_row, least in ((mixed(priors), 0.85, 0.98), (priors, 0.6, 0.97)):
+        scores = told_by_each(priors, truth, epsilon)
+        chosen = np.array([scores[int(code)][i] for i, code in enumerate(choice)])
+        best = np.max(list(scores.values()), axis=0)
+        assert (chosen >= least_of_row * best - 1e-9 * epsilon**2).all() and chosen.sum() >= least * best.sum()
     assert set(choice) <= {RR, SPLIT, SUBSET}
+
+
+@pytest.mark.parametrize("k", [3, 4, 5, 6, 7, 8, 9, 10, 13, 26, 100, 1000])
+def test_without_a_prior_it_is_subset_selection(k: int) -> None:
+    """Or randomized response, which is subset selection of one class: a request without a prior means the same in every version."""
+    for epsilon in (*EVERY_EPSILON, 0.1, 0.25, 0.5, 2.0, 4.0, 6.0, 40.0):
+        law = AutoLaw(k, epsilon)
+        assert int(law.side_row()["choice"]) == (SUBSET if SubsetSelection(k, epsilon).set_size > 1 else RR)
 
 
 def test_small_budgets_per_row_choose_rightly() -> None:
@@ -92,7 +106,7 @@ def test_small_budgets_per_row_choose_rightly() -> None:
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.0, 4.0])
 @pytest.mark.parametrize("k", [4, 10, 50])
 def test_what_telling_all_classes_apart_costs(k: int, epsilon: float) -> None:
-    """Of the most informative question that is fixed by the prior, which tells only some classes apart: 0 to 31 % on average.
+    """Of the most informative question that is fixed by the prior, which tells only some classes apart: 0 to 11 % on average.
 
     Never less than the better of randomized response and subset selection tells, but for the few rows whose split is a poor one.
     """
@@ -108,7 +122,7 @@ def test_what_telling_all_classes_apart_costs(k: int, epsilon: float) -> None:
     rr = response_scores(truth, epsilon)
     found = np.select([side["choice"] == RR, side["choice"] == SUBSET], [rr, subset], split_scores(mass, epsilon))
     best = np.maximum(fixed, np.maximum(rr, found))
-    assert found.sum() >= 0.65 * best.sum()
+    assert found.sum() >= 0.88 * best.sum()
     assert found.sum() >= 0.99 * np.maximum(rr, subset).sum()
 
 

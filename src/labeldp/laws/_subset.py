@@ -325,7 +325,7 @@ def split_sample(labels: NDArray[np.integer], r: NDArray[np.uint64], split: Bits
 
 RR, TOP_K, SPLIT, SUBSET = range(4)  # codes in files; TOP_K is not chosen any more, but occurs in files of earlier versions
 _PREFERRED = np.array([RR, SUBSET, SPLIT])  # of laws with equal scores the first is chosen
-_MIXED = 0.05  # share of the uniform distribution in the prior of the scores: a prior may be wrong
+_MIXED = 0.1  # share of the uniform distribution in the prior of the scores: a model may be surer than it is right
 _ROWS = 1024  # rows scored at a time: their 64 patterns fit in the cache
 
 
@@ -343,10 +343,10 @@ class AutoLaw(Law):
 
     Notes
     -----
-    The best law has the largest product of two numbers: the mutual information of label and output under the prior (mixed with 5 % of the
-    uniform distribution), and the difference between the output distributions of two classes, which does not depend on the prior. So a
-    split must gain more under this prior than it loses if the prior is wrong. All three laws distinguish all classes. Of equal products the
-    first of rr, subset, split is chosen.
+    The best law has the largest mutual information of label and output under the prior, mixed with 10 % of the uniform distribution. That
+    is what a learner by likelihood gains from the row (see docs/laws.md); the mixture is for models that are surer than they are right.
+    All three laws distinguish all classes, a split since each row has a set of its own. Of equal laws the first of rr, subset, split is
+    chosen.
     Output: packed sets, (n, ceil(K/8)) uint8, a label as a set of one. Side: choice (n,) uint8 (0 rr, 2 split, 3 subset; 1, rr-top-k, in
     files of earlier versions), size (n,) int32, set (n, ceil(K/8)) uint8 packed: the split, or all classes for other laws. Cost: one sort
     of the prior a row and some 80 sums of it, 3 K / 64 public words for a split, and the chosen law's words.
@@ -365,17 +365,6 @@ class AutoLaw(Law):
     def _parts(self) -> tuple[Law, ...]:
         """The laws by code. RRWithPrior reads any candidate set, so it also reads rows of RRTopK with any k."""
         return tuple(law(self.n_classes, self.epsilon) for law in (RandomizedResponse, RRWithPrior, PriorSplit, SubsetSelection))
-
-    @cached_property
-    def _apart(self) -> Floats:
-        """By code, P[the label is in the output] - P[another given class is in it]; 0 for laws with candidate sets."""
-        # A split has two classes on different sides in about half of the rows, hence the factor 1 / 2.
-        (kept, other), truth = response_words(self.epsilon, self.n_classes), inside_words(self.epsilon, 2, 1)
-        d = self._subset_size
-        inside = Fraction(inside_words(self.epsilon, self.n_classes, d), WORD)
-        apart = {RR: Fraction(kept - other, WORD), SPLIT: Fraction(2 * truth - WORD, 2 * WORD)}
-        apart[SUBSET] = inside - (d - inside) / (self.n_classes - 1)
-        return np.array([float(apart.get(code, Fraction(0))) for code in range(len(self._parts))])
 
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
         array = as_prior(prior, self.n_classes)
@@ -400,17 +389,14 @@ class AutoLaw(Law):
         in_order = np.sort(weights, axis=1)[:, ::-1]
         ordered = in_order * ((1.0 - _MIXED) / weights.sum(axis=1, keepdims=True)) + _MIXED / k
         scores = np.full((len(weights), len(self._parts)), -1.0)
-        scores[:, RR] = self._score(RR, response_scores(ordered, self.epsilon))
+        scores[:, RR] = on_grid(response_scores(ordered, self.epsilon), self.epsilon)
         if self._subset_size > 1:  # sets of one class are randomized response
-            scores[:, SUBSET] = self._score(SUBSET, subset_scores(ordered, self.epsilon, self._subset_size))
+            scores[:, SUBSET] = on_grid(subset_scores(ordered, self.epsilon, self._subset_size), self.epsilon)
         # No split has more information than one of half the mass. Rows where another law is better than that need no estimate.
-        most = self._score(SPLIT, split_scores(np.array(0.5), self.epsilon))
+        most = on_grid(split_scores(np.array(0.5), self.epsilon), self.epsilon)
         rows = np.flatnonzero((scores.max(axis=1) < most) & (k > 2))
-        scores[rows, SPLIT] = self._score(SPLIT, even_split_scores(in_order[rows], self.epsilon, _MIXED))
+        scores[rows, SPLIT] = on_grid(even_split_scores(in_order[rows], self.epsilon, _MIXED), self.epsilon)
         return weights, _PREFERRED[scores[:, _PREFERRED].argmax(axis=1)].astype(np.uint8)
-
-    def _score(self, code: int, nats: Floats) -> Floats:
-        return np.asarray(on_grid(nats, self.epsilon) * self._apart[code])
 
     def _settled(self, weights: Floats, choice: NDArray[np.uint8], words: Words) -> dict[str, Array]:
         inside = np.ones(weights.shape, dtype=np.bool_)
