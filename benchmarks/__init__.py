@@ -19,6 +19,10 @@ BENCHMARKS = {  # name: module, question
         "deep.defaults",
         "are the defaults of nets safe, on tables and images, with and without batch normalisation? Needs torch",
     ),
+    "deep-share": (
+        "deep.share",
+        "what do neighbours, strong views, selection and private counts add, one at a time? And the papers' methods by name. Needs torch",
+    ),
     "deep-speed": ("deep.speed", "what does a training step on likelihoods cost against cross-entropy? Needs torch"),
     "deep-resume": ("deep.resume", "does killing a fit of a net ever draw a row twice, repeat a stage or change the outcome? Needs torch"),
     "gpu": (

@@ -27,10 +27,10 @@ import torch
 from torch import nn
 
 import labeldp as ldp
-from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs
+from benchmarks.common import RESULTS, Run, load_runs, machine, now, parser, save_runs
 from benchmarks.deep.data import Data, load
 from benchmarks.deep.nets import FastResNet
-from benchmarks.deep.train import probabilities
+from benchmarks.deep.train import probabilities, scores
 from benchmarks.small_epsilon.features import CACHE
 from labeldp.deep import Consistency, Recipe, augment, evidence_of, schedules, train
 from labeldp.errors import SeededNoiseWarning
@@ -174,20 +174,6 @@ def drawn(data: Data, epsilon: float, seed: int) -> NoisyLabels:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededNoiseWarning)
         return ldp.privatize(data.y, SubsetSelection(data.n_classes, epsilon), noise=ldp.SeededNoise(seed))
-
-
-def scores(proba: Array, labels: Array) -> dict[str, float]:
-    """Accuracy, that of the worst class, log-loss, and the expected calibration error over 15 bins of confidence."""
-    hit, sure = proba.argmax(axis=1) == labels, proba.max(axis=1)
-    bins = np.minimum((sure * 15).astype(int), 14)
-    gaps = [abs(hit[bins == number].mean() - sure[bins == number].mean()) * (bins == number).mean() for number in np.unique(bins)]
-    chosen = np.maximum(proba[np.arange(len(labels)), labels], 1e-15)
-    return {
-        "accuracy": float(hit.mean()),
-        "worst_class": float(min(hit[labels == label].mean() for label in np.unique(labels))),
-        "log_loss": float(-np.log(chosen).mean()),
-        "calibration_error": float(sum(gaps)),
-    }
 
 
 def tables() -> str:

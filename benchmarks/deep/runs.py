@@ -21,7 +21,7 @@ from benchmarks.deep import dpsgd
 from benchmarks.deep.data import load
 from benchmarks.deep.nets import n_parameters
 from benchmarks.deep.recipes import Method, data_of, recipe_of
-from benchmarks.deep.train import WATCHED_ROWS, fit, precision_used, probabilities, scored
+from benchmarks.deep.train import WATCHED_ROWS, fit, precision_used, probabilities, scored, scores
 
 FIRST_SEED = 100  # seeds below were used to choose recipes
 TINY_ROWS = 600
@@ -115,13 +115,10 @@ def measure(run: Run) -> Run:
     fitted = learn(data, method, run["epsilon"], run["seed"], device=run["device"], progress=say)
     training, busy = time.perf_counter() - start, time.process_time() - busy
     proba = probabilities(fitted.net, data.X_test, method.views)
-    chosen = np.maximum(proba[np.arange(len(data.y_test)), data.y_test], 1e-15)
     watched = [scored(seen, data.y_test[:WATCHED_ROWS], run["epsilon"], data.rates) for seen in fitted.watched]
     nothing: Run = {}
     epochs = [{**epoch, **curve} for epoch, curve in zip_longest(fitted.epochs, watched, fillvalue=nothing)]
-    found = {
-        "accuracy": float(np.mean(proba.argmax(axis=1) == data.y_test)),
-        "log_loss": float(-np.log(chosen).mean()),
+    found = scores(proba, data.y_test) | {
         "training_seconds": round(training, 1),
         "core_seconds": round(busy, 1),
         "parameters": n_parameters(fitted.net),

@@ -227,3 +227,17 @@ def scored(proba: Floats, labels: NDArray[np.int64], epsilon: float | None, rate
     size = np.asarray(RRWithPrior(n_classes, epsilon).prepare(proba)["size"]).astype(np.int64)
     rank = (proba > proba[np.arange(len(labels)), labels][:, None]).sum(axis=1)
     return found | {"mean_k": float(size.mean()), "top_k_accuracy": float(np.mean(rank < size))}
+
+
+def scores(proba: Floats, labels: NDArray[np.int64]) -> dict[str, float]:
+    """Accuracy, that of the worst class, log-loss, and the expected calibration error over 15 bins of confidence."""
+    hit, sure = proba.argmax(axis=1) == labels, proba.max(axis=1)
+    bins = np.minimum((sure * 15).astype(int), 14)
+    gaps = [abs(hit[bins == number].mean() - sure[bins == number].mean()) * (bins == number).mean() for number in np.unique(bins)]
+    chosen = np.maximum(proba[np.arange(len(labels)), labels], 1e-15)
+    return {
+        "accuracy": float(hit.mean()),
+        "worst_class": float(min(hit[labels == label].mean() for label in np.unique(labels))),
+        "log_loss": float(-np.log(chosen).mean()),
+        "calibration_error": float(sum(gaps)),
+    }

@@ -15,9 +15,13 @@ from labeldp.deep import (
     Recipe,
     TorchClassifier,
     augment,
+    consensus,
+    count_loss,
     cross_entropy,
     debiased_loss,
     evidence_of,
+    group_votes,
+    likelihood_loss,
     models,
     neighbour_votes,
     predict,
@@ -26,7 +30,8 @@ from labeldp.deep import (
 from labeldp.deep._consistency import Targets
 from labeldp.deep._loop import require_one_process
 from labeldp.deep._stages import described
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, LostClassWarning
+from labeldp.learn import ClusterPrior, find_clusters
 
 UNIFORM = torch.zeros(4, 2)
 
@@ -100,6 +105,68 @@ def test_a_class_that_no_row_has_gets_no_nan():
     assert torch.allclose(found.of(torch.arange(2)).sum(1), torch.ones(2))
 
 
+def test_a_relative_threshold_is_a_share_of_the_mean_largest_posterior():
+    settings = Consistency(memory=0.0, align=False, own=False, temperature=0.0, threshold=0.9, relative=True)
+    found = Targets(settings, Dense(UNIFORM), 2)
+    rows = torch.arange(4)
+    found.learn(rows, torch.tensor([[0.6, 0.4], [0.52, 0.48], [0.44, 0.56], [0.5, 0.5]]))  # mean largest 0.545, of which 0.9 are 0.4905
+    assert found.of(rows).sum() == 4
+    found.learn(rows, torch.tensor([[0.9, 0.1], [0.52, 0.48], [0.1, 0.9], [0.5, 0.5]]))
+    limit = 0.9 * (0.545 + 0.02 * 4 / 512 * (0.705 - 0.545))  # the mean follows slowly: 4 of 512 rows
+    assert limit < 0.5
+    assert found.of(rows).sum() == 4
+    other = Targets(settings, Dense(UNIFORM), 2)
+    other.learn(rows, torch.tensor([[0.9, 0.1], [0.52, 0.48], [0.1, 0.9], [0.5, 0.5]]))  # 0.9 x 0.705
+    assert other.of(rows).tolist() == [[1.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+
+
+def test_balanced_targets_have_the_class_shares_that_noisy_labels_tell():
+    settings = Consistency(memory=0.0, align=False, own=False, temperature=0.0, balance=True)
+    found = Targets(settings, Dense(torch.zeros(1000, 2)), 2)  # equal classes are the likeliest
+    rows = torch.arange(1000)
+    proba = torch.tensor([[0.9, 0.1]]).repeat(1000, 1)
+    proba[:200] = torch.tensor([0.1, 0.9])
+    found.learn(rows, proba)
+    for _ in range(400):
+        targets = found.of(rows)
+    assert torch.allclose(targets.mean(0), torch.tensor([0.5, 0.5]), atol=0.02)
+    assert targets[:200, 0].sum() == targets[200:, 1].sum() == 0
+
+
+def test_a_mixture_of_losses_finds_the_rows_whose_label_is_right():
+    """Predictions that are sure of a class: rows whose noisy label is another one have a large loss."""
+    labels = np.repeat([0, 1, 2], 400)
+    noisy = ldp.privatize(labels, ldp.RandomizedResponse(3, 1.0), noise=ldp.SeededNoise(0))
+    found = Targets(Consistency(memory=0.0, own="mixture", temperature=1.0, align=False), evidence_of(noisy), 3)
+    rows = torch.arange(1200)
+    proba = torch.full((1200, 3), 0.1)
+    proba[rows, torch.from_numpy(labels)] = 0.8
+    found.learn(rows, proba)
+    found.begin_epoch()
+    targets, right = found.of(rows), noisy.hard_codes() == labels
+    assert torch.allclose(targets[right], torch.eye(3)[torch.from_numpy(labels[right])], atol=0.01)  # the label alone
+    assert torch.allclose(targets[~right], proba[~right], atol=0.01)  # the prediction alone
+
+
+def test_first_predictions_count_until_the_net_has_some():
+    first = np.array([[9.0, 1.0], [0.0, 0.0], [0.2, 0.8]])
+    found = Targets(Consistency(memory=0.0, align=False, own=False, temperature=1.0), Dense(UNIFORM[:3]), 2, first)
+    assert torch.allclose(found.of(torch.arange(3)), torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]]), atol=0.01)
+    found.learn(torch.tensor([0]), torch.tensor([[0.3, 0.7]]))
+    assert torch.allclose(found.of(torch.tensor([0])), torch.tensor([[0.3, 0.7]]), atol=1e-6)
+
+
+@pytest.mark.parametrize("first", [np.ones((2, 2)), np.full((3, 2), -1.0), np.full((3, 2), np.nan), np.ones(3)])
+def test_first_predictions_that_are_none_are_refused(first):
+    with pytest.raises(InvalidInput, match="first predictions"):
+        Targets(Consistency(), Dense(UNIFORM[:3]), 2, first)
+
+
+def test_first_predictions_without_consistency_are_refused():
+    with pytest.raises(InvalidInput, match="Leave first out"):
+        train(models.Mlp(2, 2), torch.rand(4, 2), Dense(UNIFORM), Recipe(), generator=torch.Generator(), first=np.ones((4, 2)))
+
+
 # Votes --------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -165,6 +232,117 @@ def test_what_is_no_evidence_of_these_classes_is_refused(features, table, n_clas
         neighbour_votes(features, table, n_classes)
 
 
+# Groups -------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_votes_of_a_group_are_the_likeliest_frequencies_of_its_rows():
+    groups = np.repeat([0, 2], 6000)  # number 1 is empty
+    labels = np.concatenate([np.repeat([0, 1], [4500, 1500]), np.repeat([1], 6000)])
+    noisy = ldp.privatize(labels, ldp.SubsetSelection(5, 2.0), noise=ldp.SeededNoise(0), classes=range(5))
+    votes = group_votes(groups, evidence_of(noisy), 5)
+    wanted = torch.tensor([[0.75, 0.25, 0, 0, 0]] * 6000 + [[0, 1.0, 0, 0, 0]] * 6000)
+    assert torch.allclose(votes, wanted, atol=0.06)
+    assert torch.equal(votes[0], votes[5999])
+
+
+def test_one_group_votes_by_the_frequencies_of_all_rows():
+    noisy = ldp.privatize(np.repeat([0, 1], [3000, 1000]), ldp.RandomizedResponse(2, 3.0), noise=ldp.SeededNoise(0))
+    votes = group_votes(np.zeros(4000, int), evidence_of(noisy), 2)
+    assert torch.allclose(votes, torch.tensor([[0.75, 0.25]]).expand(4000, 2), atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("right", "e", "truth"), [(0.9, 3.0, 27 / 28), (0.1, 3.0, 0.25), (0.5, 9.0, 0.9), (1.0, 3.0, 1.0), (0.0, 3.0, 0.0)]
+)
+def test_agreeing_rows_are_as_many_and_as_right_as_the_formula_says(right, e, truth):
+    """Tang et al. 2022, equation 8; deviations above 5 standard errors, with fixed seeds."""
+    n, k, rng = 100_000, 10, np.random.default_rng(0)
+    labels = rng.integers(0, k, n)
+    predicted = np.where(rng.random(n) < right, labels, (labels + rng.integers(1, k, n)) % k)
+    law = ldp.RandomizedResponse(k, float(np.log(e)))
+    noisy = ldp.privatize(labels, law, noise=ldp.SeededNoise(1), classes=range(k))
+    found = consensus(evidence_of(noisy), predicted, k)
+    agree = (found.rest < 0).numpy()
+    keep = e / (e + k - 1)
+    share = right * keep + (1 - right) * (1 - keep) / (k - 1)
+    assert abs(agree.mean() - share) < 5 * np.sqrt(share * (1 - share) / n)
+    assert abs((predicted == labels)[agree].mean() - truth) <= 5 * np.sqrt(truth * (1 - truth) / agree.sum())
+    assert np.array_equal(noisy.hard_codes() == predicted, agree)
+    assert np.array_equal(found.expand(k)[torch.from_numpy(agree)].argmax(1).numpy(), predicted[agree])
+    assert (found.expand(k)[~torch.from_numpy(agree)] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "law", [ldp.SubsetSelection(6, 1.0), ldp.RRWithPrior(6, 1.0), ldp.AutoLaw(6, 1.0), ldp.PriorSplit(6, 1.0)], ids=str
+)
+def test_an_output_of_any_law_agrees_with_the_classes_that_it_speaks_for(law):
+    labels = np.arange(600) % 6
+    prior = np.random.default_rng(0).dirichlet(np.ones(6), 600) if law.uses_prior else None
+    noisy = ldp.privatize(labels, law, prior=prior, noise=ldp.SeededNoise(0), classes=range(6))
+    agree = (consensus(evidence_of(noisy), labels, 6).rest < 0).numpy()
+    assert np.array_equal(agree, noisy.log_likelihood()[np.arange(600), labels] > -1e-5)
+    assert 0.1 < agree.mean() < 1
+
+
+def test_rows_without_a_label_teach_nothing():
+    found = consensus(evidence([0.7, 0.3], [0.7, 0.3], [0.3, 0.7]), np.array([0, 1, 1]), 2)
+    logits = torch.randn(3, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    likelihood_loss(logits, found).backward()
+    assert (logits.grad.abs().sum(1) > 1e-3).tolist() == [True, False, True]
+
+
+def test_predictions_that_no_label_agrees_with_leave_nothing_to_learn():
+    with pytest.raises(InvalidInput, match="agree with some noisy label"):
+        consensus(evidence([0.7, 0.3], [0.7, 0.3]), np.array([1, 1]), 2)
+
+
+def test_a_class_that_no_row_keeps_is_told_of():
+    with pytest.warns(LostClassWarning, match=r"class 1, 2 \(by code\)"):
+        consensus(evidence([0.5, 0.3, 0.2], [0.2, 0.5, 0.3]), np.array([0, 0]), 3)
+
+
+@pytest.mark.parametrize(
+    "wrong", [np.array([0, 1]), np.array([0.0, 1.0, 0.0]), np.array([0, 1, 2]), np.array([0, -1, 1]), np.eye(3, dtype=int)]
+)
+def test_what_is_no_class_a_row_is_refused(wrong):
+    table, wrong = evidence([0.7, 0.3], [0.7, 0.3], [0.3, 0.7]), np.array(wrong)
+    with pytest.raises(InvalidInput, match="predicted as 3 whole numbers"):
+        consensus(table, wrong, 2)
+    with pytest.raises(InvalidInput, match="evidence as a form"):
+        consensus(table.values, np.array([0, 1, 1]), 2)
+    if not np.array_equal(wrong, [0, 1, 2]):  # which are three groups
+        with pytest.raises(InvalidInput, match="groups as 3 whole numbers"):
+            group_votes(wrong, table, 2)
+
+
+def test_the_count_loss_is_the_likelihood_of_normal_counts():
+    logits = torch.tensor([[0.0, 0.0], [0.0, 0.0], [2.0, 0.0]], requires_grad=True)
+    p = torch.softmax(logits.detach(), 1)[2, 0]
+    found = count_loss(logits, np.array([0, 0, 2]), np.array([[3.0, -1.0], [9.0, 9.0], [1.0, 0.0]]), 2.0)
+    noise, single = 2.0 + 2 * 0.25, 2.0 + p * (1 - p)
+    first = 2 * (4 / noise + np.log(noise))  # of a group: both counts are off by 2
+    last = 2 * ((1 - p) ** 2 / single + torch.log(single))
+    assert torch.allclose(found, 0.5 * (first + last) / 3)
+    found.backward()
+    assert logits.grad[0, 0] < 0 < logits.grad[0, 1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"groups": np.array([0, 1, 2])},
+        {"counts": np.ones((2, 3))},
+        {"variance": 0.0},
+        {"groups": np.zeros(2, int)},
+        {"groups": np.zeros(3)},
+    ],
+)
+def test_counts_that_do_not_fit_are_refused(wrong):
+    given = {"groups": np.zeros(3, int), "counts": np.ones((2, 2)), "variance": 1.0} | wrong
+    with pytest.raises(InvalidInput):
+        count_loss(torch.zeros(3, 2), **given)
+
+
 # Strong changes -----------------------------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +401,10 @@ def test_strong_changes_of_something_else_are_refused(call):
         {"own": None},
         {"warm_up": -1},
         {"neighbours": 2.5},
+        {"own": "likelihood"},
+        {"revote": -1},
+        {"relative": None},
+        {"balance": 1},
     ],
 )
 def test_settings_that_no_training_could_use_are_refused(wrong):
@@ -267,6 +449,19 @@ def test_the_weight_rises_after_the_warm_up():
 def test_a_warm_up_without_end_is_refused():
     with pytest.raises(InvalidInput, match="warm_up < epochs=5"):
         Recipe(epochs=5, consistency=Consistency(warm_up=5))
+
+
+def test_a_fit_with_a_warm_up_is_tried_with_targets(tmp_path):
+    """The step on trial has one epoch, which no warm-up would fit into; a change that does not work is found before the charge."""
+    X, y, _, _ = digits(60)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    settings = {"epsilon": 2.0, "classes": range(10), "ledger": ldp.Ledger(tmp_path / "ledger.db"), "dataset": "d", "random_state": 0}
+    wrong = Recipe(epochs=3, consistency=Consistency(warm_up=2, strong=lambda x, _: x[:1]))
+    with pytest.raises(InvalidInput, match="Change each row by itself"):
+        TorchClassifier(net, recipe=wrong, **settings).fit(X.numpy(), y)
+    assert not settings["ledger"].runs()
+    model = TorchClassifier(net, recipe=Recipe(epochs=3, consistency=Consistency(warm_up=2)), **settings).fit(X.numpy(), y)
+    assert model.predict(X.numpy()).shape == (60,)
 
 
 def test_many_processes_are_refused_before_anything_is_charged():
@@ -354,3 +549,133 @@ def test_the_classifier_learns_so_in_two_stages():
         random_state=0,
     ).fit(X.numpy(), y)
     assert model.score(X_test.numpy(), y_test) > 0.93
+
+
+def trained(recipe, epsilon, held_out=0):
+    """Test accuracy of each epoch and of what comes out, the share of the largest predicted class, for a small net on digits."""
+    X, y, X_test, y_test = digits()
+    noisy = ldp.privatize(y, ldp.SubsetSelection(10, epsilon), noise=ldp.SeededNoise(0))
+    evidence, curve = evidence_of(noisy), []
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    net = train(
+        net,
+        X[held_out:],
+        evidence[held_out:],
+        recipe,
+        generator=torch.Generator().manual_seed(0),
+        held_out=(X[:held_out], evidence[:held_out]) if held_out else None,
+        watch=lambda _, now: curve.append(float((predict(now, X_test).argmax(1).numpy() == y_test).mean())),
+    )
+    predicted = predict(net, X_test).argmax(1).numpy()
+    return curve, float((predicted == y_test).mean()), float(np.bincount(predicted).max() / len(predicted))
+
+
+def gently(images, generator):
+    """For images of 8 x 8 pixels."""
+    return augment.rand_augment(images, generator, strength=0.5, hole=0.3)
+
+
+def test_naive_fixmatch_collapses_at_a_small_epsilon_and_posterior_selection_does_not():
+    """Epsilon 0.5: a threshold on the net's own belief lets one class take over, after a rise, and the loop tells of it; votes of
+    neighbours, and predictions aligned to the class frequencies, hold the others."""
+    with pytest.warns(LostClassWarning, match="no row was sure enough"):
+        curve, naive, largest = trained(Recipe(epochs=20, consistency=Consistency.fixmatch(strong=gently, weight=3.0)), 0.5)
+    assert largest > 0.5
+    assert naive < 0.35 < max(curve)
+    _, shared, largest = trained(Recipe(epochs=20, consistency=Consistency.posterior_selection(strong=gently)), 0.5)
+    assert largest < 0.2
+    assert shared > 0.65
+
+
+def test_five_times_the_usual_epochs_do_not_ruin_the_likelihood_where_noisy_rows_choose():
+    """The likelihood learns the noise in time: what is lost at the end, held-out noisy labels find and avoid."""
+    epochs = 5 * Recipe().epochs
+    curve, chosen, _ = trained(Recipe(epochs=epochs, patience=epochs), 1.0, held_out=300)
+    assert len(curve) == epochs
+    assert curve[-1] > 0.6  # it declines, and does not collapse
+    assert curve[-1] < max(curve) - 0.04
+    assert chosen > curve[-1] + 0.03
+
+
+@pytest.mark.filterwarnings("ignore::labeldp.errors.LostClassWarning")
+@pytest.mark.parametrize("name", ["fixmatch", "adamatch", "posterior_selection", "dividemix"])
+@pytest.mark.parametrize("kind", [ldp.RandomizedResponse, ldp.SubsetSelection, ldp.PriorSplit])
+def test_every_method_takes_every_law(name, kind):
+    X, y, _, _ = digits(120)
+    law = kind(10, 2.0)
+    prior = np.random.default_rng(0).dirichlet(np.ones(10), 120) if law.uses_prior else None
+    noisy = ldp.privatize(y, law, prior=prior, noise=ldp.SeededNoise(0), classes=range(10))
+    losses = []
+    settings = getattr(Consistency, name)(warm_up=1, share=0.5, threshold=0.0)
+    assert (settings.warm_up, settings.share, settings.threshold) == (1, 0.5, 0.0)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    recipe = Recipe(epochs=3, alpha=0.5, consistency=settings)
+    train(net, X, evidence_of(noisy), recipe, generator=torch.Generator().manual_seed(0), progress=lambda epoch: losses.append(epoch.loss))
+    assert len(losses) == 3
+    assert np.isfinite(losses).all()
+
+
+def test_a_class_that_no_row_is_sure_of_is_told_of_and_training_ends():
+    X, y, _, _ = digits(200)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(10, 1.0), noise=ldp.SeededNoise(0), classes=range(10))
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    with pytest.warns(LostClassWarning, match=r"no row was sure enough to be taught class 0, 1, .*9 \(by code\)"):
+        train(net, X, evidence_of(noisy), Recipe(epochs=2, consistency=Consistency.fixmatch()), generator=torch.Generator().manual_seed(0))
+
+
+def test_votes_are_taken_again_after_the_warm_up():
+    assert [epoch for epoch in range(1, 9) if Consistency(revote=2, warm_up=3).votes_in(epoch)] == [4, 6, 8]
+    assert [epoch for epoch in range(1, 5) if Consistency.posterior_selection().votes_in(epoch)] == [2, 3, 4]
+    assert not Consistency().votes_in(5)
+
+
+def test_consensus_of_clusters_and_then_of_the_net_learns_from_rows_that_agree():
+    """DenoiseSSL's labels, by k-means on the pixels; then a round of consensus retraining."""
+    X, y, X_test, y_test = digits()
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(10, 1.0), noise=ldp.SeededNoise(0))
+    flat, evidence = X.flatten(1).numpy(), evidence_of(noisy)
+    clusters = find_clusters(flat, 20).assign(flat)
+    kept = consensus(evidence, group_votes(clusters, evidence, 10).argmax(1), 10)
+    agree = (kept.rest < 0).numpy()
+    assert (kept.indices[:, 0].numpy() == y)[agree].mean() > (noisy.hard_codes() == y).mean() + 0.4
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    generator = torch.Generator().manual_seed(0)
+    train(net, X, kept, Recipe(epochs=10), generator=generator)
+    first = (predict(net, X_test).argmax(1).numpy() == y_test).mean()
+    train(net, X, consensus(evidence, predict(net, X).argmax(1), 10), Recipe(epochs=5), generator=generator)
+    assert first > 0.6
+    assert (predict(net, X_test).argmax(1).numpy() == y_test).mean() > first - 0.05
+
+
+def test_private_counts_are_the_prior_of_a_net_at_one_bill(tmp_path):
+    """And not of the draws alone: without counts, or forgetting them, the net is right in less than half of all rows at this epsilon."""
+    X, y, X_test, y_test = digits()
+    flat, flat_test = X.flatten(1).numpy(), X_test.flatten(1).numpy()
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    settings = {"epsilon": 0.5, "classes": range(10), "random_state": 0, "prior": ClusterPrior(epsilon=0.25, linear=True)}
+    asked = TorchClassifier(net, dataset="digits", ledger=ledger, **settings).fit(flat, y)
+    assert [(run.event["event"], run.epsilon) for run in ledger.runs()] == [("aggregate", 0.25), ("label-draw", 0.25)]
+    assert asked.privacy_.epsilon == ledger.spent("digits", "label") == 0.5
+    for recipe in (None, Recipe(consistency=Consistency(strong=lambda x, _: x + 0.1)), Recipe(epochs=20)):
+        model = TorchClassifier(net, recipe=recipe, noise=ldp.SeededNoise(0), **settings).fit(flat, y)
+        assert model.score(flat_test, y_test) > 0.85
+
+
+def test_losses_of_labels_take_a_cluster_prior_as_before():
+    X, y, _, _ = digits(300)
+    net = torch.nn.Sequential(torch.nn.Linear(64, 10))
+    for loss in (cross_entropy, debiased_loss):
+        model = TorchClassifier(net, recipe=Recipe(epochs=1, loss=loss), prior=ClusterPrior(epsilon=1.0), law="rr-with-prior", epsilon=4.0)
+        model.set_params(classes=range(10), noise=ldp.SeededNoise(0), random_state=0)
+        if loss is debiased_loss:
+            with pytest.raises(InvalidInput, match="invertible"):
+                model.fit(X.flatten(1).numpy(), y)
+        else:
+            assert len(model.fit(X.flatten(1).numpy(), y).history_[0]) == 1
+
+
+def test_no_change_is_a_change_too():
+    x = torch.rand(8, 3)
+    assert torch.equal(Consistency(strong=None).views(x, torch.Generator()), x)

@@ -185,6 +185,31 @@ def test_both_charges_are_in_the_ledger_and_add_to_epsilon(data, tmp_path):
     assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {0.4}
 
 
+def test_a_model_of_the_histograms_is_a_prior_of_each_row():
+    """A linear model of the counts tells the rows of a mixed cluster apart, so that it and what learns with it know more."""
+    X, y = make_blobs(6000, centers=[(-1, 0), (1, 0), (0, 1), (0, -1)], random_state=3, cluster_std=0.45)
+    given = {"estimator": DecisionTreeClassifier(max_leaf_nodes=16, random_state=0), "epsilon": 0.3, "validation_fraction": 0}
+    by_cluster, by_row = (classifier(ClusterPrior(n_clusters=9, epsilon=0.1, linear=linear), **given).fit(X, y) for linear in (False, True))
+    np.testing.assert_array_equal(by_cluster.prior_.answer.values, by_row.prior_.answer.values)
+    priors = [model.prior_.predict_proba(X) for model in (by_cluster, by_row)]
+    assert len(np.unique(priors[0], axis=0)) == 9
+    assert len(np.unique(priors[1], axis=0)) == len(X)
+    assert (priors[1].argmax(1) == y).mean() > (priors[0].argmax(1) == y).mean() + 0.02
+    assert by_row.score(X, y) > by_cluster.score(X, y)
+    assert clone(by_row).prior.linear
+
+
+def test_a_model_of_the_histograms_costs_what_they_do(data, tmp_path):
+    """One fit, one bill: both charges are on the same labels, and a repeat costs nothing."""
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    model = classifier(ClusterPrior(epsilon=0.3, linear=True), noise=None, ledger=ledger, dataset="people")
+    for _ in range(2):
+        model.fit(X, y)
+        assert [(run.event["event"], run.epsilon) for run in ledger.runs()] == [("aggregate", 0.3), ("label-draw", 0.2)]
+        assert ledger.spent("people", "label") == model.privacy_.epsilon == 0.5
+
+
 def test_noisy_labels_show_what_their_prior_cost_wherever_they_go(data, tmp_path):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
@@ -274,6 +299,7 @@ def test_rows_that_spent_nothing_have_room_though_others_have_none(data, tmp_pat
     [
         (ClusterPrior(epsilon=0.5), {}, "less than the total"),
         (ClusterPrior(epsilon=0.7), {}, "less than the total"),
+        (ClusterPrior(linear=1), {}, "linear"),
         (ClusterPrior(), {"law": "rr"}, "does not read it"),
         (ClusterPrior(), {"law": ldp.SubsetSelection(K, 0.5)}, "does not read it"),
         (ClusterPrior(epsilon=0.1), {"law": ldp.RRWithPrior(K, 0.5)}, "leaves of 0.5"),

@@ -18,7 +18,7 @@ from labeldp.errors import MissingExtra
 
 if TYPE_CHECKING:
     from labeldp.deep import augment, logs, models, schedules
-    from labeldp.deep._consistency import Consistency, neighbour_votes
+    from labeldp.deep._consistency import Consistency, consensus, count_loss, group_votes, neighbour_votes
     from labeldp.deep._estimator import TorchClassifier
     from labeldp.deep._inputs import Inputs, Resident, Streamed, WithEvidence, as_inputs, with_evidence
     from labeldp.deep._loop import Epoch, Recipe, predict, train
@@ -45,7 +45,7 @@ _HOME = {
         *("cross_entropy", "debiased_loss", "generalised_cross_entropy", "likelihood_loss", "mixup_loss", "posterior_loss"),
     ),
     "_inputs": ("Inputs", "Resident", "Streamed", "WithEvidence", "as_inputs", "with_evidence"),
-    "_consistency": ("Consistency", "neighbour_votes"),
+    "_consistency": ("Consistency", "consensus", "count_loss", "group_votes", "neighbour_votes"),
     "_loop": ("Epoch", "Recipe", "predict", "train"),
     "_estimator": ("TorchClassifier",),
     "schedules": ("weight_average",),
@@ -68,11 +68,14 @@ __all__ = [
     "WithEvidence",
     "as_inputs",
     "augment",
+    "consensus",
+    "count_loss",
     "cross_entropy",
     "debias_weights",
     "debiased_loss",
     "evidence_of",
     "generalised_cross_entropy",
+    "group_votes",
     "likelihood_loss",
     "logs",
     "mixup_loss",

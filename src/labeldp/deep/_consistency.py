@@ -11,9 +11,10 @@ At small epsilon a noisy label says little of its own row, but much together wit
 All of it is computed from released labels and public inputs, so it costs no budget.
 """
 
+import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -21,9 +22,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from labeldp import _validate
-from labeldp.deep._losses import Form
+from labeldp.deep._losses import Candidates, Form
 from labeldp.deep.augment import Augmentation, rand_augment
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, LostClassWarning
 from labeldp.protocol.metrics import likeliest_frequencies
 
 _CELLS = 1 << 25  # numbers worked on at a time: 128 MiB of float32
@@ -31,6 +32,8 @@ _LEAST = 1e-9  # of a probability whose logarithm is taken
 _PRIOR_SHARE = 0.02  # of the class frequencies in first predictions: a vote of 0 would rule a class out
 _FOLLOWED, _FOLLOWED_ROWS = 0.02, 512  # each 512 rows move the classes' mean predictions by 0.02 towards theirs
 _EM_STEPS = 40
+_HEAVIEST = 10.0  # weight of a class whose targets are rare
+_MEMBER = 1 - 1e-4  # of the largest likelihood, from which a class counts as one that the output speaks for
 _COUNTED_CELLS = 1 << 22  # numbers, at most, from which class frequencies are estimated
 
 
@@ -44,9 +47,9 @@ class Consistency:
 
     Parameters
     ----------
-    strong : function (inputs, generator) -> inputs, default=augment.rand_augment
+    strong : function (inputs, generator) -> inputs, or None, default=augment.rand_augment
         The strong change, applied after `Recipe.augment`. The default is for images of values in 0..1. For other inputs give one that keeps
-        the class.
+        the class; None changes nothing, so that predictions, neighbours and a prior teach the inputs as they are.
     weight : float > 0, default=1.0
         Weight of the cross-entropy against the targets; the recipe's loss has weight 1.
     temperature : float in [0, 1], default=0.5
@@ -59,14 +62,22 @@ class Consistency:
         Weight of the past in each row's mean prediction, at each epoch; 0: the present prediction alone.
     align : bool, default=True
         Whether predictions are scaled to the class frequencies that the noisy labels tell. Without it, classes can take over all rows.
-    own : bool, default=True
-        Whether the row's own noisy label counts in its target.
+    own : bool or "mixture", default=True
+        Whether the row's own noisy label counts in its target: by the law's likelihood, or not. "mixture": as DivideMix takes labels of
+        unknown noise, by the chance that the label is right, from a mixture of two normal distributions of the rows' losses.
     warm_up : int >= 0, default=0
         Epochs on the recipe's loss alone; over as many epochs more the weight rises to its full value. Give some where the net's first
         weights are random: the targets of a net that knows nothing teach nothing.
     neighbours : int >= 0, default=0
         Number of nearest rows whose `neighbour_votes` are the first predictions, by the cosine of the features that the last linear layer
         reads before training. For nets whose first weights were learned without labels (`labeldp.research.ssl.simclr`). 0 for none.
+    revote : int >= 0, default=0
+        Every so many epochs the neighbours vote again, by the averaged net's features, and their votes become a factor of the posterior.
+        0: they vote before training alone.
+    relative : bool, default=False
+        Whether `threshold` is a share of the mean largest posterior, and so rises with what the net knows.
+    balance : bool, default=False
+        Whether targets are weighted so that the classes have the shares in them that the noisy labels tell.
 
     Raises
     ------
@@ -90,19 +101,22 @@ class Consistency:
     >>> recipe = Recipe(epochs=60, augment=augment.flip, consistency=Consistency(warm_up=10))
     """
 
-    strong: Augmentation = rand_augment
+    strong: Augmentation | None = rand_augment
     weight: float = 1.0
     temperature: float = 0.5
     threshold: float = 0.0
     share: float = 0.75
     memory: float = 0.7
     align: bool = True
-    own: bool = True
+    own: bool | Literal["mixture"] = True
     warm_up: int = 0
     neighbours: int = 0
+    revote: int = 0
+    relative: bool = False
+    balance: bool = False
 
     def __post_init__(self) -> None:
-        _validate.function(strong=self.strong, takes="(inputs, generator)")
+        _validate.function(strong=self.strong, takes="(inputs, generator)", none=True)
         _validate.positive(weight=self.weight)
         _validate.fraction(temperature=self.temperature, zero=True, one=True)
         _validate.fraction(threshold=self.threshold, zero=True)
@@ -111,7 +125,65 @@ class Consistency:
         _validate.integer(warm_up=self.warm_up, low=0)
         _validate.integer(neighbours=self.neighbours, low=0)
         _validate.boolean(align=self.align)
-        _validate.boolean(own=self.own)
+        if self.own != "mixture":
+            _validate.boolean(own=self.own)
+        _validate.integer(revote=self.revote, low=0)
+        _validate.boolean(relative=self.relative)
+        _validate.boolean(balance=self.balance)
+
+    @classmethod
+    def fixmatch(cls, **changes: Any) -> Self:
+        """FixMatch, as LDP-SSL uses it: the class that the net is sure of (above 0.95) is taught by the strong view.
+
+        At a small epsilon it collapses onto a few classes: nothing but the net's own belief chooses. Take `adamatch` or
+        `posterior_selection` there.
+
+        Parameters
+        ----------
+        **changes
+            Other settings than the paper's.
+        """
+        return replace(cls(threshold=0.95, temperature=0.0, memory=0.0, align=False, own=False), **changes)
+
+    @classmethod
+    def adamatch(cls, **changes: Any) -> Self:
+        """AdaMatch: predictions are aligned to the class frequencies, and a row is taught above 0.9 of the mean largest posterior.
+
+        The frequencies are those that the noisy labels tell; the row's own noisy label counts by its likelihood.
+
+        Parameters
+        ----------
+        **changes
+            Other settings.
+        """
+        return replace(cls(threshold=0.9, relative=True, temperature=1.0, memory=0.0), **changes)
+
+    @classmethod
+    def posterior_selection(cls, **changes: Any) -> Self:
+        """SSR's structure with the law's likelihood: neighbours vote each epoch, rows with a sure posterior are relabelled by it.
+
+        The posterior is votes x mean prediction x likelihood of the row's own noisy label; classes are balanced to the frequencies that
+        the noisy labels tell. The other rows learn from their noisy labels alone. Add mixup with `Recipe(alpha=...)`.
+
+        Parameters
+        ----------
+        **changes
+            Other settings.
+        """
+        return replace(cls(neighbours=100, revote=1, threshold=0.5, relative=True, balance=True), **changes)
+
+    @classmethod
+    def dividemix(cls, **changes: Any) -> Self:
+        """DivideMix with AugDescent: a mixture of two distributions of the rows' losses says whose noisy label is right.
+
+        Weak views give the targets, strong views are learned. One net and its average stand for the paper's two nets; give `warm_up`.
+
+        Parameters
+        ----------
+        **changes
+            Other settings.
+        """
+        return replace(cls(own="mixture", memory=0.0), **changes)
 
     def weight_at(self, epochs: float) -> float:
         """The weight of the targets after so many epochs, which may be a fraction."""
@@ -119,8 +191,14 @@ class Consistency:
             return 0.0
         return self.weight * (1.0 if not self.warm_up else min(1.0, (epochs - self.warm_up) / self.warm_up))
 
+    def votes_in(self, epoch: int) -> bool:
+        """Whether neighbours vote anew before this epoch, counted from 1."""
+        return self.revote > 0 and epoch > max(1, self.warm_up) and epoch % self.revote == 0
+
     def views(self, weak: Tensor, generator: torch.Generator) -> Tensor:
         """The batch that the net learns from: some inputs strongly changed, the others as they are."""
+        if self.strong is None:
+            return weak
         chosen = (torch.rand(len(weak), generator=generator, device=generator.device) < self.share).to(weak.device)
         changed = self.strong(weak, generator)
         # Checked here, since torch would repeat a single row for all.
@@ -139,18 +217,41 @@ class Targets:
     evidence : Form of n rows
         On the device that the training runs on.
     n_classes : int
-    first : (n, K) float tensor, optional
-        Predictions to begin with, such as `neighbour_votes`.
+    first : (n, K) tensor or array of weights >= 0, optional
+        Predictions to begin with; a row of zeros has none.
     """
 
-    def __init__(self, settings: Consistency, evidence: Form, n_classes: int, first: Tensor | None = None) -> None:
+    def __init__(self, settings: Consistency, evidence: Form, n_classes: int, first: Any = None) -> None:
         self._settings, self._evidence = settings, evidence
         device = evidence.tensors[0].device
         self.frequencies = _frequencies(evidence, n_classes).to(device)
-        every = self.frequencies.repeat(len(evidence), 1)
-        self._mean = every if first is None else torch.lerp(first.float(), every, _PRIOR_SHARE)
-        self._predicted = torch.full((len(evidence),), first is not None, device=device)  # rows whose mean is of predictions
-        self._present = self._mean.mean(0)  # class frequencies of the mean predictions, followed batch by batch
+        self._mean = self.frequencies.repeat(len(evidence), 1)
+        self._predicted = torch.zeros(len(evidence), dtype=torch.bool, device=device)  # rows whose mean is of predictions
+        # followed batch by batch: class frequencies of the mean predictions, class shares of the targets, the mean largest posterior
+        self._present, self._chosen = self.frequencies.clone(), self.frequencies.clone()
+        self._sureness: Tensor | None = None
+        self._votes: Tensor | None = None
+        self._right = torch.full((len(evidence),), 0.5, device=device)  # chance that a row's noisy label is right
+        self._taught = torch.zeros(n_classes, device=device)  # targets of each class in this epoch
+        if first is not None:
+            self._begin(_first_weights(first, self._mean))
+
+    def _begin(self, factor: Tensor) -> None:
+        """Multiply the predictions before training by what else is known, as multiples of the class frequencies."""
+        self._mean = self._mean * factor
+        self._mean /= self._mean.sum(dim=1, keepdim=True)
+        self._predicted[:] = True
+        self._present = self._mean.mean(0)
+
+    @torch.no_grad()
+    def vote(self, features: Tensor, *, before: bool = False) -> None:
+        """Let the neighbours vote by these features (n, d): before training for the first predictions, later for a factor of targets."""
+        votes = neighbour_votes(features, self._evidence, self._mean.shape[1], self._settings.neighbours)
+        factor = torch.lerp(votes, self.frequencies.expand_as(votes), _PRIOR_SHARE) / self.frequencies
+        if before:
+            self._begin(factor)
+        else:
+            self._votes = factor
 
     @torch.no_grad()
     def learn(self, rows: Tensor, proba: Tensor) -> None:
@@ -158,7 +259,7 @@ class Targets:
         past = torch.where(self._predicted[rows], self._settings.memory, 0.0)[:, None]
         self._mean[rows] = mean = torch.lerp(proba, self._mean[rows], past)
         self._predicted[rows] = True
-        self._present.lerp_(mean.mean(0), min(1.0, _FOLLOWED * len(rows) / _FOLLOWED_ROWS))
+        self._follow(self._present, mean.mean(0), len(rows))
 
     @torch.no_grad()
     def of(self, rows: Tensor) -> Tensor:
@@ -167,16 +268,82 @@ class Targets:
         guess = self._mean[rows]
         if settings.align:
             guess = guess * (self.frequencies / self._present.clamp_min(_LEAST))
+        if self._votes is not None:
+            guess = guess * self._votes[rows]
         log_target = guess.clamp_min(_LEAST).log()
-        if settings.own:
+        if settings.own == "mixture":
+            log_target = log_target + self._mixture(rows, guess)
+        elif settings.own:
             log_target = self._evidence[rows].plus(log_target)
         posterior = torch.softmax(log_target, dim=1)
-        sure = posterior.amax(dim=1, keepdim=True) > settings.threshold
+        largest = posterior.amax(dim=1, keepdim=True)
+        limit: Tensor | float = settings.threshold
+        if settings.relative:
+            self._sureness = largest.mean() if self._sureness is None else self._follow(self._sureness, largest.mean(), len(rows))
+            limit = settings.threshold * self._sureness
+        sure = largest > limit
         if settings.temperature == 0:
             sharp = functional.one_hot(posterior.argmax(dim=1), posterior.shape[1]).to(posterior)
         else:
             sharp = torch.softmax(log_target / settings.temperature, dim=1)
-        return sharp * sure
+        found = sharp * sure
+        if settings.balance:
+            self._follow(self._chosen, found.mean(0), len(rows))
+            weight = (self.frequencies * self._chosen.sum() / self._chosen.clamp_min(_LEAST)).clamp_max(_HEAVIEST)
+            found = found * (found @ weight)[:, None]
+        self._taught += found.sum(0)
+        return found
+
+    def _follow(self, mean: Tensor, now: Tensor, rows: int) -> Tensor:
+        """Move a mean over batches, in place, towards that of this batch."""
+        return mean.lerp_(now, min(1.0, _FOLLOWED * rows / _FOLLOWED_ROWS))
+
+    @torch.no_grad()
+    def begin_epoch(self) -> None:
+        """Count targets anew; with own="mixture", find how likely each noisy label is right from the losses of all rows."""
+        self._taught.zero_()
+        if self._settings.own != "mixture":
+            return
+        losses = []
+        for rows in torch.arange(len(self._mean), device=self._mean.device).split(max(1, _CELLS // self._mean.shape[1])):
+            losses.append(-(self._mean[rows] * _members(self._evidence[rows], self._mean.shape[1])).sum(1).clamp_min(_LEAST).log())
+        self._right = _lower_of_two(torch.cat(losses))
+
+    def tell(self) -> None:
+        """Warn of classes that occur by the noisy labels, and that no target of the last epoch was of."""
+        missing = (self._taught == 0) & (self.frequencies > 0.1 / len(self.frequencies))
+        _tell_of_missing(missing, "In the last epoch no row was sure enough to be taught")
+
+    def _mixture(self, rows: Tensor, guess: Tensor) -> Tensor:
+        inside, right = _members(self._evidence[rows], self._mean.shape[1]), self._right[rows, None]
+        share = (guess * inside).sum(1, keepdim=True) / guess.sum(1, keepdim=True)
+        return (1 - right + right * inside / share.clamp_min(_LEAST)).clamp_min(_LEAST).log()
+
+
+def _first_weights(given: Any, frequencies: Tensor) -> Tensor:
+    """First predictions (n, K), as multiples of the class frequencies (n, K)."""
+    weights = torch.as_tensor(given).to(frequencies)
+    if weights.shape != frequencies.shape or not bool(((weights >= 0) & weights.isfinite()).all()):
+        raise InvalidInput(
+            f"Expected first predictions as finite weights >= 0 of shape {tuple(frequencies.shape)}, got shape {tuple(weights.shape)}, or "
+            "others. Give a probability of each class for each row."
+        )
+    total = weights.sum(dim=1, keepdim=True)
+    shares = torch.where(total > 0, weights / total.clamp_min(_LEAST), frequencies)
+    return torch.lerp(shares, frequencies, _PRIOR_SHARE) / frequencies
+
+
+def _lower_of_two(values: Tensor) -> Tensor:
+    """The chance of each value (n,) to be of the lower of two normal distributions, fitted by EM."""
+    x = (values - values.min()) / (values.max() - values.min()).clamp_min(_LEAST)
+    mean, variance, share = x.new_tensor([0.0, 1.0]), x.new_full((2,), 0.1), x.new_full((2,), 0.5)
+    for _ in range(_EM_STEPS):
+        joint = share.log() - 0.5 * variance.log() - 0.5 * (x[:, None] - mean) ** 2 / variance
+        part = torch.softmax(joint, dim=1)
+        total = part.sum(0).clamp_min(_LEAST)
+        mean, share = (part * x[:, None]).sum(0) / total, total / len(x)
+        variance = ((part * (x[:, None] - mean) ** 2).sum(0) / total).clamp_min(1e-3)
+    return part[:, int(mean.argmin())]
 
 
 def _frequencies(evidence: Form, n_classes: int) -> Tensor:
@@ -240,15 +407,13 @@ def neighbour_votes(features: Any, evidence: Any, n_classes: int, count: int = 2
     Guarantee: post-processing of released labels. Cost: O(n^2 d) for the neighbours, then 40 steps of EM, O(n count K) each, on the
     features' device. Source: the vote of neighbours in Feng et al., "SSR" (2022), with the law's likelihood instead of labels.
     """
-    if not isinstance(features, Tensor) or not isinstance(evidence, Form):
-        kinds = f"{type(features).__name__} and {type(evidence).__name__}"
-        raise InvalidInput(f"Expected features as a tensor and evidence as a form, got {kinds}. Pass evidence_of(noisy).")
+    _require_evidence(evidence, n_classes)
+    if not isinstance(features, Tensor):
+        raise InvalidInput(f"Expected features as a tensor, got {type(features).__name__}. torch.from_numpy makes one of an array.")
     if features.ndim != 2 or len(features) != len(evidence) or len(features) < 2:
         raise InvalidInput(
             f"Expected features (n, d) of the {len(evidence)} rows of evidence, two rows or more, got shape {tuple(features.shape)}."
         )
-    if not evidence.fits(_validate.integer(n_classes=n_classes, low=2)):
-        raise InvalidInput(f"Expected the number of classes of the evidence, got n_classes={n_classes}.")
     if not bool((finite := features.isfinite().all(dim=1)).all()):
         row = int((~finite).nonzero()[0, 0])
         raise InvalidInput(f"Expected finite features, got NaN or infinity (first: row {row}). Look at the input of that row.")
@@ -275,3 +440,176 @@ def _nearest(features: Tensor, count: int) -> Iterator[Tensor]:
         cosines: Any = unit[rows] @ unit.T
         cosines[torch.arange(len(rows), device=unit.device), rows] = -2.0  # not itself
         yield cosines.topk(count, dim=1).indices
+
+
+# Groups of rows -------------------------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def group_votes(groups: Any, evidence: Any, n_classes: int) -> Tensor:
+    """Estimate each row's class probabilities from the noisy labels of its group, such as a cluster of public features.
+
+    Parameters
+    ----------
+    groups : (n,) int64 tensor or array
+        Numbers from 0; made without labels.
+    evidence : Form of n rows
+        Of `evidence_of`.
+    n_classes : int
+        K.
+
+    Returns
+    -------
+    (n, K) float32 tensor on the evidence's device: for each row the class frequencies that make the noisy labels of its group likeliest.
+    The row's own noisy label has a part in them.
+
+    Raises
+    ------
+    InvalidInput
+        Groups that are not one whole number >= 0 for each row of evidence; evidence that is no form, or of other classes.
+
+    See Also
+    --------
+    consensus : keeps the labels of rows that agree with the vote.
+    neighbour_votes : the same of each row's nearest rows.
+
+    Notes
+    -----
+    Guarantee: post-processing of released labels. Cost: 40 steps of EM, O(n K) each.
+    """
+    _require_evidence(evidence, n_classes)
+    where = _numbers(evidence, groups=groups)
+    likelihood, count = _likelihood(evidence, n_classes), int(where.max()) + 1
+    size = torch.bincount(where, minlength=count).clamp_min(1)[:, None]
+    mix = _frequencies(evidence, n_classes).to(likelihood).repeat(count, 1)
+    for _ in range(_EM_STEPS):
+        posterior = mix[where] * likelihood
+        mix = torch.zeros_like(mix).index_add_(0, where, posterior / posterior.sum(dim=1, keepdim=True)) / size
+    return mix[where]
+
+
+@torch.no_grad()
+def consensus(evidence: Any, predicted: Any, n_classes: int) -> Candidates:
+    """Keep the labels of rows whose noisy label agrees with a prediction; the other rows lose theirs.
+
+    With the votes of clusters as predictions this is the denoising of DenoiseSSL; with a net's own, a round of consensus retraining.
+
+    Parameters
+    ----------
+    evidence : Form of n rows
+        Of any law: an output agrees with a class for which it speaks no less than for any other.
+    predicted : (n,) int64 tensor or array
+        Class codes.
+    n_classes : int
+        K.
+
+    Returns
+    -------
+    Candidates of n rows. Where both agree the predicted class is certain; elsewhere all classes are equally likely, so that
+    `likelihood_loss` has no gradient. `found.rest < 0` says which rows agree.
+
+    Raises
+    ------
+    InvalidInput
+        Predictions that are not one class code for each row of evidence; evidence that is no form, or of other classes; no row agrees.
+
+    Warns
+    -----
+    LostClassWarning
+        No row agrees on some class, so that none has it as its label.
+
+    See Also
+    --------
+    group_votes : predictions by clusters.
+    labeldp.learn.LearnOptions : `consensus_rounds`, the same for classifiers of scikit-learn.
+
+    Notes
+    -----
+    Guarantee: post-processing of released labels. Kept labels are taken for true ones: where predictions are right with chance a, errors
+    are uniform and the law is randomized response, a share of e^eps / (e^eps + (1 - a) / a) of them is true. Source: Tang et al. (2022),
+    Algorithm 7; Das et al. (2025) for consensus retraining.
+    """
+    _require_evidence(evidence, n_classes)
+    codes = _numbers(evidence, n_classes, predicted=predicted)[:, None]
+    parts = torch.arange(len(codes), device=codes.device).split(max(1, _CELLS // n_classes))
+    agree = torch.cat([_members(evidence[rows], n_classes).gather(1, codes[rows]) for rows in parts])[:, 0]
+    if not bool(agree.any()):
+        raise InvalidInput("Expected predictions that agree with some noisy label, got none that does. Predict by other features.")
+    kept = torch.bincount(codes[agree, 0], minlength=n_classes)
+    _tell_of_missing(kept == 0, "No row's noisy label agrees with the prediction of")
+    return Candidates(codes, torch.zeros(len(codes), 1, device=codes.device), torch.where(agree, -torch.inf, 0.0))
+
+
+def count_loss(logits: Tensor, groups: Any, counts: Any, variance: float) -> Tensor:
+    """Minus the log-likelihood of noisy label counts of groups, by the row: learning from label proportions.
+
+    Parameters
+    ----------
+    logits : (n, K) float tensor
+        Of all rows of some groups: a batch holds whole groups.
+    groups : (n,) int64 tensor or array
+        Numbers 0..g-1. Groups without a row count nothing.
+    counts : (g, K) tensor or array
+        How many rows of each group have each label, with unbiased noise: `Aggregate.values` of a histogram.
+    variance : float > 0
+        Of the noise on one count: the square of `Histogram.standard_deviation()`.
+
+    Returns
+    -------
+    Tensor of one number.
+
+    Raises
+    ------
+    InvalidInput
+        Shapes that do not fit, groups that have no counts, or a variance that is not above 0.
+
+    See Also
+    --------
+    labeldp.learn.ProportionClassifier : asks for the counts, and fits a linear model to them.
+
+    Notes
+    -----
+    Guarantee: post-processing of the counts. By the normal approximation with independent counts, whose variance is that of the noise
+    plus that of the labels, sum p (1 - p). Begin with a net that has learned the linear model's probabilities, and stop early: a net has
+    weights enough to learn the noise of the counts.
+    """
+    noise = _validate.positive(variance=variance)
+    table = torch.as_tensor(counts, dtype=torch.float32, device=logits.device)
+    if logits.ndim != 2 or table.ndim != 2 or table.shape[1] != logits.shape[1]:
+        raise InvalidInput(f"Expected logits (n, K) and counts (g, K), got shapes {tuple(logits.shape)} and {tuple(table.shape)}.")
+    where = _numbers(logits, len(table), groups=groups)
+    p = torch.softmax(logits.float(), dim=1)
+    expected, spread = (torch.zeros_like(table).index_add(0, where, each) for each in (p, p * (1 - p)))
+    there = torch.bincount(where, minlength=len(table)) > 0
+    total = (noise + spread)[there]
+    return 0.5 * ((table - expected)[there] ** 2 / total + total.log()).sum() / len(logits)
+
+
+def _numbers(rows: Any, limit: int | None = None, **named: Any) -> Tensor:
+    """Check whole numbers from 0, one for each row, on the device of the rows."""
+    ((name, given),) = named.items()
+    found = torch.as_tensor(given)
+    whole = not found.is_floating_point() and found.dtype != torch.bool and found.shape == (len(rows),) and len(found) > 0
+    if not whole or int(found.min()) < 0 or (limit is not None and int(found.max()) >= limit):
+        ends = "from 0" if limit is None else f"in 0..{limit - 1}"
+        raise InvalidInput(f"Expected {name} as {len(rows)} whole numbers {ends}, one a row, got others or shape {tuple(found.shape)}.")
+    return found.long().to(rows.device if isinstance(rows, Tensor) else rows.tensors[0].device)
+
+
+def _members(evidence: Form, n_classes: int) -> Tensor:
+    """Which classes (n, K) an output speaks for no less than for any other."""
+    return _likelihood(evidence, n_classes) > _MEMBER
+
+
+def _require_evidence(evidence: Any, n_classes: int) -> None:
+    if not isinstance(evidence, Form):
+        raise InvalidInput(f"Expected evidence as a form, got {type(evidence).__name__}. Pass evidence_of(noisy).")
+    if not evidence.fits(_validate.integer(n_classes=n_classes, low=2)):
+        raise InvalidInput(f"Expected the number of classes of the evidence, got n_classes={n_classes}.")
+
+
+def _tell_of_missing(missing: Tensor, what: str) -> None:
+    """Warn of classes, by code, that training learns nothing of here."""
+    if bool(missing.any()):
+        codes = ", ".join(str(code) for code in missing.nonzero()[:, 0].tolist())
+        warnings.warn(f"{what} class {codes} (by code). Training goes on without.", LostClassWarning, stacklevel=4)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from labeldp import _validate
 from labeldp.custody._encode import Name, as_array
+from labeldp.deep._consistency import Consistency
 from labeldp.deep._inputs import Inputs, Resident, inputs_digest, inputs_name, inputs_of, require_own_order, together
 from labeldp.deep._loop import (
     Epoch,
@@ -92,7 +93,8 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
         `n_stages=2, law="rr-with-prior", top_k_filter="mean"` with `Recipe(loss=cross_entropy, alpha=8.0)`.
     prior : (n, K) array of floats >= 0, function of X, or labeldp.learn.ClusterPrior, default=None
         Public class weights for the first stage; they must not depend on these labels. A ClusterPrior asks for them privately, at a part of
-        epsilon, and the law gets the rest; for a Dataset it needs an embedder.
+        epsilon, and the law gets the rest; for a Dataset it needs an embedder. With `Recipe(consistency=...)` they are also the first
+        predictions. With a ClusterPrior, losses on likelihoods and one process, a first recipe without it gets `Consistency(strong=None)`.
     prior_temperature : float > 0, default=1.0
         Temperature of a model's probabilities as the next stage's prior: below 1 sharpens them, above 1 flattens them.
     top_k_filter : int >= 1, "mean" or None, default=None
@@ -320,6 +322,9 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
             )
         return (read[0] if is_first() else np.empty(0)), settled
 
+    def _start(self, training: Trainer, plan: FitPlan) -> tuple[Trainer, None]:
+        return replace(training, first=plan.prior), None
+
     def _state(self) -> AbstractContextManager[Checkpoint]:
         return opened(self.folder)
 
@@ -342,6 +347,9 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
             return self._trainer(inputs, source.n_classes, recipes, state, lambda: {"noisy_labels": evidence_digest(None, source)})
         stages = source.stages
         recipes = recipes_for(self.recipe, self.n_stages, stages.n_stages, len(source.classes))
+        if source.grouped is not None:
+            world = 1 if self._fabric is None else self._fabric.world_size
+            recipes = (_learns_from_prior(recipes[0], world), *recipes[1:])
         require_losses(recipes, source)
         require_held_out(recipes, round(stages.validation_fraction * len(inputs)))
         return self._trainer(
@@ -497,6 +505,16 @@ def recipes_for(recipe: Any, n_stages: int, used: int, n_classes: int) -> tuple[
     return found[:used]
 
 
+def _learns_from_prior(recipe: Recipe, world: int) -> Recipe:
+    """The first stage's recipe with targets that begin with a prior that was paid for, where it has none and can have them.
+
+    The likelihood of the noisy labels alone would forget what the prior says: it only decides how rows are drawn.
+    """
+    if recipe.consistency is not None or world > 1 or takes_labels(recipe.loss) or plain(recipe.loss) is debiased_loss:
+        return recipe
+    return replace(recipe, consistency=Consistency(strong=None))
+
+
 def _template(module: Any, n_classes: int, seed: int, few: Tensor) -> nn.Module:
     """Make the net with its initial weights; refuse one that does not return K finite logits for these inputs.
 
@@ -607,7 +625,8 @@ def dry_run(module: nn.Module, few: Tensor, n_classes: int, recipes: Sequence[Re
     for recipe in {id(each): each for each in recipes}.values():  # each once, where several stages have the same
         _require_loss_of_evidence(recipe.loss)
         with undisturbed(), seeded(0, 0, device) as generator:  # hides warnings, since the real training gives its own
-            step = replace(recipe, epochs=1, batch_size=max(2, rows), patience=None)
+            shared = None if recipe.consistency is None else replace(recipe.consistency, warm_up=0)  # so that the step has targets
+            step = replace(recipe, epochs=1, batch_size=max(2, rows), patience=None, consistency=shared)
             try:
                 train(copy.deepcopy(module), inputs, _target(recipe.loss, rows, n_classes), step, generator=generator, device=device)
             except torch.OutOfMemoryError:  # its own message says what is wrong, and on which device

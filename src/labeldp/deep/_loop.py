@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from labeldp import _validate
-from labeldp.deep._consistency import Consistency, Targets, neighbour_votes
+from labeldp.deep._consistency import Consistency, Targets
 from labeldp.deep._inputs import Inputs, as_inputs
 from labeldp.deep._losses import Dense, Form, cross_entropy, debiased_loss, generalised_cross_entropy, likelihood_loss, mixup_loss
 from labeldp.deep.augment import Augmentation, mixup
@@ -231,6 +231,7 @@ def train(
     progress: Progress | None = None,
     watch: Watch | None = None,
     fabric: Any = None,
+    first: Any = None,
 ) -> nn.Module:
     """Train a net in place, on evidence alone: it takes no true label.
 
@@ -258,6 +259,9 @@ def train(
     fabric : lightning.fabric.Fabric, optional
         A launched Fabric; decides device, precision and distribution. Each process calls `train` with the same arguments and learns from
         its share of every batch; batches are those of one process, in the order of the first process's generator.
+    first : (n, K) tensor or array of weights >= 0, optional
+        With `Recipe(consistency=...)`: the predictions to begin with, such as those of a model that private counts have taught. The
+        neighbours' votes, if any, are multiplied by them.
 
     Returns
     -------
@@ -287,7 +291,9 @@ def train(
     place = Placement(device, recipe.precision) if fabric is None else FabricPlacement(fabric)
     place.require_same(evidence)  # processes that drew their own labels would have paid for two draws, and learn from a mixture
     _tell_of_no_step(len(inputs), recipe)
-    training = _Training(module, inputs, evidence, recipe, place, generator)
+    if first is not None and recipe.consistency is None:
+        raise InvalidInput("Expected a recipe with consistency for first predictions, got one without. Leave first out.")
+    training = _Training(module, inputs, evidence, recipe, place, generator, first)
     if held_out is not None:
         held_out = (training.placed(_paired(*held_out)), held_out[1].to(place.device))
     best = None if recipe.patience is None else _Best(recipe.patience)
@@ -303,6 +309,7 @@ def train(
             progress(Epoch(number, loss, score, recipe.epochs))
         if best is not None and best.is_enough(score, model):
             break
+    training.tell()
     if best is not None:
         model.load_state_dict(best.weights)
     return model.eval()
@@ -344,7 +351,14 @@ class _Training:
     """
 
     def __init__(
-        self, module: nn.Module, inputs: Inputs, evidence: Form | Tensor, recipe: Recipe, place: "Placement", generator: torch.Generator
+        self,
+        module: nn.Module,
+        inputs: Inputs,
+        evidence: Form | Tensor,
+        recipe: Recipe,
+        place: "Placement",
+        generator: torch.Generator,
+        first: Any = None,
     ) -> None:
         # Convolutions are faster with channels last in memory, if net and images agree.
         self._layout = torch.channels_last if recipe.channels_last and inputs.ndim == 4 else torch.preserve_format
@@ -361,26 +375,35 @@ class _Training:
         self._order, self._draws = place.generators(generator)
         self._inputs, self._evidence = self.placed(inputs), evidence.to(place.device)
         self._passed = 0.0  # epochs so far
-        self._targets = None if recipe.consistency is None else self._first_targets(recipe.consistency)
+        self._targets = None if recipe.consistency is None else self._first_targets(recipe.consistency, first)
 
     @torch.no_grad()
-    def _first_targets(self, settings: Consistency) -> Targets:
-        """Make the targets before the first step: class frequencies alone, or the neighbours' votes by the net's features."""
+    def _first_targets(self, settings: Consistency, first: Any) -> Targets:
+        """Make the targets before the first step: class frequencies, `first`, the neighbours' votes by the net's features, or both."""
         require_one_process((self._recipe,), self._place.world)
         if isinstance(self._evidence, Tensor) and self._evidence.ndim == 2 and self._evidence.is_floating_point():
             self._evidence = Dense(self._evidence)
         if not isinstance(self._evidence, Form):
             raise InvalidInput("Expected evidence with consistency, got labels. Pass evidence_of(noisy).")
-        every = torch.arange(len(self._inputs)).split(1024)
-        if not settings.neighbours or len(self._inputs) < 2:  # a single row, as in a trial step, has no neighbour
-            first = next(iter(_logits(self._module, self._inputs, every[:1], self._place)))
-            return Targets(settings, self._evidence, first.shape[1])
-        with _reads_of_last_layer(self._module) as features:
-            n_classes = torch.cat(list(_logits(self._module, self._inputs, every, self._place))).shape[1]
+        n_classes = next(iter(_logits(self._module, self._inputs, [torch.arange(1)], self._place))).shape[1]
+        found = Targets(settings, self._evidence, n_classes, first)
+        if settings.neighbours and len(self._inputs) > 1:  # one row, as a step on trial may have, has no neighbour
+            found.vote(self._features(self._module), before=True)
+        return found
+
+    def _features(self, net: nn.Module) -> Tensor:
+        """What the last linear layer of a net reads of all rows."""
+        with torch.no_grad(), _reads_of_last_layer(net) as features:
+            for _ in _logits(net, self._inputs, torch.arange(len(self._inputs)).split(1024), self._place):
+                pass
         if not features:
-            raise _no_features(self._module)
-        votes = neighbour_votes(torch.cat(features), self._evidence, n_classes, settings.neighbours)
-        return Targets(settings, self._evidence, n_classes, votes)
+            raise _no_features(net)
+        return torch.cat(features)
+
+    def tell(self) -> None:
+        """Warn of classes that no target was of."""
+        if self._targets is not None:
+            self._targets.tell()
 
     def placed(self, inputs: Inputs) -> Inputs:
         """Move inputs to the device if they fit, in the net's memory format."""
@@ -389,6 +412,10 @@ class _Training:
     def epoch(self, number: int) -> float:
         """Make one pass over all rows; return the mean loss. The first epoch is 1."""
         recipe, place, n = self._recipe, self._place, len(self._inputs)
+        if self._targets is not None and recipe.consistency is not None:
+            if recipe.consistency.votes_in(number) and n > 1:
+                self._targets.vote(self._features(self.model))
+            self._targets.begin_epoch()
         self._module.train()
         # All batches of the epoch are chosen before the first is read, so that a Dataset's workers can read ahead.
         batches = _batches(n, recipe.rows_of_batch(n), self._order)

@@ -132,6 +132,8 @@ class Trainer:
     checkpoint : Checkpoint
     public_digest : function
         Computes the digest of the inputs.
+    first : (n, K) float64, optional
+        The prior of the first stage's rows, by which its targets begin where its recipe has any.
     """
 
     inputs: Inputs
@@ -142,6 +144,7 @@ class Trainer:
     fabric: Any
     checkpoint: "Checkpoint"
     public_digest: Callable[[], str]
+    first: Floats | None = None
 
     def fit(self, rows: Positions, noisy: NoisyLabels, model: TrainedNet | None, held_out: HeldOut | None) -> TrainedNet:
         """Learn the next stage's model from all rows drawn so far, or load it if an earlier attempt has finished the stage."""
@@ -189,6 +192,8 @@ class Trainer:
         """Train a module as the stage after `model`, on targets for its loss."""
         number, before = (1, ()) if model is None else (model.number + 1, model.history)
         history: list[Epoch] = []
+        recipe = self.settings.recipes[number - 1]
+        begun = model is None and recipe.consistency is not None and self.first is not None
 
         def told(epoch: Epoch) -> None:
             history.append(epoch)
@@ -200,12 +205,13 @@ class Trainer:
                 module,
                 self.inputs.take(torch.from_numpy(rows)),
                 target,
-                self.settings.recipes[number - 1],
+                recipe,
                 generator=generator,
                 device=self.device,
                 held_out=None if held_out is None else (self.inputs.take(torch.from_numpy(held_out[0])), held_out[1]),
                 progress=told,
                 fabric=self.fabric,
+                first=torch.from_numpy(self.first[rows]) if begun and self.first is not None else None,
             )
         for weight, first in zip(done.parameters(), self.template.parameters(), strict=True):
             weight.requires_grad_(first.requires_grad)  # an averaged net comes without gradients

@@ -19,7 +19,7 @@ from labeldp.custody._encode import RowIds
 from labeldp.errors import InvalidInput, WrongType
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law, RandomizedResponse
-from labeldp.learn._clusters import ClusterModel, ClusterPrior
+from labeldp.learn._clusters import ClusterPrior
 from labeldp.learn._corrections import (
     CORRECTIONS,
     DEFAULTS,
@@ -222,8 +222,8 @@ class LabelDPClassifier(StagedEstimator[Model]):
     def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
         return read_labels(settings, y, n_rows)
 
-    def _start(self, known: ClusterModel, n_classes: int) -> Model:
-        return Model(known, n_classes)
+    def _start(self, training: "_Training", plan: FitPlan) -> tuple["_Training", Model | None]:
+        return training, None if plan.known is None else Model(plan.known, len(plan.classes))
 
     def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: None) -> "_Training":
         options, random_state = self.options or DEFAULTS, check_random_state(self.random_state)

@@ -7,10 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -20,16 +16,13 @@ from labeldp.custody._encode import RowIds
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.learn._classifier import dry_run
-from labeldp.learn._clusters import Clusters, clusters_for, embedded, plan_clusters
+from labeldp.learn._clusters import Clusters, clusters_for, dense, learned_from_counts, learner_of_counts, plan_clusters
 from labeldp.learn._corrections import Model, fit_codes, fit_last, require_classifier, require_plain_labels
 from labeldp.learn._data import Estimator, Floats, check_features, read_labels, takes_images, together
-from labeldp.learn._softmax import softmax_of
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import LabelDPEstimator
 from labeldp.protocol._fit import ask_groups
-
-_PENALTY = 0.1  # C of ProportionClassifier's default, for columns of variance 1
 
 
 class CuratorEstimator(LabelDPEstimator):
@@ -394,22 +387,12 @@ class ProportionClassifier(ClusterEstimator):
             dry_run(self.estimator, X, n_classes, X.shape[0], fit)
 
     def _learn(self, X: Any, groups: NDArray[np.int64]) -> None:
-        answer = self.aggregate_
-        query = answer.query
-        assert isinstance(query, Histogram)
-        told = {"variance": query.standard_deviation(answer.receipt.max_rows_per_unit) ** 2, "counted": answer.n_rows}
-        inputs = self._embedded(X)
-        learner = learner_of_counts(_default_for(inputs) if self.estimator is None else self.estimator)
-        fitted = fit_last(learner, inputs, lambda last, F: last.fit_counts(F, groups, answer.values, **told))
-        self._model = Model(fitted, len(answer.classes))
+        self._model = learned_from_counts(self.estimator, self._embedded(X), groups, self.aggregate_)
         self.estimator_ = self._model.estimator
 
     def _embedded(self, X: Any) -> Any:
         """Return the model's inputs: the embedding for the default estimator, else the features."""
-        if self.estimator is not None:
-            return X
-        found = embedded(self.clusters_.embedder, X)
-        return found.toarray() if hasattr(found, "toarray") else found
+        return X if self.estimator is not None else dense(self.clusters_.embedder, X)
 
     def predict_proba(self, X: Any) -> Floats:
         """Predict probabilities of the classes: (n, K) float64, columns in the order of `classes_`.
@@ -420,26 +403,3 @@ class ProportionClassifier(ClusterEstimator):
         """
         check_is_fitted(self, "aggregate_")
         return self._model.predict_proba(self._embedded(self._checked(X, reset=False)))
-
-
-def _default_for(X: NDArray[np.floating[Any]]) -> Pipeline:
-    """Make a logistic regression with the penalty that suits columns of variance 1, rescaled to the mean variance of these."""
-    spread = float(X.var(axis=0, dtype=np.float64).mean())
-    return make_pipeline(StandardScaler(with_std=False), LogisticRegression(C=_PENALTY / spread if spread > 0 else _PENALTY))
-
-
-def learner_of_counts(estimator: Estimator) -> Estimator:
-    """Clone an estimator so that its last step has `fit_counts` (LogisticRegression becomes SoftmaxRegression); refuse others."""
-    if isinstance(estimator, Pipeline):
-        *before, (name, last) = estimator.steps
-        return Pipeline([*((each, clone(step, safe=False)) for each, step in before), (name, learner_of_counts(last))])
-    if hasattr(estimator, "fit_counts"):
-        return clone(estimator)
-    found = softmax_of(estimator)
-    if found is None:
-        raise InvalidInput(
-            f"Expected an estimator that learns from counts of clusters, got {type(estimator).__name__}: its last step needs a method "
-            "fit_counts, or to be a plain LogisticRegression. For any other classifier use NoiseCluster(estimator), or "
-            "LabelDPClassifier(estimator, prior=ClusterPrior())."
-        )
-    return found

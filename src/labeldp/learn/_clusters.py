@@ -5,7 +5,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,9 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.cluster import KMeans, MiniBatchKMeans
 from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import pairwise_distances_argmin
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from labeldp import _validate
@@ -23,7 +24,9 @@ from labeldp.aggregates import Aggregate, Histogram, Query
 from labeldp.errors import InvalidInput, MissingExtra
 from labeldp.laws import ClusterRR, Law
 from labeldp.laws.cluster_budget import split_budget
-from labeldp.learn._data import Codes, Floats, features_digest, take
+from labeldp.learn._corrections import Model, fit_last
+from labeldp.learn._data import Codes, Estimator, Floats, features_digest, take
+from labeldp.learn._softmax import softmax_of
 from labeldp.protocol._fit import GroupPlan, left_of
 from labeldp.protocol._matching import row_count
 
@@ -35,6 +38,7 @@ _COMPONENTS = 50
 _FEW_CLUSTERS = 50  # up to here k-means starts several times: cheap, and a bad start would merge whole clusters
 _ROWS_AT_ONCE = 1 << 16
 _MANY_SETTINGS = 64  # a longer list counts as data, not as a setting
+_PENALTY = 0.1  # C of the default learner of counts, for columns of variance 1
 _NEEDS_LABELS = ("positional argument: 'y'", "requires y to be passed", "y cannot be None")  # messages of scikit-learn's own fits
 
 Order = NDArray[np.intp]
@@ -75,7 +79,7 @@ class Clusters:
         clusters."""
         return {"centres": self.centres}
 
-    def restored(self, kept: Mapping[str, NDArray[Any]]) -> "Clusters":
+    def restored(self, kept: Mapping[str, NDArray[Any]]) -> Self:
         """Return the clusters with the stored centres."""
         return replace(self, centres=np.asarray(kept["centres"], np.float64))
 
@@ -84,9 +88,9 @@ class Clusters:
         """Number of clusters, including empty ones."""
         return len(self.centres)
 
-    def model_of(self, answer: Aggregate) -> "ClusterModel":
-        """Make a model that predicts any row's label by the histogram of its cluster."""
-        return ClusterModel(self, answer)
+    def model_of(self, answer: Aggregate, groups: Codes) -> tuple["ClusterModel", Floats]:
+        """Make a model that predicts any row's label by the histogram of its cluster; and the prior (n, K) of rows in these clusters."""
+        return ClusterModel(self, answer), answer.prior(groups)
 
     def assign(self, X: Any) -> Codes:
         """Find the nearest centre of each row: (n,) int64.
@@ -107,18 +111,40 @@ class Clusters:
 
 
 @dataclass(frozen=True, eq=False)
+class LinearClusters(Clusters):
+    """Clusters whose histograms teach a logistic regression, which tells the rows of a cluster apart.
+
+    Attributes
+    ----------
+    X : (n, ...) features
+        Of the rows that are clustered.
+    """
+
+    X: Any
+
+    def model_of(self, answer: Aggregate, groups: Codes) -> tuple["ClusterModel", Floats]:
+        """Learn a model of the true label of any row from the histograms; and give the prior (n, K) of rows in these clusters."""
+        clusters = Clusters(self.embedder, self.centres)  # which an estimator keeps, without the rows
+        model = ClusterModel(clusters, answer, learned_from_counts(None, dense(self.embedder, self.X), groups, answer))
+        return model, model.predict_proba(self.X)
+
+
+@dataclass(frozen=True, eq=False)
 class ClusterModel:
-    """Predicts the label of a row by the noisy histogram of its cluster.
+    """Predicts the label of a row by the noisy histogram of its cluster, or by a regression learned from the histograms.
 
     Attributes
     ----------
     clusters : Clusters
     answer : Aggregate
         The answer to a Histogram.
+    linear : Model or None
+        What a logistic regression on the embedding has learned from the histograms; None: the histogram itself is the prediction.
     """
 
     clusters: Clusters
     answer: Aggregate
+    linear: Model | None = None
 
     @property
     def classes_(self) -> NDArray[np.int64]:
@@ -126,12 +152,14 @@ class ClusterModel:
         return np.arange(len(self.answer.classes))
 
     def predict_proba(self, X: Any) -> Floats:
-        """Predict by the histogram of each row's nearest cluster: (n, K), by `labeldp.aggregates.Aggregate.prior`.
+        """Predict by the regression; without one, by the histogram of each row's nearest cluster: (n, K).
 
         Parameters
         ----------
         X : (n, ...) features
         """
+        if self.linear is not None:
+            return self.linear.predict_proba(dense(self.clusters.embedder, X))
         return self.answer.prior(self.clusters.assign(X))
 
 
@@ -210,6 +238,12 @@ def embedded(embedder: Any, X: Any) -> Any:
         raise InvalidInput(f"Expected an embedding of shape ({row_count(X)}, width), a row for each of X; got shape {array.shape}.")
     _require_finite(array)
     return array.reshape(len(array), -1)
+
+
+def dense(embedder: Any, X: Any) -> NDArray[np.floating[Any]]:
+    """Embed rows as a dense matrix (n, width)."""
+    found = embedded(embedder, X)
+    return np.asarray(found.toarray() if hasattr(found, "toarray") else found)
 
 
 def _require_finite(values: NDArray[np.floating[Any]]) -> None:
@@ -298,6 +332,50 @@ def plan_clusters(X: Any, query: Query, left: float, *, embedder: Any, algorithm
     clusters = find_clusters(X, query.n_groups, embedder=embedder, **settings)
     request = clustering_request(X, clusters, embedder, settings | {"n_clusters": query.n_groups})
     return GroupPlan(clusters.assign(X), query, left, None, clusters, request)
+
+
+# Learning from the counts of clusters ----------------------------------------------------------------------------------------------------
+
+
+def _default_for(X: NDArray[np.floating[Any]]) -> Pipeline:
+    """Make a logistic regression with the penalty that suits columns of variance 1, rescaled to the mean variance of these."""
+    spread = float(X.var(axis=0, dtype=np.float64).mean())
+    return make_pipeline(StandardScaler(with_std=False), LogisticRegression(C=_PENALTY / spread if spread > 0 else _PENALTY))
+
+
+def learned_from_counts(estimator: Estimator | None, X: Any, groups: Codes, answer: Aggregate) -> Model:
+    """Fit a model of single rows' labels to the noisy counts of their groups.
+
+    Parameters
+    ----------
+    estimator : as in `labeldp.learn.ProportionClassifier`
+    X : n rows of the estimator's features
+    groups : (n,) int64
+    answer : Aggregate
+        The answer to a Histogram.
+    """
+    query = answer.query
+    assert isinstance(query, Histogram)
+    told = {"variance": query.standard_deviation(answer.receipt.max_rows_per_unit) ** 2, "counted": answer.n_rows}
+    learner = learner_of_counts(_default_for(X) if estimator is None else estimator)
+    return Model(fit_last(learner, X, lambda last, F: last.fit_counts(F, groups, answer.values, **told)), len(answer.classes))
+
+
+def learner_of_counts(estimator: Estimator) -> Estimator:
+    """Clone an estimator so that its last step has `fit_counts` (LogisticRegression becomes SoftmaxRegression); refuse others."""
+    if isinstance(estimator, Pipeline):
+        *before, (name, last) = estimator.steps
+        return Pipeline([*((each, clone(step, safe=False)) for each, step in before), (name, learner_of_counts(last))])
+    if hasattr(estimator, "fit_counts"):
+        return clone(estimator)
+    found = softmax_of(estimator)
+    if found is None:
+        raise InvalidInput(
+            f"Expected an estimator that learns from counts of clusters, got {type(estimator).__name__}: its last step needs a method "
+            "fit_counts, or to be a plain LogisticRegression. For any other classifier use NoiseCluster(estimator), or "
+            "LabelDPClassifier(estimator, prior=ClusterPrior())."
+        )
+    return found
 
 
 # Recognising a repeat: by features and settings, not by groups, since rounding can move rows between these --------------------------------
@@ -394,6 +472,10 @@ class ClusterPrior(BaseEstimator):
     algorithm : {"auto", "k-means", "mini-batch", "faiss"}, default="auto"
     random_state : int >= 0, default=0
         Seed of the clustering; fixed, so that a repeat of a fit is recognised.
+    linear : bool, default=False
+        Whether a logistic regression on the embedding, learned from the histograms as in `ProportionClassifier`, gives each row a prior of
+        its own, at no further cost; else all rows of a cluster have its histogram. A repeat that differs in this alone gets the labels
+        that were drawn before.
 
     See Also
     --------
@@ -432,6 +514,7 @@ class ClusterPrior(BaseEstimator):
         delta: float = 0.0,
         algorithm: str = "auto",
         random_state: int = 0,
+        linear: bool = False,
     ) -> None:
         # A value and no estimator: refused here and not when a fit uses it. What set_params sets is checked with the plan.
         if n_clusters is not None:
@@ -449,6 +532,7 @@ class ClusterPrior(BaseEstimator):
         self.delta = delta
         self.algorithm = algorithm
         self.random_state = random_state
+        self.linear = linear
 
     def plan_groups(self, X: Any, *, n_rows: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: str | Law) -> GroupPlan:
         """Cluster the rows of X and divide the budget; nothing is charged, and faults are refused here.
@@ -467,6 +551,9 @@ class ClusterPrior(BaseEstimator):
         mechanism = "gaussian" if self.delta else "laplace"
         query = Histogram(n_classes, share, _validate.integer(n_clusters=count, low=1), mechanism, self.delta)
         plan = plan_clusters(X, query, rest, embedder=self.embedder, algorithm=self.algorithm, random_state=self.random_state)
+        if _validate.boolean(linear=self.linear):
+            assert isinstance(plan.found, Clusters)
+            plan = replace(plan, found=LinearClusters(plan.found.embedder, plan.found.centres, X))
         if law == ClusterRR.name and self.epsilon is None and self.delta == 0 and max_rows_per_unit == 1:
             return self._divided(plan, epsilon, n_classes)
         return plan

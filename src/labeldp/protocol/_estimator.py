@@ -345,9 +345,9 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
         """Charge the run, or reopen the run that this fit repeats."""
         return open_fit(plan, labels, public_digest=training.public_digest)
 
-    def _start(self, known: Any, n_classes: int) -> Fitted | None:
-        """Make the initial model of the first stage, for a prior of groups; None: start from nothing."""
-        return None
+    def _start(self, training: Any, plan: FitPlan) -> tuple[Training[Fitted], Fitted | None]:
+        """Pass the prior to the training, and make the initial model of the first stage; None: start from nothing."""
+        return training, None
 
     def _require_settings(self) -> None:
         _validate.positive(prior_temperature=self.prior_temperature)
@@ -365,7 +365,7 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
             # The first of two charges, if the prior asks about groups. The ledger keeps its answer, so a fit that is killed before the
             # second charge resumes with the same answer.
             plan = plan.with_answer(self._once(lambda: answer_for(plan, labels)))
-            start = None if plan.known is None else self._start(plan.known, len(classes))
+            training, start = self._start(training, plan)
             with self._open(plan, labels, training, state) as run, _paid(run, rows):
                 staged = run_stages(
                     run,

@@ -103,6 +103,8 @@ class FitPlan:
         The question that a prior of groups asks (`answer_for` pays for it).
     answer : Aggregate or None
         The noisy histogram that answers it.
+    known : model with `predict_proba`, or None
+        The noisy histogram as a model that predicts any row's label.
     held_out : (n,) bool, or None
         The validation rows of a fit with a prior of groups, which its histogram did not count. None: the run chooses them.
     """
@@ -115,6 +117,7 @@ class FitPlan:
     prior: Floats | None
     grouped: "GroupPlan | None" = None
     answer: "Aggregate | None" = None
+    known: Any = None
     held_out: NDArray[np.bool_] | None = None
 
     @property
@@ -123,12 +126,6 @@ class FitPlan:
         if self.prior is None:
             return "" if self.grouped is None else self.grouped.digest
         return array_digest({"prior": self.prior})
-
-    @property
-    def known(self) -> Any:
-        """The noisy histogram as a model that predicts any row's label; None without one."""
-        found = None if self.grouped is None else self.grouped.found
-        return None if self.answer is None or found is None else found.model_of(self.answer)
 
     @property
     def invertible(self) -> bool:
@@ -141,8 +138,10 @@ class FitPlan:
             return self
         # The model starts from the histogram, so rows that it counted could not measure the model without bias.
         held_out = asked.held_out if self.stages.validation_fraction else None
-        prior = asked.answer.prior(asked.groups)
-        return replace(self, answer=asked.answer, prior=prior, grouped=self.grouped.as_asked(asked), held_out=held_out)
+        grouped, known, prior = self.grouped.as_asked(asked), None, asked.answer.prior(asked.groups)
+        if grouped.found is not None:
+            known, prior = grouped.found.model_of(asked.answer, asked.groups)
+        return replace(self, answer=asked.answer, known=known, prior=prior, grouped=grouped, held_out=held_out)
 
     def to_dict(self) -> dict[str, object]:
         """Describe the plan as JSON-ready data, for the charge's record."""
@@ -380,8 +379,8 @@ class Found(Protocol):
         """Rebuild the object as it was when the groups were asked about."""
         ...
 
-    def model_of(self, answer: "Aggregate") -> Any:
-        """Make a model with `predict_proba` for any row, from an answer about the groups."""
+    def model_of(self, answer: "Aggregate", groups: NDArray[np.int64]) -> tuple[Any, Floats]:
+        """Make a model with `predict_proba` for any row, from an answer about the groups; and the prior (n, K) of the rows in these."""
         ...
 
 
