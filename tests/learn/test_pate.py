@@ -498,11 +498,18 @@ def test_the_rule_gives_numbers_that_fit_together(n_rows: int, epsilon: float, g
         assert all(mine in (None, theirs) for mine, theirs in zip(given, vars(found).values(), strict=True))
 
 
-def test_more_budget_is_more_answers_and_noise_is_a_fifth_of_the_teachers() -> None:
-    few, many = (plan_teachers(60_000, 60_000, 10, epsilon, 1e-6) for epsilon in (0.5, 2.0))
-    assert few.max_answers < many.max_answers
-    query = ConfidentGNMax(10, 2.0, many.n_queries, delta=1e-6, n_teachers=many.n_teachers, threshold=300, max_answers=many.max_answers)
-    assert query.standard_deviations()[1] == pytest.approx(many.n_teachers / 5, rel=0.02)
+def test_more_budget_is_more_answers_then_less_noise() -> None:
+    noise = []
+    for epsilon in (0.5, 1.0, 4.0):
+        found = plan_teachers(60_000, 60_000, 10, epsilon, 1e-6)
+        query = ConfidentGNMax(
+            10, epsilon, found.n_queries, delta=1e-6, n_teachers=found.n_teachers, threshold=found.threshold, max_answers=found.max_answers
+        )
+        noise.append((found.n_teachers, found.max_answers, query.standard_deviations()[1] / found.n_teachers))
+    assert [teachers for teachers, _, _ in noise] == [600, 600, 600]
+    assert noise[0][1] < noise[1][1] < noise[2][1] == 500
+    assert noise[0][2] == pytest.approx(0.2, rel=0.02) == noise[1][2]
+    assert noise[2][2] < 0.1
 
 
 def test_the_folder_of_nobody_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

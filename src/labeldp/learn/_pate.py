@@ -33,8 +33,9 @@ from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import undisturbed
 
 _ROWS_A_CLASS = 10  # of a shard, on average, by the rule for the number of teachers
-_SIGMAS = 5  # the rule's number of teachers, in standard deviations of the noise on an answer's count
-_MOST_TEACHERS, _MOST_ANSWERS = 1000, 5000  # of the rule: more take long
+_SIGMAS = 5  # the rule's number of teachers is at least so many standard deviations of the noise on an answer's count
+_MOST_TEACHERS = 1000  # of the rule: more take long
+_ANSWERS, _ANSWERS_A_CLASS = 500, 30  # that are enough, by the rule: beyond the larger of the two, less noise is worth more
 _AGREED = 0.6  # of the teachers, for an answer
 _QUIET: dict[str, Any] = {"verbose": 0, "n_jobs": None, "memory": None}  # workers and caches are out of the door's sight
 
@@ -73,12 +74,13 @@ class PATEClassifier(CuratorEstimator):
     delta : float in (0, 1), default=1e-06
         Far below one over the number of rows.
     n_teachers : int in 1..n, default=None
-        None: at most 1000, with 10 rows a class or more in each shard, and no more than the noise needs.
+        None: as many as have shards of 10 rows a class, and at most 1000.
     n_queries : int in 1..n, default=None
         Rows that the teachers are asked about. None: twice `max_answers`, or as many where there is no threshold.
     max_answers : int >= 1, default=None
         Further answers are not given, and not paid for. None: as many as leave noise with a fifth of the teachers as its standard
-        deviation, at least K and at most 5000 or half of the rows; where n_queries is given half of these, or all without a threshold.
+        deviation, at least K, and at most 500, or 30 a class, or half of the rows; where n_queries is given half of these, or all without
+        a threshold.
     threshold : int in 0..n_teachers, default=None
         Votes for the leading class, noise added, that a query needs to be answered. None: 60 % of the teachers. 0: all are answered, and
         no check is paid for.
@@ -145,7 +147,7 @@ class PATEClassifier(CuratorEstimator):
     >>> import labeldp as ldp
     >>> from sklearn.datasets import make_blobs
     >>> X, y = make_blobs(3000, centers=3, random_state=0, cluster_std=0.5)
-    >>> model = PATEClassifier(epsilon=1.0, classes=[0, 1, 2], noise=ldp.SeededNoise(0)).fit(X, y)
+    >>> model = PATEClassifier(epsilon=4.0, classes=[0, 1, 2], noise=ldp.SeededNoise(0)).fit(X, y)
     >>> bool(model.score(X, y) > 0.95)
     True
     """
@@ -358,7 +360,7 @@ def plan_teachers(
 
     With a fifth of the teachers as standard deviation of an answer's noise, a lead of half of them is overruled by another class with
     probability 0.04; a shard of 10 rows a class is the least that a linear model learns something from. Both together fix how many answers
-    a budget is good for.
+    a budget is good for. A larger budget buys less noise.
 
     Parameters
     ----------
@@ -370,17 +372,15 @@ def plan_teachers(
     n_teachers, n_queries, max_answers, threshold = given
     part = 1.0 if threshold == 0 else 1.0 - check_share
     mean = float(_gaussian.calibrated_mean(epsilon, delta, n_rows))
-    fewest = int(np.clip(min(n_rows // (_ROWS_A_CLASS * n_classes), n_units), 1, _MOST_TEACHERS)) if n_teachers is None else n_teachers
+    teachers = int(np.clip(min(n_rows // (_ROWS_A_CLASS * n_classes), n_units), 1, _MOST_TEACHERS)) if n_teachers is None else n_teachers
     if max_answers is None:
         # Noise on an answer has the squared deviation 2 answers / (part mean).
-        most = min(_MOST_ANSWERS, max(1, n_rows // 2))
-        affordable = int(np.clip(part * mean / 2 * (fewest / _SIGMAS) ** 2, min(n_classes, most), most))
+        most = min(max(_ANSWERS, _ANSWERS_A_CLASS * n_classes), max(1, n_rows // 2))
+        affordable = int(np.clip(part * mean / 2 * (teachers / _SIGMAS) ** 2, min(n_classes, most), most))
         max_answers = affordable if n_queries is None else n_queries if threshold == 0 else (n_queries + 1) // 2
     if n_queries is None:
         n_queries = max_answers if threshold == 0 else min(2 * max_answers, max(n_rows, max_answers))
-    if n_teachers is None:
-        n_teachers = int(np.clip(np.ceil(_SIGMAS * np.sqrt(2 * max_answers / (part * mean))), 1, fewest))
-    return TeacherCounts(n_teachers, n_queries, max_answers, int(np.ceil(_AGREED * n_teachers)) if threshold is None else threshold)
+    return TeacherCounts(teachers, n_queries, max_answers, int(np.ceil(_AGREED * teachers)) if threshold is None else threshold)
 
 
 def _is_estimator(teacher: object) -> bool:
