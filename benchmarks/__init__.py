@@ -12,6 +12,7 @@ BENCHMARKS = {  # name: module, question
         "small_epsilon.command",
         "how accurate are clusters of public features at epsilon 0.05 to 1? Also figures of two papers",
     ),
+    "pate": ("pate", "do teachers that vote beat counts of clusters and noisy labels at the same epsilon and delta?"),
     "small-epsilon-rates": ("small_epsilon.features", "which rates train features that a net learns without labels? Needs torch"),
     "deep": ("deep.command", "how accurate are nets, stage by stage, against published recipes, DP-SGD and no privacy? Needs torch"),
     "deep-choose": ("deep.choose", "is another recipe of a net better, judged on noisy held-out rows alone? Needs torch"),

@@ -41,6 +41,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "rare": _of("rare"),
         "deep": _of("deep.report"),
         "small-epsilon": _of("small_epsilon.report"),
+        "pate": _of("pate"),
         "speed": _of("speed.command"),
         "deep-speed-cpu": _of("deep.speed", "tables", "cpu"),
         "deep-speed-gpu": _of("deep.speed", "tables", "gpu"),
