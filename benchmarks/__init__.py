@@ -14,6 +14,7 @@ BENCHMARKS = {  # name: module, question
     ),
     "pate": ("pate", "do teachers that vote beat counts of clusters and noisy labels at the same epsilon and delta?"),
     "small-epsilon-rates": ("small_epsilon.features", "which rates train features that a net learns without labels? Needs torch"),
+    "pretrained": ("pretrained", "how accurate are features of a net that other data have trained, at epsilon 0.1 to 4? Needs torch"),
     "deep": ("deep.command", "how accurate are nets, stage by stage, against published recipes, DP-SGD and no privacy? Needs torch"),
     "deep-choose": ("deep.choose", "is another recipe of a net better, judged on noisy held-out rows alone? Needs torch"),
     "deep-defaults": (

@@ -50,6 +50,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "deep-gpu": _of("deep.gpu"),
         "deep-defaults": _of("deep.defaults"),
     },
+    "docs/small_epsilon.md": {"pretrained": _of("pretrained")},
     "docs/scale.md": {"scale": _of("scale"), "faults": _of("faults"), "plan": _of("scale", "planned")},
 }
 """The tables of each page, by name, and what makes them."""

@@ -12,12 +12,16 @@ from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
-from benchmarks import BENCHMARKS, __main__, faults, rare, tables, tabular
+from benchmarks import BENCHMARKS, __main__, faults, pretrained, rare, tables, tabular
 from benchmarks.common import Run, load_json, load_runs, save_runs
 from benchmarks.small_epsilon import command as small_epsilon
 from benchmarks.small_epsilon import plots, report
 from benchmarks.small_epsilon import tables as smaller
+from sklearn.datasets import load_digits
+
+from labeldp.learn._softmax import CountEvidence, RowEvidence
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS_FOLDER = ROOT / "benchmarks"
@@ -239,6 +243,47 @@ def test_a_trial_has_plots_of_its_own(tmp_path: Path) -> None:
     runs = [finished(cell) for cell in cells(rows=500)[:5]]
     assert plots.write(runs, tmp_path) == []
     assert [path.name for path in plots.write(runs, tmp_path, 500)] == ["small-epsilon-main-500-rows.png"]
+
+
+# Features of public pre-training ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Pixels of digits in place of the features, and results of their own."""
+    X, y = load_digits(return_X_y=True)
+    X = (X - X.mean(axis=0)) / X.std()
+    monkeypatch.setattr(pretrained, "components", lambda name, rows: (X[:1500], y[:1500], X[1500:], y[1500:], 10))
+    monkeypatch.setattr(pretrained, "RESULT", tmp_path / "pretrained.json")
+
+
+@pytest.mark.usefixtures("digits")
+def test_every_method_on_pretrained_features_runs_once_and_is_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        pretrained.main(["--data", "cifar10", "--epsilon", "4", "--seeds", "1"])
+    runs = {run["method"]: run for run in load_runs(pretrained.RESULT)}
+    assert set(runs) == set(pretrained.METHODS) and len(load_runs(pretrained.RESULT)) == len(runs)  # the second time all was there
+    assert min(run["accuracy"] for run in runs.values()) > 0.7 and runs["chosen"]["chose"] in ("votes", "counts", "likelihood", "both")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("| eps 4 | ") and last.count("|") == 4 + len(pretrained.METHODS) and last.endswith("| 1 |")
+
+
+def test_counts_and_draws_together_have_the_gradient_of_their_loss() -> None:
+    rng = np.random.default_rng(0)
+    counts = CountEvidence(np.array([0, 0, 1, 1, 1]), rng.normal(1, 1, (2, 3)), 2.0, np.ones(2))
+    both = pretrained.Both(counts, RowEvidence(np.log(rng.dirichlet([1, 1, 1], 4)), np.ones(4)))
+    scores, step = rng.normal(size=(9, 3)), 1e-6
+    for place in np.ndindex(scores.shape):
+        moved = [scores + sign * step * (np.indices(scores.shape) == np.array(place)[:, None, None]).all(axis=0) for sign in (1, -1)]
+        slope = (both.loss(moved[0])[0] - both.loss(moved[1])[0]) / (2 * step)
+        assert abs(slope - both.loss(scores)[1][place]) < 1e-5
+    rows, part = both.part(np.array([1, 2, 5]))  # the second group, and the first and last drawn row
+    assert rows.tolist() == [2, 3, 4, 5, 8] and part.n_units == 3 and part.row_weights.tolist() == [1] * 5
+
+
+def test_label_equivalents_are_those_of_the_most_informative_law() -> None:
+    assert [round(pretrained.equivalents(60_000, 10, epsilon), -1) for epsilon in (0.5, 1.0, 2.0)] == [810, 3190, 12360]
+    assert pretrained.equivalents(1000, 10, 40.0) == pytest.approx(1000, rel=1e-6)
 
 
 def test_every_benchmark_without_torch_has_a_command() -> None:
