@@ -138,8 +138,9 @@ class PATEClassifier(CuratorEstimator):
     changes one teacher, so one vote of each query. All checks, failed ones too, and `max_answers` answers are charged before the noise of
     the first one is drawn, whatever the votes are. Rows are put into shards by a public rule on ids, never by labels. Teachers are trained
     before the charge, each with random states of its own, and nothing of them is kept; one whose training fails votes for its shard's most
-    frequent class, and nobody is told. Where the teachers agree, less was spent than is charged: that figure depends on the labels, and
-    is not computed. A teacher that calls for random numbers from elsewhere than NumPy, Python or PyTorch must seed them itself.
+    frequent class, and nobody is told. How long they take can depend on labels: do not let others measure it. Where the teachers agree,
+    less was spent than is charged: that figure depends on the labels, and is not computed. A teacher that calls for random numbers from
+    elsewhere than NumPy, Python or PyTorch must seed them itself.
     Cost: `n_teachers` fits on n / n_teachers rows, each with `n_queries` predictions, and the student's fit.
 
     Examples
