@@ -51,6 +51,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "deep-defaults": _of("deep.defaults"),
     },
     "docs/small_epsilon.md": {"pretrained": _of("pretrained")},
+    "docs/deep.md": {"deep-share": _of("deep.share")},
     "docs/scale.md": {"scale": _of("scale"), "faults": _of("faults"), "plan": _of("scale", "planned")},
 }
 """The tables of each page, by name, and what makes them."""

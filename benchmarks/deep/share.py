@@ -113,10 +113,13 @@ def main(arguments: Sequence[str]) -> None:
 
 def run_once(asked: Run) -> None:
     """Run a method, unless that is done; each start and each end is on disk."""
-    asked |= {"settings": repr(METHODS[asked["method"]].consistency).partition("Consistency")[2].partition("weight=")[2]}
-    others = [run for run in load_runs(PATH) if not all(run[key] == value for key, value in asked.items())]
-    if len(others) < len(kept := load_runs(PATH)) and any(run["status"] == "finished" for run in kept if run not in others):
+    shared = METHODS[asked["method"]].consistency
+    asked |= {"settings": None if shared is None else {name: value for name, value in vars(shared).items() if name != "strong"}}
+    kept = load_runs(PATH)
+    mine = [run for run in kept if all(run[key] == value for key, value in asked.items())]
+    if any(run["status"] == "finished" for run in mine):
         return
+    others = [run for run in kept if run not in mine]
     save_runs(PATH, [*others, asked | {"status": "started", "started": now()}])
     busy = time.process_time()
     try:

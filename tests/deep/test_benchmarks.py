@@ -12,7 +12,7 @@ import pytest
 import torch
 from benchmarks import BENCHMARKS, tables
 from benchmarks.common import load_json, load_runs
-from benchmarks.deep import gpu, recipes, runs, speed
+from benchmarks.deep import gpu, recipes, runs, share, speed
 from benchmarks.deep.data import Data
 from benchmarks.deep.recipes import FROZEN, GRIDS, method
 from benchmarks.deep.train import fit, precision_used, probabilities
@@ -146,6 +146,22 @@ def test_the_smallest_setting_of_a_gpu_runs_here_and_goes_on_where_it_stopped(tm
     with pytest.raises(RuntimeError, match="out of memory"):
         gpu.main(["--tiny", "--table", "cifar10", "--epsilon", "2"])
     assert [(each["epsilon"], each["status"]) for each in load_runs(tmp_path / "gpu.json")] == [(1.0, "finished"), (2.0, "failed")]
+
+
+def test_a_method_of_sharing_is_run_once_and_tabled(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(share, "PATH", tmp_path / "share.json")
+    monkeypatch.setattr(share, "EPOCHS", 5)
+    asked = ["--epsilon", "1", "--seeds", "1", "--epochs", "5", "--methods", "denoise", "counts", "retrain"]
+    for _ in range(2):
+        share.main(asked)
+    kept = load_runs(tmp_path / "share.json")
+    assert [(run["method"], run["status"]) for run in kept] == [(name, "finished") for name in asked[7:]]
+    for run in kept:
+        assert all(0 <= run[at][what] <= 1 for at in ("last", "best") for what in ("accuracy", "worst_class", "calibration_error"))
+    assert kept[1]["law"] == "auto"
+    said = capsys.readouterr().out
+    assert said.count("counts at 1, seed 100") == 1
+    assert said.count("| DenoiseSSL | ") == 2
 
 
 def test_every_benchmark_of_nets_has_a_command():
