@@ -381,7 +381,7 @@ class ProportionClassifier(ClusterEstimator):
             counts = np.repeat(counted[:, None] / n_classes, n_classes, axis=1)
             told = {"variance": 1.0, "counted": counted}
             learner = learner_of_counts(estimator)
-            return Model(fit_last(learner, few, lambda last, F: last.fit_counts(F, groups, counts, **told)), n_classes)
+            return Model(fit_last(learner, few, lambda last, F, _: last.fit_counts(F, groups, counts, **told)), n_classes)
 
         if self.estimator is not None:
             dry_run(self.estimator, X, n_classes, X.shape[0], fit)

@@ -24,12 +24,14 @@ from sklearn.utils.validation import has_fit_parameter
 from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
+from labeldp.learn._boosting import LikelihoodBoosting, library_of
 from labeldp.learn._data import Codes, Estimator, Floats, take
 from labeldp.learn._softmax import SoftmaxRegression, softmax_of
 from labeldp.protocol._estimator import TopK, in_top_k, members
 from labeldp.protocol.metrics import likeliest_frequencies, log_evidence
 
 HeldOut = tuple[object, NoisyLabels]
+Transform = Callable[[object], object]
 
 CORRECTIONS = ("auto", "likelihood", "em", "debias", "none")
 PENALTIES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)  # the C to choose from, as shares of the user's
@@ -130,26 +132,35 @@ def fit_codes(estimator: Estimator, X: object, rows: Codes, codes: Codes, weight
     return fitted
 
 
-def fit_last(learner: Estimator, X: object, fit: Callable[[Estimator, object], Estimator], codes: object = None) -> Estimator:
+def fit_last(
+    learner: Estimator,
+    X: object,
+    fit: Callable[[Estimator, object, Transform], Estimator],
+    codes: object = None,
+    through: Transform = lambda rows: rows,
+) -> Estimator:
     """Fit a pipeline whose last step learns from something other than labels.
 
     Parameters
     ----------
     learner : estimator or pipeline
     X : n rows of features
-    fit : function of the last step and the features that reach it -> the fitted last step
+    fit : function of the last step, the features that reach it, and `through` for other rows -> the fitted last step
     codes : (n,) int, optional
         For the transformers before it, some of which need labels.
+    through : function, optional
+        What rows pass before they reach this learner.
     """
     if not isinstance(learner, Pipeline):
-        fitted = fit(learner, X)
+        fitted = fit(learner, X, through)
         _tell_of_fit()
         return fitted
     *before, (name, last) = learner.steps
     if not before:
-        return Pipeline([(name, fit_last(last, X, fit, codes))])
+        return Pipeline([(name, fit_last(last, X, fit, codes, through))])
     head = Pipeline(before)
-    return Pipeline([*head.steps, (name, fit_last(last, head.fit_transform(X, codes), fit, codes))])
+    features = head.fit_transform(X, codes)
+    return Pipeline([*head.steps, (name, fit_last(last, features, fit, codes, lambda rows: head.transform(through(rows))))])
 
 
 def weight_keyword(estimator: Estimator) -> str | None:
@@ -361,10 +372,19 @@ class ExactLearner:
     estimator: Estimator
 
     def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
-        return _exact_fit(self.estimator, X, noisy)
+        """Learn from n rows. Boosting ends where every other held-out row speaks for no more trees, and the model says so (`chose`)."""
+        choosing = None
+        if held_out is not None and isinstance(last_step(self.estimator), LikelihoodBoosting):
+            choosing = take(held_out[0], np.arange(0, len(held_out[1]), 2)), held_out[1][::2]
+        return replace(_exact_fit(self.estimator, X, noisy, choosing), chose=choosing is not None)
 
     def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
-        """Go on with more rows: transformers stay as they are, a SoftmaxRegression keeps its penalty and starts from its coefficients."""
+        """Go on with more rows: transformers stay as they are, a SoftmaxRegression keeps its penalty and starts from its coefficients.
+
+        Boosting stays as it is: the rows that chose its rounds add little, and a second fit would double the cost.
+        """
+        if isinstance(last_step(model.estimator), LikelihoodBoosting):
+            return model
         learner = copy.deepcopy(model.estimator)
         last, features = learner, X
         while isinstance(last, Pipeline):
@@ -383,20 +403,35 @@ def exact_learner(estimator: Estimator) -> Estimator | None:
 
     An estimator or a pipeline's last step that has the method is used as it is. A LogisticRegression with the plain L2 penalty becomes a
     `SoftmaxRegression`: the same model, which may choose a stronger penalty than C (up to 1000 times) by the likelihood of held-out rows.
+    LightGBM's and XGBoost's classifiers become a `LikelihoodBoosting` around them.
     """
     if isinstance(estimator, Pipeline):
         last = exact_learner(estimator.steps[-1][1])
         return None if last is None else Pipeline([*estimator.steps[:-1], (estimator.steps[-1][0], last)])
     if hasattr(estimator, "fit_likelihood"):
         return clone(estimator)
+    if library_of(estimator):
+        return LikelihoodBoosting(clone(estimator))
     found = softmax_of(estimator)
     return None if found is None else found.set_params(C=tuple(share * estimator.C for share in PENALTIES))
 
 
-def _exact_fit(learner: Estimator, X: object, noisy: NoisyLabels) -> Model:
+def last_step(estimator: Estimator) -> Estimator:
+    """Give an estimator itself, of a pipeline its last step."""
+    while isinstance(estimator, Pipeline):
+        estimator = estimator.steps[-1][1]
+    return estimator
+
+
+def _exact_fit(learner: Estimator, X: object, noisy: NoisyLabels, choosing: HeldOut | None = None) -> Model:
     table = noisy.log_likelihood(dtype="float64")
     codes = noisy.hard_codes() if isinstance(learner, Pipeline) else None  # for transformers that need labels
-    return Model(fit_last(clone(learner), X, lambda last, F: last.fit_likelihood(F, table), codes), table.shape[1])
+
+    def fit(last: Estimator, F: object, through: Transform) -> Estimator:
+        held_out = {} if choosing is None else {"held_out": (through(choosing[0]), choosing[1].log_likelihood(dtype="float64"))}
+        return last.fit_likelihood(F, table, **held_out)
+
+    return Model(fit_last(clone(learner), X, fit, codes), table.shape[1])
 
 
 # The law undone -----------------------------------------------------------------------------------------------------------------------

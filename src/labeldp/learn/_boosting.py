@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradient boosting on the exact likelihood: one fit of LightGBM's or XGBoost's classifier, whose objective is that of noisy labels."""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+
+from labeldp.errors import InvalidInput
+from labeldp.learn._data import Floats, take
+from labeldp.protocol.metrics import likeliest_frequencies
+
+GAIN = 2.0  # least gain of a split, as twice the log-likelihood: Akaike's price of one more parameter
+RIDGE = 5.0  # information that a leaf must hold for half of its step to be believed
+PATIENCE = 10  # rounds against which held-out rows speak, where the user names no number
+_DOUBT = 1.0  # standard errors
+_CELLS = 1 << 16  # of the table of rows and classes at a time, so that temporary arrays stay in the processor's cache
+_LEAST = 1e-12  # curvature of a row that says nothing: no leaf divides by zero
+_SMALLEST = 1e-300  # probability of an output that the model rules out
+
+# What the two libraries name differently: the class, the least gain of a split, and the rounds of early stopping.
+_LIBRARIES = {
+    "lightgbm": ("LGBMClassifier", "min_split_gain", "early_stopping_round"),
+    "xgboost": ("XGBClassifier", "gamma", "early_stopping_rounds"),
+}
+_OBJECTIVES = (None, "binary", "multiclass", "binary:logistic", "multi:softprob", "multi:softmax")
+_OF_LABELS = ("class_weight", "is_unbalance", "scale_pos_weight")  # they count the labels that `fit` gets, which say nothing here
+
+
+def library_of(estimator: object) -> str | None:
+    """Name the library of a classifier that can be boosted on likelihoods; None for all others, and where its settings forbid it."""
+    for library, (name, *_) in _LIBRARIES.items():
+        module = sys.modules.get(library)  # who has an instance has imported it
+        if module is None or not isinstance(estimator, getattr(module, name)):
+            continue
+        params = estimator.get_params()
+        unweighted = all(params.get(key) in (None, False, 1) for key in _OF_LABELS)
+        trees = params.get("boosting_type", "gbdt") in ("gbdt", "goss") and params.get("booster") in (None, "gbtree")
+        measured = "eval_metric" not in params or params["eval_metric"] is None
+        return library if params.get("objective") in _OBJECTIVES and unweighted and trees and measured else None
+    return None
+
+
+class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
+    """Gradient boosting whose loss is the likelihood of what was released.
+
+    Minimises the sum over rows of -log sum_y p(y | x) P[released | y], with p the softmax of the trees' scores. Trees start from the
+    class frequencies that the released labels speak for.
+
+    Parameters
+    ----------
+    estimator : lightgbm.LGBMClassifier or xgboost.XGBClassifier
+        Cloned, and fitted once. Where they are not set, the least gain of a split and the ridge of a leaf are set here; see Notes.
+
+    Attributes
+    ----------
+    classes_ : (K,) array
+        The codes 0..K-1.
+    estimator_ : fitted clone
+        Its raw scores, with the start added, are the logits.
+    start_ : (K,) float64
+        Logits of the class frequencies.
+    n_iter_ : int
+        Rounds that predict.
+
+    Notes
+    -----
+    With q the posterior of a row's class, p(y | x) P[released | y] / sum, the gradient is p - q. Newton's step also needs a curvature.
+    That of expectation-maximisation, p (1 - p), belongs to labels without noise: at small epsilon it is many times too large, and
+    boosting hardly moves. (p - q)^2 has the right mean, but a leaf whose few rows missed a rare output gets a curvature near 0 and a
+    step without bounds. So the curvature is the *expected* information of the noisy label on a class's score: with own = P[class in
+    the output | it is the label] and other = P[class in the output | it is not],
+
+        P = other + (own - other) p,    information = (p (1 - p) (own - other))^2 / (P (1 - P)).
+
+    It is what the law tells about this class against all others, by the information inequality at most what the output tells, and
+    p (1 - p) where there is no noise. In these units gains of splits are likelihood ratios at every epsilon. A split must gain
+    GAIN (1 - rho^2) and a leaf's step is shrunk by a ridge of RIDGE (1 - rho^2), where rho is the share of a label's information that the
+    law leaves at the start: without noise the library's own fit results, and under much noise boosting ends by itself.
+
+    Cost: one fit of the library, with O(n K) more a round. Memory: the table of likelihoods (float32), gradients and curvatures.
+
+    References
+    ----------
+    Friedman, Hastie and Tibshirani (2000), "Additive logistic regression"; Patrini et al. (2017) for the loss.
+    """
+
+    def __init__(self, estimator: Any) -> None:
+        self.estimator = estimator
+
+    def fit_likelihood(self, X: Any, log_likelihood: ArrayLike, held_out: tuple[Any, ArrayLike] | None = None) -> Self:
+        """Fit on likelihoods.
+
+        Parameters
+        ----------
+        X : n rows of features, of any kind that the library takes
+        log_likelihood : (n, K) float
+            ln P[released | label y] of each row, up to a constant a row.
+        held_out : (rows of features, (m, K) float), optional
+            Rows whose likelihood ends the training: early stopping.
+        """
+        library = library_of(self.estimator)
+        if library is None:
+            raise InvalidInput(f"Expected LGBMClassifier or XGBClassifier with its own objective, got {type(self.estimator).__name__}.")
+        table = _likelihoods(log_likelihood)
+        k, n = table.shape
+        shares = likeliest_frequencies(table.T.astype(np.float64))
+        self.start_: Floats = np.log((n * shares + 1) / (n + k))  # a class that no output speaks for stays possible
+        rows = np.arange(max(n, k)) % n  # both libraries find the number of classes in the labels, so each must occur
+        loss = _Loss(table if n >= k else table[:, rows])
+        told = loss.share_told(np.exp(self.start_))
+        settings = self._settings(library, told, held_out is not None)
+        fit = _fit_lightgbm if library == "lightgbm" else _fit_xgboost
+        held = None if held_out is None else (held_out[0], _HeldOut(_likelihoods(held_out[1])))
+        self.estimator_ = fit(clone(self.estimator).set_params(**settings), take(X, rows) if n < k else X, loss, held, self._scores)
+        self.classes_: NDArray[np.int64] = np.arange(k)
+        found = getattr(self.estimator_, "best_iteration_" if library == "lightgbm" else "best_iteration", None) if held_out else None
+        self.n_iter_ = int(found) if found is not None else int(self.estimator_.n_estimators or 100)
+        return self
+
+    def _settings(self, library: str, told: float, early: bool) -> dict[str, Any]:
+        """Give what the noise asks for, where the user has not set it."""
+        _, gain, patience = _LIBRARIES[library]
+        params = self.estimator.get_params()
+        ours = {gain: GAIN * (1 - told**2), "reg_lambda": RIDGE * (1 - told**2) + (library == "xgboost")}  # XGBoost has a ridge of 1
+        settings = {name: value for name, value in ours.items() if params.get(name) in (None, 0)}
+        settings[patience] = (params.get(patience) or PATIENCE) if early else None
+        if library == "lightgbm" and not {"verbose", "verbosity"} & params.keys():
+            settings["verbosity"] = -1  # it would warn in each round that a tree has no more to gain, which here is how boosting ends
+        return settings
+
+    def _scores(self, n: int) -> Floats:
+        """Give n rows of starting scores as the libraries want them: of two classes the difference."""
+        return np.full(n, self.start_[1] - self.start_[0]) if len(self.start_) == 2 else np.tile(self.start_, (n, 1))
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Predict probabilities of the true label: (n, K) float64, rows sum to 1."""
+        start = self._scores(X.shape[0])
+        if library_of(self.estimator) == "lightgbm":
+            scores = self.estimator_.predict(X, raw_score=True) + start
+        else:
+            scores = self.estimator_.predict(X, output_margin=True, base_margin=start)
+        p = np.exp(_centred(np.asarray(scores, np.float64)))
+        return np.asarray((p / p.sum(axis=0)).T, order="C")
+
+    def predict(self, X: Any) -> NDArray[np.int64]:
+        """Predict the likeliest code, (n,) int64."""
+        return np.asarray(self.predict_proba(X).argmax(axis=1))
+
+
+def _likelihoods(log_likelihood: ArrayLike) -> NDArray[np.float32]:
+    table = np.asarray(log_likelihood, np.float64)
+    if table.ndim != 2 or table.shape[1] < 2 or not len(table) or np.isnan(table).any():
+        raise InvalidInput(f"Expected log_likelihood of shape (n, K) with n >= 1 and K >= 2, without NaN, got shape {table.shape}.")
+    return np.asarray(np.exp(table - table.max(axis=1, keepdims=True)).T, np.float32, order="C")
+
+
+def information(p: Floats, own: Floats, other: Floats) -> Floats:
+    """Compute the expected information of noisy labels on each class's score, (K, n), above 0.
+
+    Parameters
+    ----------
+    p : (K, n) or (K, 1) array
+        Probabilities of the classes.
+    own, other : (n,) arrays
+        P[class in output | it is the label] and P[class in output | it is not].
+    """
+    gap = own - other
+    inside = gap * p
+    inside += other
+    told = p * (1 - p)
+    told *= gap
+    told *= told
+    inside *= 1 - inside
+    told /= np.maximum(inside, _LEAST, out=inside)
+    return np.maximum(told, _LEAST, out=told)
+
+
+class _Loss:
+    """The loss of rows with these likelihoods, (K, n), as both libraries call an objective: `loss(labels, scores)`.
+
+    Arrays have classes first: reductions over a few classes at the end of each row would take most of the time.
+    """
+
+    def __init__(self, likelihoods: NDArray[np.float32]) -> None:
+        self.likelihoods = likelihoods
+        # A row's law is taken to be symmetric: classes in the output are those with the largest likelihood, and any other set of as many
+        # could have come. Then P[class in the output | it is the label] is their share of the row's likelihoods. Exact for randomized
+        # response and subset selection; other laws get a curvature, not a gradient, that is somewhat off.
+        inside = (likelihoods == 1).sum(axis=0)
+        self.own: Floats = inside / likelihoods.sum(axis=0, dtype=np.float64)
+        self.other: Floats = (inside - self.own) / (len(likelihoods) - 1)
+
+    @property
+    def n(self) -> int:
+        """How many rows."""
+        return self.likelihoods.shape[1]
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """What the libraries get for labels, (n,): it only says how many classes there are."""
+        return np.arange(self.n) % len(self.likelihoods)
+
+    def forget(self) -> None:
+        """Drop the rows, which a fitted model would carry along."""
+        self.likelihoods, self.own, self.other = self.likelihoods[:, :0], self.own[:0], self.other[:0]
+
+    def share_told(self, frequencies: Floats) -> float:
+        """Compute which share of a label's information the noise leaves, where every row has these class frequencies."""
+        laws, counts = np.unique(np.column_stack([self.own, self.other]), axis=0, return_counts=True)
+        told = information(frequencies[:, None], laws[:, 0], laws[:, 1]).sum(axis=0) @ counts / self.n
+        return float(told / (frequencies * (1 - frequencies)).sum())
+
+    def __call__(self, y_true: object, y_pred: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Compute gradient and curvature of each score, in the scores' shape."""
+        gradient, curvature = (np.empty(y_pred.shape, np.float32, order="F") for _ in range(2))
+        for rows, p, q, _ in self._posteriors(y_pred):
+            found, bent = p - q, information(p, self.own[rows], self.other[rows])
+            gradient[rows], curvature[rows] = (found.T, bent.T) if y_pred.ndim == 2 else (found[1], bent[1])
+        return gradient, curvature
+
+    def _posteriors(self, scores: Floats) -> Iterator[tuple[slice, Floats, Floats, Floats]]:
+        """Yield rows, P[label | x], P[label | x, released], both (K, rows), and P[released | x] up to a factor a row."""
+        step = max(1, _CELLS // len(self.likelihoods))
+        for rows in (slice(first, first + step) for first in range(0, self.n, step)):
+            p = np.exp(_centred(np.asarray(scores[rows], np.float64)))
+            p /= p.sum(axis=0)
+            q = p * self.likelihoods[:, rows]
+            evidence = np.maximum(q.sum(axis=0), _SMALLEST)
+            q /= evidence
+            yield rows, p, q, evidence
+
+
+class _HeldOut(_Loss):
+    """Rows that end the training, as an evaluation metric that falls for as long as trees may be added.
+
+    Few noisy rows say little, and their best round is mostly chance: it would end the training of a model that still learns. So the last
+    round is taken that is not worse than the best one by more than `_DOUBT` standard errors of the rows' differences.
+    """
+
+    def __init__(self, likelihoods: NDArray[np.float32]) -> None:
+        super().__init__(likelihoods)
+        self.round, self.best = 0, np.full(self.n, -np.inf)
+
+    def standing(self, y_true: object, y_pred: Floats) -> float:
+        """Return minus the round's number while the rows do not speak against it, else 1."""
+        self.round += 1
+        found = np.concatenate([np.log(evidence) for *_, evidence in self._posteriors(y_pred)])
+        if found.mean() > self.best.mean():
+            self.best = found
+        worse = self.best - found
+        return 1.0 if worse.mean() > _DOUBT * worse.std() / np.sqrt(self.n) else -float(self.round)
+
+
+def _centred(scores: Floats) -> Floats:
+    """Give logits (K, n) of which each row's largest is 0, from a library's scores, which are one a row for two classes."""
+    logits = scores.T if scores.ndim == 2 else np.stack([np.zeros_like(scores), scores])
+    return np.asarray(logits - logits.max(axis=0))
+
+
+def _fit_lightgbm(model: Any, X: Any, loss: _Loss, held: tuple[Any, _HeldOut] | None, start: Callable[[int], Floats]) -> Any:
+    told: dict[str, Any] = {}
+    if held is not None:
+        told["eval_set"], told["eval_init_score"] = [(held[0], held[1].labels)], [start(held[1].n)]
+        told["eval_metric"] = lambda y, scores: ("standing", held[1].standing(y, scores), False)
+    # without `metric`, early stopping would also look at the log-loss of labels that say nothing
+    model.set_params(objective=loss, metric="None").fit(X, loss.labels, init_score=start(loss.n), **told)
+    loss.forget()
+    return model
+
+
+def _fit_xgboost(model: Any, X: Any, loss: _Loss, held: tuple[Any, _HeldOut] | None, start: Callable[[int], Floats]) -> Any:
+    told: dict[str, Any] = {}
+    if held is not None:
+        told = {"eval_set": [(held[0], held[1].labels)], "base_margin_eval_set": [start(held[1].n)]}
+        model.set_params(eval_metric=held[1].standing)
+    kept = model.get_params()["objective"]
+    model.set_params(objective=loss).fit(X, loss.labels, base_margin=start(loss.n), verbose=False, **told)
+    loss.forget()
+    return model.set_params(objective=kept, eval_metric=None)
